@@ -1,0 +1,147 @@
+/**
+ * What the control plane and a runner say to each other, over one WebSocket that the runner dials
+ * (`GET /internal/runners/link`, `Authorization: Bearer <runner token>`). JSON text frames, one message each.
+ *
+ * The rules that both sides rely on:
+ * - Control states what must be (`Assignment`), the runner makes it so and says what is (`Observation`).
+ *   There is no command that happens once: every message may be lost, repeated or answered late.
+ * - `generation` fences. It grows by one whenever control wants something else of a sandbox. An observation
+ *   of an older generation is ignored by control; an assignment of an older one is ignored by the runner.
+ * - After every (re)connect the runner says `hello`, control answers with the whole `sync`. What the runner
+ *   holds and `sync` does not name is an orphan, and the runner removes it.
+ */
+import type { SandboxMode } from './sandbox.ts';
+
+/** What control may want of a sandbox that is placed on a runner. */
+export type DesiredState = 'running' | 'stopped' | 'paused' | 'deleted';
+
+/** Where a root file system comes from, after control has resolved names. */
+export type RootSource =
+  /** An OCI registry reference as the user gave it; `digest` pins it once somebody has resolved it. */
+  | { type: 'registry'; ref: string; digest?: string; credential?: { username: string; password: string } }
+  /** One of the images that a runner can make by itself: `busybox`, `debian`. */
+  | { type: 'builtin'; name: string };
+
+/** Everything a runner needs to bring one sandbox to life, and to bring it back after a crash. */
+export interface SandboxSpec {
+  name: string;
+  root: RootSource;
+  mode: SandboxMode;
+  /** Guaranteed cores. */
+  cpu: number;
+  /** Virtual CPUs the guest sees; also the most it may burst to. */
+  vcpus: number;
+  mem_mib: number;
+  scratch_mib: number;
+  /** Size of the fresh `/var/lib/docker` device, absent for none. */
+  docker_data_mib?: number;
+  ports: { vm_port: number; proto: 'tcp' | 'udp' }[];
+  env: Record<string, string>;
+  persistent: boolean;
+  spot: boolean;
+  egress?: { enabled: boolean; allow: string[] };
+}
+
+/** Control to runner: what must be of one sandbox. */
+export interface Assignment {
+  vm_id: string;
+  generation: number;
+  desired: DesiredState;
+  spec: SandboxSpec;
+}
+
+/** What a runner can see of a sandbox; control maps it through the transition table. */
+export type ObservedStatus =
+  | 'building'
+  | 'booting'
+  | 'running'
+  | 'stopping'
+  | 'stopped'
+  | 'pausing'
+  | 'paused'
+  | 'deleting'
+  | 'deleted'
+  | 'failed';
+
+/** Public mapping of one declared port: connect to `host_ip:host_port` to reach `vm_port` inside. */
+export interface PortMapping {
+  vm_port: number;
+  proto: 'tcp' | 'udp';
+  host_port: number;
+}
+
+/** Runner to control: what is. Repeated until control acknowledges the same `seq`. */
+export interface Observation {
+  vm_id: string;
+  generation: number;
+  status: ObservedStatus;
+  /** Why it failed; only with `failed`. */
+  error?: string;
+  vm_ip?: string;
+  host_ip?: string;
+  port_map?: PortMapping[];
+  /** Digest of the root image that was booted. */
+  manifest_name?: string;
+}
+
+/** A job that control hands to a runner under a lease; `attempt` is the fencing token. */
+export interface BuildJob {
+  job_id: string;
+  attempt: number;
+  image_id: string;
+  root: RootSource;
+  docker: boolean;
+}
+
+export interface BuildResult {
+  job_id: string;
+  attempt: number;
+  /** Absent when the build succeeded. */
+  error?: string;
+  manifest_name?: string;
+  layer_count?: number;
+}
+
+/** What a machine offers, told once per connection. */
+export interface RunnerFacts {
+  arch: 'amd64' | 'arm64';
+  cores: number;
+  mem_mib: number;
+  disk_mib: number;
+  accelerator: 'kvm' | 'tcg';
+  /** Model the guests see, and the VMM with its version: what a full snapshot is tied to. */
+  cpu_model: string;
+  vmm: string;
+  gpus: number;
+}
+
+export type RunnerMessage =
+  | {
+      type: 'hello';
+      /** Stable id (UUID) that the runner keeps in its home folder. */
+      runner_id: string;
+      region: string;
+      /** Base URL of the runner's data server: `http://host:port` or `unix:/absolute/path.sock`. */
+      data_url: string;
+      facts: RunnerFacts;
+    }
+  | { type: 'observe'; seq: number; observations: Observation[] }
+  | { type: 'build-result'; seq: number; result: BuildResult }
+  /** Every `HEARTBEAT_MS`; the answer to silence is `lost`. */
+  | { type: 'heartbeat'; ready: boolean };
+
+export type ControlMessage =
+  /** Everything this runner is to hold. First message after `hello`. */
+  | { type: 'sync'; assignments: Assignment[] }
+  /** One that is new or has changed. */
+  | { type: 'assign'; assignment: Assignment }
+  | { type: 'build'; job: BuildJob }
+  /** All of `seq` and below is in the database. */
+  | { type: 'ack'; seq: number };
+
+/** How often a runner says that it lives, in milliseconds. */
+export const HEARTBEAT_MS = 5_000;
+/** A runner silent for this long is gone; its sandboxes become `lost`. */
+export const RUNNER_LOST_AFTER_MS = 60_000;
+/** Largest message either side accepts, in bytes. A larger one closes the link. */
+export const LINK_MESSAGE_MAX_BYTES = 16 * 1024 * 1024;
