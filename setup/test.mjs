@@ -1,0 +1,105 @@
+/**
+ * `npm test [-- pattern …]`: set-up, then every check and test. Patterns choose test files by a part of their
+ * path. Ends with `N passed, N failed` alone on a line.
+ */
+import { spawn } from 'node:child_process';
+import { readdir } from 'node:fs/promises';
+import path from 'node:path';
+import { createInterface } from 'node:readline';
+import { findCommand, say } from './command.mjs';
+import { main, NODE, REPO, setUp } from './setup.mjs';
+
+/** Test files at the same time. More would only make micro-VMs wait for each other. */
+const CONCURRENCY = 2;
+/** No single test file may hang the run. */
+const FILE_TIMEOUT_MS = 10 * 60_000;
+
+/** Runs a command with its output shown line by line; `onLine` may keep a line for itself by answering true. */
+async function show(file, args, { cwd = REPO, env = {}, onLine = () => false } = {}) {
+  const child = spawn(file, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'inherit'] });
+  const lines = createInterface({ input: child.stdout });
+  lines.on('line', (line) => {
+    if (!onLine(line)) process.stdout.write(`${line}\n`);
+  });
+  const code = await new Promise((resolve, reject) => {
+    child.once('error', reject);
+    child.once('close', resolve);
+  });
+  return code === 0;
+}
+
+async function testFiles(patterns) {
+  const packages = (await readdir(path.join(REPO, 'packages'))).map((name) => `packages/${name}/test`);
+  const files = [];
+  for (const folder of [...packages, 'setup/test', 'test']) {
+    const entries = await readdir(path.join(REPO, folder), { recursive: true }).catch(() => []);
+    files.push(...entries.filter((file) => /\.test\.m?ts$/.test(file)).map((file) => path.join(folder, file)));
+  }
+  return files.sort().filter((file) => patterns.length === 0 || patterns.some((pattern) => file.includes(pattern)));
+}
+
+const total = { passed: 0, failed: 0 };
+
+/** A check that either holds or not counts as one test. */
+async function check(name, run) {
+  const ok = await run();
+  total[ok ? 'passed' : 'failed']++;
+  say(`${ok ? 'ok    ' : 'FAILED'} ${name}`);
+}
+
+async function typescriptTests(files) {
+  if (files.length === 0) return;
+  const counted = { pass: 0, fail: 0, cancelled: 0 };
+  const args = ['--test', `--test-concurrency=${CONCURRENCY}`, `--test-timeout=${FILE_TIMEOUT_MS}`, '--test-reporter=spec'];
+  const ok = await show(NODE, [...args, ...files], {
+    env: { NODE_NO_WARNINGS: '1' },
+    onLine: (line) => {
+      const found = /^\S* ?(pass|fail|cancelled) (\d+)$/.exec(line);
+      if (found) counted[found[1]] = Number(found[2]);
+      return false;
+    },
+  });
+  total.passed += counted.pass;
+  // A run that broke before it counted anything must not look like one without failures.
+  total.failed += Math.max(counted.fail + counted.cancelled, ok ? 0 : 1);
+}
+
+async function goTests() {
+  const go = await findCommand('go');
+  if (go === undefined) return void total.failed++;
+  const ok = await show(go, ['test', '-json', './...'], {
+    cwd: path.join(REPO, 'guest'),
+    env: { CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '-mod=mod' },
+    onLine: (line) => {
+      const event = JSON.parse(line);
+      if (event.Test === undefined) {
+        if (event.Action === 'output' && /FAIL|panic/.test(event.Output)) process.stdout.write(event.Output);
+        return true;
+      }
+      if (event.Action === 'pass') total.passed++;
+      if (event.Action === 'fail') {
+        total.failed++;
+        process.stdout.write(`FAILED ${event.Package} ${event.Test}\n`);
+      }
+      if (event.Action === 'output' && /^\s+\S+_test\.go:\d+:/.test(event.Output)) process.stdout.write(event.Output);
+      return true;
+    },
+  });
+  if (!ok && total.failed === 0) total.failed++;
+}
+
+await main(async () => {
+  const patterns = process.argv.slice(2);
+  await setUp({ forTests: true });
+  const bin = (name) => path.join(REPO, 'node_modules/.bin', name);
+  const env = { PATH: `${path.dirname(NODE)}${path.delimiter}${process.env.PATH}` };
+  if (patterns.length === 0) {
+    await check('types', () => show(bin('tsc'), ['-b'], { env }));
+    await check('lint', () => show(bin('oxlint'), ['--type-aware', '--deny-warnings'], { env }));
+    await check('format', () => show(bin('biome'), ['format'], { env }));
+    await goTests();
+  }
+  await typescriptTests(await testFiles(patterns));
+  process.exitCode = total.failed === 0 && total.passed > 0 ? 0 : 1;
+});
+process.stdout.write(`\n${total.passed} passed, ${total.failed} failed\n`);
