@@ -131,8 +131,11 @@ export type RunnerMessage =
   | { type: 'heartbeat'; ready: boolean };
 
 export type ControlMessage =
-  /** Everything this runner is to hold. First message after `hello`. */
-  | { type: 'sync'; assignments: Assignment[] }
+  /**
+   * Everything this runner is to hold. First message after `hello`. With `more` it goes on in the next `sync`:
+   * the whole is known, and orphans may be told, only after the one without it.
+   */
+  | { type: 'sync'; assignments: Assignment[]; more?: boolean }
   /** One that is new or has changed. */
   | { type: 'assign'; assignment: Assignment }
   | { type: 'build'; job: BuildJob }

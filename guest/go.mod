@@ -1,0 +1,3 @@
+module releap/guest
+
+go 1.19

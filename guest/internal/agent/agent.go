@@ -1,0 +1,230 @@
+// Package agent ties the parts together: it knows every method of the host protocol and the sandbox's state.
+package agent
+
+import (
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"releap/guest/internal/boot"
+	"releap/guest/internal/entrypoint"
+	"releap/guest/internal/exec"
+	"releap/guest/internal/fault"
+	"releap/guest/internal/freeze"
+	"releap/guest/internal/jsonlite"
+	"releap/guest/internal/process"
+	"releap/guest/internal/session"
+)
+
+// Version of the agent, told in HELLO.
+const Version = "0.1.0"
+
+// Agent of one sandbox.
+type Agent struct {
+	log     func(string)
+	pid1    bool
+	bootID  string
+	table   *process.Table
+	freezer *freeze.Freezer // nil outside a micro-VM
+	runner  *exec.Runner
+	entry   *entrypoint.Entrypoint
+	stop    func() // ends the agent's process where that is not PID 1
+
+	mu         sync.Mutex
+	configured bool
+	busy       bool // a configure is under way
+	defaults   exec.Defaults
+	network    *boot.Network
+	session    *session.Session
+}
+
+// New agent. freezer may be nil; stop is called after a shutdown when the agent is no PID 1.
+func New(freezer *freeze.Freezer, pid1 bool, stop func(), log func(string)) *Agent {
+	a := &Agent{log: log, pid1: pid1, freezer: freezer, stop: stop}
+	var place process.Place
+	if freezer != nil {
+		place = freezer
+	}
+	a.table = process.NewTable(place, log)
+	a.runner = exec.NewRunner(a.table, log)
+	a.entry = entrypoint.New(a.table, log, a.announce)
+	a.defaults = exec.Defaults{Dir: "/"}
+	if text, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		a.bootID = strings.TrimSpace(string(text))
+	}
+	return a
+}
+
+// Server that answers the host.
+func (a *Agent) Server() *session.Server {
+	return &session.Server{Handle: a.handle, Hello: a.hello, Opened: a.opened, Closed: a.closed, Log: a.log}
+}
+
+func (a *Agent) hello(w *jsonlite.Writer) {
+	a.mu.Lock()
+	configured := a.configured
+	a.mu.Unlock()
+	w.Key("agent").Text(Version).Key("boot_id").Text(a.bootID).Key("configured").Flag(configured)
+	w.Key("frozen").Flag(a.freezer != nil && a.freezer.Frozen())
+	w.Key("entrypoint")
+	a.entry.State().Describe(w)
+}
+
+func (a *Agent) opened(sess *session.Session) {
+	a.mu.Lock()
+	a.session = sess
+	a.mu.Unlock()
+	a.entry.Opened(sess)
+}
+
+func (a *Agent) closed(sess *session.Session) {
+	a.mu.Lock()
+	if a.session == sess {
+		a.session = nil
+	}
+	a.mu.Unlock()
+	a.entry.Closed(sess)
+}
+
+// announce the entrypoint's state to whoever is connected; HELLO tells it to those who come later.
+func (a *Agent) announce() {
+	a.mu.Lock()
+	sess := a.session
+	a.mu.Unlock()
+	if sess == nil {
+		return
+	}
+	var w jsonlite.Writer
+	w.Open('{').Key("event").Text("entrypoint").Key("entrypoint")
+	a.entry.State().Describe(&w)
+	sess.Event(w.Close('}'))
+}
+
+func (a *Agent) settings() exec.Defaults {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.defaults
+}
+
+// thawed refuses what would hang while the sandbox is frozen.
+func (a *Agent) thawed() error {
+	if a.freezer != nil && a.freezer.Frozen() {
+		return fault.New(fault.Frozen, "the sandbox is frozen")
+	}
+	return nil
+}
+
+func (a *Agent) handle(s *session.Stream, method string, v jsonlite.Value) {
+	err := a.call(s, method, v)
+	if err != nil {
+		s.Fail(err)
+	}
+}
+
+// call runs one method; nil means that the stream was answered.
+func (a *Agent) call(s *session.Stream, method string, v jsonlite.Value) error {
+	switch method {
+	case "configure":
+		return a.configure(s, v)
+	case "reconfigure":
+		return a.reconfigure(s, v)
+	case "exec":
+		return a.exec(s, v)
+	case "signal":
+		return a.signal(s, v)
+	case "resize":
+		return a.resize(s, v)
+	case "read-file", "write-file", "list-dir", "stat", "remove", "make-dir":
+		return a.files(s, method, v)
+	case "sync":
+		syscall.Sync()
+	case "freeze":
+		return a.freeze(s, v)
+	case "thaw":
+		if a.freezer != nil {
+			if err := a.freezer.Thaw(); err != nil {
+				return err
+			}
+		}
+	case "status":
+		return a.status(s)
+	case "shutdown":
+		return a.shutdown(s, v)
+	default:
+		return fault.New(fault.Invalid, "unknown method "+method)
+	}
+	s.Result(empty())
+	return nil
+}
+
+func empty() *jsonlite.Writer {
+	w := &jsonlite.Writer{}
+	return w.Open('{').Close('}')
+}
+
+func (a *Agent) exec(s *session.Stream, v jsonlite.Value) error {
+	if err := a.thawed(); err != nil {
+		return err
+	}
+	req, err := exec.Parse(v, a.settings())
+	if err != nil {
+		return err
+	}
+	a.runner.Run(s, req)
+	return nil
+}
+
+func (a *Agent) signal(s *session.Stream, v jsonlite.Value) error {
+	name, err := v.Get("signal").Text("signal")
+	if err != nil {
+		return err
+	}
+	sig, err := process.ParseSignal(name)
+	if err != nil {
+		return err
+	}
+	leader, err := v.Get("leader_only").Flag("leader_only")
+	if err != nil {
+		return err
+	}
+	target, err := exec.Target(s.Session(), v)
+	if err == nil {
+		err = a.runner.Signal(target, sig, leader)
+	}
+	if err == nil {
+		s.Result(empty())
+	}
+	return err
+}
+
+func (a *Agent) resize(s *session.Stream, v jsonlite.Value) error {
+	rows, cols, err := exec.Size(v)
+	if err != nil {
+		return err
+	}
+	target, err := exec.Target(s.Session(), v)
+	if err == nil {
+		err = a.runner.Resize(target, rows, cols)
+	}
+	if err == nil {
+		s.Result(empty())
+	}
+	return err
+}
+
+func (a *Agent) freeze(s *session.Stream, v jsonlite.Value) error {
+	if a.freezer == nil {
+		return fault.New(fault.State, "this agent cannot freeze: it does not run as PID 1 of a sandbox")
+	}
+	ms, err := v.Get("deadline_ms").Int("deadline_ms", 30000, 100, 600000)
+	if err != nil {
+		return err
+	}
+	if err := a.freezer.Freeze(time.Duration(ms) * time.Millisecond); err != nil {
+		return err
+	}
+	s.Result(empty())
+	return nil
+}

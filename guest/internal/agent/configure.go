@@ -1,0 +1,274 @@
+package agent
+
+import (
+	"strconv"
+	"time"
+
+	"releap/guest/internal/boot"
+	"releap/guest/internal/entrypoint"
+	"releap/guest/internal/exec"
+	"releap/guest/internal/fault"
+	"releap/guest/internal/jsonlite"
+	"releap/guest/internal/session"
+)
+
+// plan is a configure request, checked in full before anything is changed.
+type plan struct {
+	identity boot.Identity
+	network  *boot.Network
+	root     *boot.Disk
+	scratch  *boot.Disk
+	docker   *boot.Disk
+	defaults exec.Defaults
+	entry    *entrypoint.Spec
+}
+
+func parsePlan(v jsonlite.Value) (p plan, err error) {
+	if p.identity, err = boot.ParseIdentity(v); err != nil {
+		return p, err
+	}
+	if p.network, err = boot.ParseNetwork(v.Get("network")); err != nil {
+		return p, err
+	}
+	disks := v.Get("disks")
+	if p.root, err = boot.ParseDisk(disks.Get("root"), "disks.root", "squashfs"); err != nil {
+		return p, err
+	}
+	if p.scratch, err = boot.ParseDisk(disks.Get("scratch"), "disks.scratch", "ext4"); err != nil {
+		return p, err
+	}
+	if p.docker, err = boot.ParseDisk(disks.Get("docker"), "disks.docker", "ext4"); err != nil {
+		return p, err
+	}
+	if (p.root == nil) != (p.scratch == nil) {
+		return p, fault.New(fault.Invalid, "disks.root and disks.scratch are needed together")
+	}
+	if p.defaults, err = parseDefaults(v, exec.Defaults{Dir: "/"}); err != nil {
+		return p, err
+	}
+	e := v.Get("entrypoint")
+	if !e.Present() {
+		return p, nil
+	}
+	argv, err := e.Get("argv").Texts("entrypoint.argv")
+	if err != nil {
+		return p, err
+	}
+	if len(argv) == 0 {
+		return p, fault.New(fault.Invalid, "entrypoint.argv must not be empty; leave entrypoint out for none")
+	}
+	d, err := parseDefaults(e, p.defaults)
+	p.entry = &entrypoint.Spec{Argv: argv, Env: d.Env, User: d.User, Dir: d.Dir}
+	return p, err
+}
+
+// parseDefaults reads env, user and working_dir over those of base.
+func parseDefaults(v jsonlite.Value, base exec.Defaults) (d exec.Defaults, err error) {
+	d = base
+	own, err := v.Get("env").TextMap("env")
+	if err != nil {
+		return d, err
+	}
+	d.Env = make(map[string]string, len(base.Env)+len(own))
+	for k, val := range base.Env {
+		d.Env[k] = val
+	}
+	for k, val := range own {
+		d.Env[k] = val
+	}
+	user, err := v.Get("user").Text("user")
+	if err != nil {
+		return d, err
+	}
+	if user != "" {
+		d.User = user
+	}
+	dir, err := v.Get("working_dir").Text("working_dir")
+	if err != nil {
+		return d, err
+	}
+	if dir != "" {
+		if dir[0] != '/' {
+			dir = "/" + dir
+		}
+		d.Dir = dir
+	}
+	return d, nil
+}
+
+// stopwatch notes how long each step took, for whoever tunes the start of a sandbox.
+type stopwatch struct {
+	last time.Time
+	w    jsonlite.Writer
+}
+
+func (t *stopwatch) lap(name string) {
+	now := time.Now()
+	t.w.Key(name).Int(now.Sub(t.last).Microseconds())
+	t.last = now
+}
+
+func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
+	watch := &stopwatch{last: time.Now()}
+	watch.w.Open('{')
+	p, err := parsePlan(v)
+	if err != nil {
+		return err
+	}
+	if !a.pid1 && (p.root != nil || p.network != nil) {
+		return fault.New(fault.State, "disks and network can only be configured where the agent is PID 1")
+	}
+	a.mu.Lock()
+	if a.configured || a.busy {
+		a.mu.Unlock()
+		return fault.New(fault.State, "the sandbox is configured already")
+	}
+	a.busy = true
+	a.mu.Unlock()
+	watch.lap("parse")
+	err = a.apply(&p, watch)
+	a.mu.Lock()
+	a.busy = false
+	if err == nil {
+		a.configured, a.defaults, a.network = true, p.defaults, p.network
+	}
+	a.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if p.entry != nil {
+		a.entry.Start(*p.entry)
+		watch.lap("entrypoint")
+	}
+	w := &jsonlite.Writer{}
+	w.Open('{').Key("entrypoint")
+	a.entry.State().Describe(w)
+	w.Key("timings_us").Raw(watch.w.Close('}').Bytes())
+	s.Result(w.Close('}'))
+	return nil
+}
+
+func (a *Agent) apply(p *plan, watch *stopwatch) error {
+	if a.pid1 {
+		if err := p.identity.Renew(); err != nil {
+			return err
+		}
+		watch.last = time.Now() // the clock was moved
+	}
+	if p.network != nil {
+		if err := p.network.Apply(); err != nil {
+			return err
+		}
+		watch.lap("network")
+	}
+	if p.root != nil {
+		keep, err := boot.Assemble(p.root, p.scratch)
+		if err != nil {
+			return err
+		}
+		if a.freezer != nil {
+			a.freezer.SetScratch(keep)
+		}
+		watch.lap("root")
+	}
+	if p.docker != nil {
+		if err := p.docker.MountAt("/var/lib/docker"); err != nil {
+			return err
+		}
+		watch.lap("docker")
+	}
+	if a.pid1 {
+		address := ""
+		if p.network != nil {
+			address = p.network.Address.String()
+		}
+		if err := p.identity.WriteFiles(address); err != nil {
+			return err
+		}
+		watch.lap("files")
+	}
+	return nil
+}
+
+// reconfigure gives a resumed or forked sandbox its new identity, before its processes go on: thaw is part of it.
+func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
+	id, err := boot.ParseIdentity(v)
+	if err != nil {
+		return err
+	}
+	network, err := boot.ParseNetwork(v.Get("network"))
+	if err != nil {
+		return err
+	}
+	old := a.settings()
+	defaults, err := parseDefaults(v, old)
+	if err != nil {
+		return err
+	}
+	if v.Get("env").Present() { // replaces, so that a variable can also go
+		if defaults.Env, err = v.Get("env").TextMap("env"); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	ready := a.configured
+	if network == nil {
+		network = a.network
+	}
+	a.mu.Unlock()
+	if !ready {
+		return fault.New(fault.State, "the sandbox is not configured yet")
+	}
+	if a.pid1 {
+		if err := id.Renew(); err != nil {
+			return err
+		}
+		if err := a.freezer.ThawDisk(); err != nil {
+			return err
+		}
+		address := ""
+		if network != nil {
+			if err := network.Apply(); err != nil {
+				return err
+			}
+			address = network.Address.String()
+		}
+		if err := id.WriteFiles(address); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	a.defaults, a.network = defaults, network
+	a.mu.Unlock()
+	if a.freezer != nil {
+		if err := a.freezer.Thaw(); err != nil {
+			return err
+		}
+	}
+	s.Result(empty())
+	return nil
+}
+
+// NetworkOption reads "address/prefix,gateway" of the kernel's command line.
+func NetworkOption(text string) (*boot.Network, error) {
+	comma, slash := -1, -1
+	for i := range text {
+		switch text[i] {
+		case ',':
+			comma = i
+		case '/':
+			slash = i
+		}
+	}
+	if slash < 0 || comma < slash {
+		return nil, fault.New(fault.Invalid, "releap.net must be ADDRESS/PREFIX,GATEWAY and is "+strconv.Quote(text))
+	}
+	w := &jsonlite.Writer{}
+	prefix, _ := strconv.Atoi(text[slash+1 : comma])
+	w.Open('{').Key("address").Text(text[:slash]).Key("prefix").Int(int64(prefix)).Key("gateway").Text(text[comma+1:]).Close('}')
+	v, err := jsonlite.Parse(w.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	return boot.ParseNetwork(v)
+}

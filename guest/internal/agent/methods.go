@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"releap/guest/internal/fault"
+	"releap/guest/internal/files"
+	"releap/guest/internal/jsonlite"
+	"releap/guest/internal/session"
+)
+
+func (a *Agent) files(s *session.Stream, method string, v jsonlite.Value) error {
+	p, err := files.Path(v, a.settings().Dir)
+	if err != nil {
+		return err
+	}
+	w := &jsonlite.Writer{}
+	switch method {
+	case "read-file":
+		offset, err := v.Get("offset").Int("offset", 0, 0, 1<<62)
+		if err != nil {
+			return err
+		}
+		length, err := v.Get("length").Int("length", -1, 0, 1<<62)
+		if err != nil {
+			return err
+		}
+		return files.Read(s, p, offset, length)
+	case "stat":
+		follow, err := v.Get("follow").Flag("follow")
+		if err != nil {
+			return err
+		}
+		if err := files.Stat(w, p, follow); err != nil {
+			return err
+		}
+		s.Result(w)
+		return nil
+	case "list-dir":
+		if err := files.List(w, p); err != nil {
+			return err
+		}
+		s.Result(w)
+		return nil
+	}
+	if err := a.thawed(); err != nil {
+		return err
+	}
+	switch method {
+	case "write-file":
+		mode, given, err := files.Mode(v, 0o644)
+		if err != nil {
+			return err
+		}
+		noParents, err := v.Get("no_parents").Flag("no_parents")
+		if err != nil {
+			return err
+		}
+		return files.Write(s, p, mode, given, !noParents)
+	case "remove":
+		recursive, err := v.Get("recursive").Flag("recursive")
+		if err == nil {
+			err = files.Remove(p, recursive)
+		}
+		if err != nil {
+			return err
+		}
+	case "make-dir":
+		mode, _, err := files.Mode(v, 0o755)
+		if err != nil {
+			return err
+		}
+		parents, err := v.Get("parents").Flag("parents")
+		if err == nil {
+			err = files.MakeDir(p, mode, parents)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.Result(empty())
+	return nil
+}
+
+func (a *Agent) status(s *session.Stream) error {
+	var info syscall.Sysinfo_t
+	if err := syscall.Sysinfo(&info); err != nil {
+		return err
+	}
+	w := &jsonlite.Writer{}
+	w.Open('{').Key("uptime_s").Int(int64(info.Uptime)).Key("clock_ns").Text(strconv.FormatInt(time.Now().UnixNano(), 10))
+	a.mu.Lock()
+	w.Key("configured").Flag(a.configured)
+	a.mu.Unlock()
+	w.Key("frozen").Flag(a.freezer != nil && a.freezer.Frozen()).Key("entrypoint")
+	a.entry.State().Describe(w)
+	w.Key("execs").Int(int64(a.runner.Live()))
+	if a.freezer != nil {
+		w.Key("processes").Int(int64(a.freezer.Count()))
+	}
+	total, available := memory()
+	w.Key("memory").Open('{').Key("total").Int(total).Key("available").Int(available).Close('}')
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs("/", &fs); err == nil {
+		size := int64(fs.Blocks) * fs.Bsize
+		w.Key("disk").Open('{').Key("total").Int(size).Key("used").Int(size - int64(fs.Bfree)*fs.Bsize)
+		w.Key("available").Int(int64(fs.Bavail) * fs.Bsize).Close('}')
+	}
+	s.Result(w.Close('}'))
+	return nil
+}
+
+// memory in bytes, from /proc/meminfo.
+func memory() (total, available int64) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, 0
+	}
+	for _, line := range strings.Split(string(text), "\n") {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		kib, _ := strconv.ParseInt(f[1], 10, 64)
+		switch f[0] {
+		case "MemTotal:":
+			total = kib * 1024
+		case "MemAvailable:":
+			available = kib * 1024
+		}
+	}
+	return total, available
+}
+
+// others is how long processes that are not the entrypoint may take to end by themselves.
+const others = time.Second
+
+func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
+	ms, err := v.Get("deadline_ms").Int("deadline_ms", 10000, 0, 600000)
+	if err != nil {
+		return err
+	}
+	if a.freezer != nil {
+		if err := a.freezer.Thaw(); err != nil {
+			a.log("releap: shutdown: " + err.Error())
+		}
+	}
+	graceful := a.endProcesses(time.Duration(ms) * time.Millisecond)
+	syscall.Sync()
+	if a.freezer != nil {
+		if err := a.freezer.FreezeDisk(); err != nil {
+			a.log("releap: shutdown: the scratch disk is not clean: " + err.Error())
+		}
+	}
+	w := &jsonlite.Writer{}
+	s.Result(w.Open('{').Key("graceful").Flag(graceful).Close('}'))
+	s.Session().Flush(time.Second)
+	if !a.pid1 {
+		a.stop()
+		return nil
+	}
+	if err := syscall.Reboot(syscall.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
+		a.log("releap: power off: " + err.Error())
+		return fault.New(fault.Internal, "power off: "+err.Error())
+	}
+	return nil
+}
+
+// endProcesses asks everybody to end, waits for the entrypoint until the deadline and for the others a moment,
+// and kills what is left; true when the entrypoint ended by itself.
+func (a *Agent) endProcesses(deadline time.Duration) bool {
+	entry := a.entry.Process()
+	send := func(sig syscall.Signal) {
+		if a.pid1 {
+			_ = syscall.Kill(-1, sig) // all but PID 1
+		} else if entry != nil {
+			entry.SignalGroup(sig)
+		}
+	}
+	running := func() bool {
+		if entry == nil {
+			return false
+		}
+		select {
+		case <-entry.Done():
+			return false
+		default:
+			return true
+		}
+	}
+	gone := func() bool { return a.freezer == nil || a.freezer.Empty() }
+	send(syscall.SIGTERM)
+	start := time.Now()
+	for time.Since(start) < deadline && (running() || (!gone() && time.Since(start) < others)) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	graceful := !running()
+	send(syscall.SIGKILL)
+	for end := time.Now().Add(others); (running() || !gone()) && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return graceful
+}

@@ -1,0 +1,151 @@
+package boot
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"releap/guest/internal/fault"
+)
+
+const (
+	lowerDir   = "/releap/lower"
+	scratchDir = "/releap/scratch"
+	rootDir    = "/releap/root"
+
+	blkFlsBuf = 0x1261
+	// resizePatience is how long an exchanged disk may take to show its size.
+	resizePatience = 10 * time.Second
+)
+
+// MakeDirs that Assemble needs, ahead of time.
+func MakeDirs() {
+	for _, dir := range []string{lowerDir, scratchDir, rootDir} {
+		_ = os.MkdirAll(dir, 0o755)
+	}
+}
+
+// Assemble mounts the read-only root image under the writable scratch disk, moves into the result for good and
+// answers an open folder on the scratch disk. The disks' own mounts stay behind, out of the user's sight.
+func Assemble(root, scratch *Disk) (*os.File, error) {
+	if err := root.mount(lowerDir, syscall.MS_RDONLY); err != nil {
+		return nil, err
+	}
+	if err := scratch.mount(scratchDir, syscall.MS_NOATIME); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{"/upper", "/work"} {
+		if err := os.Mkdir(scratchDir+dir, 0o755); err != nil && !os.IsExist(err) {
+			return nil, fault.New(fault.Code(err), "scratch disk: "+err.Error())
+		}
+	}
+	keep, err := os.Open(scratchDir)
+	if err != nil {
+		return nil, err
+	}
+	const options = "lowerdir=" + lowerDir + ",upperdir=" + scratchDir + "/upper,workdir=" + scratchDir + "/work,redirect_dir=on"
+	if err := syscall.Mount("overlay", rootDir, "overlay", 0, options); err != nil {
+		return nil, fault.New(fault.Internal, "mounting the overlay root: "+err.Error())
+	}
+	for _, dir := range []string{"/proc", "/sys", "/dev", "/run"} {
+		target := rootDir + dir
+		if err := folder(target, 0o755); err != nil {
+			return nil, err
+		}
+		if err := syscall.Mount(dir, target, "", syscall.MS_MOVE, ""); err != nil {
+			return nil, fault.New(fault.Internal, "moving "+dir+" into the root: "+err.Error())
+		}
+	}
+	if err := folder(rootDir+"/tmp", os.ModeSticky|0o777); err != nil {
+		return nil, err
+	}
+	if err := os.Chdir(rootDir); err != nil {
+		return nil, err
+	}
+	if err := syscall.Mount(".", "/", "", syscall.MS_MOVE, ""); err != nil {
+		return nil, fault.New(fault.Internal, "moving the root: "+err.Error())
+	}
+	if err := syscall.Chroot("."); err != nil {
+		return nil, fault.New(fault.Internal, "entering the root: "+err.Error())
+	}
+	return keep, os.Chdir("/")
+}
+
+// MountAt mounts a further disk in the assembled root.
+func (d *Disk) MountAt(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fault.New(fault.Code(err), err.Error())
+	}
+	return d.mount(dir, syscall.MS_NOATIME)
+}
+
+// folder makes sure of a real folder: an image may have anything, or a link to anywhere, under that name.
+func folder(path string, mode os.FileMode) error {
+	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+		if err := os.Remove(path); err != nil {
+			return fault.New(fault.Code(err), err.Error())
+		}
+	}
+	if err := os.Mkdir(path, mode); err != nil {
+		if os.IsExist(err) {
+			return nil
+		}
+		return fault.New(fault.Code(err), err.Error())
+	}
+	return os.Chmod(path, mode)
+}
+
+func (d *Disk) mount(dir string, flags uintptr) error {
+	if err := d.settle(); err != nil {
+		return err
+	}
+	options := ""
+	if d.Type == "ext4" && flags&syscall.MS_RDONLY == 0 {
+		options = "noinit_itable" // no thread that zeroes tables in the background of a short life
+	}
+	if err := syscall.Mount("/dev/"+d.Device, dir, d.Type, flags, options); err != nil {
+		return fault.New(fault.Internal, "mounting /dev/"+d.Device+" ("+d.Type+"): "+err.Error())
+	}
+	return nil
+}
+
+// settle waits for the size that the host announced and drops what the kernel cached of the device's former
+// content.
+func (d *Disk) settle() error {
+	if d.Bytes > 0 {
+		for end := time.Now().Add(resizePatience); ; time.Sleep(500 * time.Microsecond) {
+			have := d.size()
+			if have == d.Bytes {
+				break
+			}
+			if time.Now().After(end) {
+				return fault.New(fault.Internal, "/dev/"+d.Device+" has "+strconv.FormatInt(have, 10)+" bytes, the host announced "+
+					strconv.FormatInt(d.Bytes, 10))
+			}
+		}
+	}
+	fd, err := syscall.Open("/dev/"+d.Device, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return fault.New(fault.Code(err), "/dev/"+d.Device+": "+err.Error())
+	}
+	defer syscall.Close(fd)
+	if err := call(fd, blkFlsBuf, unsafe.Pointer(nil)); err != nil {
+		return fault.New(fault.Internal, "/dev/"+d.Device+": dropping cached pages: "+err.Error())
+	}
+	return nil
+}
+
+func (d *Disk) size() int64 {
+	text, err := os.ReadFile("/sys/class/block/" + d.Device + "/size")
+	if err != nil {
+		return -1
+	}
+	sectors, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return sectors * 512
+}

@@ -1,0 +1,165 @@
+package files
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+
+	"releap/guest/internal/fault"
+	"releap/guest/internal/jsonlite"
+	"releap/guest/internal/session"
+	"releap/guest/internal/wire"
+)
+
+// Read sends a file's bytes from offset on, at most length of them (negative: all), then {bytes}.
+func Read(stream *session.Stream, p string, offset, length int64) error {
+	file, err := os.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO must not hold us
+	if err != nil {
+		return failed(p, err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return failed(p, err)
+	}
+	if info.IsDir() {
+		return fault.New(fault.IsDirectory, p+": is a directory")
+	}
+	if !info.Mode().IsRegular() {
+		return fault.New(fault.Invalid, p+": is a "+kindOf(info.Mode())+", only regular files can be read")
+	}
+	if offset > 0 {
+		if _, err := file.Seek(offset, io.SeekStart); err != nil {
+			return failed(p, err)
+		}
+	}
+	buf := make([]byte, 32*1024)
+	var total int64
+	for length < 0 || total < length {
+		room := stream.Room(wire.Stdout, nil)
+		if room == 0 {
+			return session.ErrClosed
+		}
+		if length >= 0 && int64(room) > length-total {
+			room = int(length - total)
+		}
+		n, err := file.Read(buf[:room])
+		if n > 0 {
+			stream.Put(wire.Stdout, buf[:n])
+			total += int64(n)
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return failed(p, err)
+		}
+	}
+	stream.End(wire.Stdout)
+	var w jsonlite.Writer
+	stream.Result(w.Open('{').Key("bytes").Int(total).Close('}'))
+	return nil
+}
+
+var serial int64
+
+// Write takes the stream's input into a file that appears complete or not at all: a temporary file beside it,
+// then a rename. What is there and is no regular file (a device, /proc/sys/...) is written in place instead.
+func Write(stream *session.Stream, p string, mode os.FileMode, modeGiven, parents bool) error {
+	if resolved, err := filepath.EvalSymlinks(p); err == nil {
+		p = resolved // write what a link points to, keep the link
+	}
+	old, err := os.Stat(p)
+	switch {
+	case err == nil && old.IsDir():
+		return fault.New(fault.IsDirectory, p+": is a directory")
+	case err == nil && !old.Mode().IsRegular():
+		return writeInPlace(stream, p)
+	case err == nil && !modeGiven:
+		mode = old.Mode()
+	case err != nil && parents:
+		if err := os.MkdirAll(path.Dir(p), 0o755); err != nil {
+			return failed(path.Dir(p), err)
+		}
+	}
+	temp := path.Dir(p) + "/.releap-" + strconv.FormatInt(atomic.AddInt64(&serial, 1), 36) + "-" + strconv.Itoa(os.Getpid()) + ".tmp"
+	file, openErr := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	if openErr != nil {
+		if err == nil && !errors.Is(openErr, syscall.ENOSPC) {
+			return writeInPlace(stream, p) // no file can be made here, as in /proc
+		}
+		return failed(p, openErr)
+	}
+	total, err := receive(stream, file)
+	if err == nil {
+		if old != nil {
+			if st, ok := old.Sys().(*syscall.Stat_t); ok {
+				_ = file.Chown(int(st.Uid), int(st.Gid))
+			}
+		}
+		err = file.Chmod(mode)
+	}
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(temp, p)
+	}
+	if err != nil {
+		_ = os.Remove(temp)
+		return failed(p, unlink(err))
+	}
+	return done(stream, total)
+}
+
+// unlink strips the temporary name off an error.
+func unlink(err error) error {
+	var link *os.LinkError
+	if errors.As(err, &link) {
+		return link.Err
+	}
+	return err
+}
+
+func writeInPlace(stream *session.Stream, p string) error {
+	file, err := os.OpenFile(p, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return failed(p, err)
+	}
+	total, err := receive(stream, file)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return failed(p, err)
+	}
+	return done(stream, total)
+}
+
+func done(stream *session.Stream, total int64) error {
+	var w jsonlite.Writer
+	stream.Result(w.Open('{').Key("bytes").Int(total).Close('}'))
+	return nil
+}
+
+func receive(stream *session.Stream, file *os.File) (total int64, err error) {
+	for {
+		data, err := stream.Receive(nil)
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+		if _, err := file.Write(data); err != nil {
+			return total, err
+		}
+		total += int64(len(data))
+		stream.Consumed(len(data))
+	}
+}

@@ -1,0 +1,119 @@
+// Package port is the virtio-serial port that leads to the host.
+package port
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Port reads and writes the device. Read gives io.EOF once when the host hung up and then waits for the next
+// host; Write waits while there is none. Nothing here ticks: both sleep in epoll_wait, edge triggered, because
+// a port without a host reports "hung up" for as long as it lasts and a level would spin.
+type Port struct {
+	fd       int
+	readable int
+	writable int
+	mu       sync.Mutex
+	gone     bool
+}
+
+// Find waits until the port of that name exists (its driver probes asynchronously) and gives its device path.
+func Find(name string, patience time.Duration) (string, error) {
+	const class = "/sys/class/virtio-ports"
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		dirs, _ := os.ReadDir(class)
+		for _, d := range dirs {
+			text, err := os.ReadFile(class + "/" + d.Name() + "/name")
+			if err != nil || strings.TrimSpace(string(text)) != name {
+				continue
+			}
+			path := "/dev/" + d.Name()
+			if _, err := os.Stat(path); err == nil {
+				return path, nil
+			}
+		}
+		if time.Now().After(end) {
+			return "", errors.New("no virtio-serial port is named " + name)
+		}
+	}
+}
+
+// Open the device.
+func Open(path string) (*Port, error) {
+	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	p := &Port{fd: fd}
+	const edge = 1 << 31 // EPOLLET; syscall's constant is negative, its field unsigned
+	if p.readable, err = watch(fd, syscall.EPOLLIN|syscall.EPOLLHUP|edge); err != nil {
+		return nil, err
+	}
+	if p.writable, err = watch(fd, syscall.EPOLLOUT|syscall.EPOLLHUP|edge); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func watch(fd int, events uint32) (int, error) {
+	ep, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	return ep, syscall.EpollCtl(ep, syscall.EPOLL_CTL_ADD, fd, &syscall.EpollEvent{Events: events, Fd: int32(fd)})
+}
+
+func wait(ep int) {
+	var events [1]syscall.EpollEvent
+	for {
+		if _, err := syscall.EpollWait(ep, events[:], -1); err != syscall.EINTR {
+			return
+		}
+	}
+}
+
+func (p *Port) Read(buf []byte) (int, error) {
+	for {
+		n, err := syscall.Read(p.fd, buf)
+		switch {
+		case n > 0:
+			p.gone = false
+			return n, nil
+		case err == nil: // no host
+			if !p.gone {
+				p.gone = true
+				return 0, io.EOF
+			}
+			wait(p.readable)
+		case err == syscall.EAGAIN:
+			p.gone = false
+			wait(p.readable)
+		case err != syscall.EINTR:
+			return 0, err
+		}
+	}
+}
+
+// Write writes all of buf; batches of several writers do not mix.
+func (p *Port) Write(buf []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done := 0
+	for done < len(buf) {
+		n, err := syscall.Write(p.fd, buf[done:])
+		switch {
+		case n > 0:
+			done += n
+		case err == nil || err == syscall.EAGAIN:
+			wait(p.writable)
+		case err != syscall.EINTR:
+			return done, err
+		}
+	}
+	return done, nil
+}

@@ -1,0 +1,104 @@
+package session
+
+import (
+	"io"
+	"sync"
+
+	"releap/guest/internal/fault"
+	"releap/guest/internal/wire"
+)
+
+// queueLimit is how much may wait to be written before senders block.
+const queueLimit = 128 * 1024
+
+// writer gathers frames and hands them to the transport in as few writes as possible: on a virtio port every
+// write wakes the host, and that costs more than the bytes do.
+type writer struct {
+	dst    io.Writer
+	mu     sync.Mutex
+	change *sync.Cond
+	queue  []byte
+	spare  []byte
+	busy   bool // a write is under way
+	closed bool
+}
+
+func newWriter(dst io.Writer, log func(string)) *writer {
+	w := &writer{dst: dst}
+	w.change = sync.NewCond(&w.mu)
+	go w.flush(log)
+	return w
+}
+
+func (w *writer) send(kind byte, stream uint32, parts ...[]byte) {
+	w.mu.Lock()
+	for len(w.queue) > queueLimit && !w.closed {
+		w.change.Wait()
+	}
+	if !w.closed {
+		w.queue = wire.Append(w.queue, kind, stream, parts...)
+		w.change.Broadcast()
+	}
+	w.mu.Unlock()
+}
+
+// hello is only sent first, so it never has to wait.
+func (w *writer) hello(payload []byte) {
+	w.mu.Lock()
+	w.queue = append(w.queue, wire.Magic...)
+	w.queue = wire.Append(w.queue, wire.Hello, 0, payload)
+	w.change.Broadcast()
+	w.mu.Unlock()
+}
+
+// close takes no more frames. What is queued is dropped, or written first when flush is set.
+func (w *writer) close(flush bool) {
+	w.mu.Lock()
+	w.closed = true
+	if !flush {
+		w.queue = nil
+	}
+	w.change.Broadcast()
+	w.mu.Unlock()
+}
+
+// idle tells whether everything sent was handed to the transport.
+func (w *writer) idle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.queue) == 0 && !w.busy
+}
+
+func (w *writer) flush(log func(string)) {
+	defer fault.Guard(log, "writer")
+	for {
+		w.mu.Lock()
+		for len(w.queue) == 0 && !w.closed {
+			w.change.Wait()
+		}
+		if len(w.queue) == 0 {
+			w.mu.Unlock()
+			return
+		}
+		batch := w.queue
+		w.queue = w.spare[:0]
+		w.busy = true
+		w.mu.Unlock()
+
+		_, err := w.dst.Write(batch)
+
+		w.mu.Lock()
+		w.busy = false
+		if cap(batch) <= 2*queueLimit {
+			w.spare = batch[:0]
+		} else {
+			w.spare = nil
+		}
+		if err != nil {
+			w.closed = true
+			w.queue = nil
+		}
+		w.change.Broadcast()
+		w.mu.Unlock()
+	}
+}

@@ -1,0 +1,86 @@
+/**
+ * Opaque cursors of lists that go newest first. A cursor holds the position of the last item that was sent: its
+ * time with microseconds and its id. Its form is nobody's business but this file's, and it is read strictly:
+ * whatever is not exactly a cursor that this list gave out is a 400.
+ */
+import { createHash } from 'node:crypto';
+import { badRequest, quote } from './errors.ts';
+import { isUuid } from './ids.ts';
+
+/** Lists that have cursors. The number is part of the wire form: never reuse one. */
+const CURSOR_KINDS = { sandboxes: 1, images: 2, snapshots: 3 } as const;
+export type CursorKind = keyof typeof CURSOR_KINDS;
+
+export interface CursorPosition {
+  /** RFC 3339 in UTC with microseconds, as in `2026-01-02T03:04:05.000006Z`. */
+  created_at: string;
+  /** UUID, lower case. */
+  id: string;
+}
+
+const VERSION = 1;
+const CHECK_BYTES = 4;
+const BODY_BYTES = 2 + 8 + 16;
+const TIME = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?(?:Z|[+]00(?::?00)?)$/;
+// Year 0001 to 9999: what both JavaScript's and PostgreSQL's four-digit years can hold.
+const MICROS_MIN = -62_135_596_800_000_000n;
+const MICROS_MAX = 253_402_300_799_999_999n;
+
+/** Throws a TypeError on a position that is none: that is a bug in the caller. */
+export function encodeCursor(kind: CursorKind, position: { created_at: string | Date; id: string }): string {
+  if (!isUuid(position.id)) throw new TypeError(`not a UUID: ${JSON.stringify(position.id)}`);
+  const body = Buffer.alloc(BODY_BYTES);
+  body.writeUInt8(VERSION, 0);
+  body.writeUInt8(CURSOR_KINDS[kind], 1);
+  body.writeBigInt64BE(toMicros(position.created_at), 2);
+  body.write(position.id.replaceAll('-', ''), 10, 'hex');
+  return Buffer.concat([body, checksum(body)]).toString('base64url');
+}
+
+/** Throws a 400 `malformed cursor` on anything that `encodeCursor` did not make for the same list. */
+export function decodeCursor(kind: CursorKind, text: string): CursorPosition {
+  const bytes = Buffer.from(text, 'base64url');
+  const body = bytes.subarray(0, BODY_BYTES);
+  if (
+    bytes.length !== BODY_BYTES + CHECK_BYTES ||
+    // Only one spelling: base64 decoders skip what they do not know.
+    bytes.toString('base64url') !== text ||
+    body.readUInt8(0) !== VERSION ||
+    body.readUInt8(1) !== CURSOR_KINDS[kind] ||
+    !checksum(body).equals(bytes.subarray(BODY_BYTES))
+  ) {
+    throw malformed(text);
+  }
+  const micros = body.readBigInt64BE(2);
+  if (micros < MICROS_MIN || micros > MICROS_MAX) throw malformed(text);
+  const hex = body.toString('hex', 10);
+  const id = [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join(
+    '-',
+  );
+  return { created_at: fromMicros(micros), id };
+}
+
+function malformed(text: string): Error {
+  return badRequest(`malformed cursor ${quote(text)}: send the next_cursor of the page before, unchanged`);
+}
+
+/** Against slips of the hand and cut-off copies, not against forgers: a forged cursor shows nothing new. */
+function checksum(body: Uint8Array): Buffer {
+  return createHash('sha256').update(body).digest().subarray(0, CHECK_BYTES);
+}
+
+function toMicros(time: string | Date): bigint {
+  const text = typeof time === 'string' ? time : time.toISOString();
+  const match = TIME.exec(text);
+  const millis = match ? Date.parse(`${match[1]}Z`) : Number.NaN;
+  if (Number.isNaN(millis)) throw new TypeError(`not an RFC 3339 time in UTC: ${JSON.stringify(text)}`);
+  return BigInt(millis) * 1000n + BigInt((match?.[2] ?? '').padEnd(6, '0'));
+}
+
+function fromMicros(micros: bigint): string {
+  // Floor division, so that times before 1970 keep a positive fraction.
+  const fraction = ((micros % 1_000_000n) + 1_000_000n) % 1_000_000n;
+  const seconds = (micros - fraction) / 1_000_000n;
+  const whole = new Date(Number(seconds) * 1000).toISOString().slice(0, 19);
+  return `${whole}.${String(fraction).padStart(6, '0')}Z`;
+}

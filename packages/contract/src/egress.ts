@@ -1,0 +1,47 @@
+/** Entries of an egress allow-list: read strictly, kept in one spelling each. Pure. */
+import { isIPv4, isIPv6 } from 'node:net';
+import { badRequest, quote } from './errors.ts';
+
+export type EgressEntry =
+  | { type: 'address'; address: string }
+  /** `address` has no bits set beyond `prefix`. */
+  | { type: 'network'; address: string; prefix: number }
+  /** Lower case, without a final dot. With `wildcard` it stands for every name below it and not for itself. */
+  | { type: 'domain'; domain: string; wildcard: boolean };
+
+const LABEL = /^[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?$/;
+const ALLOWED = 'an IPv4 address, an IPv4 network as in 10.0.0.0/8, a domain, or *. and a domain';
+
+/** Throws a 400 naming `field` on what is no entry. */
+export function parseEgressEntry(text: string, field = 'egress_policy.allow'): EgressEntry {
+  const refuse = (why: string): Error =>
+    badRequest(`${field} must be ${ALLOWED}, but was ${quote(text)}${why}`);
+  if (isIPv4(text)) return { type: 'address', address: text };
+  if (text.includes('/')) {
+    const [address = '', prefix = '', ...more] = text.split('/');
+    if (more.length > 0 || !isIPv4(address) || !/^(?:\d|[12]\d|3[0-2])$/.test(prefix)) throw refuse('');
+    return { type: 'network', address: maskAddress(address, Number(prefix)), prefix: Number(prefix) };
+  }
+  if (isIPv6(text)) throw refuse(': IPv6 is not reachable from a sandbox');
+  if (text === '*') throw refuse(': to allow everything, leave egress_policy out');
+  const wildcard = text.startsWith('*.');
+  const domain = (wildcard ? text.slice(2) : text).toLowerCase().replace(/\.$/, '');
+  const labels = domain.split('.');
+  // A last label of digits only is an address that somebody mistyped; no such top level domain can exist.
+  if (domain.length > 253 || !labels.every((label) => LABEL.test(label)) || /^\d+$/.test(labels.at(-1) ?? ''))
+    throw refuse('');
+  return { type: 'domain', domain, wildcard };
+}
+
+/** The entry in its one spelling. */
+export function formatEgressEntry(entry: EgressEntry): string {
+  if (entry.type === 'address') return entry.address;
+  if (entry.type === 'network') return `${entry.address}/${entry.prefix}`;
+  return entry.wildcard ? `*.${entry.domain}` : entry.domain;
+}
+
+function maskAddress(address: string, prefix: number): string {
+  const bits = address.split('.').reduce((all, part) => all * 256 + Number(part), 0);
+  const masked = prefix === 0 ? 0 : Math.floor(bits / 2 ** (32 - prefix)) * 2 ** (32 - prefix);
+  return [24, 16, 8, 0].map((shift) => Math.floor(masked / 2 ** shift) % 256).join('.');
+}

@@ -1,0 +1,69 @@
+/** Named images of a project: what a create takes, what it answers, and the record that lists show. */
+import { Type, type Static } from 'typebox';
+import { badRequest, quote } from './errors.ts';
+import { checkImageName, ImageInput, type ImageSource, parseImageSource } from './image-source.ts';
+import { NextCursor } from './paging.ts';
+
+export const IMAGE_STATUSES = ['pending', 'ready', 'failed'] as const;
+export const ImageStatus = Type.Enum(IMAGE_STATUSES);
+export type ImageStatus = Static<typeof ImageStatus>;
+
+export const ImageCreateRequest = Type.Object({
+  name: Type.String({
+    minLength: 1,
+    description: 'Unique in the project. Posting a name again replaces its source and builds it anew.',
+  }),
+  source: ImageInput,
+  docker: Type.Optional(Type.Boolean({ default: false, description: 'Whether it is to run Docker inside.' })),
+  region: Type.Optional(Type.String({ description: 'Slug of a region or id of a global region.' })),
+});
+export type ImageCreateRequest = Static<typeof ImageCreateRequest>;
+
+export const ImageCreateResponse = Type.Object({
+  image_id: Type.String({ format: 'uuid' }),
+  job_id: Type.String({ format: 'uuid' }),
+  name: Type.String(),
+  status: ImageStatus,
+  region: Type.String(),
+});
+export type ImageCreateResponse = Static<typeof ImageCreateResponse>;
+
+export const ImageRecord = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  name: Type.String(),
+  source: Type.Object(
+    { type: Type.String() },
+    { additionalProperties: true, description: 'What it is made from.' },
+  ),
+  manifest_name: Type.Optional(Type.String({ description: 'Digest of the result; once built.' })),
+  status: ImageStatus,
+  layer_count: Type.Optional(Type.Integer({ description: 'Once built.' })),
+  docker: Type.Boolean(),
+  error: Type.Optional(Type.Union([Type.String(), Type.Null()], { description: 'Why the build failed.' })),
+});
+export type ImageRecord = Static<typeof ImageRecord>;
+
+export const ImageList = Type.Object({ images: Type.Array(ImageRecord), next_cursor: NextCursor });
+export type ImageList = Static<typeof ImageList>;
+
+/** A create of an image after every rule that needs no look-up. */
+export interface ResolvedImage {
+  name: string;
+  source: ImageSource & { type: 'registry' };
+  docker: boolean;
+  /** Null: the default. */
+  region: string | null;
+}
+
+/** `body` has passed `ImageCreateRequest`. Throws a 400 with the first rule that is broken. */
+export function resolveImageCreate(body: ImageCreateRequest): ResolvedImage {
+  const name = checkImageName(body.name);
+  const source = parseImageSource(body.source, 'source');
+  if (source.type !== 'registry')
+    throw badRequest(
+      source.type === 'dockerfile'
+        ? 'source of type "dockerfile" is not available yet in this version: use {type: "registry", ref}'
+        : `source must be a registry reference, {type: "registry", ref}, but its type was ${quote(source.type)}`,
+    );
+  return { name, source, docker: body.docker ?? false, region: body.region || null };
+}

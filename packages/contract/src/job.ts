@@ -1,0 +1,25 @@
+/** Jobs: the work behind a create, for those who want to watch it. */
+import { Type, type Static } from 'typebox';
+
+export const JOB_KINDS = ['build', 'vm.create', 'snapshot.create'] as const;
+export const JobKind = Type.Enum(JOB_KINDS);
+export type JobKind = Static<typeof JobKind>;
+
+export const JOB_STATUSES = ['queued', 'running', 'done', 'failed'] as const;
+export const JobStatus = Type.Enum(JOB_STATUSES);
+export type JobStatus = Static<typeof JobStatus>;
+
+export const JobParams = Type.Object({ id: Type.String({ description: 'Job id.' }) });
+
+export const JobRecord = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  // Open on purpose: later kinds must not break those who read only the ones they know.
+  kind: Type.String({ description: `One of ${JOB_KINDS.join(', ')}, or a later one.` }),
+  status: JobStatus,
+  attempts: Type.Integer({ description: 'How often it was begun.' }),
+  error: Type.Union([Type.String(), Type.Null()], { description: 'Why it failed.' }),
+  runner_id: Type.Optional(
+    Type.Union([Type.String(), Type.Null()], { description: 'The machine that does it.' }),
+  ),
+});
+export type JobRecord = Static<typeof JobRecord>;

@@ -1,0 +1,95 @@
+/**
+ * Every number that bounds a request, once. Those the service's contract fixes are in `LIMITS` and `DEFAULTS`;
+ * those an operator may set are in `PlatformLimits`.
+ */
+
+/** Fixed by the contract. The comment on each names where its rule is stated in docs/api.md. */
+export const LIMITS = {
+  /** List pages: `limit` is clamped to 1..200 for sandboxes, images and snapshots. */
+  pageMin: 1,
+  pageMax: 200,
+  /** Long poll: `timeout_ms` is clamped to 0..60000. */
+  waitMsMin: 0,
+  waitMsMax: 60_000,
+  /** Create: how many volumes, and how many object-store mounts, one sandbox may have. */
+  volumesPerSandbox: 8,
+  objectStoreMountsPerSandbox: 8,
+  /** Create: largest value of one environment variable, in bytes of UTF-8. */
+  envValueBytes: 64 * 1024,
+  /** Create: smallest guarantee of a burstable sandbox, in cores. */
+  burstableCpuMin: 0.125,
+  /** Create: a dedicated sandbox has whole cores, at least this many. */
+  dedicatedCpuMin: 1,
+  /** Ports are 16 bit numbers and 0 is none. */
+  portMin: 1,
+  portMax: 65_535,
+  /** Secrets: their names double as environment variables. */
+  secretNameChars: 256,
+} as const;
+
+/** Not stated by the contract; chosen so that nothing a caller sends is unbounded. */
+export const BOUNDS = {
+  /** Largest JSON request body, in bytes. */
+  requestBodyBytes: 8 * 1024 * 1024,
+  /** All names and values of one environment together: what execve(2) takes at the usual 8 MiB stack is 2 MiB. */
+  envTotalBytes: 1024 * 1024,
+  envNameChars: 256,
+  /** Display names: of sandboxes. */
+  displayNameChars: 256,
+  /** Names of images: 1 to 128 characters, like those of volumes. */
+  imageNameChars: 128,
+  portsPerSandbox: 64,
+  egressEntries: 256,
+  secretsPerSandbox: 64,
+  gpusPerSandbox: 64,
+  mountPathChars: 1024,
+  /** Inline Dockerfile text, in characters. */
+  dockerfileChars: 256 * 1024,
+  /** Region slugs are part of sandbox ids, and those of preview host names: of a label's 63 characters, 33 are taken. */
+  regionSlugChars: 30,
+  /** Columns that hold these are 32 bit integers. */
+  int32: 2_147_483_647,
+} as const;
+
+/** What a request gets when it does not say. */
+export const DEFAULTS = {
+  mode: 'burstable',
+  /** Cores guaranteed to a burstable sandbox that names neither `cpu` nor `vcpus`. */
+  burstableCpu: 0.125,
+  vcpus: 2,
+  memMib: 1024,
+  scratchMib: 512,
+  cpuArch: 'amd64',
+  portProto: 'tcp',
+  pageSize: 100,
+  waitMs: 30_000,
+} as const;
+
+/** What an operator may set; a server without settings of its own uses `PLATFORM_LIMITS`. */
+export interface PlatformLimits {
+  /** Most cores of a dedicated sandbox; more is refused. */
+  dedicatedCpuMax: number;
+  /** Largest guarantees of a burstable sandbox; more is refused. Cores, MiB, MiB. */
+  burstCpuMax: number;
+  burstMemMib: number;
+  burstScratchMib: number;
+  /** Explicit values below these are raised to them, in MiB. Defaults are not. */
+  memMibMin: number;
+  scratchMibMin: number;
+  dockerDataMibMin: number;
+}
+
+export const PLATFORM_LIMITS: PlatformLimits = {
+  dedicatedCpuMax: 16,
+  burstCpuMax: 16,
+  burstMemMib: 64 * 1024,
+  burstScratchMib: 256 * 1024,
+  // Below 128 MiB the guest's kernel, its modules and an overlay leave a workload nothing to run in.
+  memMibMin: 128,
+  // The smallest ext4 file system whose journal and inode tables leave room for files.
+  scratchMibMin: 64,
+  dockerDataMibMin: 256,
+};
+
+/** Mount points the guest needs for itself; nothing may be mounted on them or below them. */
+export const RESERVED_MOUNT_PATHS = ['/', '/proc', '/sys', '/dev', '/overlay', '/mnt/scratch'] as const;

@@ -1,0 +1,33 @@
+/** Where volumes and object stores may be mounted inside a sandbox. Pure. */
+import { badRequest, quote } from './errors.ts';
+import { BOUNDS, RESERVED_MOUNT_PATHS } from './limits.ts';
+
+/**
+ * The path without doubled or final slashes. Throws a 400 naming `field` on a path that is relative, climbs,
+ * or would hide what the guest needs (a reserved path or anything below one; of `/` only the root itself).
+ */
+export function checkMountPath(path: string, field: string): string {
+  const refuse = (why: string): Error => badRequest(`${field} ${quote(path)} is not usable: ${why}`);
+  if (!path.startsWith('/')) throw refuse('it must be absolute');
+  if (path.length > BOUNDS.mountPathChars)
+    throw refuse(`it has more than ${BOUNDS.mountPathChars} characters`);
+  // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
+  if (/[\u0000-\u001f\u007f]/.test(path)) throw refuse('it must not have control characters');
+  const parts = path.split('/').filter((part) => part !== '' && part !== '.');
+  if (parts.includes('..')) throw refuse('it must not have ..');
+  const clean = `/${parts.join('/')}`;
+  for (const reserved of RESERVED_MOUNT_PATHS) {
+    if (clean === reserved || (reserved !== '/' && clean.startsWith(`${reserved}/`)))
+      throw refuse(`${reserved} is reserved`);
+  }
+  return clean;
+}
+
+/** Throws a 400 when two mounts have one path. */
+export function checkMountPathsDiffer(paths: readonly string[]): void {
+  const seen = new Set<string>();
+  for (const path of paths) {
+    if (seen.has(path)) throw badRequest(`mount_path ${quote(path)} is used twice: give each mount its own`);
+    seen.add(path);
+  }
+}

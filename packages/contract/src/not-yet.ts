@@ -1,0 +1,20 @@
+/** What the contract describes and this version does not do yet. A create that asks for it is refused, never half done. */
+import { badRequest } from './errors.ts';
+import type { ResolvedSandbox } from './sandbox-resources.ts';
+
+/** Throws a 400 that names the field. */
+export function assertAvailable(sandbox: ResolvedSandbox): void {
+  const asked: [string, boolean][] = [
+    ['volumes', sandbox.volumes.length > 0],
+    ['object_store_mounts', sandbox.object_store_mounts.length > 0],
+    ['secrets', sandbox.secrets.length > 0],
+    ['cpu_type', sandbox.cpu_type !== null],
+    ['network_class', sandbox.network_class !== null],
+    ['disk_class', sandbox.disk_class !== null],
+    ['image of type "snapshot"', sandbox.image.type === 'snapshot'],
+    ['image of type "dockerfile"', sandbox.image.type === 'dockerfile'],
+  ];
+  for (const [field, used] of asked) {
+    if (used) throw badRequest(`${field} is not available yet in this version: leave it out`);
+  }
+}

@@ -1,0 +1,132 @@
+/** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
+import type { TSchema } from 'typebox';
+import { ErrorBody, OverloadBody } from './errors.ts';
+import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
+import { JobRecord } from './job.ts';
+import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './operations.ts';
+import { RegionRecord } from './region.ts';
+import { SandboxCreateRequest, SandboxCreateResponse, SandboxList, SandboxRecord } from './sandbox.ts';
+import type { SchemaNode } from './schema-words.ts';
+
+export interface OpenApiOptions {
+  /** Base URL of the API; left out, the document has no `servers`. */
+  serverUrl?: string;
+  version?: string;
+}
+
+/** Schemas that get a name of their own; wherever one of them occurs there is a reference to it. */
+const NAMED = new Map<unknown, string>([
+  [ErrorBody, 'Error'],
+  [OverloadBody, 'Overload'],
+  [SandboxCreateRequest, 'SandboxCreate'],
+  [SandboxCreateResponse, 'SandboxCreated'],
+  [SandboxRecord, 'Sandbox'],
+  [SandboxList, 'SandboxList'],
+  [ImageCreateRequest, 'ImageCreate'],
+  [ImageCreateResponse, 'ImageCreated'],
+  [ImageRecord, 'Image'],
+  [ImageList, 'ImageList'],
+  [JobRecord, 'Job'],
+  [RegionRecord, 'Region'],
+]);
+
+export function openApiDocument(options: OpenApiOptions = {}): Record<string, unknown> {
+  const paths: Record<string, Record<string, unknown>> = {};
+  for (const [id, operation] of listOperations()) {
+    const path = operation.path.replaceAll(/:([a-z_]+)/g, '{$1}');
+    paths[path] = { ...paths[path], [operation.method.toLowerCase()]: operationObject(id, operation) };
+  }
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Releap',
+      version: options.version ?? '0.1.0',
+      description: 'Isolated micro-VM sandboxes on machines of your own.',
+      license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+    },
+    ...(options.serverUrl === undefined ? {} : { servers: [{ url: options.serverUrl }] }),
+    tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
+    paths,
+    components: {
+      securitySchemes: {
+        workload: { type: 'http', scheme: 'bearer', description: "A project's API key, `rlp_…`." },
+      },
+      schemas: Object.fromEntries(
+        [...NAMED].map(([schema, name]) => [name, plainSchema(schema as TSchema, schema as TSchema)]),
+      ),
+    },
+  };
+}
+
+function operationObject(id: string, operation: Operation): Record<string, unknown> {
+  const { status, response } = operation.success;
+  const responses: Record<string, unknown> = { [status]: responseObject(response.description, response) };
+  for (const [code, meaning] of operationErrors(operation)) {
+    responses[code] = {
+      ...responseObject(meaning, { schema: errorSchema(code) }),
+      ...(code === 429
+        ? { headers: { 'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer' } } } }
+        : {}),
+    };
+  }
+  const parameters = [...parametersOf('path', operation.params), ...parametersOf('query', operation.query)];
+  return {
+    operationId: id,
+    tags: [operation.tag],
+    summary: operation.summary,
+    ...(operation.description === undefined ? {} : { description: operation.description }),
+    security: operation.security === 'public' ? [] : [{ [operation.security]: [] }],
+    ...(parameters.length > 0 ? { parameters } : {}),
+    ...(operation.body
+      ? {
+          requestBody: {
+            required: true,
+            content: { 'application/json': { schema: plainSchema(operation.body) } },
+          },
+        }
+      : {}),
+    responses,
+  };
+}
+
+function responseObject(
+  description: string,
+  response: { schema?: TSchema; contentType?: string },
+): Record<string, unknown> {
+  if (!response.schema) return { description };
+  return {
+    description,
+    content: { [response.contentType ?? 'application/json']: { schema: plainSchema(response.schema) } },
+  };
+}
+
+function parametersOf(place: 'path' | 'query', schema: TSchema | undefined): Record<string, unknown>[] {
+  const node = (schema ?? {}) as SchemaNode;
+  return Object.entries(node.properties ?? {}).map(([name, child]) => {
+    const { description, ...rest } = plainSchema(child) as { description?: string };
+    return {
+      name,
+      in: place,
+      required: place === 'path' || (node.required?.includes(name) ?? false),
+      ...(description === undefined ? {} : { description }),
+      schema: rest,
+    };
+  });
+}
+
+/** A copy as plain JSON, named schemas as references, our own annotation `expected` left out. */
+function plainSchema(schema: TSchema, self?: TSchema): Record<string, unknown> {
+  return plainValue(schema, self) as Record<string, unknown>;
+}
+
+function plainValue(value: unknown, self?: unknown): unknown {
+  const name = value === self ? undefined : NAMED.get(value);
+  if (name !== undefined) return { $ref: `#/components/schemas/${name}` };
+  if (Array.isArray(value)) return value.map((item) => plainValue(item));
+  if (value === null || typeof value !== 'object') return value;
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([key]) => key !== 'expected')
+      .map(([key, child]) => [key, plainValue(child)]),
+  );
+}

@@ -1,0 +1,320 @@
+/**
+ * Every operation of the REST API, once: the server's routes, the OpenAPI document and docs/api.md are made
+ * from this list, so none of them can say something else. An operation appears here when it works.
+ */
+import { Type, type TSchema } from 'typebox';
+import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
+import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
+import { JobParams, JobRecord } from './job.ts';
+import { PageQuery } from './paging.ts';
+import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
+import {
+  LogQuery,
+  SandboxCreateRequest,
+  SandboxCreateResponse,
+  SandboxDeleteResponse,
+  SandboxGetQuery,
+  SandboxList,
+  SandboxParams,
+  SandboxRecord,
+} from './sandbox.ts';
+
+/** Who may call: `workload` wants a project's API key, `public` wants nothing. */
+export type Security = 'workload' | 'public';
+
+export interface OperationResponse {
+  description: string;
+  /** Absent: there is no body. */
+  schema?: TSchema;
+  /** Default `application/json`. */
+  contentType?: string;
+}
+
+export interface Operation {
+  method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+  /** With parameters as `:name`, below the base URL. */
+  path: string;
+  tag: keyof typeof TAGS;
+  summary: string;
+  /** Markdown, more than the summary says. */
+  description?: string;
+  security: Security;
+  params?: TSchema;
+  query?: TSchema;
+  body?: TSchema;
+  /** By status; what it answers when it does what was asked. */
+  success: { status: 200 | 204; response: OperationResponse };
+  /** When each refusal is given. 401 (workload) and 500 are added to every operation. */
+  errors: Partial<Record<ErrorStatus, string>>;
+}
+
+export const TAGS = {
+  Sandboxes: 'Micro-VMs: created from an image, read, awaited and deleted.',
+  Images: 'Named root file systems of a project.',
+  Jobs: 'The work behind a create.',
+  Regions: 'Where sandboxes may be placed.',
+  Service: 'The service itself.',
+} as const;
+
+const Text = Type.String();
+const unknownSandbox = 'The id is unknown, malformed or of another project.';
+
+export const operations = {
+  createSandbox: {
+    method: 'POST',
+    path: '/vms',
+    tag: 'Sandboxes',
+    summary: 'Create a sandbox',
+    description:
+      'Answers as soon as the create is written down. Follow it with `GET /vms/:id?wait=running`, or through its job. ' +
+      'Explicit sizes below what the platform can give are raised to it; unknown fields are ignored.',
+    security: 'workload',
+    body: SandboxCreateRequest,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
+    errors: {
+      400:
+        'A field is not valid: mode, cpu (not above 0, over a cap), guarantees over the burstable caps, name or value of ' +
+        'an environment variable, unknown secret, a mount path that is invalid, reserved or used twice, more than 8 ' +
+        'volumes or object-store mounts, unknown region, cpu_arch, cpu_type, network_class or disk_class.',
+      402: 'The organization is out of credits.',
+      404: 'The snapshot named as image does not exist.',
+      409: 'The image, snapshot, volume or object store is not ready.',
+      429: 'As many creates are under way as the service takes. Nothing was created.',
+      503: 'The queue is away for the moment. Nothing was created.',
+    },
+  },
+  listSandboxes: {
+    method: 'GET',
+    path: '/vms',
+    tag: 'Sandboxes',
+    summary: 'List sandboxes, newest first',
+    security: 'workload',
+    query: PageQuery,
+    success: { status: 200, response: { description: 'One page.', schema: SandboxList } },
+    errors: { 400: 'The cursor is malformed.' },
+  },
+  getSandbox: {
+    method: 'GET',
+    path: '/vms/:id',
+    tag: 'Sandboxes',
+    summary: 'Read a sandbox, or wait for a status',
+    description:
+      'With `wait` the answer comes when the sandbox reaches that status, or one from which it may never: stopping, stopped, ' +
+      'deleting, deleted, failed, lost. With `wait_exact`, which wins over `wait`, only when it reaches exactly that ' +
+      'status, or failed or lost. When the time is over the answer is the record as it is, with 200.',
+    security: 'workload',
+    params: SandboxParams,
+    query: SandboxGetQuery,
+    success: { status: 200, response: { description: 'The record.', schema: SandboxRecord } },
+    errors: { 400: 'A query parameter is not valid.', 404: unknownSandbox },
+  },
+  deleteSandbox: {
+    method: 'DELETE',
+    path: '/vms/:id',
+    tag: 'Sandboxes',
+    summary: 'Delete a sandbox',
+    description: 'May be repeated. What has nothing to tear down is deleted at once.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxDeleteResponse } },
+    errors: { 404: unknownSandbox },
+  },
+  getConsoleLog: {
+    method: 'GET',
+    path: '/vms/:id/logs',
+    tag: 'Sandboxes',
+    summary: 'Read the console log',
+    security: 'workload',
+    params: SandboxParams,
+    query: LogQuery,
+    success: { status: 200, response: { description: 'The log.', schema: Text, contentType: 'text/plain' } },
+    errors: {
+      404: `${unknownSandbox} Or it has ended and left no log, or it is not placed on a machine yet.`,
+      502: 'The machine that holds the log did not answer.',
+    },
+  },
+  getEntrypointLog: {
+    method: 'GET',
+    path: '/vms/:id/entrypoint-logs',
+    tag: 'Sandboxes',
+    summary: "Read the output of the image's entrypoint",
+    security: 'workload',
+    params: SandboxParams,
+    query: LogQuery,
+    success: {
+      status: 200,
+      response: { description: 'The output.', schema: Text, contentType: 'text/plain' },
+    },
+    errors: {
+      404: `${unknownSandbox} Or it has ended and left no log, or it is not placed on a machine yet.`,
+      502: 'The machine that holds the log did not answer.',
+    },
+  },
+  createImage: {
+    method: 'POST',
+    path: '/images',
+    tag: 'Images',
+    summary: 'Create an image, or replace one of the same name',
+    security: 'workload',
+    body: ImageCreateRequest,
+    success: {
+      status: 200,
+      response: { description: 'Accepted; the job builds it.', schema: ImageCreateResponse },
+    },
+    errors: {
+      400: 'Not JSON, no name, a name or source that is not valid, an unknown or disabled region.',
+      503: 'The build queue is away for the moment.',
+    },
+  },
+  listImages: {
+    method: 'GET',
+    path: '/images',
+    tag: 'Images',
+    summary: 'List images, newest first',
+    security: 'workload',
+    query: PageQuery,
+    success: { status: 200, response: { description: 'One page.', schema: ImageList } },
+    errors: { 400: 'The cursor is malformed.' },
+  },
+  getJob: {
+    method: 'GET',
+    path: '/jobs/:id',
+    tag: 'Jobs',
+    summary: 'Read a job',
+    security: 'workload',
+    params: JobParams,
+    success: { status: 200, response: { description: 'The record.', schema: JobRecord } },
+    errors: { 404: 'The id is unknown, malformed or of another project.' },
+  },
+  listRegions: {
+    method: 'GET',
+    path: '/regions',
+    tag: 'Regions',
+    summary: 'List the active regions',
+    security: 'workload',
+    success: {
+      status: 200,
+      response: { description: 'All of them; there are no pages.', schema: RegionList },
+    },
+    errors: {},
+  },
+  listGlobalRegions: {
+    method: 'GET',
+    path: '/global-regions',
+    tag: 'Regions',
+    summary: 'List the global regions',
+    security: 'workload',
+    success: {
+      status: 200,
+      response: { description: 'All of them; there are no pages.', schema: Type.Array(GlobalRegionRecord) },
+    },
+    errors: {},
+  },
+  listCpuTypes: {
+    method: 'GET',
+    path: '/cpu-types',
+    tag: 'Regions',
+    summary: 'List the slugs usable as cpu_type',
+    security: 'workload',
+    success: {
+      status: 200,
+      response: { description: 'By architecture and tier.', schema: Type.Array(HardwareClassRecord) },
+    },
+    errors: {},
+  },
+  listNetworkClasses: {
+    method: 'GET',
+    path: '/network-classes',
+    tag: 'Regions',
+    summary: 'List the slugs usable as network_class',
+    security: 'workload',
+    success: {
+      status: 200,
+      response: { description: 'By tier.', schema: Type.Array(HardwareClassRecord) },
+    },
+    errors: {},
+  },
+  listDiskClasses: {
+    method: 'GET',
+    path: '/disk-classes',
+    tag: 'Regions',
+    summary: 'List the slugs usable as disk_class',
+    security: 'workload',
+    success: {
+      status: 200,
+      response: { description: 'By tier.', schema: Type.Array(HardwareClassRecord) },
+    },
+    errors: {},
+  },
+  getHealth: {
+    method: 'GET',
+    path: '/healthz',
+    tag: 'Service',
+    summary: 'Ask whether a sandbox can be created',
+    security: 'public',
+    success: {
+      status: 200,
+      response: { description: 'It can.', schema: Type.Object({ status: Type.String() }) },
+    },
+    errors: { 503: 'Not yet, or not at the moment.' },
+  },
+  getOpenApi: {
+    method: 'GET',
+    path: '/openapi.json',
+    tag: 'Service',
+    summary: 'This API as an OpenAPI 3.1 document',
+    security: 'public',
+    success: {
+      status: 200,
+      response: {
+        description: 'The document.',
+        schema: Type.Object({ openapi: Type.String() }, { additionalProperties: true }),
+      },
+    },
+    errors: {},
+  },
+} as const satisfies Record<string, Operation>;
+
+export type OperationId = keyof typeof operations;
+
+/** All operations with their ids, in the order of the documents. */
+export function listOperations(): [OperationId, Operation][] {
+  return Object.entries(operations) as [OperationId, Operation][];
+}
+
+/** Every refusal an operation may give, with what it means there. */
+export function operationErrors(operation: Operation): [ErrorStatus, string][] {
+  const all: Partial<Record<ErrorStatus, string>> = {
+    ...(operation.security === 'workload' ? { 401: 'No API key, or not a valid one.' } : {}),
+    ...operation.errors,
+    500: 'Something broke inside the service.',
+  };
+  return Object.entries(all)
+    .map(([status, text]) => [Number(status) as ErrorStatus, text] as [ErrorStatus, string])
+    .sort(([a], [b]) => a - b);
+}
+
+/** The body of a refusal. */
+export function errorSchema(status: ErrorStatus): TSchema {
+  return status === 429 ? OverloadBody : ErrorBody;
+}
+
+export interface FastifySchema {
+  params?: TSchema;
+  querystring?: TSchema;
+  body?: TSchema;
+  response?: Record<number, TSchema>;
+}
+
+/** What a Fastify route takes as `schema`. Only JSON answers are named, so that text passes through untouched. */
+export function fastifySchema(operation: Operation): FastifySchema {
+  const { status, response } = operation.success;
+  return {
+    ...(operation.params ? { params: operation.params } : {}),
+    ...(operation.query ? { querystring: operation.query } : {}),
+    ...(operation.body ? { body: operation.body } : {}),
+    ...(response.schema && response.contentType === undefined
+      ? { response: { [status]: response.schema } }
+      : {}),
+  };
+}

@@ -1,0 +1,40 @@
+/** Query parameters that lists and long polls share. Out-of-range numbers are clamped, as the contract says. */
+import { Type } from 'typebox';
+import { DEFAULTS, LIMITS } from './limits.ts';
+
+export const LimitParam = Type.Integer({
+  default: DEFAULTS.pageSize,
+  description: `Items a page. Clamped to ${LIMITS.pageMin}..${LIMITS.pageMax}.`,
+});
+
+export const CursorParam = Type.String({
+  description: 'The `next_cursor` of the page before; leave it out for the first page.',
+});
+
+export const PageQuery = Type.Object({
+  limit: Type.Optional(LimitParam),
+  cursor: Type.Optional(CursorParam),
+});
+
+export const NextCursor = Type.Union([Type.String(), Type.Null()], {
+  description: 'Where the next page starts; null on the last page.',
+});
+
+export const TimeoutParam = Type.Integer({
+  default: DEFAULTS.waitMs,
+  description: `Longest wait in milliseconds. Clamped to ${LIMITS.waitMsMin}..${LIMITS.waitMsMax}.`,
+});
+
+/** Items a page, from what the query said. */
+export function clampLimit(limit: number | undefined): number {
+  return clamp(limit ?? DEFAULTS.pageSize, LIMITS.pageMin, LIMITS.pageMax);
+}
+
+/** Milliseconds a long poll may wait, from what the query said. */
+export function clampTimeout(timeoutMs: number | undefined): number {
+  return clamp(timeoutMs ?? DEFAULTS.waitMs, LIMITS.waitMsMin, LIMITS.waitMsMax);
+}
+
+function clamp(value: number, min: number, max: number): number {
+  return Math.min(max, Math.max(min, value));
+}

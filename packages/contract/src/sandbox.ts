@@ -1,0 +1,202 @@
+/** Sandboxes on the wire: what a create takes, what it answers, and the record that reads show. */
+import { Type, type Static } from 'typebox';
+import { ImageInput } from './image-source.ts';
+import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './limits.ts';
+import { NextCursor, TimeoutParam } from './paging.ts';
+import { SandboxStatus } from './sandbox-status.ts';
+
+export const SandboxMode = Type.Enum(['burstable', 'dedicated'] as const);
+export type SandboxMode = Static<typeof SandboxMode>;
+
+export const CpuArch = Type.Enum(['amd64', 'arm64'] as const);
+export type CpuArch = Static<typeof CpuArch>;
+
+export const PortProto = Type.Enum(['tcp', 'udp'] as const);
+export type PortProto = Static<typeof PortProto>;
+
+const int = (minimum: number, description: string) =>
+  Type.Integer({ minimum, maximum: BOUNDS.int32, description });
+
+export const PortRequest = Type.Object({
+  vm_port: Type.Integer({
+    minimum: LIMITS.portMin,
+    maximum: LIMITS.portMax,
+    description: 'Port inside the sandbox.',
+  }),
+  proto: Type.Optional(Type.Enum(['tcp', 'udp'] as const, { default: DEFAULTS.portProto })),
+});
+
+export const VolumeMountRequest = Type.Object({
+  volume: Type.String({ minLength: 1, description: 'Id or name of a volume.' }),
+  mount_path: Type.String({ description: 'Absolute path inside the sandbox.' }),
+  subpath: Type.Optional(
+    Type.String({ description: 'Directory of the volume to mount; the whole of it when absent.' }),
+  ),
+});
+
+export const ObjectStoreMountRequest = Type.Object({
+  object_store: Type.String({ minLength: 1, description: 'Id or name of an object store.' }),
+  mount_path: Type.String({ description: 'Absolute path inside the sandbox.' }),
+  read_only: Type.Optional(Type.Boolean({ description: "Overrides the store's own setting." })),
+});
+
+export const EgressPolicy = Type.Object(
+  {
+    enabled: Type.Boolean({ description: 'Whether only what `allow` lists, and DNS, may be reached.' }),
+    allow: Type.Optional(
+      Type.Array(Type.String(), {
+        maxItems: BOUNDS.egressEntries,
+        description: 'IPv4 addresses, IPv4 networks as in `10.0.0.0/8`, domains, and `*.` with a domain.',
+      }),
+    ),
+  },
+  { description: 'What the sandbox may reach outside. Cannot be changed afterwards.' },
+);
+
+export const SandboxCreateRequest = Type.Object({
+  image: ImageInput,
+  name: Type.Optional(
+    Type.String({
+      maxLength: BOUNDS.displayNameChars,
+      description: 'Shown in lists; need not be unique. Made up as `sandbox-<8 hex>` when absent.',
+    }),
+  ),
+  mode: Type.Optional(
+    Type.Enum(['burstable', 'dedicated'] as const, {
+      default: DEFAULTS.mode,
+      description:
+        'Burstable: a guarantee that may be exceeded while the machine has room. Dedicated: whole cores of its own.',
+    }),
+  ),
+  cpu: Type.Optional(
+    Type.Number({
+      exclusiveMinimum: 0,
+      description:
+        `Guaranteed cores. Burstable: raised to at least ${LIMITS.burstableCpuMin}, default ${DEFAULTS.burstableCpu}. ` +
+        `Dedicated: rounded up to whole cores, at most ${PLATFORM_LIMITS.dedicatedCpuMax}. More than the cap is refused.`,
+    }),
+  ),
+  vcpus: Type.Optional(int(1, `Cores, when \`cpu\` is absent; \`cpu\` wins. Default ${DEFAULTS.vcpus}.`)),
+  mem_mib: Type.Optional(int(1, `Guaranteed memory in MiB. Default ${DEFAULTS.memMib}.`)),
+  scratch_mib: Type.Optional(int(1, `Size of the writable disk in MiB. Default ${DEFAULTS.scratchMib}.`)),
+  gpu_host: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: BOUNDS.gpusPerSandbox,
+      default: 0,
+      description: 'Number of dedicated GPUs.',
+    }),
+  ),
+  docker_data_mib: Type.Optional(
+    int(0, 'Size in MiB of a disk for `/var/lib/docker`, fresh at every boot. Absent or 0 for none.'),
+  ),
+  ports: Type.Optional(
+    Type.Array(PortRequest, {
+      maxItems: BOUNDS.portsPerSandbox,
+      description: 'Ports to be reachable from outside.',
+    }),
+  ),
+  volumes: Type.Optional(Type.Array(VolumeMountRequest, { maxItems: LIMITS.volumesPerSandbox })),
+  object_store_mounts: Type.Optional(
+    Type.Array(ObjectStoreMountRequest, { maxItems: LIMITS.objectStoreMountsPerSandbox }),
+  ),
+  secrets: Type.Optional(
+    Type.Array(Type.String(), {
+      maxItems: BOUNDS.secretsPerSandbox,
+      description: 'Names of secrets of the project.',
+    }),
+  ),
+  env: Type.Optional(
+    Type.Record(Type.String(), Type.String({ writeOnly: true }), {
+      description: `Environment of everything that runs inside. Values of at most ${LIMITS.envValueBytes / 1024} KiB.`,
+    }),
+  ),
+  persistent: Type.Optional(
+    Type.Boolean({ default: false, description: 'Keeps its disk over stop and start.' }),
+  ),
+  spot: Type.Optional(
+    Type.Boolean({ default: false, description: 'Cheaper, and reclaimed when the room is needed.' }),
+  ),
+  egress_policy: Type.Optional(EgressPolicy),
+  region: Type.Optional(Type.String({ description: 'Slug of a region or id of a global region.' })),
+  cpu_arch: Type.Optional(Type.Enum(['amd64', 'arm64'] as const, { default: DEFAULTS.cpuArch })),
+  cpu_type: Type.Optional(
+    Type.String({ description: 'Slug of the least CPU hardware tier to be placed on.' }),
+  ),
+  network_class: Type.Optional(Type.String({ description: 'Slug of the least network class.' })),
+  disk_class: Type.Optional(Type.String({ description: 'Slug of the least disk class.' })),
+});
+export type SandboxCreateRequest = Static<typeof SandboxCreateRequest>;
+
+export const SandboxCreateResponse = Type.Object({
+  vm_id: Type.String(),
+  job_id: Type.String({ format: 'uuid' }),
+  name: Type.String(),
+  status: SandboxStatus,
+  access_token: Type.String({ description: 'Opens this sandbox alone. Shown here and never again.' }),
+});
+export type SandboxCreateResponse = Static<typeof SandboxCreateResponse>;
+
+export const PortMapRecord = Type.Object({
+  vm_port: Type.Integer(),
+  proto: PortProto,
+  host_port: Type.Integer({ description: 'Connect to `host_ip` at this port.' }),
+});
+export type PortMapRecord = Static<typeof PortMapRecord>;
+
+const nullable = <T extends ReturnType<typeof Type.String>>(schema: T, description: string) =>
+  Type.Union([schema, Type.Null()], { description });
+
+export const SandboxRecord = Type.Object({
+  id: Type.String(),
+  name: Type.String(),
+  image_ref: Type.String({ description: 'The image as it was asked for.' }),
+  manifest_name: Type.Optional(Type.String({ description: 'Digest of what was booted; once known.' })),
+  runner_id: Type.Optional(Type.String({ description: 'The machine it is placed on; once placed.' })),
+  status: SandboxStatus,
+  mode: SandboxMode,
+  cpu: Type.Number(),
+  vcpus: Type.Integer(),
+  mem_mib: Type.Integer(),
+  scratch_mib: Type.Integer(),
+  vm_ip: Type.Optional(Type.String({ description: 'Its address on its own network; while it has one.' })),
+  host_ip: Type.Optional(
+    Type.String({ description: 'Where its declared ports are reached; while they are.' }),
+  ),
+  port_map: Type.Array(PortMapRecord),
+  error: nullable(Type.String(), 'Why it failed.'),
+  region: Type.String(),
+  forked_from: Type.Optional(nullable(Type.String(), 'Only where one sandbox is read.')),
+  spot: Type.Boolean(),
+  spot_evicted_at: nullable(Type.String(), 'RFC 3339.'),
+  persistent: Type.Boolean(),
+  created_at: Type.Optional(Type.String({ description: 'RFC 3339.' })),
+});
+export type SandboxRecord = Static<typeof SandboxRecord>;
+
+export const SandboxList = Type.Object({ vms: Type.Array(SandboxRecord), next_cursor: NextCursor });
+export type SandboxList = Static<typeof SandboxList>;
+
+export const SandboxParams = Type.Object({
+  id: Type.String({ description: 'Sandbox id, or its bare UUID.' }),
+});
+
+export const SandboxGetQuery = Type.Object({
+  wait: Type.Optional(SandboxStatus),
+  wait_exact: Type.Optional(SandboxStatus),
+  timeout_ms: Type.Optional(TimeoutParam),
+});
+export type SandboxGetQuery = Static<typeof SandboxGetQuery>;
+
+export const LogQuery = Type.Object({
+  follow: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: 'Keep the answer open and send what is added, until the sandbox ends.',
+    }),
+  ),
+});
+export type LogQuery = Static<typeof LogQuery>;
+
+export const SandboxDeleteResponse = Type.Object({ vm_id: Type.String(), status: SandboxStatus });
+export type SandboxDeleteResponse = Static<typeof SandboxDeleteResponse>;

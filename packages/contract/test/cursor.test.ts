@@ -1,0 +1,87 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import * as fc from 'fast-check';
+import { ApiError, decodeCursor, encodeCursor } from '../src/index.ts';
+
+const position = fc.record({
+  created_at: fc
+    .tuple(
+      fc.date({
+        min: new Date('0001-01-01T00:00:00Z'),
+        max: new Date('9999-12-31T23:59:59Z'),
+        noInvalidDate: true,
+      }),
+      fc.nat(999_999),
+    )
+    .map(([date, micros]) => `${date.toISOString().slice(0, 19)}.${String(micros).padStart(6, '0')}Z`),
+  id: fc.uuid(),
+});
+
+function isMalformed(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 400 && error.message.startsWith('malformed cursor');
+}
+
+test('a cursor gives back its position to the microsecond', () => {
+  fc.assert(
+    fc.property(position, (at) => {
+      assert.deepEqual(decodeCursor('sandboxes', encodeCursor('sandboxes', at)), { ...at });
+    }),
+  );
+});
+
+test('a cursor needs no escaping in a URL', () => {
+  fc.assert(
+    fc.property(position, (at) => {
+      const cursor = encodeCursor('images', at);
+      assert.equal(encodeURIComponent(cursor), cursor);
+    }),
+  );
+});
+
+test('a cursor of another list is malformed', () => {
+  fc.assert(
+    fc.property(position, (at) => {
+      assert.throws(() => decodeCursor('images', encodeCursor('sandboxes', at)), isMalformed);
+    }),
+  );
+});
+
+test('a cursor with any character changed, added or cut off is malformed', () => {
+  fc.assert(
+    fc.property(
+      position,
+      fc.nat(60),
+      fc.constantFrom('A', 'b', '-', '_', '=', '+', ' ', ''),
+      (at, where, char) => {
+        const cursor = encodeCursor('sandboxes', at);
+        const changed = cursor.slice(0, where) + char + cursor.slice(where + 1);
+        if (changed === cursor) return;
+        assert.throws(() => decodeCursor('sandboxes', changed), isMalformed);
+      },
+    ),
+  );
+});
+
+test('any other text is a malformed cursor', () => {
+  fc.assert(
+    fc.property(fc.oneof(fc.string(), fc.base64String()), (text) => {
+      assert.throws(() => decodeCursor('sandboxes', text), isMalformed);
+    }),
+  );
+});
+
+test('a Date and a time without a fraction are positions too', () => {
+  const id = '01234567-89ab-4def-8123-456789abcdef';
+  const read = (at: string | Date): string =>
+    decodeCursor('sandboxes', encodeCursor('sandboxes', { created_at: at, id })).created_at;
+  assert.equal(read(new Date('2026-01-02T03:04:05.678Z')), '2026-01-02T03:04:05.678000Z');
+  assert.equal(read('2026-01-02T03:04:05Z'), '2026-01-02T03:04:05.000000Z');
+  assert.equal(read('2026-01-02T03:04:05.1+00:00'), '2026-01-02T03:04:05.100000Z');
+});
+
+test('making a cursor of what is no position is a bug and throws', () => {
+  const id = '01234567-89ab-4def-8123-456789abcdef';
+  assert.throws(() => encodeCursor('sandboxes', { created_at: 'yesterday', id }), TypeError);
+  assert.throws(() => encodeCursor('sandboxes', { created_at: '2026-01-02T03:04:05+02:00', id }), TypeError);
+  assert.throws(() => encodeCursor('sandboxes', { created_at: new Date(), id: 'x' }), TypeError);
+});

@@ -1,0 +1,78 @@
+import { Kysely, PostgresDialect } from 'kysely';
+import { Pool, type PoolClient } from 'pg';
+import type { Logger } from 'pino';
+import type { Tables } from './schema.ts';
+
+export interface DatabaseOptions {
+  /** `postgres://user:password@host:port/name`, or `postgres:///name?host=/socket/folder`. */
+  url: string;
+  log: Logger;
+  /** Most connections of this process. */
+  connections?: number;
+  /** Longest a statement may run, in milliseconds. */
+  statementTimeoutMs?: number;
+  /** Longest to wait for a free or new connection, in milliseconds. */
+  connectTimeoutMs?: number;
+  /** Shown in pg_stat_activity. */
+  applicationName?: string;
+}
+
+/** One process's way to its database. Close it, or use `await using`. */
+export interface Database extends AsyncDisposable {
+  readonly url: string;
+  readonly pool: Pool;
+  /** Typed queries for all that is not on a hot path. */
+  readonly db: Kysely<Tables>;
+  /** Runs `work` in a transaction: commits what it returns, rolls back when it throws. */
+  transaction<T>(work: (client: PoolClient) => Promise<T>): Promise<T>;
+  close(): Promise<void>;
+}
+
+/** Opens a pool whose every wait has an end. Connects lazily: an unreachable server shows on first use. */
+export function openDatabase(options: DatabaseOptions): Database {
+  const statementTimeout = options.statementTimeoutMs ?? 10_000;
+  const pool = new Pool({
+    connectionString: options.url,
+    max: options.connections ?? 16,
+    connectionTimeoutMillis: options.connectTimeoutMs ?? 5_000,
+    statement_timeout: statementTimeout,
+    // The server's own limit comes first; this one is for a server that does not answer at all.
+    query_timeout: statementTimeout + 2_000,
+    idle_in_transaction_session_timeout: statementTimeout + 5_000,
+    lock_timeout: statementTimeout,
+    idleTimeoutMillis: 60_000,
+    keepAlive: true,
+    application_name: options.applicationName ?? 'releap',
+  });
+  pool.on('error', (error) => options.log.warn({ err: error }, 'an idle database connection broke'));
+  const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool }) });
+  let closing: Promise<void> | undefined;
+  const close = (): Promise<void> => (closing ??= pool.end());
+
+  return {
+    url: options.url,
+    pool,
+    db,
+    close,
+    [Symbol.asyncDispose]: close,
+    async transaction(work) {
+      const client = await pool.connect();
+      try {
+        await client.query('begin');
+        const result = await work(client);
+        await client.query('commit');
+        client.release();
+        return result;
+      } catch (error) {
+        try {
+          await client.query('rollback');
+          client.release();
+        } catch (broken) {
+          // A connection that cannot even roll back must not go back into the pool.
+          client.release(broken instanceof Error ? broken : true);
+        }
+        throw error;
+      }
+    },
+  };
+}

@@ -1,0 +1,49 @@
+/** Telling PostgreSQL's failures apart by SQLSTATE (PostgreSQL documentation, appendix A). */
+
+function code(error: unknown): string | undefined {
+  if (typeof error !== 'object' || error === null || !('code' in error)) return undefined;
+  return typeof error.code === 'string' ? error.code : undefined;
+}
+
+/** A row with this key exists already. `constraint` limits the answer to one constraint or index. */
+export function isUniqueViolation(error: unknown, constraint?: string): boolean {
+  if (code(error) !== '23505') return false;
+  return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
+}
+
+/** A referenced row does not exist. */
+export function isForeignKeyViolation(error: unknown): boolean {
+  return code(error) === '23503';
+}
+
+/**
+ * The database could not be asked, or did not answer in time: nothing is known about the outcome of a
+ * statement, and a later attempt may succeed.
+ */
+export function isDatabaseUnavailable(error: unknown): boolean {
+  const sqlstate = code(error);
+  if (sqlstate !== undefined) {
+    // 08 connection (08P01, a protocol violation, is a mistake of ours), 53 resources, 57P0x shutdown, 57014 statement timeout, 40 serialization or deadlock, 55P03 lock timeout
+    if (sqlstate === '08P01') return false;
+    if (/^(08|53|40)/.test(sqlstate) || /^57P0/.test(sqlstate)) return true;
+    if (sqlstate === '57014' || sqlstate === '55P03') return true;
+    if (
+      [
+        'ECONNREFUSED',
+        'ECONNRESET',
+        'ENOENT',
+        'EPIPE',
+        'ETIMEDOUT',
+        'EACCES',
+        'ENOTFOUND',
+        'EAI_AGAIN',
+      ].includes(sqlstate)
+    ) {
+      return true;
+    }
+  }
+  const message = error instanceof Error ? error.message : '';
+  return /timeout exceeded when trying to connect|Query read timeout|Connection terminated|Client was closed|Cannot use a pool after calling end|not queryable/.test(
+    message,
+  );
+}

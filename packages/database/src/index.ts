@@ -1,0 +1,14 @@
+export { openDatabase, type Database, type DatabaseOptions } from './database.ts';
+export { isDatabaseUnavailable, isForeignKeyViolation, isUniqueViolation } from './failures.ts';
+export {
+  lockFile,
+  startPostgres,
+  type FileLock,
+  type PostgresInstance,
+  type PostgresOptions,
+} from './instance/index.ts';
+export { listen, type Listener, type ListenerOptions } from './listener.ts';
+export { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
+export { migrate, readMigrations, type Migration, type MigrateOptions } from './migrate.ts';
+export type * from './schema.ts';
+export { all, first, statement, type Queryable, type Statement } from './statement.ts';

@@ -1,0 +1,75 @@
+import { Client, escapeIdentifier } from 'pg';
+import type { Logger } from 'pino';
+
+export interface ListenerOptions {
+  url: string;
+  channel: string;
+  log: Logger;
+  onMessage: (payload: string) => void;
+  /** After every (re)connect: whatever was notified in between is gone, so look at everything once. */
+  onReconnect: () => void;
+}
+
+/** A connection of its own that listens on one channel and comes back by itself after it broke. */
+export interface Listener extends AsyncDisposable {
+  close(): Promise<void>;
+}
+
+const RETRY_MS = 1_000;
+
+/** Starts to LISTEN. Resolves once the first attempt has been made, whether or not it succeeded. */
+export async function listen(options: ListenerOptions): Promise<Listener> {
+  let client: Client | undefined;
+  let timer: NodeJS.Timeout | undefined;
+  let closed = false;
+
+  const retry = (): void => {
+    if (closed || timer !== undefined) return;
+    timer = setTimeout(() => {
+      timer = undefined;
+      void connect();
+    }, RETRY_MS);
+    timer.unref();
+  };
+
+  async function connect(): Promise<void> {
+    const next = new Client({
+      connectionString: options.url,
+      connectionTimeoutMillis: 5_000,
+      keepAlive: true,
+      application_name: 'releap-listen',
+    });
+    client = next;
+    const broken = (error?: Error): void => {
+      if (client !== next) return;
+      client = undefined;
+      if (!closed)
+        options.log.warn(
+          { err: error, channel: options.channel },
+          'the listening connection broke; it will be made again',
+        );
+      void next.end().catch(() => undefined);
+      retry();
+    };
+    next.on('error', broken);
+    next.on('end', () => broken());
+    next.on('notification', ({ payload }) => options.onMessage(payload ?? ''));
+    try {
+      await next.connect();
+      await next.query(`listen ${escapeIdentifier(options.channel)}`);
+      if (!closed) options.onReconnect();
+    } catch (error) {
+      broken(error as Error);
+    }
+  }
+
+  await connect();
+  const close = async (): Promise<void> => {
+    closed = true;
+    clearTimeout(timer);
+    const last = client;
+    client = undefined;
+    await last?.end().catch(() => undefined);
+  };
+  return { close, [Symbol.asyncDispose]: close };
+}

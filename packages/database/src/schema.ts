@@ -1,0 +1,170 @@
+/** The tables as Kysely sees them. Migrations are the truth; a test compares the two. */
+import type { ColumnType, Generated, JSONColumnType } from 'kysely';
+import type {
+  PortMapping,
+  RootSource,
+  RunnerFacts,
+  SandboxStatus,
+  DesiredState,
+  SandboxMode,
+} from '@releap/contract';
+
+/** A moment that the database sets by itself when it is not given. */
+type Stamp = ColumnType<Date, Date | string | undefined, Date | string>;
+type MaybeStamp = ColumnType<Date | null, Date | string | null | undefined, Date | string | null>;
+
+export interface OrganizationTable {
+  id: string;
+  name: string;
+  default_region: string | null;
+  created_at: Stamp;
+}
+
+export interface ProjectTable {
+  id: string;
+  org_id: string;
+  name: string;
+  default_region: string | null;
+  created_at: Stamp;
+}
+
+export interface ApiKeyTable {
+  id: string;
+  project_id: string;
+  name: string;
+  token_hash: Buffer;
+  key_prefix: string;
+  created_at: Stamp;
+  revoked_at: MaybeStamp;
+  last_used_at: MaybeStamp;
+}
+
+export interface GlobalRegionTable {
+  id: string;
+  name: string;
+}
+
+export interface RegionTable {
+  id: string;
+  name: string;
+  enabled: Generated<boolean>;
+  is_default: Generated<boolean>;
+  toolbox_proxy_url: string | null;
+  global_region_id: string | null;
+  created_at: Stamp;
+}
+
+export type RunnerStatus = 'online' | 'offline' | 'lost';
+
+export interface RunnerTable {
+  id: string;
+  region: string;
+  status: RunnerStatus;
+  ready: Generated<boolean>;
+  data_url: string;
+  facts: JSONColumnType<RunnerFacts>;
+  server_id: string | null;
+  /** A bigint, which the driver gives as text. */
+  epoch: Generated<string>;
+  last_seen_at: Stamp;
+  created_at: Stamp;
+}
+
+export interface ControlServerTable {
+  id: string;
+  last_seen_at: Stamp;
+}
+
+export type ImageStatus = 'pending' | 'ready' | 'failed';
+
+export interface ImageTable {
+  id: string;
+  /** Null for a built-in image. */
+  project_id: string | null;
+  name: string;
+  source: JSONColumnType<Record<string, unknown>>;
+  status: ImageStatus;
+  manifest_name: string | null;
+  layer_count: number | null;
+  docker: Generated<boolean>;
+  region: string | null;
+  job_id: string;
+  error: string | null;
+  created_at: Stamp;
+  updated_at: Stamp;
+}
+
+export interface SandboxTable {
+  id: string;
+  project_id: string;
+  name: string;
+  region: string;
+  status: SandboxStatus;
+  desired: DesiredState;
+  generation: Generated<number>;
+  deadline_at: MaybeStamp;
+  runner_id: string | null;
+  held: Generated<boolean>;
+  job_id: string;
+  error: string | null;
+  mode: SandboxMode;
+  cpu: number;
+  vcpus: number;
+  mem_mib: number;
+  scratch_mib: number;
+  gpu_host: Generated<number>;
+  docker_data_mib: number | null;
+  ports: JSONColumnType<{ vm_port: number; proto: 'tcp' | 'udp' }[]>;
+  env: JSONColumnType<Record<string, string>>;
+  egress_policy: JSONColumnType<{ enabled: boolean; allow: string[] }> | null;
+  persistent: Generated<boolean>;
+  spot: Generated<boolean>;
+  cpu_arch: string;
+  volume_count: Generated<number>;
+  image_ref: string;
+  root: JSONColumnType<RootSource>;
+  manifest_name: string | null;
+  has_memory: Generated<boolean>;
+  forked_from: string | null;
+  vm_ip: string | null;
+  host_ip: string | null;
+  port_map: JSONColumnType<PortMapping[]>;
+  access_token_hash: Buffer;
+  spot_evicted_at: MaybeStamp;
+  created_at: Stamp;
+  updated_at: Stamp;
+  deleted_at: MaybeStamp;
+}
+
+export type JobStatus = 'queued' | 'running' | 'done' | 'failed';
+
+export interface JobTable {
+  id: string;
+  project_id: string | null;
+  kind: string;
+  status: JobStatus;
+  attempts: Generated<number>;
+  lease_until: MaybeStamp;
+  run_after: Stamp;
+  runner_id: string | null;
+  sandbox_id: string | null;
+  image_id: string | null;
+  payload: JSONColumnType<Record<string, unknown>>;
+  error: string | null;
+  created_at: Stamp;
+  updated_at: Stamp;
+  finished_at: MaybeStamp;
+}
+
+export interface Tables {
+  organizations: OrganizationTable;
+  projects: ProjectTable;
+  api_keys: ApiKeyTable;
+  global_regions: GlobalRegionTable;
+  regions: RegionTable;
+  runners: RunnerTable;
+  control_servers: ControlServerTable;
+  images: ImageTable;
+  sandboxes: SandboxTable;
+  jobs: JobTable;
+}

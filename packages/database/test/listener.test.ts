@@ -1,0 +1,30 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { EventEmitter } from 'node:events';
+import { it } from 'node:test';
+import { listen } from '../src/index.ts';
+import { openFresh, postgres, quiet } from './support/postgres.ts';
+
+it('a listener hears notifications, and comes back by itself after its connection was killed', async () => {
+  await using database = await openFresh();
+  const heard = new EventEmitter();
+  await using _listener = await listen({
+    url: database.url,
+    channel: 'releap-test',
+    log: quiet,
+    onMessage: (payload) => heard.emit('message', payload),
+    onReconnect: () => heard.emit('connected'),
+  });
+  const first = once(heard, 'message');
+  await database.pool.query(`select pg_notify('releap-test', 'one')`);
+  assert.deepEqual(await first, ['one']);
+
+  const again = once(heard, 'connected');
+  await (await postgres()).admin.query(
+    `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'releap-listen'`,
+  );
+  await again;
+  const second = once(heard, 'message');
+  await database.pool.query(`select pg_notify('releap-test', 'two')`);
+  assert.deepEqual(await second, ['two']);
+});

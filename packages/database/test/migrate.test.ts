@@ -1,0 +1,109 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { Client } from 'pg';
+import { migrate, openDatabase, readMigrations, type Migration } from '../src/index.ts';
+import { emptyDatabase, openFresh, quiet } from './support/postgres.ts';
+
+const one = (sql: string, id = 1): Migration => ({ id, name: `m${id}`, sql, checksum: `sum-${sql}` });
+
+describe('migrations', () => {
+  it('bring an empty database to this version, and do nothing the second time', async () => {
+    const url = await emptyDatabase();
+    const all = (await readMigrations()).map((migration) => migration.id);
+    assert.deepEqual(await migrate({ url, log: quiet }), all);
+    assert.deepEqual(await migrate({ url, log: quiet }), []);
+  });
+
+  it('are applied once when eight servers start at the same time', async () => {
+    const url = await emptyDatabase();
+    const applied = await Promise.all(Array.from({ length: 8 }, () => migrate({ url, log: quiet })));
+    assert.deepEqual(
+      applied.flat().sort(),
+      (await readMigrations()).map((migration) => migration.id),
+    );
+  });
+
+  it('leave nothing of a migration that fails half way', async () => {
+    const url = await emptyDatabase();
+    const bad = one('create table half (id integer); select 1 / 0');
+    await assert.rejects(
+      migrate({ url, log: quiet, migrations: [bad] }),
+      /migration 1 \(m1\) failed: division by zero/,
+    );
+    const client = new Client({ connectionString: url });
+    await client.connect();
+    const { rows } = await client.query(
+      `select to_regclass('half') as half, (select count(*)::int from schema_migrations) as applied`,
+    );
+    assert.deepEqual(rows, [{ half: null, applied: 0 }]);
+    await client.end();
+    assert.deepEqual(
+      await migrate({ url, log: quiet, migrations: [one('create table half (id integer)')] }),
+      [1],
+    );
+  });
+
+  it('refuse a database whose applied migration was edited since', async () => {
+    const url = await emptyDatabase();
+    await migrate({ url, log: quiet, migrations: [one('select 1')] });
+    await assert.rejects(migrate({ url, log: quiet, migrations: [one('select 2')] }), /must never be edited/);
+  });
+
+  it('refuse a database that a newer version wrote', async () => {
+    const url = await emptyDatabase();
+    await migrate({ url, log: quiet, migrations: [one('select 1'), one('select 2', 2)] });
+    await assert.rejects(migrate({ url, log: quiet, migrations: [one('select 1')] }), /newer version/);
+  });
+});
+
+describe('the typed schema', () => {
+  it('names every table and column that the migrations make, and no other', async () => {
+    await using database = await openFresh();
+    const { rows } = await database.pool.query<{ table_name: string; columns: string[] }>(
+      `select table_name, array_agg(column_name::text order by column_name) as columns
+         from information_schema.columns where table_schema = 'public' and table_name <> 'schema_migrations'
+        group by table_name`,
+    );
+    const { readFile } = await import('node:fs/promises');
+    const source = await readFile(new URL('../src/schema.ts', import.meta.url), 'utf8');
+    const interfaces = new Map<string, string[]>();
+    for (const [, name, body] of source.matchAll(
+      /export interface (\w+) \{\n([^}]*(?:\{[^}]*\}[^}]*)*?)\n\}/g,
+    )) {
+      const columns = [...(body ?? '').matchAll(/^ {2}(\w+)\??:/gm)].map((match) => match[1] ?? '');
+      interfaces.set(name ?? '', columns.sort());
+    }
+    const tables = interfaces.get('Tables') ?? [];
+    assert.deepEqual(rows.map((row) => row.table_name).sort(), tables);
+    for (const row of rows) {
+      const type = new RegExp(`^  ${row.table_name}: (\\w+);`, 'm').exec(source)?.[1] ?? '';
+      assert.deepEqual(interfaces.get(type), row.columns.sort(), row.table_name);
+    }
+  });
+});
+
+describe('a database', () => {
+  it('ends a statement that runs too long', async () => {
+    const url = await emptyDatabase();
+    await using database = openDatabase({ url, log: quiet, statementTimeoutMs: 100 });
+    await assert.rejects(database.pool.query('select pg_sleep(30)'), /statement timeout/);
+  });
+
+  it('rolls a transaction back when its work throws, and keeps the connection usable', async () => {
+    await using database = await openFresh();
+    await assert.rejects(
+      database.transaction(async (client) => {
+        await client.query(`insert into organizations (id, name) values (gen_random_uuid(), 'x')`);
+        throw new Error('no');
+      }),
+      /^Error: no$/,
+    );
+    const { rows } = await database.pool.query('select count(*)::int as n from organizations');
+    assert.deepEqual(rows, [{ n: 0 }]);
+  });
+
+  it('says within its deadline that no server is there', async () => {
+    await using database = openDatabase({ url: 'postgres://x@/x?host=/nonexistent-folder', log: quiet });
+    await assert.rejects(database.pool.query('select 1'), /ENOENT/);
+  });
+});

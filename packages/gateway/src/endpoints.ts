@@ -1,0 +1,73 @@
+import { Pool } from 'undici';
+
+/** Where a server of ours listens. */
+export interface Endpoint {
+  /** Without path; `http://localhost` for a Unix socket. */
+  origin: string;
+  /** Absolute path of the Unix socket, if it is one. */
+  socketPath?: string;
+}
+
+/** Reads `http://host:port` or `unix:/absolute/path.sock`. Throws on anything else. */
+export function parseEndpoint(url: string): Endpoint {
+  if (url.startsWith('unix:/')) return { origin: 'http://localhost', socketPath: url.slice('unix:'.length) };
+  const parsed = URL.parse(url);
+  if (parsed === null || parsed.protocol !== 'http:') {
+    throw new Error(`endpoint ${JSON.stringify(url)} must be http://host:port or unix:/absolute/path`);
+  }
+  return { origin: parsed.origin };
+}
+
+export interface PoolTimeouts {
+  connectMs: number;
+  /** Until the first byte of an answer, and between two pieces of its body. */
+  headersMs: number;
+  bodyMs: number;
+}
+
+/** More runners than this are not talked to at once; the one not used for longest goes. */
+const MAX_POOLS = 1024;
+
+/** Connections that are kept, a pool for each server. */
+export class EndpointPools {
+  readonly #pools = new Map<string, Pool>();
+  readonly #timeouts: PoolTimeouts;
+
+  constructor(timeouts: PoolTimeouts) {
+    this.#timeouts = timeouts;
+  }
+
+  get(url: string): Pool {
+    const known = this.#pools.get(url);
+    if (known !== undefined) {
+      this.#pools.delete(url);
+      this.#pools.set(url, known);
+      return known;
+    }
+    const { origin, socketPath } = parseEndpoint(url);
+    const { connectMs, headersMs, bodyMs } = this.#timeouts;
+    const pool = new Pool(origin, {
+      // How many there can be is bounded by the callers' connections; a limit here would let a few long
+      // commands hold up everybody else's.
+      connections: null,
+      pipelining: 1,
+      connect: { timeout: connectMs, ...(socketPath === undefined ? {} : { socketPath }) },
+      headersTimeout: headersMs,
+      bodyTimeout: bodyMs,
+    });
+    this.#pools.set(url, pool);
+    for (const [oldest, old] of this.#pools) {
+      if (this.#pools.size <= MAX_POOLS) break;
+      this.#pools.delete(oldest);
+      // Requests under way on it end by themselves.
+      void old.close();
+    }
+    return pool;
+  }
+
+  /** Ends all connections at once. */
+  async destroy(): Promise<void> {
+    await Promise.all([...this.#pools.values()].map((pool) => pool.destroy()));
+    this.#pools.clear();
+  }
+}

@@ -1,0 +1,394 @@
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import http, { type IncomingMessage, type ServerResponse } from 'node:http';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, beforeEach, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { newToken, newUuid } from '@releap/contract';
+import pino from 'pino';
+import { type Gateway, startGateway } from '../src/index.ts';
+
+const INTERNAL = 'the-internal-token';
+const key = newToken('apiKey');
+const accessToken = newToken('sandbox');
+const running = newUuid();
+const paused = newUuid();
+
+const stack = new AsyncDisposableStack();
+const log = pino({ level: 'silent' });
+let gateway: Gateway;
+let base: string;
+let asked: unknown[] = [];
+let resolveDelay = 0;
+let dataUrl: string;
+/** What the runner end does with a request. */
+let onRunner: (request: IncomingMessage, response: ServerResponse) => void;
+let seen: IncomingMessage[] = [];
+
+before(async () => {
+  const dir = await mkdtemp(join(tmpdir(), 'releap-gateway-'));
+  stack.defer(() => rm(dir, { recursive: true, force: true }));
+  const runner = http.createServer((request, response) => {
+    seen.push(request);
+    onRunner(request, response);
+  });
+  runner.on('upgrade', (request, socket, head: Buffer) => {
+    seen.push(request);
+    if (request.url?.endsWith('/no')) {
+      socket.end(
+        'HTTP/1.1 409 Conflict\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n{"error":"no"}',
+      );
+      return;
+    }
+    socket.write(
+      'HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: yes\r\n\r\n',
+    );
+    if (request.url?.endsWith('/last-words')) {
+      socket.end('x'.repeat(2_000_000));
+      return;
+    }
+    socket.write(head);
+    socket.pipe(socket);
+  });
+  const path = join(dir, 'runner.sock');
+  runner.listen(path);
+  await once(runner, 'listening');
+  stack.defer(() => void runner.close());
+  stack.defer(() => runner.closeAllConnections());
+  dataUrl = `unix:${path}`;
+
+  const control = http.createServer((request, response) => void resolveFor(request, response));
+  const resolveFor = async (request: IncomingMessage, response: ServerResponse) => {
+    let text = '';
+    for await (const chunk of request) text += String(chunk);
+    const body = JSON.parse(text) as { vm_id: string; token: string };
+    asked.push(body);
+    await sleep(resolveDelay);
+    const answer = (status: number, value: object) => {
+      response.writeHead(status, { 'content-type': 'application/json' });
+      response.end(JSON.stringify(value));
+    };
+    if (request.headers.authorization !== `Bearer ${INTERNAL}`) answer(500, { error: 'not for you' });
+    else if (body.token !== key && body.token !== accessToken) answer(401, { error: 'invalid credentials' });
+    else if (body.vm_id === running) answer(200, { vm_id: running, data_url: dataUrl, status: 'running' });
+    else if (body.vm_id === paused) answer(200, { vm_id: paused, data_url: dataUrl, status: 'paused' });
+    else answer(404, { error: `sandbox "${body.vm_id}" not found` });
+  };
+  control.listen(0, '127.0.0.1');
+  await once(control, 'listening');
+  stack.defer(() => void control.close());
+  stack.defer(() => control.closeAllConnections());
+  const { port } = control.address() as { port: number };
+  gateway = await startGateway({
+    listen: { host: '127.0.0.1', port: 0 },
+    controlUrl: `http://127.0.0.1:${port}`,
+    internalToken: INTERNAL,
+    log,
+    limits: { bodyBytes: 4_000_000, uploadIdleMs: 300, idleMs: 1_000, headerBytes: 8_192, graceMs: 100 },
+  });
+  stack.defer(() => gateway.close());
+  base = `http://127.0.0.1:${gateway.port}`;
+});
+after(() => stack.disposeAsync());
+beforeEach(() => {
+  asked = [];
+  seen = [];
+  resolveDelay = 0;
+  onRunner = (request, response) => {
+    response.setHeader('content-type', 'text/plain');
+    request.pipe(response);
+  };
+});
+
+async function call(path: string, init: RequestInit & { duplex?: 'half' } = {}, token: string | null = key) {
+  const headers = new Headers(init.headers);
+  if (token !== null) headers.set('authorization', `Bearer ${token}`);
+  const response = await fetch(`${base}${path}`, { ...init, headers });
+  return { status: response.status, headers: response.headers, text: await response.text() };
+}
+
+function errorOf(text: string): string {
+  return (JSON.parse(text) as { error: string }).error;
+}
+
+/** Bytes on a connection of their own, and all that comes back until it closes. */
+async function raw(text: string): Promise<string> {
+  const socket = connect(gateway.port, '127.0.0.1');
+  socket.on('error', () => {});
+  socket.write(text);
+  let said = '';
+  socket.on('data', (chunk) => (said += String(chunk)));
+  await once(socket, 'close');
+  return said;
+}
+
+test('a request reaches the runner under its own path, with the internal token and no credential of the caller', async () => {
+  const answer = await call(`/toolbox/${running}/files/upload?path=%2Fa%20b`, {
+    method: 'POST',
+    body: 'content',
+    headers: { cookie: 'session=1', 'x-forwarded-for': '1.2.3.4', 'x-kept': 'yes', 'x-api-key': 'k' },
+  });
+  assert.deepEqual([answer.status, answer.text], [200, 'content']);
+  const [request] = seen;
+  assert.equal(request?.url, `/vms/${running}/toolbox/files/upload?path=%2Fa%20b`);
+  assert.equal(request?.headers.authorization, `Bearer ${INTERNAL}`);
+  assert.equal(request?.headers['x-kept'], 'yes');
+  for (const name of ['cookie', 'x-forwarded-for', 'x-api-key'])
+    assert.equal(request?.headers[name], undefined);
+  assert.ok(!JSON.stringify(request?.rawHeaders).includes(key));
+});
+
+test('the access token of the sandbox opens it as well', async () => {
+  assert.equal((await call(`/toolbox/${running}/x`, {}, accessToken)).status, 200);
+});
+
+test('headers of one connection stay on it, in both directions', async () => {
+  onRunner = (_request, response) => {
+    response.writeHead(200, { connection: 'x-hop', 'x-hop': '1', 'set-cookie': 'a=b', 'x-end': '1' });
+    response.end('ok');
+  };
+  const said = await raw(
+    `GET /toolbox/${running}/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${key}\r\nConnection: close, X-Secret\r\nX-Secret: 1\r\nTE: trailers\r\nKeep-Alive: 5\r\n\r\n`,
+  );
+  assert.match(said, /^HTTP\/1\.1 200 OK\r\n/);
+  assert.match(said, /x-end: 1/i);
+  assert.doesNotMatch(said, /x-hop|set-cookie/i);
+  for (const name of ['x-secret', 'te', 'keep-alive']) assert.equal(seen[0]?.headers[name], undefined);
+});
+
+test('without a credential of ours the answer is 401, and nobody is asked', async () => {
+  for (const token of [null, 'nonsense', newToken('function'), `${key}x`]) {
+    const answer = await call(`/toolbox/${running}/x`, {}, token);
+    assert.equal(answer.status, 401);
+    assert.equal(answer.headers.get('www-authenticate'), 'Bearer');
+    assert.match(errorOf(answer.text), /credentials/);
+  }
+  assert.deepEqual(asked, []);
+});
+
+test('what the control plane refuses is refused in its words', async () => {
+  const unknown = await call(`/toolbox/${newUuid()}/x`);
+  assert.equal(unknown.status, 404);
+  assert.match(errorOf(unknown.text), /^sandbox .* not found$/);
+  assert.equal((await call(`/toolbox/${running}/x`, {}, newToken('apiKey'))).status, 401);
+  const stopped = await call(`/toolbox/${paused}/x`);
+  assert.equal(stopped.status, 409);
+  assert.match(errorOf(stopped.text), /is paused, not running/);
+  assert.equal(seen.length, 0);
+});
+
+test('paths that are none, or that could mean another place, do not get through', async () => {
+  for (const path of ['/', '/other', '/toolbox/', `/toolbox/${running}`, `/toolbox/${running}/`]) {
+    assert.equal((await call(path)).status, 404, path);
+  }
+  for (const tail of ['../x', 'a/%2e%2e/b', '%2E/x', 'a%2fb', 'a%5cb', '%zz', 'a%00b']) {
+    const said = await raw(
+      `GET /toolbox/${running}/${tail} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${key}\r\nConnection: close\r\n\r\n`,
+    );
+    assert.match(said, /^HTTP\/1\.1 400 /, tail);
+  }
+  assert.equal(seen.length, 0);
+});
+
+test('requests that come together share one question, and its answer is used again for a moment', async () => {
+  const token = newToken('apiKey');
+  resolveDelay = 50;
+  const refused = await Promise.all(
+    Array.from({ length: 20 }, () => call(`/toolbox/${running}/x`, {}, token)),
+  );
+  assert.ok(refused.every(({ status }) => status === 401));
+  assert.equal(asked.length, 1);
+  // A refusal is not remembered.
+  await call(`/toolbox/${running}/x`, {}, token);
+  assert.equal(asked.length, 2);
+});
+
+test('a large upload and a large download pass unchanged', async () => {
+  const body = randomBytes(3_000_000);
+  const response = await fetch(`${base}/toolbox/${running}/x`, {
+    method: 'POST',
+    body,
+    headers: { authorization: `Bearer ${key}` },
+  });
+  assert.equal(seen[0]?.headers['content-length'], '3000000');
+  assert.ok(Buffer.from(await response.arrayBuffer()).equals(body));
+  const init: RequestInit & { duplex: 'half' } = {
+    method: 'POST',
+    body: new Blob([body]).stream(),
+    duplex: 'half',
+    headers: { authorization: `Bearer ${key}` },
+  };
+  const chunked = await fetch(`${base}/toolbox/${running}/x`, init);
+  assert.equal(seen[1]?.headers['transfer-encoding'], 'chunked');
+  assert.ok(Buffer.from(await chunked.arrayBuffer()).equals(body));
+});
+
+test('a reader that stops reading stops the runner from sending', async () => {
+  let sent = 0;
+  const ended = Promise.withResolvers<void>();
+  onRunner = (_request, response) => {
+    response.once('close', () => ended.resolve());
+    const more = () => {
+      let room = true;
+      while (room && sent < 200_000_000) {
+        sent += 65_536;
+        room = response.write(Buffer.alloc(65_536));
+      }
+      if (room) response.end();
+      else response.once('drain', more);
+    };
+    more();
+  };
+  const request = http.get(`${base}/toolbox/${running}/x`, { headers: { authorization: `Bearer ${key}` } });
+  const [response] = (await once(request, 'response')) as [IncomingMessage];
+  response.pause();
+  response.on('error', () => {});
+  // The gateway gives up on a reader that stays stuck, and the runner hears of it.
+  await ended.promise;
+  assert.ok(sent < 50_000_000, `${sent} bytes were taken`);
+  request.destroy();
+});
+
+test('a body that is too long or stands still is refused', async () => {
+  const told = await call(`/toolbox/${running}/x`, { method: 'POST', body: Buffer.alloc(4_000_001) }).catch(
+    () => null,
+  );
+  if (told !== null) assert.match(errorOf(told.text), /larger than 4000000 bytes/);
+  const head = `POST /toolbox/${running}/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${key}\r\n`;
+  onRunner = (request) => void request.resume();
+  assert.match(await raw(`${head}Content-Length: 10\r\n\r\nabc`), /400 .*stood still/s);
+});
+
+test('who asks for leave to send gets the refusal instead of the leave', async () => {
+  const expect = 'Expect: 100-continue\r\nContent-Length: 3\r\n';
+  const head = `POST /toolbox/${running}/x HTTP/1.1\r\nHost: a\r\n${expect}`;
+  const refused = await raw(`${head}Authorization: Bearer ${newToken('apiKey')}\r\n\r\n`);
+  assert.match(refused, /^HTTP\/1\.1 401 /);
+  const allowed = await raw(`${head}Connection: close\r\nAuthorization: Bearer ${key}\r\n\r\nabc`);
+  assert.match(allowed, /^HTTP\/1\.1 100 Continue\r\n\r\nHTTP\/1\.1 200 OK/);
+});
+
+test('requests that two servers could read differently are refused', async () => {
+  const head = `POST /toolbox/${running}/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${key}\r\n`;
+  for (const framing of [
+    'Content-Length: 3\r\nContent-Length: 4\r\n',
+    'Content-Length: 3\r\nTransfer-Encoding: chunked\r\n',
+    'Transfer-Encoding: xchunked\r\n',
+    'Transfer-Encoding: chunked, identity\r\n',
+    'Content-Length: +3\r\n',
+    'Content-Length : 3\r\n',
+  ]) {
+    assert.match(await raw(`${head}${framing}\r\nabc`), /^HTTP\/1\.1 400 /, framing);
+  }
+  assert.match(await raw(`${head}X: ${'a'.repeat(9_000)}\r\n\r\n`), /^HTTP\/1\.1 431 /);
+  assert.match(await raw('nonsense\r\n\r\n'), /^HTTP\/1\.1 400 .*"malformed HTTP request"/s);
+  assert.equal(seen.length, 0);
+});
+
+test('a runner that is not there, dies or refuses us is a 502', async () => {
+  onRunner = (request) => void request.socket.destroy();
+  const died = await call(`/toolbox/${running}/x`);
+  assert.equal(died.status, 502);
+  assert.match(errorOf(died.text), /did not answer/);
+  onRunner = (_request, response) => void response.writeHead(401).end('{"error":"internal token only"}');
+  assert.equal((await call(`/toolbox/${running}/x`)).status, 502);
+  const there = dataUrl;
+  dataUrl = `${there}.gone`;
+  try {
+    const other = newToken('sandbox');
+    await call(`/toolbox/${running}/x`, {}, other);
+    await sleep(1_000);
+    assert.equal((await call(`/toolbox/${running}/x`)).status, 502);
+  } finally {
+    dataUrl = there;
+    await sleep(1_000);
+  }
+});
+
+test('an answer that breaks off in the middle breaks off for the caller too', async () => {
+  onRunner = (request, response) => {
+    response.writeHead(200, { 'content-length': '100' });
+    response.write('half', () => request.socket.destroy());
+  };
+  await assert.rejects(call(`/toolbox/${running}/x`));
+});
+
+test('a caller that goes away ends its request at the runner', async () => {
+  const closed = Promise.withResolvers<void>();
+  const arrived = Promise.withResolvers<void>();
+  onRunner = (_request, response) => {
+    response.once('close', () => closed.resolve());
+    arrived.resolve();
+  };
+  const request = http.get(`${base}/toolbox/${running}/x`, { headers: { authorization: `Bearer ${key}` } });
+  request.on('error', () => {});
+  await arrived.promise;
+  request.destroy();
+  await closed.promise;
+});
+
+const handshake = (tail: string, token = key) =>
+  `GET /toolbox/${running}/${tail} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: abc\r\nSec-WebSocket-Version: 13\r\n\r\n`;
+
+test('a WebSocket is tunnelled both ways, without the credential of the caller', async () => {
+  const socket = connect(gateway.port, '127.0.0.1');
+  let said = '';
+  socket.on('data', (chunk) => (said += String(chunk)));
+  socket.write(`${handshake('process/stream')}early`);
+  while (!said.includes('early')) await once(socket, 'data');
+  assert.match(said, /^HTTP\/1\.1 101 Switching Protocols\r\n[^]*sec-websocket-accept: yes/);
+  const body = 'x'.repeat(500_000);
+  socket.write(body);
+  while (!said.endsWith(`early${body}`)) await once(socket, 'data');
+  assert.equal(seen[0]?.headers.authorization, `Bearer ${INTERNAL}`);
+  assert.equal(seen[0]?.headers['sec-websocket-key'], 'abc');
+  assert.equal(seen[0]?.url, `/vms/${running}/toolbox/process/stream`);
+  const ended = once(seen[0]?.socket ?? assert.fail(), 'close');
+  socket.destroy();
+  await ended;
+});
+
+test('what a runner said before it closed a tunnel still arrives', async () => {
+  const said = await raw(handshake('last-words'));
+  assert.equal(said.slice(said.indexOf('\r\n\r\n') + 4).length, 2_000_000);
+});
+
+test('a WebSocket that is refused gets the refusal', async () => {
+  assert.match(await raw(handshake('x', newToken('apiKey'))), /^HTTP\/1\.1 401 [^]*{"error":/);
+  assert.match(await raw(handshake('no')), /^HTTP\/1\.1 409 Conflict[^]*{"error":"no"}$/);
+  assert.match(await raw(handshake('../x')), /^HTTP\/1\.1 400 /);
+});
+
+test('an upgrade to something else is ignored', async () => {
+  const answer = await raw(
+    `GET /toolbox/${running}/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${key}\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\r\n`,
+  );
+  assert.match(answer, /^HTTP\/1\.1 200 OK/);
+});
+
+test('it says that it is well', async () => {
+  assert.deepEqual((await call('/healthz', {}, null)).status, 200);
+});
+
+test('without a control plane the answer is 503, and closing ends what is under way', async () => {
+  const alone = await startGateway({
+    listen: { host: '127.0.0.1', port: 0 },
+    controlUrl: 'unix:/nonexistent/control.sock',
+    internalToken: INTERNAL,
+    log,
+  });
+  const response = await fetch(`http://127.0.0.1:${alone.port}/toolbox/${running}/x`, {
+    headers: { authorization: `Bearer ${key}` },
+  });
+  assert.equal(response.status, 503);
+  assert.match(errorOf(await response.text()), /control plane/);
+  await alone.close();
+  await assert.rejects(
+    startGateway({ listen: { host: '127.0.0.1', port: 0 }, controlUrl: 'ftp://x', internalToken: '', log }),
+    /must be http/,
+  );
+});

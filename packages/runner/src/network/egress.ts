@@ -1,0 +1,116 @@
+/** What an `egress_policy` means: parsing, name matching, and which addresses no policy can open. Pure. */
+import { formatEgressEntry, parseEgressEntry } from '@releap/contract';
+import { type Cidr, contains, containsAddress, formatCidr, parseCidr } from './cidr.ts';
+
+/** As the sandbox was created with; see `SandboxSpec.egress`. */
+export interface EgressPolicy {
+  enabled: boolean;
+  allow: string[];
+}
+
+/** A policy taken apart. Only sandboxes whose policy is enabled have one. */
+export interface EgressRules {
+  /** Entries that lie outside the blocked ranges, or are wider than them: they never open a blocked address. */
+  publicNets: Cidr[];
+  /** Entries inside a private range: the user named the private network, so it is open. */
+  privateNets: Cidr[];
+  domains: DomainSet;
+  /** Entries that can never have an effect: loopback, link-local (metadata), multicast. */
+  ineffective: string[];
+}
+
+/** Reachable by nobody from a sandbox, whatever a policy says. 169.254/16 holds the clouds' metadata services. */
+export const NEVER_REACHABLE = cidrs([
+  '0.0.0.0/8',
+  '127.0.0.0/8',
+  '169.254.0.0/16',
+  '224.0.0.0/4',
+  '240.0.0.0/4',
+]);
+
+/** Private and special ranges (RFC 6890): blocked unless a policy names them. */
+export const PRIVATE_RANGES = cidrs([
+  '10.0.0.0/8',
+  '100.64.0.0/10',
+  '172.16.0.0/12',
+  '192.0.0.0/24',
+  '192.168.0.0/16',
+  '198.18.0.0/15',
+]);
+
+/** Exact names and `*.` wildcards. A wildcard stands for every name below, at any depth, not for the name itself. */
+export class DomainSet {
+  readonly #exact = new Set<string>();
+  readonly #below = new Set<string>();
+
+  /** `name` is normalized already. */
+  add(name: string, wildcard: boolean): void {
+    (wildcard ? this.#below : this.#exact).add(name);
+  }
+
+  /** `name` is normalized already. */
+  matches(name: string): boolean {
+    if (this.#exact.has(name)) return true;
+    for (let dot = name.indexOf('.'); dot !== -1; dot = name.indexOf('.', dot + 1)) {
+      if (this.#below.has(name.slice(dot + 1))) return true;
+    }
+    return false;
+  }
+}
+
+/**
+ * A domain name in lower case without the root dot, or undefined when it is none that we resolve: 1 to 253
+ * characters, labels of 1 to 63 letters, digits, `-` and `_` (RFC 1035 section 2.3.4, and `_` of RFC 8552).
+ */
+export function normalizeName(name: string): string | undefined {
+  const plain = (name.endsWith('.') ? name.slice(0, -1) : name).toLowerCase();
+  if (plain.length > 253) return undefined;
+  return /^[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*$/.test(plain) ? plain : undefined;
+}
+
+/** The rules of a policy, or undefined when it restricts nothing. Throws on an entry that the contract does not know. */
+export function parseEgress(policy: EgressPolicy | undefined): EgressRules | undefined {
+  if (policy === undefined || !policy.enabled) return undefined;
+  const rules: EgressRules = {
+    publicNets: [],
+    privateNets: [],
+    domains: new DomainSet(),
+    ineffective: [],
+  };
+  for (const text of policy.allow) {
+    const entry = parseEgressEntry(text);
+    if (entry.type === 'domain') {
+      rules.domains.add(entry.domain, entry.wildcard);
+      continue;
+    }
+    const cidr = parseCidr(formatEgressEntry(entry));
+    if (cidr === undefined) throw new Error(`not an IPv4 network: ${text}`);
+    if (NEVER_REACHABLE.some((range) => contains(range, cidr))) rules.ineffective.push(formatCidr(cidr));
+    else if (PRIVATE_RANGES.some((range) => contains(range, cidr))) rules.privateNets.push(cidr);
+    else rules.publicNets.push(cidr);
+  }
+  return rules;
+}
+
+/** What may be done with an address that a name server gave for a name. */
+export type AnswerVerdict = 'refuse' | 'reachable' | 'pin';
+
+/**
+ * Judges an address in a DNS answer. A public name that answers with a private address is refused (DNS rebinding)
+ * unless the policy names that private network. `pin` means that the firewall must be told of the address.
+ */
+export function judgeAnswer(rules: EgressRules | undefined, address: number): AnswerVerdict {
+  const inside = (nets: readonly Cidr[]) => nets.some((net) => containsAddress(net, address));
+  if (inside(NEVER_REACHABLE)) return 'refuse';
+  if (inside(PRIVATE_RANGES))
+    return rules !== undefined && inside(rules.privateNets) ? 'reachable' : 'refuse';
+  return rules === undefined || inside(rules.publicNets) ? 'reachable' : 'pin';
+}
+
+function cidrs(list: readonly string[]): readonly Cidr[] {
+  return list.map((text) => {
+    const cidr = parseCidr(text);
+    if (cidr === undefined) throw new Error(`not a CIDR: ${text}`);
+    return cidr;
+  });
+}

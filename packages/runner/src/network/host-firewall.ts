@@ -1,0 +1,226 @@
+import type { Logger } from 'pino';
+import type { AddressPlan } from './address-plan.ts';
+import { CommandError, run } from './command.ts';
+import type { EgressRules } from './egress.ts';
+import {
+  MAX_PINS_PER_SANDBOX,
+  type Pin,
+  renderEgress,
+  renderEgressRemoval,
+  renderHostTable,
+  renderPins,
+} from './host-rules.ts';
+
+export interface HostFirewallOptions {
+  plan: AddressPlan;
+  dnsPort: number;
+  /** Policies of the slots that are in use already (a restarted runner). */
+  egress: ReadonlyMap<number, EgressRules>;
+  /** How often to look whether the table is still there, in milliseconds. */
+  watchMs: number;
+  log: Logger;
+}
+
+interface Change {
+  script: string;
+  resolve: () => void;
+  reject: (error: unknown) => void;
+}
+
+/** Waiting changes; beyond it a caller is told no, so that a flood of DNS answers cannot pile up. */
+const MAX_WAITING = 2048;
+/** How many changes one `nft` process carries. */
+const MAX_BATCH = 256;
+
+/**
+ * Our table in the host's firewall. Changes that arrive while `nft` runs share the next run, because every run
+ * costs a child process; a change is in force when its promise resolves.
+ */
+export class HostFirewall {
+  readonly #plan: AddressPlan;
+  readonly #dnsPort: number;
+  readonly #log: Logger;
+  readonly #egress: Map<number, EgressRules>;
+  /** What is pinned until when (`performance.now()`), so that a repeated answer costs no `nft`. */
+  readonly #pinned = new Map<number, Map<string, number>>();
+  readonly #waiting: Change[] = [];
+  #pumping = false;
+  #watch: NodeJS.Timeout | undefined;
+
+  private constructor(options: HostFirewallOptions) {
+    this.#plan = options.plan;
+    this.#dnsPort = options.dnsPort;
+    this.#log = options.log;
+    this.#egress = new Map(options.egress);
+  }
+
+  /** Loads the table anew, in one transaction. What DNS had pinned for policies that go on stays pinned. */
+  static async open(options: HostFirewallOptions): Promise<HostFirewall> {
+    const firewall = new HostFirewall(options);
+    await nft(firewall.#render(await readPins(options.plan.table)));
+    firewall.#watch = setInterval(() => void firewall.#restoreIfGone(), options.watchMs).unref();
+    return firewall;
+  }
+
+  #render(pins: ReadonlyMap<number, readonly Pin[]>): string {
+    const runnerUid = process.getuid?.() ?? 0;
+    return renderHostTable({
+      plan: this.#plan,
+      dnsPort: this.#dnsPort,
+      runnerUid,
+      egress: this.#egress,
+      pins,
+    });
+  }
+
+  /** Whoever reloads the host's own firewall often flushes all tables, ours too; then we are open until we notice. */
+  async #restoreIfGone(): Promise<void> {
+    try {
+      await run('nft', ['list', 'chain', 'inet', this.#plan.table, 'guard_sandbox']);
+      return;
+    } catch (error) {
+      if (this.#watch === undefined || !isAbsent(error)) return;
+    }
+    this.#log.error(
+      { table: this.#plan.table },
+      'our firewall table was removed by somebody: loading it again',
+    );
+    this.#pinned.clear();
+    await this.#change(this.#render(new Map())).catch((error: unknown) =>
+      this.#log.error({ err: error }, 'could not load our firewall table again'),
+    );
+  }
+
+  /** Puts a policy in force for a slot that has none. */
+  async addEgress(index: number, rules: EgressRules): Promise<void> {
+    if (this.#egress.has(index)) throw new Error(`slot ${index} has an egress policy already`);
+    await this.#change(renderEgress(this.#plan, index, rules));
+    this.#egress.set(index, rules);
+  }
+
+  /** Takes the policy of a slot away, and all that was pinned for it. Does nothing where there is none. */
+  async removeEgress(index: number): Promise<void> {
+    if (!this.#egress.has(index)) return;
+    await this.#change(renderEgressRemoval(this.#plan, index));
+    this.#egress.delete(index);
+    this.#pinned.delete(index);
+  }
+
+  /** Opens addresses for a sandbox with a policy, at least for the times given. Rejects when its set is full. */
+  async pin(index: number, pins: readonly Pin[]): Promise<void> {
+    if (!this.#egress.has(index)) throw new Error(`slot ${index} has no egress policy to pin addresses for`);
+    const known = this.#pinned.get(index) ?? new Map<string, number>();
+    const now = performance.now();
+    const fresh = pins.filter((pin) => (known.get(pin.address) ?? 0) < now + pin.seconds * 1000);
+    if (fresh.length === 0) return;
+    // Twice the time asked for, so that a name that is asked for all the time is not pinned all the time.
+    const doubled = fresh.map((pin) => ({ address: pin.address, seconds: pin.seconds * 2 }));
+    await this.#change(renderPins(this.#plan, index, doubled));
+    for (const [address, until] of known) if (until < now) known.delete(address);
+    for (const pin of doubled) known.set(pin.address, now + pin.seconds * 1000);
+    if (this.#egress.has(index)) this.#pinned.set(index, known);
+  }
+
+  /** Stops watching; the table stays. */
+  detach(): void {
+    clearInterval(this.#watch);
+    this.#watch = undefined;
+  }
+
+  /** Removes the table. */
+  async remove(): Promise<void> {
+    this.detach();
+    await this.#change(`add table inet ${this.#plan.table}\ndelete table inet ${this.#plan.table}\n`);
+    this.#egress.clear();
+    this.#pinned.clear();
+  }
+
+  async #change(script: string): Promise<void> {
+    if (this.#waiting.length >= MAX_WAITING) throw new Error('too many firewall changes are waiting');
+    const done = new Promise<void>((resolve, reject) => this.#waiting.push({ script, resolve, reject }));
+    if (!this.#pumping) void this.#pump();
+    await done;
+  }
+
+  async #pump(): Promise<void> {
+    this.#pumping = true;
+    for (let batch = this.#waiting.splice(0, MAX_BATCH); batch.length > 0; ) {
+      try {
+        await nft(batch.map((change) => change.script).join(''));
+        for (const change of batch) change.resolve();
+      } catch (error) {
+        if (batch.length > 1) await this.#applyOneByOne(batch);
+        else batch[0]?.reject(error);
+      }
+      batch = this.#waiting.splice(0, MAX_BATCH);
+    }
+    this.#pumping = false;
+  }
+
+  /** A transaction fails as a whole: find out whose change it was, so that the others' go through. */
+  async #applyOneByOne(batch: readonly Change[]): Promise<void> {
+    for (const change of batch) {
+      try {
+        await nft(change.script);
+        change.resolve();
+      } catch (error) {
+        this.#log.warn({ err: error }, 'a firewall change was refused');
+        change.reject(error);
+      }
+    }
+  }
+}
+
+interface NftSet {
+  set?: { name?: string; elem?: unknown[] };
+}
+
+/** The addresses pinned in an older load of our table, with the time that is left to each. */
+async function readPins(table: string): Promise<Map<number, Pin[]>> {
+  const pins = new Map<number, Pin[]>();
+  let text: string;
+  try {
+    text = await run('nft', ['-j', 'list', 'table', 'inet', table]);
+  } catch (error) {
+    if (isAbsent(error)) return pins;
+    throw error;
+  }
+  const listing = JSON.parse(text) as { nftables?: NftSet[] };
+  for (const { set } of listing.nftables ?? []) {
+    const match = /^pinned_(\d+)$/.exec(set?.name ?? '');
+    if (match === null || set === undefined) continue;
+    const found = (set.elem ?? []).slice(0, MAX_PINS_PER_SANDBOX).flatMap(pinOfElement);
+    pins.set(Number(match[1]), found);
+  }
+  return pins;
+}
+
+function pinOfElement(element: unknown): Pin[] {
+  const { val, expires } = (element as { elem?: { val?: unknown; expires?: unknown } }).elem ?? {};
+  if (typeof val !== 'string' || typeof expires !== 'number') return [];
+  return [{ address: val, seconds: Math.max(1, Math.ceil(expires)) }];
+}
+
+/** nft(8) says this of a table or chain that does not exist. */
+function isAbsent(error: unknown): boolean {
+  return error instanceof CommandError && /No such file or directory/.test(error.stderr);
+}
+
+async function nft(script: string): Promise<void> {
+  await run('nft', ['-f', '-'], { input: script });
+}
+
+/**
+ * Base chains of other tables that may drop what we let through: a chain with policy `drop` at a hook that our
+ * traffic passes. nftables asks every table, so our `accept` cannot overrule them.
+ */
+export async function findDroppingChains(ownTable: string): Promise<string[]> {
+  const listing = JSON.parse(await run('nft', ['-j', 'list', 'chains'])) as {
+    nftables?: { chain?: { family: string; table: string; name: string; hook?: string; policy?: string } }[];
+  };
+  return (listing.nftables ?? []).flatMap(({ chain }) => {
+    if (chain === undefined || chain.table === ownTable || chain.policy !== 'drop') return [];
+    if (chain.hook !== 'forward' && chain.hook !== 'input') return [];
+    return [`${chain.family} ${chain.table} ${chain.name}`];
+  });
+}

@@ -1,0 +1,179 @@
+/**
+ * The nftables text of the host's side: one table of our own, default deny for whatever comes from a sandbox.
+ * Pure. What each rule protects from is told in docs/network.md.
+ */
+import { type AddressPlan, slotPlan, vethPrefix } from './address-plan.ts';
+import { formatCidr } from './cidr.ts';
+import { type EgressRules, NEVER_REACHABLE, PRIVATE_RANGES } from './egress.ts';
+
+/** Connections one sandbox may hold at once through the host: the host's connection table is shared by all. */
+export const MAX_FLOWS_PER_SANDBOX = 4096;
+/** Addresses one sandbox may have pinned by DNS at once. */
+export const MAX_PINS_PER_SANDBOX = 4096;
+
+export interface HostRulesInput {
+  plan: AddressPlan;
+  /** Port at `plan.serviceAddress` where our DNS forwarder listens. */
+  dnsPort: number;
+  /** The only local user that may open connections to sandboxes: the runner's own. */
+  runnerUid: number;
+  /** Policies in force, by slot index. */
+  egress: ReadonlyMap<number, EgressRules>;
+  /** Pinned addresses that outlive this load, by slot index. */
+  pins: ReadonlyMap<number, readonly Pin[]>;
+}
+
+/** An address that a sandbox may reach for the next `seconds` because a name it may use resolved to it. */
+export interface Pin {
+  address: string;
+  seconds: number;
+}
+
+/** The whole table; loading it replaces an older one of ours in one transaction. */
+export function renderHostTable(input: HostRulesInput): string {
+  const { plan } = input;
+  const veths = `"${vethPrefix(plan.tag)}*"`;
+  const sources = Array.from({ length: plan.slots }, (_, index) => slotPlan(plan, index)).map(
+    (slot) => `"${slot.veth}" . ${slot.hostAddress}`,
+  );
+  const table = `inet ${plan.table}`;
+  const base = `
+add table ${table}
+delete table ${table}
+table ${table} {
+  set sources { type ifname . ipv4_addr; elements = { ${sources.join(', ')} }; }
+  set never { type ipv4_addr; flags interval; elements = { ${NEVER_REACHABLE.map(formatCidr).join(', ')} }; }
+  set private { type ipv4_addr; flags interval; elements = { ${PRIVATE_RANGES.map(formatCidr).join(', ')} }; }
+  set flows { type ipv4_addr; size 2048; flags dynamic; }
+  map policies { type ipv4_addr : verdict; }
+
+  chain refuse {
+    meta l4proto tcp counter reject with tcp reset
+    counter reject with icmpx admin-prohibited
+  }
+
+  chain guard {
+    type filter hook prerouting priority raw; policy accept;
+    iifname ${veths} jump guard_sandbox
+  }
+  chain guard_sandbox {
+    meta nfproto != ipv4 counter drop
+    iifname . ip saddr != @sources counter drop
+  }
+
+  chain resolver {
+    type nat hook prerouting priority dstnat; policy accept;
+    iifname ${veths} ip daddr ${plan.serviceAddress} udp dport 53 dnat ip to ${plan.serviceAddress}:${input.dnsPort}
+    iifname ${veths} ip daddr ${plan.serviceAddress} tcp dport 53 dnat ip to ${plan.serviceAddress}:${input.dnsPort}
+  }
+
+  chain to_host {
+    type filter hook input priority filter; policy accept;
+    iifname ${veths} jump sandbox_to_host
+  }
+  chain sandbox_to_host {
+    ct state established,related accept
+    ip daddr ${plan.serviceAddress} udp dport ${input.dnsPort} accept
+    ip daddr ${plan.serviceAddress} tcp dport ${input.dnsPort} accept
+    jump refuse
+  }
+
+  chain through_host {
+    type filter hook forward priority filter; policy accept;
+    iifname ${veths} jump from_sandbox
+    oifname ${veths} jump to_sandbox
+  }
+  chain from_sandbox {
+    oifname ${veths} jump refuse
+    ip daddr ${formatCidr(plan.block)} jump refuse
+    tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu
+    ct state established,related accept
+    ct state invalid counter drop
+    ip daddr @never jump refuse
+    add @flows { ip saddr ct count over ${MAX_FLOWS_PER_SANDBOX} } jump refuse
+    ip saddr vmap @policies
+    ip daddr @private jump refuse
+    accept
+  }
+  chain to_sandbox {
+    tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu
+    ct state established,related accept
+    counter drop
+  }
+
+  chain out_of_host {
+    type filter hook output priority filter; policy accept;
+    oifname ${veths} jump host_to_sandbox
+    oifname "${plan.bridge}" jump refuse
+  }
+  chain host_to_sandbox {
+    ct state established,related accept
+    meta skuid ${input.runnerUid} accept
+    jump refuse
+  }
+
+  chain source_nat {
+    type nat hook postrouting priority srcnat; policy accept;
+    ip saddr ${formatCidr(plan.block)} oifname != ${veths} oifname != "lo" masquerade
+  }
+}
+`;
+  const policies = [...input.egress].map(
+    ([index, rules]) =>
+      renderEgress(plan, index, rules) + renderRestoredPins(plan, index, input.pins.get(index) ?? []),
+  );
+  return base + policies.join('');
+}
+
+/** Puts a policy in force for one slot. The chain is reached only through the map, and the map names it last. */
+export function renderEgress(plan: AddressPlan, index: number, rules: EgressRules): string {
+  const elements = (nets: EgressRules['publicNets']) =>
+    nets.length === 0 ? '' : `elements = { ${nets.map(formatCidr).join(', ')} };`;
+  return `
+table inet ${plan.table} {
+  set private_${index} { type ipv4_addr; flags interval; auto-merge; ${elements(rules.privateNets)} }
+  set public_${index} { type ipv4_addr; flags interval; auto-merge; ${elements(rules.publicNets)} }
+  set pinned_${index} { type ipv4_addr; flags timeout; size ${MAX_PINS_PER_SANDBOX}; }
+  chain egress_${index} {
+    ip daddr @private_${index} accept
+    ip daddr @private jump refuse
+    ip daddr @public_${index} accept
+    ip daddr @pinned_${index} accept
+    jump refuse
+  }
+}
+add element inet ${plan.table} policies { ${slotPlan(plan, index).hostAddress} : goto egress_${index} }
+`;
+}
+
+export function renderEgressRemoval(plan: AddressPlan, index: number): string {
+  const table = `inet ${plan.table}`;
+  return `
+delete element ${table} policies { ${slotPlan(plan, index).hostAddress} }
+delete chain ${table} egress_${index}
+delete set ${table} private_${index}
+delete set ${table} public_${index}
+delete set ${table} pinned_${index}
+`;
+}
+
+/**
+ * Pins addresses for the times given. `add` alone leaves the time-out of an element that is there already as it
+ * was, so each is added, deleted and added again; as one transaction nobody sees the gap.
+ */
+export function renderPins(plan: AddressPlan, index: number, pins: readonly Pin[]): string {
+  const set = `inet ${plan.table} pinned_${index}`;
+  const addresses = pins.map((pin) => pin.address).join(', ');
+  const timed = pins.map((pin) => `${pin.address} timeout ${pin.seconds}s`).join(', ');
+  return `
+add element ${set} { ${addresses} }
+delete element ${set} { ${addresses} }
+add element ${set} { ${timed} }
+`;
+}
+
+function renderRestoredPins(plan: AddressPlan, index: number, pins: readonly Pin[]): string {
+  if (pins.length === 0) return '';
+  const timed = pins.map((pin) => `${pin.address} timeout ${pin.seconds}s`).join(', ');
+  return `add element inet ${plan.table} pinned_${index} { ${timed} }\n`;
+}

@@ -1,0 +1,307 @@
+/** The network of one service's sandboxes: slots, firewall, name server and published ports, as one thing. */
+import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { PortMapping } from '@releap/contract';
+import type { Logger } from 'pino';
+import {
+  type AddressPlan,
+  bridgeName,
+  chooseBlock,
+  DEFAULT_RANGE,
+  DEFAULT_UID_BASE,
+  indexInName,
+  makeAddressPlan,
+  netnsPrefix,
+  parseRange,
+  serviceTag,
+  slotOfAddress,
+  vethPrefix,
+} from './address-plan.ts';
+import { BLOCK_BITS } from './address-plan.ts';
+import { type Cidr, contains, formatCidr, overlaps, parseCidr, parseIpv4 } from './cidr.ts';
+import { run } from './command.ts';
+import { DnsForwarder } from './dns/forwarder.ts';
+import { NameServers } from './dns/name-servers.ts';
+import type { DnsClient } from './dns/responder.ts';
+import { type EgressPolicy, type EgressRules, parseEgress } from './egress.ts';
+import { enableForwarding, restoreForwarding } from './forwarding.ts';
+import { findDroppingChains, HostFirewall } from './host-firewall.ts';
+import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
+import { type DeclaredPort, PortForwarder } from './port-forward.ts';
+import { destroySlots, type Slot } from './slot.ts';
+import { SlotPool } from './slot-pool.ts';
+import { SlotStore } from './slot-store.ts';
+
+export interface NetworkOptions {
+  /** Folder for our state; made when it is not there. */
+  dir: string;
+  /** What tells this service from others on the machine: the absolute path of its home. */
+  identity: string;
+  /** Address of the host at which declared ports are published. */
+  listenHost: string;
+  log: Logger;
+  /** Most sandboxes at once, 1 to 1019. Default 256. */
+  slots?: number;
+  /** Spare slots kept ready. Default 8. */
+  ahead?: number;
+  /** First of the user ids of the slots' owners. */
+  uidBase?: number;
+  /** IPv4 range from which the service picks its block. */
+  range?: string;
+  /** Name servers to ask, `address` or `address:port`. Default: the host's /etc/resolv.conf. */
+  dnsUpstreams?: readonly string[];
+  /** How often to look whether our firewall table is still there, in milliseconds. Default 10 000. */
+  firewallWatchMs?: number;
+  /** Folder for what belongs to the machine and not to one service; must not outlive a boot. */
+  runDir?: string;
+}
+
+export interface TakeOptions {
+  egress?: EgressPolicy | undefined;
+}
+
+interface Parts {
+  plan: AddressPlan;
+  pool: SlotPool;
+  firewall: HostFirewall;
+  dns: DnsForwarder;
+  clients: Map<number, DnsClient>;
+}
+
+export class Network {
+  readonly #options: NetworkOptions;
+  readonly #log: Logger;
+  readonly #parts: Parts;
+  readonly #ports: PortForwarder;
+  #detached: Promise<unknown> | undefined;
+  readonly #taking = new Map<string, Promise<Slot>>();
+
+  private constructor(options: NetworkOptions, parts: Parts) {
+    this.#options = options;
+    this.#log = options.log;
+    this.#parts = parts;
+    this.#ports = new PortForwarder(options.listenHost, options.log);
+  }
+
+  /**
+   * Brings the network up, or takes over what an earlier run left: its slots with their holders, their policies and
+   * what was pinned for them. Rejects when a tool is missing or no block of addresses is free.
+   */
+  static async open(options: NetworkOptions): Promise<Network> {
+    const { log, dir } = options;
+    await mkdir(dir, { recursive: true, mode: 0o700 });
+    // Needed only at the first release: better to miss it now.
+    await run('conntrack', ['-C']);
+    const store = new SlotStore(join(dir, 'slots'));
+    const plan = await settlePlan(options, store);
+    await enableForwarding(options.runDir ?? DEFAULT_RUN_DIR);
+    await raiseBridge(plan);
+
+    const clients = new Map<number, DnsClient>();
+    const servers = new NameServers(options.dnsUpstreams);
+    const dns = await DnsForwarder.open({
+      address: plan.serviceAddress,
+      servers,
+      log,
+      clientOf: (address) => {
+        const index = slotOfAddress(plan, parseIpv4(address) ?? 0);
+        return index === undefined ? undefined : clients.get(index);
+      },
+    });
+    let pool: SlotPool | undefined;
+    try {
+      pool = await SlotPool.open({ plan, store, ahead: options.ahead ?? DEFAULT_AHEAD, log });
+      const egress = new Map<number, EgressRules>();
+      for (const holder of pool.holders()) {
+        const rules = parseEgress(holder.egress);
+        if (rules !== undefined) egress.set(holder.slot.index, rules);
+      }
+      const watchMs = options.firewallWatchMs ?? DEFAULT_WATCH_MS;
+      const firewall = await HostFirewall.open({ plan, dnsPort: dns.port, egress, log, watchMs });
+      for (const { vmId, slot } of pool.holders()) {
+        clients.set(slot.index, makeClient(firewall, vmId, slot.index, egress.get(slot.index)));
+      }
+      await warnOfOthers(plan, log);
+      log.info({ block: formatCidr(plan.block), table: plan.table, dns_port: dns.port }, 'network is up');
+      return new Network(options, { plan, pool, firewall, dns, clients });
+    } catch (error) {
+      await pool?.detach();
+      await dns.close();
+      throw error;
+    }
+  }
+
+  /**
+   * Gives a sandbox its network; the same one when it has it already. The policy is in force when it resolves.
+   * Rejects when all slots are taken, or on a policy entry of no known form.
+   */
+  async take(vmId: string, options: TakeOptions = {}): Promise<Slot> {
+    const taking = this.#taking.get(vmId) ?? this.#take(vmId, options.egress);
+    this.#taking.set(vmId, taking);
+    try {
+      return await taking;
+    } finally {
+      this.#taking.delete(vmId);
+    }
+  }
+
+  async #take(vmId: string, egress: EgressPolicy | undefined): Promise<Slot> {
+    const { pool, firewall, clients } = this.#parts;
+    const rules = parseEgress(egress);
+    if (rules !== undefined && rules.ineffective.length > 0) {
+      this.#log.warn({ vm_id: vmId, entries: rules.ineffective }, 'egress entries that can never be reached');
+    }
+    const slot = await pool.take(vmId, egress);
+    if (clients.get(slot.index)?.vmId === vmId) return slot;
+    try {
+      if (rules !== undefined) await firewall.addEgress(slot.index, rules);
+    } catch (error) {
+      await pool.release(vmId);
+      throw error;
+    }
+    clients.set(slot.index, makeClient(firewall, vmId, slot.index, rules));
+    return slot;
+  }
+
+  /** The network that a sandbox has, from this run or an earlier one. */
+  adopt(vmId: string): Slot | undefined {
+    return this.#parts.pool.adopt(vmId);
+  }
+
+  /**
+   * Publishes the declared ports of a sandbox that has a network. Repeating it changes nothing. `previous` is the
+   * mapping of an earlier run; the same host ports are used when they are still free.
+   */
+  async forward(
+    vmId: string,
+    ports: readonly DeclaredPort[],
+    previous?: readonly PortMapping[],
+  ): Promise<PortMapping[]> {
+    const slot = this.adopt(vmId);
+    if (slot === undefined) throw new Error(`sandbox ${vmId} has no network to publish ports of`);
+    return await this.#ports.publish(vmId, slot.hostAddress, ports, previous);
+  }
+
+  /** Takes a sandbox's network away; its VMM must have ended. Repeating it does nothing. */
+  async release(vmId: string): Promise<void> {
+    const { pool, firewall, clients } = this.#parts;
+    await this.#ports.withdraw(vmId);
+    await pool.release(vmId, async ({ index }) => {
+      clients.delete(index);
+      // Last of all: were the VMM still alive against our word, its policy would not have been lifted.
+      await firewall.removeEgress(index);
+    });
+  }
+
+  /** Releases the networks of all sandboxes that are not in `keep`. */
+  async reclaim(keep: ReadonlySet<string>): Promise<void> {
+    const orphans = [...this.#parts.pool.holders()].filter((holder) => !keep.has(holder.vmId));
+    for (const { vmId, slot } of orphans) {
+      this.#log.info({ vm_id: vmId, slot: slot.index }, 'reclaiming a network that no sandbox claims');
+      await this.release(vmId);
+    }
+  }
+
+  /** This process ends, the sandboxes live on: stops listening and leaves the rest for the next `open`. */
+  async detach(): Promise<void> {
+    const { pool, firewall, dns } = this.#parts;
+    firewall.detach();
+    this.#detached ??= Promise.all([this.#ports.close(), dns.close(), pool.detach()]);
+    await this.#detached;
+  }
+
+  /** The service ends: removes all of it from the machine. */
+  async close(): Promise<void> {
+    const { plan, pool, firewall } = this.#parts;
+    await this.detach();
+    await pool.close();
+    await firewall.remove();
+    if ((await listLinks()).includes(plan.bridge)) await run('ip', ['link', 'delete', 'dev', plan.bridge]);
+    await restoreForwarding(this.#options.runDir ?? DEFAULT_RUN_DIR);
+  }
+}
+
+const DEFAULT_RUN_DIR = '/run/releap';
+const DEFAULT_SLOTS = 256;
+const DEFAULT_AHEAD = 8;
+const DEFAULT_WATCH_MS = 10_000;
+
+function makeClient(
+  firewall: HostFirewall,
+  vmId: string,
+  index: number,
+  rules: EgressRules | undefined,
+): DnsClient {
+  return {
+    vmId,
+    ...(rules === undefined ? {} : { rules }),
+    pin: (pins) => firewall.pin(index, pins),
+  };
+}
+
+/**
+ * The block is chosen once and kept, as long as nothing else on the machine has come to use it. When it has to
+ * change, slots with old addresses are of no use and go.
+ */
+async function settlePlan(options: NetworkOptions, store: SlotStore): Promise<AddressPlan> {
+  const { log, range = DEFAULT_RANGE } = options;
+  const within = parseRange(range);
+  const tag = serviceTag(options.identity);
+  const path = join(options.dir, 'block');
+  const own = (name: string) => name === bridgeName(tag) || name.startsWith(vethPrefix(tag));
+  const used = await listUsedPrefixes(own);
+  const planOf = (block: Cidr) =>
+    makeAddressPlan(tag, block, options.slots ?? DEFAULT_SLOTS, options.uidBase ?? DEFAULT_UID_BASE);
+
+  const saved = parseCidr((await readFile(path, 'utf8').catch(() => '')).trim());
+  const links = await listLinks();
+  if (saved !== undefined && saved.bits === BLOCK_BITS && contains(within, saved)) {
+    const rival = used.find((other) => overlaps(saved, other));
+    if (rival === undefined) return planOf(saved);
+    if (links.includes(bridgeName(tag))) {
+      log.warn(
+        { block: formatCidr(saved), other: formatCidr(rival) },
+        'our addresses are also routed elsewhere',
+      );
+      return planOf(saved);
+    }
+    log.warn(
+      { block: formatCidr(saved), other: formatCidr(rival) },
+      'our addresses are taken; choosing others',
+    );
+  }
+  const plan = planOf(chooseBlock(tag, range, used));
+  await removeAllSlots(plan, links);
+  await store.clear();
+  await writeFile(`${path}.new`, `${formatCidr(plan.block)}\n`, { mode: 0o600 });
+  await rename(`${path}.new`, path);
+  return plan;
+}
+
+async function removeAllSlots(plan: AddressPlan, links: readonly string[]): Promise<void> {
+  const indexes = [
+    ...links.map((name) => indexInName(vethPrefix(plan.tag), name)),
+    ...(await listNetns()).map((name) => indexInName(netnsPrefix(plan.tag), name)),
+  ].filter((index) => index !== undefined);
+  await destroySlots(plan, [...new Set(indexes)]);
+  if (links.includes(plan.bridge)) await run('ip', ['link', 'delete', 'dev', plan.bridge]);
+}
+
+/** A bridge without ports: it holds our address, and its route shows every other program that the block is taken. */
+async function raiseBridge(plan: AddressPlan): Promise<void> {
+  if (!(await listLinks()).includes(plan.bridge)) {
+    await run('ip', ['link', 'add', 'name', plan.bridge, 'type', 'bridge']);
+  }
+  const address = `${plan.serviceAddress}/${BLOCK_BITS}`;
+  await run('ip', ['address', 'replace', address, 'dev', plan.bridge]);
+  await run('ip', ['link', 'set', 'dev', plan.bridge, 'up']);
+}
+
+async function warnOfOthers(plan: AddressPlan, log: Logger): Promise<void> {
+  const chains = await findDroppingChains(plan.table);
+  if (chains.length === 0) return;
+  log.warn(
+    { chains, interfaces: `${vethPrefix(plan.tag)}+` },
+    'other firewall chains drop by default and may cut sandboxes off from the internet or from name resolution; see docs/network.md',
+  );
+}

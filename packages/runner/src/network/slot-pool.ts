@@ -1,0 +1,293 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Logger } from 'pino';
+import { type AddressPlan, indexInName, netnsPrefix, vethPrefix } from './address-plan.ts';
+import type { EgressPolicy } from './egress.ts';
+import { listLinks, listNetns } from './host-state.ts';
+import { createSlots, describeSlot, destroySlots, type Slot, slotLayout } from './slot.ts';
+import type { SlotHolder, SlotStore } from './slot-store.ts';
+
+export interface SlotPoolOptions {
+  plan: AddressPlan;
+  store: SlotStore;
+  /** Spare slots to keep ready. */
+  ahead: number;
+  log: Logger;
+}
+
+interface Held {
+  slot: Slot;
+  egress?: EgressPolicy;
+  /** Resolves when the assignment is on disk. */
+  saved: Promise<void>;
+  releasing?: Promise<void>;
+}
+
+interface Waiter {
+  resolve: (slot: Slot) => void;
+  reject: (error: Error) => void;
+}
+
+/** How many slots one round makes, so that the first of a big refill is there soon. */
+const MAKE_BATCH = 4;
+const RETRY_MS = { first: 200, most: 10_000 };
+/** A caller waits this long for a slot that is being made. */
+const TAKE_DEADLINE_MS = 30_000;
+
+/**
+ * The slots of one service. Spares are made in the background; a slot serves one sandbox, is destroyed and made
+ * anew, so that nothing of a tenant (rules, connections, frames on the tap) meets the next one.
+ */
+export class SlotPool {
+  readonly #plan: AddressPlan;
+  readonly #store: SlotStore;
+  readonly #ahead: number;
+  readonly #log: Logger;
+  readonly #layout: string;
+  readonly #held = new Map<string, Held>();
+  readonly #waiters = new Set<Waiter>();
+  readonly #stop = new AbortController();
+  #ready: Slot[] = [];
+  /** Numbers with no slot. */
+  #free: number[] = [];
+  #filling: Promise<void> | undefined;
+  /** Why slots could not be made last time; absent when they could. */
+  #lastFailure: string | undefined;
+
+  private constructor(options: SlotPoolOptions) {
+    this.#plan = options.plan;
+    this.#store = options.store;
+    this.#ahead = Math.min(options.ahead, options.plan.slots);
+    this.#log = options.log;
+    this.#layout = slotLayout(options.plan);
+  }
+
+  /**
+   * Finds the slots of an earlier run: what is whole is kept with its holder, half-made ones are removed. Then
+   * begins to make spares.
+   */
+  static async open(options: SlotPoolOptions): Promise<SlotPool> {
+    const pool = new SlotPool(options);
+    await pool.#recover();
+    pool.#refill();
+    return pool;
+  }
+
+  async #recover(): Promise<void> {
+    const { tag } = this.#plan;
+    const [records, links, spaces] = await Promise.all([this.#store.load(), listLinks(), listNetns()]);
+    const withLink = indexesIn(vethPrefix(tag), links);
+    const withSpace = indexesIn(netnsPrefix(tag), spaces);
+    const leftovers = new Set([...withLink, ...withSpace]);
+    const used = new Set<number>();
+    for (const { index, layout, holder } of records) {
+      const whole = withLink.has(index) && withSpace.has(index) && index < this.#plan.slots;
+      if (!whole || (holder === undefined && layout !== this.#layout)) {
+        await this.#store.remove(index);
+        continue;
+      }
+      leftovers.delete(index);
+      used.add(index);
+      const slot = describeSlot(this.#plan, index);
+      if (holder === undefined) this.#ready.push(slot);
+      else this.#held.set(holder.vmId, { slot, saved: Promise.resolve(), ...egressOf(holder) });
+    }
+    await destroySlots(this.#plan, [...leftovers]);
+    this.#free = Array.from({ length: this.#plan.slots }, (_, index) => index).filter(
+      (index) => !used.has(index),
+    );
+    const found = { ready: this.#ready.length, held: this.#held.size, removed: leftovers.size };
+    if (found.ready + found.held + found.removed > 0) this.#log.info(found, 'found slots of an earlier run');
+  }
+
+  /** Sandboxes that hold a slot, with their policy. */
+  *holders(): Generator<{ vmId: string; slot: Slot; egress?: EgressPolicy }> {
+    for (const [vmId, { slot, egress }] of this.#held) {
+      yield { vmId, slot, ...(egress === undefined ? {} : { egress }) };
+    }
+  }
+
+  /**
+   * Gives a sandbox a slot; the same one when it has one already. Waits for one to be made when no spare is left,
+   * rejects when all are taken. The assignment is on disk when it resolves.
+   */
+  async take(vmId: string, egress?: EgressPolicy): Promise<Slot> {
+    const known = this.#held.get(vmId);
+    if (known?.releasing !== undefined) {
+      await known.releasing;
+      return await this.take(vmId, egress);
+    }
+    if (known !== undefined) {
+      await known.saved;
+      return known.slot;
+    }
+    const slot = this.#ready.shift() ?? (await this.#waitForSlot());
+    // Somebody else may have asked for the same sandbox while we waited.
+    if (this.#held.has(vmId)) {
+      this.#giveBack(slot);
+      return await this.take(vmId, egress);
+    }
+    const holder: SlotHolder = { vmId, ...(egress === undefined ? {} : { egress }) };
+    const saved = this.#store.save({ index: slot.index, layout: this.#layout, holder });
+    this.#held.set(vmId, { slot, saved, ...egressOf(holder) });
+    this.#refill();
+    try {
+      await saved;
+    } catch (error) {
+      this.#held.delete(vmId);
+      this.#giveBack(slot);
+      throw error;
+    }
+    return slot;
+  }
+
+  /** The slot that a sandbox holds, by this run or an earlier one. */
+  adopt(vmId: string): Slot | undefined {
+    const held = this.#held.get(vmId);
+    return held?.releasing === undefined ? held?.slot : undefined;
+  }
+
+  /**
+   * Destroys the slot of a sandbox; its number is used again. The VMM must have ended. Does nothing for a sandbox
+   * without one; when it rejects, the slot is still held and the call may be repeated. `afterDestroy` runs when no
+   * packet can leave the slot any more, and before its number can serve another sandbox.
+   */
+  async release(vmId: string, afterDestroy?: (slot: Slot) => Promise<void>): Promise<void> {
+    const held = this.#held.get(vmId);
+    if (held === undefined) return;
+    held.releasing ??= this.#destroyHeld(vmId, held, afterDestroy).finally(() => delete held.releasing);
+    await held.releasing;
+  }
+
+  async #destroyHeld(vmId: string, held: Held, afterDestroy?: (slot: Slot) => Promise<void>): Promise<void> {
+    await held.saved.catch(() => {});
+    const { index } = held.slot;
+    await destroySlots(this.#plan, [index]);
+    await afterDestroy?.(held.slot);
+    await this.#store.remove(index);
+    this.#held.delete(vmId);
+    this.#free.push(index);
+    this.#refill();
+  }
+
+  /** Stops making slots and leaves all as it is, for the next run to find. */
+  async detach(): Promise<void> {
+    this.#stop.abort();
+    for (const waiter of this.#waiters) waiter.reject(new Error('the network is shutting down'));
+    this.#waiters.clear();
+    await this.#filling;
+  }
+
+  /** Removes every slot, held ones too. */
+  async close(): Promise<void> {
+    await this.detach();
+    await Promise.allSettled([...this.#held.values()].flatMap((held) => held.releasing ?? []));
+    const slots = [...this.#ready, ...[...this.#held.values()].map((held) => held.slot)];
+    await destroySlots(
+      this.#plan,
+      slots.map((slot) => slot.index),
+    );
+    this.#ready = [];
+    this.#held.clear();
+    await this.#store.clear();
+  }
+
+  #giveBack(slot: Slot): void {
+    const [waiter] = this.#waiters;
+    if (waiter === undefined) {
+      this.#ready.push(slot);
+    } else {
+      this.#waiters.delete(waiter);
+      waiter.resolve(slot);
+    }
+  }
+
+  async #waitForSlot(): Promise<Slot> {
+    if (this.#stop.signal.aborted) throw new Error('the network is shutting down');
+    if (this.#isExhausted() && this.#filling === undefined) throw this.#exhausted();
+    const { promise, resolve, reject } = Promise.withResolvers<Slot>();
+    const waiter: Waiter = { resolve, reject };
+    this.#waiters.add(waiter);
+    const timer = setTimeout(() => {
+      const why = this.#lastFailure === undefined ? '' : `: ${this.#lastFailure}`;
+      reject(new Error(`no network slot became ready within ${TAKE_DEADLINE_MS} ms${why}`));
+    }, TAKE_DEADLINE_MS);
+    this.#refill();
+    try {
+      return await promise;
+    } finally {
+      clearTimeout(timer);
+      this.#waiters.delete(waiter);
+    }
+  }
+
+  #refill(): void {
+    if (this.#filling !== undefined || this.#stop.signal.aborted) return;
+    if (this.#missing() === 0) return;
+    this.#filling = this.#fill().finally(() => {
+      this.#filling = undefined;
+      this.#rejectHopeless();
+      this.#refill();
+    });
+  }
+
+  #missing(): number {
+    const wanted = this.#ahead + this.#waiters.size - this.#ready.length;
+    return Math.min(Math.max(wanted, 0), this.#free.length);
+  }
+
+  async #fill(): Promise<void> {
+    let delay = RETRY_MS.first;
+    while (this.#missing() > 0 && !this.#stop.signal.aborted) {
+      const indexes = this.#free.splice(0, Math.min(this.#missing(), MAKE_BATCH));
+      try {
+        await createSlots(this.#plan, indexes);
+        for (const index of indexes) await this.#store.save({ index, layout: this.#layout });
+        for (const index of indexes) this.#giveBack(describeSlot(this.#plan, index));
+        delay = RETRY_MS.first;
+        this.#lastFailure = undefined;
+      } catch (error) {
+        this.#lastFailure = error instanceof Error ? error.message : String(error);
+        this.#log.error({ err: error, indexes }, 'could not make network slots');
+        await this.#discard(indexes);
+        this.#free.push(...indexes);
+        await sleep(delay, undefined, { signal: this.#stop.signal }).catch(() => {});
+        delay = Math.min(delay * 2, RETRY_MS.most);
+      }
+    }
+  }
+
+  async #discard(indexes: readonly number[]): Promise<void> {
+    try {
+      for (const index of indexes) await this.#store.remove(index);
+      await destroySlots(this.#plan, indexes);
+    } catch (error) {
+      // The next attempt on these numbers begins with the same error, and start-up removes what is half made.
+      this.#log.error({ err: error, indexes }, 'could not remove half-made network slots');
+    }
+  }
+
+  /** With nothing left to make, whoever still waits would wait for nothing. */
+  #rejectHopeless(): void {
+    if (!this.#isExhausted()) return;
+    for (const waiter of this.#waiters) waiter.reject(this.#exhausted());
+    this.#waiters.clear();
+  }
+
+  /** No number is free, and none is about to be. */
+  #isExhausted(): boolean {
+    if (this.#free.length > 0) return false;
+    return ![...this.#held.values()].some((held) => held.releasing !== undefined);
+  }
+
+  #exhausted(): Error {
+    return new Error(`no free network slot: all ${this.#plan.slots} are taken`);
+  }
+}
+
+function egressOf(holder: SlotHolder): { egress?: EgressPolicy } {
+  return holder.egress === undefined ? {} : { egress: holder.egress };
+}
+
+function indexesIn(prefix: string, names: readonly string[]): Set<number> {
+  return new Set(names.flatMap((name) => indexInName(prefix, name) ?? []));
+}

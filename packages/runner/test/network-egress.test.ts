@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import * as fc from 'fast-check';
+import { parseIpv4 } from '../src/network/cidr.ts';
+import { judgeAnswer, normalizeName, parseEgress } from '../src/network/egress.ts';
+
+const label = fc.stringMatching(/^[a-z0-9_]([a-z0-9_-]{0,18}[a-z0-9_])?$/);
+const name = fc.array(label, { minLength: 1, maxLength: 5 }).map((labels) => `${labels.join('.')}.example`);
+const at = (address: string) => parseIpv4(address) ?? assert.fail();
+
+function allow(...entries: string[]) {
+  return parseEgress({ enabled: true, allow: entries }) ?? assert.fail();
+}
+
+test('a policy that is absent or not enabled restricts nothing', () => {
+  assert.equal(parseEgress(undefined), undefined);
+  assert.equal(parseEgress({ enabled: false, allow: ['not/valid'] }), undefined);
+});
+
+test('an exact name matches itself alone, a wildcard everything below and not itself', () => {
+  fc.assert(
+    fc.property(name, label, (domain, below) => {
+      assert.ok(allow(domain).domains.matches(domain));
+      assert.ok(!allow(domain).domains.matches(`${below}.${domain}`));
+      assert.ok(!allow(`*.${domain}`).domains.matches(domain));
+      assert.ok(allow(`*.${domain}`).domains.matches(`${below}.${domain}`));
+      assert.ok(allow(`*.${domain}`).domains.matches(`a.b.${below}.${domain}`));
+      assert.ok(!allow(`*.${domain}`).domains.matches(`${below}${domain}`));
+    }),
+  );
+});
+
+test('names are compared without case and without the root dot', () => {
+  assert.ok(allow('Web.Example.').domains.matches(normalizeName('WEB.example.') ?? ''));
+});
+
+test('an entry of no known form is refused by name', () => {
+  for (const entry of [
+    '',
+    '*',
+    '*.',
+    'a..b',
+    'http://a.example',
+    'a.example:443',
+    '1.2.3',
+    '1.2.3.4/33',
+    '::1',
+    'a b',
+    '*.1.2.3.4',
+    'a.*.b',
+    '10.0.0.1-10.0.0.9',
+  ]) {
+    assert.throws(
+      () => allow(entry),
+      (error: Error) => error.message.includes(JSON.stringify(entry)),
+      entry,
+    );
+  }
+});
+
+test('a wide network opens no private address, a private network that is named does', () => {
+  const wide = allow('0.0.0.0/0');
+  assert.equal(judgeAnswer(wide, at('93.184.216.34')), 'reachable');
+  assert.equal(judgeAnswer(wide, at('10.1.2.3')), 'refuse');
+  assert.equal(wide.privateNets.length, 0);
+  const named = allow('10.1.0.0/16');
+  assert.equal(judgeAnswer(named, at('10.1.2.3')), 'reachable');
+  assert.equal(judgeAnswer(named, at('10.2.2.3')), 'refuse');
+  assert.equal(judgeAnswer(named, at('93.184.216.34')), 'pin');
+});
+
+test('loopback, metadata and multicast are never opened', () => {
+  const rules = allow('127.0.0.1', '169.254.169.254', '224.0.0.0/8', '0.0.0.0');
+  assert.deepEqual(rules.ineffective, ['127.0.0.1', '169.254.169.254', '224.0.0.0/8', '0.0.0.0']);
+  assert.deepEqual([rules.publicNets, rules.privateNets], [[], []]);
+  for (const policy of [undefined, rules]) {
+    assert.equal(judgeAnswer(policy, at('127.0.0.1')), 'refuse');
+    assert.equal(judgeAnswer(policy, at('169.254.169.254')), 'refuse');
+  }
+});
+
+test('without a policy a public answer needs no pin, a private one is refused', () => {
+  assert.equal(judgeAnswer(undefined, at('93.184.216.34')), 'reachable');
+  assert.equal(judgeAnswer(undefined, at('192.168.1.1')), 'refuse');
+});

@@ -1,0 +1,405 @@
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { createSocket } from 'node:dgram';
+import { once } from 'node:events';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { after, before, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import dnsPacket from 'dns-packet';
+import pino from 'pino';
+import { run } from '../src/network/command.ts';
+import { serviceTag } from '../src/network/address-plan.ts';
+import { listNetns } from '../src/network/host-state.ts';
+import { Network, type NetworkOptions } from '../src/network/network.ts';
+import { isolateNetwork } from './support/isolated-network.ts';
+import { attachGuest, createInternet, type Namespace } from './support/namespaces.ts';
+
+isolateNetwork(fileURLToPath(import.meta.url));
+
+const ZONE: Record<string, string[]> = {
+  'web.example': ['203.0.113.2'],
+  'api.web.example': ['203.0.113.3'],
+  'rebind.web.example': ['10.9.0.2'],
+  'other.example': ['203.0.113.3'],
+  'big.example': Array.from({ length: 90 }, (_, index) => `203.0.113.${index + 10}`),
+};
+
+const log = pino({ level: process.env['TEST_LOG'] ?? 'silent' });
+const unique = `t${process.pid}`;
+const stack = new AsyncDisposableStack();
+let home = '';
+let internet: Namespace;
+let network: Network;
+let upstream: string;
+
+function options(over: Partial<NetworkOptions> = {}): NetworkOptions {
+  return {
+    dir: join(home, 'network'),
+    identity: home,
+    listenHost: '127.0.0.1',
+    log,
+    slots: 8,
+    ahead: 2,
+    dnsUpstreams: [upstream],
+    runDir: join(home, 'run'),
+    ...over,
+  };
+}
+
+async function guest(vmId: string, egress?: { enabled: boolean; allow: string[] }): Promise<Namespace> {
+  const slot = await network.take(vmId, { egress });
+  return await attachGuest(`${unique}-${vmId}`, slot);
+}
+
+before(async () => {
+  home = await mkdtemp(join(tmpdir(), 'releap-net-'));
+  stack.defer(() => rm(home, { recursive: true, force: true }));
+  stack.defer(removeLeftovers);
+  upstream = await startNameServer();
+  internet = stack.use(await createInternet(`${unique}-inet`));
+  network = await Network.open(options());
+  stack.defer(() => network.close());
+});
+after(() => stack.disposeAsync());
+
+/** Namespaces' names outlive this process, whatever else of a failed test does not. */
+async function removeLeftovers(): Promise<void> {
+  const names = (await listNetns()).filter((name) => name.startsWith(`rl${serviceTag(home)}-`));
+  for (const name of names) await run('ip', ['netns', 'delete', name]);
+}
+
+async function startNameServer(): Promise<string> {
+  const socket = createSocket('udp4');
+  socket.on('message', (bytes, peer) => {
+    const query = dnsPacket.decode(bytes);
+    const name = query.questions?.[0]?.name ?? '';
+    const found = ZONE[name];
+    const answers = (found ?? []).map((data) => ({ name, type: 'A', ttl: 30, data }));
+    const flags = found === undefined ? 3 : 0;
+    const questions = query.questions ?? [];
+    socket.send(
+      dnsPacket.encode({ id: query.id ?? 0, type: 'response', flags, questions, answers }),
+      peer.port,
+      peer.address,
+    );
+  });
+  socket.bind(0, '127.0.0.1');
+  await once(socket, 'listening');
+  stack.defer(() => void socket.close());
+  return `127.0.0.1:${socket.address().port}`;
+}
+
+const FORWARDING = '/proc/sys/net/ipv4/ip_forward';
+const GREETING = 'internet 203.0.113.1\n';
+
+test('a guest reaches the internet through the address of its host', async () => {
+  await using alone = await guest('plain');
+  assert.deepEqual(await alone.ask('tcp', { host: '203.0.113.2', port: 80, text: 'hi' }), {
+    text: `${GREETING}hi`,
+  });
+  assert.deepEqual(await alone.ask('udp', { host: '203.0.113.2', port: 99, text: 'ping' }), { text: 'ping' });
+  await network.release('plain');
+});
+
+test('what a guest may not reach refuses it at once', async (t) => {
+  await using one = await guest('denied');
+  await using two = await guest('neighbour');
+  await two.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'neighbour' });
+  const neighbour = network.adopt('neighbour')?.hostAddress;
+  for (const [what, host, port] of [
+    ['another sandbox', neighbour, 80],
+    ['a sandbox that is not there', neighbour?.replace(/\d+$/, '250'), 80],
+    ['the host at its public address', '203.0.113.1', 80],
+    ['the host at the service address', neighbour?.replace(/\.\d+$/, '.1'), 22],
+    ['its own gateway', '172.16.0.1', 80],
+    ['a private address', '10.9.0.2', 80],
+    ['the metadata service', '169.254.169.254', 80],
+    ['multicast', '224.0.0.1', 80],
+  ] as const) {
+    await t.test(what, async () => {
+      const answer = await one.ask('tcp', { host, port });
+      // ENETUNREACH is the guest kernel's own word on multicast.
+      assert.match(answer.error ?? JSON.stringify(answer), /^(ECONNREFUSED|EHOSTUNREACH|ENETUNREACH)$/);
+    });
+  }
+  const udp = await one.ask('udp', { host: '10.9.0.2', port: 99, text: 'x' });
+  assert.match(udp.error ?? '', /^(EHOSTUNREACH|ECONNREFUSED|EACCES)$/);
+  await network.release('denied');
+  await network.release('neighbour');
+});
+
+test('packets with a borrowed source address go nowhere', async () => {
+  await using liar = await guest('liar');
+  await liar.ip('address add 172.16.0.9/32 dev eth0', 'address add 203.0.113.77/32 dev eth0');
+  for (const from of ['172.16.0.9', '203.0.113.77']) {
+    const answer = await liar.ask('udp', {
+      host: '203.0.113.2',
+      port: 99,
+      text: `lie ${from}`,
+      from,
+      wait: 300,
+    });
+    assert.deepEqual(answer, { error: 'TIMEOUT' });
+  }
+  assert.deepEqual(await liar.ask('udp', { host: '203.0.113.2', port: 99, text: 'truth' }), {
+    text: 'truth',
+  });
+  const { seen } = await internet.ask('udp-seen', {});
+  assert.deepEqual(
+    seen?.filter(({ text }) => /lie|truth/.test(text)).map(({ text }) => text),
+    ['truth'],
+  );
+  await network.release('liar');
+});
+
+test('a frame from another MAC, and IPv6 of any kind, stop at the tap', async () => {
+  await using odd = await guest('odd');
+  await odd.ip('address add fd00::2/64 dev eth0 nodad', 'route add default via fd00::1');
+  assert.match(
+    (await odd.ask('tcp', { host: 'fd00::1', port: 80, wait: 500 })).error ?? '',
+    /UNREACH|TIMEOUT/,
+  );
+  await odd.ip(
+    'link set dev eth0 down',
+    'link set dev eth0 address 02:00:00:00:00:99',
+    'link set dev eth0 up',
+  );
+  await odd.ip('route replace default via 172.16.0.1');
+  assert.match(
+    (await odd.ask('tcp', { host: '203.0.113.2', port: 80, wait: 500 })).error ?? '',
+    /TIMEOUT|UNREACH/,
+  );
+  await network.release('odd');
+});
+
+test('the namespace of a slot neither opens connections itself nor has IPv6', async () => {
+  const slot = await network.take('inside');
+  const inside = ['nsenter', `--net=${slot.netnsPath}`, '--'];
+  const script = `require('net').connect(80, '203.0.113.2').on('error', (e) => console.log(e.code)).setTimeout(300, () => { console.log('TIMEOUT'); process.exit() })`;
+  const said = await run('nsenter', [...inside.slice(1), process.execPath, '-e', script]);
+  assert.match(said, /^(TIMEOUT|EPERM)/);
+  assert.equal(await run('ip', ['-n', slot.netns, '-6', 'address', 'show']), '');
+  await network.release('inside');
+});
+
+test('only the runner may connect to a sandbox: no other user of the host, and nobody outside', async () => {
+  await using open = await guest('open');
+  await open.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'guest' });
+  const address = network.adopt('open')?.hostAddress ?? '';
+  const script =
+    'use IO::Socket::INET; print IO::Socket::INET->new(PeerAddr => shift, Timeout => 3) ? "in" : $!';
+  const attempt = ['perl', '-e', script, `${address}:80`];
+  assert.equal(await run('perl', attempt.slice(1)), 'in');
+  const nobody = await run('setpriv', ['--reuid=65534', '--regid=65534', '--clear-groups', ...attempt]);
+  assert.match(nobody, /refused/);
+  await internet.ip(`route add ${address} via 203.0.113.1`);
+  assert.deepEqual(await internet.ask('tcp', { host: address, port: 80, wait: 300 }), { error: 'TIMEOUT' });
+  await network.release('open');
+});
+
+test('names are resolved at the gateway, over UDP and TCP; IPv6 addresses are never given', async () => {
+  await using any = await guest('names');
+  assert.deepEqual(await any.ask('resolve', { name: 'web.example' }), { answers: ['203.0.113.2'] });
+  assert.deepEqual(await any.ask('resolve', { name: 'web.example', type: 'AAAA' }), { error: 'ENODATA' });
+  assert.equal((await any.ask('resolve', { name: 'big.example' })).answers?.length, 90);
+  assert.deepEqual(await any.ask('resolve', { name: 'missing.example' }), { error: 'ENOTFOUND' });
+  assert.deepEqual(await any.ask('resolve', { name: 'rebind.web.example' }), { error: 'ENOTFOUND' });
+  await network.release('names');
+});
+
+test('with a domain policy only what the names resolved to is reachable', async () => {
+  await using bound = await guest('bound', { enabled: true, allow: ['web.example', '*.web.example'] });
+  const web = { host: '203.0.113.2', port: 80 };
+  assert.deepEqual(await bound.ask('tcp', web), { error: 'ECONNREFUSED' });
+  assert.deepEqual(await bound.ask('resolve', { name: 'other.example' }), { error: 'ENOTFOUND' });
+  assert.deepEqual(await bound.ask('resolve', { name: 'rebind.web.example' }), { error: 'ENOTFOUND' });
+  assert.deepEqual(await bound.ask('resolve', { name: 'web.example' }), { answers: ['203.0.113.2'] });
+  assert.deepEqual(await bound.ask('tcp', web), { text: GREETING });
+  assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { error: 'ECONNREFUSED' });
+  assert.deepEqual(await bound.ask('resolve', { name: 'api.web.example' }), { answers: ['203.0.113.3'] });
+  assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { text: GREETING });
+  // A name server that is not ours is not on the list.
+  const own = await bound.ask('resolve', { name: 'web.example', server: '203.0.113.4' });
+  assert.notEqual(own.error, undefined);
+  await network.release('bound');
+});
+
+test('with an address policy the rest is refused, and a private network is open when it is named', async () => {
+  await using bound = await guest('nets', {
+    enabled: true,
+    allow: ['203.0.113.3', '10.9.0.0/24', '0.0.0.0/5', '169.254.169.254'],
+  });
+  const refused = { error: 'ECONNREFUSED' };
+  assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { text: GREETING });
+  assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), refused);
+  assert.match((await bound.ask('tcp', { host: '10.9.0.2', port: 80 })).text ?? '', /^internet 10\.9\.0\.1/);
+  assert.deepEqual(await bound.ask('tcp', { host: '169.254.169.254', port: 80 }), refused);
+  await network.release('nets');
+  await using free = await guest('freed');
+  assert.deepEqual(await free.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
+  await network.release('freed');
+});
+
+test('declared ports reach the guest, TCP half-open and UDP, and keep their numbers over a restart', async () => {
+  await using served = await guest('served');
+  await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
+  await served.ask('udp-server', { host: '0.0.0.0', port: 5000 });
+  const ports = [
+    { vm_port: 8080, proto: 'tcp' as const },
+    { vm_port: 5000, proto: 'udp' as const },
+    { vm_port: 9999, proto: 'tcp' as const },
+  ];
+  const mapping = await network.forward('served', ports);
+  assert.deepEqual(await network.forward('served', ports), mapping);
+  const body = 'x'.repeat(300_000);
+  const said = await talk(mapping[0]?.host_port ?? 0, body);
+  assert.ok(said.startsWith('guest 100.'), said.slice(0, 40));
+  assert.equal(said.length, said.indexOf('\n') + 1 + body.length);
+  assert.equal(await datagram(mapping[1]?.host_port ?? 0, 'hello'), 'hello');
+  await assert.rejects(talk(mapping[2]?.host_port ?? 0, ''), { code: 'ECONNRESET' });
+
+  await network.detach();
+  network = await Network.open(options());
+  assert.deepEqual(await network.forward('served', ports, mapping), mapping);
+  assert.ok((await talk(mapping[0]?.host_port ?? 0, '')).startsWith('guest'));
+  await network.release('served');
+  await assert.rejects(talk(mapping[0]?.host_port ?? 0, ''), { code: 'ECONNREFUSED' });
+});
+
+test('a restarted runner finds slots, policies and pins; what nobody claims is reclaimed', async () => {
+  await using bound = await guest('kept', { enabled: true, allow: ['web.example'] });
+  const before = await network.take('kept');
+  await network.take('orphan');
+  await bound.ask('resolve', { name: 'web.example' });
+  await network.detach();
+  // Half-made by a run that was killed: a namespace that no record tells of.
+  await run('ip', ['netns', 'add', `rl${serviceTag(home)}-7`]);
+  network = await Network.open(options());
+  assert.deepEqual(network.adopt('kept'), before);
+  assert.deepEqual(await network.take('kept'), before);
+  assert.notEqual(network.adopt('orphan'), undefined);
+  assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
+  assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { error: 'ECONNREFUSED' });
+  assert.deepEqual(await bound.ask('resolve', { name: 'other.example' }), { error: 'ENOTFOUND' });
+  await network.reclaim(new Set(['kept']));
+  assert.equal(network.adopt('orphan'), undefined);
+  assert.equal((await run('ip', ['netns', 'list'])).includes(`rl${serviceTag(home)}-7`), false);
+  await network.release('kept');
+});
+
+test('connections of a former tenant are forgotten by the host', async () => {
+  const { hostAddress } = await network.take('talker');
+  {
+    await using talker = await attachGuest(`${unique}-talker`, await network.take('talker'));
+    await talker.ask('udp', { host: '203.0.113.2', port: 99, text: 'hello' });
+    assert.match(await run('conntrack', ['-L', '-s', hostAddress]), /dport=99/);
+  }
+  await network.release('talker');
+  assert.equal(await run('conntrack', ['-L', '-s', hostAddress]), '');
+});
+
+test('slots run out with an error that says so, and released numbers serve again', async () => {
+  const slots = await Promise.all(Array.from({ length: 8 }, (_, index) => network.take(`many-${index}`)));
+  assert.equal(new Set(slots.map((slot) => slot.uid)).size, 8);
+  await assert.rejects(network.take('too-many'), /no free network slot: all 8 are taken/);
+  await network.release('many-3');
+  assert.equal((await network.take('late')).index, slots[3]?.index);
+  await network.reclaim(new Set());
+});
+
+test('our table comes back when somebody flushes all rules, and foreign tables are left alone', async () => {
+  await network.detach();
+  network = await Network.open(options({ firewallWatchMs: 20 }));
+  await using bound = await guest('flushed', { enabled: true, allow: ['web.example'] });
+  await run('nft', ['flush', 'ruleset']);
+  await run('nft', ['add', 'table', 'inet', 'somebody']);
+  const table = `inet releap_${serviceTag(home)}`;
+  while (!(await run('nft', ['list', 'tables'])).includes(table)) await sleep(20);
+  assert.match(await run('nft', ['list', 'tables']), /inet somebody/);
+  assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { error: 'ECONNREFUSED' });
+  assert.deepEqual(await bound.ask('resolve', { name: 'web.example' }), { answers: ['203.0.113.2'] });
+  assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
+  await network.release('flushed');
+  await run('nft', ['delete', 'table', 'inet', 'somebody']);
+});
+
+test('a runner killed at any moment keeps every slot it gave, and leaves nothing once closed', async () => {
+  await network.detach();
+  const { log: _, ...plain } = options();
+  const child = fileURLToPath(new URL('./support/network-child.ts', import.meta.url));
+  for (const lines of [0, 1, 3, 6, 9]) {
+    const runner = spawn(process.execPath, [child, JSON.stringify(plain)], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const said: string[] = [];
+    for await (const line of createInterface({ input: runner.stdout })) {
+      said.push(line);
+      if (said.length > lines) break;
+    }
+    const ended = once(runner, 'exit');
+    runner.kill('SIGKILL');
+    await ended;
+    network = await Network.open(options());
+    const last = said.at(-1)?.split(' ');
+    if (last?.[1] !== undefined) assert.equal(network.adopt(last[0] ?? '')?.hostAddress, last[1]);
+    // The next one finds what this one left; only in the end is it all reclaimed.
+    await network.detach();
+  }
+  network = await Network.open(options());
+  await network.reclaim(new Set());
+  const slot = await network.take('after');
+  assert.equal((await listNetns()).includes(slot.netns), true);
+  await network.release('after');
+});
+
+test('two services side by side share no name and no address; closing leaves nothing', async () => {
+  const otherHome = await mkdtemp(join(tmpdir(), 'releap-net-'));
+  const other = await Network.open(options({ dir: join(otherHome, 'n'), identity: otherHome, slots: 2 }));
+  try {
+    const [mine, theirs] = [await network.take('mine'), await other.take('theirs')];
+    assert.notEqual(mine.hostAddress, theirs.hostAddress);
+    assert.notEqual(mine.netns, theirs.netns);
+    assert.notEqual(mine.uid, theirs.uid);
+  } finally {
+    await other.close();
+    await rm(otherHome, { recursive: true, force: true });
+  }
+  assert.equal((await readFile(FORWARDING, 'utf8')).trim(), '1');
+  await network.close();
+  const left = [
+    await run('ip', ['-o', 'link']),
+    await run('ip', ['netns', 'list']),
+    await run('nft', ['list', 'tables']),
+    await run('ip', ['route', 'show', 'table', 'all']),
+  ].join('\n');
+  assert.doesNotMatch(left, new RegExp(`${serviceTag(home)}|${serviceTag(otherHome)}|100\\.`));
+  assert.equal((await readFile(FORWARDING, 'utf8')).trim(), '0');
+  network = await Network.open(options());
+});
+
+async function talk(port: number, text: string): Promise<string> {
+  const socket = connect({ host: '127.0.0.1', port });
+  await once(socket, 'connect');
+  socket.end(text);
+  let said = '';
+  for await (const chunk of socket.setEncoding('utf8')) said += chunk as string;
+  return said;
+}
+
+async function datagram(port: number, text: string): Promise<string> {
+  const socket = createSocket('udp4');
+  try {
+    socket.connect(port, '127.0.0.1');
+    await once(socket, 'connect');
+    socket.send(text);
+    const [message] = (await once(socket, 'message')) as [Buffer];
+    return message.toString();
+  } finally {
+    socket.close();
+  }
+}

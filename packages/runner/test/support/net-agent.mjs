@@ -1,0 +1,67 @@
+// Runs inside a network namespace and does what a test tells it, one JSON object a line: {id, op, ...} → {id, ...}.
+import dgram from 'node:dgram';
+import { Resolver } from 'node:dns/promises';
+import net from 'node:net';
+import readline from 'node:readline';
+
+const operations = {
+  // Connects, sends `text`, ends its side, answers with all that came back.
+  tcp: ({ host, port, text = '', from, wait = 4000 }) =>
+    new Promise((resolve) => {
+      const socket = net.connect({ host, port, ...(from && { localAddress: from }) });
+      let said = '';
+      socket.setTimeout(wait, () => { resolve({ error: 'TIMEOUT' }); socket.destroy(); });
+      socket.setEncoding('utf8').on('data', (chunk) => { said += chunk; });
+      socket.on('connect', () => socket.end(text));
+      socket.on('error', (error) => resolve({ error: error.code }));
+      socket.on('close', () => resolve({ text: said }));
+    }),
+  // Answers every connection with '<name> <remote address>\n' and an echo.
+  'tcp-server': ({ host, port, name }) =>
+    new Promise((resolve, reject) => {
+      const server = net.createServer({ allowHalfOpen: true }, (socket) => {
+        socket.on('error', () => {});
+        socket.write(`${name} ${socket.remoteAddress}\n`);
+        socket.pipe(socket);
+      });
+      server.on('error', reject);
+      server.listen(port, host, () => resolve({ port: server.address().port }));
+    }),
+  udp: ({ host, port, text, from, wait = 3000 }) =>
+    new Promise((resolve) => {
+      const socket = dgram.createSocket('udp4');
+      const finish = (result) => { clearTimeout(timer); resolve(result); socket.close(); };
+      const timer = setTimeout(() => finish({ error: 'TIMEOUT' }), wait);
+      socket.on('error', (error) => finish({ error: error.code }));
+      socket.on('message', (message) => finish({ text: message.toString() }));
+      socket.bind(0, from, () => socket.connect(port, host, () => socket.send(text)));
+    }),
+  // Remembers what it gets ('udp-seen') and echoes it.
+  'udp-server': ({ host, port }) =>
+    new Promise((resolve, reject) => {
+      const socket = dgram.createSocket('udp4');
+      socket.on('error', reject);
+      socket.on('message', (message, peer) => {
+        seen.push({ text: message.toString(), from: peer.address, port: peer.port });
+        socket.send(message, peer.port, peer.address);
+      });
+      socket.bind(port, host, () => resolve({ port: socket.address().port }));
+    }),
+  'udp-seen': async () => ({ seen }),
+  resolve: async ({ server = '172.16.0.1', name, type = 'A' }) => {
+    const resolver = new Resolver({ timeout: 2000, tries: 1 });
+    resolver.setServers([server]);
+    try {
+      return { answers: await resolver.resolve(name, type) };
+    } catch (error) {
+      return { error: error.code };
+    }
+  },
+};
+const seen = [];
+
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  const { id, op, ...parameters } = JSON.parse(line);
+  const answer = (result) => process.stdout.write(`${JSON.stringify({ id, ...result })}\n`);
+  operations[op](parameters).then(answer, (error) => answer({ failure: String(error) }));
+}
