@@ -30,7 +30,10 @@ async function withLists(action) {
 
 /** Packages that we need only as tools must not start services of theirs. */
 async function withoutServices(action) {
-  const ours = await writeFile(POLICY, '#!/bin/sh\nexit 101\n', { flag: 'wx' }).then(() => true, () => false);
+  const ours = await writeFile(POLICY, '#!/bin/sh\nexit 101\n', { flag: 'wx' }).then(
+    () => true,
+    () => false,
+  );
   try {
     if (ours) await chmod(POLICY, 0o755);
     return await action();
@@ -54,7 +57,10 @@ export async function ensurePackages(packages) {
   say(`installing ${names.join(', ')}`);
   await withoutServices(() =>
     withLists(() =>
-      run('apt-get', [...APT, 'install', '-y', '--no-install-recommends', ...names], { env: ENV, minutes: 30 }),
+      run('apt-get', [...APT, 'install', '-y', '--no-install-recommends', ...names], {
+        env: ENV,
+        minutes: 30,
+      }),
     ),
   );
 }
@@ -65,12 +71,15 @@ export async function ensurePackages(packages) {
  */
 export async function downloadPackage(name, folder) {
   await mkdir(folder, { recursive: true });
-  const find = async () => (await readdir(folder)).find((file) => file.startsWith(`${name}_`) && file.endsWith('.deb'));
+  const find = async () =>
+    (await readdir(folder)).find((file) => file.startsWith(`${name}_`) && file.endsWith('.deb'));
   const existing = await find();
   if (existing !== undefined) return path.join(folder, existing);
   say(`downloading ${name}`);
   // As root inside our own folder: apt's unprivileged downloader cannot be expected to reach it.
-  await withLists(() => run('apt-get', [...APT, '-o', 'APT::Sandbox::User=root', 'download', name], { cwd: folder, env: ENV }));
+  await withLists(() =>
+    run('apt-get', [...APT, '-o', 'APT::Sandbox::User=root', 'download', name], { cwd: folder, env: ENV }),
+  );
   const file = await find();
   if (file === undefined) throw new SetupError(`apt-get download ${name} left no file`);
   return path.join(folder, file);

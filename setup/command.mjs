@@ -13,10 +13,21 @@ export function say(message) {
 
 /** The absolute path of a command, or undefined. Looks where root's tools lie, whatever PATH says. */
 export async function findCommand(name) {
-  const folders = [...(process.env.PATH ?? '').split(path.delimiter), '/usr/local/go/bin', '/usr/sbin', '/sbin'];
+  const folders = [
+    ...(process.env.PATH ?? '').split(path.delimiter),
+    '/usr/local/go/bin',
+    '/usr/sbin',
+    '/sbin',
+  ];
   for (const folder of folders.filter((folder) => folder !== '')) {
     const file = path.join(folder, name);
-    if (await access(file, constants.X_OK).then(() => true, () => false)) return file;
+    if (
+      await access(file, constants.X_OK).then(
+        () => true,
+        () => false,
+      )
+    )
+      return file;
   }
   return undefined;
 }

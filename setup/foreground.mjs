@@ -10,7 +10,11 @@ import { constants } from 'node:os';
  */
 export function foreground(file, args, env = {}) {
   // A group of its own: the terminal would send Ctrl-C to the child as well, and it would be asked twice.
-  const child = spawn(file, args, { stdio: 'inherit', env: { ...process.env, ...env }, detached: !process.stdin.isTTY });
+  const child = spawn(file, args, {
+    stdio: 'inherit',
+    env: { ...process.env, ...env },
+    detached: !process.stdin.isTTY,
+  });
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
   return new Promise((resolve, reject) => {
     child.once('error', reject);

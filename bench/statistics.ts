@@ -1,0 +1,55 @@
+/** What is said of a series of measurements, all in the unit of the samples. */
+export interface Summary {
+  n: number;
+  p50: number;
+  p95: number;
+  p99: number;
+  min: number;
+  max: number;
+}
+
+/** Percentile by the nearest-rank method: always one of the samples, never an invented value. */
+export function percentile(sorted: number[], p: number): number {
+  const at = Math.min(sorted.length - 1, Math.max(0, Math.ceil((p / 100) * sorted.length) - 1));
+  return sorted[at] ?? Number.NaN;
+}
+
+export function summarize(samples: number[]): Summary {
+  const sorted = [...samples].sort((a, b) => a - b);
+  return {
+    n: sorted.length,
+    p50: percentile(sorted, 50),
+    p95: percentile(sorted, 95),
+    p99: percentile(sorted, 99),
+    min: percentile(sorted, 0),
+    max: percentile(sorted, 100),
+  };
+}
+
+/** Milliseconds that `action` took, on the monotonic clock. */
+export async function timed(action: () => Promise<unknown>): Promise<number> {
+  const start = process.hrtime.bigint();
+  await action();
+  return Number(process.hrtime.bigint() - start) / 1e6;
+}
+
+/**
+ * Takes samples of several contenders in turns, so that whatever else the machine does meets all of them alike.
+ * The first `warmUp` rounds are thrown away.
+ */
+export async function interleave(
+  contenders: Record<string, () => Promise<number>>,
+  { rounds, warmUp, onRound }: { rounds: number; warmUp: number; onRound?: (round: number) => void },
+): Promise<Record<string, number[]>> {
+  const samples: Record<string, number[]> = Object.fromEntries(
+    Object.keys(contenders).map((name) => [name, []]),
+  );
+  for (let round = -warmUp; round < rounds; round++) {
+    onRound?.(round);
+    for (const [name, measure] of Object.entries(contenders)) {
+      const value = await measure();
+      if (round >= 0) samples[name]?.push(value);
+    }
+  }
+  return samples;
+}

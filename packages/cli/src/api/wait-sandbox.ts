@@ -1,0 +1,69 @@
+import type { SandboxRecord, SandboxStatus } from '@releap/contract';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CliError } from '../cli-error.ts';
+import { printable } from '../terminal.ts';
+import type { Service } from './service.ts';
+
+const ENDED: ReadonlySet<SandboxStatus> = new Set([
+  'stopping',
+  'stopped',
+  'deleting',
+  'deleted',
+  'failed',
+  'lost',
+]);
+
+export interface WaitOptions {
+  /** Milliseconds for the whole wait. */
+  deadlineMs: number;
+  /** Told every time the status is heard of. */
+  onStatus?: (status: SandboxStatus) => void;
+}
+
+/** Waits until it runs; throws when it ends instead, with the reason the service gives. */
+export async function waitUntilRunning(
+  service: Service,
+  id: string,
+  options: WaitOptions,
+): Promise<SandboxRecord> {
+  const record = await waitFor(service, id, { wait: 'running' }, options);
+  if (record.status === 'running') return record;
+  const why = record.error ? `: ${printable(record.error)}` : '';
+  throw new CliError(`sandbox ${record.id} is ${record.status}${why}`);
+}
+
+/** Waits until it is gone. */
+export async function waitUntilDeleted(service: Service, id: string, options: WaitOptions): Promise<void> {
+  try {
+    await waitFor(service, id, { wait_exact: 'deleted' }, options);
+  } catch (error) {
+    if (!(error instanceof CliError && error.status === 404)) throw error;
+  }
+}
+
+async function waitFor(
+  service: Service,
+  id: string,
+  target: { wait?: SandboxStatus; wait_exact?: SandboxStatus },
+  options: WaitOptions,
+): Promise<SandboxRecord> {
+  const until = performance.now() + options.deadlineMs;
+  const wanted = target.wait_exact ?? target.wait;
+  let record = await service.getSandbox(id);
+  for (;;) {
+    options.onStatus?.(record.status);
+    if (record.status === wanted || (target.wait !== undefined && ENDED.has(record.status))) return record;
+    if (record.status === 'failed' || record.status === 'lost') return record;
+    const left = until - performance.now();
+    if (left <= 0)
+      throw new CliError(
+        `sandbox ${record.id} is still ${record.status} after ${Math.round(options.deadlineMs / 1000)} s; it goes on without us`,
+      );
+    const asked = performance.now();
+    // Short polls, so that what people watch (`building`, `booting`) is seen to change.
+    record = await service.pollSandbox(id, target, Math.min(left, options.onStatus ? 2_000 : 25_000));
+    // A service that answers at once although nothing has changed must not be asked in a busy loop.
+    if (record.status !== wanted && performance.now() - asked < 100)
+      await sleep(200, undefined, { signal: service.http.signal });
+  }
+}

@@ -1,0 +1,162 @@
+/**
+ * `rlp run IMAGE -- CMD`: a sandbox, and a command in it. Like `docker run`, the sandbox stays unless --rm is
+ * given; unlike there, the image's own entrypoint runs too, and the command beside it.
+ */
+import type { SandboxCreateRequest, SandboxCreateResponse, SandboxRecord } from '@releap/contract';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { openService, type Service } from '../api/service.ts';
+import { waitUntilRunning } from '../api/wait-sandbox.ts';
+import { CliError, interruptedError, usageError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { Spinner } from '../output/spinner.ts';
+import { parseDuration } from '../parse/values.ts';
+import { type Context, print, printJson, remark } from '../terminal.ts';
+import {
+  type CapturedEnd,
+  type CommandOptions,
+  commandStart,
+  exitCodeOf,
+  runCommand,
+} from '../toolbox/command.ts';
+import { openToolbox } from '../toolbox/toolbox.ts';
+import { type CreateOptions, createRequest } from './create-options.ts';
+
+export interface RunOptions extends CreateOptions, Omit<CommandOptions, 'env'> {
+  rm?: boolean;
+  /** False with `--no-wait`. */
+  wait?: boolean;
+  waitTimeout?: string;
+}
+
+const WAIT_MS = 15 * 60_000;
+const CREATE_ATTEMPTS = 20;
+const CLEANUP_MS = 30_000;
+
+export async function run(
+  context: Context,
+  image: string,
+  argv: string[],
+  options: RunOptions,
+): Promise<number> {
+  if (argv.length === 0) return runWithoutCommand(context, image, options);
+  if (options.wait === false)
+    throw usageError('--no-wait goes with no command: a command needs a sandbox that runs');
+  // What -e gives belongs to the sandbox, so that everything in it has it; the command inherits it.
+  const { env: _env, ...commandOptions } = options;
+  const start = commandStart(context, argv, commandOptions);
+  const body = createRequest(context, image, options);
+  await using service = openService(context);
+  const created = await create(context, service, body).catch(noCommand);
+  try {
+    const sandbox = await waitRunning(context, service, created, options);
+    const toolbox = await openToolbox(service, sandbox);
+    const end = await runCommand(context, toolbox, start, commandOptions);
+    report(context, created, end, options);
+    return exitCodeOf(end);
+  } catch (error) {
+    if (!options.rm)
+      remark(context, `sandbox ${created.name} (${created.vm_id}) stays; rlp rm ${created.vm_id} deletes it`);
+    return noCommand(error);
+  } finally {
+    if (options.rm) await remove(context, created.vm_id);
+  }
+}
+
+async function runWithoutCommand(context: Context, image: string, options: RunOptions): Promise<number> {
+  if (options.rm)
+    throw usageError('--rm goes with a command: without one nothing says when the sandbox is done');
+  if (options.tty || options.interactive) throw usageError('-i and -t go with a command');
+  const body = createRequest(context, image, options);
+  await using service = openService(context);
+  const created = await create(context, service, body);
+  if (options.wait === false) {
+    if (context.options.json) printJson(context, created);
+    else print(context, created.vm_id);
+    return EXIT.ok;
+  }
+  const sandbox = await waitRunning(context, service, created, options);
+  if (context.options.json) printJson(context, { ...created, ...sandbox });
+  else print(context, created.vm_id);
+  return EXIT.ok;
+}
+
+/** Takes the service's word on when to try again, while it says that it is full or a part of it is away. */
+async function create(
+  context: Context,
+  service: Service,
+  body: SandboxCreateRequest,
+): Promise<SandboxCreateResponse> {
+  using spinner = new Spinner(context, 'creating the sandbox');
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await service.createSandbox(body);
+    } catch (error) {
+      const again = error instanceof CliError && (error.status === 429 || error.status === 503);
+      if (!again || attempt >= CREATE_ATTEMPTS) throw error;
+      spinner.text = `no room yet (${error.message}), trying again`;
+      await sleep(Math.min(error.retryAfterSecs ?? 2, 30) * 1000, undefined, {
+        signal: context.signal,
+      }).catch(() => {
+        throw interruptedError();
+      });
+    }
+  }
+}
+
+async function waitRunning(
+  context: Context,
+  service: Service,
+  created: SandboxCreateResponse,
+  options: RunOptions,
+): Promise<SandboxRecord> {
+  using spinner = new Spinner(context, `${created.name}: ${created.status}`);
+  const deadlineMs =
+    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  return waitUntilRunning(service, created.vm_id, {
+    deadlineMs,
+    onStatus: (status) => {
+      spinner.text = `${created.name}: ${status}`;
+    },
+  });
+}
+
+function report(
+  context: Context,
+  created: SandboxCreateResponse,
+  end: CapturedEnd,
+  options: RunOptions,
+): void {
+  if (context.options.json)
+    printJson(context, {
+      ...created,
+      status: 'running',
+      exit_code: end.exitCode,
+      timed_out: end.timedOut,
+      ...(end.error === undefined ? {} : { error: end.error }),
+      stdout: end.stdout,
+      stderr: end.stderr,
+    });
+  else if (!options.rm)
+    remark(context, `sandbox ${created.name} (${created.vm_id}) stays; rlp rm ${created.vm_id} deletes it`);
+}
+
+/** Also after a Ctrl-C, so with a signal of its own. */
+async function remove(context: Context, id: string): Promise<void> {
+  await using service = openService(context, AbortSignal.timeout(CLEANUP_MS));
+  await service.deleteSandbox(id).catch((error: unknown) => {
+    context.terminal.stderr.write(
+      `rlp: sandbox ${id} was not deleted: ${error instanceof Error ? error.message : String(error)}\n`,
+    );
+  });
+}
+
+/** rlp's own failures must not look like an exit code of the command. */
+export function noCommand(error: unknown): never {
+  if (!(error instanceof CliError) || error.exitCode === EXIT.usage || error.exitCode === EXIT.interrupted)
+    throw error;
+  throw new CliError(error.message, {
+    exitCode: EXIT.noCommand,
+    cause: error,
+    ...(error.status === undefined ? {} : { status: error.status }),
+  });
+}

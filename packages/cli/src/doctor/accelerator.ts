@@ -1,0 +1,99 @@
+/** Whether guests run on the processor itself or are emulated. Only a guest that boots proves the former. */
+import { accessSync, constants, existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Check } from './check.ts';
+import { findTool, runTool } from './tool.ts';
+
+const TRIAL_MS = 15_000;
+const COST = 'guests are emulated (tcg), about ten times slower';
+const WORKS = 'kvm: guests run on the processor itself';
+
+export interface AcceleratorOptions {
+  /** Where a server of this machine keeps what it found out; its trial is as good as ours. */
+  cache: string;
+  /** The checkout, whose `build/kernel` holds the guests' kernel. */
+  root: string;
+  trial: boolean;
+  env: Readonly<Record<string, string | undefined>>;
+  signal: AbortSignal;
+}
+
+export async function checkAccelerator(options: AcceleratorOptions): Promise<Check> {
+  const check = (status: Check['status'], detail: string): Check => ({
+    id: 'accelerator',
+    title: 'Accelerator',
+    status,
+    detail,
+  });
+  const known = serversFinding(options.cache);
+  if (known)
+    return known.accelerator === 'kvm'
+      ? check('ok', `${WORKS} (${known.reason})`)
+      : check('warn', `${known.reason}; ${COST}`);
+  const closed = deviceProblem();
+  if (closed) return check('warn', `${closed}; ${COST}`);
+  const qemu = findTool('qemu-system-x86_64', options.env);
+  if (!qemu) return check('warn', '/dev/kvm opens, but without QEMU it cannot be tried');
+  const kernel = join(options.root, 'build/kernel/vmlinuz');
+  if (!options.trial)
+    return check('warn', '/dev/kvm opens; whether guests run on it was not tried (--no-trial)');
+  if (!existsSync(kernel))
+    return check('warn', '/dev/kvm opens; whether guests run on it cannot be tried before set-up has run');
+  const { booted, ms } = await bootTrialGuest(qemu, kernel, options.signal);
+  if (booted) return check('ok', `${WORKS} (a trial guest booted in ${(ms / 1000).toFixed(1)} s)`);
+  return check(
+    'warn',
+    `/dev/kvm opens, but a trial guest did not boot on it within ${TRIAL_MS / 1000} s; ${COST}`,
+  );
+}
+
+function serversFinding(cache: string): { accelerator: string; reason: string } | undefined {
+  try {
+    const found = JSON.parse(readFileSync(join(cache, 'accelerator.json'), 'utf8')) as Record<
+      string,
+      unknown
+    >;
+    const { accelerator, reason } = found;
+    if ((accelerator === 'kvm' || accelerator === 'tcg') && typeof reason === 'string')
+      return { accelerator, reason };
+  } catch {
+    // No server has run here: try it ourselves.
+  }
+  return undefined;
+}
+
+function deviceProblem(): string | undefined {
+  if (process.arch !== 'x64') return `no hardware virtualisation for amd64 guests on ${process.arch}`;
+  if (!existsSync('/dev/kvm')) {
+    const flags = /^flags\s*:.*\b(?:vmx|svm)\b/m.test(readFileSync('/proc/cpuinfo', 'utf8'));
+    return flags
+      ? 'the processor can virtualise, but there is no /dev/kvm (is the kvm module loaded?)'
+      : 'no /dev/kvm: the processor does not offer virtualisation, or it is switched off in the firmware or the outer machine';
+  }
+  try {
+    accessSync('/dev/kvm', constants.R_OK | constants.W_OK);
+    return undefined;
+  } catch {
+    return 'this user may not open /dev/kvm (group kvm, or root)';
+  }
+}
+
+const TRIAL_ARGS = (
+  '-accel kvm -machine q35 -cpu host -smp 1 -m 256 -nodefaults -no-user-config -no-reboot ' +
+  '-display none -serial stdio -net none -sandbox on'
+).split(' ');
+
+/** A kernel without a root file system: on a real accelerator it panics, and with that ends, within a second or two. */
+async function bootTrialGuest(
+  qemu: string,
+  kernel: string,
+  signal: AbortSignal,
+): Promise<{ booted: boolean; ms: number }> {
+  const started = performance.now();
+  const { output } = await runTool(
+    qemu,
+    TRIAL_ARGS.concat('-kernel', kernel, '-append', 'console=ttyS0 panic=-1 nokaslr'),
+    { timeoutMs: TRIAL_MS, signal, until: (text) => text.includes('Kernel panic') },
+  );
+  return { booted: output.includes('Kernel panic'), ms: performance.now() - started };
+}

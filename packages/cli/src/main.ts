@@ -1,0 +1,32 @@
+/** The `rlp` process. */
+import { enableCompileCache } from 'node:module';
+
+// Half of the time to start is reading our own source: keep what Node makes of it.
+enableCompileCache();
+
+const { runCli } = await import('./run-cli.ts');
+
+const stopping = new AbortController();
+for (const name of ['SIGINT', 'SIGTERM'] as const) {
+  process.on(name, () => {
+    // The first asks; whoever asks again does not want to wait.
+    if (stopping.signal.aborted) process.exit(130);
+    stopping.abort(name);
+  });
+}
+// `rlp ps | head -1`: nobody reads any more, and that is no failure.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code === 'EPIPE') process.exit(0);
+  throw error;
+});
+
+const exitCode = await runCli(process.argv.slice(2), process, stopping.signal);
+await Promise.all([flushed(process.stdout), flushed(process.stderr)]);
+// Left-over handles (a stdin that nobody ends) must not keep the process.
+process.exit(exitCode);
+
+function flushed(stream: NodeJS.WriteStream): Promise<void> {
+  return new Promise((resolve) => {
+    stream.write('', () => resolve());
+  });
+}

@@ -1,0 +1,27 @@
+import { printable } from '../terminal.ts';
+
+/** Rows in columns, two spaces between, nothing at line ends. What a stranger named is made printable. */
+export function table(heads: readonly string[], rows: readonly (readonly string[])[]): string {
+  const safe = rows.map((row) => row.map(printable));
+  const widths = heads.map((head, column) =>
+    Math.max(head.length, ...safe.map((row) => (row[column] ?? '').length)),
+  );
+  return [heads, ...safe]
+    .map((row) =>
+      row
+        .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+        .join('  ')
+        .trimEnd(),
+    )
+    .join('\n');
+}
+
+/** `12 s`, `5 min`, `3 h`, `9 d` since an RFC 3339 time; `-` when it is not known. */
+export function age(time: string | undefined, now = Date.now()): string {
+  const seconds = Math.max(0, Math.floor((now - Date.parse(time ?? '')) / 1000));
+  if (Number.isNaN(seconds)) return '-';
+  if (seconds < 120) return `${seconds} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 172_800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86_400)} d`;
+}

@@ -1,0 +1,151 @@
+/**
+ * Folders in and out of a sandbox as tar streams. What comes out of one is hostile: an entry is written only
+ * below the target, never through a symbolic link, never as a device, and without set-id bits.
+ */
+import { createReadStream, createWriteStream, type Stats } from 'node:fs';
+import { chmod, lstat, mkdir, readdir, readlink, rm, symlink } from 'node:fs/promises';
+import { join, sep } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { extract, type Header, pack, type Pack } from 'tar-stream';
+import { CliError } from '../cli-error.ts';
+import { printable } from '../terminal.ts';
+
+export interface CopyCount {
+  files: number;
+  bytes: number;
+}
+
+/** Writes the contents of a local folder as a tar stream into `target`. Sockets, pipes and devices are left out. */
+export async function packFolder(
+  folder: string,
+  target: NodeJS.WritableStream,
+  onFile?: (count: CopyCount) => void,
+): Promise<CopyCount> {
+  const count: CopyCount = { files: 0, bytes: 0 };
+  const archive = pack();
+  const sent = pipeline(archive as unknown as NodeJS.ReadableStream, target);
+  const walked = packEntries(archive, folder, '', count, onFile).then(
+    () => archive.finalize(),
+    (error: unknown) => {
+      archive.destroy(error as Error);
+      throw error;
+    },
+  );
+  await Promise.all([walked, sent]);
+  return count;
+}
+
+async function packEntries(
+  archive: Pack,
+  root: string,
+  below: string,
+  count: CopyCount,
+  onFile?: (count: CopyCount) => void,
+): Promise<void> {
+  for (const name of (await readdir(join(root, below))).sort()) {
+    const relative = below === '' ? name : `${below}/${name}`;
+    const path = join(root, relative);
+    const stats = await lstat(path);
+    const header = { name: relative, mode: stats.mode & 0o7777, mtime: stats.mtime };
+    if (stats.isDirectory()) {
+      await entry(archive, { ...header, name: `${relative}/`, type: 'directory' });
+      await packEntries(archive, root, relative, count, onFile);
+    } else if (stats.isSymbolicLink()) {
+      await entry(archive, { ...header, type: 'symlink', linkname: await readlink(path) });
+    } else if (stats.isFile()) {
+      await packFile(archive, path, header, stats);
+      count.files++;
+      count.bytes += stats.size;
+      onFile?.(count);
+    }
+  }
+}
+
+function entry(archive: Pack, header: Partial<Header> & { name: string }): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  archive.entry(header, '', (error) => (error ? reject(error) : resolve()));
+  return promise;
+}
+
+async function packFile(archive: Pack, path: string, header: { name: string }, stats: Stats): Promise<void> {
+  if (stats.size === 0) return entry(archive, { ...header, type: 'file', size: 0 });
+  const sink = archive.entry({ ...header, type: 'file', size: stats.size });
+  // `end`: a file that grows while it is read is cut to the size that the header promised.
+  await pipeline(createReadStream(path, { end: stats.size - 1 }), sink as unknown as NodeJS.WritableStream);
+}
+
+/** Writes a tar stream below `folder`, which must exist. Existing files are replaced. */
+export async function unpackFolder(
+  source: NodeJS.ReadableStream,
+  folder: string,
+  onFile?: (count: CopyCount) => void,
+): Promise<CopyCount> {
+  const count: CopyCount = { files: 0, bytes: 0 };
+  const archive = extract();
+  const modes: [string, number][] = [];
+  const received = pipeline(source, archive as unknown as NodeJS.WritableStream);
+  const written = (async () => {
+    for await (const item of archive) {
+      const { header } = item;
+      const path = await safePath(folder, header.name);
+      if (path === null) item.resume();
+      else if (header.type === 'file' || header.type === 'contiguous-file') {
+        await removeLink(path);
+        await pipeline(
+          item as unknown as NodeJS.ReadableStream,
+          createWriteStream(path, { mode: 0o600, flags: 'wx' }),
+        );
+        await chmod(path, (header.mode ?? 0o644) & 0o777);
+        count.files++;
+        count.bytes += header.size ?? 0;
+        onFile?.(count);
+      } else {
+        item.resume();
+        if (header.type === 'directory') {
+          const there = await lstat(path).catch(() => null);
+          if (there === null) await mkdir(path);
+          else if (!there.isDirectory())
+            throw new CliError(`${path} is not a folder, and the sandbox has one of that name`);
+          // At the end: a folder that may not be written to would refuse its own contents.
+          modes.push([path, (header.mode ?? 0o755) & 0o777]);
+        } else if (header.type === 'symlink' && header.linkname) {
+          await removeLink(path);
+          await symlink(header.linkname, path);
+        }
+      }
+    }
+    for (const [path, mode] of modes.reverse()) await chmod(path, mode | 0o700);
+  })();
+  await Promise.all([received, written]);
+  return count;
+}
+
+/** Where an entry goes; null for the folder itself. Makes the folders above it, and throws where one is a link. */
+async function safePath(folder: string, name: string): Promise<string | null> {
+  const parts = name.split('/').filter((part) => part !== '' && part !== '.');
+  if (parts.includes('..') || parts.some((part) => part.includes(sep) || part.includes('\0')))
+    throw new CliError(
+      `the sandbox sent ${JSON.stringify(printable(name))}, a path that leaves the folder: nothing more is copied`,
+    );
+  let path = folder;
+  for (const part of parts.slice(0, -1)) {
+    path = join(path, part);
+    const stats = await lstat(path).catch(() => null);
+    if (stats === null) await mkdir(path);
+    else if (!stats.isDirectory())
+      throw new CliError(
+        `the sandbox sent ${JSON.stringify(printable(name))}, but ${path} is not a folder: nothing more is copied`,
+      );
+  }
+  const last = parts.at(-1);
+  return last === undefined ? null : join(path, last);
+}
+
+/** A link at the place of a file would be written through. */
+async function removeLink(path: string): Promise<void> {
+  const stats = await lstat(path).catch(() => null);
+  if (stats === null) return;
+  if (stats.isDirectory())
+    throw new CliError(`${path} is a folder, and the sandbox has a file or link of that name`);
+  await rm(path);
+}

@@ -1,0 +1,35 @@
+/** `process/execute`: one request, one answer, no streams. The fall-back where there is no web socket. */
+import type { ProcessExecuteRequest, ProcessExecuteResponse, ProcessStreamStart } from '@releap/contract';
+import { CliError } from '../cli-error.ts';
+import type { ProcessEnd, ProcessStreams } from './process.ts';
+import type { Toolbox } from './toolbox.ts';
+
+/** Longest command without a timeout of its own. */
+const EXECUTE_MS = 3_600_000;
+
+export async function executeProcess(
+  toolbox: Toolbox,
+  start: ProcessStreamStart,
+  streams: ProcessStreams,
+): Promise<ProcessEnd> {
+  if (start.pty) throw new CliError('this service has no terminals: leave --tty out');
+  if (streams.stdin) throw new CliError('this service cannot pass stdin on: use --no-stdin, or < /dev/null');
+  const body: ProcessExecuteRequest = {
+    command: start.command ?? (start.argv ?? []).map(quoteForShell).join(' '),
+    ...(start.cwd === undefined ? {} : { cwd: start.cwd }),
+    ...(start.env === undefined ? {} : { env: start.env }),
+    ...(start.timeout === undefined ? {} : { timeout: start.timeout }),
+  };
+  const answer = await toolbox.http.json<ProcessExecuteResponse>(toolbox.url('process/execute'), {
+    method: 'POST',
+    json: body,
+    timeoutMs: (start.timeout === undefined ? EXECUTE_MS : start.timeout * 1000) + 30_000,
+  });
+  streams.stdout.write(answer.result);
+  return { exitCode: answer.exitCode, timedOut: answer.exitCode === 124 && start.timeout !== undefined };
+}
+
+/** One word for a POSIX shell, whatever is in it. */
+export function quoteForShell(word: string): string {
+  return /^[A-Za-z0-9_/.:=@%+,-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}

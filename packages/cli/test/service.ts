@@ -1,0 +1,310 @@
+/**
+ * A service that speaks the contract as far as the command line asks, over real HTTP and web sockets. Its
+ * sandboxes are the machine itself: commands really run, files are really written, paths are paths here.
+ */
+import { spawn } from 'node:child_process';
+import { createReadStream, createWriteStream } from 'node:fs';
+import { lstat } from 'node:fs/promises';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { pipeline } from 'node:stream/promises';
+import {
+  formatSandboxId,
+  newUuid,
+  parseSandboxId,
+  type ProcessStreamClientMessage,
+  type ProcessStreamStart,
+  type SandboxRecord,
+  type SandboxStatus,
+} from '@releap/contract';
+import { type WebSocket, WebSocketServer } from 'ws';
+
+export const KEY = 'rlp_test';
+
+export interface TestSandbox extends SandboxRecord {
+  /** Statuses that the next reads show, one a read; the last one stays. */
+  coming: SandboxStatus[];
+}
+
+type Handler = (request: IncomingMessage, response: ServerResponse, url: URL) => unknown;
+
+export interface TestService extends AsyncDisposable {
+  url: string;
+  sandboxes: TestSandbox[];
+  images: Record<string, unknown>[];
+  /** `METHOD /path` of everything that was asked. */
+  calls: string[];
+  /** Bodies of `POST /vms` and `POST /images`. */
+  bodies: Record<string, unknown>[];
+  /** Logs by path; every read takes the first of several. */
+  logs: Map<string, string[]>;
+  /** Answers in place of the usual ones, by `METHOD /path`; one that returns false falls through. */
+  special: Map<string, Handler>;
+  /** What becomes of the next sandboxes. */
+  coming: SandboxStatus[];
+  /** No web socket: the oldest kind of service. */
+  streams: boolean;
+  /** Command lines that were started. */
+  started: ProcessStreamStart[];
+  add: (name: string, more?: Partial<TestSandbox>) => TestSandbox;
+}
+
+export async function startService(): Promise<TestService> {
+  const server = createServer();
+  const sockets = new WebSocketServer({ noServer: true });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const service: TestService = {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    sandboxes: [],
+    images: [],
+    calls: [],
+    bodies: [],
+    logs: new Map(),
+    special: new Map(),
+    coming: ['booting', 'running'],
+    streams: true,
+    started: [],
+    add: (name, more = {}) => {
+      const sandbox = newSandbox(name, more);
+      service.sandboxes.unshift(sandbox);
+      return sandbox;
+    },
+    [Symbol.asyncDispose]: async () => {
+      for (const client of sockets.clients) client.terminate();
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+  server.on('request', (request, response) => {
+    answer(service, request, response).catch((error: unknown) => {
+      if (!response.headersSent) send(response, 500, { error: String(error) });
+      else response.destroy();
+    });
+  });
+  server.on('upgrade', (request, socket, head) => {
+    service.calls.push(`UPGRADE ${request.url}`);
+    const refuse = (status: string, body: string): void => {
+      socket.end(
+        `HTTP/1.1 ${status}\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
+      );
+    };
+    const sandbox = service.sandboxes.find((one) => request.url === `/toolbox/${one.id}/process/stream`);
+    if (!service.streams) return refuse('404 Not Found', '<html>no such page</html>');
+    if (request.headers.authorization !== `Bearer ${KEY}`)
+      return refuse('401 Unauthorized', '{"error":"bad key"}');
+    if (!sandbox) return refuse('404 Not Found', '{"error":"sandbox not found"}');
+    if (sandbox.status !== 'running')
+      return refuse('409 Conflict', `{"error":"sandbox is ${sandbox.status}"}`);
+    sockets.handleUpgrade(request, socket, head, (ws) => serveCommand(ws, service));
+  });
+  return service;
+}
+
+function newSandbox(name: string, more: Partial<TestSandbox>): TestSandbox {
+  return {
+    id: formatSandboxId('local', newUuid()),
+    name,
+    image_ref: 'busybox',
+    status: 'running',
+    mode: 'burstable',
+    cpu: 0.125,
+    vcpus: 2,
+    mem_mib: 1024,
+    scratch_mib: 512,
+    port_map: [],
+    error: null,
+    region: 'local',
+    spot: false,
+    spot_evicted_at: null,
+    persistent: false,
+    created_at: new Date().toISOString(),
+    coming: [],
+    ...more,
+  };
+}
+
+async function answer(
+  service: TestService,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const url = new URL(request.url ?? '/', service.url);
+  const call = `${request.method} ${url.pathname}`;
+  service.calls.push(call);
+  const special = service.special.get(call);
+  if (special && (await special(request, response, url)) !== false) return;
+  if (request.headers.authorization !== `Bearer ${KEY}`)
+    return send(response, 401, { error: 'invalid API key' });
+  const [, first = '', second = '', ...rest] = url.pathname.split('/');
+  if (first === 'toolbox') return toolbox(service, request, response, url, second, rest.join('/'));
+  if (call === 'GET /regions')
+    return send(response, 200, [
+      {
+        id: 'local',
+        name: 'Local',
+        status: 'active',
+        is_default: true,
+        toolbox_proxy_url: `${service.url}/toolbox`,
+      },
+    ]);
+  if (call === 'GET /vms') return sendPage(response, url, 'vms', service.sandboxes);
+  if (call === 'GET /images') return sendPage(response, url, 'images', service.images);
+  if (call === 'POST /vms') {
+    const body = await readJson(request);
+    service.bodies.push(body);
+    const sandbox = service.add(typeof body['name'] === 'string' ? body['name'] : 'sandbox-00000000', {
+      status: 'pending',
+      coming: [...service.coming],
+    });
+    return send(response, 200, {
+      vm_id: sandbox.id,
+      job_id: newUuid(),
+      name: sandbox.name,
+      status: 'pending',
+      access_token: 'rlpv_x',
+    });
+  }
+  if (call === 'POST /images') {
+    const body = await readJson(request);
+    service.bodies.push(body);
+    return send(response, 200, {
+      image_id: newUuid(),
+      job_id: newUuid(),
+      name: body['name'],
+      status: 'pending',
+      region: 'local',
+    });
+  }
+  if (first === 'vms') return oneSandbox(service, request, response, second, rest[0]);
+  return send(response, 404, { error: `no such path ${url.pathname}` });
+}
+
+function oneSandbox(
+  service: TestService,
+  request: IncomingMessage,
+  response: ServerResponse,
+  id: string,
+  tail: string | undefined,
+): void {
+  const uuid = parseSandboxId(id)?.uuid;
+  const sandbox = service.sandboxes.find((one) => parseSandboxId(one.id)?.uuid === uuid);
+  if (!sandbox) return send(response, 404, { error: `sandbox "${id}" not found` });
+  if (tail === 'logs' || tail === 'entrypoint-logs') {
+    const kept = service.logs.get(tail);
+    if (!kept) return send(response, 404, { error: `sandbox "${id}" has no log` });
+    response.setHeader('content-type', 'text/plain');
+    response.end(kept.length > 1 ? kept.shift() : kept[0]);
+    return;
+  }
+  if (request.method === 'DELETE') {
+    sandbox.status = 'deleting';
+    sandbox.coming = ['deleted'];
+    return send(response, 200, { vm_id: sandbox.id, status: 'deleting' });
+  }
+  const { coming, ...record } = sandbox;
+  send(response, 200, record);
+  sandbox.status = coming.length > 0 ? (sandbox.coming.shift() ?? record.status) : record.status;
+}
+
+async function toolbox(
+  service: TestService,
+  request: IncomingMessage,
+  response: ServerResponse,
+  url: URL,
+  id: string,
+  tail: string,
+): Promise<void> {
+  if (!service.sandboxes.some((one) => one.id === id))
+    return send(response, 404, { error: 'sandbox not found' });
+  const path = url.searchParams.get('path') ?? '';
+  const found = await lstat(path).catch(() => null);
+  if (tail === 'files/upload') {
+    await pipeline(
+      request,
+      createWriteStream(path, { mode: Number.parseInt(url.searchParams.get('mode') ?? '644', 8) }),
+    );
+    return send(response, 200, { path });
+  }
+  if (tail === 'process/execute') {
+    const body = await readJson(request);
+    const child = spawn('/bin/sh', ['-c', String(body['command'])], { stdio: ['ignore', 'pipe', 'pipe'] });
+    let result = '';
+    child.stdout.on('data', (chunk: Buffer) => (result += chunk.toString()));
+    child.stderr.on('data', (chunk: Buffer) => (result += chunk.toString()));
+    child.on('close', (exitCode) => send(response, 200, { exitCode, result }));
+    return;
+  }
+  if (found === null) return send(response, 404, { error: `${path} is not there` });
+  if (tail === 'files/info') {
+    const type = found.isSymbolicLink() ? 'symlink' : found.isDirectory() ? 'directory' : 'file';
+    return send(response, 200, { name: path, isDir: type === 'directory', type, size: found.size });
+  }
+  await pipeline(createReadStream(path), response);
+}
+
+function serveCommand(ws: WebSocket, service: TestService): void {
+  let child: ReturnType<typeof spawn> | undefined;
+  ws.on('message', (data: Buffer, binary: boolean) => {
+    if (binary) return void child?.stdin?.write(data.subarray(1));
+    const message = JSON.parse(data.toString()) as ProcessStreamClientMessage | ProcessStreamStart;
+    if (message.type === 'stdin-end') child?.stdin?.end();
+    else if (message.type === 'signal') child?.kill(`SIG${message.signal}` as NodeJS.Signals);
+    else if (message.type === 'start') {
+      service.started.push(message);
+      child = startCommand(ws, message);
+    }
+  });
+  ws.on('close', () => child?.kill('SIGKILL'));
+}
+
+function startCommand(ws: WebSocket, start: ProcessStreamStart): ReturnType<typeof spawn> {
+  const [command = '/bin/sh', ...args] = start.argv ?? ['/bin/sh', '-c', start.command ?? ''];
+  const child = spawn(command, args, { env: { PATH: process.env['PATH'], ...start.env }, cwd: start.cwd });
+  if (!start.stdin) child.stdin.end();
+  child.stdin.on('error', () => undefined);
+  const channels = [
+    [1, child.stdout],
+    [2, child.stderr],
+  ] as const;
+  for (const [channel, stream] of channels)
+    stream.on('data', (chunk: Buffer) => {
+      stream.pause();
+      ws.send(Buffer.concat([Buffer.of(channel), chunk]), () => stream.resume());
+    });
+  const say = (message: object): void => ws.send(JSON.stringify(message));
+  const timer =
+    start.timeout === undefined ? undefined : setTimeout(() => child.kill('SIGKILL'), start.timeout * 1000);
+  let timedOut = false;
+  if (start.timeout !== undefined)
+    setTimeout(() => (timedOut = child.exitCode === null), start.timeout * 1000 - 1).unref();
+  child.on('error', (error) => say({ type: 'exit', exit_code: 127, timed_out: false, error: error.message }));
+  child.on('close', (code, signal) => {
+    clearTimeout(timer);
+    const number = signal === 'SIGKILL' ? 9 : signal === 'SIGINT' ? 2 : 15;
+    say({
+      type: 'exit',
+      exit_code: code ?? 128 + number,
+      timed_out: timedOut,
+      ...(signal ? { signal } : {}),
+    });
+    ws.close(1000);
+  });
+  return child;
+}
+
+export function send(response: ServerResponse, status: number, body: unknown): void {
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+}
+
+function sendPage(response: ServerResponse, url: URL, key: string, items: readonly object[]): void {
+  const from = Number(url.searchParams.get('cursor') ?? 0);
+  // Small pages, so that every list is read in several.
+  const page = items.slice(from, from + 2).map((item) => ({ ...item, coming: undefined }));
+  send(response, 200, { [key]: page, next_cursor: from + 2 < items.length ? String(from + 2) : null });
+}
+
+async function readJson(request: IncomingMessage): Promise<Record<string, unknown>> {
+  let text = '';
+  for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');
+  return JSON.parse(text) as Record<string, unknown>;
+}

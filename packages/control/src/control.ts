@@ -1,0 +1,176 @@
+import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract';
+import { migrate, openDatabase } from '@releap/database';
+import type { Logger } from 'pino';
+import { createAuthenticator } from './auth/authenticator.ts';
+import { openBridge, type ChangedSandbox } from './events/bridge.ts';
+import { createHub } from './events/hub.ts';
+import { createApp } from './http/app.ts';
+import { internalRoutes } from './http/internal.ts';
+import { serviceRoutes } from './http/service.ts';
+import { createBuildQueue } from './images/build-queue.ts';
+import { ensureBuiltinImages } from './images/images.ts';
+import { imageRoutes } from './images/routes.ts';
+import { jobRoutes } from './jobs/routes.ts';
+import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
+import { createRegions, ensureRegion, type RegionConfig } from './regions/regions.ts';
+import { regionRoutes } from './regions/routes.ts';
+import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
+import { createLifecycle } from './sandboxes/lifecycle.ts';
+import { createHostClient } from './sandboxes/logs.ts';
+import { sandboxRoutes } from './sandboxes/routes.ts';
+import { createScheduler } from './scheduler/scheduler.ts';
+import { startSweeper } from './scheduler/sweeper.ts';
+
+export interface ControlOptions {
+  databaseUrl: string;
+  /** Most database connections of this process. */
+  databaseConnections?: number;
+  /** Port 0 takes any free one. */
+  listen: { host: string; port: number };
+  /** Shared by the processes of one installation: runners and gateways show it. */
+  internalToken: string;
+  /** The region that this server makes known. The first one of an installation becomes its default. */
+  region: RegionConfig;
+  /** Names of the images that runners can make by themselves. */
+  builtinImages?: readonly string[];
+  limits?: Partial<ControlLimits>;
+  platform?: PlatformLimits;
+  /** Base URL that callers use, for the OpenAPI document. */
+  publicUrl?: string;
+  log: Logger;
+}
+
+export interface Control extends AsyncDisposable {
+  /** Base URL of the API, as it listens. */
+  readonly url: string;
+  readonly port: number;
+  /** Runs one pass of the sweeper now. */
+  sweep(): Promise<void>;
+  /** Answers what waits, lets go of the runners and closes the database. Sandboxes go on. */
+  close(): Promise<void>;
+}
+
+/**
+ * Starts a control server: migrates, listens, and leads every sandbox on from where the last one left it.
+ * Several may run on one database.
+ * @throws when the database cannot be reached or migrated, or the address cannot be had.
+ */
+export async function startControl(options: ControlOptions): Promise<Control> {
+  const { log } = options;
+  const limits: ControlLimits = { ...CONTROL_LIMITS, ...options.limits };
+  const serverId = newUuid();
+  await migrate({ url: options.databaseUrl, log });
+
+  await using cleanup = new AsyncDisposableStack();
+  const database = openDatabase({
+    url: options.databaseUrl,
+    log,
+    applicationName: 'releap-control',
+    ...(options.databaseConnections === undefined ? {} : { connections: options.databaseConnections }),
+  });
+  cleanup.use(database);
+  await ensureRegion(database.pool, options.region);
+  await ensureBuiltinImages(database.pool, options.builtinImages ?? []);
+
+  const hub = createHub();
+  const authenticator = createAuthenticator(database);
+  cleanup.defer(() =>
+    authenticator
+      .flush()
+      .catch((error: unknown) => log.warn({ err: error }, 'last use of keys was not written')),
+  );
+  let registry: RunnerRegistry | undefined;
+
+  const heard = (changed: readonly ChangedSandbox[]): void => {
+    hub.changed(changed.map(([id]) => id));
+    const byRunner = new Map<string, string[]>();
+    for (const [id, runnerId] of changed) {
+      if (runnerId === null || !registry?.isConnected(runnerId)) continue;
+      byRunner.set(runnerId, [...(byRunner.get(runnerId) ?? []), id]);
+    }
+    for (const [runnerId, ids] of byRunner) {
+      registry
+        ?.pushById(runnerId, ids)
+        .catch((error: unknown) => log.error({ err: error, runner: runnerId }, 'a runner could not be told'));
+    }
+  };
+  const bridge = await openBridge({
+    database,
+    serverId,
+    log,
+    onChanged: heard,
+    onGap: () => hub.changedAll(),
+  });
+  cleanup.use(bridge);
+
+  const lifecycle = createLifecycle({
+    database,
+    deadlines: limits.deadlines,
+    onMoved(rows) {
+      registry?.push(rows);
+      hub.changed(rows.map((row) => row.id));
+      bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
+    },
+  });
+  const scheduler = createScheduler({ database, lifecycle, limits, log });
+  cleanup.defer(() => scheduler.close());
+  const builds = createBuildQueue({ database, limits, log, links: () => registry?.links() ?? [] });
+  cleanup.defer(() => builds.close());
+  const hosts = createHostClient(options.internalToken);
+  cleanup.use(hosts);
+  const regions = createRegions(database);
+
+  const app = createApp({ authenticator, log });
+  registry = createRegistry({
+    database,
+    server: app.server,
+    serverId,
+    internalToken: options.internalToken,
+    lifecycle,
+    limits,
+    log,
+    onRoom: () => scheduler.roomMayHaveCome(),
+    onReady(link) {
+      builds
+        .adopt(link)
+        .then(() => builds.retryBuiltins())
+        .catch((error: unknown) => log.error({ err: error }, 'builds of a runner could not be resumed'));
+    },
+    onBuildResult: (link, { result }) => builds.finish(link, result),
+    onBuildsAbandoned: (link) => builds.abandon(link),
+  });
+  const platform = options.platform ?? PLATFORM_LIMITS;
+  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts });
+  imageRoutes(app, { database, regions, scheduler, builds });
+  jobRoutes(app, { database });
+  regionRoutes(app, { regions });
+  serviceRoutes(app, { database, publicUrl: options.publicUrl });
+  internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
+
+  const links = registry;
+  cleanup.defer(async () => {
+    // New requests are refused, waits end as if their time were over, and only then the runners are let go.
+    hub.close();
+    await Promise.all([app.close(), links.close()]);
+  });
+  const url = await app.fastify.listen(options.listen);
+  const sweeper = startSweeper({
+    database,
+    lifecycle,
+    scheduler,
+    registry: links,
+    builds,
+    authenticator,
+    bridge,
+    hub,
+    limits,
+    log,
+  });
+  cleanup.defer(() => sweeper.close());
+  log.info({ url, server: serverId, region: options.region.id }, 'the control plane listens');
+
+  const owned = cleanup.move();
+  const port = (app.server.address() as { port: number }).port;
+  const close = (): Promise<void> => owned.disposeAsync();
+  return { url, port, sweep: () => sweeper.sweep(), close, [Symbol.asyncDispose]: close };
+}

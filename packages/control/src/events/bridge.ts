@@ -1,0 +1,145 @@
+/**
+ * Tells the other control servers which sandboxes have changed, over LISTEN/NOTIFY. A server that is alone
+ * notifies nobody; one that is not does so after the commit and in batches, because a NOTIFY inside the
+ * writing transaction makes every writer wait for every other.
+ */
+import { isUuid } from '@releap/contract';
+import { all, listen, statement, type Database, type Listener } from '@releap/database';
+import type { Logger } from 'pino';
+
+const CHANNEL = 'releap_sandboxes';
+/** Payloads of NOTIFY are limited to 8000 bytes; an entry is at most 90. */
+const ENTRIES_PER_MESSAGE = 80;
+/** A server that has not been seen for this long is not told any more. */
+const PEER_GONE_MS = 20_000;
+
+/** A sandbox that has changed: id, and the runner that is to hear of it. */
+export type ChangedSandbox = readonly [id: string, runnerId: string | null, generation: number];
+
+interface Message {
+  from: string;
+  hello?: true;
+  changed?: ChangedSandbox[];
+}
+
+export interface Bridge extends AsyncDisposable {
+  publish(changed: readonly ChangedSandbox[]): void;
+  /** Says that this server lives, and learns which others do. Call it every few seconds. */
+  beat(): Promise<void>;
+  /** Whether there may be other servers. */
+  readonly hasPeers: boolean;
+  close(): Promise<void>;
+}
+
+export interface BridgeOptions {
+  database: Database;
+  serverId: string;
+  log: Logger;
+  onChanged: (changed: ChangedSandbox[]) => void;
+  /** Something may have been missed. */
+  onGap: () => void;
+}
+
+const NOTIFY = statement('bridge-notify', `select pg_notify('${CHANNEL}', m) from unnest($1::text[]) as m`);
+const BEAT = statement<{ peers: number }>(
+  'bridge-beat',
+  `with me as (
+     insert into control_servers (id) values ($1) on conflict (id) do update set last_seen_at = now()
+   ), gone as (
+     delete from control_servers where last_seen_at < now() - interval '10 minutes'
+   )
+   select count(*)::integer as peers from control_servers
+    where id <> $1 and last_seen_at > now() - $2 * interval '1 millisecond'`,
+);
+
+export async function openBridge(options: BridgeOptions): Promise<Bridge> {
+  const { database, serverId, log } = options;
+  let peers = 0;
+  let lastHeard = 0;
+  let queue: ChangedSandbox[] = [];
+  let sending: Promise<void> | undefined;
+
+  const hasPeers = (): boolean => peers > 0 || Date.now() - lastHeard < PEER_GONE_MS;
+
+  const send = async (messages: Message[]): Promise<void> => {
+    await all(database.pool, NOTIFY, [messages.map((message) => JSON.stringify(message))]);
+  };
+
+  const drain = async (): Promise<void> => {
+    while (queue.length > 0) {
+      const batch = queue;
+      queue = [];
+      const messages: Message[] = [];
+      for (let at = 0; at < batch.length; at += ENTRIES_PER_MESSAGE) {
+        messages.push({ from: serverId, changed: batch.slice(at, at + ENTRIES_PER_MESSAGE) });
+      }
+      try {
+        await send(messages);
+      } catch (error) {
+        // Others look again by themselves every few seconds; nothing is lost but time.
+        log.warn({ err: error, count: batch.length }, 'the other servers could not be told of changes');
+      }
+    }
+  };
+
+  const receive = (payload: string): void => {
+    const message = parse(payload);
+    if (message === undefined || message.from === serverId) return;
+    lastHeard = Date.now();
+    if (message.changed !== undefined) options.onChanged(message.changed);
+  };
+
+  const beat = async (): Promise<void> => {
+    const [row] = await all(database.pool, BEAT, [serverId, PEER_GONE_MS]);
+    peers = row?.peers ?? 0;
+  };
+
+  const listener: Listener = await listen({
+    url: database.url,
+    channel: CHANNEL,
+    log,
+    onMessage: receive,
+    onReconnect: options.onGap,
+  });
+  await beat();
+  // Those that thought they were alone learn at once that they are not.
+  if (peers > 0) await send([{ from: serverId, hello: true }]);
+
+  const close = async (): Promise<void> => {
+    await sending;
+    await listener.close();
+    await database.pool
+      .query('delete from control_servers where id = $1', [serverId])
+      .catch((error: unknown) => log.debug({ err: error }, 'could not sign off'));
+  };
+  return {
+    get hasPeers() {
+      return hasPeers();
+    },
+    publish(changed) {
+      if (changed.length === 0 || !hasPeers()) return;
+      queue.push(...changed);
+      sending ??= drain().finally(() => (sending = undefined));
+    },
+    beat,
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
+
+function parse(payload: string): Message | undefined {
+  try {
+    const message = JSON.parse(payload) as Message;
+    if (typeof message.from !== 'string') return undefined;
+    if (message.changed !== undefined) {
+      const good = message.changed.every(
+        ([id, runner, generation]) =>
+          isUuid(id) && (runner === null || isUuid(runner)) && Number.isSafeInteger(generation),
+      );
+      if (!good) return undefined;
+    }
+    return message;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,109 @@
+/** Who waits for which sandbox, in this process. */
+export type WaitOutcome = 'changed' | 'timeout' | 'aborted';
+
+/**
+ * One party's interest in one sandbox. Take it before reading the row: a change between the read and `next`
+ * is remembered, so none is missed.
+ */
+export interface Watch extends Disposable {
+  /** Resolves with the next change, or the one that has come already. */
+  next(timeoutMs: number, signal?: AbortSignal): Promise<WaitOutcome>;
+}
+
+export interface Hub {
+  watch(id: string): Watch;
+  /** Wakes whoever waits for these. */
+  changed(ids: Iterable<string>): void;
+  /** Wakes everybody: what happened in the meantime is not known. */
+  changedAll(): void;
+  /** How many are waiting. */
+  readonly waiting: number;
+  /** Ends every wait now and in future as if its time were over. */
+  close(): void;
+}
+
+class Waiter implements Watch {
+  changed = false;
+  wake: ((outcome: WaitOutcome) => void) | undefined;
+  readonly #leave: (waiter: Waiter) => void;
+  readonly #isClosed: () => boolean;
+
+  constructor(leave: (waiter: Waiter) => void, isClosed: () => boolean) {
+    this.#leave = leave;
+    this.#isClosed = isClosed;
+  }
+
+  async next(timeoutMs: number, signal?: AbortSignal): Promise<WaitOutcome> {
+    if (this.changed) {
+      this.changed = false;
+      return 'changed';
+    }
+    if (signal?.aborted) return 'aborted';
+    if (timeoutMs <= 0 || this.#isClosed()) return 'timeout';
+    return new Promise((resolve) => {
+      const settle = (outcome: WaitOutcome): void => {
+        clearTimeout(timer);
+        signal?.removeEventListener('abort', onAbort);
+        this.wake = undefined;
+        this.changed = false;
+        resolve(outcome);
+      };
+      const onAbort = (): void => settle('aborted');
+      const timer = setTimeout(() => settle('timeout'), timeoutMs);
+      signal?.addEventListener('abort', onAbort, { once: true });
+      this.wake = settle;
+    });
+  }
+
+  [Symbol.dispose](): void {
+    this.#leave(this);
+  }
+}
+
+export function createHub(): Hub {
+  const byId = new Map<string, Set<Waiter>>();
+  let count = 0;
+  let closed = false;
+
+  const wake = (waiters: Iterable<Waiter>, outcome: WaitOutcome): void => {
+    for (const waiter of waiters) {
+      waiter.changed = outcome === 'changed';
+      waiter.wake?.(outcome);
+    }
+  };
+
+  return {
+    get waiting() {
+      return count;
+    },
+    watch(id) {
+      const group = byId.get(id) ?? new Set<Waiter>();
+      byId.set(id, group);
+      const waiter = new Waiter(
+        (self) => {
+          if (!group.delete(self)) return;
+          count--;
+          if (group.size === 0 && byId.get(id) === group) byId.delete(id);
+        },
+        () => closed,
+      );
+      group.add(waiter);
+      count++;
+      return waiter;
+    },
+    changed(ids) {
+      if (count === 0) return;
+      for (const id of ids) {
+        const group = byId.get(id);
+        if (group !== undefined) wake(group, 'changed');
+      }
+    },
+    changedAll() {
+      for (const group of byId.values()) wake(group, 'changed');
+    },
+    close() {
+      closed = true;
+      for (const group of byId.values()) wake(group, 'timeout');
+    },
+  };
+}

@@ -1,0 +1,179 @@
+/** The HTTP side: one wrapper that gives each operation of the contract its route, its checks and its principal. */
+import type { Server } from 'node:http';
+import {
+  ApiError,
+  bearerToken,
+  BOUNDS,
+  fastifySchema,
+  requestValidator,
+  unauthorized,
+  type Operation,
+} from '@releap/contract';
+import fastify, {
+  LogController,
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+} from 'fastify';
+import type { Logger } from 'pino';
+import type { Static, TSchema } from 'typebox';
+import type { Authenticator, Principal } from '../auth/authenticator.ts';
+import { answerError } from './errors.ts';
+import { readJson } from './json.ts';
+
+type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] extends TSchema
+  ? Static<O[K]>
+  : undefined;
+
+export interface Call<O extends Operation> {
+  params: Of<O, 'params'>;
+  query: Of<O, 'query'>;
+  body: Of<O, 'body'>;
+  /** Who calls; of a public operation, nobody: do not touch it there. */
+  principal: Principal;
+  request: FastifyRequest;
+  reply: FastifyReply;
+  /** Aborted when the caller has gone away or the server stops. Made on demand. */
+  gone: () => AbortSignal;
+}
+
+export interface App {
+  readonly fastify: FastifyInstance;
+  /** Gives an operation of the contract its handler. What it returns is the body. */
+  operation<O extends Operation>(operation: O, handler: (call: Call<O>) => Promise<unknown>): void;
+  readonly server: Server;
+  close(): Promise<void>;
+}
+
+export interface AppOptions {
+  authenticator: Authenticator;
+  log: Logger;
+}
+
+/** How long open answers get to end when the server stops. */
+const CLOSE_MS = 3_000;
+
+export function createApp({ authenticator, log }: AppOptions): App {
+  const closing = new AbortController();
+  const base: FastifyBaseLogger = log;
+  const app = fastify({
+    loggerInstance: base,
+    logController: new LogController({ disableRequestLogging: true }),
+    bodyLimit: BOUNDS.requestBodyBytes,
+    // Headers and body must arrive in this time; answers may take as long as a long poll.
+    requestTimeout: 60_000,
+    forceCloseConnections: 'idle',
+    routerOptions: { maxParamLength: 512 },
+    genReqId: (request) => requestId(request.headers['x-request-id']),
+    frameworkErrors: (error, request, reply) => answerError(error, request, reply),
+    clientErrorHandler(error, socket) {
+      if (!socket.writable || (error as NodeJS.ErrnoException).code === 'ECONNRESET') {
+        socket.destroy();
+        return;
+      }
+      const body = JSON.stringify({ error: 'the request is not valid HTTP' });
+      socket.end(
+        `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`,
+      );
+    },
+  });
+
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, data, done) => {
+    try {
+      done(null, readJson(request.headers['content-type'], data as Buffer));
+    } catch (error) {
+      done(error as Error, undefined);
+    }
+  });
+  app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => requestValidator(schema, httpPart as 'body'));
+  app.setErrorHandler(answerError);
+  app.setNotFoundHandler((request, reply) =>
+    reply
+      .code(404)
+      .send({ error: `no such route: ${request.method} ${request.url.split('?', 1)[0]?.slice(0, 200)}` }),
+  );
+  app.addHook('onSend', (request, reply, _payload, done) => {
+    reply.header('x-request-id', request.id);
+    done();
+  });
+  if (log.isLevelEnabled('debug')) {
+    app.addHook('onResponse', (request, reply, done) => {
+      request.log.debug(
+        { method: request.method, url: request.url, status: reply.statusCode, ms: reply.elapsedTime },
+        'answered',
+      );
+      done();
+    });
+  }
+
+  const principals = new WeakMap<FastifyRequest, Principal>();
+  const authenticate = (
+    request: FastifyRequest,
+    _reply: FastifyReply,
+    done: (error?: Error) => void,
+  ): void => {
+    const token = bearerToken(request.headers.authorization);
+    const found = token === null ? null : authenticator.byApiKey(token);
+    const settle = (principal: Principal | null): void => {
+      if (principal === null) return done(unauthorized());
+      principals.set(request, principal);
+      done();
+    };
+    if (found instanceof Promise) found.then(settle, done);
+    else settle(found);
+  };
+
+  return {
+    fastify: app,
+    server: app.server,
+    operation(operation, handler) {
+      const schema = fastifySchema(operation);
+      // Answers are plain JSON.stringify: faster for these records than a compiled serializer with unions.
+      delete schema.response;
+      app.route({
+        method: operation.method,
+        url: operation.path,
+        schema,
+        ...(operation.security === 'workload' ? { onRequest: authenticate } : {}),
+        handler: (request, reply) =>
+          handler({
+            params: request.params as never,
+            query: request.query as never,
+            body: request.body as never,
+            principal: principals.get(request) as Principal,
+            request,
+            reply,
+            gone: () => goneSignal(reply, closing.signal),
+          }),
+      });
+    },
+    async close() {
+      closing.abort(new ApiError(503, 'the server is stopping'));
+      const timer = setTimeout(() => app.server.closeAllConnections(), CLOSE_MS);
+      try {
+        await app.close();
+      } finally {
+        clearTimeout(timer);
+      }
+    },
+  };
+}
+
+function goneSignal(reply: FastifyReply, closing: AbortSignal): AbortSignal {
+  const left = new AbortController();
+  reply.raw.once('close', () => left.abort());
+  if (reply.raw.destroyed) left.abort();
+  return AbortSignal.any([left.signal, closing]);
+}
+
+let counter = 0;
+const start = Date.now().toString(36);
+
+/** The caller's own id when it is harmless, else one of ours. */
+function requestId(given: string | string[] | undefined): string {
+  if (typeof given === 'string' && /^[A-Za-z0-9._-]{1,100}$/.test(given)) return given;
+  counter = (counter + 1) % Number.MAX_SAFE_INTEGER;
+  return `${start}-${counter.toString(36)}`;
+}

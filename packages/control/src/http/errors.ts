@@ -1,0 +1,47 @@
+import { ApiError, badRequest, BOUNDS, internalError, unavailable } from '@releap/contract';
+import { isDatabaseUnavailable } from '@releap/database';
+import type { FastifyReply, FastifyRequest } from 'fastify';
+
+/** Turns whatever was thrown into the contract's form. Only what was meant for the caller is told to him. */
+export function toApiError(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  const { code, statusCode } = error as { code?: string; statusCode?: number };
+  if (code === 'FST_ERR_CTP_BODY_TOO_LARGE') {
+    return badRequest(`the request body is too large: at most ${BOUNDS.requestBodyBytes} bytes are allowed`);
+  }
+  if (code === 'FST_ERR_CTP_INVALID_CONTENT_LENGTH')
+    return badRequest('the body is not as long as Content-Length says');
+  if (code === 'FST_ERR_BAD_URL') return badRequest('the path of the request is not a valid URL path');
+  if (isDatabaseUnavailable(error))
+    return new ApiError(503, 'the database is away for the moment: try again', {
+      headers: unavailable('').headers,
+      cause: error,
+    });
+  // Fastify's own refusals of a request.
+  if (code?.startsWith('FST_') && statusCode !== undefined && statusCode >= 400 && statusCode < 500) {
+    return badRequest((error as Error).message);
+  }
+  return internalError(error);
+}
+
+export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  const refusal = toApiError(error);
+  // A refusal that says all there is to say, as that of a server without hosts, is no failure of ours.
+  if (refusal.status === 500 || refusal.cause !== undefined) {
+    request.log.error(
+      {
+        err: refusal.cause ?? error,
+        status: refusal.status,
+        method: request.method,
+        url: request.url.split('?', 1)[0],
+      },
+      'request failed',
+    );
+  }
+  // An answer that was on its way as text is none any more.
+  void reply
+    .code(refusal.status)
+    .headers(refusal.headers)
+    .type('application/json; charset=utf-8')
+    .send(refusal.body);
+}

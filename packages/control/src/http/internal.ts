@@ -1,0 +1,102 @@
+import { timingSafeEqual } from 'node:crypto';
+import {
+  bearerToken,
+  conflict,
+  parseSandboxId,
+  quote,
+  requestValidator,
+  RESOLVE_PATH,
+  ResolveRequest,
+  sandboxNotFound,
+  tokenDigest,
+  tokenKind,
+  unauthorized,
+  type ResolveResponse,
+  type SandboxStatus,
+} from '@releap/contract';
+import { first, statement, type Database } from '@releap/database';
+import type { Authenticator } from '../auth/authenticator.ts';
+import type { App } from './app.ts';
+
+interface Holder {
+  id: string;
+  status: SandboxStatus;
+  data_url: string | null;
+}
+
+const BY_PROJECT = statement<Holder>(
+  'resolve-by-project',
+  `select s.id, s.status, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
+    where s.id = $1 and s.project_id = $2`,
+);
+const BY_TOKEN = statement<Holder>(
+  'resolve-by-token',
+  `select s.id, s.status, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
+    where s.id = $1 and s.access_token_hash = $2`,
+);
+
+export interface InternalRoutes {
+  database: Database;
+  authenticator: Authenticator;
+  internalToken: string;
+}
+
+/** What only the processes of this installation may ask. */
+export function internalRoutes(app: App, { database, authenticator, internalToken }: InternalRoutes): void {
+  const expected = tokenDigest(internalToken);
+
+  async function holder(uuid: string, shownId: string, token: string): Promise<Holder> {
+    const refused = unauthorized(
+      'missing or invalid credentials: use an API key of the project or the access token of the sandbox',
+    );
+    switch (tokenKind(token)) {
+      case 'apiKey': {
+        const principal = await authenticator.byApiKey(token);
+        if (principal === null) throw refused;
+        const row = await first(database.pool, BY_PROJECT, [uuid, principal.projectId]);
+        if (row === undefined) throw sandboxNotFound(shownId);
+        return row;
+      }
+      case 'sandbox': {
+        // A wrong token and an unknown id are told alike: the token says nothing about other ids.
+        const row = await first(database.pool, BY_TOKEN, [uuid, tokenDigest(token)]);
+        if (row === undefined) throw refused;
+        return row;
+      }
+      default:
+        throw refused;
+    }
+  }
+
+  app.fastify.route({
+    method: 'POST',
+    url: RESOLVE_PATH,
+    onRequest: (request, _reply, done) => {
+      const token = bearerToken(request.headers.authorization);
+      done(
+        token !== null && timingSafeEqual(tokenDigest(token), expected)
+          ? undefined
+          : unauthorized('missing or invalid internal token'),
+      );
+    },
+    preValidation: (request, _reply, done) => {
+      const result = requestValidator(ResolveRequest, 'body')(request.body);
+      if ('error' in result) return done(result.error);
+      request.body = result.value;
+      done();
+    },
+    handler: async (request): Promise<ResolveResponse> => {
+      const { vm_id, token } = request.body as ResolveRequest;
+      // Credentials come first: without good ones not even a malformed id is told.
+      const row = await holder(parseSandboxId(vm_id)?.uuid ?? NOBODY, vm_id, token);
+      if (row.status === 'deleted') throw sandboxNotFound(vm_id);
+      if (row.status !== 'running' || row.data_url === null) {
+        throw conflict(`sandbox ${quote(vm_id)} is ${row.status}, and must be running`);
+      }
+      return { vm_id: row.id, status: row.status, data_url: row.data_url };
+    },
+  });
+}
+
+/** No sandbox has this id. */
+const NOBODY = '00000000-0000-0000-0000-000000000000';

@@ -1,0 +1,43 @@
+import { openApiDocument, operations, unavailable } from '@releap/contract';
+import { first, statement, type Database } from '@releap/database';
+import type { App } from './app.ts';
+
+const READY = statement<{ n: number }>(
+  'health-ready',
+  `select 1 as n from runners where status = 'online' and ready limit 1`,
+);
+/** However often it is asked, the database is asked this seldom. */
+const HEALTH_CACHE_MS = 250;
+
+export function serviceRoutes(
+  app: App,
+  { database, publicUrl }: { database: Database; publicUrl: string | undefined },
+): void {
+  let document: string | undefined;
+  app.operation(operations.getOpenApi, async ({ reply }) => {
+    document ??= JSON.stringify(openApiDocument(publicUrl === undefined ? {} : { serverUrl: publicUrl }));
+    return reply.type('application/json; charset=utf-8').send(document);
+  });
+
+  let cached: { until: number; ready: Promise<boolean> } | undefined;
+  app.operation(operations.getHealth, async () => {
+    const now = Date.now();
+    if (cached === undefined || cached.until <= now) {
+      cached = {
+        until: now + HEALTH_CACHE_MS,
+        ready: first(database.pool, READY).then((row) => row !== undefined),
+      };
+    }
+    let ready: boolean;
+    try {
+      ready = await cached.ready;
+    } catch {
+      cached = undefined;
+      throw unavailable('the database cannot be reached');
+    }
+    // Only a good answer is used again: whoever waits for the start hears of it at once.
+    if (!ready) cached = undefined;
+    if (!ready) throw unavailable('no host is connected and ready yet');
+    return { status: 'ok' };
+  });
+}

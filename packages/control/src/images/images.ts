@@ -1,0 +1,175 @@
+import {
+  conflict,
+  imageNotFound,
+  quote,
+  newUuid,
+  type ImageRecord,
+  type ImageSource,
+  type ResolvedImage,
+  type RootSource,
+} from '@releap/contract';
+import { all, first, statement, type Database, type ImageStatus, type Queryable } from '@releap/database';
+
+interface ImageRow {
+  id: string;
+  name: string;
+  source: { type: string };
+  status: ImageStatus;
+  manifest_name: string | null;
+  layer_count: number | null;
+  docker: boolean;
+  error: string | null;
+}
+
+/** The project's own image of this name wins over the built-in one. $1 project, $2 name */
+const BY_NAME = statement<
+  Pick<ImageRow, 'source' | 'status' | 'manifest_name' | 'error'> & { source: RootSource }
+>(
+  'image-by-name',
+  `select source, status, manifest_name, error from images
+    where name = $2 and (project_id = $1 or project_id is null) order by project_id nulls last limit 1`,
+);
+
+/** Newest first; built-in images that the project has replaced are hidden. $1 project, $2 and $3 position or null, $4 limit */
+const LIST = statement<ImageRow & { position: string }>(
+  'image-list',
+  `select id, name, source, status, manifest_name, layer_count, docker, error,
+          to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
+     from images i
+    where (project_id = $1 or (project_id is null and not exists (
+            select 1 from images mine where mine.project_id = $1 and mine.name = i.name)))
+      and ($2::timestamptz is null or (created_at, id) < ($2::timestamptz, $3::uuid))
+    order by created_at desc, id desc limit $4`,
+);
+
+/**
+ * Image and build job in one statement. A name that exists gets the new source and this job; builds of it that
+ * are still under way are over. $1 id, $2 project, $3 name, $4 source, $5 docker, $6 region, $7 job
+ */
+const PUT = statement<{ id: string }>(
+  'image-put',
+  `with image as (
+     insert into images (id, project_id, name, source, status, docker, region, job_id)
+     values ($1, $2, $3, $4::jsonb, 'pending', $5, $6, $7)
+     on conflict (project_id, name) where project_id is not null do update
+       set source = excluded.source, status = 'pending', docker = excluded.docker, region = excluded.region,
+           job_id = excluded.job_id, manifest_name = null, layer_count = null, error = null, updated_at = now()
+     returning id
+   ), replaced as (
+     update jobs j set status = 'failed', error = 'replaced by a newer build of the same name',
+            finished_at = now(), updated_at = now(), lease_until = null
+       from image i where j.image_id = i.id and j.status in ('queued', 'running')
+   )
+   insert into jobs (id, project_id, kind, status, image_id, payload)
+   select $7, $2, 'build', 'queued', id, jsonb_build_object('root', $4::jsonb, 'docker', $5::boolean) from image
+   returning image_id as id`,
+);
+
+export interface ResolvedRoot {
+  root: RootSource;
+  /** The image as it was asked for. */
+  imageRef: string;
+}
+
+const DIGEST = /^sha256:[0-9a-f]{64}$/;
+
+/**
+ * What a runner is to boot for this source. A named image that is still being built is taken as it is: the host
+ * makes its root file system itself if it must.
+ * @throws 404 for a name that neither the project nor the service has, 409 for an image whose build failed.
+ */
+export async function resolveRoot(
+  database: Database,
+  projectId: string,
+  source: ImageSource,
+): Promise<ResolvedRoot> {
+  if (source.type === 'registry')
+    return { root: { type: 'registry', ref: source.ref }, imageRef: source.ref };
+  if (source.type !== 'named')
+    throw new Error(`an image of type ${source.type} should have been refused before`);
+  const image = await first(database.pool, BY_NAME, [projectId, source.name]);
+  if (image === undefined) throw imageNotFound(source.name);
+  if (image.status === 'failed') {
+    throw conflict(
+      `image ${quote(source.name)} could not be built: ${image.error ?? 'no reason was given'}. Post it again`,
+    );
+  }
+  const root: RootSource =
+    image.source.type === 'registry' && image.manifest_name !== null && DIGEST.test(image.manifest_name)
+      ? { ...image.source, digest: image.manifest_name }
+      : image.source;
+  return { root, imageRef: source.name };
+}
+
+export async function putImage(
+  database: Database,
+  projectId: string,
+  image: ResolvedImage,
+  region: string,
+): Promise<{ imageId: string; jobId: string }> {
+  const jobId = newUuid();
+  const [row] = await all(database.pool, PUT, [
+    newUuid(),
+    projectId,
+    image.name,
+    JSON.stringify(image.source),
+    image.docker,
+    region,
+    jobId,
+  ]);
+  if (row === undefined) throw new Error('the image was not written');
+  return { imageId: row.id, jobId };
+}
+
+export interface ImagePage {
+  images: ImageRecord[];
+  /** Where the next page starts. */
+  last: { created_at: string; id: string } | null;
+}
+
+export async function listImages(
+  database: Database,
+  projectId: string,
+  limit: number,
+  after: { created_at: string; id: string } | null,
+): Promise<ImagePage> {
+  const rows = await all(database.pool, LIST, [
+    projectId,
+    after?.created_at ?? null,
+    after?.id ?? null,
+    limit + 1,
+  ]);
+  const page = rows.slice(0, limit);
+  const last = rows.length > limit ? page.at(-1) : undefined;
+  return {
+    images: page.map((row) => ({
+      id: row.id,
+      name: row.name,
+      source: row.source,
+      status: row.status,
+      docker: row.docker,
+      ...(row.manifest_name === null ? {} : { manifest_name: row.manifest_name }),
+      ...(row.layer_count === null ? {} : { layer_count: row.layer_count }),
+      error: row.error,
+    })),
+    last: last === undefined ? null : { created_at: last.position, id: last.id },
+  };
+}
+
+/** Makes the built-in images known, and has those built that are new. */
+export async function ensureBuiltinImages(on: Queryable, names: readonly string[]): Promise<void> {
+  for (const name of names) {
+    await on.query(
+      `with image as (
+         insert into images (id, project_id, name, source, status, job_id)
+         values ($1, null, $2, jsonb_build_object('type', 'builtin', 'name', $2::text), 'pending', $3)
+         on conflict (name) where project_id is null do nothing returning id
+       )
+       insert into jobs (id, kind, status, image_id, payload)
+       select $3, 'build', 'queued', id,
+              jsonb_build_object('root', jsonb_build_object('type', 'builtin', 'name', $2::text), 'docker', false)
+         from image`,
+      [newUuid(), name, newUuid()],
+    );
+  }
+}

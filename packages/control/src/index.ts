@@ -1,0 +1,15 @@
+export { mintApiKey, revokeApiKey, type MintedKey } from './auth/api-keys.ts';
+export { ensureBootstrap, type Bootstrap, type BootstrapOptions } from './auth/bootstrap.ts';
+export { startControl, type Control, type ControlOptions } from './control.ts';
+export { CONTROL_LIMITS, type ControlLimits, type Overcommit } from './limits.ts';
+export { ensureRegion, type RegionConfig } from './regions/regions.ts';
+export {
+  CONDITIONS,
+  CREATIONS,
+  STATE_DEADLINES,
+  TRANSITIONS,
+  TRIGGERS,
+  type StateDeadlines,
+  type Transition,
+  type Trigger,
+} from './sandboxes/transitions.ts';

@@ -1,0 +1,105 @@
+import { badRequest, quote } from '@releap/contract';
+import { all, statement, type Database, type Queryable } from '@releap/database';
+import type { Principal } from '../auth/authenticator.ts';
+
+export interface RegionRow {
+  id: string;
+  name: string;
+  enabled: boolean;
+  is_default: boolean;
+  toolbox_proxy_url: string | null;
+  global_region_id: string | null;
+}
+
+/** Matches every region that belongs to some global region. */
+const WORLD = 'world';
+const CACHE_MS = 1_000;
+
+const ALL = statement<RegionRow>(
+  'regions-all',
+  'select id, name, enabled, is_default, toolbox_proxy_url, global_region_id from regions order by id',
+);
+const GLOBALS = statement<{ id: string; name: string; member_count: number }>(
+  'regions-global',
+  `select g.id, g.name, count(r.id)::integer as member_count
+     from global_regions g left join regions r on r.global_region_id = g.id and r.enabled
+    group by g.id, g.name order by g.id`,
+);
+
+export interface Regions {
+  active(): Promise<RegionRow[]>;
+  globals(): Promise<{ id: string; name: string; member_count: number }[]>;
+  /**
+   * The region for a slug, a global region's id or nothing said (null).
+   * @throws 400 for one that is unknown, disabled, or has no active members.
+   */
+  resolve(
+    asked: string | null,
+    principal: Principal,
+    roomiest: (ids: string[]) => Promise<string>,
+  ): Promise<string>;
+}
+
+export function createRegions(database: Database): Regions {
+  let cached: { until: number; rows: RegionRow[] } | undefined;
+
+  const read = async (): Promise<RegionRow[]> => {
+    const now = Date.now();
+    if (cached !== undefined && cached.until > now) return cached.rows;
+    const rows = await all(database.pool, ALL);
+    cached = { until: now + CACHE_MS, rows };
+    return rows;
+  };
+
+  const active = async (): Promise<RegionRow[]> => (await read()).filter((region) => region.enabled);
+
+  return {
+    active,
+    globals: () => all(database.pool, GLOBALS),
+    async resolve(asked, principal, roomiest) {
+      const rows = await read();
+      const slug = asked ?? principal.defaultRegion ?? rows.find((region) => region.is_default)?.id;
+      if (slug === undefined) throw badRequest('region is required: this installation has no default region');
+      const exact = rows.find((region) => region.id === slug);
+      if (exact?.enabled) return exact.id;
+      if (exact !== undefined) throw badRequest(`region ${quote(slug)} is disabled: use ${known(rows)}`);
+      const members = rows.filter(
+        (region) =>
+          region.enabled &&
+          (slug === WORLD ? region.global_region_id !== null : region.global_region_id === slug),
+      );
+      if (members.length > 0) return roomiest(members.map((region) => region.id));
+      const isGlobal =
+        slug === WORLD ||
+        rows.some((region) => region.global_region_id === slug) ||
+        (await all(database.pool, GLOBALS)).some((region) => region.id === slug);
+      throw badRequest(
+        isGlobal
+          ? `global region ${quote(slug)} has no active regions: use ${known(rows)}`
+          : `region ${quote(slug)} is unknown: use ${known(rows)}`,
+      );
+    },
+  };
+}
+
+function known(rows: readonly RegionRow[]): string {
+  const ids = rows.filter((region) => region.enabled).map((region) => quote(region.id));
+  return ids.length === 0 ? 'none (there are no active regions)' : ids.join(' or ');
+}
+
+export interface RegionConfig {
+  /** Slug. */
+  id: string;
+  name?: string | undefined;
+  toolboxProxyUrl?: string | undefined;
+}
+
+/** Makes the region known, or brings it up to date. The first region of an installation becomes its default. */
+export async function ensureRegion(on: Queryable, region: RegionConfig): Promise<void> {
+  await on.query(
+    `insert into regions (id, name, toolbox_proxy_url, is_default)
+     values ($1, $2, $3, not exists (select 1 from regions where is_default))
+     on conflict (id) do update set name = excluded.name, toolbox_proxy_url = excluded.toolbox_proxy_url`,
+    [region.id, region.name ?? region.id, region.toolboxProxyUrl ?? null],
+  );
+}

@@ -1,0 +1,22 @@
+import { operations, type RegionRecord } from '@releap/contract';
+import type { App } from '../http/app.ts';
+import type { Regions } from './regions.ts';
+
+export function regionRoutes(app: App, { regions }: { regions: Regions }): void {
+  app.operation(operations.listRegions, async (): Promise<RegionRecord[]> => {
+    const rows = await regions.active();
+    return rows.map((region) => ({
+      id: region.id,
+      name: region.name,
+      status: 'active',
+      is_default: region.is_default,
+      ...(region.toolbox_proxy_url === null ? {} : { toolbox_proxy_url: region.toolbox_proxy_url }),
+      ...(region.global_region_id === null ? {} : { global_region_id: region.global_region_id }),
+    }));
+  });
+  app.operation(operations.listGlobalRegions, () => regions.globals());
+  // No machine has classes yet, so none can be asked for: POST /vms refuses every slug.
+  app.operation(operations.listCpuTypes, async () => []);
+  app.operation(operations.listNetworkClasses, async () => []);
+  app.operation(operations.listDiskClasses, async () => []);
+}

@@ -1,0 +1,205 @@
+/** One runner's connection: what it says is taken in order, what it is told is bounded and never repeated in vain. */
+import {
+  type ControlMessage,
+  LINK_MESSAGE_MAX_BYTES,
+  type RunnerFacts,
+  type RunnerMessage,
+} from '@releap/contract';
+import type { Logger } from 'pino';
+import type { WebSocket } from 'ws';
+import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import { toAssignment } from './assignment.ts';
+import { readRunnerMessage, SYNC_PART_BYTES } from './messages.ts';
+
+export type Hello = Extract<RunnerMessage, { type: 'hello' }>;
+
+export interface LinkEvents {
+  /** Gives the connection's epoch and what the runner is to hold. Throws to refuse the runner. */
+  hello(link: Link, hello: Hello): Promise<{ epoch: string; held: SandboxRow[] }>;
+  observe(link: Link, message: Extract<RunnerMessage, { type: 'observe' }>): Promise<void>;
+  buildResult(link: Link, message: Extract<RunnerMessage, { type: 'build-result' }>): Promise<void>;
+  ready(link: Link, ready: boolean): Promise<void>;
+  closed(link: Link): void;
+}
+
+/** Close codes of our own (RFC 6455 gives 4000 to 4999 to applications). */
+export const CLOSE = {
+  replaced: 4000,
+  badMessage: 4001,
+  refused: 4002,
+  silent: 4003,
+  failed: 4004,
+  slow: 4005,
+} as const;
+
+const HELLO_MS = 10_000;
+/** Unsent bytes above which a runner counts as stuck. */
+const OUTBOUND_MAX_BYTES = 4 * LINK_MESSAGE_MAX_BYTES;
+/** Messages taken from the socket and not yet worked on, above which reading pauses. */
+const INBOUND_HIGH = 64;
+
+export class Link {
+  runnerId = '';
+  region = '';
+  epoch = '0';
+  ready = false;
+  facts: RunnerFacts | undefined;
+  lastHeard = Date.now();
+  /** Newest generation that was sent of each sandbox. */
+  readonly sent = new Map<string, number>();
+  /** Builds it was given and has not answered: job id to attempt. */
+  readonly builds = new Map<string, number>();
+
+  readonly #socket: WebSocket;
+  readonly #events: LinkEvents;
+  readonly #log: Logger;
+  #synced = false;
+  #early: SandboxRow[] = [];
+  #closed = false;
+  #inbound: string[] = [];
+  #working = false;
+  readonly #helloTimer: NodeJS.Timeout;
+
+  constructor(socket: WebSocket, events: LinkEvents, log: Logger) {
+    this.#socket = socket;
+    this.#events = events;
+    this.#log = log;
+    this.#helloTimer = setTimeout(() => this.close(CLOSE.silent, 'no hello in time'), HELLO_MS);
+    socket.on('message', (data, binary) => {
+      this.lastHeard = Date.now();
+      if (binary) return this.close(CLOSE.badMessage, 'messages are JSON text');
+      this.#inbound.push((data as Buffer).toString('utf8'));
+      if (this.#inbound.length >= INBOUND_HIGH) socket.pause();
+      if (!this.#working) void this.#work();
+    });
+    socket.on('error', (error) => this.#log.warn({ err: error, runner: this.runnerId }, 'runner link broke'));
+    socket.on('close', () => this.#end());
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  close(code: number, reason: string): void {
+    if (this.#closed) return;
+    this.#log.info({ runner: this.runnerId, code, reason }, 'closing a runner link');
+    this.#socket.close(code, reason.slice(0, 120));
+    // A peer that does not answer the close must not keep the connection.
+    setTimeout(() => this.#socket.terminate(), 2_000).unref();
+    this.#end();
+  }
+
+  /** Tells the runner what is to be of this sandbox, unless it knows. */
+  assign(row: SandboxRow): void {
+    if (this.#closed) return;
+    if (!this.#synced) {
+      // It may have changed after the rows of the sync were read.
+      this.#early.push(row);
+      return;
+    }
+    if (!row.held) {
+      this.sent.delete(row.id);
+      return;
+    }
+    if ((this.sent.get(row.id) ?? -1) >= row.generation) return;
+    this.sent.set(row.id, row.generation);
+    this.send({ type: 'assign', assignment: toAssignment(row) });
+  }
+
+  send(message: ControlMessage): void {
+    if (this.#closed) return;
+    if (this.#socket.bufferedAmount > OUTBOUND_MAX_BYTES)
+      return this.close(CLOSE.slow, 'the runner does not read');
+    this.#socket.send(JSON.stringify(message));
+  }
+
+  #end(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#inbound = [];
+    clearTimeout(this.#helloTimer);
+    this.#events.closed(this);
+  }
+
+  async #work(): Promise<void> {
+    this.#working = true;
+    try {
+      for (
+        let data = this.#inbound.shift();
+        data !== undefined && !this.#closed;
+        data = this.#inbound.shift()
+      ) {
+        if (this.#inbound.length < INBOUND_HIGH / 2 && this.#socket.isPaused) this.#socket.resume();
+        let message: RunnerMessage;
+        try {
+          message = readRunnerMessage(data);
+        } catch (error) {
+          this.close(CLOSE.badMessage, (error as Error).message);
+          return;
+        }
+        await this.#take(message);
+      }
+    } catch (error) {
+      // Nothing was acknowledged: the runner connects again and repeats it.
+      this.#log.error({ err: error, runner: this.runnerId }, 'a message of a runner could not be taken in');
+      this.close(CLOSE.failed, 'the control plane could not take this in');
+    } finally {
+      this.#working = false;
+    }
+  }
+
+  async #take(message: RunnerMessage): Promise<void> {
+    if (message.type === 'hello') return this.#greet(message);
+    if (!this.#synced) return this.close(CLOSE.badMessage, 'the first message must be hello');
+    switch (message.type) {
+      case 'observe':
+        await this.#events.observe(this, message);
+        this.send({ type: 'ack', seq: message.seq });
+        break;
+      case 'build-result':
+        await this.#events.buildResult(this, message);
+        this.send({ type: 'ack', seq: message.seq });
+        break;
+      case 'heartbeat':
+        if (message.ready !== this.ready) {
+          this.ready = message.ready;
+          await this.#events.ready(this, message.ready);
+        }
+        break;
+    }
+  }
+
+  async #greet(hello: Hello): Promise<void> {
+    if (this.runnerId !== '') return this.close(CLOSE.badMessage, 'hello is said once');
+    clearTimeout(this.#helloTimer);
+    this.runnerId = hello.runner_id;
+    this.region = hello.region;
+    this.facts = hello.facts;
+    const { epoch, held } = await this.#events.hello(this, hello);
+    if (this.#closed) return;
+    this.epoch = epoch;
+    this.#sync(held);
+  }
+
+  /** In parts when it is large, so that no tenant's environments can make it too large to send. */
+  #sync(rows: SandboxRow[]): void {
+    let part: ReturnType<typeof toAssignment>[] = [];
+    let bytes = 0;
+    for (const row of rows) {
+      const assignment = toAssignment(row);
+      const size = Buffer.byteLength(JSON.stringify(assignment));
+      if (part.length > 0 && bytes + size > SYNC_PART_BYTES) {
+        this.send({ type: 'sync', assignments: part, more: true });
+        part = [];
+        bytes = 0;
+      }
+      part.push(assignment);
+      bytes += size;
+      this.sent.set(row.id, Math.max(row.generation, this.sent.get(row.id) ?? -1));
+    }
+    this.send({ type: 'sync', assignments: part });
+    this.#synced = true;
+    for (const row of this.#early) this.assign(row);
+    this.#early = [];
+  }
+}

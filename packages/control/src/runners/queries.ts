@@ -1,0 +1,70 @@
+import type { RunnerFacts } from '@releap/contract';
+import { statement } from '@releap/database';
+import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+
+/** A runner has said hello: it is online, not ready yet, and its newest connection counts. $1..$5 */
+export const RUNNER_HELLO = statement<{ epoch: string }>(
+  'runner-hello',
+  `insert into runners (id, region, status, data_url, facts, server_id)
+   values ($1, $2, 'online', $3, $4::jsonb, $5)
+   on conflict (id) do update set region = excluded.region, status = 'online', ready = false,
+     data_url = excluded.data_url, facts = excluded.facts, server_id = excluded.server_id,
+     epoch = runners.epoch + 1, last_seen_at = now()
+   returning epoch`,
+);
+
+/** Its link is closed, unless it has a newer one. $1 id, $2 epoch */
+export const RUNNER_OFFLINE = statement(
+  'runner-offline',
+  `update runners set status = 'offline', ready = false where id = $1 and epoch = $2 and status = 'online'`,
+);
+
+export const RUNNER_READY = statement(
+  'runner-ready',
+  `update runners set ready = $3, status = 'online', last_seen_at = now() where id = $1 and epoch = $2`,
+);
+
+/** The connected ones live. $1 ids, $2 epochs. Gives those whose connection still counts. */
+export const RUNNERS_SEEN = statement<{ id: string }>(
+  'runners-seen',
+  `update runners r set last_seen_at = now(), status = 'online'
+     from unnest($1::uuid[], $2::bigint[]) as t(id, epoch)
+    where r.id = t.id and r.epoch = t.epoch returning r.id`,
+);
+
+/** Marks the silent ones. $1 milliseconds. */
+export const RUNNERS_LOST = statement<{ id: string }>(
+  'runners-lost',
+  `update runners set status = 'lost', ready = false
+    where status <> 'lost' and last_seen_at < now() - $1 * interval '1 millisecond' returning id`,
+);
+
+/** What is to be lost with its runner. $1 runner ids */
+export const SANDBOXES_ON = statement<{ id: string; runner_id: string }>(
+  'sandboxes-on-runners',
+  `select id, runner_id from sandboxes where held and runner_id = any($1::uuid[])`,
+);
+
+/** All that a runner is to hold, or to give back. $1 runner id */
+export const SANDBOXES_HELD = statement<SandboxRow>(
+  'sandboxes-held',
+  `select * from sandboxes where held and runner_id = $1 order by id`,
+);
+
+/** $1 ids, $2 runner id */
+export const SANDBOXES_TO_PUSH = statement<SandboxRow>(
+  'sandboxes-to-push',
+  `select * from sandboxes where held and id = any($1::uuid[]) and runner_id = $2`,
+);
+
+export interface HostRow {
+  id: string;
+  region: string;
+  status: string;
+  ready: boolean;
+  facts: RunnerFacts;
+  cpu: number;
+  mem_mib: number;
+  disk_mib: number;
+  gpus: number;
+}

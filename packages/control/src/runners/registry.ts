@@ -1,0 +1,262 @@
+/** The runners that are connected to this server: what they say goes into the database, what is decided goes to them. */
+import type { Server } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { timingSafeEqual } from 'node:crypto';
+import {
+  bearerToken,
+  LINK_MESSAGE_MAX_BYTES,
+  RUNNER_LINK_PATH,
+  tokenDigest,
+  type Observation,
+} from '@releap/contract';
+import { all, first, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import { WebSocketServer } from 'ws';
+import type { ControlLimits } from '../limits.ts';
+import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { ObserveTrigger } from '../sandboxes/transitions.ts';
+import { CLOSE, Link, type LinkEvents } from './link.ts';
+import { readReason } from './messages.ts';
+import * as queries from './queries.ts';
+
+export interface RunnerRegistry {
+  /** Tells the runners that are connected here what is to be of these sandboxes. */
+  push(rows: readonly SandboxRow[]): void;
+  /** Reads these sandboxes and tells the runner, if it is connected here. For changes made by another server. */
+  pushById(runnerId: string, ids: readonly string[]): Promise<void>;
+  isConnected(runnerId: string): boolean;
+  /** Connected and synced, in no order. */
+  links(): Link[];
+  /** Writes down that the connected runners live, and closes the links of those that do not speak. */
+  beat(): Promise<void>;
+  /** Runners silent for too long become lost, and what ran there with them. */
+  loseSilent(afterMs: number): Promise<void>;
+  close(): Promise<void>;
+}
+
+export interface RegistryOptions {
+  database: Database;
+  server: Server;
+  serverId: string;
+  internalToken: string;
+  lifecycle: Lifecycle;
+  limits: ControlLimits;
+  log: Logger;
+  /** Room may have come: a runner is ready, or something left it. */
+  onRoom: () => void;
+  onReady: (link: Link) => void;
+  onBuildResult: LinkEvents['buildResult'];
+  onBuildsAbandoned: (link: Link) => void;
+}
+
+/** How many sandboxes one statement moves. */
+const BATCH = 500;
+const RETRIES = [100, 400, 1_000];
+
+export function createRegistry(options: RegistryOptions): RunnerRegistry {
+  const { database, lifecycle, log } = options;
+  const links = new Map<string, Link>();
+  const opened = new Set<Link>();
+  const expected = tokenDigest(options.internalToken);
+
+  const events: LinkEvents = {
+    async hello(link, hello) {
+      const row = await first(database.pool, queries.RUNNER_HELLO, [
+        hello.runner_id,
+        hello.region,
+        hello.data_url,
+        JSON.stringify(hello.facts),
+        options.serverId,
+      ]).catch((error: unknown) => {
+        if ((error as { code?: string }).code !== '23503') throw error;
+        link.close(CLOSE.refused, `unknown region ${JSON.stringify(hello.region).slice(0, 60)}`);
+        return undefined;
+      });
+      if (row === undefined) return { epoch: '0', held: [] };
+      // The newest connection of a runner wins; a half-open older one must not speak for it any more.
+      links.get(hello.runner_id)?.close(CLOSE.replaced, 'the runner has connected again');
+      links.set(hello.runner_id, link);
+      const held = await all(database.pool, queries.SANDBOXES_HELD, [hello.runner_id]);
+      log.info(
+        { runner: hello.runner_id, region: hello.region, holds: held.length },
+        'a runner has connected',
+      );
+      return { epoch: row.epoch, held };
+    },
+
+    async observe(link, { observations }) {
+      for (const [trigger, changes] of inOrder(link.runnerId, observations)) {
+        const moved = await retrying(() => lifecycle.apply(trigger, changes));
+        if (moved.some((row) => !row.held || row.status === 'failed' || row.status === 'stopped'))
+          options.onRoom();
+      }
+    },
+
+    buildResult: options.onBuildResult,
+
+    async ready(link, ready) {
+      await all(database.pool, queries.RUNNER_READY, [link.runnerId, link.epoch, ready]);
+      log.info(
+        { runner: link.runnerId, ready },
+        ready ? 'a runner is ready' : 'a runner is not ready any more',
+      );
+      if (!ready) return;
+      options.onReady(link);
+      options.onRoom();
+    },
+
+    closed(link) {
+      opened.delete(link);
+      if (links.get(link.runnerId) === link) links.delete(link.runnerId);
+      if (link.runnerId === '') return;
+      log.info({ runner: link.runnerId }, 'a runner has disconnected');
+      options.onBuildsAbandoned(link);
+      all(database.pool, queries.RUNNER_OFFLINE, [link.runnerId, link.epoch]).catch((error: unknown) =>
+        log.warn({ err: error, runner: link.runnerId }, 'could not write down that a runner is offline'),
+      );
+    },
+  };
+
+  const sockets = new WebSocketServer({
+    noServer: true,
+    maxPayload: LINK_MESSAGE_MAX_BYTES,
+    perMessageDeflate: false,
+  });
+  const onUpgrade = (
+    request: Parameters<typeof sockets.handleUpgrade>[0],
+    socket: Duplex,
+    head: Buffer,
+  ): void => {
+    socket.on('error', (error) => log.debug({ err: error }, 'an upgrading connection broke'));
+    const path = (request.url ?? '').split('?', 1)[0];
+    const token = bearerToken(request.headers.authorization);
+    if (path !== RUNNER_LINK_PATH)
+      return refuse(socket, '404 Not Found', `no such route: ${path?.slice(0, 100)}`);
+    if (token === null || !timingSafeEqual(tokenDigest(token), expected)) {
+      return refuse(socket, '401 Unauthorized', 'missing or invalid runner token');
+    }
+    sockets.handleUpgrade(request, socket, head, (ws) => opened.add(new Link(ws, events, log)));
+  };
+  options.server.on('upgrade', onUpgrade);
+
+  return {
+    push(rows) {
+      for (const row of rows) {
+        if (row.runner_id !== null) links.get(row.runner_id)?.assign(row);
+      }
+    },
+    async pushById(runnerId, ids) {
+      const link = links.get(runnerId);
+      if (link === undefined) return;
+      for (const row of await all(database.pool, queries.SANDBOXES_TO_PUSH, [ids, runnerId]))
+        link.assign(row);
+    },
+    isConnected: (runnerId) => links.has(runnerId),
+    links: () => [...links.values()],
+    async beat() {
+      const silentSince = Date.now() - options.limits.linkSilentMs;
+      for (const link of opened) {
+        if (link.lastHeard < silentSince) link.close(CLOSE.silent, 'nothing was heard from the runner');
+      }
+      const live = [...links.values()].filter((link) => link.epoch !== '0');
+      if (live.length === 0) return;
+      const counted = await all(database.pool, queries.RUNNERS_SEEN, [
+        live.map((link) => link.runnerId),
+        live.map((link) => link.epoch),
+      ]);
+      const known = new Set(counted.map((row) => row.id));
+      for (const link of live) {
+        if (!known.has(link.runnerId))
+          link.close(CLOSE.replaced, 'the runner has connected to another server');
+      }
+    },
+    async loseSilent(afterMs) {
+      const moved = await database.transaction(async (client) => {
+        const lost = await all(client, queries.RUNNERS_LOST, [afterMs]);
+        if (lost.length === 0) return [];
+        log.warn({ runners: lost.map((row) => row.id) }, 'runners are lost');
+        const held = await all(client, queries.SANDBOXES_ON, [lost.map((row) => row.id)]);
+        const rows: SandboxRow[] = [];
+        for (let at = 0; at < held.length; at += BATCH) {
+          rows.push(
+            ...(await lifecycle.applyWithin(
+              client,
+              'runner-lost',
+              held.slice(at, at + BATCH).map(({ id, runner_id }) => ({
+                id,
+                runner_id,
+                error: `its host ${runner_id} has not been heard from for ${Math.round(afterMs / 1000)} s`,
+              })),
+            )),
+          );
+        }
+        return rows;
+      });
+      if (moved.length > 0) lifecycle.announce(moved);
+    },
+    async close() {
+      options.server.off('upgrade', onUpgrade);
+      for (const link of opened) link.close(1001, 'the control plane is stopping');
+      await new Promise<void>((resolve) => sockets.close(() => resolve()));
+    },
+  };
+}
+
+/** Batches of one trigger each that keep the order of what was observed of each sandbox. */
+function* inOrder(
+  runnerId: string,
+  observations: readonly Observation[],
+): Iterable<[ObserveTrigger, Change[]]> {
+  let batch = new Map<ObserveTrigger, Change[]>();
+  let seen = new Set<string>();
+  let size = 0;
+  for (const observation of observations) {
+    if (seen.has(observation.vm_id) || size >= BATCH) {
+      yield* batch;
+      batch = new Map();
+      seen = new Set();
+      size = 0;
+    }
+    seen.add(observation.vm_id);
+    size++;
+    const trigger: ObserveTrigger = `observe:${observation.status}`;
+    const changes = batch.get(trigger) ?? [];
+    batch.set(trigger, changes);
+    changes.push(toChange(runnerId, observation));
+  }
+  yield* batch;
+}
+
+function toChange(runnerId: string, observation: Observation): Change {
+  const error = readReason(observation.error);
+  return {
+    id: observation.vm_id,
+    generation: observation.generation,
+    runner_id: runnerId,
+    ...(error === undefined ? {} : { error }),
+    ...(observation.vm_ip === undefined ? {} : { vm_ip: observation.vm_ip }),
+    ...(observation.host_ip === undefined ? {} : { host_ip: observation.host_ip }),
+    ...(observation.port_map === undefined ? {} : { port_map: observation.port_map }),
+    ...(observation.manifest_name === undefined ? {} : { manifest_name: observation.manifest_name }),
+  };
+}
+
+/** A hiccup of the database is waited out; what lasts longer closes the link, and the runner repeats itself. */
+async function retrying<T>(work: () => Promise<T>): Promise<T> {
+  for (const pause of RETRIES) {
+    try {
+      return await work();
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, pause));
+    }
+  }
+  return work();
+}
+
+function refuse(socket: Duplex, status: string, error: string): void {
+  const body = JSON.stringify({ error });
+  socket.end(
+    `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+  );
+}

@@ -1,0 +1,122 @@
+/** `/logs` and `/entrypoint-logs`: read from the host that holds them, never through the database. */
+import {
+  badGateway,
+  notFound,
+  operations,
+  parseSandboxId,
+  quote,
+  SANDBOX_STATUS_FACTS,
+  sandboxNotFound,
+} from '@releap/contract';
+import type { SandboxStatus } from '@releap/contract';
+import { first, statement, type Database } from '@releap/database';
+import type { FastifyReply } from 'fastify';
+import { Pool, type Dispatcher } from 'undici';
+import type { App } from '../http/app.ts';
+
+const WHERE = statement<{
+  id: string;
+  status: SandboxStatus;
+  runner_id: string | null;
+  data_url: string | null;
+}>(
+  'sandbox-where',
+  `select s.id, s.status, s.runner_id, r.data_url
+     from sandboxes s left join runners r on r.id = s.runner_id where s.id = $1 and s.project_id = $2`,
+);
+
+const ANSWER_MS = 10_000;
+const SILENCE_MS = 30_000;
+
+/** Plain reads from the data servers of runners. */
+export interface HostClient extends AsyncDisposable {
+  get(
+    dataUrl: string,
+    path: string,
+    options: { follow: boolean; signal: AbortSignal },
+  ): Promise<Dispatcher.ResponseData>;
+  close(): Promise<void>;
+}
+
+export function createHostClient(internalToken: string): HostClient {
+  const pools = new Map<string, Pool>();
+  const poolFor = (dataUrl: string): Pool => {
+    const known = pools.get(dataUrl);
+    if (known !== undefined) return known;
+    const pool = dataUrl.startsWith('unix:')
+      ? new Pool('http://runner', { socketPath: dataUrl.slice('unix:'.length), connections: 64 })
+      : new Pool(new URL(dataUrl).origin, { connections: 64 });
+    pools.set(dataUrl, pool);
+    return pool;
+  };
+  const close = async (): Promise<void> => {
+    await Promise.all([...pools.values()].map((pool) => pool.destroy()));
+    pools.clear();
+  };
+  return {
+    get: (dataUrl, path, { follow, signal }) =>
+      poolFor(dataUrl).request({
+        method: 'GET',
+        path,
+        headers: { authorization: `Bearer ${internalToken}` },
+        headersTimeout: ANSWER_MS,
+        // Who follows may wait for the next line as long as he likes.
+        bodyTimeout: follow ? 0 : SILENCE_MS,
+        signal,
+      }),
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
+
+export function logRoutes(app: App, { database, hosts }: { database: Database; hosts: HostClient }): void {
+  const serve = async (
+    kind: 'console' | 'entrypoint',
+    shownId: string,
+    projectId: string,
+    follow: boolean,
+    signal: AbortSignal,
+    reply: FastifyReply,
+  ): Promise<FastifyReply> => {
+    const id = parseSandboxId(shownId)?.uuid;
+    const row = id === undefined ? undefined : await first(database.pool, WHERE, [id, projectId]);
+    if (row === undefined) throw sandboxNotFound(shownId);
+    const facts = SANDBOX_STATUS_FACTS[row.status];
+    if (row.runner_id === null || row.data_url === null) {
+      throw notFound(
+        facts.terminal
+          ? `sandbox ${quote(shownId)} is ${row.status} and has left no ${kind} log`
+          : `sandbox ${quote(shownId)} is ${row.status} and not placed on a host yet`,
+      );
+    }
+    let answer: Dispatcher.ResponseData;
+    try {
+      answer = await hosts.get(row.data_url, `/vms/${row.id}/logs/${kind}${follow ? '?follow=1' : ''}`, {
+        follow,
+        signal,
+      });
+    } catch (error) {
+      throw Object.assign(badGateway(`the host of sandbox ${quote(shownId)} did not answer`), {
+        cause: error,
+      });
+    }
+    if (answer.statusCode === 200) {
+      return reply
+        .header('content-type', 'text/plain; charset=utf-8')
+        .header('x-content-type-options', 'nosniff')
+        .header('cache-control', 'no-store')
+        .send(answer.body);
+    }
+    await answer.body.dump().catch(() => undefined);
+    if (answer.statusCode === 404)
+      throw notFound(`sandbox ${quote(shownId)} is ${row.status} and has left no ${kind} log`);
+    throw badGateway(`the host of sandbox ${quote(shownId)} answered ${answer.statusCode}`);
+  };
+
+  app.operation(operations.getConsoleLog, ({ params, query, principal, reply, gone }) =>
+    serve('console', params.id, principal.projectId, query.follow ?? false, gone(), reply),
+  );
+  app.operation(operations.getEntrypointLog, ({ params, query, principal, reply, gone }) =>
+    serve('entrypoint', params.id, principal.projectId, query.follow ?? false, gone(), reply),
+  );
+}

@@ -1,0 +1,253 @@
+/**
+ * The life of a sandbox, as data. Nothing changes a sandbox's status except through a row of `TRANSITIONS`:
+ * `transition-sql.ts` turns each trigger's rows into one conditional UPDATE, so of two that come together
+ * one wins; `decide` below reads the same rows, for messages and for tests.
+ */
+import type { DesiredState, ObservedStatus, SandboxStatus } from '@releap/contract';
+
+/** What a row may ask of the sandbox beside its status. */
+export interface SandboxFacts {
+  status: SandboxStatus;
+  desired: DesiredState;
+  persistent: boolean;
+  spot: boolean;
+  volume_count: number;
+  docker_data_mib: number | null;
+  manifest_name: string | null;
+  has_memory: boolean;
+}
+
+export interface Condition {
+  /** Over the table's alias `s`. */
+  sql: string;
+  holds(facts: SandboxFacts): boolean;
+  /** End of the sentence `sandbox X cannot be …: ` when it does not hold. */
+  otherwise: string;
+}
+
+export const CONDITIONS = {
+  persistent: {
+    sql: 's.persistent',
+    holds: (s) => s.persistent,
+    otherwise: 'it is not persistent (create it with persistent: true)',
+  },
+  ephemeral: { sql: 'not s.persistent', holds: (s) => !s.persistent, otherwise: 'it is persistent' },
+  spot: { sql: 's.spot', holds: (s) => s.spot, otherwise: 'it is not in the spot tier' },
+  noVolumes: {
+    sql: 's.volume_count = 0',
+    holds: (s) => s.volume_count === 0,
+    otherwise: 'it has volumes attached',
+  },
+  noDockerData: {
+    sql: 's.docker_data_mib is null',
+    holds: (s) => s.docker_data_mib === null,
+    otherwise: 'it has a Docker data device',
+  },
+  bootable: {
+    sql: 's.manifest_name is not null',
+    holds: (s) => s.manifest_name !== null,
+    otherwise: 'it has no bootable file system',
+  },
+  hasMemory: {
+    sql: 's.has_memory',
+    holds: (s) => s.has_memory,
+    otherwise: 'it has no saved memory (use start)',
+  },
+  /** Its owner wants it paused: a fork of a paused source, on its way there. */
+  wantsPaused: {
+    sql: `s.desired = 'paused'`,
+    holds: (s) => s.desired === 'paused',
+    otherwise: 'it is not meant to be paused',
+  },
+} as const satisfies Record<string, Condition>;
+export type ConditionName = keyof typeof CONDITIONS;
+
+/** What a user asks for. */
+export type UserTrigger = 'stop' | 'start' | 'pause' | 'resume' | 'fork' | 'delete';
+/** What a runner reports. */
+export type ObserveTrigger = `observe:${ObservedStatus}`;
+export type Trigger =
+  | UserTrigger
+  | ObserveTrigger
+  /** The scheduler has found a runner. */
+  | 'place'
+  /** The scheduler knows that no runner will ever fit. */
+  | 'reject'
+  /** The time that the present status may last is over. */
+  | 'deadline'
+  /** Its runner has been silent for too long. */
+  | 'runner-lost'
+  /** The platform needs the room of a spot sandbox. */
+  | 'evict';
+
+export interface Transition {
+  from: readonly SandboxStatus[];
+  on: Trigger;
+  /** All of them must hold. */
+  when?: readonly ConditionName[];
+  /** `same`: the status stays; without `effects` the request succeeds and nothing is written. */
+  to: SandboxStatus | 'same';
+  /**
+   * What the runner is to make of it from now on. Present: the generation grows, so whatever the runner said
+   * before is void. `reclaim`: keep only what the owner may still want back, which is the disk of a
+   * persistent sandbox that has run. `same`: only the generation grows.
+   */
+  wants?: DesiredState | 'reclaim' | 'same';
+  /** hold/release: the runner may have (has nothing any more) of it. memory: saved RAM exists (is gone). */
+  effects?: readonly ('hold' | 'release' | 'memory' | 'forget-memory' | 'evicted')[];
+  /** Why it failed, when whoever pulls the trigger gives no reason. */
+  error?: string;
+  /** For readers and for the generated diagram. */
+  note?: string;
+}
+
+/** On a host, or on the way to one, and not yet being deleted. */
+const LIVE = ['assigned', 'building', 'booting', 'running', 'stopping', 'pausing'] as const;
+const STARTING = ['assigned', 'building', 'booting'] as const;
+
+// biome-ignore format: a table is read by its rows
+export const TRANSITIONS: readonly Transition[] = [
+  // On its way to a host.
+  { from: ['pending'], on: 'place', to: 'assigned', effects: ['hold'] },
+  { from: ['pending'], on: 'reject', to: 'failed', wants: 'deleted', error: 'no host can ever run this sandbox' },
+  { from: ['pending'], on: 'deadline', to: 'failed', wants: 'deleted', error: 'no host had room for it in time' },
+
+  // What the host reports of a start.
+  { from: ['assigned'], on: 'observe:building', to: 'building', note: 'the root image is being made' },
+  { from: ['assigned', 'building'], on: 'observe:booting', to: 'booting' },
+  { from: STARTING, on: 'observe:running', to: 'running', effects: ['forget-memory'] },
+  { from: STARTING, on: 'observe:paused', when: ['wantsPaused'], to: 'paused', effects: ['memory'], note: 'fork of a paused source' },
+  { from: STARTING, on: 'deadline', to: 'failed', wants: 'reclaim', error: 'it did not start in time' },
+
+  // stop and start.
+  { from: ['running', ...STARTING], on: 'stop', when: ['persistent'], to: 'stopping', wants: 'stopped' },
+  { from: ['stopping', 'stopped'], on: 'stop', when: ['persistent'], to: 'same', note: 'idempotent' },
+  { from: ['stopping'], on: 'observe:stopped', to: 'stopped' },
+  { from: ['stopping'], on: 'deadline', to: 'failed', wants: 'reclaim', error: 'it did not stop in time' },
+  { from: ['stopped'], on: 'start', when: ['persistent', 'bootable'], to: 'booting', wants: 'running', effects: ['forget-memory'] },
+  { from: ['paused'], on: 'start', when: ['persistent'], to: 'booting', wants: 'running', effects: ['forget-memory'], note: 'its memory is discarded' },
+  // The guest powered itself off.
+  { from: ['running', 'pausing'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped' },
+  { from: ['running', 'pausing'], on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'reclaim', error: 'the guest powered itself off' },
+
+  // pause and resume.
+  { from: ['running'], on: 'pause', when: ['persistent', 'noVolumes', 'noDockerData'], to: 'pausing', wants: 'paused' },
+  { from: ['pausing', 'paused'], on: 'pause', when: ['persistent'], to: 'same', note: 'idempotent' },
+  { from: ['pausing'], on: 'observe:paused', to: 'paused', effects: ['memory'] },
+  { from: ['pausing'], on: 'deadline', to: 'failed', wants: 'reclaim', error: 'it did not pause in time' },
+  { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory'], to: 'booting', wants: 'running' },
+
+  // fork: the source stays as it is. The new sandbox begins as CREATIONS says.
+  { from: ['running'], on: 'fork', when: ['persistent', 'noVolumes'], to: 'same' },
+  { from: ['paused'], on: 'fork', when: ['persistent', 'noVolumes', 'hasMemory'], to: 'same' },
+
+  // delete works from everywhere.
+  { from: ['pending'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'no host has anything of it' },
+  { from: LIVE, on: 'delete', to: 'deleting', wants: 'deleted' },
+  { from: ['stopped', 'paused', 'failed', 'lost'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'its host reclaims the rest in the background' },
+  { from: ['deleting', 'deleted'], on: 'delete', to: 'same', note: 'idempotent' },
+  { from: ['deleting'], on: 'observe:deleted', to: 'deleted', effects: ['release'] },
+  { from: ['deleting'], on: 'deadline', to: 'deleted', note: 'its host reclaims the rest when it can' },
+  { from: ['deleted', 'failed', 'lost'], on: 'observe:deleted', to: 'same', effects: ['release'] },
+  { from: [...LIVE, 'stopped', 'paused'], on: 'observe:deleted', to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host no longer has it' },
+
+  // What goes wrong on the host.
+  { from: [...LIVE, 'stopped', 'paused'], on: 'observe:failed', to: 'failed', wants: 'reclaim', error: 'its host gave no reason' },
+
+  // The host is gone, and perhaps comes back.
+  { from: LIVE, on: 'runner-lost', when: ['ephemeral'], to: 'lost', wants: 'deleted', error: 'its host has not been heard from' },
+  { from: LIVE, on: 'runner-lost', when: ['persistent'], to: 'lost', wants: 'same', error: 'its host has not been heard from' },
+  { from: ['deleting'], on: 'runner-lost', to: 'deleted', note: 'its host reclaims the rest when it returns' },
+  { from: ['lost'], on: 'observe:booting', when: ['persistent'], to: 'booting' },
+  { from: ['lost'], on: 'observe:running', when: ['persistent'], to: 'running' },
+  { from: ['lost'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped' },
+  { from: ['lost'], on: 'observe:paused', when: ['persistent'], to: 'paused', wants: 'paused', effects: ['memory'] },
+
+  // The spot tier.
+  { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'noVolumes', 'noDockerData'], to: 'pausing', wants: 'paused', effects: ['evicted'] },
+  { from: LIVE, on: 'evict', when: ['spot', 'ephemeral'], to: 'deleting', wants: 'deleted', effects: ['evicted'] },
+];
+
+/** How a sandbox comes to be. */
+export const CREATIONS = [
+  { by: 'POST /vms', status: 'pending', desired: 'running' },
+  { by: 'fork of a running source', status: 'pending', desired: 'running' },
+  { by: 'fork of a paused source', status: 'pending', desired: 'paused' },
+] as const satisfies readonly { by: string; status: SandboxStatus; desired: DesiredState }[];
+
+/** Statuses that may not last: each has a deadline, and a row for `deadline` that leaves it. */
+export const TRANSIENT = [
+  'pending',
+  'assigned',
+  'building',
+  'booting',
+  'stopping',
+  'pausing',
+  'deleting',
+] as const;
+export type TransientStatus = (typeof TRANSIENT)[number];
+
+/** Longest stay in each transient status, in milliseconds. */
+export type StateDeadlines = Record<TransientStatus, number>;
+export const STATE_DEADLINES: StateDeadlines = {
+  // Waiting for room on a host.
+  pending: 60_000,
+  // The host has been told and has not answered yet.
+  assigned: 180_000,
+  // Pulling and making a large image from a slow registry.
+  building: 15 * 60_000,
+  // A cold boot under emulation, with others beside it.
+  booting: 180_000,
+  stopping: 120_000,
+  pausing: 120_000,
+  deleting: 120_000,
+};
+
+/** Statuses without a network: addresses and port mappings of before are void. */
+export const WITHOUT_NETWORK = [
+  'stopped',
+  'paused',
+  'failed',
+  'lost',
+  'deleted',
+] as const satisfies readonly SandboxStatus[];
+
+/** Statuses in which a sandbox takes its guaranteed cores and memory from a host. */
+export const OCCUPIES_CPU = [...LIVE, 'deleting'] as const satisfies readonly SandboxStatus[];
+/** Statuses in which it takes disk there. */
+export const OCCUPIES_DISK = [
+  ...LIVE,
+  'deleting',
+  'stopped',
+  'paused',
+] as const satisfies readonly SandboxStatus[];
+
+/** Every trigger that the table knows. */
+export const TRIGGERS: readonly Trigger[] = [...new Set(TRANSITIONS.map((row) => row.on))];
+
+/** The row that applies, if any. At most one does; a test makes sure of it. */
+export function decide(trigger: Trigger, facts: SandboxFacts): Transition | undefined {
+  return TRANSITIONS.find(
+    (row) =>
+      row.on === trigger &&
+      row.from.includes(facts.status) &&
+      (row.when ?? []).every((name) => CONDITIONS[name].holds(facts)),
+  );
+}
+
+/** Why no row applies, as the end of a sentence. */
+export function refusal(trigger: Trigger, facts: SandboxFacts): string {
+  const rows = TRANSITIONS.filter((row) => row.on === trigger);
+  const failing = (row: Transition): ConditionName | undefined =>
+    (row.when ?? []).find((name) => !CONDITIONS[name].holds(facts));
+  // What no state could mend is told first: a sandbox that is not persistent will never be stoppable.
+  if (rows.length > 0 && rows.every((row) => failing(row) === 'persistent'))
+    return CONDITIONS.persistent.otherwise;
+  const here = rows.find((row) => row.from.includes(facts.status));
+  const name = here && failing(here);
+  if (name !== undefined) return CONDITIONS[name].otherwise;
+  const allowed = [
+    ...new Set(rows.filter((row) => row.to !== 'same' || trigger === 'fork').flatMap((row) => row.from)),
+  ];
+  return `it is ${facts.status}, and must be ${allowed.join(', ').replace(/, ([^,]*)$/, ' or $1')}`;
+}

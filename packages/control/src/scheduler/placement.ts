@@ -1,0 +1,140 @@
+/** Which host takes a sandbox. Pure: numbers in, a choice or a reason out. */
+import type { RunnerFacts } from '@releap/contract';
+import type { Overcommit } from '../limits.ts';
+
+export interface Host {
+  id: string;
+  region: string;
+  /** Connected and ready: may be given something now. */
+  ready: boolean;
+  facts: RunnerFacts;
+  /** What is promised already. */
+  used: Room;
+}
+
+export interface Room {
+  cpu: number;
+  mem_mib: number;
+  disk_mib: number;
+  gpus: number;
+}
+
+export interface Need extends Room {
+  region: string;
+  arch: string;
+}
+
+export type Choice = { host: Host } | { reason: string; never: boolean };
+
+/** What a host may promise in all. */
+export function promisable(facts: RunnerFacts, overcommit: Overcommit): Room {
+  return {
+    cpu: facts.cores * overcommit.cpu,
+    mem_mib: facts.mem_mib * overcommit.mem,
+    disk_mib: facts.disk_mib * overcommit.disk,
+    gpus: facts.gpus,
+  };
+}
+
+function free(host: Host, overcommit: Overcommit): Room {
+  const all = promisable(host.facts, overcommit);
+  return {
+    cpu: all.cpu - host.used.cpu,
+    mem_mib: all.mem_mib - host.used.mem_mib,
+    disk_mib: all.disk_mib - host.used.disk_mib,
+    gpus: all.gpus - host.used.gpus,
+  };
+}
+
+/** Sums of eighths are exact in floating point; this is for other fractions. */
+const EPSILON = 1e-9;
+
+function fits(need: Room, room: Room): boolean {
+  return (
+    need.cpu <= room.cpu + EPSILON &&
+    need.mem_mib <= room.mem_mib &&
+    need.disk_mib <= room.disk_mib &&
+    need.gpus <= room.gpus
+  );
+}
+
+/** Whether the machine itself is large enough: no overcommitment makes eight cores of four. */
+function couldHold(need: Room, facts: RunnerFacts): boolean {
+  return fits(need, { cpu: facts.cores, mem_mib: facts.mem_mib, disk_mib: facts.disk_mib, gpus: facts.gpus });
+}
+
+/** Share of the scarcest thing that would be left: the larger, the better spread. */
+function slack(need: Need, host: Host, overcommit: Overcommit): number {
+  const all = promisable(host.facts, overcommit);
+  const left = free(host, overcommit);
+  return Math.min(
+    (left.cpu - need.cpu) / all.cpu,
+    (left.mem_mib - need.mem_mib) / all.mem_mib,
+    (left.disk_mib - need.disk_mib) / all.disk_mib,
+  );
+}
+
+/**
+ * The ready host of the region with the most room left, or why there is none. `never`: there is a ready host,
+ * and no known one of the region, however empty, could take it.
+ */
+export function choose(need: Need, hosts: readonly Host[], overcommit: Overcommit): Choice {
+  const here = hosts.filter((host) => host.region === need.region);
+  let best: Host | undefined;
+  let most = -Infinity;
+  for (const host of here) {
+    if (!host.ready || host.facts.arch !== need.arch) continue;
+    if (!couldHold(need, host.facts) || !fits(need, free(host, overcommit))) continue;
+    const left = slack(need, host, overcommit);
+    if (left > most) {
+      best = host;
+      most = left;
+    }
+  }
+  return best === undefined ? explain(need, here, overcommit) : { host: best };
+}
+
+function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Choice {
+  const region = `region "${need.region}"`;
+  const ready = here.filter((host) => host.ready);
+  if (ready.length === 0) return { reason: `no host of ${region} is connected and ready`, never: false };
+  const sameArch = here.filter((host) => host.facts.arch === need.arch);
+  if (sameArch.length === 0) {
+    const archs = [...new Set(here.map((host) => host.facts.arch))].join(', ');
+    return {
+      reason: `no host of ${region} has the architecture ${need.arch} (there is: ${archs})`,
+      never: true,
+    };
+  }
+  if (need.gpus > 0 && !sameArch.some((host) => host.facts.gpus >= need.gpus)) {
+    const most = Math.max(...sameArch.map((host) => host.facts.gpus));
+    return {
+      reason: `no host of ${region} has ${need.gpus} GPU${need.gpus === 1 ? '' : 's'} (the most that any has is ${most})`,
+      never: true,
+    };
+  }
+  if (!sameArch.some((host) => couldHold(need, host.facts))) {
+    const largest = sameArch.map((host) => host.facts);
+    return {
+      reason:
+        `no host of ${region} is large enough for ${words(need)}: the largest have ` +
+        `${Math.max(...largest.map((facts) => facts.cores))} cores, ${Math.max(...largest.map((facts) => facts.mem_mib))} MiB of memory ` +
+        `and ${Math.max(...largest.map((facts) => facts.disk_mib))} MiB of disk`,
+      never: true,
+    };
+  }
+  const rooms = ready.filter((host) => host.facts.arch === need.arch).map((host) => free(host, overcommit));
+  const most = (pick: (room: Room) => number): number => Math.max(0, ...rooms.map(pick));
+  return {
+    reason:
+      `no host of ${region} has room for ${words(need)}: the most that is free is ` +
+      `${Math.round(most((room) => room.cpu) * 1000) / 1000} cores, ${Math.floor(most((room) => room.mem_mib))} MiB of memory, ` +
+      `${Math.floor(most((room) => room.disk_mib))} MiB of disk and ${most((room) => room.gpus)} GPUs`,
+    never: false,
+  };
+}
+
+function words(need: Need): string {
+  const gpus = need.gpus > 0 ? ` and ${need.gpus} GPU${need.gpus === 1 ? '' : 's'}` : '';
+  return `${need.cpu} cores, ${need.mem_mib} MiB of memory, ${need.disk_mib} MiB of disk${gpus}`;
+}

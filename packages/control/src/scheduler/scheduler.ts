@@ -1,0 +1,230 @@
+import {
+  LOCKS,
+  RELEAP_LOCK_SPACE,
+  all,
+  first,
+  statement,
+  type Database,
+  type Queryable,
+} from '@releap/database';
+import type { Logger } from 'pino';
+import type { ControlLimits } from '../limits.ts';
+import type { HostRow } from '../runners/queries.ts';
+import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
+import { OCCUPIES_CPU } from '../sandboxes/transitions.ts';
+import { choose, promisable, type Host, type Need } from './placement.ts';
+
+export interface Scheduler {
+  /** Something has been created or has got room: place what waits. Returns at once; many calls become one round. */
+  kick(): void;
+  /** Like `kick`, also if the last round found no room. */
+  roomMayHaveCome(): void;
+  /** Whether one more create may wait for a host. Count it with the result. */
+  admit(): { admitted: boolean; waiting: number; withdraw(): void };
+  /** Why this sandbox is not placed. */
+  reasonFor(need: Need): Promise<string>;
+  /** Of these regions, the one whose hosts have the most room. The first one when none has any. */
+  roomiest: (regions: readonly string[]) => Promise<string>;
+  /** Resolves when no round is under way or asked for. */
+  idle(): Promise<void>;
+  close(): Promise<void>;
+}
+
+interface PendingRow {
+  id: string;
+  region: string;
+  cpu_arch: string;
+  cpu: number;
+  mem_mib: number;
+  disk_mib: number;
+  gpu_host: number;
+}
+
+const LOCK = statement(
+  'schedule-lock',
+  `select pg_advisory_xact_lock(${RELEAP_LOCK_SPACE}, ${LOCKS.schedule})`,
+);
+const ANY_READY = statement<{ n: number }>(
+  'schedule-any-ready',
+  `select 1 as n from runners where status = 'online' and ready limit 1`,
+);
+const PENDING = statement<PendingRow>(
+  'schedule-pending',
+  `select id, region, cpu_arch, cpu, mem_mib, scratch_mib + coalesce(docker_data_mib, 0) as disk_mib, gpu_host
+     from sandboxes where status = 'pending' order by created_at limit $1`,
+);
+const PENDING_COUNT = statement<{ n: number }>(
+  'schedule-pending-count',
+  `select count(*)::integer as n from (select 1 from sandboxes where status = 'pending' limit $1) p`,
+);
+const RUNNING = OCCUPIES_CPU.map((status) => `'${status}'`).join(', ');
+const HOSTS = statement<HostRow>(
+  'schedule-hosts',
+  `select r.id, r.region, r.status, r.ready, r.facts,
+          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0)::integer as mem_mib,
+          coalesce(u.disk_mib, 0)::integer as disk_mib, coalesce(u.gpus, 0)::integer as gpus
+     from runners r left join (
+       select runner_id,
+              sum(cpu) filter (where status in (${RUNNING})) as cpu,
+              sum(mem_mib) filter (where status in (${RUNNING})) as mem_mib,
+              sum(gpu_host) filter (where status in (${RUNNING})) as gpus,
+              sum(scratch_mib + coalesce(docker_data_mib, 0)) as disk_mib
+         from sandboxes where held group by runner_id
+     ) u on u.runner_id = r.id
+    where r.status <> 'lost'`,
+);
+
+/** How many are looked at in a round. */
+const ROUND = 1_000;
+/** How long after a round without room a mere create starts no new one. */
+const NO_ROOM_MS = 100;
+
+export interface SchedulerOptions {
+  database: Database;
+  lifecycle: Lifecycle;
+  limits: ControlLimits;
+  log: Logger;
+}
+
+export function createScheduler({ database, lifecycle, limits, log }: SchedulerOptions): Scheduler {
+  let running: Promise<void> | undefined;
+  let again = false;
+  let noRoomUntil = 0;
+  const stop = new AbortController();
+  let waiting = 0;
+  let createdSince = 0;
+
+  const readHosts = async (on: Queryable): Promise<Host[]> =>
+    (await all(on, HOSTS)).map((row) => ({
+      id: row.id,
+      region: row.region,
+      ready: row.status === 'online' && row.ready,
+      facts: row.facts,
+      used: { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: row.disk_mib, gpus: row.gpus },
+    }));
+
+  const count = async (): Promise<void> => {
+    createdSince = 0;
+    waiting = (await first(database.pool, PENDING_COUNT, [limits.createQueue]))?.n ?? 0;
+  };
+
+  async function round(): Promise<void> {
+    if ((await first(database.pool, ANY_READY)) === undefined) {
+      noRoomUntil = Date.now() + NO_ROOM_MS;
+      return count();
+    }
+    createdSince = 0;
+    const { moved, left } = await database.transaction(async (client) => {
+      await all(client, LOCK);
+      const pending = await all(client, PENDING, [ROUND]);
+      if (pending.length === 0) return { moved: [], left: 0 };
+      const hosts = await readHosts(client);
+      const place: Change[] = [];
+      const reject: Change[] = [];
+      for (const row of pending) {
+        const need = toNeed(row);
+        const choice = choose(need, hosts, limits.overcommit);
+        if ('host' in choice) {
+          const { used } = choice.host;
+          used.cpu += need.cpu;
+          used.mem_mib += need.mem_mib;
+          used.disk_mib += need.disk_mib;
+          used.gpus += need.gpus;
+          place.push({ id: row.id, place_on: choice.host.id });
+        } else if (choice.never) {
+          reject.push({ id: row.id, error: choice.reason });
+        }
+      }
+      const rows: SandboxRow[] = [
+        ...(await lifecycle.applyWithin(client, 'place', place)),
+        ...(await lifecycle.applyWithin(client, 'reject', reject)),
+      ];
+      return { moved: rows, left: pending.length - rows.length };
+    });
+    waiting = left;
+    if (moved.length > 0) lifecycle.announce(moved);
+    if (left > 0) noRoomUntil = Date.now() + NO_ROOM_MS;
+  }
+
+  async function rounds(): Promise<void> {
+    do {
+      again = false;
+      try {
+        await round();
+      } catch (error) {
+        // What waits stays pending; the sweeper starts the next round.
+        log.error({ err: error }, 'a placement round failed');
+        noRoomUntil = Date.now() + NO_ROOM_MS;
+      }
+    } while (again && !stop.signal.aborted);
+  }
+
+  const start = (): void => {
+    if (stop.signal.aborted) return;
+    again = true;
+    running ??= rounds().finally(() => {
+      running = undefined;
+      // Asked for after the last look and before this line.
+      if (again) start();
+    });
+  };
+
+  return {
+    kick() {
+      if (Date.now() >= noRoomUntil) start();
+    },
+    roomMayHaveCome() {
+      noRoomUntil = 0;
+      start();
+    },
+    admit() {
+      const now = waiting + createdSince;
+      if (now >= limits.createQueue) return { admitted: false, waiting: now, withdraw: () => undefined };
+      createdSince++;
+      return {
+        admitted: true,
+        waiting: now + 1,
+        withdraw: () => (createdSince = Math.max(0, createdSince - 1)),
+      };
+    },
+    async reasonFor(need) {
+      const choice = choose(need, await readHosts(database.pool), limits.overcommit);
+      return 'reason' in choice ? choice.reason : 'hosts had room only when its time was over';
+    },
+    async roomiest(regions) {
+      let best = regions[0];
+      let most = -Infinity;
+      for (const host of await readHosts(database.pool)) {
+        if (!host.ready || !regions.includes(host.region)) continue;
+        const room = promisable(host.facts, limits.overcommit);
+        const share = Math.min(1 - host.used.cpu / room.cpu, 1 - host.used.mem_mib / room.mem_mib);
+        if (share > most) {
+          most = share;
+          best = host.region;
+        }
+      }
+      if (best === undefined) throw new Error('no region to choose from');
+      return best;
+    },
+    async idle() {
+      // A round may have begun while the one before ended.
+      for (let round = running; round !== undefined; round = running) await round;
+    },
+    async close() {
+      stop.abort();
+      await running;
+    },
+  };
+}
+
+export function toNeed(row: PendingRow): Need {
+  return {
+    region: row.region,
+    arch: row.cpu_arch,
+    cpu: row.cpu,
+    mem_mib: row.mem_mib,
+    disk_mib: row.disk_mib,
+    gpus: row.gpu_host,
+  };
+}

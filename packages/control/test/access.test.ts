@@ -1,0 +1,280 @@
+import assert from 'node:assert/strict';
+import { connect } from 'node:net';
+import { after, before, describe, it } from 'node:test';
+import { newToken, RESOLVE_PATH } from '@releap/contract';
+import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
+import {
+  caller,
+  create,
+  startWorld,
+  TOKEN,
+  until,
+  waitFor,
+  type Caller,
+  type World,
+} from './support/world.ts';
+
+let world: World;
+before(async () => {
+  world = await startWorld();
+  await world.runner();
+});
+after(async () => world[Symbol.asyncDispose]());
+
+const WORKLOAD = [
+  ['POST', '/vms'],
+  ['GET', '/vms'],
+  ['GET', '/vms/x'],
+  ['DELETE', '/vms/x'],
+  ['GET', '/vms/x/logs'],
+  ['GET', '/vms/x/entrypoint-logs'],
+  ['POST', '/images'],
+  ['GET', '/images'],
+  ['GET', '/jobs/x'],
+  ['GET', '/regions'],
+  ['GET', '/global-regions'],
+  ['GET', '/cpu-types'],
+  ['GET', '/network-classes'],
+  ['GET', '/disk-classes'],
+] as const;
+
+describe('credentials', () => {
+  for (const [method, path] of WORKLOAD) {
+    it(`${method} ${path} 401: missing or invalid credentials`, async () => {
+      const body = method === 'POST' ? '{"not":"even looked at' : undefined;
+      for (const header of [
+        '',
+        'Bearer',
+        'Bearer ',
+        'Bearer nonsense',
+        `Bearer ${newToken('apiKey')}`,
+        `Bearer ${newToken('sandbox')}`,
+        `Basic ${world.call.key}`,
+        world.call.key,
+      ]) {
+        const answer = await caller(() => world.url, '', '')(
+          method,
+          path,
+          body,
+          header === '' ? {} : { headers: { authorization: header } },
+        );
+        assert.equal(answer.status, 401, `${header}: ${answer.text}`);
+        assert.deepEqual(Object.keys(answer.body), ['error']);
+        assert.equal(answer.headers.get('www-authenticate'), 'Bearer');
+      }
+    });
+  }
+
+  it('a revoked key stops working within a second; the others go on', async () => {
+    const { token, id } = await mintApiKey(world.database.pool, world.call.projectId, 'short-lived');
+    const other = caller(() => world.url, token, world.call.projectId);
+    assert.equal((await other('GET', '/vms')).status, 200);
+    await revokeApiKey(world.database.pool, id);
+    await until(async () => (await other('GET', '/vms')).status === 401, 1_500);
+    assert.equal((await world.call('GET', '/vms')).status, 200);
+  });
+
+  it('minting another default key revokes the one before', async () => {
+    const project = await world.stranger();
+    const next = await mintApiKey(world.database.pool, project.projectId);
+    await until(async () => (await project('GET', '/vms')).status === 401, 1_500);
+    assert.equal((await caller(() => world.url, next.token, project.projectId)('GET', '/vms')).status, 200);
+  });
+
+  it('stores only the hash of a key, and writes its last use in batches', async () => {
+    await world.call('GET', '/vms');
+    const { rows } = await world.database.pool.query('select * from api_keys where project_id = $1', [
+      world.call.projectId,
+    ]);
+    assert.ok(!JSON.stringify(rows).includes(world.call.key));
+    assert.match(rows[0].key_prefix, /^rlp_.{8}$/);
+    await using other = await startWorld();
+    await other.call('GET', '/vms');
+    await other.restart();
+    const used = await other.database.pool.query('select last_used_at from api_keys');
+    assert.ok(used.rows[0].last_used_at instanceof Date);
+  });
+});
+
+describe('the bootstrap', () => {
+  it('makes organization, project and key once, and keeps a key that still works', async () => {
+    const again = await ensureBootstrap(world.database, { existingApiKey: world.call.key });
+    assert.deepEqual(
+      [again.apiKey, again.created, again.projectId],
+      [world.call.key, false, world.call.projectId],
+    );
+  });
+
+  it('mints a new key when the caller has lost his, also when several ask at once', async () => {
+    await using other = await startWorld();
+    const made = await Promise.all(Array.from({ length: 4 }, () => ensureBootstrap(other.database)));
+    assert.equal(new Set(made.map((one) => one.projectId)).size, 1);
+    const { rows } = await other.database.pool.query(
+      'select count(*)::integer as live from api_keys where revoked_at is null',
+    );
+    assert.deepEqual(rows, [{ live: 1 }]);
+  });
+});
+
+describe(`POST ${RESOLVE_PATH}`, () => {
+  const resolve = (
+    vm_id: unknown,
+    token: unknown,
+    authorization = `Bearer ${TOKEN}`,
+  ): Promise<Awaited<ReturnType<Caller>>> =>
+    caller(() => world.url, '', '')('POST', RESOLVE_PATH, { vm_id, token }, { headers: { authorization } });
+
+  it('tells where a running sandbox is, to its project and to its own token', async () => {
+    const vm = await create(world.call, world);
+    await waitFor(world.call, vm.id, 'running');
+    for (const token of [world.call.key, vm.token]) {
+      for (const id of [vm.id, vm.uuid]) {
+        const answer = await resolve(id, token);
+        assert.equal(answer.status, 200, answer.text);
+        assert.deepEqual([answer.body.vm_id, answer.body.status], [vm.uuid, 'running']);
+        assert.match(answer.body.data_url, /^http:\/\/127\.0\.0\.1:\d+$/);
+      }
+    }
+  });
+
+  it('wants the internal token', async () => {
+    for (const header of ['', 'Bearer wrong', `Bearer ${world.call.key}`]) {
+      assert.equal((await resolve('x', world.call.key, header)).status, 401);
+    }
+  });
+
+  it('401 on bad credentials, whether or not the sandbox exists', async () => {
+    const vm = await create(world.call, world);
+    for (const token of ['', 'x', newToken('apiKey'), newToken('sandbox'), newToken('secretPlaceholder')]) {
+      const real = await resolve(vm.id, token);
+      assert.deepEqual([real.status, real.body], [401, (await resolve('nothing', token)).body]);
+    }
+  });
+
+  it("404 on a missing id and on another project's, in the same words; a token opens its own sandbox alone", async () => {
+    const vm = await create(world.call, world);
+    const other = await create(world.call, world);
+    const stranger = await world.stranger();
+    for (const id of [vm.id, vm.uuid, 'malformed', `here-${'b'.repeat(26)}`]) {
+      assert.deepEqual((await resolve(id, stranger.key)).body, {
+        error: `sandbox ${JSON.stringify(id)} not found`,
+      });
+    }
+    assert.equal((await resolve(other.id, vm.token)).status, 401);
+  });
+
+  it('409 with the status when it does not run, 404 when it is deleted, 400 on a malformed body', async () => {
+    const vm = await create(world.call, world, { region: 'here', gpu_host: 1 });
+    await waitFor(world.call, vm.id, 'failed');
+    const failed = await resolve(vm.id, vm.token);
+    assert.deepEqual([failed.status, /is failed, and must be running/.test(failed.body.error)], [409, true]);
+    await world.call('DELETE', `/vms/${vm.id}`);
+    assert.equal((await resolve(vm.id, vm.token)).status, 404);
+    assert.equal((await resolve(7, 7)).status, 400);
+  });
+});
+
+describe('the HTTP server', () => {
+  it('answers an unknown route with 404 and an error', async () => {
+    for (const path of ['/', '/nope', '/vms/x/y/z', '/vms/x/stop', `/${'a'.repeat(5000)}`]) {
+      const answer = await world.call('POST', path);
+      assert.equal(answer.status, 404, answer.text);
+      assert.match(answer.body.error, /^no such route: POST /);
+    }
+  });
+
+  it('answers what is not HTTP, and paths that are no paths, with 400 and an error', async () => {
+    assert.equal((await world.call('GET', '/vms/%ff')).status, 400);
+    const socket = connect(world.control.port, '127.0.0.1');
+    socket.end('NOT HTTP AT ALL\r\n\r\n');
+    let text = '';
+    for await (const chunk of socket) text += String(chunk);
+    assert.match(text, /^HTTP\/1\.1 400 [^]*\{"error":"the request is not valid HTTP"\}$/);
+  });
+
+  it('takes a body without a content type for JSON, and refuses broken UTF-8', async () => {
+    const plain = await world.call('POST', '/vms', undefined, { body: '{"image":"busybox"}' });
+    assert.equal(plain.status, 200, plain.text);
+    const broken = await world.call('POST', '/vms', undefined, { body: new Uint8Array([0x7b, 0xff, 0x7d]) });
+    assert.deepEqual([broken.status, broken.body], [400, { error: 'the request body must be UTF-8' }]);
+  });
+
+  it('takes no harm from __proto__, constructor and NUL characters', async () => {
+    const answer = await world.call(
+      'POST',
+      '/vms',
+      '{"image":"busybox","__proto__":{"cpu":-1},"constructor":{"prototype":{}},"env":{"__proto__":"x"}}',
+    );
+    assert.equal(answer.status, 200, answer.text);
+    const nul = await world.call('POST', '/vms', { image: 'busybox', name: 'a\0b' });
+    assert.equal(nul.status, 400);
+  });
+
+  it('lets a DELETE say that its empty body is JSON', async () => {
+    const answer = await world.call('DELETE', '/vms/x', undefined, {
+      headers: { 'content-type': 'application/json' },
+    });
+    assert.equal(answer.status, 404);
+  });
+
+  it('gives every answer a request id, the caller’s own if it is harmless', async () => {
+    assert.ok((await world.call('GET', '/regions')).headers.get('x-request-id'));
+    assert.equal(
+      (await world.call('GET', '/regions', undefined, { headers: { 'x-request-id': 'abc-1' } })).headers.get(
+        'x-request-id',
+      ),
+      'abc-1',
+    );
+    assert.notEqual(
+      (await world.call('GET', '/regions', undefined, { headers: { 'x-request-id': '<b>' } })).headers.get(
+        'x-request-id',
+      ),
+      '<b>',
+    );
+  });
+
+  it('GET /openapi.json is the OpenAPI 3.1 document, and names every route', async () => {
+    const { body, status } = await caller(() => world.url, '', '')('GET', '/openapi.json');
+    assert.equal(status, 200);
+    assert.match(body.openapi, /^3\.1/);
+    for (const [method, path] of WORKLOAD)
+      assert.ok(body.paths[path.replace('/x', '/{id}')]?.[method.toLowerCase()], `${method} ${path}`);
+  });
+});
+
+describe('regions', () => {
+  it('GET /regions lists the active ones as an array', async () => {
+    await world.database.pool.query(`insert into global_regions (id, name) values ('g', 'G')`);
+    await world.database.pool.query(
+      `insert into regions (id, name, enabled, global_region_id) values ('off', 'Off', false, 'g'), ('on', 'On', true, 'g')`,
+    );
+    await until(async () => (await world.call('GET', '/regions')).body.length === 2);
+    assert.deepEqual((await world.call('GET', '/regions')).body, [
+      {
+        id: 'here',
+        name: 'Here',
+        status: 'active',
+        is_default: true,
+        toolbox_proxy_url: 'http://127.0.0.1:1/',
+      },
+      { id: 'on', name: 'On', status: 'active', is_default: false, global_region_id: 'g' },
+    ]);
+    assert.deepEqual((await world.call('GET', '/global-regions')).body, [
+      { id: 'g', name: 'G', member_count: 1 },
+    ]);
+  });
+
+  it('GET /cpu-types, /network-classes and /disk-classes are empty while no host has classes', async () => {
+    for (const path of ['/cpu-types', '/network-classes', '/disk-classes'])
+      assert.deepEqual((await world.call('GET', path)).body, []);
+  });
+
+  it('a project’s default region comes before the platform’s', async () => {
+    const project = await world.stranger();
+    await world.database.pool.query(`update projects set default_region = 'on' where id = $1`, [
+      project.projectId,
+    ]);
+    const { body } = await project('POST', '/vms', { image: 'busybox' });
+    assert.match(body.vm_id, /^on-/);
+  });
+});

@@ -1,0 +1,250 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { ImageList, type BuildJob } from '@releap/contract';
+import { Compile } from 'typebox/compile';
+import { silent, startWorld, until, type Caller, type World } from './support/world.ts';
+
+let world: World;
+let call: Caller;
+before(async () => {
+  world = await startWorld({ limits: { buildLeaseMs: 400 } });
+  call = world.call;
+});
+after(async () => world[Symbol.asyncDispose]());
+
+const digest = (pair: string): string => `sha256:${pair.repeat(32)}`;
+const imageOf = async (caller: Caller, name: string) =>
+  (await caller('GET', '/images')).body.images.find((image: { name: string }) => image.name === name);
+const ended = (caller: Caller, job: string) =>
+  until(async () => ['done', 'failed'].includes((await caller('GET', `/jobs/${job}`)).body.status));
+
+describe('POST /images', () => {
+  it('builds from a registry reference: pending, then ready with manifest and layers; the job is done', async () => {
+    await using runner = await world.runner();
+    const answer = await call('POST', '/images', {
+      name: 'app',
+      source: { type: 'registry', ref: 'localhost:5000/app:1' },
+      docker: true,
+    });
+    assert.equal(answer.status, 200, answer.text);
+    const { image_id, job_id, ...rest } = answer.body;
+    assert.deepEqual(rest, { name: 'app', status: 'pending', region: 'here' });
+    await ended(call, job_id);
+    assert.deepEqual(await imageOf(call, 'app'), {
+      id: image_id,
+      name: 'app',
+      source: { type: 'registry', ref: 'localhost:5000/app:1' },
+      manifest_name: digest('cd'),
+      status: 'ready',
+      layer_count: 3,
+      docker: true,
+      error: null,
+    });
+    const job = (await call('GET', `/jobs/${job_id}`)).body;
+    assert.deepEqual([job.kind, job.status, job.attempts, job.runner_id], ['build', 'done', 1, runner.id]);
+
+    const vm = await call('POST', '/vms', { image: 'app' });
+    const { rows } = await world.database.pool.query('select root from sandboxes where job_id = $1', [
+      vm.body.job_id,
+    ]);
+    assert.deepEqual(
+      rows,
+      [{ root: { type: 'registry', ref: 'localhost:5000/app:1', digest: digest('cd') } }],
+      'pinned',
+    );
+  });
+
+  it('fails with the reason of the runner, for the image and its job', async () => {
+    await using _runner = await world.runner({
+      build: (job, self) => void self.built(job, { error: 'localhost:1 refused the connection' }),
+    });
+    const { body } = await call('POST', '/images', { name: 'unreachable', source: 'localhost:1/x' });
+    await ended(call, body.job_id);
+    const image = await imageOf(call, 'unreachable');
+    assert.deepEqual([image.status, image.error], ['failed', 'localhost:1 refused the connection']);
+    assert.equal(
+      (await call('GET', `/jobs/${body.job_id}`)).body.error,
+      'localhost:1 refused the connection',
+    );
+  });
+
+  it('replaces the source of a name that is posted again; the older build no longer counts', async () => {
+    const jobs: BuildJob[] = [];
+    await using runner = await world.runner({ build: (job) => void jobs.push(job) });
+    const first = (await call('POST', '/images', { name: 'twice', source: 'localhost:5000/old' })).body;
+    await until(() => jobs.length === 1);
+    const second = (await call('POST', '/images', { name: 'twice', source: 'localhost:5000/new' })).body;
+    assert.equal(second.image_id, first.image_id);
+    await until(() => jobs.length === 2);
+    runner.built(jobs[0] as BuildJob, { manifest_name: digest('01'), layer_count: 1 });
+    const seq = runner.built(jobs[1] as BuildJob, { manifest_name: digest('02'), layer_count: 2 });
+    await until(() => runner.acked >= seq);
+    assert.deepEqual(
+      [(await imageOf(call, 'twice')).source, (await imageOf(call, 'twice')).manifest_name],
+      [{ type: 'registry', ref: 'localhost:5000/new' }, digest('02')],
+    );
+    assert.match((await call('GET', `/jobs/${first.job_id}`)).body.error, /replaced by a newer build/);
+  });
+
+  for (const [what, body, message] of [
+    ['invalid JSON', '{', /must be JSON/],
+    ['missing name', { source: 'a/b' }, /name is required/],
+    ['invalid name', { name: 'a/b', source: 'a/b' }, /name must be/],
+    ['missing source', { name: 'x' }, /source is required/],
+    ['invalid reference', { name: 'x', source: 'A B:C' }, /source/],
+    [
+      'dockerfile, not available yet',
+      { name: 'x', source: { type: 'dockerfile', dockerfile: 'FROM a' } },
+      /not available yet/,
+    ],
+    ['unknown region', { name: 'x', source: 'a/b', region: 'nowhere' }, /region "nowhere" is unknown/],
+  ] as const) {
+    it(`POST /images 400: ${what}`, async () => {
+      const answer = await call('POST', '/images', body);
+      assert.equal(answer.status, 400, answer.text);
+      assert.match(answer.body.error, message);
+    });
+  }
+
+  it('POST /images 400: multipart is not available yet', async () => {
+    const form = new FormData();
+    form.set('name', 'x');
+    form.set('context', new Blob(['x']), 'context.tar');
+    const answer = await call('POST', '/images', undefined, { body: form });
+    assert.equal(answer.status, 400, answer.text);
+    assert.match(answer.body.error, /multipart\/form-data is not available yet/);
+  });
+});
+
+describe('GET /images', () => {
+  it('lists newest first in pages, with the built-in images in every project', async () => {
+    const own = await world.stranger();
+    for (const name of ['a', 'b', 'c']) await own('POST', '/images', { name, source: 'localhost:5000/x' });
+    const names: string[] = [];
+    let cursor: string | null = '';
+    while (cursor !== null) {
+      const page = await own('GET', `/images?limit=2&cursor=${cursor}`);
+      assert.ok(Compile(ImageList).Check(page.body), page.text);
+      names.push(...page.body.images.map((image: { name: string }) => image.name));
+      cursor = page.body.next_cursor;
+    }
+    assert.deepEqual(names, ['c', 'b', 'a', 'busybox']);
+  });
+
+  it('lets an image of the project stand before the built-in one of the same name, for that project alone', async () => {
+    const own = await world.stranger();
+    await own('POST', '/images', { name: 'busybox', source: 'localhost:5000/mine' });
+    assert.deepEqual(
+      (await own('GET', '/images')).body.images.map((image: { name: string; source: object }) => [
+        image.name,
+        image.source,
+      ]),
+      [['busybox', { type: 'registry', ref: 'localhost:5000/mine' }]],
+    );
+    const root = async (caller: Caller) => {
+      const { body } = await caller('POST', '/vms', { image: 'busybox' });
+      const { rows } = await world.database.pool.query('select root from sandboxes where job_id = $1', [
+        body.job_id,
+      ]);
+      return rows[0].root.type;
+    };
+    assert.equal(await root(own), 'registry');
+    assert.equal(await root(call), 'builtin');
+  });
+
+  it('GET /images 400: malformed cursor, also one of another list', async () => {
+    assert.equal((await call('GET', '/images?cursor=zzz')).status, 400);
+    await call('POST', '/vms', { image: 'busybox' });
+    await call('POST', '/vms', { image: 'busybox' });
+    const { next_cursor } = (await call('GET', '/vms?limit=1')).body;
+    assert.ok(next_cursor);
+    assert.equal((await call('GET', `/images?cursor=${next_cursor}`)).status, 400);
+  });
+
+  it('shows nothing of another project', async () => {
+    await call('POST', '/images', { name: 'private', source: 'localhost:5000/x' });
+    const other = await world.stranger();
+    assert.equal(await imageOf(other, 'private'), undefined);
+    const unknown = await other('POST', '/vms', { image: 'private' });
+    assert.deepEqual([unknown.status, unknown.body], [404, { error: 'image "private" not found' }]);
+  });
+});
+
+describe('a build', () => {
+  it('goes to another runner when its own goes away, and the late answer of the first is ignored', async () => {
+    const jobs: BuildJob[] = [];
+    const first = await world.runner({
+      build(job, self) {
+        if (job.root.type === 'registry' && job.root.ref === 'localhost:5000/moved') jobs.push(job);
+        else self.built(job, { error: 'not this one' });
+      },
+    });
+    const { body } = await call('POST', '/images', { name: 'moved', source: 'localhost:5000/moved' });
+    await until(() => jobs.some((job) => job.job_id === body.job_id));
+    const lost = jobs.find((job) => job.job_id === body.job_id) as BuildJob;
+    first.drop();
+    await using second = await world.runner({
+      build: (job, self) => void self.built(job, { manifest_name: digest('22'), layer_count: 2 }),
+    });
+    await ended(call, body.job_id);
+    assert.equal((await call('GET', `/jobs/${body.job_id}`)).body.attempts, 2);
+    await first.connect();
+    const seq = first.built(lost, { manifest_name: digest('11'), layer_count: 1 });
+    await until(() => first.acked >= seq);
+    assert.equal((await imageOf(call, 'moved')).manifest_name, digest('22'));
+    assert.equal((await call('GET', `/jobs/${body.job_id}`)).body.runner_id, second.id);
+    await first[Symbol.asyncDispose]();
+  });
+
+  it('is told again to its runner when that comes back in time', async () => {
+    await using mine = await startWorld({ builtinImages: [], limits: { buildLeaseMs: 60_000 } });
+    const jobs: BuildJob[] = [];
+    const runner = await mine.runner({ build: (job) => void jobs.push(job) });
+    const { body } = await mine.call('POST', '/images', { name: 'resumed', source: 'localhost:5000/x' });
+    await until(() => jobs.length === 1);
+    runner.drop();
+    await until(
+      async () =>
+        (await mine.database.pool.query(`select 1 from runners where status = 'offline'`)).rowCount === 1,
+    );
+    await runner.connect();
+    await until(() => jobs.length === 2);
+    assert.deepEqual(jobs[1], jobs[0]);
+    runner.built(jobs[0] as BuildJob, { manifest_name: digest('33'), layer_count: 1 });
+    await ended(mine.call, body.job_id);
+    assert.equal((await imageOf(mine.call, 'resumed')).status, 'ready');
+  });
+
+  it('is failed for good when its hosts go away again and again', async () => {
+    await using mine = await startWorld({
+      builtinImages: [],
+      limits: { buildLeaseMs: 50, buildAttempts: 2 },
+    });
+    const { body } = await mine.call('POST', '/images', { name: 'cursed', source: 'localhost:5000/x' });
+    for (let i = 0; i < 2; i++) {
+      const runner = await mine.runner({ script: silent, build: (_job, self) => self.drop() });
+      await until(async () => (await mine.call('GET', `/jobs/${body.job_id}`)).body.attempts === i + 1);
+      await runner[Symbol.asyncDispose]();
+    }
+    await ended(mine.call, body.job_id);
+    assert.match((await imageOf(mine.call, 'cursed')).error, /went away 2 times/);
+  });
+
+  it('that nobody takes is failed after its deadline', async () => {
+    await using mine = await startWorld({ builtinImages: [], limits: { buildDeadlineMs: 300 } });
+    const { body } = await mine.call('POST', '/images', { name: 'waiting', source: 'localhost:5000/x' });
+    await ended(mine.call, body.job_id);
+    assert.equal((await imageOf(mine.call, 'waiting')).status, 'failed');
+  });
+
+  it('of a built-in image that failed is tried again when a runner gets ready', async () => {
+    await using mine = await startWorld({ limits: { buildLeaseMs: 300 } });
+    await using broken = await mine.runner({
+      build: (job, self) => void self.built(job, { error: 'no tool' }),
+    });
+    await until(async () => (await imageOf(mine.call, 'busybox')).status === 'failed');
+    await broken[Symbol.asyncDispose]();
+    await using _good = await mine.runner();
+    await until(async () => (await imageOf(mine.call, 'busybox')).status === 'ready');
+  });
+});

@@ -1,0 +1,270 @@
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { after, before, describe, it } from 'node:test';
+import { RUNNER_LINK_PATH, type Assignment } from '@releap/contract';
+import * as fc from 'fast-check';
+import { WebSocket } from 'ws';
+import { create, FACTS, silent, startWorld, TOKEN, until, waitFor, type World } from './support/world.ts';
+
+let world: World;
+before(async () => {
+  world = await startWorld({ builtinImages: ['busybox'] });
+});
+after(async () => world[Symbol.asyncDispose]());
+
+const status = async (id: string): Promise<string> => (await world.call('GET', `/vms/${id}`)).body.status;
+
+describe('the link of a runner', () => {
+  it('tells a runner all that it is to hold when it connects, and only that', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    await runner.assigned(vm.uuid);
+    runner.drop();
+    runner.assignments.clear();
+    await runner.connect();
+    assert.deepEqual([...runner.assignments.keys()], [vm.uuid]);
+    await using other = await world.runner({ script: silent });
+    assert.deepEqual([...other.assignments.keys()], []);
+    await world.call('DELETE', `/vms/${vm.id}`);
+    await runner.observed(await runner.assigned(vm.uuid, (one) => one.desired === 'deleted'), {
+      status: 'deleted',
+    });
+    runner.drop();
+    runner.assignments.clear();
+    await runner.connect();
+    assert.deepEqual([...runner.assignments.keys()], []);
+  });
+
+  it('ignores observations of an older generation, of another runner, and repeated ones, and acknowledges all', async () => {
+    await using runner = await world.runner({ script: silent });
+    await using other = await world.runner({ script: silent, ready: false });
+    const vm = await create(world.call, world);
+    const assignment = await runner.assigned(vm.uuid);
+    await other.observed(assignment, { status: 'running' });
+    assert.equal(await status(vm.id), 'assigned');
+    await runner.observed({ ...assignment, generation: assignment.generation + 1 }, { status: 'running' });
+    assert.equal(await status(vm.id), 'assigned');
+    for (let i = 0; i < 3; i++) await runner.observed(assignment, { status: 'running', vm_ip: '172.16.0.2' });
+    assert.equal(await status(vm.id), 'running');
+    await runner.observed(assignment, { status: 'booting' });
+    assert.equal(await status(vm.id), 'running');
+    await world.call('DELETE', `/vms/${vm.id}`);
+    await runner.observed(assignment, { status: 'running' });
+    await runner.observed(assignment, { status: 'deleted' });
+    assert.equal(await status(vm.id), 'deleting');
+    const gone = await runner.assigned(vm.uuid, (one) => one.desired === 'deleted');
+    assert.equal(gone.generation, assignment.generation + 1);
+    assert.deepEqual(gone.spec.env, {});
+    await runner.observed(gone, { status: 'deleted' });
+    await runner.observed(gone, { status: 'running' });
+    assert.equal(await status(vm.id), 'deleted');
+  });
+
+  it('turns a failure into failed with its reason, and has the host give back what it holds', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    const assignment = await runner.assigned(vm.uuid);
+    await runner.observed(assignment, { status: 'running', vm_ip: '172.16.0.2', host_ip: '10.0.0.1' });
+    await runner.observed(assignment, { status: 'failed', error: 'the VMM died of SIGKILL\0' });
+    const record = (await world.call('GET', `/vms/${vm.id}`)).body;
+    assert.deepEqual(
+      [record.status, record.error, record.vm_ip],
+      ['failed', 'the VMM died of SIGKILL', undefined],
+    );
+    await runner.assigned(vm.uuid, (one) => one.desired === 'deleted');
+  });
+
+  it('keeps the disk of a persistent sandbox that failed after it had run', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world, { persistent: true });
+    const assignment = await runner.assigned(vm.uuid);
+    await runner.observed(assignment, { status: 'running', manifest_name: 'sha256:x' });
+    await runner.observed(assignment, { status: 'failed', error: 'x' });
+    const next = await runner.assigned(vm.uuid, (one) => one.generation > assignment.generation);
+    assert.equal(next.desired, 'stopped');
+  });
+
+  it('cuts a reason that is too long, instead of refusing it', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    await runner.observed(await runner.assigned(vm.uuid), { status: 'failed', error: 'x'.repeat(1_000_000) });
+    assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.error.length, 4001);
+  });
+
+  it('lets the newest connection of a runner win', async () => {
+    await using first = await world.runner({ script: silent });
+    await using second = await world.runner({ script: silent, id: first.id });
+    await until(() => first.closeCode !== undefined);
+    assert.equal(first.closeCode, 4000);
+    const vm = await create(world.call, world);
+    await second.observed(await second.assigned(vm.uuid), { status: 'running' });
+    assert.equal(await status(vm.id), 'running');
+  });
+
+  it('places nothing on a runner that is connected and not ready', async () => {
+    await using runner = await world.runner({ script: silent, ready: false });
+    const vm = await create(world.call, world);
+    assert.equal(
+      (await world.call('GET', `/vms/${vm.id}?wait=assigned&timeout_ms=300`)).body.status,
+      'pending',
+    );
+    runner.heartbeat(true);
+    await runner.assigned(vm.uuid);
+    runner.heartbeat(false);
+    await until(async () => (await world.call('GET', '/healthz')).status === 503);
+    assert.match((await world.call('GET', '/healthz')).body.error, /no host is connected and ready/);
+  });
+
+  it('refuses who has not the token, an unknown region, and a first message that is no hello', async () => {
+    const dial = (headers: Record<string, string>): Promise<number> =>
+      new Promise((resolve, reject) => {
+        const socket = new WebSocket(world.url.replace('http', 'ws') + RUNNER_LINK_PATH, { headers });
+        socket.on('unexpected-response', (_request, response) => resolve(response.statusCode ?? 0));
+        socket.on('open', () => reject(new Error('opened')));
+        socket.on('error', () => undefined);
+      });
+    assert.equal(await dial({}), 401);
+    assert.equal(await dial({ authorization: 'Bearer wrong' }), 401);
+    assert.equal(await dial({ authorization: `Bearer ${world.call.key}` }), 401);
+    await using lost = await world.runner({ region: 'atlantis' });
+    await until(() => lost.closeCode !== undefined);
+    assert.equal(lost.closeCode, 4002);
+    await using rude = await world.runner({ connect: false });
+    const socket = new WebSocket(world.url.replace('http', 'ws') + RUNNER_LINK_PATH, {
+      headers: { authorization: `Bearer ${TOKEN}` },
+    });
+    const closed = new Promise<number>((resolve) => socket.on('close', resolve));
+    socket.on('open', () => socket.send(JSON.stringify({ type: 'heartbeat', ready: true })));
+    assert.equal(await closed, 4001);
+    assert.ok(rude);
+  });
+
+  it('closes on a message that is not valid, and stores nothing of it', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    const { vm_id, generation } = await runner.assigned(vm.uuid);
+    for (const bad of [
+      'no json',
+      '{"type":"dance"}',
+      'null',
+      JSON.stringify({ type: 'observe', seq: 1, observations: [{ vm_id, generation, status: 'happy' }] }),
+      JSON.stringify({
+        type: 'observe',
+        seq: 1,
+        observations: [{ vm_id: 'x', generation, status: 'running' }],
+      }),
+      JSON.stringify({
+        type: 'observe',
+        seq: 1,
+        observations: [{ vm_id, generation, status: 'running', port_map: 'x' }],
+      }),
+    ]) {
+      runner.sendRaw(bad);
+      await until(() => runner.closeCode !== undefined);
+      assert.equal(runner.closeCode, 4001, bad);
+      await runner.connect();
+    }
+    assert.equal(await status(vm.id), 'assigned');
+  });
+
+  it('survives any JSON at all', async () => {
+    await using runner = await world.runner({ script: silent });
+    await fc.assert(
+      fc.asyncProperty(fc.json(), async (text) => {
+        runner.sendRaw(text);
+        await until(() => runner.closeCode !== undefined);
+        await runner.connect();
+      }),
+      { numRuns: 20 },
+    );
+  });
+
+  it('takes a thousand observations in one message, in their order', async () => {
+    await using runner = await world.runner({ script: silent });
+    const made = await Promise.all(Array.from({ length: 20 }, () => create(world.call, world)));
+    const assignments: Assignment[] = await Promise.all(made.map((vm) => runner.assigned(vm.uuid)));
+    const observations = assignments.flatMap((one) => [
+      ...(['building', 'booting', 'running'] as const).map((status) => ({
+        vm_id: one.vm_id,
+        generation: one.generation,
+        status,
+      })),
+      ...Array.from({ length: 47 }, () => ({
+        vm_id: randomUUID(),
+        generation: 1,
+        status: 'running' as const,
+      })),
+    ]);
+    const seq = ++runner.seq;
+    runner.send({ type: 'observe', seq, observations });
+    await until(() => runner.acked >= seq);
+    for (const vm of made) assert.equal(await status(vm.id), 'running');
+  });
+
+  it('splits a sync that would be too large to send', async () => {
+    await using runner = await world.runner({
+      script: silent,
+      facts: { ...FACTS, cores: 64, mem_mib: 1_000_000, disk_mib: 1_000_000 },
+    });
+    const env = Object.fromEntries(
+      Array.from({ length: 14 }, (_, index) => [`V${index}`, 'x'.repeat(65_000)]),
+    );
+    const made = await Promise.all(Array.from({ length: 12 }, () => create(world.call, world, { env })));
+    await Promise.all(made.map((vm) => runner.assigned(vm.uuid)));
+    runner.drop();
+    runner.assignments.clear();
+    await runner.connect();
+    const syncs = runner.received.filter((message) => message.type === 'sync');
+    assert.ok(syncs.length > 1);
+    assert.deepEqual(
+      syncs.map((message) => message.more ?? false),
+      [...syncs.slice(1).map(() => true), false],
+    );
+    for (const vm of made) assert.deepEqual(runner.assignments.get(vm.uuid)?.spec.env, env);
+  });
+});
+
+describe('a runner that is silent for too long', () => {
+  it('loses its sandboxes, which say so; delete works; what was persistent comes back with it', async () => {
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 500 } });
+    const runner = await mine.runner();
+    const ephemeral = await create(mine.call, mine);
+    const persistent = await create(mine.call, mine, { persistent: true });
+    const doomed = await create(mine.call, mine);
+    for (const vm of [ephemeral, persistent, doomed]) await waitFor(mine.call, vm.id, 'running');
+    const before = runner.assignments.get(persistent.uuid) as Assignment;
+    runner.drop();
+    const lost = await waitFor(mine.call, ephemeral.id, 'lost');
+    assert.match(lost.error ?? '', /has not been heard from for/);
+    await waitFor(mine.call, persistent.id, 'lost');
+    await mine.call('DELETE', `/vms/${doomed.id}`);
+    assert.equal((await mine.call('GET', `/vms/${doomed.id}`)).body.status, 'deleted');
+    assert.equal((await mine.call('GET', '/healthz')).status, 503);
+
+    await runner.connect();
+    assert.equal(runner.assignments.get(ephemeral.uuid)?.desired, 'deleted');
+    assert.equal(runner.assignments.get(doomed.uuid)?.desired, 'deleted');
+    const again = runner.assignments.get(persistent.uuid) as Assignment;
+    assert.deepEqual([again.desired, again.generation], ['running', before.generation + 1]);
+    await until(async () => (await mine.call('GET', `/vms/${persistent.id}`)).body.status === 'running');
+    assert.equal((await mine.call('GET', `/vms/${ephemeral.id}`)).body.status, 'lost');
+    await until(
+      async () => (await mine.database.pool.query('select 1 from sandboxes where held')).rowCount === 1,
+    );
+  });
+
+  it('is not lost while it is heard, however long', async () => {
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 400, linkSilentMs: 60_000 } });
+    await mine.runner();
+    const vm = await create(mine.call, mine);
+    await waitFor(mine.call, vm.id, 'running');
+    assert.equal((await mine.call('GET', `/vms/${vm.id}?wait=lost&timeout_ms=1500`)).body.status, 'running');
+  });
+
+  it('is disconnected when it holds the line and says nothing', async () => {
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 1_000, linkSilentMs: 300 } });
+    const runner = await mine.runner();
+    await until(() => runner.closeCode !== undefined);
+    assert.equal(runner.closeCode, 4003);
+  });
+});

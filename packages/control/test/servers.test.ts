@@ -1,0 +1,224 @@
+import assert from 'node:assert/strict';
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { describe, it } from 'node:test';
+import { ensureBootstrap } from '../src/index.ts';
+import { openDatabase } from '@releap/database';
+import { freshDatabase, postgres } from '../../database/test/support/postgres.ts';
+import {
+  caller,
+  create,
+  obedient,
+  quiet,
+  REGION,
+  ScriptedRunner,
+  silent,
+  startWorld,
+  TOKEN,
+  until,
+  waitFor,
+} from './support/world.ts';
+
+describe('a control server that restarts', () => {
+  it('goes on with a sandbox that was written and not placed yet', async () => {
+    await using world = await startWorld();
+    const vm = await create(world.call, world);
+    await world.restart();
+    await world.runner();
+    await waitFor(world.call, vm.id, 'running');
+  });
+
+  it('goes on with a sandbox that was placed and not started yet', async () => {
+    await using world = await startWorld();
+    const runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    await runner.assigned(vm.uuid);
+    await world.restart();
+    runner.options.script = obedient;
+    await runner.connect();
+    await waitFor(world.call, vm.id, 'running');
+    assert.equal((await world.call('GET', `/jobs/${vm.jobId}`)).body.status, 'done');
+  });
+
+  it('takes in what was observed while it was away, once the runner repeats it', async () => {
+    await using world = await startWorld();
+    const runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    const assignment = await runner.assigned(vm.uuid);
+    await world.control.close();
+    await world.restart();
+    await runner.connect();
+    await runner.observed(assignment, { status: 'running' });
+    await waitFor(world.call, vm.id, 'running');
+  });
+
+  it('ends what was overdue while it was away', async () => {
+    await using world = await startWorld();
+    await using _runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    await waitFor(world.call, vm.id, 'assigned');
+    await world.database.pool.query(`update sandboxes set deadline_at = now() - interval '1 second'`);
+    await world.restart();
+    assert.match((await waitFor(world.call, vm.id, 'failed')).error ?? '', /assigned for longer than/);
+  });
+
+  it('does not lose runners that could not speak while it was away', async () => {
+    await using world = await startWorld({ limits: { runnerLostAfterMs: 1_000 } });
+    const runner = await world.runner();
+    const vm = await create(world.call, world);
+    await waitFor(world.call, vm.id, 'running');
+    await world.database.pool.query(`update runners set last_seen_at = now() - interval '1 hour'`);
+    await world.restart();
+    await runner.connect();
+    assert.equal((await world.call('GET', `/vms/${vm.id}?wait=lost&timeout_ms=1500`)).body.status, 'running');
+  });
+
+  it('answers the long polls that wait, and stops at once', async () => {
+    await using world = await startWorld();
+    await world.runner();
+    const vm = await create(world.call, world);
+    await waitFor(world.call, vm.id, 'running');
+    const wait = world.call('GET', `/vms/${vm.id}?wait=paused&timeout_ms=60000`);
+    await until(async () => (await world.call('GET', '/healthz')).status === 200);
+    await world.control.close();
+    assert.deepEqual([(await wait).status, (await wait).body.status], [200, 'running']);
+    await world.restart();
+  });
+});
+
+describe('kill -9 of the control server', () => {
+  const start = async (env: Record<string, string>): Promise<{ child: ChildProcess; url: string }> => {
+    const child = fork(new URL('./support/server.ts', import.meta.url), {
+      env: { ...process.env, ...env },
+      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+    });
+    const [message] = (await once(child, 'message')) as [{ url: string }];
+    return { child, url: message.url };
+  };
+
+  it('loses no create that was acknowledged: each is finished or failed by the next server', async () => {
+    const databaseUrl = await freshDatabase();
+    let server = await start({
+      TEST_DATABASE_URL: databaseUrl,
+      TEST_TOKEN: TOKEN,
+      TEST_REGION: REGION,
+      TEST_PORT: '0',
+    });
+    await using database = openDatabase({ url: databaseUrl, log: quiet });
+    const { apiKey, projectId } = await ensureBootstrap(database);
+    const call = caller(() => server.url, apiKey, projectId);
+    await using runner = await ScriptedRunner.start(() => server.url, {});
+    const port = new URL(server.url).port;
+    const acknowledged: string[] = [];
+    for (let round = 0; round < 3; round++) {
+      await until(async () => (await call('GET', '/healthz')).status === 200);
+      const stop = new AbortController();
+      const creating = Array.from({ length: 4 }, async () => {
+        while (!stop.signal.aborted) {
+          try {
+            const answer = await call('POST', '/vms', { image: 'busybox', cpu: 0.125, mem_mib: 128 });
+            if (answer.status === 200) acknowledged.push(answer.body.vm_id);
+          } catch {
+            return;
+          }
+        }
+      });
+      const before = acknowledged.length;
+      await until(() => acknowledged.length >= before + 20);
+      server.child.kill('SIGKILL');
+      await once(server.child, 'exit');
+      stop.abort();
+      await Promise.all(creating);
+      server = await start({
+        TEST_DATABASE_URL: databaseUrl,
+        TEST_TOKEN: TOKEN,
+        TEST_REGION: REGION,
+        TEST_PORT: port,
+      });
+      await runner.connect();
+    }
+    assert.ok(acknowledged.length >= 60);
+    for (const id of acknowledged) {
+      const answer = await call('GET', `/vms/${id}?wait=running&timeout_ms=30000`);
+      assert.ok(['running', 'failed'].includes(answer.body.status), `${id}: ${answer.text}`);
+    }
+    const { rows } =
+      await database.pool.query(`select count(*)::integer as open from jobs where kind = 'vm.create' and status in ('queued', 'running')
+      and sandbox_id in (select id from sandboxes where status not in ('pending', 'assigned', 'building', 'booting'))`);
+    assert.deepEqual(rows, [{ open: 0 }], 'every job has ended with its sandbox');
+    server.child.kill('SIGTERM');
+    await once(server.child, 'exit');
+  });
+});
+
+describe('the database', () => {
+  it('kill -9 of PostgreSQL: the server answers 503, comes back by itself, and has lost nothing', async () => {
+    await using world = await startWorld();
+    const runner = await world.runner();
+    const vm = await create(world.call, world);
+    await waitFor(world.call, vm.id, 'running');
+    const server = await postgres();
+    const crash = server.crash();
+    const during = await world.call('GET', `/vms/${vm.id}`);
+    assert.ok(during.status === 503 || during.status === 200, during.text);
+    await crash;
+    await until(async () => (await world.call('GET', `/vms/${vm.id}`)).status === 200);
+    assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.status, 'running');
+    if (runner.closeCode !== undefined) await runner.connect();
+    const next = await create(world.call, world);
+    await waitFor(world.call, next.id, 'running');
+  });
+});
+
+describe('two servers on one database', () => {
+  it('wake each other: a wait at one sees what a runner tells the other', async () => {
+    await using world = await startWorld();
+    const other = await world.another();
+    const runner = await world.runner({ script: silent });
+    const elsewhere = caller(() => other.url, world.call.key, world.call.projectId);
+    const vm = await create(elsewhere, world);
+    const assignment = await runner.assigned(vm.uuid);
+    const wait = elsewhere('GET', `/vms/${vm.id}?wait=running&timeout_ms=8000`);
+    const started = performance.now();
+    await runner.observed(assignment, { status: 'running' });
+    assert.equal((await wait).body.status, 'running');
+    assert.ok(performance.now() - started < 7_000, 'it was woken, and did not time out');
+    await elsewhere('DELETE', `/vms/${vm.id}`);
+    await runner.assigned(vm.uuid, (one) => one.desired === 'deleted');
+  });
+
+  it('place a sandbox once, though both try, and promise no room twice', async () => {
+    await using world = await startWorld({ limits: { overcommit: { cpu: 1, mem: 1, disk: 1 } } });
+    const other = await world.another();
+    const elsewhere = caller(() => other.url, world.call.key, world.call.projectId);
+    await world.runner({ facts: { cores: 4 } });
+    await until(async () => (await world.call('GET', '/healthz')).status === 200);
+    const made = await Promise.all(
+      Array.from({ length: 40 }, (_, index) =>
+        create(index % 2 ? world.call : elsewhere, world, { cpu: 0.25 }),
+      ),
+    );
+    await until(async () => {
+      const { rows } = await world.database.pool.query(
+        `select count(*)::integer as n, sum(cpu) as cpu from sandboxes where status = 'running'`,
+      );
+      return rows[0].n === 16 && rows[0].cpu === 4;
+    });
+    const { rows } = await world.database.pool.query(
+      `select count(*)::integer as n from sandboxes where status = 'pending'`,
+    );
+    assert.equal(rows[0].n, made.length - 16);
+  });
+
+  it('move a runner that connects to the other one', async () => {
+    await using world = await startWorld({ limits: { runnerLostAfterMs: 2_000 } });
+    const other = await world.another();
+    const first = await world.runner({ script: silent });
+    await using second = await ScriptedRunner.start(() => other.url, { id: first.id });
+    await until(() => first.closeCode !== undefined);
+    assert.equal(first.closeCode, 4000);
+    const vm = await create(world.call, world);
+    await second.assigned(vm.uuid);
+    await waitFor(world.call, vm.id, 'running');
+  });
+});

@@ -1,0 +1,18 @@
+/** A control server in a process of its own, to be killed. */
+import { startControl } from '../../src/index.ts';
+import { quiet } from './world.ts';
+
+const { TEST_DATABASE_URL, TEST_TOKEN, TEST_REGION, TEST_PORT } = process.env;
+const control = await startControl({
+  databaseUrl: TEST_DATABASE_URL ?? '',
+  listen: { host: '127.0.0.1', port: Number(TEST_PORT) },
+  internalToken: TEST_TOKEN ?? '',
+  region: { id: TEST_REGION ?? '' },
+  builtinImages: ['busybox'],
+  limits: { sweepMs: 100 },
+  log: quiet,
+});
+process.on('SIGTERM', () => void control.close().then(() => process.disconnect()));
+// The parent is gone: nobody is left to stop this.
+process.on('disconnect', () => process.exit());
+process.send?.({ url: control.url });

@@ -1,0 +1,397 @@
+/** What the tests of the control plane share: a server on a fresh database, callers, and a runner that follows a script. */
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  newUuid,
+  RUNNER_LINK_PATH,
+  type Assignment,
+  type BuildJob,
+  type ControlMessage,
+  type Observation,
+  type RunnerFacts,
+  type RunnerMessage,
+  type SandboxRecord,
+} from '@releap/contract';
+import { openDatabase, type Database } from '@releap/database';
+import { WebSocket } from 'ws';
+import { freshDatabase, quiet } from '../../../database/test/support/postgres.ts';
+import {
+  ensureBootstrap,
+  mintApiKey,
+  startControl,
+  type Control,
+  type ControlOptions,
+} from '../../src/index.ts';
+
+export const TOKEN = 'internal-token-of-the-tests';
+export const REGION = 'here';
+export { quiet };
+
+export interface Answer {
+  status: number;
+  headers: Headers;
+  text: string;
+  // oxlint-disable-next-line typescript/no-explicit-any -- tests look at whatever came
+  body: any;
+}
+
+export interface Caller {
+  (method: string, path: string, body?: unknown, init?: RequestInit): Promise<Answer>;
+  readonly key: string;
+  readonly projectId: string;
+}
+
+export interface World extends AsyncDisposable {
+  control: Control;
+  database: Database;
+  url: string;
+  /** With the default project's key. */
+  call: Caller;
+  /** With the key of a project of its own. */
+  stranger(): Promise<Caller>;
+  runner(options?: Partial<RunnerOptions>): Promise<ScriptedRunner>;
+  /** Ends the control server and starts another on the same database and port. */
+  restart(options?: Partial<ControlOptions>): Promise<void>;
+  /** A second server on the same database. */
+  another(options?: Partial<ControlOptions>): Promise<Control>;
+}
+
+export function caller(base: () => string, key: string, projectId: string): Caller {
+  const call = async (
+    method: string,
+    path: string,
+    body?: unknown,
+    init: RequestInit = {},
+  ): Promise<Answer> => {
+    const response = await fetch(base() + path, {
+      method,
+      ...init,
+      headers: {
+        ...(key === '' ? {} : { authorization: `Bearer ${key}` }),
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+        ...(init.headers as Record<string, string> | undefined),
+      },
+      ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+    });
+    const text = await response.text();
+    let parsed: unknown;
+    try {
+      parsed = JSON.parse(text);
+    } catch {
+      parsed = undefined;
+    }
+    return { status: response.status, headers: response.headers, text, body: parsed };
+  };
+  return Object.assign(call, { key, projectId });
+}
+
+export async function startWorld(options: Partial<ControlOptions> = {}): Promise<World> {
+  const databaseUrl = await freshDatabase();
+  const all = (extra: Partial<ControlOptions>): ControlOptions => ({
+    databaseUrl,
+    databaseConnections: 6,
+    listen: { host: '127.0.0.1', port: 0 },
+    internalToken: TOKEN,
+    region: { id: REGION, name: 'Here', toolboxProxyUrl: 'http://127.0.0.1:1/' },
+    builtinImages: ['busybox'],
+    log: quiet,
+    ...options,
+    ...extra,
+    limits: { sweepMs: 100, ...options.limits, ...extra.limits },
+  });
+  await using cleanup = new AsyncDisposableStack();
+  const world = { control: await startControl(all({})) };
+  cleanup.defer(() => world.control.close());
+  const database = openDatabase({ url: databaseUrl, log: quiet, connections: 3 });
+  cleanup.use(database);
+  const bootstrap = await ensureBootstrap(database);
+  const base = (): string => world.control.url;
+  const owned = cleanup.move();
+  return Object.assign(world, {
+    database,
+    get url() {
+      return world.control.url;
+    },
+    call: caller(base, bootstrap.apiKey, bootstrap.projectId),
+    async stranger() {
+      const projectId = newUuid();
+      await database.pool.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [
+        projectId,
+        bootstrap.orgId,
+        projectId,
+      ]);
+      const key = await mintApiKey(database.pool, projectId);
+      return caller(base, key.token, projectId);
+    },
+    async runner(runnerOptions: Partial<RunnerOptions> = {}) {
+      const runner = await ScriptedRunner.start(() => world.control.url, runnerOptions);
+      owned.use(runner);
+      return runner;
+    },
+    async restart(extra: Partial<ControlOptions> = {}) {
+      const { port } = world.control;
+      await world.control.close();
+      world.control = await startControl(all({ ...extra, listen: { host: '127.0.0.1', port } }));
+    },
+    async another(extra: Partial<ControlOptions> = {}) {
+      const control = await startControl(all(extra));
+      owned.use(control);
+      return control;
+    },
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  });
+}
+
+export const FACTS: RunnerFacts = {
+  arch: 'amd64',
+  cores: 8,
+  mem_mib: 32_768,
+  disk_mib: 100_000,
+  accelerator: 'tcg',
+  cpu_model: 'max',
+  vmm: 'scripted 1',
+  gpus: 0,
+};
+
+/** What a script does with an assignment: says what it observes, one after the other. */
+export type Script = (assignment: Assignment, runner: ScriptedRunner) => void | Promise<void>;
+
+export interface RunnerOptions {
+  id: string;
+  region: string;
+  facts: Partial<RunnerFacts>;
+  script: Script;
+  build: (job: BuildJob, runner: ScriptedRunner) => void;
+  ready: boolean;
+  connect: boolean;
+}
+
+/** Brings everything to where it is wanted, by the shortest way. */
+export const obedient: Script = (assignment, runner) => {
+  const is = {
+    running: ['building', 'booting', 'running'],
+    stopped: ['stopped'],
+    paused: ['paused'],
+    deleted: ['deleted'],
+  } as const;
+  for (const status of is[assignment.desired]) {
+    runner.observe(assignment, {
+      status,
+      ...(status === 'running'
+        ? {
+            vm_ip: '172.16.0.2',
+            host_ip: '127.0.0.1',
+            manifest_name: `sha256:${'ab'.repeat(32)}`,
+            port_map: assignment.spec.ports.map((port, index) => ({ ...port, host_port: 20_000 + index })),
+          }
+        : {}),
+    });
+  }
+};
+/** Takes everything in and says nothing. */
+export const silent: Script = () => undefined;
+
+/** A peer of the real protocol: it dials the real link and speaks as it was told to. */
+export class ScriptedRunner implements AsyncDisposable {
+  readonly id: string;
+  readonly options: RunnerOptions;
+  readonly assignments = new Map<string, Assignment>();
+  readonly builds: BuildJob[] = [];
+  readonly received: ControlMessage[] = [];
+  acked = 0;
+  seq = 0;
+  closeCode: number | undefined;
+  /** Answers of the data server; by path. */
+  readonly logs = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>();
+  #socket: WebSocket | undefined;
+  #data: Server | undefined;
+  #dataUrl = '';
+  readonly #base: () => string;
+
+  private constructor(base: () => string, options: Partial<RunnerOptions>) {
+    this.#base = base;
+    this.options = {
+      id: randomUUID(),
+      region: REGION,
+      facts: {},
+      script: obedient,
+      build: (job, runner) =>
+        runner.built(job, { manifest_name: `sha256:${'cd'.repeat(32)}`, layer_count: 3 }),
+      ready: true,
+      connect: true,
+      ...options,
+    };
+    this.id = this.options.id;
+  }
+
+  static async start(base: () => string, options: Partial<RunnerOptions>): Promise<ScriptedRunner> {
+    const runner = new ScriptedRunner(base, options);
+    await runner.#serveData();
+    if (runner.options.connect) await runner.connect();
+    return runner;
+  }
+
+  async #serveData(): Promise<void> {
+    const server = createServer((request, response) => {
+      const handler = this.logs.get(request.url ?? '');
+      if (request.headers.authorization !== `Bearer ${TOKEN}`) response.writeHead(401).end();
+      else if (handler === undefined) response.writeHead(404).end('{"error":"no log"}');
+      else handler(request, response);
+    });
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    this.#data = server;
+    this.#dataUrl = `http://127.0.0.1:${(server.address() as { port: number }).port}`;
+  }
+
+  stopData(): void {
+    this.#data?.closeAllConnections();
+    this.#data?.close();
+  }
+
+  /** Dials, says hello, waits for the sync and says that it is ready. */
+  async connect(): Promise<void> {
+    const socket = new WebSocket(this.#base().replace('http', 'ws') + RUNNER_LINK_PATH, {
+      headers: { authorization: `Bearer ${TOKEN}` },
+    });
+    this.#socket = socket;
+    this.closeCode = undefined;
+    socket.on('close', (code) => {
+      if (this.#socket === socket) this.closeCode = code;
+    });
+    socket.on('message', (data) => this.#take(JSON.parse((data as Buffer).toString()) as ControlMessage));
+    await new Promise<void>((resolve, reject) => {
+      socket.once('open', resolve);
+      socket.once('error', reject);
+    });
+    this.received.length = 0;
+    const synced = until(
+      () =>
+        this.received.some((message) => message.type === 'sync' && !message.more) ||
+        this.closeCode !== undefined,
+    );
+    this.send({
+      type: 'hello',
+      runner_id: this.id,
+      region: this.options.region,
+      data_url: this.#dataUrl,
+      facts: { ...FACTS, ...this.options.facts },
+    });
+    await synced;
+    if (this.options.ready) this.heartbeat(true);
+  }
+
+  heartbeat(ready: boolean): void {
+    this.send({ type: 'heartbeat', ready });
+  }
+
+  send(message: RunnerMessage): void {
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
+  }
+
+  sendRaw(text: string): void {
+    this.#socket?.send(text);
+  }
+
+  observe(
+    assignment: Pick<Assignment, 'vm_id' | 'generation'>,
+    seen: Omit<Observation, 'vm_id' | 'generation'>,
+  ): number {
+    const seq = ++this.seq;
+    this.send({
+      type: 'observe',
+      seq,
+      observations: [{ vm_id: assignment.vm_id, generation: assignment.generation, ...seen }],
+    });
+    return seq;
+  }
+
+  /** Observes, and waits until it is written down. */
+  async observed(
+    assignment: Pick<Assignment, 'vm_id' | 'generation'>,
+    seen: Omit<Observation, 'vm_id' | 'generation'>,
+  ): Promise<void> {
+    const seq = this.observe(assignment, seen);
+    await until(() => this.acked >= seq);
+  }
+
+  built(job: BuildJob, result: { error?: string; manifest_name?: string; layer_count?: number }): number {
+    const seq = ++this.seq;
+    this.send({ type: 'build-result', seq, result: { job_id: job.job_id, attempt: job.attempt, ...result } });
+    return seq;
+  }
+
+  /** The newest assignment of a sandbox, once it has come. */
+  async assigned(
+    uuid: string,
+    wanted: (assignment: Assignment) => boolean = () => true,
+  ): Promise<Assignment> {
+    await until(() => {
+      const assignment = this.assignments.get(uuid);
+      return assignment !== undefined && wanted(assignment);
+    });
+    return this.assignments.get(uuid) as Assignment;
+  }
+
+  /** Breaks the connection without a word. */
+  drop(): void {
+    this.#socket?.terminate();
+  }
+
+  #take(message: ControlMessage): void {
+    this.received.push(message);
+    if (message.type === 'ack') this.acked = Math.max(this.acked, message.seq);
+    if (message.type === 'build') {
+      this.builds.push(message.job);
+      this.options.build(message.job, this);
+    }
+    const assignments =
+      message.type === 'sync' ? message.assignments : message.type === 'assign' ? [message.assignment] : [];
+    for (const assignment of assignments) {
+      this.assignments.set(assignment.vm_id, assignment);
+      void this.options.script(assignment, this);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.drop();
+    this.stopData();
+  }
+}
+
+/** Waits for something that has no event of its own here. */
+export async function until(condition: () => boolean | Promise<boolean>, ms = 15_000): Promise<void> {
+  for (const end = performance.now() + ms; ; await sleep(5)) {
+    if (await condition()) return;
+    if (performance.now() > end) assert.fail(`did not come true within ${ms} ms: ${condition.toString()}`);
+  }
+}
+
+export interface Created {
+  id: string;
+  uuid: string;
+  token: string;
+  jobId: string;
+}
+
+export async function create(call: Caller, world: World, body: object = {}): Promise<Created> {
+  const answer = await call('POST', '/vms', { image: 'busybox', ...body });
+  assert.equal(answer.status, 200, answer.text);
+  const { rows } = await world.database.pool.query<{ sandbox_id: string }>(
+    'select sandbox_id from jobs where id = $1',
+    [answer.body.job_id],
+  );
+  return {
+    id: answer.body.vm_id,
+    uuid: rows[0]?.sandbox_id ?? '',
+    token: answer.body.access_token,
+    jobId: answer.body.job_id,
+  };
+}
+
+export async function waitFor(call: Caller, id: string, status: string): Promise<SandboxRecord> {
+  const answer = await call('GET', `/vms/${id}?wait_exact=${status}&timeout_ms=15000`);
+  assert.equal(answer.body.status, status, answer.text);
+  return answer.body as SandboxRecord;
+}

@@ -1,0 +1,352 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { SANDBOX_STATUSES, SANDBOX_STATUS_FACTS, type SandboxStatus } from '@releap/contract';
+import { all } from '@releap/database';
+import * as fc from 'fast-check';
+import { openFresh } from '../../database/test/support/postgres.ts';
+import { transitionStatement, writing, type SandboxRow } from '../src/sandboxes/transition-sql.ts';
+import {
+  CONDITIONS,
+  CREATIONS,
+  decide,
+  refusal,
+  STATE_DEADLINES,
+  TRANSIENT,
+  TRANSITIONS,
+  TRIGGERS,
+  type SandboxFacts,
+  type Transition,
+  type Trigger,
+} from '../src/sandboxes/transitions.ts';
+
+const status = fc.constantFrom(...SANDBOX_STATUSES);
+const facts: fc.Arbitrary<SandboxFacts> = fc.record({
+  status,
+  desired: fc.constantFrom('running', 'stopped', 'paused', 'deleted'),
+  persistent: fc.boolean(),
+  spot: fc.boolean(),
+  volume_count: fc.constantFrom(0, 1),
+  docker_data_mib: fc.constantFrom(null, 512),
+  manifest_name: fc.constantFrom(null, 'sha256:x'),
+  has_memory: fc.boolean(),
+});
+
+/** The reference model of one sandbox under the table. */
+function step(sandbox: SandboxFacts, trigger: Trigger): SandboxFacts {
+  const row = decide(trigger, sandbox);
+  if (row === undefined) return sandbox;
+  const next = { ...sandbox };
+  if (row.to !== 'same') next.status = row.to;
+  if (row.wants === 'reclaim')
+    next.desired = sandbox.persistent && sandbox.manifest_name !== null ? 'stopped' : 'deleted';
+  else if (row.wants !== undefined && row.wants !== 'same') next.desired = row.wants;
+  if (row.effects?.includes('memory')) next.has_memory = true;
+  if (row.effects?.includes('forget-memory')) next.has_memory = false;
+  return next;
+}
+
+describe('the transition table', () => {
+  it('has at most one row for any sandbox and trigger', () => {
+    fc.assert(
+      fc.property(facts, fc.constantFrom(...TRIGGERS), (sandbox, trigger) => {
+        const rows = TRANSITIONS.filter(
+          (row) =>
+            row.on === trigger &&
+            row.from.includes(sandbox.status) &&
+            (row.when ?? []).every((name) => CONDITIONS[name].holds(sandbox)),
+        );
+        assert.ok(rows.length <= 1, `${trigger} from ${sandbox.status}: ${rows.length} rows`);
+      }),
+      { numRuns: 5000 },
+    );
+  });
+
+  it('gives every transient status a deadline that leads to a status that may last', () => {
+    assert.deepEqual(
+      [...TRANSIENT].sort(),
+      SANDBOX_STATUSES.filter((name) => SANDBOX_STATUS_FACTS[name].transient).sort(),
+    );
+    fc.assert(
+      fc.property(facts, (sandbox) => {
+        fc.pre((TRANSIENT as readonly string[]).includes(sandbox.status));
+        const after = step(sandbox, 'deadline');
+        assert.ok(
+          !(TRANSIENT as readonly string[]).includes(after.status),
+          `${sandbox.status} ends in ${after.status}`,
+        );
+        assert.ok(STATE_DEADLINES[sandbox.status as keyof typeof STATE_DEADLINES] > 0);
+      }),
+    );
+  });
+
+  it('lets delete work from every status, and end in deleted though no host ever answers', () => {
+    fc.assert(
+      fc.property(facts, (sandbox) => {
+        const row = decide('delete', sandbox);
+        assert.ok(row !== undefined, `delete from ${sandbox.status}: ${refusal('delete', sandbox)}`);
+        const asked = step(sandbox, 'delete');
+        assert.ok(asked.status === 'deleting' || asked.status === 'deleted');
+        assert.equal(step(asked, 'deadline').status, 'deleted');
+      }),
+    );
+  });
+
+  it('never leaves deleted, and leaves deleting only for deleted', () => {
+    fc.assert(
+      fc.property(facts, fc.array(fc.constantFrom(...TRIGGERS), { maxLength: 30 }), (sandbox, triggers) => {
+        let current: SandboxFacts = { ...sandbox, status: 'deleting' };
+        for (const trigger of triggers) {
+          const next = step(current, trigger);
+          if (current.status === 'deleted') assert.equal(next.status, 'deleted');
+          else assert.ok(next.status === 'deleting' || next.status === 'deleted');
+          current = next;
+        }
+      }),
+    );
+  });
+
+  it('keeps what is written about a sandbox consistent over any walk', () => {
+    const start = fc.constantFrom(...CREATIONS);
+    fc.assert(
+      fc.property(
+        start,
+        facts,
+        fc.array(fc.constantFrom(...TRIGGERS), { maxLength: 60 }),
+        (creation, shape, triggers) => {
+          let sandbox: SandboxFacts = {
+            ...shape,
+            status: creation.status,
+            desired: creation.desired,
+            has_memory: false,
+          };
+          for (const trigger of triggers) {
+            sandbox = step(sandbox, trigger);
+            if (!sandbox.persistent) {
+              assert.ok(
+                !['stopping', 'stopped', 'pausing'].includes(sandbox.status),
+                `${sandbox.status} by ${trigger}, not persistent`,
+              );
+            }
+            if (sandbox.status === 'deleting' || sandbox.status === 'deleted')
+              assert.equal(sandbox.desired, 'deleted');
+            if (sandbox.status === 'stopping') assert.equal(sandbox.desired, 'stopped');
+            if (sandbox.status === 'pausing') assert.equal(sandbox.desired, 'paused');
+            if (sandbox.status === 'failed')
+              assert.ok(sandbox.desired === 'deleted' || sandbox.desired === 'stopped');
+          }
+        },
+      ),
+      { numRuns: 2000 },
+    );
+  });
+
+  it('lets every status be reached', () => {
+    const reached = new Set<SandboxStatus>(CREATIONS.map((creation) => creation.status));
+    for (let grew = true; grew; ) {
+      grew = false;
+      for (const row of TRANSITIONS) {
+        if (row.to === 'same' || reached.has(row.to) || !row.from.some((from) => reached.has(from))) continue;
+        reached.add(row.to);
+        grew = true;
+      }
+    }
+    assert.deepEqual([...reached].sort(), [...SANDBOX_STATUSES].sort());
+  });
+
+  it('lets only what the contract calls stoppable be stopped', () => {
+    for (const name of SANDBOX_STATUSES) {
+      const stops = TRANSITIONS.some(
+        (row) => row.on === 'stop' && row.to === 'stopping' && row.from.includes(name),
+      );
+      assert.equal(stops, SANDBOX_STATUS_FACTS[name].stoppable, name);
+    }
+  });
+});
+
+/** The rows of the specification, in its order: from, trigger, facts that matter, what must come of it. */
+const SPEC: [SandboxStatus, Trigger, Partial<SandboxFacts>, SandboxStatus | 'refused'][] = [
+  ['running', 'stop', { persistent: true }, 'stopping'],
+  ['stopping', 'observe:stopped', { persistent: true }, 'stopped'],
+  ['stopping', 'stop', { persistent: true }, 'stopping'],
+  ['stopped', 'stop', { persistent: true }, 'stopped'],
+  ['booting', 'stop', { persistent: true }, 'stopping'],
+  ['assigned', 'stop', { persistent: true }, 'stopping'],
+  ['building', 'stop', { persistent: true }, 'stopping'],
+  ['running', 'stop', { persistent: false }, 'refused'],
+  ['pending', 'stop', { persistent: true }, 'refused'],
+  ['paused', 'stop', { persistent: true }, 'refused'],
+  ['stopped', 'start', { persistent: true, manifest_name: 'm' }, 'booting'],
+  ['stopped', 'start', { persistent: true, manifest_name: null }, 'refused'],
+  ['running', 'start', { persistent: true, manifest_name: 'm' }, 'refused'],
+  ['booting', 'start', { persistent: true, manifest_name: 'm' }, 'refused'],
+  ['paused', 'start', { persistent: true, manifest_name: 'm', has_memory: true }, 'booting'],
+  ['running', 'pause', { persistent: true, volume_count: 0, docker_data_mib: null }, 'pausing'],
+  ['pausing', 'observe:paused', { persistent: true }, 'paused'],
+  ['running', 'pause', { persistent: false, volume_count: 0, docker_data_mib: null }, 'refused'],
+  ['running', 'pause', { persistent: true, volume_count: 1, docker_data_mib: null }, 'refused'],
+  ['running', 'pause', { persistent: true, volume_count: 0, docker_data_mib: 512 }, 'refused'],
+  ['stopped', 'pause', { persistent: true, volume_count: 0, docker_data_mib: null }, 'refused'],
+  ['pausing', 'pause', { persistent: true }, 'pausing'],
+  ['paused', 'pause', { persistent: true }, 'paused'],
+  ['paused', 'resume', { persistent: true, has_memory: true }, 'booting'],
+  ['paused', 'resume', { persistent: true, has_memory: false }, 'refused'],
+  ['booting', 'resume', { persistent: true, has_memory: true }, 'refused'],
+  ['stopped', 'resume', { persistent: true, has_memory: true }, 'refused'],
+  ['paused', 'fork', { persistent: true, volume_count: 0, has_memory: true }, 'paused'],
+  ['paused', 'fork', { persistent: true, volume_count: 0, has_memory: false }, 'refused'],
+  ['running', 'fork', { persistent: true, volume_count: 0 }, 'running'],
+  ['running', 'fork', { persistent: true, volume_count: 1 }, 'refused'],
+  ['running', 'fork', { persistent: false, volume_count: 0 }, 'refused'],
+  ['running', 'delete', {}, 'deleting'],
+  ['deleting', 'observe:deleted', {}, 'deleted'],
+  ['stopped', 'delete', {}, 'deleted'],
+  ['paused', 'delete', {}, 'deleted'],
+  ['failed', 'delete', {}, 'deleted'],
+  ['lost', 'delete', {}, 'deleted'],
+  ['deleting', 'delete', {}, 'deleting'],
+  ['deleted', 'delete', {}, 'deleted'],
+];
+
+describe('the rows of the specification', () => {
+  const plain: SandboxFacts = {
+    status: 'running',
+    desired: 'running',
+    persistent: true,
+    spot: false,
+    volume_count: 0,
+    docker_data_mib: null,
+    manifest_name: 'm',
+    has_memory: false,
+  };
+  for (const [from, trigger, given, expected] of SPEC) {
+    it(`${from} · ${trigger} · ${JSON.stringify(given)} → ${expected}`, () => {
+      const sandbox = { ...plain, ...given, status: from };
+      const row = decide(trigger, sandbox);
+      if (expected === 'refused') {
+        assert.equal(row, undefined);
+        assert.match(refusal(trigger, sandbox), /^it /);
+      } else assert.equal(step(sandbox, trigger).status, expected);
+    });
+  }
+});
+
+describe('the UPDATE made from the table', () => {
+  const id = (n: number): string => `00000000-0000-4000-8000-${n.toString(16).padStart(12, '0')}`;
+
+  it('does exactly what the table says, for every status, trigger and combination of facts', async () => {
+    await using database = await openFresh();
+    const { pool } = database;
+    await pool.query(`insert into organizations (id, name) values ('${id(1)}', 'o')`);
+    await pool.query(`insert into projects (id, org_id, name) values ('${id(2)}', '${id(1)}', 'p')`);
+    await pool.query(`insert into regions (id, name) values ('r', 'r')`);
+    const shapes: SandboxFacts[] = [];
+    for (const name of SANDBOX_STATUSES)
+      for (const bits of Array.from({ length: 64 }, (_, index) => index))
+        shapes.push({
+          status: name,
+          desired: bits & 1 ? 'paused' : 'running',
+          persistent: (bits & 2) > 0,
+          spot: (bits & 4) > 0,
+          volume_count: bits & 8 ? 1 : 0,
+          docker_data_mib: bits & 16 ? 512 : null,
+          manifest_name: bits & 32 ? 'm' : null,
+          has_memory: (bits & 8) === 0,
+        });
+    for (const trigger of TRIGGERS) {
+      const rows = shapes.map((shape, index) => ({
+        ...shape,
+        id: id(1000 + index),
+        job_id: id(900_000 + index),
+      }));
+      await pool.query('begin; truncate sandboxes; truncate jobs');
+      await pool.query(
+        `insert into jobs (id, project_id, kind, status, sandbox_id)
+         select job_id, '${id(2)}', 'vm.create', 'queued', id from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid)`,
+        [JSON.stringify(rows)],
+      );
+      await pool.query(
+        `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, spot, volume_count, docker_data_mib,
+           manifest_name, has_memory, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held)
+         select id, job_id, '${id(2)}', 'n', 'r', status, desired, persistent, spot, volume_count, docker_data_mib, manifest_name,
+                has_memory, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true
+           from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
+                volume_count integer, docker_data_mib integer, manifest_name text, has_memory boolean)`,
+        [JSON.stringify(rows)],
+      );
+      const made = transitionStatement(
+        trigger,
+        rows.map((row) => ({ id: row.id })),
+        STATE_DEADLINES,
+      );
+      const moved = made === undefined ? [] : await all<SandboxRow>(pool, made.statement, made.values);
+      await pool.query('commit');
+      const byId = new Map(moved.map((row) => [row.id, row]));
+      for (const shape of rows) {
+        const row: Transition | undefined = decide(trigger, shape);
+        const writes = row !== undefined && writing(trigger).includes(row);
+        const after = byId.get(shape.id);
+        assert.equal(after !== undefined, writes, `${trigger} from ${JSON.stringify(shape)}`);
+        if (after === undefined || row === undefined) continue;
+        const expected = step(shape, trigger);
+        assert.deepEqual(
+          {
+            status: after.status,
+            desired: after.desired,
+            has_memory: after.has_memory,
+            generation: after.generation,
+          },
+          {
+            status: expected.status,
+            desired: expected.desired,
+            has_memory: expected.has_memory,
+            generation: row.wants === undefined ? 1 : 2,
+          },
+          `${trigger} from ${JSON.stringify(shape)}`,
+        );
+        if (row.to !== 'same')
+          assert.equal(after.deadline_at !== null, (TRANSIENT as readonly string[]).includes(after.status));
+        if (row.to === 'failed' || row.to === 'lost') assert.notEqual(after.error, null);
+        if (row.to === 'deleted') assert.deepEqual([after.env, after.deleted_at === null], [{}, false]);
+        assert.equal(after.held, !row.effects?.includes('release'));
+      }
+    }
+  });
+
+  it('has one winner when many pull the same trigger at the same time', async () => {
+    await using database = await openFresh();
+    const { pool } = database;
+    await pool.query(`insert into organizations (id, name) values ('${id(1)}', 'o')`);
+    await pool.query(`insert into projects (id, org_id, name) values ('${id(2)}', '${id(1)}', 'p')`);
+    await pool.query(`insert into regions (id, name) values ('r', 'r')`);
+    await pool.query(
+      `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, mode, cpu, vcpus, mem_mib, scratch_mib,
+         cpu_arch, image_ref, root, access_token_hash)
+       select gen_random_uuid(), gen_random_uuid(), '${id(2)}', 'n', 'r', 'running', 'running', true, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}',
+              decode(repeat('00', 32), 'hex') from generate_series(1, 20)`,
+    );
+    const { rows } = await pool.query<{ id: string }>('select id from sandboxes');
+    const rivals: Trigger[] = [
+      'stop',
+      'pause',
+      'delete',
+      'observe:failed',
+      'stop',
+      'pause',
+      'delete',
+      'observe:stopped',
+    ];
+    for (const row of rows) {
+      const results = await Promise.all(
+        rivals.map(async (trigger) => {
+          const made = transitionStatement(trigger, [{ id: row.id, generation: 1 }], STATE_DEADLINES);
+          assert.ok(made);
+          return (await all<SandboxRow>(pool, made.statement, made.values)).length;
+        }),
+      );
+      assert.equal(
+        results.reduce((sum, n) => sum + n, 0),
+        1,
+      );
+    }
+  });
+});

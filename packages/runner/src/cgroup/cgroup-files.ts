@@ -1,0 +1,85 @@
+import { readFile } from 'node:fs/promises';
+
+/** Where the controllers that we use are mounted. */
+export type CgroupLayout =
+  | { version: 2; root: string }
+  /** Mount points by controller; several may share one. `memory`, `cpu` and the rest may each be missing. */
+  | { version: 1; roots: Partial<Record<Controller, string>> };
+
+export type Controller = 'cpu' | 'cpuacct' | 'memory' | 'pids';
+export const CONTROLLERS: readonly Controller[] = ['cpu', 'cpuacct', 'memory', 'pids'];
+
+/** What a micro-VM may use. */
+export interface CgroupLimits {
+  /** Guaranteed cores: its share when cores are scarce. */
+  cpu: number;
+  /** Cores it may use at most. */
+  cpuMax: number;
+  /** Memory of the VMM and all it caches, MiB. */
+  memoryMib: number;
+  pids: number;
+}
+
+/** Counted by the kernel. */
+export interface CgroupUsage {
+  /** Since the cgroup was made, microseconds of one core. */
+  cpuMicros: number;
+  memoryBytes: number;
+}
+
+/**
+ * Finds the hierarchies in the text of /proc/self/mounts. Version 2 counts only when it has the controllers: beside
+ * version 1 it is often mounted empty.
+ */
+export async function detectLayout(mounts?: string): Promise<CgroupLayout> {
+  const text = mounts ?? (await readFile('/proc/self/mounts', 'utf8'));
+  const roots: Partial<Record<Controller, string>> = {};
+  let unified: string | undefined;
+  for (const line of text.split('\n')) {
+    const [, target, type, options] = line.split(' ');
+    if (target === undefined || options === undefined) continue;
+    if (type === 'cgroup2') unified ??= unescape(target);
+    if (type !== 'cgroup') continue;
+    for (const option of options.split(',')) {
+      if (CONTROLLERS.includes(option as Controller)) roots[option as Controller] ??= unescape(target);
+    }
+  }
+  if (roots.memory !== undefined || roots.cpu !== undefined) return { version: 1, roots };
+  if (unified !== undefined) return { version: 2, root: unified };
+  throw new Error('no cgroup hierarchy with the cpu and memory controllers is mounted (see cgroups(7))');
+}
+
+/** /proc/self/mounts writes spaces and the like as octal escapes. */
+function unescape(text: string): string {
+  return text.replaceAll(/\\([0-7]{3})/g, (_all, octal: string) =>
+    String.fromCharCode(Number.parseInt(octal, 8)),
+  );
+}
+
+/** Contents of the control files for `limits`, in the order in which they are to be written. */
+export function limitFiles(
+  version: 1 | 2,
+  limits: CgroupLimits,
+): { controller: Controller; file: string; value: string }[] {
+  const periodMicros = 100_000;
+  const quotaMicros = Math.max(1_000, Math.round(limits.cpuMax * periodMicros));
+  const memoryBytes = limits.memoryMib * 1024 * 1024;
+  if (version === 2) {
+    // A weight of 100 is what everybody else has; it stands for one core.
+    const weight = Math.min(10_000, Math.max(1, Math.round(limits.cpu * 100)));
+    return [
+      { controller: 'cpu', file: 'cpu.weight', value: String(weight) },
+      { controller: 'cpu', file: 'cpu.max', value: `${quotaMicros} ${periodMicros}` },
+      { controller: 'memory', file: 'memory.max', value: String(memoryBytes) },
+      { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
+    ];
+  }
+  const shares = Math.min(262_144, Math.max(2, Math.round(limits.cpu * 1024)));
+  return [
+    { controller: 'cpu', file: 'cpu.shares', value: String(shares) },
+    { controller: 'cpu', file: 'cpu.cfs_period_us', value: String(periodMicros) },
+    { controller: 'cpu', file: 'cpu.cfs_quota_us', value: String(quotaMicros) },
+    { controller: 'memory', file: 'memory.limit_in_bytes', value: String(memoryBytes) },
+    { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
+  ];
+}

@@ -1,0 +1,189 @@
+import { createHash } from 'node:crypto';
+import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { CONTROLLERS, detectLayout, limitFiles } from './cgroup-files.ts';
+import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
+
+const REMOVE_DEADLINE_MS = 5_000;
+const NAME = /^[A-Za-z0-9_.-]{1,100}$/;
+
+/**
+ * The cgroups of one service's micro-VMs: children of one folder a hierarchy, whose name is made from the service's
+ * home, so that two services on a machine never touch each other's. They lie at the top of the hierarchy, because
+ * whatever stops the service (systemd, a container's init) kills what is below its own.
+ */
+export class CgroupTree {
+  readonly layout: CgroupLayout;
+  readonly #parents: Map<Controller, string>;
+  readonly #folders: string[];
+
+  private constructor(layout: CgroupLayout, parents: Map<Controller, string>) {
+    this.layout = layout;
+    this.#parents = parents;
+    this.#folders = [...new Set(parents.values())];
+  }
+
+  /**
+   * @param home the service's home folder; its absolute path names the cgroups
+   * @throws when the controllers cannot be had, naming the file that refused
+   */
+  static async open(home: string): Promise<CgroupTree> {
+    const layout = await detectLayout();
+    const name = `releap-${createHash('sha256').update(home).digest('hex').slice(0, 12)}`;
+    const parents = new Map<Controller, string>();
+    if (layout.version === 2) {
+      const folder = join(layout.root, name);
+      await enable(layout.root);
+      await mkdir(folder, { recursive: true });
+      await enable(folder);
+      for (const controller of CONTROLLERS) parents.set(controller, folder);
+    } else {
+      for (const controller of CONTROLLERS) {
+        const root = layout.roots[controller];
+        if (root === undefined) continue;
+        const folder = join(root, name);
+        await mkdir(folder, { recursive: true });
+        parents.set(controller, folder);
+      }
+    }
+    return new CgroupTree(layout, parents);
+  }
+
+  /** Makes a cgroup, or changes the limits of one. Returns the files to write a pid into to join it. */
+  async create(name: string, limits: CgroupLimits): Promise<string[]> {
+    checkName(name);
+    await Promise.all(this.#folders.map((folder) => mkdir(join(folder, name), { recursive: true })));
+    await this.setLimits(name, limits);
+    return this.#folders.map((folder) => join(folder, name, 'cgroup.procs'));
+  }
+
+  async setLimits(name: string, limits: CgroupLimits): Promise<void> {
+    checkName(name);
+    for (const { controller, file, value } of limitFiles(this.layout.version, limits)) {
+      const parent = this.#parents.get(controller);
+      if (parent !== undefined) await writeFile(join(parent, name, file), value);
+    }
+  }
+
+  /** What a cgroup has used, or undefined when there is none of that name. */
+  async usage(name: string): Promise<CgroupUsage | undefined> {
+    checkName(name);
+    const read = async (controller: Controller, file: string): Promise<string> => {
+      const parent = this.#parents.get(controller);
+      return parent === undefined ? '0' : await readFile(join(parent, name, file), 'utf8');
+    };
+    try {
+      if (this.layout.version === 2) {
+        const [stat, memory] = await Promise.all([read('cpu', 'cpu.stat'), read('memory', 'memory.current')]);
+        return { cpuMicros: Number(/^usage_usec (\d+)$/m.exec(stat)?.[1] ?? 0), memoryBytes: Number(memory) };
+      }
+      const [nanos, memory] = await Promise.all([
+        read('cpuacct', 'cpuacct.usage'),
+        read('memory', 'memory.usage_in_bytes'),
+      ]);
+      return { cpuMicros: Math.floor(Number(nanos) / 1000), memoryBytes: Number(memory) };
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === 'ENOENT' || code === 'ENODEV') return undefined;
+      throw error;
+    }
+  }
+
+  /** Pids in a cgroup; none when there is no such cgroup. */
+  async processes(name: string): Promise<number[]> {
+    checkName(name);
+    const pids = new Set<number>();
+    for (const folder of this.#folders) {
+      const text = await readFile(join(folder, name, 'cgroup.procs'), 'utf8').catch(() => '');
+      for (const line of text.split('\n')) if (line !== '') pids.add(Number(line));
+    }
+    return [...pids];
+  }
+
+  /**
+   * Ends everything in a cgroup and removes it. Whatever a crash of ours has left in it is ours to end, recorded or
+   * not: this is how no VMM is ever lost. Repeatable.
+   */
+  async destroy(name: string): Promise<void> {
+    const deadline = Date.now() + REMOVE_DEADLINE_MS;
+    for (;;) {
+      const pids = await this.processes(name);
+      if (pids.length === 0) break;
+      if (Date.now() >= deadline) {
+        throw new Error(
+          `processes ${pids.join(', ')} of cgroup ${name} survive SIGKILL (stuck in the kernel?)`,
+        );
+      }
+      for (const pid of pids) {
+        try {
+          process.kill(pid, 'SIGKILL');
+        } catch {
+          // Gone by itself.
+        }
+      }
+      await new Promise((resolve) => setTimeout(resolve, 2));
+    }
+    await this.remove(name);
+  }
+
+  /** Removes a cgroup; its processes must be dead, and are given a moment to be gone. Repeatable. */
+  async remove(name: string): Promise<void> {
+    checkName(name);
+    await Promise.all(this.#folders.map((folder) => removeFolder(join(folder, name))));
+  }
+
+  /** Names of all cgroups of this service, also those a crash has left. */
+  async list(): Promise<string[]> {
+    const names = new Set<string>();
+    for (const folder of this.#folders) {
+      for (const entry of await readdir(folder, { withFileTypes: true })) {
+        if (entry.isDirectory()) names.add(entry.name);
+      }
+    }
+    return [...names];
+  }
+
+  /** Removes the service's own folders, once all in them are gone. */
+  async close(): Promise<void> {
+    await Promise.all(this.#folders.map((folder) => removeFolder(folder)));
+  }
+}
+
+function checkName(name: string): void {
+  if (!NAME.test(name) || name === '.' || name === '..')
+    throw new Error(`not a cgroup name: ${JSON.stringify(name)}`);
+}
+
+/** Hands the controllers down to the children of a version 2 cgroup. */
+async function enable(folder: string): Promise<void> {
+  const file = join(folder, 'cgroup.subtree_control');
+  const wanted = ['cpu', 'memory', 'pids'];
+  const have = (await readFile(file, 'utf8')).trim().split(' ');
+  const missing = wanted.filter((controller) => !have.includes(controller));
+  if (missing.length === 0) return;
+  try {
+    await writeFile(file, missing.map((controller) => `+${controller}`).join(' '));
+  } catch (error) {
+    throw new Error(
+      `the cgroup controllers ${missing.join(', ')} cannot be enabled in ${file} (${(error as Error).message}); ` +
+        'a container needs a writable cgroup namespace whose root has no processes of its own',
+      { cause: error },
+    );
+  }
+}
+
+async function removeFolder(folder: string): Promise<void> {
+  const deadline = Date.now() + REMOVE_DEADLINE_MS;
+  for (;;) {
+    try {
+      await rmdir(folder);
+      return;
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === 'ENOENT') return;
+      // EBUSY: a process in it is ending, or the kernel is not done with one that has.
+      if (code !== 'EBUSY' || Date.now() >= deadline) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+  }
+}

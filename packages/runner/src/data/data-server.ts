@@ -1,0 +1,47 @@
+import { timingSafeEqual } from 'node:crypto';
+import { chmod, mkdir, unlink } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import Fastify, { type FastifyInstance } from 'fastify';
+import type { Logger } from 'pino';
+
+export interface DataServerOptions {
+  /** Absolute path of the Unix socket to listen on. */
+  socketPath: string;
+  /** Only the processes of this deployment know it; user credentials never get this far. */
+  internalToken: string;
+  register: (app: FastifyInstance) => Promise<void> | void;
+  log: Logger;
+}
+
+export interface DataServer {
+  /** `unix:/absolute/path.sock`, for the `hello` of the link. */
+  url: string;
+  close(): Promise<void>;
+}
+
+/** The door through which gateway and control plane reach the sandboxes of this machine. */
+export async function startDataServer(options: DataServerOptions): Promise<DataServer> {
+  const { socketPath, internalToken, register, log } = options;
+  const expected = Buffer.from(`Bearer ${internalToken}`);
+  const app = Fastify({ loggerInstance: log.child({ part: 'data' }), disableRequestLogging: true });
+  app.addHook('onRequest', async (request, reply) => {
+    const given = Buffer.from(request.headers.authorization ?? '');
+    if (given.length === expected.length && timingSafeEqual(given, expected)) return;
+    await reply.code(401).send({ error: 'this server takes the internal token only' });
+  });
+  app.setErrorHandler<Error & { statusCode?: number }>((error, request, reply) => {
+    const status = error.statusCode ?? 500;
+    if (status >= 500) request.log.error({ err: error }, 'request failed');
+    return reply.code(status).send({ error: error.message });
+  });
+  app.setNotFoundHandler((request, reply) =>
+    reply.code(404).send({ error: `no such path: ${request.method} ${request.url.split('?')[0]}` }),
+  );
+  await register(app as unknown as FastifyInstance);
+  await mkdir(dirname(socketPath), { recursive: true, mode: 0o700 });
+  // A socket file that a killed runner left behind refuses to be bound again.
+  await unlink(socketPath).catch(() => undefined);
+  await app.listen({ path: socketPath });
+  await chmod(socketPath, 0o600);
+  return { url: `unix:${socketPath}`, close: () => app.close() };
+}

@@ -1,0 +1,47 @@
+import { PassThrough } from 'node:stream';
+import type { FastifyInstance } from 'fastify';
+import type { LogFile } from '../logs/log-file.ts';
+
+/** The two logs of a sandbox: what its kernel and agent print, and what its entrypoint prints. */
+export type LogKind = 'console' | 'entrypoint';
+
+export interface LogSource {
+  /** All that is kept, or undefined when this machine never ran such a sandbox. */
+  read: (vmId: string, kind: LogKind) => Promise<Buffer | undefined>;
+  /** The open log of a live sandbox. */
+  live: (vmId: string, kind: LogKind) => LogFile | undefined;
+}
+
+/** A reader this far behind loses its connection rather than growing the runner's memory. */
+const FOLLOW_BACKLOG_MAX_BYTES = 4 * 1024 * 1024;
+
+/** `GET /vms/:id/logs/console|entrypoint[?follow=1]`: text/plain; with `follow` until the sandbox ends. */
+export function registerLogs(app: FastifyInstance, source: LogSource): void {
+  app.get<{ Params: { id: string; kind: string }; Querystring: { follow?: string } }>(
+    '/vms/:id/logs/:kind',
+    async (request, reply) => {
+      const { id, kind } = request.params;
+      if (kind !== 'console' && kind !== 'entrypoint') {
+        return reply.code(404).send({ error: `no log '${kind}': there are 'console' and 'entrypoint'` });
+      }
+      const live = source.live(id, kind);
+      await live?.flush();
+      const kept = await source.read(id, kind);
+      if (kept === undefined && !live) return reply.code(404).send({ error: `no log of sandbox ${id} here` });
+      reply.type('text/plain; charset=utf-8');
+      if (request.query.follow !== '1' || !live) return reply.send(kept ?? Buffer.alloc(0));
+      const stream = new PassThrough();
+      stream.write(kept ?? Buffer.alloc(0));
+      const stop = live.follow((chunk) => {
+        if (stream.writableLength > FOLLOW_BACKLOG_MAX_BYTES) stream.destroy(new Error('reader too slow'));
+        else stream.write(chunk);
+      });
+      const stopEnd = live.onEnd(() => stream.end());
+      stream.once('close', () => {
+        stop();
+        stopEnd();
+      });
+      return reply.send(stream);
+    },
+  );
+}

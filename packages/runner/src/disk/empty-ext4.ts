@@ -1,0 +1,97 @@
+import { mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
+import { join } from 'node:path';
+import { run } from '../network/command.ts';
+
+/** Smallest file system made; a smaller wish is rounded up to it. mkfs needs room for its own tables. */
+export const EXT4_MIN_MIB = 8;
+/** Sizes kept at most; the least recently used goes. One takes a few hundred kilobytes. */
+const SIZES_KEPT = 128;
+const MKFS_DEADLINE_MS = 120_000;
+/** Fixed, so that a size made again has the same bytes and a write layer above it still fits. */
+const FIXED_UUID = '5e1f0a9c-8d1b-4e0e-9d4a-3b6f2c7a1d55';
+
+/**
+ * Formatted empty disks, one a size, that write layers use as their backing. Never written once visible; shared by
+ * all VMs and by all services that share the cache.
+ */
+export class EmptyExt4Store {
+  readonly #folder: string;
+  readonly #making = new Map<string, Promise<string>>();
+
+  /** @param cacheDir absolute; files lie in `scratch/` below it */
+  constructor(cacheDir: string) {
+    this.#folder = join(cacheDir, 'scratch');
+  }
+
+  /** Absolute path of a raw, sparse, read-only ext4 image of that size. A size not seen before takes an mkfs. */
+  async ensure(mib: number): Promise<string> {
+    if (!Number.isInteger(mib) || mib < 1) throw new Error(`a disk cannot have ${mib} MiB`);
+    const bytesMib = Math.max(mib, EXT4_MIN_MIB);
+    const path = join(this.#folder, `empty-v1-${bytesMib}.ext4`);
+    const file = await stat(path).catch(() => undefined);
+    if (file?.size === bytesMib * 1024 * 1024) {
+      const now = new Date();
+      // Only for the choice of what goes first; a cache that is read-only to us still works.
+      if (now.getTime() - file.mtimeMs > 60_000) await utimes(path, now, now).catch(() => undefined);
+      return path;
+    }
+    const making =
+      this.#making.get(path) ?? this.#make(path, bytesMib).finally(() => this.#making.delete(path));
+    this.#making.set(path, making);
+    return await making;
+  }
+
+  async #make(path: string, mib: number): Promise<string> {
+    await mkdir(this.#folder, { recursive: true, mode: 0o755 });
+    const partial = `${path}.${process.pid}.partial`;
+    try {
+      await rm(partial, { force: true });
+      const file = await open(partial, 'wx', 0o444);
+      try {
+        await file.truncate(mib * 1024 * 1024);
+      } finally {
+        await file.close();
+      }
+      await run('mkfs.ext4', mkfsArguments(partial), { deadlineMs: MKFS_DEADLINE_MS });
+      await rename(partial, path);
+    } catch (error) {
+      throw new Error(`cannot make an empty disk of ${mib} MiB: ${(error as Error).message}`, {
+        cause: error,
+      });
+    } finally {
+      await rm(partial, { force: true });
+    }
+    await this.#prune(path);
+    return path;
+  }
+
+  /** Running VMs hold theirs open, so removing a file takes nothing from them. */
+  async #prune(keep: string): Promise<void> {
+    const names = (await readdir(this.#folder)).filter((name) => name.endsWith('.ext4'));
+    if (names.length <= SIZES_KEPT) return;
+    const files = await Promise.all(
+      names.map(async (name) => {
+        const path = join(this.#folder, name);
+        return { path, mtimeMs: (await stat(path).catch(() => undefined))?.mtimeMs ?? 0 };
+      }),
+    );
+    files.sort((a, b) => a.mtimeMs - b.mtimeMs);
+    for (const { path } of files.slice(0, files.length - SIZES_KEPT)) {
+      if (path !== keep) await rm(path, { force: true });
+    }
+  }
+}
+
+/**
+ * The file is new and sparse, so all of it reads as zeros: inode tables need not be written, now or later by the
+ * guest's kernel (that would fill a write layer that nobody has written to). Many small files are what sandboxes
+ * hold, hence twice the usual inodes.
+ */
+function mkfsArguments(path: string): string[] {
+  const geometry = '-q -F -b 4096 -i 8192 -I 256 -m 0 -O ^resize_inode,^has_journal'.split(' ');
+  const extended = [
+    `hash_seed=${FIXED_UUID}`,
+    'lazy_itable_init=1,assume_storage_prezeroed=1,packed_meta_blocks=1,nodiscard',
+  ];
+  return [...geometry, '-U', FIXED_UUID, '-E', extended.join(','), path];
+}

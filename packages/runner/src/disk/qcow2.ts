@@ -1,0 +1,64 @@
+import { open } from 'node:fs/promises';
+
+const CLUSTER_BITS = 16;
+const CLUSTER_BYTES = 1 << CLUSTER_BITS;
+/** Each L1 entry names one L2 table of CLUSTER_BYTES / 8 entries. */
+const BYTES_PER_L1_ENTRY = CLUSTER_BYTES * (CLUSTER_BYTES / 8);
+const HEADER_BYTES = 104;
+/** An L1 table of this many entries reaches 4 PiB; QEMU allows 32 MiB of table. */
+const VIRTUAL_MAX_BYTES = 64 * 1024 ** 4;
+
+/**
+ * Writes an empty qcow2 image (version 3, QEMU's docs/interop/qcow2.txt): all of it reads from whatever backing node
+ * it is opened with. Written here because starting `qemu-img` would cost more than everything else a disk needs.
+ *
+ * No backing file is named in it: a name would be followed by whoever opens it, from wherever it stands.
+ * @param virtualBytes size that the guest sees, a multiple of 512
+ */
+export async function createEmptyQcow2(path: string, virtualBytes: number, mode = 0o600): Promise<void> {
+  if (
+    !Number.isSafeInteger(virtualBytes) ||
+    virtualBytes <= 0 ||
+    virtualBytes % 512 !== 0 ||
+    virtualBytes > VIRTUAL_MAX_BYTES
+  ) {
+    throw new Error(
+      `a disk cannot have ${virtualBytes} bytes: it takes a multiple of 512 up to ${VIRTUAL_MAX_BYTES}`,
+    );
+  }
+  const l1Entries = Math.ceil(virtualBytes / BYTES_PER_L1_ENTRY);
+  const l1Clusters = Math.ceil((l1Entries * 8) / CLUSTER_BYTES);
+  // Clusters: header, refcount table, one refcount block (it counts 32768 clusters), the L1 table.
+  const clusters = 3 + l1Clusters;
+
+  const header = Buffer.alloc(HEADER_BYTES);
+  header.write('QFI\xfb', 0, 'latin1');
+  header.writeUInt32BE(3, 4);
+  header.writeUInt32BE(CLUSTER_BITS, 20);
+  header.writeBigUInt64BE(BigInt(virtualBytes), 24);
+  header.writeUInt32BE(l1Entries, 36);
+  header.writeBigUInt64BE(BigInt(3 * CLUSTER_BYTES), 40);
+  header.writeBigUInt64BE(BigInt(CLUSTER_BYTES), 48);
+  header.writeUInt32BE(1, 56);
+  // Compatible feature: lazy refcounts, so that allocating a cluster does not wait for its counter on the disk.
+  header.writeBigUInt64BE(1n, 80);
+  header.writeUInt32BE(4, 96);
+  header.writeUInt32BE(HEADER_BYTES, 100);
+
+  const refcountTable = Buffer.alloc(8);
+  refcountTable.writeBigUInt64BE(BigInt(2 * CLUSTER_BYTES), 0);
+  const refcounts = Buffer.alloc(clusters * 2);
+  for (let cluster = 0; cluster < clusters; cluster++) refcounts.writeUInt16BE(1, cluster * 2);
+
+  const file = await open(path, 'wx', mode);
+  try {
+    await file.truncate(clusters * CLUSTER_BYTES);
+    await Promise.all([
+      file.write(header, 0, header.length, 0),
+      file.write(refcountTable, 0, refcountTable.length, CLUSTER_BYTES),
+      file.write(refcounts, 0, refcounts.length, 2 * CLUSTER_BYTES),
+    ]);
+  } finally {
+    await file.close();
+  }
+}

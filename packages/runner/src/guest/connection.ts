@@ -1,0 +1,386 @@
+/**
+ * One connection to a guest agent over the socket behind its virtio-serial port: finds the start of our session,
+ * multiplexes requests, keeps every buffer bounded, and cuts the guest off when it breaks the protocol.
+ */
+import { randomBytes } from 'node:crypto';
+import { EventEmitter, once } from 'node:events';
+import { type Socket, createConnection } from 'node:net';
+import type { Logger } from 'pino';
+import { type EntrypointListener, EntrypointReceiver } from './entrypoint-output.ts';
+import {
+  Channel,
+  type Frame,
+  FrameDecoder,
+  FrameType,
+  MAX_MESSAGE_BYTES,
+  decodeObject,
+  encodeFrame,
+  encodeHello,
+  encodeMessage,
+  encodeResync,
+} from './frames.ts';
+import { GuestError, guestErrorCode, toGuestError } from './guest-error.ts';
+import { type GuestStream, InboundChannel, OutboundChannel, type StreamSink } from './guest-stream.ts';
+import {
+  type EntrypointState,
+  type GuestHello,
+  readBag,
+  readEntrypoint,
+  readHello,
+  readText,
+} from './replies.ts';
+
+/** The agent refuses more than 256; a few are kept for those that must always pass, such as a shutdown. */
+const MAX_STREAMS = 240;
+/** Data waits while the socket holds this much; control frames, few and small, do not. */
+const SOCKET_BUFFER_BYTES = 1024 * 1024;
+/** After this long without an answer we assume that half a frame of an earlier host swallowed our HELLO. */
+const RESYNC_AFTER_MS = 2_000;
+
+export interface GuestEvents {
+  /** The entrypoint started, ended or could not start. */
+  entrypoint: [EntrypointState];
+  /** The connection is over; nothing follows. */
+  close: [GuestError];
+}
+
+interface OpenStream extends GuestStream {
+  parts: Buffer[];
+  partBytes: number;
+  settle(result: Record<string, unknown>): void;
+  fail(error: GuestError): void;
+}
+
+export interface ConnectOptions {
+  log: Logger;
+  signal?: AbortSignal;
+  /** How long the socket may take to accept, and then how long the agent may take to answer, each. */
+  deadlineMs?: number;
+}
+
+export class GuestConnection extends EventEmitter<GuestEvents> implements StreamSink {
+  /** The agent's answer to our HELLO. Rejects with the connection. */
+  readonly hello: Promise<GuestHello>;
+  readonly #socket: Socket;
+  readonly #log: Logger;
+  readonly #streams = new Map<number, OpenStream>();
+  readonly #pings = new Map<string, () => void>();
+  readonly #decoder: FrameDecoder;
+  readonly #helloSettled = Promise.withResolvers<GuestHello>();
+  #nextStream = 1;
+  #entrypoint: EntrypointReceiver | undefined;
+  #entrypointStream = 0;
+  #listener: EntrypointListener | undefined;
+  #drained: PromiseWithResolvers<void> | undefined;
+  #error: GuestError | undefined;
+
+  private constructor(socket: Socket, log: Logger) {
+    super();
+    this.setMaxListeners(2 * MAX_STREAMS);
+    this.#socket = socket;
+    this.#log = log;
+    this.#decoder = new FrameDecoder(randomBytes(16).toString('hex'));
+    this.hello = this.#helloSettled.promise;
+    this.hello.catch(() => undefined);
+    socket.on('data', (chunk: Buffer) => this.#receive(chunk));
+    socket.on('drain', () => {
+      this.#drained?.resolve();
+      this.#drained = undefined;
+    });
+    socket.on('error', (error) => this.#end(toGuestError(error, 'disconnected')));
+    socket.on('close', () =>
+      this.#end(new GuestError('disconnected', 'the connection to the guest was closed')),
+    );
+    socket.write(encodeHello(this.#decoder.nonce));
+  }
+
+  /**
+   * Connects and sends HELLO without waiting for its answer, so that requests can be sent right behind it, even
+   * before the machine runs.
+   */
+  static async open(socketPath: string, options: ConnectOptions): Promise<GuestConnection> {
+    const deadline = AbortSignal.timeout(options.deadlineMs ?? 10_000);
+    const signal = options.signal === undefined ? deadline : AbortSignal.any([deadline, options.signal]);
+    const socket = createConnection(socketPath);
+    try {
+      await once(socket, 'connect', { signal });
+    } catch (error) {
+      socket.destroy();
+      throw new GuestError(
+        options.signal?.aborted === true ? 'aborted' : deadline.aborted ? 'timeout' : 'disconnected',
+        `cannot connect to the guest at ${socketPath}: ${error instanceof Error ? error.message : String(error)}`,
+        { cause: error },
+      );
+    }
+    return new GuestConnection(socket, options.log);
+  }
+
+  get closed(): boolean {
+    return this.#error !== undefined;
+  }
+
+  /**
+   * Waits for the answer to HELLO. With `resync`, for connections on which nothing was sent yet: should the guest
+   * not answer, clears its input of what an earlier host may have left half sent, and asks again.
+   */
+  async greet(
+    deadlineMs: number,
+    options: { signal?: AbortSignal; resync?: boolean } = {},
+  ): Promise<GuestHello> {
+    const timer = setTimeout(() => {
+      this.#end(new GuestError('timeout', `the guest agent did not answer within ${deadlineMs} ms`));
+    }, deadlineMs);
+    const resync = setTimeout(() => {
+      if (options.resync !== true || this.closed || this.#decoder.synced) return;
+      this.#log.info('the guest agent does not answer; clearing its input');
+      this.#decoder.nonce = randomBytes(16).toString('hex');
+      this.#socket.write(encodeResync(this.#decoder.nonce));
+    }, RESYNC_AFTER_MS);
+    const abort = (): void => this.#end(new GuestError('aborted', 'connecting to the guest was cancelled'));
+    options.signal?.addEventListener('abort', abort, { once: true });
+    if (options.signal?.aborted === true) abort();
+    try {
+      return await this.hello;
+    } finally {
+      clearTimeout(timer);
+      clearTimeout(resync);
+      options.signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  send(frame: Buffer): void {
+    if (!this.closed) this.#socket.write(frame);
+  }
+
+  writable(): Promise<void> | undefined {
+    if (this.closed || this.#socket.writableLength < SOCKET_BUFFER_BYTES) return undefined;
+    this.#drained ??= Promise.withResolvers<void>();
+    return this.#drained.promise;
+  }
+
+  /** Sends a request. @throws GuestError when the connection is over or too many requests are open */
+  request(method: string, params: Record<string, unknown>): GuestStream {
+    if (this.#error !== undefined) throw this.#error;
+    if (this.#streams.size >= MAX_STREAMS)
+      throw new GuestError('state', `more than ${MAX_STREAMS} requests to one guest at once`);
+    const id = this.#nextStream;
+    const message = encodeMessage(FrameType.open, id, { ...params, method });
+    this.#nextStream += 2;
+    const stream = this.#openStream(id);
+    this.#streams.set(id, stream);
+    this.#socket.write(message);
+    return stream;
+  }
+
+  #openStream(id: number): OpenStream {
+    const settled = Promise.withResolvers<Record<string, unknown>>();
+    settled.promise.catch(() => undefined);
+    const stdin = new OutboundChannel(this, id);
+    const stdout = new InboundChannel(this, id, Channel.stdout);
+    const stderr = new InboundChannel(this, id, Channel.stderr);
+    // An error without a listener would end this process; who reads or writes sees it all the same.
+    for (const channel of [stdin, stdout, stderr]) channel.on('error', () => undefined);
+    const fail = (error: GuestError): void => {
+      this.#streams.delete(id);
+      settled.reject(error);
+      stdin.destroy(error);
+      stdout.destroy(error);
+      stderr.destroy(error);
+    };
+    return {
+      id,
+      result: settled.promise,
+      stdin,
+      stdout,
+      stderr,
+      parts: [],
+      partBytes: 0,
+      fail,
+      settle: (result) => {
+        this.#streams.delete(id);
+        stdin.shut();
+        stdout.finish();
+        stderr.finish();
+        settled.resolve(result);
+      },
+      cancel: (error) => {
+        if (!this.#streams.has(id)) return;
+        this.send(encodeFrame(FrameType.cancel, id));
+        fail(error);
+      },
+    };
+  }
+
+  /** Resolves when the agent has echoed; rejects when the deadline passes or the connection ends. */
+  async ping(deadlineMs: number): Promise<void> {
+    if (this.#error !== undefined) throw this.#error;
+    const token = randomBytes(8);
+    const key = token.toString('hex');
+    const answered = Promise.withResolvers<void>();
+    const timer = setTimeout(() => {
+      answered.reject(
+        new GuestError('timeout', `the guest agent did not answer a ping within ${deadlineMs} ms`),
+      );
+    }, deadlineMs);
+    const onClose = (error: GuestError): void => answered.reject(error);
+    this.once('close', onClose);
+    this.#pings.set(key, answered.resolve);
+    this.send(encodeFrame(FrameType.ping, 0, token));
+    try {
+      await answered.promise;
+    } finally {
+      clearTimeout(timer);
+      this.off('close', onClose);
+      this.#pings.delete(key);
+    }
+  }
+
+  /** One listener at a time; it also gets what came before it was set. */
+  onEntrypointOutput(listener: EntrypointListener | undefined): void {
+    this.#listener = listener;
+    this.#entrypoint?.listen(listener);
+  }
+
+  close(): void {
+    this.#end(new GuestError('disconnected', 'the connection to the guest was closed by us'));
+  }
+
+  #end(error: GuestError): void {
+    if (this.#error !== undefined) return;
+    this.#error = error;
+    if (error.code === 'protocol') this.#log.warn({ err: error }, 'guest connection cut');
+    this.#socket.destroy();
+    this.#helloSettled.reject(error);
+    this.#drained?.resolve();
+    for (const stream of this.#streams.values()) stream.fail(error);
+    this.emit('close', error);
+  }
+
+  #receive(chunk: Buffer): void {
+    if (this.closed) return;
+    try {
+      this.#decoder.push(chunk);
+      this.#socket.cork();
+      for (
+        let frame = this.#decoder.next();
+        frame !== undefined && !this.closed;
+        frame = this.#decoder.next()
+      ) {
+        this.#dispatch(frame);
+      }
+    } catch (error) {
+      this.#end(toGuestError(error, 'internal'));
+    } finally {
+      this.#socket.uncork();
+    }
+  }
+
+  #dispatch({ type, stream: id, payload }: Frame): void {
+    switch (type) {
+      case FrameType.hello:
+        this.#helloSettled.resolve(readHello(decodeObject(payload)));
+        return;
+      case FrameType.event:
+        this.#event(decodeObject(payload));
+        return;
+      case FrameType.pong:
+        this.#pings.get(payload.toString('hex'))?.();
+        return;
+      case FrameType.open:
+        this.#opened(id, payload);
+        return;
+      case FrameType.error:
+        if (id === 0)
+          throw new GuestError(
+            'protocol',
+            `the guest ended the session: ${readText(decodeObject(payload), 'message', 8_192, '')}`,
+          );
+        break;
+      default:
+    }
+    if (id !== 0 && id === this.#entrypointStream) {
+      this.#entrypointFrame(type, payload);
+      return;
+    }
+    const stream = this.#streams.get(id);
+    if (stream !== undefined) this.#streamFrame(stream, type, payload);
+    else if (id % 2 === 0 || id >= this.#nextStream)
+      throw new GuestError('protocol', `the guest sent a frame on stream ${id}, which nobody opened`);
+    // else: an answer that crossed our CANCEL
+  }
+
+  #streamFrame(stream: OpenStream, type: number, payload: Buffer): void {
+    switch (type) {
+      case FrameType.data:
+        this.#output(stream, payload).accept(payload.subarray(1));
+        return;
+      case FrameType.end:
+        this.#output(stream, payload).finish();
+        return;
+      case FrameType.window:
+        if (payload.length !== 5 || payload[0] !== Channel.stdin)
+          throw new GuestError('protocol', 'the guest sent a malformed WINDOW');
+        stream.stdin.grant(payload.readUInt32BE(1));
+        return;
+      case FrameType.part:
+        stream.partBytes += payload.length;
+        if (stream.partBytes > MAX_MESSAGE_BYTES)
+          throw new GuestError(
+            'protocol',
+            `the guest sent an answer of more than ${MAX_MESSAGE_BYTES} bytes`,
+          );
+        stream.parts.push(Buffer.from(payload));
+        return;
+      case FrameType.result: {
+        const whole = stream.parts.length === 0 ? payload : Buffer.concat([...stream.parts, payload]);
+        stream.settle(decodeObject(whole));
+        return;
+      }
+      case FrameType.error: {
+        const body = decodeObject(payload);
+        stream.fail(
+          new GuestError(
+            guestErrorCode(body['code']),
+            readText(body, 'message', 8_192, 'the guest gave no reason'),
+          ),
+        );
+        return;
+      }
+      default:
+        throw new GuestError('protocol', `the guest sent frame type ${type} on a request`);
+    }
+  }
+
+  #output(stream: OpenStream, payload: Buffer): InboundChannel {
+    if (payload[0] === Channel.stdout) return stream.stdout;
+    if (payload[0] === Channel.stderr) return stream.stderr;
+    throw new GuestError('protocol', 'the guest sent data on a channel that is not its own');
+  }
+
+  #opened(id: number, payload: Buffer): void {
+    const opening = decodeObject(payload);
+    if (id === 0 || id % 2 !== 0 || this.#entrypointStream !== 0 || opening['method'] !== 'entrypoint') {
+      throw new GuestError('protocol', 'the guest opened a stream that it may not open');
+    }
+    this.#entrypointStream = id;
+    this.#entrypoint = new EntrypointReceiver(
+      id,
+      opening,
+      (frame) => this.send(frame),
+      (error) => this.#end(error),
+    );
+    this.#entrypoint.listen(this.#listener);
+  }
+
+  #entrypointFrame(type: number, payload: Buffer): void {
+    if (type !== FrameType.data || (payload[0] !== Channel.stdout && payload[0] !== Channel.stderr)) {
+      throw new GuestError('protocol', 'the guest sent something else than data on the entrypoint stream');
+    }
+    this.#entrypoint?.accept(payload[0], payload.subarray(1));
+  }
+
+  #event(body: Record<string, unknown>): void {
+    if (body['event'] === 'entrypoint') this.emit('entrypoint', readEntrypoint(readBag(body, 'entrypoint')));
+    else this.#log.debug({ event: readText(body, 'event', 64, '') }, 'unknown event of a guest');
+  }
+}

@@ -1,0 +1,402 @@
+/** What the runner asks of a guest, typed. Everything it answers is checked before it is believed. */
+import { Readable, type Writable } from 'node:stream';
+import { type ConnectOptions, GuestConnection } from './connection.ts';
+import type { EntrypointListener } from './entrypoint-output.ts';
+import { GuestError } from './guest-error.ts';
+import type { GuestStream } from './guest-stream.ts';
+import {
+  type EntrypointState,
+  type FileEntry,
+  type GuestHello,
+  readBag,
+  readEntries,
+  readEntrypoint,
+  readEntry,
+  readFlag,
+  readInt,
+  readText,
+} from './replies.ts';
+
+const CALL_DEADLINE_MS = 30_000;
+
+export interface GuestNetwork {
+  address: string;
+  prefix: number;
+  gateway?: string;
+  mac?: string;
+  mtu?: number;
+  /** Default `eth0`. */
+  interface?: string;
+}
+
+export interface GuestDisk {
+  /** Such as `vda`. */
+  device: string;
+  fstype?: 'squashfs' | 'erofs' | 'ext4';
+  /** Size of the device. Given, the agent waits until its kernel has seen an exchanged disk's new size. */
+  bytes?: number;
+}
+
+/** What differs between copies of one memory image. */
+export interface GuestIdentity {
+  hostname?: string;
+  /** 32 lowercase hexadecimal digits. */
+  machineId?: string;
+  /** Unix time in nanoseconds. */
+  clockNs?: bigint;
+  /** At least 32 random bytes that nobody else gets. */
+  entropy?: Uint8Array;
+  dns?: string[];
+  network?: GuestNetwork;
+}
+
+export interface ProcessDefaults {
+  /** Of every process, verbatim; PATH, HOME and HOSTNAME are added where missing. */
+  env?: Record<string, string>;
+  /** As in an OCI image: name or uid, optionally `:group`. Default root. */
+  user?: string;
+  workingDir?: string;
+}
+
+export interface GuestConfig extends GuestIdentity, ProcessDefaults {
+  disks?: { root: GuestDisk; scratch: GuestDisk; docker?: GuestDisk };
+  /** The image's command; its env, user and workingDir go over those of the sandbox. */
+  entrypoint?: ProcessDefaults & { argv: string[] };
+}
+
+export interface ExecRequest {
+  /** Either the program and its arguments … */
+  argv?: string[];
+  /** … or a line for `/bin/sh -c`. */
+  shell?: string;
+  cwd?: string;
+  /** Over the sandbox's own. */
+  env?: Record<string, string>;
+  user?: string;
+  /** Whether stdin is to be open; else it is /dev/null. */
+  stdin?: boolean;
+  pty?: { rows: number; cols: number };
+  /** The process group gets SIGTERM then, and SIGKILL `killGraceMs` (2 s) later. */
+  timeoutMs?: number;
+  killGraceMs?: number;
+}
+
+export interface ExecResult {
+  /** 128 + signal number when a signal ended it; 127 and 126 also when it could not be started, see `error`. */
+  exitCode: number;
+  signal?: string;
+  timedOut: boolean;
+  error?: string;
+}
+
+export interface GuestProcess {
+  stdin: Writable;
+  stdout: Readable;
+  /** Empty with a terminal. */
+  stderr: Readable;
+  /** Settles once the process ended AND its output was read to the end: read or `resume()` both streams. */
+  exit: Promise<ExecResult>;
+  /** To the process group. @param name such as `SIGINT` or `2` */
+  signal(name: string): Promise<void>;
+  resize(size: { rows: number; cols: number }): Promise<void>;
+  /** Gives up: SIGTERM, then SIGKILL to the group. */
+  cancel(): void;
+}
+
+export interface GuestStatus {
+  uptimeSeconds: number;
+  configured: boolean;
+  frozen: boolean;
+  entrypoint: EntrypointState;
+  execs: number;
+  processes: number;
+  memory: { total: number; available: number };
+  disk: { total: number; used: number; available: number };
+}
+
+export interface CallOptions {
+  signal?: AbortSignal;
+  deadlineMs?: number;
+}
+
+const identityParams = (identity: GuestIdentity): Record<string, unknown> => ({
+  hostname: identity.hostname,
+  machine_id: identity.machineId,
+  clock_ns: identity.clockNs?.toString(),
+  entropy: identity.entropy === undefined ? undefined : Buffer.from(identity.entropy).toString('base64'),
+  dns: identity.dns,
+  network: identity.network,
+});
+
+const defaultsParams = (defaults: ProcessDefaults): Record<string, unknown> => ({
+  env: defaults.env,
+  user: defaults.user,
+  working_dir: defaults.workingDir,
+});
+
+export class GuestClient implements AsyncDisposable {
+  readonly #connection: GuestConnection;
+
+  private constructor(connection: GuestConnection) {
+    this.#connection = connection;
+  }
+
+  /** Connects to a running agent and waits for its HELLO. */
+  static async connect(socketPath: string, options: ConnectOptions): Promise<GuestClient> {
+    const connection = await GuestConnection.open(socketPath, options);
+    await connection.greet(options.deadlineMs ?? 10_000, {
+      resync: true,
+      ...(options.signal === undefined ? {} : { signal: options.signal }),
+    });
+    return new GuestClient(connection);
+  }
+
+  /**
+   * Connects and sends HELLO but does not wait for the agent, which may not even run yet: requests are answered in
+   * order once it does. `hello(deadlineMs)` then waits.
+   */
+  static async open(socketPath: string, options: ConnectOptions): Promise<GuestClient> {
+    return new GuestClient(await GuestConnection.open(socketPath, options));
+  }
+
+  hello(deadlineMs = 10_000): Promise<GuestHello> {
+    return this.#connection.greet(deadlineMs);
+  }
+
+  get closed(): boolean {
+    return this.#connection.closed;
+  }
+
+  /** The entrypoint started, ended or could not start. @returns how to stop listening */
+  onEntrypoint(listener: (state: EntrypointState) => void): () => void {
+    this.#connection.on('entrypoint', listener);
+    return () => this.#connection.off('entrypoint', listener);
+  }
+
+  /** The connection is over. @returns how to stop listening */
+  onClose(listener: (error: GuestError) => void): () => void {
+    this.#connection.on('close', listener);
+    return () => this.#connection.off('close', listener);
+  }
+
+  /** One listener at a time; it gets what the guest has kept, then what follows. */
+  onEntrypointOutput(listener: EntrypointListener | undefined): void {
+    this.#connection.onEntrypointOutput(listener);
+  }
+
+  ping(deadlineMs = 5_000): Promise<void> {
+    return this.#connection.ping(deadlineMs);
+  }
+
+  close(): void {
+    this.#connection.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    this.close();
+    return Promise.resolve();
+  }
+
+  async #call(
+    method: string,
+    params: Record<string, unknown>,
+    options: CallOptions = {},
+  ): Promise<Record<string, unknown>> {
+    const stream = this.#connection.request(method, params);
+    stream.stdout.resume();
+    stream.stderr.resume();
+    return await this.#settle(stream, method, options);
+  }
+
+  async #settle(stream: GuestStream, method: string, options: CallOptions): Promise<Record<string, unknown>> {
+    const deadlineMs = options.deadlineMs ?? CALL_DEADLINE_MS;
+    const timer = setTimeout(() => {
+      stream.cancel(new GuestError('timeout', `the guest did not answer ${method} within ${deadlineMs} ms`));
+    }, deadlineMs);
+    const release = cancelOnAbort(stream, method, options.signal);
+    try {
+      return await stream.result;
+    } finally {
+      clearTimeout(timer);
+      release();
+    }
+  }
+
+  /** Once a boot. An error leaves the guest half made: throw the machine away. */
+  async configure(
+    config: GuestConfig,
+    options?: CallOptions,
+  ): Promise<{ entrypoint: EntrypointState; timingsUs: unknown }> {
+    const answer = await this.#call(
+      'configure',
+      {
+        ...identityParams(config),
+        ...defaultsParams(config),
+        disks: config.disks,
+        entrypoint:
+          config.entrypoint === undefined
+            ? undefined
+            : { argv: config.entrypoint.argv, ...defaultsParams(config.entrypoint) },
+      },
+      options,
+    );
+    return { entrypoint: readEntrypoint(readBag(answer, 'entrypoint')), timingsUs: answer['timings_us'] };
+  }
+
+  /** A new identity for a resumed or forked sandbox; `env` replaces. Thaws it. */
+  async reconfigure(config: GuestIdentity & ProcessDefaults, options?: CallOptions): Promise<void> {
+    await this.#call('reconfigure', { ...identityParams(config), ...defaultsParams(config) }, options);
+  }
+
+  exec(request: ExecRequest, options: { signal?: AbortSignal } = {}): GuestProcess {
+    const { timeoutMs, killGraceMs, ...rest } = request;
+    const stream = this.#connection.request('exec', {
+      ...rest,
+      timeout_ms: timeoutMs,
+      kill_grace_ms: killGraceMs,
+    });
+    const release = cancelOnAbort(stream, 'exec', options.signal);
+    if (request.stdin !== true && request.pty === undefined) stream.stdin.end();
+    const exit = stream.result.then((answer): ExecResult => {
+      return {
+        exitCode: readInt(answer, 'exit_code'),
+        timedOut: readFlag(answer, 'timed_out'),
+        ...(answer['signal'] === undefined ? {} : { signal: readText(answer, 'signal', 32) }),
+        ...(answer['error'] === undefined ? {} : { error: readText(answer, 'error') }),
+      };
+    });
+    exit.catch(() => undefined).finally(release);
+    return {
+      stdin: stream.stdin,
+      stdout: stream.stdout,
+      stderr: stream.stderr,
+      exit,
+      signal: async (name) => {
+        await this.#call('signal', { stream: stream.id, signal: name });
+      },
+      resize: async (size) => {
+        await this.#call('resize', { stream: stream.id, ...size });
+      },
+      cancel: () => stream.cancel(new GuestError('aborted', 'the command was cancelled')),
+    };
+  }
+
+  /** The file's bytes. Errors (such as `not_found`) come as the stream's error. */
+  readFile(path: string, options: { offset?: number; length?: number; signal?: AbortSignal } = {}): Readable {
+    const { signal, ...range } = options;
+    const stream = this.#connection.request('read-file', { path, ...range });
+    const release = cancelOnAbort(stream, 'read-file', signal);
+    stream.result.catch(() => undefined).finally(release);
+    stream.stdout.once('close', () => {
+      // Whoever stops in the middle does not want the rest. After the end there is nothing to cancel.
+      if (stream.stdout.readableEnded) return;
+      stream.cancel(new GuestError('aborted', `reading ${path} was given up`));
+    });
+    return stream.stdout;
+  }
+
+  /**
+   * Writes a file from a stream or buffer; it appears whole or not at all. When the guest refuses, a stream that
+   * was not read to its end is left to the caller.
+   * @returns bytes written
+   */
+  async writeFile(
+    path: string,
+    source: AsyncIterable<Uint8Array> | Uint8Array,
+    options: { mode?: string; signal?: AbortSignal } = {},
+  ): Promise<number> {
+    const stream = this.#connection.request('write-file', { path, mode: options.mode });
+    const release = cancelOnAbort(stream, 'write-file', options.signal);
+    const body =
+      source instanceof Readable ? source : Readable.from(source instanceof Uint8Array ? [source] : source);
+    const broken = (error?: Error | null): void => {
+      if (error || !body.readableEnded) {
+        stream.cancel(
+          new GuestError('aborted', `what was to be written to ${path} broke off`, { cause: error }),
+        );
+      }
+    };
+    body.once('error', broken).once('close', broken);
+    if (body.destroyed) broken(body.errored);
+    // Not pipeline(): when the guest refuses (no space left), the source must live on, it may be a request that
+    // is still to be answered.
+    body.pipe(stream.stdin);
+    try {
+      return readInt(await stream.result, 'bytes');
+    } finally {
+      body.unpipe(stream.stdin);
+      body.off('error', broken).off('close', broken);
+      release();
+    }
+  }
+
+  async listDir(path: string, options?: CallOptions): Promise<{ entries: FileEntry[]; truncated: boolean }> {
+    return readEntries(await this.#call('list-dir', { path }, options));
+  }
+
+  /** Of the entry itself; with `follow`, of what a link leads to. */
+  async stat(path: string, options: CallOptions & { follow?: boolean } = {}): Promise<FileEntry> {
+    return readEntry(await this.#call('stat', { path, follow: options.follow ?? false }, options));
+  }
+
+  async remove(path: string, options: CallOptions & { recursive?: boolean } = {}): Promise<void> {
+    await this.#call('remove', { path, recursive: options.recursive ?? false }, options);
+  }
+
+  async makeDir(
+    path: string,
+    options: CallOptions & { mode?: string; parents?: boolean } = {},
+  ): Promise<void> {
+    await this.#call('make-dir', { path, mode: options.mode, parents: options.parents ?? false }, options);
+  }
+
+  async sync(options?: CallOptions): Promise<void> {
+    await this.#call('sync', {}, options);
+  }
+
+  /** Stops all user processes and the scratch file system; the guest thaws by itself after `thawAfterMs`. */
+  async freeze(options: CallOptions & { thawAfterMs?: number } = {}): Promise<void> {
+    await this.#call('freeze', { deadline_ms: options.thawAfterMs }, options);
+  }
+
+  async thaw(options?: CallOptions): Promise<void> {
+    await this.#call('thaw', {}, options);
+  }
+
+  /** Ends all processes within `graceMs`, makes the disk clean and powers off. */
+  async shutdown(options: CallOptions & { graceMs?: number } = {}): Promise<{ graceful: boolean }> {
+    const graceMs = options.graceMs ?? 10_000;
+    const deadlineMs = options.deadlineMs ?? graceMs + 10_000;
+    const answer = await this.#call('shutdown', { deadline_ms: graceMs }, { ...options, deadlineMs });
+    return { graceful: readFlag(answer, 'graceful') };
+  }
+
+  async status(options?: CallOptions): Promise<GuestStatus> {
+    const answer = await this.#call('status', {}, options);
+    const memory = readBag(answer, 'memory');
+    const disk = readBag(answer, 'disk');
+    return {
+      uptimeSeconds: readInt(answer, 'uptime_s'),
+      configured: readFlag(answer, 'configured'),
+      frozen: readFlag(answer, 'frozen'),
+      entrypoint: readEntrypoint(readBag(answer, 'entrypoint')),
+      execs: readInt(answer, 'execs'),
+      processes: readInt(answer, 'processes', 0),
+      memory: { total: readInt(memory, 'total'), available: readInt(memory, 'available') },
+      disk: {
+        total: readInt(disk, 'total'),
+        used: readInt(disk, 'used'),
+        available: readInt(disk, 'available'),
+      },
+    };
+  }
+}
+
+function cancelOnAbort(stream: GuestStream, method: string, signal: AbortSignal | undefined): () => void {
+  if (signal === undefined) return () => undefined;
+  const abort = (): void =>
+    stream.cancel(new GuestError('aborted', `${method} was cancelled`, { cause: signal.reason }));
+  if (signal.aborted) abort();
+  else signal.addEventListener('abort', abort, { once: true });
+  return () => signal.removeEventListener('abort', abort);
+}

@@ -1,0 +1,6 @@
+export { GuestClient } from './guest-client.ts';
+export type * from './guest-client.ts';
+export { GuestError } from './guest-error.ts';
+export type { GuestErrorCode } from './guest-error.ts';
+export type { EntrypointListener, EntrypointOutput } from './entrypoint-output.ts';
+export type { EntrypointState, FileEntry, GuestHello } from './replies.ts';

@@ -1,0 +1,300 @@
+/**
+ * Where images lie on disk, and the few file operations that decide what is visible.
+ *
+ *   <cache>/images/sha256-<hex>/root.squashfs   the root image, 0444
+ *                              /config.json     `StoredImage`
+ *                              /used            empty; its modification time is when somebody last asked for the image
+ *   <cache>/images/aliases/<name>.json          from an index's digest or a built-in's name to an image's digest
+ *   <cache>/images/blobs/sha256/<hex>           fetched layers, shared
+ *   <cache>/images/locks/<stripe>               flock(2); keys are spread over 256 stripes
+ *   <cache>/images/staging/<stripe>.<random>/   work in progress of whoever holds the stripe
+ *
+ * A folder `sha256-…` appears whole, by rename, after all in it is on disk; it is never written again (but for `used`),
+ * and goes by being renamed into `staging`.
+ */
+import { createHash, randomUUID } from 'node:crypto';
+import { mkdir, open, readFile, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { isImageDigest } from '@releap/contract';
+import { lockFile } from './cache-lock.ts';
+import type { CacheLock } from './cache-lock.ts';
+import type { ImageConfig } from './image-config.ts';
+
+/** A root image that is ready to be booted from. */
+export interface RootImage {
+  /** `sha256:…` of the manifest for our platform. */
+  digest: string;
+  /** Absolute path of `root.squashfs`. What is there never changes. */
+  path: string;
+  /** Of `root.squashfs`. */
+  sizeBytes: number;
+  layerCount: number;
+  config: ImageConfig;
+}
+
+/** `config.json`. */
+export interface StoredImage {
+  version: 1;
+  digest: string;
+  sizeBytes: number;
+  layerCount: number;
+  config: ImageConfig;
+  /** Who may have it without asking again: anybody, if it came anonymously from this repository. */
+  origin: { repository: string; anonymous: boolean };
+}
+
+/** A folder of our own for unfinished work; removed when disposed of, or at the next start after a crash. */
+export interface WorkFolder extends AsyncDisposable {
+  path: string;
+}
+
+export interface Alias {
+  digest: string;
+  /** Of a built-in image: what it was made from. */
+  recipe?: string;
+}
+
+const ROOT = 'root.squashfs';
+const CONFIG = 'config.json';
+const USED = 'used';
+const IMAGE_FOLDER = /^sha256-[0-9a-f]{64}$/;
+
+export class ImageFolder {
+  readonly dir: string;
+  readonly blobs: string;
+  readonly #staging: string;
+  readonly #locks: string;
+  readonly #aliases: string;
+
+  constructor(cacheDir: string) {
+    this.dir = path.resolve(cacheDir, 'images');
+    this.blobs = path.join(this.dir, 'blobs');
+    this.#staging = path.join(this.dir, 'staging');
+    this.#locks = path.join(this.dir, 'locks');
+    this.#aliases = path.join(this.dir, 'aliases');
+  }
+
+  /** Makes the folders and removes what processes that are gone have left in `staging`. */
+  async prepare(): Promise<number> {
+    for (const dir of [path.join(this.blobs, 'sha256'), this.#staging, this.#locks, this.#aliases]) {
+      await mkdir(dir, { recursive: true, mode: 0o755 });
+    }
+    // Names are `<stripe>.<random>`.
+    const byStripe = Map.groupBy(await readdir(this.#staging), (name) => name.split('.')[0] ?? '');
+    let removed = 0;
+    for (const [stripe, names] of byStripe) {
+      // Whoever works there holds the stripe; a crash has given it back.
+      await using lock = await lockFile(path.join(this.#locks, stripe), { wait: false });
+      if (!lock) continue;
+      for (const name of names)
+        await rm(path.join(this.#staging, name), { recursive: true, force: true, maxRetries: 3 });
+      removed += names.length;
+    }
+    return removed;
+  }
+
+  /**
+   * An empty folder for work on what `key` names, held by one process at a time; waits for another one.
+   * Disposing of it removes it and lets the next one in.
+   */
+  async work(key: string, signal: AbortSignal): Promise<WorkFolder> {
+    const stripe = stripeOf(key);
+    return await this.#workFolder(
+      stripe,
+      await lockFile(path.join(this.#locks, stripe), { wait: true, signal }),
+    );
+  }
+
+  /** An empty folder for short work that need not be the only one of its kind. */
+  async shortWork(signal: AbortSignal): Promise<WorkFolder> {
+    for (let left = 8; ; left -= 1) {
+      const stripe = `short-${stripeOf(randomUUID())}`;
+      const lock = await lockFile(path.join(this.#locks, stripe), { wait: left === 0, signal });
+      if (lock) return await this.#workFolder(stripe, lock);
+    }
+  }
+
+  async #workFolder(stripe: string, lock: CacheLock): Promise<WorkFolder> {
+    const dir = path.join(this.#staging, `${stripe}.${randomUUID()}`);
+    try {
+      await mkdir(dir, { mode: 0o700 });
+    } catch (error) {
+      await lock.release();
+      throw error;
+    }
+    const dispose = async (): Promise<void> => {
+      try {
+        await rm(dir, { recursive: true, force: true, maxRetries: 3 });
+      } finally {
+        await lock.release();
+      }
+    };
+    return { path: dir, [Symbol.asyncDispose]: dispose };
+  }
+
+  /** Path for a root image in a staging folder, to be given to `publish` afterwards. */
+  async imageIn(staging: string): Promise<{ dir: string; root: string }> {
+    const dir = path.join(staging, 'image');
+    await mkdir(dir, { mode: 0o755 });
+    return { dir, root: path.join(dir, ROOT) };
+  }
+
+  /** Makes a finished image visible, all at once. `root.squashfs` in `dir` is on disk already. */
+  async publish(dir: string, image: StoredImage): Promise<void> {
+    await writeDurably(path.join(dir, CONFIG), JSON.stringify(image));
+    await writeDurably(path.join(dir, USED), '');
+    await syncDir(dir);
+    const folder = this.#folder(image.digest);
+    try {
+      await rename(dir, folder);
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code !== 'ENOTEMPTY' && code !== 'EEXIST') throw error;
+      // Somebody was faster; unless what stands there is not whole (a disk that lost data), it serves as well.
+      if ((await this.touch(image.digest)) && (await this.read(image.digest))) return;
+      await this.discard(image.digest);
+      await rename(dir, folder);
+    }
+    await syncDir(this.dir);
+  }
+
+  /** What is stored under a digest, if it is whole. */
+  async read(digest: string): Promise<{ stored: StoredImage; image: RootImage } | undefined> {
+    const folder = this.#folder(digest);
+    const root = path.join(folder, ROOT);
+    try {
+      const stored = JSON.parse(await readFile(path.join(folder, CONFIG), 'utf8')) as StoredImage;
+      const { size } = await stat(root);
+      if (stored.version !== 1 || stored.digest !== digest || size !== stored.sizeBytes) return undefined;
+      const { sizeBytes, layerCount, config } = stored;
+      return { stored, image: { digest, path: root, sizeBytes, layerCount, config } };
+    } catch (error) {
+      if (isMissing(error) || error instanceof SyntaxError) return undefined;
+      throw error;
+    }
+  }
+
+  /** Says that the image is wanted now. False when it is not there any more. */
+  async touch(digest: string): Promise<boolean> {
+    const now = Date.now() / 1000;
+    try {
+      await utimes(path.join(this.#folder(digest), USED), now, now);
+      return true;
+    } catch (error) {
+      if (isMissing(error)) return false;
+      throw error;
+    }
+  }
+
+  /**
+   * Takes an image away. With `unlessUsedSince` (milliseconds), not if somebody asked for it after that: who did so while
+   * we were at it still finds it under its name a moment later.
+   */
+  async discard(digest: string, unlessUsedSince = Number.POSITIVE_INFINITY): Promise<boolean> {
+    const trash = path.join(this.#staging, `${stripeOf(digest)}.${randomUUID()}`);
+    const folder = this.#folder(digest);
+    try {
+      await rename(folder, trash);
+    } catch (error) {
+      if (isMissing(error)) return false;
+      throw error;
+    }
+    const used = await stat(path.join(trash, USED)).catch(() => undefined);
+    if (used && used.mtimeMs > unlessUsedSince) {
+      await rename(trash, folder).catch(() => undefined);
+      return false;
+    }
+    await rm(trash, { recursive: true, force: true });
+    return true;
+  }
+
+  /** All images with what tidying up has to know. */
+  async list(): Promise<{ digest: string; sizeBytes: number; usedMs: number; linked: boolean }[]> {
+    const images = [];
+    for (const name of await readdir(this.dir)) {
+      if (!IMAGE_FOLDER.test(name)) continue;
+      const [root, used] = await Promise.all(
+        [ROOT, USED].map(async (file) => await stat(path.join(this.dir, name, file)).catch(() => undefined)),
+      );
+      images.push({
+        digest: name.replace('-', ':'),
+        sizeBytes: root?.size ?? 0,
+        usedMs: used?.mtimeMs ?? 0,
+        // A jail may hold it by a hard link; then removing it here would free nothing.
+        linked: (root?.nlink ?? 1) > 1,
+      });
+    }
+    return images;
+  }
+
+  async listBlobs(): Promise<{ path: string; sizeBytes: number; usedMs: number }[]> {
+    const dir = path.join(this.blobs, 'sha256');
+    const blobs = [];
+    for (const name of await readdir(dir)) {
+      const file = path.join(dir, name);
+      const facts = await stat(file).catch(() => undefined);
+      if (facts) blobs.push({ path: file, sizeBytes: facts.size, usedMs: facts.mtimeMs });
+    }
+    return blobs;
+  }
+
+  async readAlias(name: string): Promise<Alias | undefined> {
+    try {
+      const alias = JSON.parse(await readFile(this.#alias(name), 'utf8')) as Alias;
+      return isImageDigest(alias.digest) ? alias : undefined;
+    } catch (error) {
+      if (isMissing(error) || error instanceof SyntaxError) return undefined;
+      throw error;
+    }
+  }
+
+  /** All aliases of built-in images: what they name is not tidied away. */
+  async pinned(): Promise<Set<string>> {
+    const digests = new Set<string>();
+    for (const file of await readdir(this.#aliases)) {
+      const alias = file.startsWith('builtin-')
+        ? await this.readAlias(file.replace(/\.json$/, ''))
+        : undefined;
+      if (alias) digests.add(alias.digest);
+    }
+    return digests;
+  }
+
+  /** `work` is a folder from `work` or `shortWork`. */
+  async writeAlias(work: string, name: string, alias: Alias): Promise<void> {
+    const temporary = path.join(work, `alias-${randomUUID()}.json`);
+    await writeDurably(temporary, JSON.stringify(alias));
+    await rename(temporary, this.#alias(name));
+  }
+
+  #alias(name: string): string {
+    return path.join(this.#aliases, `${name.replace(':', '-')}.json`);
+  }
+
+  #folder(digest: string): string {
+    if (!isImageDigest(digest)) throw new TypeError(`${JSON.stringify(digest)} is not an image digest`);
+    return path.join(this.dir, digest.replace(':', '-'));
+  }
+}
+
+/** Spreads keys over 256 locks, so that their number is bounded. */
+function stripeOf(key: string): string {
+  const hex = isImageDigest(key)
+    ? key.slice('sha256:'.length)
+    : createHash('sha256').update(key).digest('hex');
+  return hex.slice(0, 2);
+}
+
+function isMissing(error: unknown): boolean {
+  const { code } = error as NodeJS.ErrnoException;
+  return code === 'ENOENT' || code === 'ENOTDIR';
+}
+
+async function writeDurably(file: string, text: string): Promise<void> {
+  await writeFile(file, text, { mode: 0o644, flag: 'wx', flush: true });
+}
+
+async function syncDir(dir: string): Promise<void> {
+  await using handle = await open(dir, 'r');
+  await handle.sync();
+}

@@ -1,0 +1,58 @@
+/** What an image may cost us. Content is hostile: every number an image states is checked against one of these. */
+export interface ImageLimits {
+  /** Most layers in one image. */
+  layers: number;
+  /** Sum of the layers' sizes as stored in the registry, bytes. */
+  compressedBytes: number;
+  /** Sum of all layers as tar archives, and of all files in the merged result (holes counted in full), bytes. */
+  uncompressedBytes: number;
+  /** One file's apparent size, bytes. */
+  fileBytes: number;
+  /** Entries in all layers together, and files and folders in the result. */
+  entries: number;
+  /** One path, bytes (Linux PATH_MAX). */
+  pathBytes: number;
+  /** One name within a folder, bytes (Linux NAME_MAX). */
+  nameBytes: number;
+  /** Names, link targets and extended attributes of all entries together, bytes: they are held in memory. */
+  metadataBytes: number;
+  /** One manifest, index or image configuration, bytes. */
+  manifestBytes: number;
+  /** Asking a registry what a tag is, milliseconds. */
+  resolveMs: number;
+  /** Fetching all layers, milliseconds. */
+  pullMs: number;
+  /** Merging the layers and writing the root image, milliseconds. */
+  makeMs: number;
+  /** How long a tag's digest is believed without asking again, milliseconds. */
+  resolutionTtlMs: number;
+  /** Most bytes of finished root images kept; the least recently used go first. */
+  cacheBytes: number;
+  /** Most bytes of fetched layers kept for other images that share them. */
+  blobBytes: number;
+  /** How many images may be fetched and made at the same time. */
+  parallelBuilds: number;
+}
+
+const KIB = 1024;
+const MIB = 1024 * KIB;
+const GIB = 1024 * MIB;
+
+export const DEFAULT_IMAGE_LIMITS: Readonly<ImageLimits> = {
+  layers: 128,
+  compressedBytes: 16 * GIB,
+  uncompressedBytes: 32 * GIB,
+  fileBytes: 16 * GIB,
+  entries: 1_000_000,
+  pathBytes: 4096,
+  nameBytes: 255,
+  metadataBytes: 256 * MIB,
+  manifestBytes: 4 * MIB,
+  resolveMs: 30_000,
+  pullMs: 15 * 60_000,
+  makeMs: 15 * 60_000,
+  resolutionTtlMs: 60_000,
+  cacheBytes: 64 * GIB,
+  blobBytes: 8 * GIB,
+  parallelBuilds: 2,
+};

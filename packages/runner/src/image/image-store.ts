@@ -1,0 +1,295 @@
+/**
+ * Root images by digest: fetched and made once, kept, shared by all processes that use the same cache folder.
+ * What is promised about keys, locks, publishing and crashes is in `docs/images.md`.
+ */
+import type { ImageReference, RootSource } from '@releap/contract';
+import type { Logger } from 'pino';
+import { BUILTINS, BUILTIN_IMAGES } from './builtin/index.ts';
+import { buildBuiltin, buildFromRegistry } from './image-builder.ts';
+import type { BuildContext, ImageProgress } from './image-builder.ts';
+import { ImageError, show, toImageError } from './image-error.ts';
+import { ImageFolder } from './image-folder.ts';
+import type { RootImage, StoredImage } from './image-folder.ts';
+import { collectGarbage } from './image-garbage.ts';
+import { DEFAULT_IMAGE_LIMITS } from './image-limits.ts';
+import type { ImageLimits } from './image-limits.ts';
+import { ImageResolver, checkDigest, parseReference, repositoryOf } from './image-resolver.ts';
+import { Gate, SingleFlight } from './single-flight.ts';
+
+export { ImageError } from './image-error.ts';
+export type { ImageProgress } from './image-builder.ts';
+export type { ImageConfig } from './image-config.ts';
+export type { RootImage } from './image-folder.ts';
+
+export interface ImageStoreOptions {
+  /** The cache folder; everything of ours lies in `images/` below it. */
+  cacheDir: string;
+  log: Logger;
+  /** Where set-up left Debian packages for built-in images. */
+  packagesDir?: string | undefined;
+  limits?: Partial<ImageLimits>;
+}
+
+export interface EnsureOptions {
+  /** Ends this caller's waiting. The work itself goes on while another caller waits for it. */
+  signal?: AbortSignal | undefined;
+  onProgress?: ((progress: ImageProgress) => void) | undefined;
+}
+
+/** While held, the image is not tidied away. */
+export interface ImageLease extends Disposable {
+  release(): void;
+}
+
+/** How often images in use are marked as such for other processes; shorter than what they take for unused. */
+const LEASE_TOUCH_MS = 5 * 60_000;
+
+export class ImageStore {
+  readonly #log: Logger;
+  readonly #limits: ImageLimits;
+  readonly #folder: ImageFolder;
+  readonly #packagesDir: string | undefined;
+  /** Images seen whole on disk; each use still finds out whether it is there. */
+  readonly #known = new Map<string, { stored: StoredImage; image: RootImage }>();
+  readonly #resolver: ImageResolver;
+  /** From what an index or a built-in's name is called to an image's digest. */
+  readonly #aliases = new Map<string, string>();
+  readonly #leases = new Map<string, number>();
+  readonly #building = new SingleFlight<RootImage, ImageProgress>();
+  readonly #gate: Gate;
+  readonly #touching: NodeJS.Timeout;
+  #prepared: Promise<void> | undefined;
+  #ready = false;
+  #closed = false;
+
+  constructor(options: ImageStoreOptions) {
+    this.#log = options.log;
+    this.#limits = { ...DEFAULT_IMAGE_LIMITS, ...options.limits };
+    this.#folder = new ImageFolder(options.cacheDir);
+    this.#resolver = new ImageResolver(this.#folder, this.#limits);
+    this.#packagesDir = options.packagesDir;
+    this.#gate = new Gate(this.#limits.parallelBuilds);
+    this.#touching = setInterval(() => void this.#touchLeased(), LEASE_TOUCH_MS).unref();
+  }
+
+  /** Makes the folders and reclaims what a crash left. `ensure` waits for it by itself. @throws ImageError */
+  async start(): Promise<void> {
+    this.#prepared ??= this.#folder.prepare().then(
+      (removed) => {
+        this.#ready = true;
+        if (removed > 0) this.#log.info({ removed }, 'removed unfinished image work of an earlier run');
+      },
+      (error: unknown) => {
+        this.#prepared = undefined;
+        throw toImageError(error, `preparing the image cache ${this.#folder.dir}`);
+      },
+    );
+    await this.#prepared;
+  }
+
+  /** Cancels what is under way and waits for its end. Nothing may be asked afterwards. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    clearInterval(this.#touching);
+    await Promise.all([this.#resolver.close(), this.#building.close()]);
+  }
+
+  /**
+   * The root image of a source: at once when it is cached, else fetched and made.
+   * @throws ImageError whose message is fit for the user.
+   */
+  async ensure(source: RootSource, options: EnsureOptions = {}): Promise<RootImage> {
+    if (this.#closed) throw new ImageError('aborted', 'the image store is closed');
+    if (!this.#ready) await this.start();
+    if (source.type === 'builtin') return await this.#ensureBuiltin(source.name, options);
+    const reference = parseReference(source.ref);
+    const { credential } = source;
+    const cached = await this.#cached(source, reference);
+    if (cached) return cached;
+
+    const pinned =
+      source.digest === undefined ? reference : { ...reference, digest: checkDigest(source.digest) };
+    options.onProgress?.({
+      phase: 'resolve',
+      message: `asking ${reference.host} for ${reference.canonical}`,
+    });
+    const resolved = await this.#resolver.resolve(pinned, credential, options.signal);
+    const { digest } = resolved;
+    const ready = await this.find(digest);
+    if (ready) return ready;
+    return await this.#build(digest, options, async (context) => {
+      if ((await this.find(digest)) === undefined) {
+        await buildFromRegistry(context, pinned, resolved, credential);
+      }
+      return digest;
+    });
+  }
+
+  /** Like `ensure`, with a lease that no tidying can come before. */
+  async acquire(source: RootSource, options: EnsureOptions = {}): Promise<ImageLease & { image: RootImage }> {
+    const image = await this.ensure(source, options);
+    return { ...this.lease(image.digest), image };
+  }
+
+  /** Whether `ensure` would answer at once, without a registry or a build. */
+  async has(source: RootSource): Promise<boolean> {
+    if (!this.#ready) await this.start();
+    if (source.type === 'registry')
+      return (await this.#cached(source, parseReference(source.ref))) !== undefined;
+    return (await this.#findAlias(`builtin-${source.name}`)) !== undefined;
+  }
+
+  /** The image of a digest, if it is here. */
+  async find(digest: string): Promise<RootImage | undefined> {
+    if (!(await this.#folder.touch(digest))) {
+      this.#known.delete(digest);
+      return undefined;
+    }
+    const known = this.#known.get(digest);
+    if (known) return known.image;
+    const found = await this.#folder.read(digest);
+    if (!found) {
+      this.#log.warn({ digest }, 'a cached image is not whole; it is removed and made anew');
+      await this.#folder.discard(digest);
+      return undefined;
+    }
+    this.#known.set(digest, found);
+    return found.image;
+  }
+
+  /** Keeps the image from being tidied away until released. Several may be held. */
+  lease(digest: string): ImageLease {
+    this.#leases.set(digest, (this.#leases.get(digest) ?? 0) + 1);
+    let held = true;
+    const release = (): void => {
+      if (!held) return;
+      held = false;
+      const left = (this.#leases.get(digest) ?? 1) - 1;
+      if (left > 0) this.#leases.set(digest, left);
+      else this.#leases.delete(digest);
+    };
+    return { release, [Symbol.dispose]: release };
+  }
+
+  /** Takes an image out of the cache. False when it is in use or not there. */
+  async remove(digest: string): Promise<boolean> {
+    if (this.#leases.has(digest)) return false;
+    this.#known.delete(digest);
+    return await this.#folder.discard(digest);
+  }
+
+  /** Tidies up to the stated bounds; runs by itself after each build. Returns the bytes freed. */
+  async gc(): Promise<number> {
+    const freed = await collectGarbage(this.#folder, this.#limits, (digest) => this.#leases.has(digest));
+    if (freed.images + freed.blobs > 0) this.#log.info(freed, 'tidied up the image cache');
+    return freed.bytes;
+  }
+
+  /** What is here and may be had without asking anybody: the path of nearly every create. */
+  async #cached(
+    source: Extract<RootSource, { type: 'registry' }>,
+    reference: ImageReference,
+  ): Promise<RootImage | undefined> {
+    // A digest given beside the reference was resolved by us earlier for the same project.
+    if (source.digest !== undefined) return await this.#findPinned(checkDigest(source.digest));
+    const known = this.#resolver.known(reference, source.credential);
+    if (known) return await this.find(known.digest);
+    if (reference.digest === undefined) return undefined;
+    // A digest that a user wrote does not prove that this user may have the image; that it is public does.
+    const image = await this.#findPinned(reference.digest);
+    const origin = image && this.#known.get(image.digest)?.stored.origin;
+    return origin?.anonymous && origin.repository === repositoryOf(reference) ? image : undefined;
+  }
+
+  async #findPinned(digest: string): Promise<RootImage | undefined> {
+    return (await this.find(digest)) ?? (await this.#findAlias(digest));
+  }
+
+  async #findAlias(name: string): Promise<RootImage | undefined> {
+    const digest = this.#aliases.get(name) ?? (await this.#folder.readAlias(name))?.digest;
+    if (digest === undefined) return undefined;
+    this.#aliases.set(name, digest);
+    return await this.find(digest);
+  }
+
+  /**
+   * Runs `make` with a work folder that only one process at a time has for `key`; it has to see for itself whether the
+   * image has appeared meanwhile, and says which one it is.
+   */
+  async #build(
+    key: string,
+    options: EnsureOptions,
+    make: (context: BuildContext) => Promise<string>,
+  ): Promise<RootImage> {
+    const run = async (signal: AbortSignal, report: BuildContext['report']): Promise<RootImage> => {
+      const started = performance.now();
+      try {
+        signal.throwIfAborted();
+        report({ phase: 'wait', message: 'waiting for its turn' });
+        await using work = await this.#folder.work(key, signal);
+        const digest = await make({
+          folder: this.#folder,
+          limits: this.#limits,
+          work: work.path,
+          signal,
+          report,
+        });
+        const image = await this.find(digest);
+        if (!image) throw new ImageError('failed', `the image ${digest} vanished right after it was made`);
+        const ms = Math.round(performance.now() - started);
+        this.#log.info({ image: key, digest, bytes: image.sizeBytes, ms }, 'image is ready');
+        this.gc().catch((error: unknown) => this.#log.warn({ err: error }, 'cannot tidy up the image cache'));
+        return image;
+      } catch (error) {
+        throw toImageError(error, 'making the image');
+      }
+    };
+    return await this.#building.run(
+      key,
+      async (signal, report) => await this.#gate.run(async () => await run(signal, report)),
+      options,
+    );
+  }
+
+  async #ensureBuiltin(name: string, options: EnsureOptions): Promise<RootImage> {
+    const builtin = BUILTINS.get(name);
+    if (!builtin) {
+      throw new ImageError(
+        'not-found',
+        `there is no built-in image ${show(name)}; there are ${BUILTIN_IMAGES.join(', ')}`,
+      );
+    }
+    const alias = `builtin-${name}`;
+    // Made once a process is young: only then can its recipe have changed.
+    const known = this.#aliases.get(alias);
+    if (known !== undefined) {
+      const image = await this.find(known);
+      if (image) return image;
+    }
+    const recipe = await builtin.recipe(this.#packagesDir);
+    const current = async (): Promise<RootImage | undefined> => {
+      const stored = await this.#folder.readAlias(alias);
+      const image = stored?.recipe === recipe ? await this.find(stored.digest) : undefined;
+      if (image) this.#aliases.set(alias, image.digest);
+      return image;
+    };
+    const ready = await current();
+    if (ready) return ready;
+    return await this.#build(alias, options, async (context) => {
+      const made = await current();
+      if (made) return made.digest;
+      const digest = await buildBuiltin(context, builtin, this.#packagesDir);
+      await this.#folder.writeAlias(context.work, alias, { digest, recipe });
+      this.#aliases.set(alias, digest);
+      return digest;
+    });
+  }
+
+  async #touchLeased(): Promise<void> {
+    for (const digest of this.#leases.keys()) {
+      await this.#folder.touch(digest).catch((error: unknown) => {
+        this.#log.warn({ err: error, digest }, 'cannot mark an image as in use');
+      });
+    }
+  }
+}

@@ -1,0 +1,1 @@
+export { DEFAULT_SHAPE, type Runner, type RunnerOptions, startRunner } from './runner.ts';

@@ -1,0 +1,93 @@
+import { EventEmitter } from 'node:events';
+import { type FileHandle, mkdir, open, readFile, rename, stat } from 'node:fs/promises';
+import { dirname } from 'node:path';
+
+/** Size at which a log is rotated; with its predecessor a log holds at most twice as much. */
+export const LOG_FILE_MAX_BYTES = 1024 * 1024;
+/** Bytes that may wait for the disk; what a sandbox prints beyond that is dropped, and the drop is marked. */
+const BACKLOG_MAX_BYTES = 1024 * 1024;
+
+/**
+ * A log that a hostile writer cannot grow: the file `path` and the one before it, `path.1`. It outlives the
+ * sandbox that wrote it. Writing never blocks the writer: a guest must not stand still because a disk does.
+ */
+export class LogFile {
+  readonly path: string;
+  readonly #events = new EventEmitter().setMaxListeners(0);
+  #file: FileHandle | undefined;
+  #size = 0;
+  #backlog = 0;
+  #dropped = 0;
+  #tail: Promise<void> = Promise.resolve();
+
+  constructor(path: string) {
+    this.path = path;
+  }
+
+  write(chunk: Buffer): void {
+    this.#events.emit('chunk', chunk);
+    if (this.#backlog + chunk.length > BACKLOG_MAX_BYTES) {
+      this.#dropped += chunk.length;
+      return;
+    }
+    this.#backlog += chunk.length;
+    this.#tail = this.#tail.then(() => this.#append(chunk)).catch(() => undefined);
+  }
+
+  /** Calls back with everything written from now on; returns the way to stop. */
+  follow(onChunk: (chunk: Buffer) => void): () => void {
+    this.#events.on('chunk', onChunk);
+    return () => this.#events.off('chunk', onChunk);
+  }
+
+  /** Resolves once all that was written before is in the file. */
+  async flush(): Promise<void> {
+    await this.#tail;
+  }
+
+  async close(): Promise<void> {
+    this.#events.emit('end');
+    await this.#tail;
+    await this.#file?.close();
+    this.#file = undefined;
+  }
+
+  /** Calls back when the log is closed: its sandbox has ended. */
+  onEnd(onEnd: () => void): () => void {
+    this.#events.once('end', onEnd);
+    return () => this.#events.off('end', onEnd);
+  }
+
+  async #append(chunk: Buffer): Promise<void> {
+    this.#backlog -= chunk.length;
+    if (!this.#file) {
+      await mkdir(dirname(this.path), { recursive: true, mode: 0o700 });
+      this.#file = await open(this.path, 'a', 0o600);
+      this.#size = (await this.#file.stat()).size;
+    }
+    if (this.#dropped > 0) {
+      const notice = Buffer.from(`\n[releap: ${this.#dropped} bytes dropped, printed faster than stored]\n`);
+      this.#dropped = 0;
+      await this.#file.write(notice);
+      this.#size += notice.length;
+    }
+    await this.#file.write(chunk);
+    this.#size += chunk.length;
+    if (this.#size < LOG_FILE_MAX_BYTES) return;
+    await this.#file.close();
+    this.#file = undefined;
+    await rename(this.path, `${this.path}.1`);
+  }
+}
+
+/** Everything a log still holds, oldest first; undefined if nothing was ever logged under this path. */
+export async function readLog(path: string): Promise<Buffer | undefined> {
+  const exists = await stat(path).then(
+    () => true,
+    () => false,
+  );
+  const older = await readFile(`${path}.1`).catch(() => undefined);
+  if (!exists && !older) return undefined;
+  const newer = exists ? await readFile(path) : Buffer.alloc(0);
+  return older ? Buffer.concat([older, newer]) : newer;
+}

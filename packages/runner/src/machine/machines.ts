@@ -1,0 +1,333 @@
+import { open } from 'node:fs/promises';
+import type { Logger } from 'pino';
+import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
+import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
+import { makeDisks } from '../disk/vm-disks.ts';
+import type { DiskOptions, VmDisks } from '../disk/vm-disks.ts';
+import type { Shape } from '../template/shape.ts';
+import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
+import { DISKS, nodeName, placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
+import { Vm } from '../vmm/vm.ts';
+import { VmFolders } from './vm-folder.ts';
+import type { VmRecord } from './vm-folder.ts';
+
+/** A state of this size loads in about 3 ms; this is for a machine under heavy load. */
+const LOAD_DEADLINE_MS = 15_000;
+/** QEMU's own memory: code, heap, and what it caches of disks. The emulator's code cache comes on top. */
+const VMM_OVERHEAD_MIB = 96;
+/** Threads of a VMM: one a CPU, the main loop, and up to 64 for its disks. */
+const VMM_PIDS = 128;
+/** A VMM's files may exceed its disks by their tables. */
+const FILE_SLACK_MIB = 64;
+
+/** The part of a network slot that a VMM needs. */
+export interface VmSlot {
+  /** Unprivileged user and group of this VMM, and of no other on this machine. */
+  uid: number;
+  netnsPath: string;
+  /** Tap inside of it. */
+  tap: string;
+}
+
+export interface BootOptions {
+  vmId: string;
+  slot: VmSlot;
+  shape: Shape;
+  disks: DiskOptions;
+  /** Guaranteed cores, and cores it may burst to. */
+  cpu: { guaranteed: number; max: number };
+  onConsole?: ((chunk: Buffer) => void) | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+/** A VM whose guest runs. Its agent answers, but has not been configured. */
+export interface RunningVm {
+  vm: Vm;
+  agentSocketPath: string;
+  /** Sizes of vdb and vdc, for the agent. */
+  diskBytes: { scratch: number; docker: number };
+  /** Milliseconds of each step, for logs and benchmarks. */
+  timings: Record<string, number>;
+}
+
+export interface MachinesOptions {
+  /** Absolute; one folder a VM lies in it. Short: unix sockets are made below it. */
+  folder: string;
+  cgroups: CgroupTree;
+  templates: TemplateStore;
+  emptyDisks: EmptyExt4Store;
+  log: Logger;
+}
+
+/** Makes, finds and removes the micro-VMs of one service. Every call may be repeated after a crash at any line. */
+export class Machines {
+  readonly templates: TemplateStore;
+  readonly #folders: VmFolders;
+  readonly #cgroups: CgroupTree;
+  readonly #emptyDisks: EmptyExt4Store;
+  readonly #log: Logger;
+
+  constructor(options: MachinesOptions) {
+    this.#folders = new VmFolders(options.folder);
+    this.#cgroups = options.cgroups;
+    this.templates = options.templates;
+    this.#emptyDisks = options.emptyDisks;
+    this.#log = options.log;
+  }
+
+  /**
+   * Restores a VM with its disks and lets its guest run. A shape without a template waits for a cold boot first.
+   * @throws when it cannot be; then `destroy` removes whatever there is of it
+   */
+  async boot(options: BootOptions): Promise<RunningVm> {
+    const { vmId, signal } = options;
+    const clock = new Stopwatch();
+    const template = await this.templates.ensure(options.shape);
+    clock.lap('template');
+    signal?.throwIfAborted();
+    const vm = await this.#restore(options, template, clock, async (jail, owner) => {
+      return await makeDisks(this.#emptyDisks, jail, owner, options.disks);
+    });
+    try {
+      signal?.throwIfAborted();
+      await showSizes(vm.vm, vm.record.diskBytes);
+      await vm.vm.continue();
+      clock.lap('continue');
+      this.#log.debug({ vm: vmId, ...clock.laps }, 'VM restored');
+      return {
+        vm: vm.vm,
+        agentSocketPath: vm.vm.agentSocketPath,
+        diskBytes: vm.record.diskBytes,
+        timings: clock.laps,
+      };
+    } catch (error) {
+      await vm.vm.kill();
+      throw error;
+    }
+  }
+
+  /** Restores a VM without disks and lets its guest run; `attach` gives it an identity. For the pool. */
+  async bootBlank(options: Omit<BootOptions, 'disks'> & { fileMaxMib: number }): Promise<Vm> {
+    const template = await this.templates.ensure(options.shape);
+    const { vm } = await this.#restore(
+      options,
+      template,
+      new Stopwatch(),
+      async () => undefined,
+      options.fileMaxMib,
+    );
+    try {
+      await vm.continue();
+      return vm;
+    } catch (error) {
+      await vm.kill();
+      throw error;
+    }
+  }
+
+  /**
+   * Makes a blank VM (`from`, its guest standing still) the VM `vmId`: takes its folder over, limits it, puts the disks
+   * in and lets the guest go on. The order makes a confusion impossible: the rename has one winner, and a VM without
+   * a sandbox's name never has its disks.
+   * @throws when it cannot be; then `destroy` of both names removes whatever there is
+   */
+  async attach(blank: Vm, from: string, options: Omit<BootOptions, 'slot' | 'shape'>): Promise<RunningVm> {
+    const { vmId } = options;
+    const clock = new Stopwatch();
+    const record = await this.#folders.load(from);
+    if (record === undefined) throw new Error(`there is no blank VM ${from}`);
+    await this.#folders.rename(from, vmId);
+    const vm = blank.movedTo(this.#folders.path(vmId));
+    vm.setConsole(options.onConsole);
+    const owner = { uid: record.uid, gid: record.uid };
+    const [disks] = await Promise.all([
+      makeDisks(this.#emptyDisks, this.#folders.jail(vmId), owner, options.disks, true),
+      this.#cgroups.setLimits(record.cgroup, this.#limits(record.shape, options.cpu)),
+    ]);
+    clock.lap('prepare');
+    options.signal?.throwIfAborted();
+    await Promise.all([
+      this.#folders.save(vmId, { ...record, diskBytes: disks.bytes }),
+      swapDisks(vm, disks).then(() => clock.lap('swap')),
+    ]);
+    await vm.continue();
+    clock.lap('continue');
+    return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: disks.bytes, timings: clock.laps };
+  }
+
+  /** Finds a VM that an earlier runner started. @throws when it is gone */
+  async adopt(vmId: string, options: { onConsole?: (chunk: Buffer) => void } = {}): Promise<RunningVm> {
+    const record = await this.#folders.load(vmId);
+    if (record?.process === undefined || record.diskBytes === undefined) {
+      throw new Error(`the VM ${vmId} was never completed`);
+    }
+    const vm = await Vm.adopt({
+      identity: record.process,
+      dir: this.#folders.path(vmId),
+      startedIn: record.startedIn,
+      onConsole: options.onConsole,
+      log: this.#log.child({ vm: vmId }),
+    });
+    return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: record.diskBytes, timings: {} };
+  }
+
+  /** Ends a VM and removes all of it but its logs. Works on whatever a crash has left; a VM that is not there is fine. */
+  async destroy(vmId: string): Promise<void> {
+    const record = await this.#folders.load(vmId);
+    // The cgroup was made before the VMM, under a name that follows from the first record.
+    await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
+    await this.#folders.remove(vmId);
+  }
+
+  /** What a VM has used, VMM included; undefined when there is none. */
+  async usage(vmId: string): Promise<CgroupUsage | undefined> {
+    const record = await this.#folders.load(vmId);
+    return record === undefined ? undefined : await this.#cgroups.usage(record.cgroup);
+  }
+
+  /** Removes every VM that `keep` does not name, and every cgroup that belongs to none. Once, before the first boot. */
+  async reclaim(keep: ReadonlySet<string>): Promise<void> {
+    const kept = new Set<string>();
+    for (const vmId of await this.#folders.list()) {
+      const record = keep.has(vmId) ? await this.#folders.load(vmId) : undefined;
+      if (record !== undefined) {
+        kept.add(record.cgroup);
+        continue;
+      }
+      this.#log.warn({ vm: vmId }, 'removing a VM that belongs to nobody');
+      await this.destroy(vmId);
+    }
+    for (const name of await this.#cgroups.list()) {
+      if (!kept.has(name)) await this.#cgroups.destroy(name);
+    }
+  }
+
+  async #restore<D extends VmDisks | undefined>(
+    options: Omit<BootOptions, 'disks'>,
+    template: LoadedTemplate,
+    clock: Stopwatch,
+    prepareDisks: (jail: string, owner: { uid: number; gid: number }) => Promise<D>,
+    blankFileMaxMib = 0,
+  ): Promise<{ vm: Vm; record: VmRecord & { diskBytes: { scratch: number; docker: number } } }> {
+    const { vmId, slot, shape } = options;
+    const { platform } = this.templates;
+    const owner = { uid: slot.uid, gid: slot.uid };
+    const dir = this.#folders.path(vmId);
+    const record: VmRecord = { cgroup: cgroupName(vmId), uid: slot.uid, shape, startedIn: dir };
+    await this.#folders.create(vmId, record);
+    const [disks, cgroupProcs, state] = await Promise.all([
+      prepareDisks(this.#folders.jail(vmId), owner),
+      this.#cgroups.create(record.cgroup, this.#limits(shape, options.cpu)),
+      open(template.statePath, 'r'),
+    ]);
+    clock.lap('prepare');
+    let vm: Vm;
+    try {
+      vm = await Vm.start({
+        machine: {
+          accelerator: platform.accelerator,
+          cpuModel: platform.cpuModel,
+          vcpus: shape.vcpus,
+          memMib: shape.memMib,
+          memory: { path: '/proc/self/fd/3', sharing: 'private' },
+          disks: disks?.nodes ?? {
+            root: placeholderNode('root'),
+            scratch: placeholderNode('scratch'),
+            docker: placeholderNode('docker'),
+          },
+          nic: { tap: slot.tap, mac: platform.mac },
+        },
+        dir,
+        jail: { root: this.#folders.jail(vmId), ...owner },
+        netns: slot.netnsPath,
+        cgroupProcs,
+        fileMaxMib: FILE_SLACK_MIB + Math.max(blankFileMaxMib, ...Object.values(disks?.bytes ?? {}).map(mib)),
+        inheritFds: [template.memory.fd, state.fd],
+        onConsole: options.onConsole,
+        log: this.#log.child({ vm: vmId }),
+      });
+    } finally {
+      await state.close();
+    }
+    clock.lap('start');
+    try {
+      const whole = {
+        ...record,
+        process: vm.identity,
+        diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
+      };
+      const saved = this.#folders.save(vmId, whole);
+      await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
+        // Damaged, or made by another machine after all: the next one is made anew.
+        if (!vm.exited) await this.templates.discard(template.key);
+        throw error;
+      });
+      await saved;
+      clock.lap('load');
+      return { vm, record: whole };
+    } catch (error) {
+      await vm.kill();
+      throw error;
+    }
+  }
+
+  #limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
+    const emulator = this.templates.platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
+    return {
+      cpu: cpu.guaranteed,
+      cpuMax: cpu.max,
+      memoryMib: shape.memMib + VMM_OVERHEAD_MIB + emulator,
+      pids: VMM_PIDS + shape.vcpus,
+    };
+  }
+}
+
+/** Follows from the id alone, so that it is known even where no record was written. */
+function cgroupName(vmId: string): string {
+  return `vm-${vmId}`;
+}
+
+function mib(bytes: number): number {
+  return Math.ceil(bytes / 1024 / 1024);
+}
+
+/** Tells the guest how large its disks are: the template had placeholders. */
+async function showSizes(vm: Vm, bytes: { scratch: number; docker: number }): Promise<void> {
+  await Promise.all(
+    (['scratch', 'docker'] as const).map((name) =>
+      vm.qmp.execute('block_resize', { 'node-name': nodeName(name), size: bytes[name] }),
+    ),
+  );
+}
+
+/**
+ * Puts real disks under the devices of a guest that stands still and has not touched them. All commands are sent at
+ * once; the VMM runs them in order, and the guest sees nothing until it goes on.
+ */
+async function swapDisks(vm: Vm, disks: VmDisks): Promise<void> {
+  const commands = DISKS.flatMap((name) => {
+    const node = `${nodeName(name)}-real`;
+    return [
+      vm.qmp.execute('blockdev-add', { ...disks.nodes[name], 'node-name': node }),
+      vm.qmp.execute('qom-set', { path: `/machine/peripheral/${name}`, property: 'drive', value: node }),
+      ...(name === 'root'
+        ? []
+        : [vm.qmp.execute('block_resize', { 'node-name': node, size: disks.bytes[name] })]),
+    ];
+  });
+  const failed = (await Promise.allSettled(commands)).find((result) => result.status === 'rejected');
+  if (failed) throw new Error(`the disks could not be put in: ${(failed.reason as Error).message}`);
+}
+
+/** Milliseconds between the steps of one operation. */
+class Stopwatch {
+  readonly laps: Record<string, number> = {};
+  #last = performance.now();
+
+  lap(name: string): void {
+    const now = performance.now();
+    this.laps[name] = Math.round((now - this.#last) * 10) / 10;
+    this.#last = now;
+  }
+}

@@ -1,0 +1,74 @@
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import type { Logger } from 'pino';
+import { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import { EmptyExt4Store } from '../disk/empty-ext4.ts';
+import type { Platform } from '../template/shape.ts';
+import { TemplateStore } from '../template/template-store.ts';
+import { findAccelerator } from '../vmm/accelerator.ts';
+import type { AcceleratorFacts } from '../vmm/accelerator.ts';
+import { cpuModel } from '../vmm/command-line.ts';
+import { Machines } from './machines.ts';
+
+export interface OpenMachinesOptions {
+  /** The service's home, absolute: what names its cgroups. */
+  home: string;
+  /** Folder of the VMs, absolute. */
+  folder: string;
+  cacheDir: string;
+  /** Uncompressed kernel image's bzImage and the initramfs that set-up has built. */
+  kernel: string;
+  initramfs: string;
+  /** MAC of all guests and `address/prefix,gateway`, which the template's guest takes before it has a sandbox. */
+  guestNetwork: { mac: string; address: string };
+  /** Unprivileged user and group of VMMs that make templates; no VM's. */
+  templateUid: number;
+  log: Logger;
+}
+
+/** Finds out what this machine can do, and opens what VMs are made with. Makes no VM. */
+export async function openMachines(
+  options: OpenMachinesOptions,
+): Promise<{ machines: Machines; cgroups: CgroupTree; facts: AcceleratorFacts; platform: Platform }> {
+  const { kernel, initramfs, cacheDir, log } = options;
+  await mkdir(cacheDir, { recursive: true });
+  const [facts, kernelSha256, initramfsSha256, cgroups] = await Promise.all([
+    findAccelerator({ kernel, initramfs, cacheDir, log }),
+    fileSha256(kernel),
+    fileSha256(initramfs),
+    CgroupTree.open(options.home),
+  ]);
+  const platform: Platform = {
+    accelerator: facts.accelerator,
+    cpuModel: cpuModel(facts.accelerator),
+    hostCpu: facts.hostCpu,
+    vmmVersion: facts.vmmVersion,
+    kernel: { path: kernel, sha256: kernelSha256 },
+    initramfs: { path: initramfs, sha256: initramfsSha256 },
+    mac: options.guestNetwork.mac,
+    guestNet: options.guestNetwork.address,
+  };
+  const templates = new TemplateStore({ cacheDir, platform, jailUid: options.templateUid, cgroups, log });
+  const machines = new Machines({
+    folder: options.folder,
+    cgroups,
+    templates,
+    emptyDisks: new EmptyExt4Store(cacheDir),
+    log,
+  });
+  return { machines, cgroups, facts, platform };
+}
+
+async function fileSha256(path: string): Promise<string> {
+  const hash = createHash('sha256');
+  await pipeline(createReadStream(path), hash);
+  return hash.digest('hex');
+}
+
+/** Where the kernel and the initramfs lie below the folder that set-up builds into. */
+export function builtGuest(buildDir: string): { kernel: string; initramfs: string } {
+  return { kernel: join(buildDir, 'kernel', 'vmlinuz'), initramfs: join(buildDir, 'initramfs.cpio.gz') };
+}

@@ -1,0 +1,82 @@
+import { chown, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Shape } from '../template/shape.ts';
+import type { ProcessIdentity } from '../vmm/process-identity.ts';
+
+/** What must be known to find a VM again, or to remove all of it. Kept outside of its jail. */
+export interface VmRecord {
+  cgroup: string;
+  uid: number;
+  shape: Shape;
+  /** Sizes that the guest sees. Absent while they are made. */
+  diskBytes?: { scratch: number; docker: number };
+  /** Absent until the VMM was started. */
+  process?: ProcessIdentity;
+  /** Folder that it was started in: its command line says so, also after the folder was renamed. */
+  startedIn: string;
+}
+
+/** Names that are made of what ids are made of, and never climb. */
+const VM_ID = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
+
+/**
+ * The folders of the VMs of one service, one a VM: `vm.json`, the VMM's sockets and output, closed to everybody but
+ * root, and in it `jail/`, which is the whole world of that VMM.
+ */
+export class VmFolders {
+  readonly #root: string;
+
+  constructor(root: string) {
+    this.#root = root;
+  }
+
+  path(vmId: string): string {
+    if (!VM_ID.test(vmId)) throw new Error(`not an id of a VM: ${JSON.stringify(vmId)}`);
+    return join(this.#root, vmId);
+  }
+
+  jail(vmId: string): string {
+    return join(this.path(vmId), 'jail');
+  }
+
+  /** Makes a VM's folder anew, with its record. @throws when there is one already */
+  async create(vmId: string, record: VmRecord): Promise<void> {
+    await mkdir(this.#root, { recursive: true, mode: 0o700 });
+    await mkdir(this.path(vmId), { mode: 0o700 });
+    await this.save(vmId, record);
+    await mkdir(this.jail(vmId), { mode: 0o700 });
+    await chown(this.jail(vmId), record.uid, record.uid);
+  }
+
+  async save(vmId: string, record: VmRecord): Promise<void> {
+    const path = join(this.path(vmId), 'vm.json');
+    await writeFile(`${path}.next`, JSON.stringify(record), { mode: 0o600 });
+    await rename(`${path}.next`, path);
+  }
+
+  /** undefined when there is no folder, or one that a crash left before it had a record. */
+  async load(vmId: string): Promise<VmRecord | undefined> {
+    try {
+      return JSON.parse(await readFile(join(this.path(vmId), 'vm.json'), 'utf8')) as VmRecord;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT' || error instanceof SyntaxError)
+        return undefined;
+      throw error;
+    }
+  }
+
+  /** Gives a VM another name. @throws when the name is taken: two VMs never become one */
+  async rename(from: string, to: string): Promise<void> {
+    // rename(2) replaces an empty folder silently; ours always have a record in them.
+    await rename(this.path(from), this.path(to));
+  }
+
+  async remove(vmId: string): Promise<void> {
+    await rm(this.path(vmId), { recursive: true, force: true });
+  }
+
+  async list(): Promise<string[]> {
+    const names = await readdir(this.#root).catch(() => [] as string[]);
+    return names.filter((name) => VM_ID.test(name));
+  }
+}

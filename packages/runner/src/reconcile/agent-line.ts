@@ -1,0 +1,54 @@
+import type { Logger } from 'pino';
+import { GuestClient } from '../guest/index.ts';
+
+const CONNECT_DEADLINE_MS = 20_000;
+
+/**
+ * The way to one sandbox's agent. A guest that breaks the protocol, or an agent that starts anew, loses the
+ * connection; the next who needs it makes it again, once for all who wait.
+ */
+export class AgentLine {
+  readonly #socketPath: string;
+  readonly #onOutput: (data: Buffer) => void;
+  readonly #log: Logger;
+  #client: GuestClient | undefined;
+  #connecting: Promise<GuestClient> | undefined;
+  #closed = false;
+
+  constructor(socketPath: string, onOutput: (data: Buffer) => void, log: Logger) {
+    this.#socketPath = socketPath;
+    this.#onOutput = onOutput;
+    this.#log = log;
+  }
+
+  /** The first connection, to an agent that may not run yet: requests wait in order until it does. */
+  async open(signal: AbortSignal): Promise<GuestClient> {
+    return this.#take(await GuestClient.open(this.#socketPath, { log: this.#log, signal }));
+  }
+
+  /** A connection to an agent that answers. */
+  async connected(): Promise<GuestClient> {
+    if (this.#client !== undefined && !this.#client.closed) return this.#client;
+    this.#connecting ??= GuestClient.connect(this.#socketPath, {
+      log: this.#log,
+      deadlineMs: CONNECT_DEADLINE_MS,
+    })
+      .then((client) => this.#take(client))
+      .finally(() => {
+        this.#connecting = undefined;
+      });
+    return await this.#connecting;
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#client?.close();
+  }
+
+  #take(client: GuestClient): GuestClient {
+    if (this.#closed) client.close();
+    client.onEntrypointOutput(({ data }) => this.#onOutput(data));
+    this.#client = client;
+    return client;
+  }
+}

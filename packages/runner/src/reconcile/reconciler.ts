@@ -1,0 +1,101 @@
+import type { Assignment, ControlMessage, Observation } from '@releap/contract';
+import { Sandbox, type SandboxDeps } from './sandbox.ts';
+
+/**
+ * All sandboxes of this machine. It acts only on what control has said since the link was last made: a runner
+ * that was cut off keeps what it has and asks first.
+ */
+export class Reconciler {
+  readonly #deps: SandboxDeps;
+  readonly #sandboxes = new Map<string, Sandbox>();
+  /** Named by the parts of a `sync` that have come so far. */
+  readonly #named = new Set<string>();
+
+  constructor(deps: SandboxDeps) {
+    this.#deps = deps;
+  }
+
+  /** Reads the records of a previous life of the runner. @returns the ids that they name */
+  async load(): Promise<Set<string>> {
+    for (const { assignment, observation } of await this.#deps.records.load(this.#deps.log)) {
+      this.#sandboxes.set(assignment.vm_id, new Sandbox(this.#deps, assignment, observation));
+    }
+    return new Set(this.#sandboxes.keys());
+  }
+
+  /** Finds the VMs of those records again, and cleans up after those that are gone. */
+  async recover(): Promise<void> {
+    await Promise.all([...this.#sandboxes.values()].map((sandbox) => sandbox.adopt()));
+  }
+
+  get(vmId: string): Sandbox | undefined {
+    return this.#sandboxes.get(vmId);
+  }
+
+  /** A new link begins with a whole new `sync`; parts of the last one are void. */
+  linked(): void {
+    this.#named.clear();
+  }
+
+  receive(message: ControlMessage): void {
+    if (message.type === 'assign') this.#assign(message.assignment);
+    if (message.type === 'sync') this.#sync(message.assignments, message.more === true);
+  }
+
+  /** A sandbox whose end control has stored is forgotten: nothing of it is left here but its logs. */
+  async stored(observations: Observation[]): Promise<void> {
+    for (const { vm_id, status, generation } of observations) {
+      const sandbox = this.#sandboxes.get(vm_id);
+      if (status !== 'deleted' && status !== 'failed') continue;
+      if (sandbox?.observation.generation !== generation || sandbox.observation.status !== status) continue;
+      this.#sandboxes.delete(vm_id);
+      await this.#deps.records.remove(vm_id);
+    }
+  }
+
+  /** Ends every VM, for a machine that goes down for good. */
+  async drain(reason: string): Promise<void> {
+    await Promise.all([...this.#sandboxes.values()].map((sandbox) => sandbox.shutDown(reason)));
+  }
+
+  /** Lets go of the VMs without ending them. */
+  async detach(): Promise<void> {
+    await Promise.all([...this.#sandboxes.values()].map((sandbox) => sandbox.detach()));
+  }
+
+  #assign(assignment: Assignment): void {
+    const known = this.#sandboxes.get(assignment.vm_id);
+    if (known) {
+      known.want(assignment);
+      return;
+    }
+    const sandbox = new Sandbox(this.#deps, assignment);
+    this.#sandboxes.set(assignment.vm_id, sandbox);
+    sandbox.converge();
+  }
+
+  #sync(assignments: Assignment[], more: boolean): void {
+    for (const assignment of assignments) {
+      this.#named.add(assignment.vm_id);
+      this.#assign(assignment);
+    }
+    if (more) return;
+    for (const [vmId, sandbox] of this.#sandboxes) {
+      if (!this.#named.has(vmId)) this.#removeOrphan(vmId, sandbox);
+    }
+    this.#named.clear();
+  }
+
+  #removeOrphan(vmId: string, sandbox: Sandbox): void {
+    this.#deps.log.warn({ vm: vmId }, 'control does not know this sandbox any more; removing it');
+    void sandbox
+      .shutDown('removed: the control plane does not know this sandbox')
+      .then(async () => {
+        this.#sandboxes.delete(vmId);
+        await this.#deps.records.remove(vmId);
+      })
+      .catch((error: unknown) =>
+        this.#deps.log.error({ err: error, vm: vmId }, 'could not remove an orphan'),
+      );
+  }
+}

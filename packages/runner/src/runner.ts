@@ -1,0 +1,198 @@
+import { cpus, totalmem } from 'node:os';
+import { mkdir, statfs } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { RunnerFacts } from '@releap/contract';
+import type { Logger } from 'pino';
+import { ImageBuilds } from './build/image-builds.ts';
+import { startDataServer } from './data/data-server.ts';
+import { registerLogs } from './data/log-routes.ts';
+import { ImageStore } from './image/image-store.ts';
+import { ControlLink } from './link/control-link.ts';
+import { LogKeeper } from './logs/log-keeper.ts';
+import { readLog } from './logs/log-file.ts';
+import { builtGuest } from './machine/open-machines.ts';
+import { openMachines } from './machine/index.ts';
+import { GUEST } from './network/address-plan.ts';
+import { Network } from './network/network.ts';
+import { MachineHost } from './reconcile/machine-host.ts';
+import { Reconciler } from './reconcile/reconciler.ts';
+import { RecordStore } from './reconcile/sandbox-record.ts';
+import { runnerId } from './runner-id.ts';
+import { registerToolbox } from './toolbox/index.ts';
+
+/** Makes templates; belongs to no sandbox, and its number to nobody on a usual machine. */
+const TEMPLATE_UID = 0x6ffe_0000;
+const DRAIN_DEADLINE_MS = 30_000;
+
+/** What a create without sizes asks for; its template is made before the runner calls itself ready. */
+export const DEFAULT_SHAPE = { vcpus: 2, memMib: 1024 };
+
+export interface RunnerOptions {
+  /** `RELEAP_HOME`, absolute. The runner keeps its state in `runner/` below it. */
+  home: string;
+  /** `RELEAP_CACHE`, absolute: images, templates, empty disks. */
+  cacheDir: string;
+  /** What set-up has built: kernel, initramfs, packages. */
+  buildDir: string;
+  controlUrl: string;
+  internalToken: string;
+  region: string;
+  /** Address that declared ports are published on. */
+  listenHost: string;
+  /** Micro-VMs of the default shape kept restored and waiting. */
+  warmPool: number;
+  /** What this machine offers, instead of what it has. */
+  capacity?: { cores?: number; memMib?: number; diskMib?: number };
+  log: Logger;
+}
+
+export interface Runner {
+  facts: RunnerFacts;
+  /** Lets go of everything but the micro-VMs, which a later runner adopts. */
+  close(): Promise<void>;
+  /** Ends every micro-VM and removes all that was made for them: the service goes down. */
+  shutDown(): Promise<void>;
+}
+
+/**
+ * Starts the host agent: opens what the machine has, finds the VMs of an earlier run again, and keeps what is in
+ * agreement with what control says must be. Ready once a plain create needs no cold boot.
+ */
+export async function startRunner(options: RunnerOptions): Promise<Runner> {
+  const { home, cacheDir, buildDir, log } = options;
+  const folder = join(home, 'runner');
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  const [id, { machines, cgroups, facts: accelerator }, network] = await Promise.all([
+    runnerId(join(folder, 'id')),
+    openMachines({
+      home,
+      folder: join(folder, 'vms'),
+      cacheDir,
+      ...builtGuest(buildDir),
+      guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
+      templateUid: TEMPLATE_UID,
+      log: log.child({ part: 'vmm' }),
+    }),
+    Network.open({
+      dir: join(folder, 'network'),
+      identity: home,
+      listenHost: options.listenHost,
+      log: log.child({ part: 'network' }),
+    }),
+  ]);
+  const images = new ImageStore({
+    cacheDir,
+    log: log.child({ part: 'image' }),
+    packagesDir: join(buildDir, 'packages'),
+  });
+  await images.start();
+  const logsFolder = join(folder, 'logs');
+  const host = new MachineHost({
+    machines,
+    images,
+    network,
+    logsFolder,
+    listenHost: options.listenHost,
+    log: log.child({ part: 'sandbox' }),
+  });
+  const facts: RunnerFacts = {
+    arch: 'amd64',
+    cores: options.capacity?.cores ?? cpus().length,
+    mem_mib: options.capacity?.memMib ?? Math.floor(totalmem() / 2 ** 20),
+    disk_mib: options.capacity?.diskMib ?? (await diskMib(folder)),
+    accelerator: accelerator.accelerator,
+    cpu_model: accelerator.hostCpu,
+    vmm: accelerator.vmmVersion,
+    gpus: 0,
+  };
+
+  let ready = false;
+  const reconciler: Reconciler = new Reconciler({
+    host,
+    records: new RecordStore(join(folder, 'state')),
+    report: (observation) => link.observe(observation),
+    log: log.child({ part: 'sandbox' }),
+  });
+  const builds = new ImageBuilds({
+    images,
+    onResult: (result) => link.buildResult(result),
+    log: log.child({ part: 'build' }),
+  });
+  const link = new ControlLink({
+    controlUrl: options.controlUrl,
+    token: options.internalToken,
+    hello: () => {
+      reconciler.linked();
+      return { type: 'hello', runner_id: id, region: options.region, data_url: dataServer.url, facts };
+    },
+    isReady: () => ready,
+    onMessage: (message) => {
+      if (message.type === 'build') builds.take(message.job);
+      else reconciler.receive(message);
+    },
+    onStored: (observations) => {
+      reconciler
+        .stored(observations)
+        .catch((error: unknown) => log.error({ err: error }, 'record not removed'));
+    },
+    log: log.child({ part: 'link' }),
+  });
+  const logKeeper = new LogKeeper(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
+  const dataServer = await startDataServer({
+    socketPath: join(home, 'run', 'runner.sock'),
+    internalToken: options.internalToken,
+    register: async (app) => {
+      registerLogs(app, {
+        read: (vmId, kind) => readLog(host.logPath(vmId, kind)),
+        live: (vmId, kind) => reconciler.get(vmId)?.live?.[kind],
+      });
+      await registerToolbox(app, { lookup: (vmId) => reconciler.get(vmId)?.live?.guest(), log });
+    },
+    log,
+  });
+
+  // What nobody's record names goes before anything new is made; what a record names is found again or ended.
+  const records = await reconciler.load();
+  await machines.reclaim(records);
+  await network.reclaim(records);
+  await reconciler.recover();
+  link.start();
+  const warmed = (async () => {
+    await machines.templates.ensure(DEFAULT_SHAPE);
+    ready = true;
+    link.heartbeat();
+  })();
+  warmed.catch((error: unknown) => log.error({ err: error }, 'no micro-VM can be started on this machine'));
+
+  const letGo = async (): Promise<void> => {
+    await link.close();
+    await builds.close();
+    await dataServer.close();
+    logKeeper.close();
+    await warmed.catch(() => undefined);
+    await machines.templates.close();
+    await images.close();
+  };
+  return {
+    facts,
+    close: async () => {
+      await letGo();
+      await reconciler.detach();
+      await network.detach();
+    },
+    shutDown: async () => {
+      ready = false;
+      link.heartbeat();
+      await reconciler.drain('the service was stopped');
+      await link.flushed(AbortSignal.timeout(DRAIN_DEADLINE_MS));
+      await letGo();
+      await network.close();
+      await cgroups.close();
+    },
+  };
+}
+
+async function diskMib(folder: string): Promise<number> {
+  const { bavail, bsize } = await statfs(folder);
+  return Math.floor((bavail * bsize) / 2 ** 20);
+}

@@ -1,0 +1,155 @@
+import { createWriteStream } from 'node:fs';
+import { chmod, chown, mkdir, open, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { Transform } from 'node:stream';
+import type { Logger } from 'pino';
+import { run } from '../network/command.ts';
+import { fileURLToPath } from 'node:url';
+import { placeholderNode } from '../vmm/command-line.ts';
+import { Vm } from '../vmm/vm.ts';
+import { awaitAgent } from './agent-hello.ts';
+import { kernelAppend } from './shape.ts';
+import type { Platform, Shape } from './shape.ts';
+
+/** A cold boot takes 2 to 10 s under emulation, on a machine with nothing else to do. */
+const BOOT_DEADLINE_MS = 120_000;
+const SAVE_DEADLINE_MS = 30_000;
+const COMPACT_DEADLINE_MS = 300_000;
+/** The device state of this machine is 0.1 MB. */
+const STATE_MAX_BYTES = 64 * 1024 * 1024;
+/** After its agent has answered, a kernel still has a few things to finish; they are better in the template. */
+const SETTLE_MS = 400;
+
+const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
+
+/**
+ * Boots a guest with an agent and no disks worth the name, and leaves its memory (`memory`) and the state of its
+ * devices (`state`) in `folder`.
+ * @param folder exists and is empty
+ * @param options.jailUid unprivileged user and group of the VMM
+ * @param options.cgroupProcs files to join cgroups by; whoever made the cgroup ends what a crash of ours leaves in it
+ */
+export async function makeTemplate(
+  platform: Platform,
+  shape: Shape,
+  folder: string,
+  options: { jailUid: number; cgroupProcs: string[]; log: Logger; signal?: AbortSignal | undefined },
+): Promise<void> {
+  const { jailUid, log, signal } = options;
+  const jail = join(folder, 'jail');
+  const bootMemory = join(folder, 'boot-memory');
+  await mkdir(jail, { mode: 0o700 });
+  await chown(jail, jailUid, jailUid);
+  const memory = await open(bootMemory, 'wx', 0o600);
+  try {
+    await memory.truncate(shape.memMib * 1024 * 1024);
+  } finally {
+    await memory.close();
+  }
+  const console = new ConsoleTail();
+  const started = performance.now();
+  const vm = await Vm.start({
+    machine: {
+      accelerator: platform.accelerator,
+      cpuModel: platform.cpuModel,
+      vcpus: shape.vcpus,
+      memMib: shape.memMib,
+      memory: { path: bootMemory, sharing: 'shared' },
+      disks: {
+        root: placeholderNode('root'),
+        scratch: placeholderNode('scratch'),
+        docker: placeholderNode('docker'),
+      },
+      nic: { tap: 'tap0', mac: platform.mac },
+      boot: {
+        kernel: platform.kernel.path,
+        initramfs: platform.initramfs.path,
+        append: kernelAppend(platform),
+      },
+    },
+    dir: folder,
+    jail: { root: jail, uid: jailUid, gid: jailUid },
+    netns: 'new',
+    cgroupProcs: options.cgroupProcs,
+    fileMaxMib: shape.memMib + 64,
+    onConsole: (chunk) => console.add(chunk),
+    log,
+  });
+  try {
+    await awaitAgent(vm.agentSocketPath, {
+      deadlineMs: BOOT_DEADLINE_MS,
+      alive: () => !vm.exited,
+      signal,
+    }).catch((error: unknown) => {
+      throw new Error(
+        `a template guest did not boot: ${(error as Error).message}; its console ended: ${console.text()}`,
+      );
+    });
+    await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+    signal?.throwIfAborted();
+    await vm.stop();
+    await receiveState(vm, jail, join(folder, 'state'));
+  } finally {
+    await vm.kill();
+  }
+  await run('perl', [MEMORY_SCRIPT, 'compact', bootMemory, join(folder, 'memory')], {
+    deadlineMs: COMPACT_DEADLINE_MS,
+  });
+  for (const name of ['boot-memory', 'jail', 'qmp', 'agent', 'console', 'vmm.log']) {
+    await rm(join(folder, name), { recursive: true, force: true });
+  }
+  log.info({ ...shape, took_ms: Math.round(performance.now() - started) }, 'template made');
+}
+
+/** The VMM is in its jail and has no descriptor of ours: it writes to a socket that we put there. */
+async function receiveState(vm: Vm, jail: string, target: string): Promise<void> {
+  const socketPath = join(jail, 'state');
+  const server = createServer();
+  try {
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject);
+      server.listen(socketPath, resolve);
+    });
+    await chmod(socketPath, 0o666);
+    const received = new Promise<void>((resolve, reject) => {
+      server.once('connection', (socket) => {
+        let bytes = 0;
+        const bound = new Transform({
+          transform(chunk: Buffer, _encoding, done) {
+            bytes += chunk.length;
+            done(bytes > STATE_MAX_BYTES ? new Error('the device state is absurdly large') : null, chunk);
+          },
+        });
+        pipeline(socket, bound, createWriteStream(target, { flags: 'wx', mode: 0o644 })).then(
+          resolve,
+          reject,
+        );
+      });
+    });
+    received.catch(() => undefined);
+    await vm.saveState('/state', SAVE_DEADLINE_MS);
+    await Promise.race([
+      received,
+      new Promise((_resolve, reject) => {
+        setTimeout(() => reject(new Error('the device state did not arrive')), SAVE_DEADLINE_MS).unref();
+      }),
+    ]);
+  } finally {
+    server.close();
+  }
+}
+
+/** The last of what a guest printed, for an error message. */
+class ConsoleTail {
+  #text = '';
+
+  add(chunk: Buffer): void {
+    this.#text = (this.#text + chunk.toString('latin1')).slice(-2_000);
+  }
+
+  text(): string {
+    return JSON.stringify(this.#text.trim().slice(-600));
+  }
+}

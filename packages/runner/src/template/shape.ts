@@ -1,0 +1,65 @@
+import { createHash } from 'node:crypto';
+import type { Accelerator } from '../vmm/accelerator.ts';
+
+/** Raised by whoever changes the machine (devices, command line of the kernel) in a way that old states do not fit. */
+const DEVICE_MODEL = 1;
+
+/** What a sandbox may ask for and a template depends on. */
+export interface Shape {
+  vcpus: number;
+  memMib: number;
+}
+
+/** What this machine gives to every template. */
+export interface Platform {
+  accelerator: Accelerator;
+  /** Value of `-cpu`, and what it stands for here: under `kvm` the host's own model. */
+  cpuModel: string;
+  hostCpu: string;
+  vmmVersion: string;
+  kernel: { path: string; sha256: string };
+  initramfs: { path: string; sha256: string };
+  /** MAC of every guest, and what the agent needs to bring the network up before the template is taken. */
+  mac: string;
+  guestNet: string;
+}
+
+/** Largest guest: what `-smp` of a microvm and the memory layout take without surprises. */
+const SHAPE_LIMITS = { vcpus: 64, memMinMib: 128, memMaxMib: 1024 * 1024 };
+
+/** @throws when no machine can have that shape, saying what is allowed */
+export function checkShape({ vcpus, memMib }: Shape): void {
+  if (!Number.isInteger(vcpus) || vcpus < 1 || vcpus > SHAPE_LIMITS.vcpus) {
+    throw new Error(`a micro-VM cannot have ${vcpus} CPUs: 1 to ${SHAPE_LIMITS.vcpus} are possible`);
+  }
+  if (!Number.isInteger(memMib) || memMib < SHAPE_LIMITS.memMinMib || memMib > SHAPE_LIMITS.memMaxMib) {
+    throw new Error(
+      `a micro-VM cannot have ${memMib} MiB of memory: ${SHAPE_LIMITS.memMinMib} to ${SHAPE_LIMITS.memMaxMib} are possible`,
+    );
+  }
+}
+
+/** Command line of the guest's kernel. Mitigations guard against speculation, which emulated code does not do. */
+export function kernelAppend(platform: Platform): string {
+  const emulated = platform.accelerator === 'tcg' ? ' mitigations=off' : '';
+  return `console=ttyS0 quiet panic=-1 reboot=t releap.net=${platform.guestNet}${emulated}`;
+}
+
+/** Name of a template: a digest of everything it depends on. States with different keys never fit each other's machine. */
+export function templateKey(platform: Platform, shape: Shape): string {
+  const parts = {
+    model: DEVICE_MODEL,
+    accelerator: platform.accelerator,
+    cpuModel: platform.cpuModel,
+    // Under emulation too: the guest has measured this CPU's time-stamp counter.
+    hostCpu: platform.hostCpu,
+    vmm: platform.vmmVersion,
+    kernel: platform.kernel.sha256,
+    initramfs: platform.initramfs.sha256,
+    append: kernelAppend(platform),
+    mac: platform.mac,
+    vcpus: shape.vcpus,
+    memMib: shape.memMib,
+  };
+  return createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 32);
+}

@@ -1,0 +1,229 @@
+import { mkdir, open, readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Logger } from 'pino';
+import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import { lockFile } from '../image/cache-lock.ts';
+import { makeTemplate } from './make-template.ts';
+import { SealedMemory } from './sealed-memory.ts';
+import { checkShape, templateKey } from './shape.ts';
+import type { Platform, Shape } from './shape.ts';
+
+/** Templates kept on the disk; the least recently used goes first. One takes about 100 MB. */
+const TEMPLATES_KEPT = 16;
+/** Templates whose memory is held ready. */
+const LOADED_KEPT = 4;
+/** A half-made template older than this belongs to nobody: making one has shorter deadlines. */
+const ABANDONED_AFTER_MS = 15 * 60_000;
+
+/** Cgroups whose names start so belong to templates in the making. At the start of a service there are none such. */
+export const TEMPLATE_CGROUP = 'template-';
+
+interface Manifest {
+  key: string;
+  vcpus: number;
+  memMib: number;
+  stateBytes: number;
+}
+
+/** A template that VMs can be restored from, while it is held. */
+export interface LoadedTemplate {
+  key: string;
+  shape: Shape;
+  memory: SealedMemory;
+  /** Reads from position 0 only through descriptors of its own: open `statePath` anew for each VM. */
+  statePath: string;
+}
+
+/** The templates of one cache folder, which several services may share. */
+export class TemplateStore {
+  readonly platform: Platform;
+  readonly #folder: string;
+  readonly #jailUid: number;
+  readonly #cgroups: CgroupTree;
+  readonly #log: Logger;
+  readonly #loaded = new Map<string, Promise<LoadedTemplate>>();
+  readonly #stop = new AbortController();
+
+  /**
+   * @param options.cacheDir absolute; templates lie in `templates/` below it
+   * @param options.jailUid unprivileged user and group that template VMMs run as
+   */
+  constructor(options: {
+    cacheDir: string;
+    platform: Platform;
+    jailUid: number;
+    cgroups: CgroupTree;
+    log: Logger;
+  }) {
+    this.platform = options.platform;
+    this.#folder = join(options.cacheDir, 'templates');
+    this.#jailUid = options.jailUid;
+    this.#cgroups = options.cgroups;
+    this.#log = options.log;
+  }
+
+  /**
+   * The template of a shape: at once when it is loaded, in a tenth of a second when it is on the disk, else after
+   * a cold boot. Whoever asks meanwhile, in this process or another, waits for the same boot.
+   */
+  async ensure(shape: Shape): Promise<LoadedTemplate> {
+    checkShape(shape);
+    const key = templateKey(this.platform, shape);
+    const present = this.#loaded.get(key);
+    if (present !== undefined) {
+      // Most recently used last.
+      this.#loaded.delete(key);
+      this.#loaded.set(key, present);
+      return await present;
+    }
+    const loading = this.#load(key, shape);
+    this.#loaded.set(key, loading);
+    loading.then(
+      () => this.#unloadOldest(),
+      () => {
+        if (this.#loaded.get(key) === loading) this.#loaded.delete(key);
+      },
+    );
+    return await loading;
+  }
+
+  /** Whether a restore needs no cold boot first. */
+  async has(shape: Shape): Promise<boolean> {
+    const key = templateKey(this.platform, shape);
+    return this.#loaded.has(key) || (await this.#verify(key)) !== undefined;
+  }
+
+  /** For when a state does not load: the next `ensure` makes the template anew. */
+  async discard(key: string): Promise<void> {
+    this.#log.warn({ template: key }, 'template discarded');
+    const loaded = this.#loaded.get(key);
+    this.#loaded.delete(key);
+    const away = join(this.#folder, `.away-${key}-${process.pid}-${Date.now()}`);
+    await rename(join(this.#folder, key), away).catch(() => undefined);
+    await rm(away, { recursive: true, force: true });
+    await dispose(loaded);
+  }
+
+  /** Ends what is being made, and lets go of all memory. */
+  async close(): Promise<void> {
+    this.#stop.abort();
+    const all = [...this.#loaded.values()];
+    this.#loaded.clear();
+    for (const loaded of all) await dispose(loaded);
+  }
+
+  async #load(key: string, shape: Shape): Promise<LoadedTemplate> {
+    if ((await this.#verify(key)) === undefined) await this.#make(key, shape);
+    const folder = join(this.#folder, key);
+    const now = new Date();
+    await utimes(join(folder, 'template.json'), now, now).catch(() => undefined);
+    const memory = await SealedMemory.load(join(folder, 'memory'));
+    return { key, shape, memory, statePath: join(folder, 'state') };
+  }
+
+  /** The manifest of a template that is whole, else undefined. Published by rename, it can only be whole or damaged. */
+  async #verify(key: string): Promise<Manifest | undefined> {
+    const folder = join(this.#folder, key);
+    try {
+      const manifest = JSON.parse(await readFile(join(folder, 'template.json'), 'utf8')) as Manifest;
+      const [memory, state] = await Promise.all([stat(join(folder, 'memory')), stat(join(folder, 'state'))]);
+      const whole =
+        manifest.key === key &&
+        memory.size === manifest.memMib * 1024 * 1024 &&
+        state.size === manifest.stateBytes &&
+        state.size > 0;
+      return whole ? manifest : undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  async #make(key: string, shape: Shape): Promise<void> {
+    await mkdir(this.#folder, { recursive: true, mode: 0o755 });
+    await using _lock = await lockFile(join(this.#folder, `.lock-${key}`), {
+      wait: true,
+      signal: this.#stop.signal,
+    });
+    // Somebody else may have made it while we waited.
+    if ((await this.#verify(key)) !== undefined) return;
+    await this.#sweep();
+    await rm(join(this.#folder, key), { recursive: true, force: true });
+    // Short, as unix sockets below it have little room for their path.
+    const making = join(this.#folder, `.m-${process.pid}-${Date.now().toString(36)}`);
+    await mkdir(making, { mode: 0o700 });
+    const cgroup = `${TEMPLATE_CGROUP}${key}`;
+    try {
+      const cgroupProcs = await this.#cgroups.create(cgroup, {
+        cpu: 1,
+        cpuMax: shape.vcpus + 1,
+        memoryMib: shape.memMib * 2 + 512,
+        pids: 256,
+      });
+      await makeTemplate(this.platform, shape, making, {
+        jailUid: this.#jailUid,
+        cgroupProcs,
+        log: this.#log,
+        signal: this.#stop.signal,
+      });
+      const { size } = await stat(join(making, 'state'));
+      const manifest: Manifest = { key, ...shape, stateBytes: size };
+      await writeFile(join(making, 'template.json'), JSON.stringify(manifest));
+      for (const name of ['memory', 'state', 'template.json']) await syncFile(join(making, name));
+      await rename(making, join(this.#folder, key));
+    } catch (error) {
+      throw new Error(
+        `no template for ${shape.vcpus} CPUs and ${shape.memMib} MiB could be made: ${(error as Error).message}`,
+        { cause: error },
+      );
+    } finally {
+      await this.#cgroups.destroy(cgroup);
+      await rm(making, { recursive: true, force: true });
+    }
+  }
+
+  /** Removes what crashes have left, and the templates that are over the bound. */
+  async #sweep(): Promise<void> {
+    const kept: { path: string; mtimeMs: number }[] = [];
+    for (const name of await readdir(this.#folder)) {
+      const path = join(this.#folder, name);
+      if (name.startsWith('.m-') || name.startsWith('.away-')) {
+        const made = await stat(path).catch(() => undefined);
+        if (made && Date.now() - made.mtimeMs > ABANDONED_AFTER_MS)
+          await rm(path, { recursive: true, force: true });
+      } else if (!name.startsWith('.')) {
+        const used = await stat(join(path, 'template.json')).catch(() => undefined);
+        kept.push({ path, mtimeMs: used?.mtimeMs ?? 0 });
+      }
+    }
+    kept.sort((a, b) => b.mtimeMs - a.mtimeMs);
+    for (const { path } of kept.slice(TEMPLATES_KEPT - 1)) await rm(path, { recursive: true, force: true });
+  }
+
+  /** VMs that run hold the memory by themselves; what is let go of here is only our own hold. */
+  #unloadOldest(): void {
+    while (this.#loaded.size > LOADED_KEPT) {
+      const [key, oldest] = this.#loaded.entries().next().value as [string, Promise<LoadedTemplate>];
+      this.#loaded.delete(key);
+      this.#log.debug({ template: key }, 'template memory let go');
+      // A restore that has just taken it is given the time to start.
+      setTimeout(() => void dispose(oldest), UNLOAD_GRACE_MS).unref();
+    }
+  }
+}
+
+const UNLOAD_GRACE_MS = 30_000;
+
+async function dispose(loaded: Promise<LoadedTemplate> | undefined): Promise<void> {
+  const template = await loaded?.catch(() => undefined);
+  await template?.memory[Symbol.asyncDispose]();
+}
+
+async function syncFile(path: string): Promise<void> {
+  const file: FileHandle = await open(path, 'r');
+  try {
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}

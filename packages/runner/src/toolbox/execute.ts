@@ -1,0 +1,107 @@
+/** `POST /vms/:id/toolbox/process/execute`: one command, one answer, as the compatibility protocol has it. */
+import type { Readable } from 'node:stream';
+import type { FastifyInstance, FastifyReply } from 'fastify';
+import { Type } from 'typebox';
+import type { FindGuest } from './index.ts';
+import { toToolboxError } from './toolbox-error.ts';
+
+/** More output than this is read and thrown away; the answer then says `truncated`. */
+export const RESULT_MAX_BYTES = 8 * 1024 * 1024;
+/** Without a `timeout`, or with 0. */
+export const DEFAULT_TIMEOUT_S = 360;
+export const MAX_TIMEOUT_S = 86_400;
+
+const Body = Type.Object({
+  /** A line for `/bin/sh -c`. */
+  command: Type.String({ minLength: 1, maxLength: 1024 * 1024 }),
+  cwd: Type.Optional(Type.String({ maxLength: 4095 })),
+  env: Type.Optional(Type.Record(Type.String(), Type.String())),
+  /** Seconds. */
+  timeout: Type.Optional(Type.Number({ minimum: 0, maximum: MAX_TIMEOUT_S })),
+  /** Name or uid, optionally `:group`; not part of the compatibility protocol. */
+  user: Type.Optional(Type.String({ maxLength: 256 })),
+});
+
+interface ExecuteAnswer {
+  exitCode: number;
+  /** stdout and stderr as they came. */
+  result: string;
+  truncated?: true;
+}
+
+/** Aborts when the client goes before it was answered. */
+export function abortOnClose(reply: FastifyReply): AbortSignal {
+  const controller = new AbortController();
+  reply.raw.once('close', () => {
+    if (!reply.raw.writableFinished) controller.abort(new Error('the client went away'));
+  });
+  return controller.signal;
+}
+
+export function registerExecute(app: FastifyInstance, find: FindGuest): void {
+  app.post<{
+    Params: { id: string };
+    Body: { command: string; cwd?: string; env?: Record<string, string>; timeout?: number; user?: string };
+  }>(
+    '/vms/:id/toolbox/process/execute',
+    { schema: { body: Body }, bodyLimit: 4 * 1024 * 1024 },
+    async (request, reply) => {
+      const { command, cwd, env, timeout, user } = request.body;
+      const seconds = timeout === undefined || timeout === 0 ? DEFAULT_TIMEOUT_S : timeout;
+      const guest = await find(request.params.id);
+      try {
+        const running = guest.exec(
+          {
+            shell: command,
+            timeoutMs: Math.ceil(seconds * 1000),
+            ...(cwd === undefined ? {} : { cwd }),
+            ...(env === undefined ? {} : { env }),
+            ...(user === undefined ? {} : { user }),
+          },
+          { signal: abortOnClose(reply) },
+        );
+        const output = new Collector(RESULT_MAX_BYTES);
+        await Promise.all([output.take(running.stdout), output.take(running.stderr), running.exit]);
+        const { exitCode, timedOut } = await running.exit;
+        const answer: ExecuteAnswer = {
+          exitCode,
+          result: output.text(),
+          ...(output.truncated ? { truncated: true } : {}),
+        };
+        if (!timedOut) return answer;
+        return await reply.code(408).send({
+          error: `the command was ended: it ran longer than its timeout of ${seconds} s`,
+          ...answer,
+        });
+      } catch (error) {
+        throw toToolboxError(error);
+      }
+    },
+  );
+}
+
+/** Keeps the first bytes of several streams in the order in which they come. */
+class Collector {
+  truncated = false;
+  readonly #limit: number;
+  readonly #chunks: Buffer[] = [];
+  #size = 0;
+
+  constructor(limit: number) {
+    this.#limit = limit;
+  }
+
+  async take(source: Readable): Promise<void> {
+    for await (const chunk of source as AsyncIterable<Buffer>) {
+      const kept = chunk.subarray(0, this.#limit - this.#size);
+      if (kept.length < chunk.length) this.truncated = true;
+      if (kept.length === 0) continue;
+      this.#size += kept.length;
+      this.#chunks.push(kept);
+    }
+  }
+
+  text(): string {
+    return Buffer.concat(this.#chunks).toString('utf8');
+  }
+}

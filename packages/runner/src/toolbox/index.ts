@@ -1,0 +1,34 @@
+/**
+ * The toolbox: commands and files of a running sandbox over HTTP, below `/vms/:id/toolbox/` (docs/toolbox.md).
+ * Authentication is the data server's business and has happened before any of this.
+ */
+import type { FastifyInstance } from 'fastify';
+import type { Logger } from 'pino';
+import type { GuestClient } from '../guest/index.ts';
+import { registerExecute } from './execute.ts';
+import { registerFiles } from './files.ts';
+import { registerStream } from './stream.ts';
+import { ToolboxError } from './toolbox-error.ts';
+
+export interface ToolboxOptions {
+  /** The connected agent of a sandbox that runs here. May throw a ToolboxError that says more than "not here". */
+  lookup: (vmId: string) => GuestClient | undefined | Promise<GuestClient | undefined>;
+  log: Logger;
+}
+
+export type FindGuest = (vmId: string) => Promise<GuestClient>;
+
+export async function registerToolbox(app: FastifyInstance, { lookup, log }: ToolboxOptions): Promise<void> {
+  const find: FindGuest = async (vmId) => {
+    const client = await lookup(vmId);
+    if (client === undefined || client.closed) throw new ToolboxError(404, `no sandbox ${vmId} runs here`);
+    return client;
+  };
+  await app.register(async (scope) => {
+    registerExecute(scope, find);
+    registerStream(scope, find, log);
+    await registerFiles(scope, find);
+  });
+}
+
+export { ToolboxError };

@@ -1,0 +1,158 @@
+import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { access, constants, mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { release } from 'node:os';
+import { join } from 'node:path';
+import type { Logger } from 'pino';
+import { run } from '../network/command.ts';
+import { QEMU } from './jail.ts';
+
+/** How guest code is run: by the processor itself, or by an emulator about ten times slower. */
+export type Accelerator = 'kvm' | 'tcg';
+
+/** Under KVM a guest says its first word within a second. One that hangs is ended after this. */
+const PROBE_DEADLINE_MS = 8_000;
+const CONSOLE_MAX_BYTES = 64 * 1024;
+/** What the guest agent prints on its console once it runs. */
+const GUEST_LIVES = 'releap: ready';
+
+export interface AcceleratorFacts {
+  accelerator: Accelerator;
+  /** Fit for a log or a report: what was tried and what came of it. */
+  reason: string;
+  /** As QEMU says it, e.g. `7.2.22`. */
+  vmmVersion: string;
+  /** Model name of the host's processor, from /proc/cpuinfo. */
+  hostCpu: string;
+}
+
+/**
+ * Finds out by trial which accelerator this machine has: an openable /dev/kvm alone proves nothing, as guests hang on
+ * machines that pretend to have it. The answer is kept in the cache until QEMU, kernel or processor change.
+ */
+export async function findAccelerator(options: {
+  kernel: string;
+  initramfs: string;
+  cacheDir: string;
+  log: Logger;
+}): Promise<AcceleratorFacts> {
+  const { cacheDir, log } = options;
+  const [vmmVersion, hostCpu] = await Promise.all([readVmmVersion(), readHostCpu()]);
+  const key = createHash('sha256')
+    .update(JSON.stringify([vmmVersion, release(), hostCpu]))
+    .digest('hex');
+  const path = join(cacheDir, 'accelerator.json');
+  const known = await readFile(path, 'utf8')
+    .then((text) => JSON.parse(text) as { key?: string; accelerator?: string; reason?: string })
+    .catch(() => undefined);
+  if (known?.key === key && (known.accelerator === 'kvm' || known.accelerator === 'tcg')) {
+    const facts = {
+      accelerator: known.accelerator,
+      reason: String(known.reason),
+      vmmVersion,
+      hostCpu,
+    } as const;
+    log.info(facts, 'accelerator known from an earlier trial');
+    return facts;
+  }
+  const { accelerator, reason } = await probe(options.kernel, options.initramfs);
+  const facts: AcceleratorFacts = { accelerator, reason, vmmVersion, hostCpu };
+  if (accelerator === 'tcg')
+    log.warn(facts, 'no hardware virtualisation: guests are emulated, about ten times slower');
+  else log.info(facts, 'accelerator found by trial');
+  await mkdir(cacheDir, { recursive: true });
+  const partial = `${path}.${process.pid}.partial`;
+  await writeFile(partial, JSON.stringify({ key, accelerator, reason }));
+  await rename(partial, path);
+  return facts;
+}
+
+async function readVmmVersion(): Promise<string> {
+  const text = await run(QEMU, ['--version']);
+  const version = /version (\S+)/.exec(text)?.[1];
+  if (version === undefined)
+    throw new Error(`${QEMU} --version says no version: ${JSON.stringify(text.slice(0, 200))}`);
+  return version;
+}
+
+async function readHostCpu(): Promise<string> {
+  const text = await readFile('/proc/cpuinfo', 'utf8');
+  const value = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1] ?? '';
+  return [value('model name'), value('cpu family'), value('model'), value('stepping')].join('/');
+}
+
+async function probe(
+  kernel: string,
+  initramfs: string,
+): Promise<{ accelerator: Accelerator; reason: string }> {
+  try {
+    await access('/dev/kvm', constants.R_OK | constants.W_OK);
+  } catch (error) {
+    return {
+      accelerator: 'tcg',
+      reason: `/dev/kvm cannot be opened (${(error as NodeJS.ErrnoException).code})`,
+    };
+  }
+  const started = performance.now();
+  const problem = await bootUnderKvm(kernel, initramfs);
+  return problem === undefined
+    ? {
+        accelerator: 'kvm',
+        reason: `a guest booted under KVM in ${Math.round(performance.now() - started)} ms`,
+      }
+    : { accelerator: 'tcg', reason: `no guest boots under KVM here: ${problem}` };
+}
+
+/** Why it did not, or undefined when a guest's first process ran. */
+async function bootUnderKvm(kernel: string, initramfs: string): Promise<string | undefined> {
+  const args = [
+    '-nodefaults',
+    '-no-user-config',
+    '-nographic',
+    '-no-reboot',
+    '-accel',
+    'kvm',
+    '-cpu',
+    'host',
+  ];
+  args.push('-machine', 'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on', '-smp', '2', '-m', '256M');
+  args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
+  args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
+  args.push('-kernel', kernel, '-initrd', initramfs, '-append', 'console=ttyS0 quiet panic=-1');
+  // A runner that is killed meanwhile takes the trial with it.
+  const child = spawn('setpriv', ['--pdeathsig', 'KILL', '--', QEMU, ...args], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let text = '';
+  let stderr = '';
+  const timer = setTimeout(() => child.kill('SIGKILL'), PROBE_DEADLINE_MS);
+  const lives = new Promise<undefined>((resolve) => {
+    child.stdout.on('data', (chunk: Buffer) => {
+      text = (text + chunk.toString('latin1')).slice(-CONSOLE_MAX_BYTES);
+      if (text.includes(GUEST_LIVES)) resolve(undefined);
+    });
+  });
+  child.stderr.on('data', (chunk: Buffer) => {
+    stderr = (stderr + chunk.toString('utf8')).slice(-1_000);
+  });
+  const closed = new Promise<void>((resolve) => {
+    child.once('close', () => resolve());
+    child.once('error', (error) => {
+      stderr = error.message;
+      resolve();
+    });
+  });
+  const started = performance.now();
+  const ended = closed.then(() =>
+    performance.now() - started >= PROBE_DEADLINE_MS
+      ? `it hangs (nothing from it within ${PROBE_DEADLINE_MS / 1000} s)`
+      : `the VMM ended: ${stderr.trim().split('\n').at(-1) ?? ''}`,
+  );
+  try {
+    return await Promise.race([lives, ended]);
+  } finally {
+    clearTimeout(timer);
+    child.kill('SIGKILL');
+    await closed;
+  }
+}

@@ -1,0 +1,122 @@
+import type { Accelerator } from './accelerator.ts';
+
+/** One `-blockdev` graph, as QMP's BlockdevOptions (also what `blockdev-add` takes). */
+export type BlockNode = Record<string, unknown>;
+
+/** Fixed positions of the disks in every machine; the guest sees vda, vdb and vdc. */
+export const DISKS = ['root', 'scratch', 'docker'] as const;
+export type DiskName = (typeof DISKS)[number];
+
+/** Where a machine's pieces come from. All paths are opened before the VMM gives up its privileges. */
+export interface MachineOptions {
+  accelerator: Accelerator;
+  /** Value of `-cpu`. */
+  cpuModel: string;
+  vcpus: number;
+  memMib: number;
+  /** `shared` while a template is made: what the guest writes goes to the file. `private`: copy on write. */
+  memory: { path: string; sharing: 'shared' | 'private' };
+  /** Folder of the sockets `qmp`, `agent` and `console`; not reachable from inside the jail. */
+  socketDir: string;
+  /** Top node of each disk. `root` is read-only, whatever it is. */
+  disks: Record<DiskName, BlockNode>;
+  /** Name of a tap in the network namespace that the VMM is started in, and the guest's MAC. */
+  nic: { tap: string; mac: string };
+  /** A kernel to boot, or nothing: then the VMM waits for a state to come in over QMP. */
+  boot?: { kernel: string; initramfs: string; append: string };
+  jail: { root: string; uid: number; gid: number };
+}
+
+/** Largest disk a guest may be given. Templates have placeholders of this size, so a real one always fits. */
+export const PLACEHOLDER_BYTES = 1024 ** 4;
+
+/** Bytes that the emulator may keep of translated code. The default is a gigabyte, outside the guest's memory. */
+export const TCG_CACHE_MIB = 128;
+
+/**
+ * What `-cpu` is for an accelerator.
+ *
+ * Under emulation the vendor matters: a kernel believes the time-stamp counters of several CPUs to be in step only on
+ * Intel, and without them a `microvm` has no better clock than the 4 ms tick. Five-level page tables only cost.
+ */
+export function cpuModel(accelerator: Accelerator): string {
+  return accelerator === 'kvm' ? 'host,migratable=on' : 'max,la57=off,vendor=GenuineIntel';
+}
+
+/** An unwritable, unreadable-by-accident disk that stands where a real one will be. */
+export function placeholderNode(name: DiskName): BlockNode {
+  return {
+    driver: 'null-co',
+    'node-name': nodeName(name),
+    size: PLACEHOLDER_BYTES,
+    'read-zeroes': true,
+    'read-only': name === 'root',
+  };
+}
+
+/** Name of a disk's top node; what `block_resize` takes. */
+export function nodeName(name: DiskName): string {
+  return `disk-${name}`;
+}
+
+/** Escapes a value for QEMU's comma-separated option syntax. */
+function option(value: string): string {
+  return value.replaceAll(',', ',,');
+}
+
+/**
+ * QEMU's arguments for one machine. Pure: equal options give equal arguments, and everything that a saved state
+ * depends on is the same whether the machine boots or is restored.
+ *
+ * `microvm` with ACPI: no PCI, no firmware tables beyond what virtio-mmio needs; a state is 90 KB instead of 600 and
+ * the emulated hardware that a hostile guest can reach is a tenth.
+ */
+export function commandLine(options: MachineOptions): string[] {
+  const { accelerator, vcpus, memMib, memory, socketDir, nic, boot, jail } = options;
+  const args = ['-name', 'releap', '-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
+  args.push(
+    '-machine',
+    'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off,memory-backend=ram',
+  );
+  args.push('-accel', accelerator === 'tcg' ? `tcg,thread=multi,tb-size=${TCG_CACHE_MIB}` : 'kvm');
+  args.push(
+    '-cpu',
+    options.cpuModel,
+    '-smp',
+    `${vcpus},sockets=1,cores=${vcpus},threads=1`,
+    '-m',
+    `${memMib}M`,
+  );
+  args.push(
+    '-object',
+    `memory-backend-file,id=ram,size=${memMib}M,mem-path=${option(memory.path)},merge=off,dump=off,share=${memory.sharing === 'shared' ? 'on' : 'off'}`,
+  );
+  for (const name of ['qmp', 'agent', 'console']) {
+    args.push('-chardev', `socket,id=${name},path=${option(socketDir)}/${name},server=on,wait=off`);
+  }
+  args.push('-mon', 'chardev=qmp,mode=control');
+  args.push('-device', 'isa-serial,chardev=console');
+  args.push('-device', 'virtio-serial-device,id=serial,max_ports=2');
+  args.push('-device', 'virtserialport,bus=serial.0,nr=1,chardev=agent,name=releap.agent');
+  for (const name of DISKS) {
+    args.push('-blockdev', JSON.stringify(options.disks[name]));
+    // A full host disk is the guest's I/O error, not a VM that stands still for ever.
+    args.push(
+      '-device',
+      `virtio-blk-device,id=${name},drive=${nodeName(name)},num-queues=1,rerror=report,werror=report`,
+    );
+  }
+  args.push('-netdev', `tap,id=net,ifname=${option(nic.tap)},script=no,downscript=no,vhost=off`);
+  args.push('-device', `virtio-net-device,netdev=net,mac=${nic.mac},guest_announce=off`);
+  args.push('-object', 'rng-builtin,id=rng', '-device', 'virtio-rng-device,rng=rng');
+  if (boot) {
+    args.push('-kernel', boot.kernel, '-initrd', boot.initramfs, '-append', boot.append);
+  } else {
+    args.push('-S', '-incoming', 'defer');
+  }
+  args.push('-chroot', jail.root, '-runas', `${jail.uid}:${jail.gid}`);
+  // Not `elevateprivileges=deny`: that filter is in force before -runas and would kill the VMM there. What it forbids
+  // is impossible anyway for a process without root, capabilities or (libseccomp sets no_new_privs) a way to them.
+  args.push('-sandbox', 'on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny');
+  return args;
+}

@@ -1,0 +1,53 @@
+import { spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+
+export const QEMU = 'qemu-system-x86_64';
+
+const JAIL_SCRIPT = fileURLToPath(new URL('./jail.sh', import.meta.url));
+/** Three sockets, three disks with their chains, tap, memory, state, event and timer descriptors: far below this. */
+const OPEN_FILES_MAX = 256;
+
+export interface LaunchOptions {
+  /** `qemu-system-x86_64` arguments. */
+  args: string[];
+  /** Path of the network namespace, or `new` for an empty one that goes with the process. */
+  netns: string;
+  /** `cgroup.procs` files to join before the VMM exists. */
+  cgroupProcs: string[];
+  /** Largest file that the VMM may write, in MiB. */
+  fileMaxMib: number;
+  /** What it prints goes here: an open file, so that it outlives us. Bounded by `fileMaxMib`. */
+  outputFd: number;
+  /** Descriptors that the VMM finds as 3, 4, … */
+  inheritFds?: number[];
+}
+
+/**
+ * Starts a VMM outside of our own session and process tree's fate: it goes on when we end. It inherits nothing but
+ * what is listed, and gives up root before any guest code runs.
+ */
+export function launchVmm(options: LaunchOptions): ChildProcess {
+  const { netns, cgroupProcs, fileMaxMib, outputFd, inheritFds = [], args } = options;
+  const child = spawn(
+    '/bin/sh',
+    [
+      JAIL_SCRIPT,
+      netns,
+      String(OPEN_FILES_MAX),
+      String(fileMaxMib * 1024),
+      ...cgroupProcs,
+      '--',
+      QEMU,
+      ...args,
+    ],
+    {
+      detached: true,
+      cwd: '/',
+      stdio: ['ignore', outputFd, outputFd, ...inheritFds],
+      env: { PATH: process.env['PATH'] ?? '/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' },
+    },
+  );
+  child.unref();
+  return child;
+}

@@ -1,0 +1,75 @@
+import { readFileSync } from 'node:fs';
+
+/**
+ * Names one process for good. A pid alone is reused; together with the time of its start (and of the boot, from
+ * which that time counts) it is not.
+ */
+export interface ProcessIdentity {
+  pid: number;
+  /** Field 22 of /proc/PID/stat, proc(5): clock ticks between boot and the start of the process. */
+  startTicks: string;
+  bootId: string;
+}
+
+let cachedBootId: string | undefined;
+
+function bootId(): string {
+  cachedBootId ??= readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+  return cachedBootId;
+}
+
+/** State letter and start time, or undefined when there is no such process. */
+function processStat(pid: number): { state: string; startTicks: string } | undefined {
+  let text: string;
+  try {
+    text = readFileSync(`/proc/${pid}/stat`, 'latin1');
+  } catch {
+    return undefined;
+  }
+  // The command name is in parentheses and may itself hold spaces and parentheses.
+  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
+  const [state, startTicks] = [fields[0], fields[19]];
+  return state === undefined || startTicks === undefined ? undefined : { state, startTicks };
+}
+
+/** Identity of a process that runs now. @throws when it does not */
+export function identifyProcess(pid: number): ProcessIdentity {
+  const stat = processStat(pid);
+  if (stat === undefined) throw new Error(`no process ${pid}`);
+  return { pid, startTicks: stat.startTicks, bootId: bootId() };
+}
+
+/** Whether that very process still runs. One that has ended and waits for its parent does not. */
+export function isAlive(identity: ProcessIdentity): boolean {
+  if (identity.bootId !== bootId()) return false;
+  const stat = processStat(identity.pid);
+  return (
+    stat !== undefined && stat.startTicks === identity.startTicks && stat.state !== 'Z' && stat.state !== 'X'
+  );
+}
+
+/** Signals that very process; false when it is gone. */
+export function signalProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
+  if (!isAlive(identity)) return false;
+  try {
+    process.kill(identity.pid, signal);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ESRCH') return false;
+    throw error;
+  }
+}
+
+/** Kills that very process and waits until it is gone. @throws when it still runs after `deadlineMs` */
+export async function killProcess(identity: ProcessIdentity, deadlineMs: number): Promise<void> {
+  const deadline = Date.now() + deadlineMs;
+  signalProcess(identity, 'SIGKILL');
+  for (let wait = 1; isAlive(identity); wait = Math.min(wait * 2, 50)) {
+    if (Date.now() >= deadline) {
+      throw new Error(
+        `process ${identity.pid} still runs ${deadlineMs} ms after SIGKILL (stuck in the kernel?)`,
+      );
+    }
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}

@@ -1,0 +1,300 @@
+import type { ChildProcess } from 'node:child_process';
+import { open, readFile } from 'node:fs/promises';
+import type { Socket } from 'node:net';
+import { join } from 'node:path';
+import type { Logger } from 'pino';
+import { commandLine } from './command-line.ts';
+import type { MachineOptions } from './command-line.ts';
+import { launchVmm } from './jail.ts';
+import { identifyProcess, isAlive, killProcess } from './process-identity.ts';
+import type { ProcessIdentity } from './process-identity.ts';
+import { connectUnix, QmpClient } from './qmp.ts';
+
+/** QEMU listens on its sockets within 30 ms of its start; this is for a machine under heavy load. */
+const START_DEADLINE_MS = 15_000;
+const KILL_DEADLINE_MS = 10_000;
+/** How often an adopted process is looked at besides the end of its QMP connection. */
+const WATCH_INTERVAL_MS = 2_000;
+const EXIT_GRACE_MS = 500;
+const OUTPUT_TAIL_BYTES = 2_000;
+/** sockaddr_un(7): 108 bytes with the terminator. */
+const SOCKET_PATH_MAX = 107;
+
+export interface StartVmOptions {
+  machine: Omit<MachineOptions, 'socketDir' | 'jail'>;
+  /** Exists already; owned by root and closed to others. Sockets and the VMM's own output land here. */
+  dir: string;
+  /** What the VMM is shut into; below `dir`. */
+  jail: MachineOptions['jail'];
+  netns: string;
+  cgroupProcs: string[];
+  fileMaxMib: number;
+  inheritFds?: number[];
+  onConsole?: ((chunk: Buffer) => void) | undefined;
+  log: Logger;
+}
+
+/** A VMM process that lives, with its control connection. It outlives this handle, unless killed. */
+export class Vm {
+  readonly identity: ProcessIdentity;
+  readonly qmp: QmpClient;
+  #dir: string;
+  readonly #exitListeners = new Set<(reason: string) => void>();
+  readonly #log: Logger;
+  #exitReason: string | undefined;
+  #console: Socket | undefined;
+  #onConsole: ((chunk: Buffer) => void) | undefined;
+  #watch: NodeJS.Timeout | undefined;
+  #detached = false;
+  #ended: string | undefined;
+  #losing = false;
+
+  private constructor(identity: ProcessIdentity, qmp: QmpClient, dir: string, log: Logger) {
+    this.identity = identity;
+    this.qmp = qmp;
+    this.#dir = dir;
+    this.#log = log;
+    qmp.onClose(() => void this.#lost());
+    this.#watch = setInterval(() => {
+      if (!isAlive(identity)) void this.#lost();
+    }, WATCH_INTERVAL_MS);
+    this.#watch.unref();
+  }
+
+  /** Its sockets and its own output lie here. */
+  get dir(): string {
+    return this.#dir;
+  }
+
+  /** Its folder has another name now. */
+  movedTo(dir: string): this {
+    this.#dir = dir;
+    return this;
+  }
+
+  /** Unix socket of the port that the guest agent listens on. */
+  get agentSocketPath(): string {
+    return join(this.dir, 'agent');
+  }
+
+  /**
+   * Starts a VMM and waits for its control connection. The guest boots (`machine.boot`) or waits for its state.
+   * @throws Error with the VMM's own last words when it does not come up; then nothing of it is left running
+   */
+  static async start(options: StartVmOptions): Promise<Vm> {
+    const { dir, log } = options;
+    checkSocketPath(dir);
+    const output = await open(join(dir, 'vmm.log'), 'a', 0o600);
+    let child: ChildProcess;
+    try {
+      child = launchVmm({
+        args: commandLine({ ...options.machine, socketDir: dir, jail: options.jail }),
+        netns: options.netns,
+        cgroupProcs: options.cgroupProcs,
+        fileMaxMib: options.fileMaxMib,
+        outputFd: output.fd,
+        ...(options.inheritFds && { inheritFds: options.inheritFds }),
+      });
+    } finally {
+      await output.close();
+    }
+    const fate: { ended?: string } = {};
+    child.once('exit', (code, signal) => {
+      fate.ended = signal === null ? `exit code ${code}` : `signal ${signal}`;
+    });
+    child.once('error', (error) => {
+      fate.ended = error.message;
+    });
+    if (child.pid === undefined) throw new Error('the VMM could not be started: /bin/sh is missing');
+    const identity = identifyProcess(child.pid);
+    try {
+      const qmp = await QmpClient.connect(join(dir, 'qmp'), {
+        deadlineMs: START_DEADLINE_MS,
+        alive: () => fate.ended === undefined,
+      });
+      const vm = new Vm(identity, qmp, dir, log);
+      child.once('exit', () => {
+        vm.#ended = fate.ended;
+        void vm.#lost();
+      });
+      vm.#onConsole = options.onConsole;
+      await vm.#connectConsole();
+      return vm;
+    } catch (error) {
+      // One that is ending by itself is let tell how.
+      for (let waited = 0; waited < EXIT_GRACE_MS && fate.ended === undefined; waited += 10) {
+        await new Promise((resolve) => setTimeout(resolve, 10));
+      }
+      await killProcess(identity, KILL_DEADLINE_MS);
+      const said = await lastWords(dir);
+      throw new Error(
+        `the VMM did not start${fate.ended === undefined ? '' : ` (${fate.ended})`}: ${said || (error as Error).message}`,
+        { cause: error },
+      );
+    }
+  }
+
+  /**
+   * Takes over a VMM that an earlier process started.
+   * @throws when that very process is gone or does not answer
+   */
+  static async adopt(options: {
+    identity: ProcessIdentity;
+    dir: string;
+    /** Folder that its command line names; another one when the folder was renamed since. */
+    startedIn: string;
+    onConsole?: ((chunk: Buffer) => void) | undefined;
+    log: Logger;
+  }): Promise<Vm> {
+    const { identity, dir, startedIn, log } = options;
+    if (!isAlive(identity)) throw new Error(`the VMM (process ${identity.pid}) has ended`);
+    const command = await readFile(`/proc/${identity.pid}/cmdline`, 'latin1');
+    if (!command.includes(startedIn)) throw new Error(`process ${identity.pid} is not the VMM of ${dir}`);
+    const qmp = await QmpClient.connect(join(dir, 'qmp'), { alive: () => isAlive(identity) });
+    const vm = new Vm(identity, qmp, dir, log);
+    try {
+      vm.#onConsole = options.onConsole;
+      await vm.#connectConsole();
+      return vm;
+    } catch (error) {
+      vm.detach();
+      throw error;
+    }
+  }
+
+  get exited(): boolean {
+    return this.#exitReason !== undefined;
+  }
+
+  /** Calls back once, with a reason fit for a user, when the VMM has ended; not after `detach` or `kill`. */
+  onExit(listener: (reason: string) => void): void {
+    if (this.#exitReason === undefined) this.#exitListeners.add(listener);
+    else listener(this.#exitReason);
+  }
+
+  /**
+   * Loads a saved device state from an inherited descriptor; the guest's memory is in its place already.
+   * The guest stands still afterwards.
+   */
+  async loadState(fd: number, deadlineMs: number): Promise<void> {
+    const { qmp } = this;
+    const arrived = qmp.waitEvent(
+      ({ event, data }) =>
+        event === 'MIGRATION' && (data['status'] === 'completed' || data['status'] === 'failed'),
+      deadlineMs,
+    );
+    arrived.catch(() => undefined);
+    await Promise.all([
+      qmp.execute('migrate-set-capabilities', { capabilities: STATE_CAPABILITIES }),
+      qmp.execute('migrate-set-parameters', { 'announce-rounds': 0 }),
+      qmp.execute('migrate-incoming', { uri: `fd:${fd}` }),
+    ]);
+    const { data } = await arrived;
+    if (data['status'] !== 'completed') throw new Error('the VMM could not load the saved state');
+  }
+
+  /**
+   * Writes the device state, without the guest's memory, to a unix socket: a path as the VMM sees it in its jail.
+   * The guest must stand still.
+   */
+  async saveState(socketPath: string, deadlineMs: number): Promise<void> {
+    const { qmp } = this;
+    const done = qmp.waitEvent(
+      ({ event, data }) =>
+        event === 'MIGRATION' && (data['status'] === 'completed' || data['status'] === 'failed'),
+      deadlineMs,
+    );
+    done.catch(() => undefined);
+    await qmp.execute('migrate-set-capabilities', { capabilities: STATE_CAPABILITIES });
+    await qmp.execute('migrate-set-parameters', { 'max-bandwidth': 2 ** 40, 'announce-rounds': 0 });
+    await qmp.execute('migrate', { uri: `unix:${socketPath}` });
+    const { data } = await done;
+    if (data['status'] !== 'completed') throw new Error('the VMM could not save its state');
+  }
+
+  /** Who gets what the guest prints from now on. */
+  setConsole(listener: ((chunk: Buffer) => void) | undefined): void {
+    this.#onConsole = listener;
+  }
+
+  async stop(): Promise<void> {
+    await this.qmp.execute('stop');
+  }
+
+  async continue(): Promise<void> {
+    await this.qmp.execute('cont');
+  }
+
+  /** Ends the VMM now, and resolves when it is gone. */
+  async kill(): Promise<void> {
+    this.detach();
+    await killProcess(this.identity, KILL_DEADLINE_MS);
+  }
+
+  /** Lets go of the connections; the VMM goes on. */
+  detach(): void {
+    this.#detached = true;
+    clearInterval(this.#watch);
+    this.#exitListeners.clear();
+    this.#console?.destroy();
+    this.qmp.close();
+  }
+
+  async #connectConsole(): Promise<void> {
+    // While nobody is connected QEMU drops what the guest prints, so a guest never waits for us.
+    const socket = await connectUnix(join(this.dir, 'console'), { alive: () => isAlive(this.identity) });
+    socket.unref();
+    socket.on('data', (chunk: Buffer) => this.#onConsole?.(chunk));
+    socket.on('error', (error) => this.#log.warn({ err: error }, 'console connection broke'));
+    this.#console = socket;
+  }
+
+  async #lost(): Promise<void> {
+    if (this.#detached || this.#losing) return;
+    this.#losing = true;
+    clearInterval(this.#watch);
+    // Its sockets close a moment before an ending process is gone.
+    for (let waited = 0; waited < EXIT_GRACE_MS && isAlive(this.identity); waited += 10) {
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+    if (isAlive(this.identity)) {
+      // A VMM that we cannot control is one that we cannot let run.
+      this.#log.error({ pid: this.identity.pid }, 'the VMM closed its control connection; killing it');
+      await killProcess(this.identity, KILL_DEADLINE_MS).catch((error: unknown) =>
+        this.#log.error({ err: error }),
+      );
+    }
+    if (this.#detached) return;
+    this.#exitReason = `the micro-VM ended by itself${this.#ended === undefined ? '' : ` (${this.#ended})`}`;
+    this.#console?.destroy();
+    this.qmp.close();
+    const listeners = [...this.#exitListeners];
+    this.#exitListeners.clear();
+    for (const listener of listeners) listener(this.#exitReason);
+  }
+}
+
+const STATE_CAPABILITIES = [
+  { capability: 'x-ignore-shared', state: true },
+  { capability: 'events', state: true },
+];
+
+/** The end of what a VMM printed, on one line. */
+export async function lastWords(dir: string): Promise<string> {
+  const text = await readFile(join(dir, 'vmm.log'), 'utf8').catch(() => '');
+  return text
+    .slice(-OUTPUT_TAIL_BYTES)
+    .split('\n')
+    .filter((line) => line.trim() !== '' && !line.includes('warning:'))
+    .map((line) => line.replace(/^qemu-system-x86_64: /, ''))
+    .join('; ');
+}
+
+function checkSocketPath(dir: string): void {
+  const longest = join(dir, 'console');
+  if (Buffer.byteLength(longest) > SOCKET_PATH_MAX) {
+    throw new Error(
+      `${longest} is too long for a unix socket (${Buffer.byteLength(longest)} bytes of at most ${SOCKET_PATH_MAX}); choose a shorter RELEAP_HOME`,
+    );
+  }
+}

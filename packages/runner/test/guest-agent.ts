@@ -1,0 +1,70 @@
+/** Starts the real agent as an ordinary process for tests; it ends with the `await using` block. */
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { access, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import { pino } from 'pino';
+import { GuestClient } from '../src/guest/index.ts';
+
+const repository = path.resolve(import.meta.dirname, '../../..');
+const binary = path.join(repository, 'build/guest/agent');
+
+export const log = pino({ level: 'silent' });
+
+/** Built once when missing; set-up builds it elsewhere. */
+export async function ensureAgent(): Promise<string> {
+  try {
+    await access(binary);
+  } catch {
+    await promisify(execFile)(path.join(repository, 'guest/build.sh'), [binary], { timeout: 300_000 });
+  }
+  return binary;
+}
+
+export interface TestAgent extends AsyncDisposable {
+  socket: string;
+  folder: string;
+  pid: number;
+  child: ChildProcess;
+  connect(): Promise<GuestClient>;
+}
+
+export async function startAgent(): Promise<TestAgent> {
+  const agent = await ensureAgent();
+  const folder = await mkdtemp(path.join(tmpdir(), 'releap-agent-'));
+  const socket = path.join(folder, 'agent.sock');
+  const child = spawn(agent, ['-serve', `unix:${socket}`], { stdio: ['ignore', 'ignore', 'inherit'] });
+  const clients: GuestClient[] = [];
+  for (let tries = 0; ; tries += 1) {
+    try {
+      await access(socket);
+      break;
+    } catch (error) {
+      if (tries > 500 || child.exitCode !== null) throw error;
+      await sleep(10);
+    }
+  }
+  return {
+    socket,
+    folder,
+    pid: child.pid ?? 0,
+    child,
+    connect: async () => {
+      const client = await GuestClient.connect(socket, { log });
+      clients.push(client);
+      return client;
+    },
+    [Symbol.asyncDispose]: async () => {
+      for (const client of clients) client.close();
+      if (child.exitCode === null && child.signalCode === null) {
+        const exited = once(child, 'exit');
+        child.kill('SIGKILL');
+        await exited;
+      }
+      await rm(folder, { recursive: true, force: true });
+    },
+  };
+}

@@ -1,0 +1,444 @@
+import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
+import { chmod, mkdir, readFile, readdir, symlink, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
+import { test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { EntrypointState, ExecRequest, GuestClient } from '../src/guest/index.ts';
+import { startAgent } from './guest-agent.ts';
+
+async function run(client: GuestClient, request: ExecRequest) {
+  const running = client.exec(request);
+  const [stdout, stderr, exit] = await Promise.all([
+    text(running.stdout),
+    text(running.stderr),
+    running.exit,
+  ]);
+  return { stdout, stderr, ...exit };
+}
+
+const gone = (pid: number): boolean => {
+  try {
+    process.kill(pid, 0);
+    return false;
+  } catch {
+    return true;
+  }
+};
+
+async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
+  for (let tries = 0; !(await condition()); tries += 1) {
+    assert.ok(tries < 1000, 'the condition never came true');
+    await sleep(10);
+  }
+}
+
+test('a command gives its streams apart and its exit code', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const result = await run(client, { shell: 'echo out; echo err >&2; exit 3' });
+  assert.deepEqual(result, { stdout: 'out\n', stderr: 'err\n', exitCode: 3, timedOut: false });
+});
+
+test('arguments, environment and folder arrive verbatim', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const value = 'a "quoted" \\ line\nand π ✓ \u0001';
+  const result = await run(client, {
+    argv: ['/bin/sh', '-c', 'printf "%s|%s|%s" "$1" "$VALUE" "$PWD"', 'sh', value],
+    env: { VALUE: value },
+    cwd: agent.folder,
+  });
+  assert.equal(result.stdout, `${value}|${value}|${agent.folder}`);
+});
+
+test('megabytes pass through a command unharmed in both directions', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const running = client.exec({ argv: ['cat'], stdin: true });
+  const sent = createHash('sha256');
+  const source = Readable.from(
+    (function* chunks() {
+      for (let index = 0; index < 60; index += 1) {
+        const chunk = randomBytes(50_000 + index);
+        sent.update(chunk);
+        yield chunk;
+      }
+    })(),
+  );
+  source.pipe(running.stdin);
+  running.stderr.resume();
+  const received = createHash('sha256');
+  for await (const chunk of running.stdout) received.update(chunk as Buffer);
+  assert.equal((await running.exit).exitCode, 0);
+  assert.equal(received.digest('hex'), sent.digest('hex'));
+});
+
+test('output that nobody reads stops the command, not the agent', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const flood = client.exec({ shell: 'yes' });
+  flood.exit.catch(() => undefined);
+  const other = await run(client, { shell: 'echo still here' });
+  assert.equal(other.stdout, 'still here\n');
+  flood.cancel();
+  await assert.rejects(flood.exit, { code: 'aborted' });
+  await until(async () => (await client.status()).execs === 0);
+});
+
+test('a command that does not exist or cannot run says so with 127 and 126', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const plain = path.join(agent.folder, 'plain');
+  await writeFile(plain, 'no program');
+  assert.deepEqual(await run(client, { argv: ['no-such-command'] }), {
+    stdout: '',
+    stderr: 'releap: no-such-command: command not found\n',
+    exitCode: 127,
+    timedOut: false,
+    error: 'no-such-command: command not found',
+  });
+  const refused = await run(client, { argv: [plain] });
+  assert.equal(refused.exitCode, 126);
+  assert.match(refused.error ?? '', /not executable/);
+  await chmod(plain, 0o755);
+  const noFormat = await run(client, { argv: [plain] });
+  assert.equal(noFormat.exitCode, 126);
+  await writeFile(plain, '#!/no/such/interpreter\n');
+  const noInterpreter = await run(client, { argv: [plain] });
+  assert.equal(noInterpreter.exitCode, 127);
+  assert.match(noInterpreter.error ?? '', /interpreter/);
+});
+
+test('a missing folder or user is an error of the request', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  await assert.rejects(run(client, { shell: 'true', cwd: '/no/such/folder' }), {
+    code: 'not_found',
+    message: /working directory/,
+  });
+  await assert.rejects(run(client, { shell: 'true', user: 'nobody-of-that-name' }), {
+    code: 'not_found',
+    message: /passwd/,
+  });
+});
+
+test('a timeout ends the whole process group, also one that ignores SIGTERM', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const result = await run(client, {
+    shell: 'trap "" TERM; sleep 1000 & echo $!; wait; wait',
+    timeoutMs: 100,
+    killGraceMs: 100,
+  });
+  assert.equal(result.timedOut, true);
+  assert.equal(result.signal, 'SIGKILL');
+  assert.equal(result.exitCode, 137);
+  const child = Number(result.stdout);
+  await until(() => gone(child));
+});
+
+test('a cancelled command is ended', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const controller = new AbortController();
+  const running = client.exec({ shell: 'echo $$; sleep 1000' }, { signal: controller.signal });
+  const pid = Number(
+    ((await running.stdout.iterator({ destroyOnReturn: false }).next()).value as Buffer).toString(),
+  );
+  controller.abort();
+  await assert.rejects(running.exit, { code: 'aborted' });
+  await until(() => gone(pid));
+});
+
+test('a command whose background child keeps its output open still ends', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const result = await run(client, { shell: 'sleep 1000 & echo $!' });
+  assert.equal(result.exitCode, 0);
+  const child = Number(result.stdout);
+  assert.equal(gone(child), false);
+  process.kill(child, 'SIGKILL');
+  await until(() => gone(child)); // an orphan: reaped by the agent
+});
+
+test('signals reach the process group', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const running = client.exec({
+    shell: 'trap "echo caught; exit 7" USR1; echo ready; while :; do sleep 0.05; done',
+  });
+  running.stderr.resume();
+  const output = running.stdout.iterator({ destroyOnReturn: false });
+  assert.equal(String((await output.next()).value), 'ready\n');
+  await running.signal('SIGUSR1');
+  assert.equal(String((await output.next()).value), 'caught\n');
+  assert.equal((await output.next()).done, true);
+  assert.equal((await running.exit).exitCode, 7);
+});
+
+test('a terminal is one: it has a size, takes a new one and echoes', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const running = client.exec({
+    shell: 'stty size; read line; stty size; echo "got $line"',
+    pty: { rows: 30, cols: 100 },
+  });
+  running.stderr.resume();
+  let seen = '';
+  const output = (async () => {
+    for await (const chunk of running.stdout) seen += String(chunk);
+  })();
+  await until(() => seen.includes('30 100'));
+  await running.resize({ rows: 40, cols: 120 });
+  running.stdin.write('hello\n');
+  assert.equal((await running.exit).exitCode, 0);
+  await output;
+  assert.match(seen, /40 120\r\ngot hello\r\n/);
+});
+
+test('a lost connection ends no command, and a new one finds the agent as it was', async () => {
+  await using agent = await startAgent();
+  const first = await agent.connect();
+  const file = path.join(agent.folder, 'later');
+  const running = first.exec({ shell: `echo going; sleep 0.3; echo "still writing"; echo done > ${file}` });
+  running.stderr.resume();
+  running.exit.catch(() => undefined);
+  await running.stdout.iterator({ destroyOnReturn: false }).next();
+  first.close();
+  await assert.rejects(running.exit, { code: 'disconnected' });
+  const second = await agent.connect();
+  await until(async () => (await readFile(file, 'utf8').catch(() => '')) === 'done\n');
+  await second.ping();
+});
+
+test('files keep their bytes, mode and links; a write replaces them whole', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const content = randomBytes(3_000_001);
+  const file = path.join(agent.folder, 'deep/er/file');
+  assert.equal(await client.writeFile(file, content, { mode: '750' }), content.length);
+  assert.deepEqual(await readFile(file), content);
+  assert.deepEqual(Buffer.concat(await client.readFile(file).toArray()), content);
+  assert.equal((await client.stat(file)).mode, '750');
+
+  const link = path.join(agent.folder, 'link');
+  await symlink(file, link);
+  await client.writeFile(link, Buffer.from('through the link'));
+  assert.equal(await readFile(file, 'utf8'), 'through the link');
+  assert.equal((await client.stat(link)).type, 'symlink');
+  const followed = await client.stat(link, { follow: true });
+  assert.deepEqual([followed.type, followed.size, followed.mode], ['file', 16, '750']);
+  assert.deepEqual(await readdir(path.dirname(file)), ['file']);
+});
+
+test('ranges of a file can be read', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const file = path.join(agent.folder, 'file');
+  await writeFile(file, '0123456789');
+  assert.equal(await text(client.readFile(file, { offset: 3, length: 4 })), '3456');
+  assert.equal(await text(client.readFile(file, { offset: 20 })), '');
+});
+
+test('an upload that breaks off leaves nothing behind', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const file = path.join(agent.folder, 'target');
+  const source = Readable.from(
+    (async function* chunks() {
+      yield Buffer.alloc(100_000);
+      await sleep(10);
+      throw new Error('the client hung up');
+    })(),
+  );
+  await assert.rejects(client.writeFile(file, source), { code: 'aborted' });
+  await until(async () => (await readdir(agent.folder)).join() === 'agent.sock');
+});
+
+test('a read given up in the middle does not hold the agent', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const file = path.join(agent.folder, 'big');
+  await writeFile(file, Buffer.alloc(5_000_000));
+  for await (const chunk of client.readFile(file)) {
+    assert.ok((chunk as Buffer).length > 0);
+    break;
+  }
+  assert.equal((await client.stat(file)).size, 5_000_000);
+});
+
+test('folders are listed, made and removed, with errors that tell what was wrong', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const folder = path.join(agent.folder, 'a/b');
+  await assert.rejects(client.makeDir(folder), { code: 'not_found' });
+  await client.makeDir(folder, { parents: true, mode: '700' });
+  await mkdir(path.join(folder, 'sub'));
+  await writeFile(path.join(folder, 'file'), 'x');
+  const { entries, truncated } = await client.listDir(folder);
+  assert.equal(truncated, false);
+  assert.deepEqual(
+    entries.map(({ name, type }) => `${name}:${type}`),
+    ['file:file', 'sub:directory'],
+  );
+  await assert.rejects(client.remove(folder), { code: 'not_empty' });
+  await assert.rejects(client.writeFile(folder, Buffer.from('x')), { code: 'is_directory' });
+  await assert.rejects(text(client.readFile(folder)), { code: 'is_directory' });
+  await assert.rejects(client.listDir(path.join(folder, 'file')), { code: 'not_directory' });
+  await assert.rejects(client.remove('/', { recursive: true }), { code: 'invalid' });
+  await client.remove(folder, { recursive: true });
+  await assert.rejects(client.stat(folder), { code: 'not_found' });
+});
+
+test('a large folder comes whole although its list exceeds one frame', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const folder = path.join(agent.folder, 'many');
+  await mkdir(folder);
+  await run(client, {
+    shell: `cd ${folder} && seq -f 'a-rather-long-file-name-number-%g' 1 3000 | xargs touch`,
+  });
+  const { entries, truncated } = await client.listDir(folder);
+  assert.equal(entries.length, 3000);
+  assert.equal(truncated, false);
+});
+
+test('special files neither hang nor crash the agent', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const fifo = path.join(agent.folder, 'fifo');
+  await run(client, { argv: ['mkfifo', fifo] });
+  await assert.rejects(text(client.readFile(fifo)), { code: 'invalid' });
+  await assert.rejects(client.writeFile(fifo, Buffer.from('x')), { code: 'invalid' });
+  assert.equal(await client.writeFile('/dev/null', Buffer.from('x')), 1);
+  assert.match(await text(client.readFile('/proc/self/status')), /^Name:/);
+  await assert.rejects(client.writeFile('/proc/no/such', Buffer.from('x')), { code: 'not_found' });
+});
+
+test('an environment of megabytes reaches the entrypoint, whose output and end are told', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  const states: EntrypointState[] = [];
+  client.onEntrypoint((state) => states.push(state));
+  let output = '';
+  client.onEntrypointOutput(({ stream, data }) => {
+    if (stream === 'stdout') output += data.toString('utf8');
+  });
+  const env = Object.fromEntries(
+    Array.from({ length: 20 }, (_, index) => [`BIG_${index}`, String(index % 10).repeat(65_536)]),
+  );
+  const workingDir = path.join(agent.folder, 'made/for/it');
+  const { entrypoint } = await client.configure({
+    env: { ...env, WHO: 'sandbox' },
+    entrypoint: {
+      argv: ['sh', '-c', 'echo "$WHO $EXTRA $PWD ${#BIG_7}"; exit 5'],
+      env: { EXTRA: 'own' },
+      workingDir,
+    },
+  });
+  assert.notEqual(entrypoint.state, 'none');
+  await until(() => states.some(({ state }) => state === 'exited'));
+  assert.equal(states.at(-1)?.exitCode, 5);
+  await until(() => output === `sandbox own ${workingDir} 65536\n`);
+  assert.equal((await run(client, { shell: 'echo $WHO; echo ${#BIG_3}' })).stdout, 'sandbox\n65536\n');
+  await assert.rejects(client.configure({}), { code: 'state' });
+});
+
+test('an entrypoint that cannot start is told, and the sandbox still takes commands', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  let log = '';
+  client.onEntrypointOutput(({ data }) => {
+    log += data.toString('utf8');
+  });
+  const { entrypoint } = await client.configure({ entrypoint: { argv: ['no-such-program'] } });
+  assert.deepEqual(entrypoint, {
+    state: 'failed',
+    exitCode: 127,
+    reason: 'no-such-program: command not found',
+  });
+  await until(() => log.includes('cannot start'));
+  assert.equal((await run(client, { shell: 'echo fine' })).stdout, 'fine\n');
+});
+
+test('entrypoint output that was not taken comes again on the next connection, at its offset', async () => {
+  await using agent = await startAgent();
+  const first = await agent.connect();
+  const kept: string[] = [];
+  let refuse = false;
+  first.onEntrypointOutput(({ data }) => {
+    if (refuse) throw new Error('the log is full');
+    kept.push(data.toString('utf8'));
+  });
+  const go = path.join(agent.folder, 'go');
+  await first.configure({
+    entrypoint: {
+      argv: ['sh', '-c', `echo one; while [ ! -e ${go} ]; do sleep 0.02; done; echo two; sleep 1000`],
+    },
+  });
+  await until(() => kept.join('') === 'one\n');
+  refuse = true;
+  await writeFile(go, '');
+  await until(() => first.closed);
+  const second = await agent.connect();
+  const replayed: { offset: number; data: string }[] = [];
+  second.onEntrypointOutput(({ offset, data }) => {
+    replayed.push({ offset, data: data.toString('utf8') });
+  });
+  await until(() => replayed.length > 0);
+  assert.deepEqual(replayed, [{ offset: 4, data: 'two\n' }]);
+  assert.equal((await second.hello()).configured, true);
+});
+
+test('an entrypoint that floods loses nothing while somebody reads', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  let size = 0;
+  client.onEntrypointOutput(async ({ stream, offset, data }) => {
+    if (stream !== 'stdout') return;
+    assert.equal(offset, size);
+    size += data.length;
+    await sleep(0);
+  });
+  await client.configure({ entrypoint: { argv: ['sh', '-c', 'head -c 2000000 /dev/zero'] } });
+  await until(() => size === 2_000_000);
+});
+
+test('shutdown asks the entrypoint first and says whether it went by itself', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  let log = '';
+  client.onEntrypointOutput(({ data }) => {
+    log += data.toString('utf8');
+  });
+  await client.configure({
+    entrypoint: { argv: ['sh', '-c', 'trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.05; done'] },
+  });
+  await until(() => log.includes('up'));
+  assert.deepEqual(await client.shutdown({ graceMs: 5000 }), { graceful: true });
+  await until(() => agent.child.exitCode === 0);
+});
+
+test('connecting to nothing fails with the path in the message', async () => {
+  await using agent = await startAgent();
+  const { GuestClient } = await import('../src/guest/index.ts');
+  const { log } = await import('./guest-agent.ts');
+  await assert.rejects(GuestClient.connect(path.join(agent.folder, 'nobody.sock'), { log }), {
+    code: 'disconnected',
+    message: /nobody\.sock/,
+  });
+});
+
+test('requests sent behind the HELLO, before it is answered, are answered in order', async () => {
+  await using agent = await startAgent();
+  const { GuestClient } = await import('../src/guest/index.ts');
+  const { log } = await import('./guest-agent.ts');
+  const client = await GuestClient.open(agent.socket, { log });
+  const configured = client.configure({ env: { A: 'b' } });
+  assert.equal((await client.hello()).configured, false);
+  assert.equal((await configured).entrypoint.state, 'none');
+  client.close();
+});

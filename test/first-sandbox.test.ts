@@ -1,0 +1,124 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import { leftovers } from './support/leftovers.ts';
+import { Service } from './support/service.ts';
+
+describe('a sandbox from a built-in image, over the REST API', () => {
+  let service: Service;
+  let vm: { id: string; token: string };
+  before(async () => {
+    service = await Service.start();
+    vm = await service.create({
+      name: 'first',
+      cpu: 1,
+      mem_mib: 256,
+      scratch_mib: 64,
+      env: { GREETING: 'hello world', ODD: 'a"b\\c$d\nnew line' },
+      ports: [{ vm_port: 8000 }],
+    });
+  });
+  after(async () => {
+    await service?.[Symbol.asyncDispose]();
+  });
+
+  test('process/execute answers exit code and output of a command in the micro-VM', async () => {
+    assert.deepEqual(await service.exec(vm.id, 'echo it works; exit 3'), {
+      exitCode: 3,
+      result: 'it works\n',
+    });
+  });
+
+  test('the guest runs a kernel of its own, and sees nothing of the host', async () => {
+    const { result } = await service.exec(vm.id, 'uname -r; cat /proc/1/comm; ls /');
+    assert.match(result, /cloud-amd64/);
+    assert.doesNotMatch(result, /releap/i);
+  });
+
+  test('env is injected verbatim', async () => {
+    const { result } = await service.exec(vm.id, 'printf "%s|%s" "$GREETING" "$ODD"');
+    assert.equal(result, 'hello world|a"b\\c$d\nnew line');
+  });
+
+  test('mem_mib and vcpus are what the guest has', async () => {
+    const { result } = await service.exec(
+      vm.id,
+      'grep MemTotal /proc/meminfo; grep -c ^processor /proc/cpuinfo',
+    );
+    const total = Number(/MemTotal:\s+(\d+) kB/.exec(result)?.[1]);
+    assert.ok(total > 150 * 1024 && total <= 256 * 1024, result);
+    assert.match(result, /\n1\n$/);
+  });
+
+  test('scratch_mib bounds what can be written, and a full disk is an error inside', async () => {
+    const { result, exitCode } = await service.exec(
+      vm.id,
+      'dd if=/dev/zero of=/big bs=1M count=80 2>&1; rc=$?; rm /big; exit $rc',
+    );
+    assert.notEqual(exitCode, 0);
+    assert.match(result, /No space left/);
+    assert.equal((await service.exec(vm.id, 'echo still > /file && cat /file')).result, 'still\n');
+  });
+
+  test('files go in and come out byte for byte', async () => {
+    const base = `${await service.toolboxUrl()}/${vm.id}/files`;
+    const headers = { authorization: `Bearer ${vm.token}` };
+    const bytes = Buffer.alloc(3_000_000, 'releap\0\xff', 'latin1');
+    const up = await fetch(`${base}/upload?path=/data/in.bin`, { method: 'POST', headers, body: bytes });
+    assert.ok(up.ok, await up.text());
+    const down = await fetch(`${base}/download?path=/data/in.bin`, { headers });
+    assert.equal(down.status, 200);
+    assert.deepEqual(Buffer.from(await down.arrayBuffer()), bytes);
+    assert.equal((await fetch(`${base}/download?path=/no/such`, { headers })).status, 404);
+  });
+
+  test('the toolbox wants a credential, and takes the sandbox token for that sandbox only', async () => {
+    const url = `${await service.toolboxUrl()}/${vm.id}/process/execute`;
+    const post = (authorization?: string): Promise<Response> =>
+      fetch(url, {
+        method: 'POST',
+        headers: {
+          'content-type': 'application/json',
+          ...(authorization === undefined ? {} : { authorization }),
+        },
+        body: JSON.stringify({ command: 'true' }),
+      });
+    assert.equal((await post()).status, 401);
+    assert.equal((await post('Bearer rlp_wrong')).status, 401);
+    assert.equal((await post(`Bearer ${vm.token}`)).status, 200);
+    const other = await service.call<{ vm_id: string; access_token: string }>('POST', '/vms', {
+      image: 'busybox',
+      mem_mib: 256,
+      cpu: 1,
+    });
+    const foreign = await post(`Bearer ${other.body.access_token}`);
+    assert.ok([401, 404].includes(foreign.status), String(foreign.status));
+    await service.call('DELETE', `/vms/${other.body.vm_id}`);
+    await service.waitFor(other.body.vm_id, 'deleted');
+  });
+
+  test('a declared port is reached through port_map', async () => {
+    await service.exec(vm.id, 'mkdir -p /www && echo from inside > /www/index.html && httpd -p 8000 -h /www');
+    const { body } = await service.call<{
+      port_map: { vm_port: number; host_port: number }[];
+      host_ip: string;
+    }>('GET', `/vms/${vm.id}`);
+    const port = body.port_map.find((entry) => entry.vm_port === 8000)?.host_port;
+    const answer = await fetch(`http://${body.host_ip}:${port}/index.html`);
+    assert.equal(await answer.text(), 'from inside\n');
+  });
+
+  test('the console log is kept after the end, and DELETE leaves nothing of the sandbox', async () => {
+    const before = await service.call('GET', `/vms/${vm.id}/logs`);
+    assert.equal(before.status, 200);
+    const gone = await service.call<{ status: string }>('DELETE', `/vms/${vm.id}`);
+    assert.equal(gone.body.status, 'deleting');
+    assert.equal((await service.waitFor(vm.id, 'deleted'))['status'], 'deleted');
+    assert.equal((await service.call('GET', `/vms/${vm.id}/logs`)).status, 200);
+  });
+
+  test('SIGTERM stops the service and leaves nothing on the machine', async () => {
+    await service.create({ mem_mib: 256, cpu: 1 });
+    assert.equal(await service.stop(), 0);
+    assert.deepEqual(await leftovers(service.home), []);
+  });
+});

@@ -1,0 +1,198 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdtempSync } from 'node:fs';
+import { readFile, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+export const REPO = resolve(import.meta.dirname, '../..');
+const MAIN = join(REPO, 'packages/server/src/main.ts');
+/** Shared by all test services, so that templates and images are made once. */
+export const TEST_CACHE = join(REPO, 'build/test-cache');
+const READY_DEADLINE_MS = 240_000;
+const STOP_DEADLINE_MS = 60_000;
+
+export interface Bootstrap {
+  base_url: string;
+  compat_url: string;
+  api_key: string;
+  project_id: string;
+  org_id: string;
+  image: string;
+}
+
+/** A free loopback port; the tiny race with other takers is accepted in tests. */
+export async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
+  const address = server.address();
+  await new Promise((done) => server.close(done));
+  if (address === null || typeof address === 'string') throw new Error('no port');
+  return address.port;
+}
+
+/** The whole service as a user starts it, in a home of its own. Stops and removes everything on dispose. */
+export class Service implements AsyncDisposable {
+  readonly home: string;
+  readonly port: number;
+  readonly env: Record<string, string>;
+  output = '';
+  bootstrap!: Bootstrap;
+  #process: ChildProcess | undefined;
+
+  private constructor(home: string, port: number, env: Record<string, string>) {
+    this.home = home;
+    this.port = port;
+    this.env = env;
+  }
+
+  static async start(env: Record<string, string> = {}): Promise<Service> {
+    // mkdtemp gives mode 0700: the unprivileged parts must work below a folder they cannot enter.
+    const home = join(mkdtempSync(join(tmpdir(), 'releap-test-')), 'home');
+    const port = await freePort();
+    const service = new Service(home, port, env);
+    try {
+      await service.boot();
+    } catch (error) {
+      await service[Symbol.asyncDispose]();
+      throw error;
+    }
+    return service;
+  }
+
+  /** Starts the process again on the same home, after `stop` or `kill`. */
+  async boot(env: Record<string, string> = {}): Promise<void> {
+    const child = spawn(process.execPath, [MAIN, 'all'], {
+      env: {
+        ...process.env,
+        RELEAP_HOME: this.home,
+        RELEAP_PORT: String(this.port),
+        RELEAP_CACHE: TEST_CACHE,
+        RELEAP_WARM_POOL: '0',
+        RELEAP_BUILTIN_IMAGES: 'busybox',
+        ...this.env,
+        ...env,
+      },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    this.#process = child;
+    const collect = (chunk: Buffer): void => {
+      this.output = (this.output + chunk.toString('utf8')).slice(-200_000);
+    };
+    child.stdout?.on('data', collect);
+    child.stderr?.on('data', collect);
+    await this.ready();
+    this.bootstrap = JSON.parse(await readFile(join(this.home, 'bootstrap.json'), 'utf8')) as Bootstrap;
+  }
+
+  async ready(): Promise<void> {
+    const deadline = Date.now() + READY_DEADLINE_MS;
+    for (;;) {
+      if (this.#process?.exitCode !== null) throw new Error(`the service exited early:\n${this.output}`);
+      const answer = await fetch(`http://127.0.0.1:${this.port}/healthz`).catch(() => undefined);
+      if (answer?.status === 200) return;
+      if (Date.now() > deadline) throw new Error(`not ready:\n${this.output}`);
+      await sleep(200);
+    }
+  }
+
+  /** One API call with the bootstrap key; the body of the answer is parsed if it is JSON. */
+  async call<T = Record<string, unknown>>(
+    method: string,
+    path: string,
+    body?: unknown,
+    key: string = this.bootstrap.api_key,
+  ): Promise<{ status: number; body: T; headers: Headers }> {
+    const answer = await fetch(`${this.bootstrap.base_url}${path}`, {
+      method,
+      headers: {
+        authorization: `Bearer ${key}`,
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+      },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      signal: AbortSignal.timeout(120_000),
+    });
+    const text = await answer.text();
+    const json = answer.headers.get('content-type')?.includes('json') === true;
+    return { status: answer.status, body: (json ? JSON.parse(text) : text) as T, headers: answer.headers };
+  }
+
+  async toolboxUrl(): Promise<string> {
+    const { body } = await this.call<{ toolbox_proxy_url: string }[]>('GET', '/regions');
+    const url = body[0]?.toolbox_proxy_url;
+    if (url === undefined) throw new Error('the region has no toolbox_proxy_url');
+    return url;
+  }
+
+  /** Creates a sandbox and waits until it runs; throws with the sandbox's error otherwise. */
+  async create(request: Record<string, unknown> = {}): Promise<{ id: string; token: string }> {
+    const made = await this.call<{ vm_id: string; access_token: string; error?: string }>('POST', '/vms', {
+      image: 'busybox',
+      ...request,
+    });
+    if (made.status >= 300) throw new Error(`create answered ${made.status}: ${JSON.stringify(made.body)}`);
+    const id = made.body.vm_id;
+    const vm = await this.waitFor(id, 'running');
+    if (vm['status'] !== 'running') {
+      throw new Error(`sandbox is ${String(vm['status'])}: ${String(vm['error'])}\n${this.output}`);
+    }
+    return { id, token: made.body.access_token };
+  }
+
+  async waitFor(id: string, status: string, tries = 3): Promise<Record<string, unknown>> {
+    for (let i = 0; ; i++) {
+      const { body } = await this.call('GET', `/vms/${id}?wait_exact=${status}&timeout_ms=60000`);
+      const now = String(body['status']);
+      if (now === status || ['failed', 'lost', 'deleted'].includes(now) || i >= tries) return body;
+    }
+  }
+
+  async exec(
+    id: string,
+    command: string,
+    options: Record<string, unknown> = {},
+  ): Promise<{ exitCode: number; result: string }> {
+    const answer = await fetch(`${await this.toolboxUrl()}/${id}/process/execute`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${this.bootstrap.api_key}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ command, ...options }),
+      signal: AbortSignal.timeout(120_000),
+    });
+    if (answer.status !== 200) throw new Error(`exec answered ${answer.status}: ${await answer.text()}`);
+    return (await answer.json()) as { exitCode: number; result: string };
+  }
+
+  /** SIGTERM, as Ctrl-C does it; resolves with the exit code. */
+  async stop(): Promise<number | null> {
+    return await this.#end('SIGTERM');
+  }
+
+  /** The supervisor dies without a word. */
+  async kill(): Promise<void> {
+    await this.#end('SIGKILL');
+  }
+
+  async #end(signal: NodeJS.Signals): Promise<number | null> {
+    const child = this.#process;
+    this.#process = undefined;
+    if (!child || child.exitCode !== null || child.signalCode !== null) return child?.exitCode ?? null;
+    const exited = new Promise<number | null>((done) => child.once('exit', (code) => done(code)));
+    child.kill(signal);
+    const ended = await Promise.race([exited, sleep(STOP_DEADLINE_MS, undefined, { ref: false })]);
+    if (ended === undefined) {
+      child.kill('SIGKILL');
+      await exited;
+      throw new Error(`the service did not stop within ${STOP_DEADLINE_MS} ms:\n${this.output}`);
+    }
+    return ended;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    try {
+      await this.stop();
+    } finally {
+      await rm(resolve(this.home, '..'), { recursive: true, force: true });
+    }
+  }
+}
