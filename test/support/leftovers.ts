@@ -1,32 +1,34 @@
 import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { readdir, readFile, readlink } from 'node:fs/promises';
 import { promisify } from 'node:util';
 
 const run = promisify(execFile);
 
 /**
- * Everything on this machine that a Releap service with this home could have left: processes, network
- * namespaces, interfaces, nftables tables, mounts, loop devices and cgroups. Compare before and after.
+ * Everything on this machine that the Releap service with this home has: processes, network namespaces,
+ * interfaces, nftables tables, mounts, loop devices and cgroups. Kernel names carry a digest of the home.
  */
 export async function leftovers(home: string): Promise<string[]> {
+  const tag = createHash('sha256').update(home).digest('hex').slice(0, 8);
   const found = await Promise.all([
     processes(home),
-    lines('ip', ['netns', 'list'], /^(rl\S*)/, 'netns'),
-    lines('ip', ['-o', 'link'], /^\d+: (rl[^@:]*)/, 'interface'),
-    lines('nft', ['list', 'tables'], /^table (\S+ (?:rl|releap)\S*)/, 'nft table'),
-    lines('losetup', ['-a'], /^(.*)$/, 'loop device').then((all) => all.filter((line) => line.includes(home))),
-    mounts(home),
-    cgroups(),
+    lines('ip', ['netns', 'list'], 'netns', tag),
+    lines('ip', ['-o', 'link'], 'interface', tag),
+    lines('nft', ['list', 'tables'], 'nft', tag),
+    lines('losetup', ['-a'], 'loop device', home),
+    lines('cat', ['/proc/self/mounts'], 'mount', home),
+    lines('find', ['/sys/fs/cgroup', '-type', 'd', '-name', 'releap*'], 'cgroup', tag),
   ]);
   return found.flat().sort();
 }
 
-async function lines(tool: string, args: string[], pattern: RegExp, kind: string): Promise<string[]> {
+async function lines(tool: string, args: string[], kind: string, mark: string): Promise<string[]> {
   const { stdout } = await run(tool, args);
-  return stdout.split('\n').flatMap((line) => {
-    const found = pattern.exec(line);
-    return found ? [`${kind} ${found[1]}`] : [];
-  });
+  return stdout
+    .split('\n')
+    .filter((line) => line.includes(mark))
+    .map((line) => `${kind}: ${line}`);
 }
 
 async function processes(home: string): Promise<string[]> {
@@ -41,17 +43,4 @@ async function processes(home: string): Promise<string[]> {
     if (ours) found.push(`process ${pid} ${command.replaceAll('\0', ' ').slice(0, 120)}`);
   }
   return found;
-}
-
-async function mounts(home: string): Promise<string[]> {
-  const table = await readFile('/proc/self/mounts', 'utf8');
-  return table
-    .split('\n')
-    .filter((line) => line.includes(home))
-    .map((line) => `mount ${line}`);
-}
-
-async function cgroups(): Promise<string[]> {
-  const { stdout } = await run('find', ['/sys/fs/cgroup', '-type', 'd', '-name', 'releap*']);
-  return stdout.split('\n').flatMap((line) => (line === '' ? [] : [`cgroup ${line}`]));
 }

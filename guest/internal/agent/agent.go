@@ -34,7 +34,8 @@ type Agent struct {
 
 	mu         sync.Mutex
 	configured bool
-	busy       bool // a configure is under way
+	busy       bool          // a configure is under way
+	gate       chan struct{} // closed when the last configure or reconfigure that came is done
 	defaults   exec.Defaults
 	network    *boot.Network
 	session    *session.Session
@@ -116,10 +117,32 @@ func (a *Agent) thawed() error {
 	return nil
 }
 
-func (a *Agent) handle(s *session.Stream, method string, v jsonlite.Value) {
-	err := a.call(s, method, v)
-	if err != nil {
-		s.Fail(err)
+// handle lets requests run side by side, except that those behind a configure or reconfigure wait for it: a host
+// may send them all at once.
+func (a *Agent) handle(s *session.Stream, method string, v jsonlite.Value) func() {
+	var mine chan struct{}
+	a.mu.Lock()
+	before := a.gate
+	if method == "configure" || method == "reconfigure" {
+		mine = make(chan struct{})
+		a.gate = mine
+	}
+	a.mu.Unlock()
+	return func() {
+		if mine != nil {
+			defer close(mine)
+		}
+		if before != nil && method != "status" && method != "shutdown" {
+			select {
+			case <-before:
+			case <-s.Done():
+				s.Fail(session.ErrClosed)
+				return
+			}
+		}
+		if err := a.call(s, method, v); err != nil {
+			s.Fail(err)
+		}
 	}
 }
 

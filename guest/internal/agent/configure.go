@@ -162,14 +162,14 @@ func (a *Agent) apply(p *plan, watch *stopwatch) error {
 		watch.lap("network")
 	}
 	if p.root != nil {
-		keep, err := boot.Assemble(p.root, p.scratch)
+		keep, err := boot.Assemble(p.root, p.scratch, watch.lap)
 		if err != nil {
 			return err
 		}
 		if a.freezer != nil {
 			a.freezer.SetScratch(keep)
 		}
-		watch.lap("root")
+		watch.lap("switch_root")
 	}
 	if p.docker != nil {
 		if err := p.docker.MountAt("/var/lib/docker"); err != nil {

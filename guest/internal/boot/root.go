@@ -29,14 +29,17 @@ func MakeDirs() {
 }
 
 // Assemble mounts the read-only root image under the writable scratch disk, moves into the result for good and
-// answers an open folder on the scratch disk. The disks' own mounts stay behind, out of the user's sight.
-func Assemble(root, scratch *Disk) (*os.File, error) {
+// answers an open folder on the scratch disk. The disks' own mounts stay behind, out of the user's sight. lap is told of every step
+// that was made.
+func Assemble(root, scratch *Disk, lap func(string)) (*os.File, error) {
 	if err := root.mount(lowerDir, syscall.MS_RDONLY); err != nil {
 		return nil, err
 	}
+	lap("root_disk")
 	if err := scratch.mount(scratchDir, syscall.MS_NOATIME); err != nil {
 		return nil, err
 	}
+	lap("scratch_disk")
 	for _, dir := range []string{"/upper", "/work"} {
 		if err := os.Mkdir(scratchDir+dir, 0o755); err != nil && !os.IsExist(err) {
 			return nil, fault.New(fault.Code(err), "scratch disk: "+err.Error())
@@ -50,6 +53,7 @@ func Assemble(root, scratch *Disk) (*os.File, error) {
 	if err := syscall.Mount("overlay", rootDir, "overlay", 0, options); err != nil {
 		return nil, fault.New(fault.Internal, "mounting the overlay root: "+err.Error())
 	}
+	lap("overlay")
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/run"} {
 		target := rootDir + dir
 		if err := folder(target, 0o755); err != nil {

@@ -23,8 +23,9 @@ const (
 
 // Server answers a host, one connection at a time.
 type Server struct {
-	// Handle runs a request on its own goroutine; it ends with Result or Fail.
-	Handle func(s *Stream, method string, params jsonlite.Value)
+	// Handle takes requests in the order in which they came and answers what then runs on a goroutine of its own;
+	// that ends with Result or Fail.
+	Handle func(s *Stream, method string, params jsonlite.Value) func()
 	// Hello adds members to the HELLO object.
 	Hello func(w *jsonlite.Writer)
 	// Opened is told of a session once HELLO is answered, Closed when it is gone.
@@ -287,10 +288,11 @@ func (sess *Session) open(f wire.Frame) error {
 		s.Fail(err)
 		return nil
 	}
+	work := sess.server.Handle(s, method, params)
 	go func() {
 		defer s.Fail(fault.New(fault.Internal, "the agent gave up on "+method)) // no effect after an answer
 		defer fault.Guard(sess.server.Log, method)
-		sess.server.Handle(s, method, params)
+		work()
 	}()
 	return nil
 }

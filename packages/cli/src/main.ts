@@ -1,10 +1,5 @@
 /** The `rlp` process. */
-import { enableCompileCache } from 'node:module';
-
-// Half of the time to start is reading our own source: keep what Node makes of it.
-enableCompileCache();
-
-const { runCli } = await import('./run-cli.ts');
+import { runCli } from './run-cli.ts';
 
 const stopping = new AbortController();
 for (const name of ['SIGINT', 'SIGTERM'] as const) {

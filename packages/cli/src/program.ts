@@ -84,7 +84,7 @@ export function createProgram(host: ProgramHost): Command {
   program
     .command('ps')
     .description('List sandboxes, newest first.')
-    .option('-a, --all', 'deleted ones too')
+    .option('-a, --all', 'deleted ones too, as long as the service lists them')
     .option('-q, --quiet', 'ids only')
     .action(async (options) => {
       const { ps } = await import('./commands/ps.ts');

@@ -13,7 +13,7 @@ describe('rlp ps', () => {
     const names = stdout.split('\n').map((line) => line.split(/\s+/)[1]);
     assert.deepEqual(names, ['NAME', 'three', 'two', 'one', undefined]);
     assert.equal((await rlp(service, ['ps', '-a', '-q'])).stdout.trim().split('\n').length, 4);
-    assert.equal(json<unknown[]>(await rlp(service, ['ps', '--json'])).length, 3);
+    assert.equal((JSON.parse((await rlp(service, ['ps', '--json'])).stdout) as unknown[]).length, 3);
   });
 
   test('shows ports, and no control characters of strangers', async () => {

@@ -57,6 +57,6 @@ export function rlp(
   return promise;
 }
 
-export function json<T = Record<string, unknown>>(outcome: Outcome): T {
-  return JSON.parse(outcome.stdout) as T;
+export function json(outcome: Outcome): Record<string, unknown> {
+  return JSON.parse(outcome.stdout) as Record<string, unknown>;
 }

@@ -92,7 +92,6 @@ describe('rlp run', () => {
 
   test('a sandbox that fails ends in 125 with the reason, and --rm still deletes it', async () => {
     await using service = await startService();
-    service.special.set('GET /nothing', () => false);
     service.coming = ['building', 'failed'];
     const running = rlp(service, ['run', '--rm', 'a/b', '--', 'true']);
     const timer = setInterval(() => {
@@ -101,7 +100,7 @@ describe('rlp run', () => {
     const outcome = await running;
     clearInterval(timer);
     assert.equal(outcome.code, 125);
-    assert.match(outcome.stderr, /^rlp: sandbox local-\w+ is failed: manifest unknown\?\[2J\n$/);
+    assert.match(outcome.stderr, /^rlp: sandbox local-\w+ has failed: manifest unknown\?\[2J\n$/);
     assert.ok(service.calls.some((call) => call.startsWith('DELETE')));
   });
 
@@ -294,7 +293,7 @@ describe('rlp exec', () => {
     service.add('web');
     const outcome = await rlp(service, ['exec', 'web', '--', '/no/such/command']);
     assert.equal(outcome.code, 127);
-    assert.match(outcome.stderr, /^rlp: .*\/no\/such\/command/);
+    assert.match(outcome.stderr, /\/no\/such\/command/);
   });
 
   test('Ctrl-C is passed on to the command', async () => {
@@ -329,7 +328,7 @@ describe('rlp exec', () => {
   test('a connection that breaks in the middle is told', async () => {
     await using service = await startService();
     service.add('web');
-    const outcome = await rlp(service, ['exec', '-n', 'web', '--', 'sh', '-c', 'echo on; sleep 60'], {
+    const outcome = await rlp(service, ['exec', '-n', 'web', '--', 'sh', '-c', 'echo on; exec sleep 60'], {
       started: (child) => child.stdout?.once('data', () => void service[Symbol.asyncDispose]()),
     });
     assert.equal(outcome.code, 125);

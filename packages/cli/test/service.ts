@@ -245,7 +245,10 @@ async function toolbox(
 function serveCommand(ws: WebSocket, service: TestService): void {
   let child: ReturnType<typeof spawn> | undefined;
   ws.on('message', (data: Buffer, binary: boolean) => {
-    if (binary) return void child?.stdin?.write(data.subarray(1));
+    if (binary) {
+      child?.stdin?.write(data.subarray(1));
+      return;
+    }
     const message = JSON.parse(data.toString()) as ProcessStreamClientMessage | ProcessStreamStart;
     if (message.type === 'stdin-end') child?.stdin?.end();
     else if (message.type === 'signal') child?.kill(`SIG${message.signal}` as NodeJS.Signals);
@@ -277,7 +280,10 @@ function startCommand(ws: WebSocket, start: ProcessStreamStart): ReturnType<type
   let timedOut = false;
   if (start.timeout !== undefined)
     setTimeout(() => (timedOut = child.exitCode === null), start.timeout * 1000 - 1).unref();
-  child.on('error', (error) => say({ type: 'exit', exit_code: 127, timed_out: false, error: error.message }));
+  child.on('error', (error) => {
+    ws.send(Buffer.concat([Buffer.of(2), Buffer.from(`${error.message}\n`)]));
+    say({ type: 'exit', exit_code: 127, timed_out: false, error: error.message });
+  });
   child.on('close', (code, signal) => {
     clearTimeout(timer);
     const number = signal === 'SIGKILL' ? 9 : signal === 'SIGINT' ? 2 : 15;

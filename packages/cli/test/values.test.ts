@@ -44,9 +44,8 @@ test('ends of a copy', () => {
 });
 
 test('a quoted word is one word for a shell, whatever is in it', () => {
-  // oxlint-disable-next-line no-control-regex -- NUL cannot be in an argument
   const words = fc.array(
-    fc.string({ unit: 'binary' }).map((text) => text.replaceAll(/\u0000/g, '')),
+    fc.string({ unit: 'binary' }).map((text) => text.replaceAll('\0', '')),
     { minLength: 1, maxLength: 5 },
   );
   fc.assert(
@@ -87,11 +86,5 @@ test('tables line up and ages are short', () => {
 
 test('nothing printable is changed, and no control character stays', () => {
   assert.equal(printable('Büro 東京 🙂'), 'Büro 東京 🙂');
-  // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
-  fc.assert(
-    fc.property(
-      fc.string({ unit: 'binary' }),
-      (text) => !/[\u0000-\u001f\u007f-\u009f]/.test(printable(text)),
-    ),
-  );
+  fc.assert(fc.property(fc.string({ unit: 'binary' }), (text) => !/\p{Cc}/u.test(printable(text))));
 });

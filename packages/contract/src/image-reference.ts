@@ -76,7 +76,8 @@ export function normalizeRegistryHost(text: string): string {
 
 /**
  * Reads a reference and fills in what the convention implies: `node:20` is `index.docker.io/library/node:20`.
- * The first part is a host when it contains a dot, a colon or an upper-case letter, or is `localhost`.
+ * The first part is a host when it contains a dot or a colon, or is `localhost`. (Other readers also take an upper-case
+ * first part for a host; in lower case, the one spelling of hosts, it would then mean a path on Docker Hub.)
  * @throws ImageReferenceError that names the part that does not fit.
  */
 export function parseImageReference(text: string): ImageReference {
@@ -107,7 +108,8 @@ export function parseImageReference(text: string): ImageReference {
 
   const slash = nameAndTag.indexOf('/');
   const first = slash < 0 ? '' : nameAndTag.slice(0, slash);
-  const hasHost = slash > 0 && (/[.:A-Z]/.test(first) || first === 'localhost' || first.startsWith('['));
+  const hasHost =
+    slash > 0 && (/[.:]/.test(first) || first.toLowerCase() === 'localhost' || first.startsWith('['));
   const host = hasHost ? normalizeRegistryHost(first) : DEFAULT_REGISTRY_HOST;
   const pathAndTag = hasHost ? nameAndTag.slice(slash + 1) : nameAndTag;
 

@@ -40,7 +40,7 @@ export type ProcessStreamClientMessage =
   { type: 'stdin-end' } | ({ type: 'resize' } & TerminalSize) | { type: 'signal'; signal: string };
 
 export type ProcessStreamServerMessage =
-  /** As a shell counts: 128 + n after signal n, 126 and 127 (with `error`) when it could not start. */
+  /** As a shell counts: 128 + n after signal n, 126 and 127 when it could not start, with the reason in `error` and on stderr. */
   | { type: 'exit'; exit_code: number; timed_out: boolean; signal?: string; error?: string }
   /** Something that was asked for on the way could not be done; the command goes on. */
   | { type: 'warning'; error: string }

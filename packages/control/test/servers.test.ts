@@ -3,8 +3,11 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { describe, it } from 'node:test';
 import { ensureBootstrap } from '../src/index.ts';
-import { openDatabase } from '@releap/database';
-import { freshDatabase, postgres } from '../../database/test/support/postgres.ts';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { openDatabase, startPostgres } from '@releap/database';
+import { freshDatabase } from '../../database/test/support/postgres.ts';
 import {
   caller,
   create,
@@ -153,15 +156,21 @@ describe('kill -9 of the control server', () => {
 
 describe('the database', () => {
   it('kill -9 of PostgreSQL: the server answers 503, comes back by itself, and has lost nothing', async () => {
-    await using world = await startWorld();
+    const dir = await mkdtemp(path.join(tmpdir(), 'releap-crash-'));
+    await using cleanup = new AsyncDisposableStack();
+    cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+    let server = await startPostgres({ dir, log: quiet });
+    cleanup.defer(() => server.stop());
+    await using world = await startWorld({ databaseUrl: server.url() });
     const runner = await world.runner();
     const vm = await create(world.call, world);
     await waitFor(world.call, vm.id, 'running');
-    const server = await postgres();
-    const crash = server.crash();
+    process.kill(server.pid, 'SIGKILL');
     const during = await world.call('GET', `/vms/${vm.id}`);
     assert.ok(during.status === 503 || during.status === 200, during.text);
-    await crash;
+    await server.exited;
+    await server.stop();
+    server = await startPostgres({ dir, log: quiet });
     await until(async () => (await world.call('GET', `/vms/${vm.id}`)).status === 200);
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.status, 'running');
     if (runner.closeCode !== undefined) await runner.connect();

@@ -57,6 +57,11 @@ export function openDatabase(options: DatabaseOptions): Database {
     [Symbol.asyncDispose]: close,
     async transaction(work) {
       const client = await pool.connect();
+      // While it is lent out nobody else listens: a connection that breaks between two statements would
+      // end the process. The next statement fails, and that is enough.
+      const onBroken = (error: Error): void =>
+        options.log.warn({ err: error }, 'a connection broke inside a transaction');
+      client.on('error', onBroken);
       try {
         await client.query('begin');
         const result = await work(client);
@@ -72,6 +77,8 @@ export function openDatabase(options: DatabaseOptions): Database {
           client.release(broken instanceof Error ? broken : true);
         }
         throw error;
+      } finally {
+        client.off('error', onBroken);
       }
     },
   };

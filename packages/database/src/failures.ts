@@ -25,7 +25,7 @@ export function isDatabaseUnavailable(error: unknown): boolean {
   if (sqlstate !== undefined) {
     // 08 connection (08P01, a protocol violation, is a mistake of ours), 53 resources, 57P0x shutdown, 57014 statement timeout, 40 serialization or deadlock, 55P03 lock timeout
     if (sqlstate === '08P01') return false;
-    if (/^(08|53|40)/.test(sqlstate) || /^57P0/.test(sqlstate)) return true;
+    if (/^(08|53|40)/.test(sqlstate) || sqlstate.startsWith('57P0')) return true;
     if (sqlstate === '57014' || sqlstate === '55P03') return true;
     if (
       [

@@ -40,6 +40,13 @@ export async function listen(options: ListenerOptions): Promise<Listener> {
       application_name: 'releap-listen',
     });
     client = next;
+    const end = async (): Promise<void> => {
+      try {
+        await next.end();
+      } catch (error) {
+        options.log.debug({ err: error }, 'a broken connection could not be ended');
+      }
+    };
     const broken = (error?: Error): void => {
       if (client !== next) return;
       client = undefined;
@@ -48,7 +55,7 @@ export async function listen(options: ListenerOptions): Promise<Listener> {
           { err: error, channel: options.channel },
           'the listening connection broke; it will be made again',
         );
-      void next.end().catch(() => undefined);
+      void end();
       retry();
     };
     next.on('error', broken);

@@ -50,13 +50,10 @@ async function starter(dir: string): Promise<{ postmaster: number; kill(): Promi
   };
 }
 
-function alive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
+/** A dead process that nobody has waited for yet is dead. */
+async function alive(pid: number): Promise<boolean> {
+  const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => 'State:\tX');
+  return !/^State:\s+[ZX]/m.test(status);
 }
 
 describe('the private PostgreSQL', () => {
@@ -135,7 +132,7 @@ describe('the private PostgreSQL', () => {
     await first.kill();
     // Straight away: the old server may still be shutting down.
     await using pg = await startPostgres({ dir, log });
-    assert.equal(alive(first.postmaster), false);
+    assert.equal(await alive(first.postmaster), false);
     assert.notEqual(pg.pid, first.postmaster);
   });
 

@@ -1,9 +1,8 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { EventEmitter } from 'node:events';
+import { EventEmitter, once } from 'node:events';
 import { it } from 'node:test';
 import { listen } from '../src/index.ts';
-import { openFresh, postgres, quiet } from './support/postgres.ts';
+import { openFresh, quiet } from './support/postgres.ts';
 
 it('a listener hears notifications, and comes back by itself after its connection was killed', async () => {
   await using database = await openFresh();
@@ -20,7 +19,7 @@ it('a listener hears notifications, and comes back by itself after its connectio
   assert.deepEqual(await first, ['one']);
 
   const again = once(heard, 'connected');
-  await (await postgres()).admin.query(
+  await database.pool.query(
     `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'releap-listen'`,
   );
   await again;

@@ -18,7 +18,7 @@ describe('migrations', () => {
     const url = await emptyDatabase();
     const applied = await Promise.all(Array.from({ length: 8 }, () => migrate({ url, log: quiet })));
     assert.deepEqual(
-      applied.flat().sort(),
+      applied.flat().sort((a, b) => a - b),
       (await readMigrations()).map((migration) => migration.id),
     );
   });
@@ -106,4 +106,17 @@ describe('a database', () => {
     await using database = openDatabase({ url: 'postgres://x@/x?host=/nonexistent-folder', log: quiet });
     await assert.rejects(database.pool.query('select 1'), /ENOENT/);
   });
+});
+
+it('a connection that is killed inside a transaction fails the transaction, and nothing else', async () => {
+  await using database = await openFresh();
+  const work = database.transaction(async (client) => {
+    const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+    await database.pool.query('select pg_terminate_backend($1)', [rows[0]?.pid]);
+    // Nothing is under way on the connection when it breaks.
+    await new Promise((resolve) => client.once('error', resolve));
+    await client.query('select 1');
+  });
+  await assert.rejects(work, /Client has encountered a connection error|Connection terminated|not queryable/);
+  assert.equal((await database.pool.query('select 1')).rowCount, 1);
 });

@@ -11,9 +11,10 @@ import { ControlLink } from './link/control-link.ts';
 import { LogKeeper } from './logs/log-keeper.ts';
 import { readLog } from './logs/log-file.ts';
 import { builtGuest } from './machine/open-machines.ts';
-import { openMachines } from './machine/index.ts';
+import { openMachines, WarmPool } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
 import { Network } from './network/network.ts';
+import type { Slot } from './network/slot.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
 import { RecordStore } from './reconcile/sandbox-record.ts';
@@ -22,6 +23,9 @@ import { registerToolbox } from './toolbox/index.ts';
 
 /** Makes templates; belongs to no sandbox, and its number to nobody on a usual machine. */
 const TEMPLATE_UID = 0x6ffe_0000;
+/** Waiting machines may take an eighth of the host's memory. */
+const WARM_POOL_MEMORY_SHARE = 8;
+const WARM_POOL_DISK_MAX_MIB = 4096;
 const DRAIN_DEADLINE_MS = 30_000;
 
 /** What a create without sizes asks for; its template is made before the runner calls itself ready. */
@@ -87,10 +91,20 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   await images.start();
   const logsFolder = join(folder, 'logs');
+  const pool = new WarmPool<Slot>({
+    machines,
+    slots: network,
+    shape: DEFAULT_SHAPE,
+    size: options.warmPool,
+    budgetMib: Math.floor(totalmem() / 2 ** 20 / WARM_POOL_MEMORY_SHARE),
+    diskMaxMib: WARM_POOL_DISK_MAX_MIB,
+    log: log.child({ part: 'pool' }),
+  });
   const host = new MachineHost({
     machines,
     images,
     network,
+    pool,
     logsFolder,
     listenHost: options.listenHost,
     log: log.child({ part: 'sandbox' }),
@@ -161,6 +175,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await machines.templates.ensure(DEFAULT_SHAPE);
     ready = true;
     link.heartbeat();
+    pool.start();
   })();
   warmed.catch((error: unknown) => log.error({ err: error }, 'no micro-VM can be started on this machine'));
 
@@ -170,6 +185,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await dataServer.close();
     logKeeper.close();
     await warmed.catch(() => undefined);
+    await pool.close();
     await machines.templates.close();
     await images.close();
   };

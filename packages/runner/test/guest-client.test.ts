@@ -299,10 +299,10 @@ test('a large folder comes whole although its list exceeds one frame', async () 
   const folder = path.join(agent.folder, 'many');
   await mkdir(folder);
   await run(client, {
-    shell: `cd ${folder} && seq -f 'a-rather-long-file-name-number-%g' 1 3000 | xargs touch`,
+    shell: `cd ${folder} && seq -f 'a-rather-long-file-name-number-%g' 1 1000 | xargs touch`,
   });
   const { entries, truncated } = await client.listDir(folder);
-  assert.equal(entries.length, 3000);
+  assert.equal(entries.length, 1000);
   assert.equal(truncated, false);
 });
 

@@ -29,7 +29,9 @@ export async function waitUntilRunning(
   const record = await waitFor(service, id, { wait: 'running' }, options);
   if (record.status === 'running') return record;
   const why = record.error ? `: ${printable(record.error)}` : '';
-  throw new CliError(`sandbox ${record.id} is ${record.status}${why}`);
+  throw new CliError(
+    `sandbox ${record.id} ${record.status === 'failed' ? 'has' : 'is'} ${record.status}${why}`,
+  );
 }
 
 /** Waits until it is gone. */

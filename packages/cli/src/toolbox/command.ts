@@ -54,17 +54,6 @@ export async function runCommand(
   start: ProcessStreamStart,
   options: CommandOptions,
 ): Promise<CapturedEnd> {
-  const end = await runOnStreams(context, toolbox, start, options);
-  if (end.error !== undefined && !context.options.json) context.terminal.stderr.write(`rlp: ${end.error}\n`);
-  return end;
-}
-
-async function runOnStreams(
-  context: Context,
-  toolbox: Toolbox,
-  start: ProcessStreamStart,
-  options: CommandOptions,
-): Promise<CapturedEnd> {
   const { terminal } = context;
   const stdin = options.tty || wantsInput(context, options) ? terminal.stdin : null;
   if (context.options.json) {
@@ -119,7 +108,8 @@ async function onTerminal(
   streams: ProcessStreams,
 ): Promise<ProcessEnd> {
   const { stdin, stdout, env } = context.terminal;
-  const size = () => ({ rows: stdout.rows ?? 24, cols: stdout.columns ?? 80 });
+  // A terminal that does not know its size says 0.
+  const size = () => ({ rows: stdout.rows || 24, cols: stdout.columns || 80 });
   const term = env['TERM'];
   stdin.setRawMode?.(true);
   try {

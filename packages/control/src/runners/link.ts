@@ -19,7 +19,10 @@ export interface LinkEvents {
   observe(link: Link, message: Extract<RunnerMessage, { type: 'observe' }>): Promise<void>;
   buildResult(link: Link, message: Extract<RunnerMessage, { type: 'build-result' }>): Promise<void>;
   ready(link: Link, ready: boolean): Promise<void>;
+  /** It is over: nothing more can be sent. */
   closed(link: Link): void;
+  /** The same, once the message that was being worked on is done: nothing of this link is written any more. */
+  ended(link: Link): void;
 }
 
 /** Close codes of our own (RFC 6455 gives 4000 to 4999 to applications). */
@@ -119,6 +122,7 @@ export class Link {
     this.#inbound = [];
     clearTimeout(this.#helloTimer);
     this.#events.closed(this);
+    if (!this.#working) this.#events.ended(this);
   }
 
   async #work(): Promise<void> {
@@ -145,6 +149,7 @@ export class Link {
       this.close(CLOSE.failed, 'the control plane could not take this in');
     } finally {
       this.#working = false;
+      if (this.#closed) this.#events.ended(this);
     }
   }
 
@@ -176,8 +181,8 @@ export class Link {
     this.region = hello.region;
     this.facts = hello.facts;
     const { epoch, held } = await this.#events.hello(this, hello);
-    if (this.#closed) return;
     this.epoch = epoch;
+    if (this.#closed) return;
     this.#sync(held);
   }
 

@@ -21,14 +21,18 @@ export const RUNNER_OFFLINE = statement(
 
 export const RUNNER_READY = statement(
   'runner-ready',
-  `update runners set ready = $3, status = 'online', last_seen_at = now() where id = $1 and epoch = $2`,
+  `update runners set ready = $3, last_seen_at = now() where id = $1 and epoch = $2 and status = 'online'`,
 );
 
-/** The connected ones live. $1 ids, $2 epochs. Gives those whose connection still counts. */
+/**
+ * The connected ones live, also those that another server took for lost. One that has gone offline meanwhile
+ * stays so. $1 ids, $2 epochs, $3 whether they are ready. Gives those whose connection still counts.
+ */
 export const RUNNERS_SEEN = statement<{ id: string }>(
   'runners-seen',
-  `update runners r set last_seen_at = now(), status = 'online'
-     from unnest($1::uuid[], $2::bigint[]) as t(id, epoch)
+  `update runners r set last_seen_at = now(),
+          status = case when status = 'lost' then 'online' else status end, ready = status <> 'offline' and t.ready
+     from unnest($1::uuid[], $2::bigint[], $3::boolean[]) as t(id, epoch, ready)
     where r.id = t.id and r.epoch = t.epoch returning r.id`,
 );
 

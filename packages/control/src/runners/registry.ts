@@ -76,7 +76,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       if (row === undefined) return { epoch: '0', held: [] };
       // The newest connection of a runner wins; a half-open older one must not speak for it any more.
       links.get(hello.runner_id)?.close(CLOSE.replaced, 'the runner has connected again');
-      links.set(hello.runner_id, link);
+      if (!link.closed) links.set(hello.runner_id, link);
       const held = await all(database.pool, queries.SANDBOXES_HELD, [hello.runner_id]);
       log.info(
         { runner: hello.runner_id, region: hello.region, holds: held.length },
@@ -112,6 +112,10 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       if (link.runnerId === '') return;
       log.info({ runner: link.runnerId }, 'a runner has disconnected');
       options.onBuildsAbandoned(link);
+    },
+
+    ended(link) {
+      if (link.epoch === '0') return;
       all(database.pool, queries.RUNNER_OFFLINE, [link.runnerId, link.epoch]).catch((error: unknown) =>
         log.warn({ err: error, runner: link.runnerId }, 'could not write down that a runner is offline'),
       );
@@ -164,6 +168,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       const counted = await all(database.pool, queries.RUNNERS_SEEN, [
         live.map((link) => link.runnerId),
         live.map((link) => link.epoch),
+        live.map((link) => link.ready),
       ]);
       const known = new Set(counted.map((row) => row.id));
       for (const link of live) {

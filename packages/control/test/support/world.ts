@@ -16,7 +16,7 @@ import {
 } from '@releap/contract';
 import { openDatabase, type Database } from '@releap/database';
 import { WebSocket } from 'ws';
-import { freshDatabase, quiet } from '../../../database/test/support/postgres.ts';
+import { endFirst, freshDatabase, quiet } from '../../../database/test/support/postgres.ts';
 import {
   ensureBootstrap,
   mintApiKey,
@@ -88,7 +88,7 @@ export function caller(base: () => string, key: string, projectId: string): Call
 }
 
 export async function startWorld(options: Partial<ControlOptions> = {}): Promise<World> {
-  const databaseUrl = await freshDatabase();
+  const databaseUrl = options.databaseUrl ?? (await freshDatabase());
   const all = (extra: Partial<ControlOptions>): ControlOptions => ({
     databaseUrl,
     databaseConnections: 6,
@@ -109,6 +109,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
   const bootstrap = await ensureBootstrap(database);
   const base = (): string => world.control.url;
   const owned = cleanup.move();
+  endFirst.use(owned);
   return Object.assign(world, {
     database,
     get url() {
@@ -126,7 +127,20 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
       return caller(base, key.token, projectId);
     },
     async runner(runnerOptions: Partial<RunnerOptions> = {}) {
-      const runner = await ScriptedRunner.start(() => world.control.url, runnerOptions);
+      const runner = await ScriptedRunner.start(() => world.control.url, {
+        noticed: (id) =>
+          until(async () => {
+            const asked = database.pool.query(`select 1 from runners where id = $1 and status = 'online'`, [
+              id,
+            ]);
+            // At the end of a file its database may be gone first.
+            return asked.then(
+              ({ rowCount }) => rowCount === 0,
+              () => true,
+            );
+          }),
+        ...runnerOptions,
+      });
       owned.use(runner);
       return runner;
     },
@@ -166,6 +180,8 @@ export interface RunnerOptions {
   build: (job: BuildJob, runner: ScriptedRunner) => void;
   ready: boolean;
   connect: boolean;
+  /** Resolves once the server knows that this runner is away. */
+  noticed?: (id: string) => Promise<void>;
 }
 
 /** Brings everything to where it is wanted, by the shortest way. */
@@ -354,9 +370,11 @@ export class ScriptedRunner implements AsyncDisposable {
     }
   }
 
+  /** Goes away, and waits until the server has noticed. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.drop();
     this.stopData();
+    await this.options.noticed?.(this.id);
   }
 }
 

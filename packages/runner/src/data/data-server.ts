@@ -23,7 +23,8 @@ export interface DataServer {
 export async function startDataServer(options: DataServerOptions): Promise<DataServer> {
   const { socketPath, internalToken, register, log } = options;
   const expected = Buffer.from(`Bearer ${internalToken}`);
-  const app = Fastify({ loggerInstance: log.child({ part: 'data' }), disableRequestLogging: true });
+  // Level 'warn': one line a request would drown what matters.
+  const app = Fastify({ loggerInstance: log.child({ part: 'data' }, { level: 'warn' }) });
   app.addHook('onRequest', async (request, reply) => {
     const given = Buffer.from(request.headers.authorization ?? '');
     if (given.length === expected.length && timingSafeEqual(given, expected)) return;

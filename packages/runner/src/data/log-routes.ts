@@ -25,22 +25,28 @@ export function registerLogs(app: FastifyInstance, source: LogSource): void {
         return reply.code(404).send({ error: `no log '${kind}': there are 'console' and 'entrypoint'` });
       }
       const live = source.live(id, kind);
-      await live?.flush();
-      const kept = await source.read(id, kind);
-      if (kept === undefined && !live) return reply.code(404).send({ error: `no log of sandbox ${id} here` });
       reply.type('text/plain; charset=utf-8');
-      if (request.query.follow !== '1' || !live) return reply.send(kept ?? Buffer.alloc(0));
+      if (request.query.follow !== '1' || !live) {
+        await live?.flush();
+        const kept = await source.read(id, kind);
+        if (kept === undefined && !live) {
+          return reply
+            .code(404)
+            .type('application/json')
+            .send({ error: `no log of sandbox ${id} here` });
+        }
+        return reply.send(kept ?? Buffer.alloc(0));
+      }
       const stream = new PassThrough();
-      stream.write(kept ?? Buffer.alloc(0));
-      const stop = live.follow((chunk) => {
-        if (stream.writableLength > FOLLOW_BACKLOG_MAX_BYTES) stream.destroy(new Error('reader too slow'));
-        else stream.write(chunk);
-      });
-      const stopEnd = live.onEnd(() => stream.end());
-      stream.once('close', () => {
-        stop();
-        stopEnd();
-      });
+      const { kept, stop } = await live.follow(
+        (chunk) => {
+          if (stream.writableLength > FOLLOW_BACKLOG_MAX_BYTES) stream.destroy(new Error('reader too slow'));
+          else stream.write(chunk);
+        },
+        () => stream.end(),
+      );
+      stream.once('close', stop);
+      stream.write(kept);
       return reply.send(stream);
     },
   );

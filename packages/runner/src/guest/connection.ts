@@ -35,7 +35,7 @@ const MAX_STREAMS = 240;
 /** Data waits while the socket holds this much; control frames, few and small, do not. */
 const SOCKET_BUFFER_BYTES = 1024 * 1024;
 /** After this long without an answer we assume that half a frame of an earlier host swallowed our HELLO. */
-const RESYNC_AFTER_MS = 2_000;
+const RESYNC_AFTER_MS = 750;
 
 export interface GuestEvents {
   /** The entrypoint started, ended or could not start. */
@@ -73,6 +73,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
   #listener: EntrypointListener | undefined;
   #drained: PromiseWithResolvers<void> | undefined;
   #error: GuestError | undefined;
+  #entrypointState: EntrypointState | undefined;
 
   private constructor(socket: Socket, log: Logger) {
     super();
@@ -117,6 +118,16 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
 
   get closed(): boolean {
     return this.#error !== undefined;
+  }
+
+  /** Why the connection is over. */
+  get error(): GuestError | undefined {
+    return this.#error;
+  }
+
+  /** What the agent said last of its entrypoint. */
+  get entrypointState(): EntrypointState | undefined {
+    return this.#entrypointState;
   }
 
   /**
@@ -278,7 +289,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
   #dispatch({ type, stream: id, payload }: Frame): void {
     switch (type) {
       case FrameType.hello:
-        this.#helloSettled.resolve(readHello(decodeObject(payload)));
+        this.#greeted(readHello(decodeObject(payload)));
         return;
       case FrameType.event:
         this.#event(decodeObject(payload));
@@ -379,8 +390,17 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     this.#entrypoint?.accept(payload[0], payload.subarray(1));
   }
 
+  #greeted(hello: GuestHello): void {
+    this.#entrypointState = hello.entrypoint;
+    this.#helloSettled.resolve(hello);
+  }
+
   #event(body: Record<string, unknown>): void {
-    if (body['event'] === 'entrypoint') this.emit('entrypoint', readEntrypoint(readBag(body, 'entrypoint')));
-    else this.#log.debug({ event: readText(body, 'event', 64, '') }, 'unknown event of a guest');
+    if (body['event'] !== 'entrypoint') {
+      this.#log.debug({ event: readText(body, 'event', 64, '') }, 'unknown event of a guest');
+      return;
+    }
+    this.#entrypointState = readEntrypoint(readBag(body, 'entrypoint'));
+    this.emit('entrypoint', this.#entrypointState);
   }
 }

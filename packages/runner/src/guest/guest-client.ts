@@ -167,15 +167,19 @@ export class GuestClient implements AsyncDisposable {
     return this.#connection.closed;
   }
 
-  /** The entrypoint started, ended or could not start. @returns how to stop listening */
+  /** Tells the entrypoint's state as last known, then every change. @returns how to stop listening */
   onEntrypoint(listener: (state: EntrypointState) => void): () => void {
+    const known = this.#connection.entrypointState;
+    if (known !== undefined) queueMicrotask(() => listener(known));
     this.#connection.on('entrypoint', listener);
     return () => this.#connection.off('entrypoint', listener);
   }
 
-  /** The connection is over. @returns how to stop listening */
+  /** Once, when the connection is over; soon, when it is already. @returns how to stop listening */
   onClose(listener: (error: GuestError) => void): () => void {
-    this.#connection.on('close', listener);
+    const ended = this.#connection.error;
+    if (ended !== undefined) queueMicrotask(() => listener(ended));
+    else this.#connection.once('close', listener);
     return () => this.#connection.off('close', listener);
   }
 

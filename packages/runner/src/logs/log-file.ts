@@ -31,13 +31,53 @@ export class LogFile {
       return;
     }
     this.#backlog += chunk.length;
-    this.#tail = this.#tail.then(() => this.#append(chunk)).catch(() => undefined);
+    const dropped = this.#dropped;
+    this.#dropped = 0;
+    this.#tail = this.#tail.then(() => this.#append(chunk, dropped)).catch(() => undefined);
   }
 
-  /** Calls back with everything written from now on; returns the way to stop. */
-  follow(onChunk: (chunk: Buffer) => void): () => void {
-    this.#events.on('chunk', onChunk);
-    return () => this.#events.off('chunk', onChunk);
+  /**
+   * Gives what the log holds now, and calls back with everything written after that: no byte twice, none left out.
+   * `onEnd` is called when the log is closed.
+   */
+  async follow(
+    onChunk: (chunk: Buffer) => void,
+    onEnd: () => void,
+  ): Promise<{ kept: Buffer; stop: () => void }> {
+    let held: Buffer[] | undefined = [];
+    let ended = false;
+    const take = (chunk: Buffer): void => {
+      if (held) held.push(chunk);
+      else onChunk(chunk);
+    };
+    const end = (): void => {
+      ended = true;
+      if (!held) onEnd();
+    };
+    this.#events.on('chunk', take);
+    this.#events.once('end', end);
+    // Appends are queued in order, so this reads exactly what was written before the listener was there.
+    const reading = this.#tail.then(() => readLog(this.path));
+    this.#tail = reading.then(
+      () => undefined,
+      () => undefined,
+    );
+    const stop = (): void => {
+      this.#events.off('chunk', take);
+      this.#events.off('end', end);
+    };
+    try {
+      const kept = (await reading) ?? Buffer.alloc(0);
+      queueMicrotask(() => {
+        for (const chunk of held ?? []) onChunk(chunk);
+        held = undefined;
+        if (ended) onEnd();
+      });
+      return { kept, stop };
+    } catch (error) {
+      stop();
+      throw error;
+    }
   }
 
   /** Resolves once all that was written before is in the file. */
@@ -52,22 +92,15 @@ export class LogFile {
     this.#file = undefined;
   }
 
-  /** Calls back when the log is closed: its sandbox has ended. */
-  onEnd(onEnd: () => void): () => void {
-    this.#events.once('end', onEnd);
-    return () => this.#events.off('end', onEnd);
-  }
-
-  async #append(chunk: Buffer): Promise<void> {
+  async #append(chunk: Buffer, dropped: number): Promise<void> {
     this.#backlog -= chunk.length;
     if (!this.#file) {
       await mkdir(dirname(this.path), { recursive: true, mode: 0o700 });
       this.#file = await open(this.path, 'a', 0o600);
       this.#size = (await this.#file.stat()).size;
     }
-    if (this.#dropped > 0) {
-      const notice = Buffer.from(`\n[releap: ${this.#dropped} bytes dropped, printed faster than stored]\n`);
-      this.#dropped = 0;
+    if (dropped > 0) {
+      const notice = Buffer.from(`\n[releap: ${dropped} bytes dropped, printed faster than stored]\n`);
       await this.#file.write(notice);
       this.#size += notice.length;
     }

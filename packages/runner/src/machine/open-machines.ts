@@ -45,6 +45,7 @@ export async function openMachines(
     accelerator: facts.accelerator,
     cpuModel: cpuModel(facts.accelerator),
     hostCpu: facts.hostCpu,
+    tscKhz: facts.tscKhz,
     vmmVersion: facts.vmmVersion,
     kernel: { path: kernel, sha256: kernelSha256 },
     initramfs: { path: initramfs, sha256: initramfsSha256 },

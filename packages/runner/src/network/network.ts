@@ -145,12 +145,32 @@ export class Network {
     }
   }
 
-  async #take(vmId: string, egress: EgressPolicy | undefined): Promise<Slot> {
+  /**
+   * Makes the network of a waiting machine that of a sandbox. The sandbox's policy is in force when it resolves;
+   * when it rejects, whoever holds the network still has it to release.
+   */
+  async transfer(from: string, vmId: string, options: TakeOptions = {}): Promise<Slot> {
     const { pool, firewall, clients } = this.#parts;
+    const rules = this.#rules(vmId, options.egress);
+    const held = pool.adopt(from);
+    if (held === undefined) throw new Error(`${from} has no network to hand over`);
+    if (rules !== undefined) await firewall.addEgress(held.index, rules);
+    const slot = await pool.transfer(from, vmId, options.egress);
+    clients.set(slot.index, makeClient(firewall, vmId, slot.index, rules));
+    return slot;
+  }
+
+  #rules(vmId: string, egress: EgressPolicy | undefined): EgressRules | undefined {
     const rules = parseEgress(egress);
     if (rules !== undefined && rules.ineffective.length > 0) {
       this.#log.warn({ vm_id: vmId, entries: rules.ineffective }, 'egress entries that can never be reached');
     }
+    return rules;
+  }
+
+  async #take(vmId: string, egress: EgressPolicy | undefined): Promise<Slot> {
+    const { pool, firewall, clients } = this.#parts;
+    const rules = this.#rules(vmId, egress);
     const slot = await pool.take(vmId, egress);
     if (clients.get(slot.index)?.vmId === vmId) return slot;
     try {

@@ -140,6 +140,25 @@ export class SlotPool {
     return slot;
   }
 
+  /**
+   * Gives the slot that `from` holds to `to`, who has none. On disk when it resolves; a crash leaves it with one
+   * of the two. Nothing may have used the slot yet.
+   */
+  async transfer(from: string, to: string, egress?: EgressPolicy): Promise<Slot> {
+    const held = this.#held.get(from);
+    if (held === undefined || held.releasing !== undefined) throw new Error(`${from} holds no network slot`);
+    if (this.#held.has(to)) throw new Error(`${to} holds a network slot already`);
+    const { slot } = held;
+    const holder: SlotHolder = { vmId: to, ...(egress === undefined ? {} : { egress }) };
+    const saved = held.saved.then(() =>
+      this.#store.save({ index: slot.index, layout: this.#layout, holder }),
+    );
+    this.#held.delete(from);
+    this.#held.set(to, { slot, saved, ...egressOf(holder) });
+    await saved;
+    return slot;
+  }
+
   /** The slot that a sandbox holds, by this run or an earlier one. */
   adopt(vmId: string): Slot | undefined {
     const held = this.#held.get(vmId);

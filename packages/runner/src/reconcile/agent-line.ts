@@ -8,22 +8,28 @@ const CONNECT_DEADLINE_MS = 20_000;
  * connection; the next who needs it makes it again, once for all who wait.
  */
 export class AgentLine {
-  readonly #socketPath: string;
   readonly #onOutput: (data: Buffer) => void;
   readonly #log: Logger;
+  #socketPath = '';
   #client: GuestClient | undefined;
   #connecting: Promise<GuestClient> | undefined;
   #closed = false;
 
-  constructor(socketPath: string, onOutput: (data: Buffer) => void, log: Logger) {
-    this.#socketPath = socketPath;
+  constructor(onOutput: (data: Buffer) => void, log: Logger) {
     this.#onOutput = onOutput;
     this.#log = log;
   }
 
   /** The first connection, to an agent that may not run yet: requests wait in order until it does. */
-  async open(signal: AbortSignal): Promise<GuestClient> {
-    return this.#take(await GuestClient.open(this.#socketPath, { log: this.#log, signal }));
+  async open(socketPath: string, signal: AbortSignal): Promise<GuestClient> {
+    this.#socketPath = socketPath;
+    return this.#take(await GuestClient.open(socketPath, { log: this.#log, signal }));
+  }
+
+  /** The line to an agent that was configured before this process began. */
+  async adopt(socketPath: string): Promise<void> {
+    this.#socketPath = socketPath;
+    await this.connected();
   }
 
   /** A connection to an agent that answers. */

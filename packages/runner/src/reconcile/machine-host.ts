@@ -5,9 +5,10 @@ import type { Logger } from 'pino';
 import type { GuestConfig } from '../guest/index.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import type { Machines, RunningVm } from '../machine/index.ts';
+import type { Machines, RunningVm, WarmPool } from '../machine/index.ts';
 import { GUEST } from '../network/address-plan.ts';
 import type { Network } from '../network/network.ts';
+import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { AgentLine } from './agent-line.ts';
 import type { HeldImage, LiveSandbox, SandboxHost } from './sandbox-host.ts';
@@ -21,6 +22,8 @@ export interface MachineHostOptions {
   machines: Machines;
   images: ImageStore;
   network: Network;
+  /** Machines of the default shape that wait for a sandbox. */
+  pool: WarmPool<Slot>;
   /** Folder of the sandboxes' logs; each has one of its own in it. */
   logsFolder: string;
   /** Address that declared ports are published on. */
@@ -54,30 +57,20 @@ export class MachineHost implements SandboxHost {
     events: Events,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
-    const { machines, network, log } = this.#options;
+    const { network, log } = this.#options;
     const { vm_id: vmId, spec } = assignment;
-    const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
-    racePoint('create:slot');
+    const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
     logs.console.write(
       Buffer.from(
-        `[releap] ${new Date().toISOString()} restoring ${spec.vcpus} CPUs, ${spec.mem_mib} MiB, root ${image.digest}\n`,
+        `[releap] ${new Date().toISOString()} ${spec.vcpus} CPUs, ${spec.mem_mib} MiB, root image ${image.digest}\n`,
       ),
     );
+    const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+    let running: RunningVm | undefined;
     try {
-      const running = await machines.boot({
-        vmId,
-        slot,
-        shape: { vcpus: spec.vcpus, memMib: spec.mem_mib },
-        disks: {
-          rootImagePath: image.path,
-          scratchMib: spec.scratch_mib,
-          ...(spec.docker_data_mib === undefined ? {} : { dockerDataMib: spec.docker_data_mib }),
-        },
-        cpu: { guaranteed: spec.cpu, max: spec.mode === 'dedicated' ? spec.cpu : spec.vcpus },
-        onConsole: (chunk) => logs.console.write(chunk),
-        signal,
-      });
+      const started = await this.#start(assignment, image, (chunk) => logs.console.write(chunk), signal);
+      running = started.running;
       racePoint('create:restored');
       const died = Promise.withResolvers<never>();
       died.promise.catch(() => undefined);
@@ -85,21 +78,65 @@ export class MachineHost implements SandboxHost {
         died.reject(new Error(reason));
         events.onExit(reason);
       });
-      const agent = new AgentLine(running.agentSocketPath, (data) => logs.entrypoint.write(data), log);
-      const guest = await agent.open(signal);
-      const configured = guest.configure(guestConfig(vmId, spec, image, running, slot.dns), {
+      const guest = await agent.open(running.agentSocketPath, signal);
+      const configured = guest.configure(guestConfig(vmId, spec, image, running, started.slot.dns), {
         signal,
         deadlineMs: CONFIGURE_DEADLINE_MS,
       });
       await Promise.race([configured, died.promise]);
       racePoint('create:configured');
       const ports = await network.forward(vmId, spec.ports);
-      log.info({ vm: vmId, ms: running.timings }, 'sandbox runs');
-      return this.#live(running, agent, logs, slot.hostAddress, ports);
+      log.info(
+        {
+          vm: vmId,
+          warm: started.warm,
+          ms: Math.round(performance.now() - startedAt),
+          steps: running.timings,
+        },
+        'sandbox runs',
+      );
+      return this.#live(running, agent, logs, started.slot.hostAddress, ports);
     } catch (error) {
+      agent.close();
+      running?.vm.detach();
       await closeLogs(logs);
       throw error;
     }
+  }
+
+  /** A micro-VM with the sandbox's disks and network, its guest running: a waiting one, or one restored now. */
+  async #start(
+    { vm_id: vmId, spec }: Assignment,
+    image: HeldImage,
+    onConsole: (chunk: Buffer) => void,
+    signal: AbortSignal,
+  ): Promise<{ running: RunningVm; slot: Slot; warm: boolean }> {
+    const { machines, network, pool } = this.#options;
+    const shape = { vcpus: spec.vcpus, memMib: spec.mem_mib };
+    const disks = {
+      rootImagePath: image.path,
+      scratchMib: spec.scratch_mib,
+      ...(spec.docker_data_mib === undefined ? {} : { dockerDataMib: spec.docker_data_mib }),
+    };
+    const cpu = { guaranteed: spec.cpu, max: spec.mode === 'dedicated' ? spec.cpu : spec.vcpus };
+    const egress = spec.egress === undefined ? {} : { egress: spec.egress };
+    const options = { vmId, disks, cpu, onConsole, signal };
+
+    const warm = pool.take({ shape, scratchMib: spec.scratch_mib, dockerDataMib: spec.docker_data_mib });
+    if (warm !== undefined) {
+      try {
+        // The sandbox's policy first: its VM never runs on a network without it.
+        const slot = await network.transfer(warm.id, vmId, egress);
+        racePoint('create:slot');
+        return { running: await warm.attach(options), slot, warm: true };
+      } catch (error) {
+        await warm.discard();
+        throw error;
+      }
+    }
+    const slot = await network.take(vmId, egress);
+    racePoint('create:slot');
+    return { running: await machines.boot({ ...options, slot, shape }), slot, warm: false };
   }
 
   async adopt(assignment: Assignment, observation: Observation, events: Events): Promise<LiveSandbox> {
@@ -111,8 +148,8 @@ export class MachineHost implements SandboxHost {
     try {
       const running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
       running.vm.onExit(events.onExit);
-      const agent = new AgentLine(running.agentSocketPath, (data) => logs.entrypoint.write(data), log);
-      await agent.connected();
+      const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+      await agent.adopt(running.agentSocketPath);
       const ports = await network.forward(vmId, assignment.spec.ports, observation.port_map);
       return this.#live(running, agent, logs, slot.hostAddress, ports);
     } catch (error) {

@@ -13,8 +13,8 @@ import { awaitAgent } from './agent-hello.ts';
 import { kernelAppend } from './shape.ts';
 import type { Platform, Shape } from './shape.ts';
 
-/** A cold boot takes 2 to 10 s under emulation, on a machine with nothing else to do. */
-const BOOT_DEADLINE_MS = 120_000;
+/** A cold boot takes 2 to 10 s under emulation, on a machine with little else to do. */
+const BOOT_DEADLINE_MS = 60_000;
 const SAVE_DEADLINE_MS = 30_000;
 const COMPACT_DEADLINE_MS = 300_000;
 /** The device state of this machine is 0.1 MB. */

@@ -17,6 +17,8 @@ export interface Platform {
   cpuModel: string;
   hostCpu: string;
   vmmVersion: string;
+  /** Frequency of the host's time-stamp counter, where it is constant and known. */
+  tscKhz: number | undefined;
   kernel: { path: string; sha256: string };
   initramfs: { path: string; sha256: string };
   /** MAC of every guest, and what the agent needs to bring the network up before the template is taken. */
@@ -39,10 +41,19 @@ export function checkShape({ vcpus, memMib }: Shape): void {
   }
 }
 
-/** Command line of the guest's kernel. Mitigations guard against speculation, which emulated code does not do. */
+/**
+ * Command line of the guest's kernel. Under emulation:
+ * - mitigations guard against speculation, which emulated code does not do;
+ * - the emulator's time-stamp counter is the host's, and the guest is told its frequency: a microvm has nothing but
+ *   an emulated PIT to measure it by, and on a busy host that goes wrong (one boot in ten hung).
+ */
 export function kernelAppend(platform: Platform): string {
-  const emulated = platform.accelerator === 'tcg' ? ' mitigations=off' : '';
-  return `console=ttyS0 quiet panic=-1 reboot=t releap.net=${platform.guestNet}${emulated}`;
+  const parts = ['console=ttyS0', 'quiet', 'panic=-1', 'reboot=t', `releap.net=${platform.guestNet}`];
+  if (platform.accelerator === 'tcg') {
+    parts.push('mitigations=off');
+    if (platform.tscKhz !== undefined) parts.push(`tsc_early_khz=${platform.tscKhz}`);
+  }
+  return parts.join(' ');
 }
 
 /** Name of a template: a digest of everything it depends on. States with different keys never fit each other's machine. */

@@ -13,6 +13,8 @@ import type { Platform, Shape } from './shape.ts';
 const TEMPLATES_KEPT = 16;
 /** Templates whose memory is held ready. */
 const LOADED_KEPT = 4;
+/** A guest that does not boot may have met a busy moment. */
+const ATTEMPTS = 2;
 /** A half-made template older than this belongs to nobody: making one has shorter deadlines. */
 const ABANDONED_AFTER_MS = 15 * 60_000;
 
@@ -149,6 +151,26 @@ export class TemplateStore {
     if ((await this.#verify(key)) !== undefined) return;
     await this.#sweep();
     await rm(join(this.#folder, key), { recursive: true, force: true });
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        await this.#makeOnce(key, shape);
+        return;
+      } catch (error) {
+        const { message } = error as Error;
+        if (attempt === ATTEMPTS || this.#stop.signal.aborted) {
+          throw new Error(
+            `no template for ${shape.vcpus} CPUs and ${shape.memMib} MiB could be made: ${message}`,
+            {
+              cause: error,
+            },
+          );
+        }
+        this.#log.warn({ ...shape, attempt, err: error }, 'a template could not be made; trying again');
+      }
+    }
+  }
+
+  async #makeOnce(key: string, shape: Shape): Promise<void> {
     // Short, as unix sockets below it have little room for their path.
     const making = join(this.#folder, `.m-${process.pid}-${Date.now().toString(36)}`);
     await mkdir(making, { mode: 0o700 });
@@ -171,11 +193,6 @@ export class TemplateStore {
       await writeFile(join(making, 'template.json'), JSON.stringify(manifest));
       for (const name of ['memory', 'state', 'template.json']) await syncFile(join(making, name));
       await rename(making, join(this.#folder, key));
-    } catch (error) {
-      throw new Error(
-        `no template for ${shape.vcpus} CPUs and ${shape.memMib} MiB could be made: ${(error as Error).message}`,
-        { cause: error },
-      );
     } finally {
       await this.#cgroups.destroy(cgroup);
       await rm(making, { recursive: true, force: true });

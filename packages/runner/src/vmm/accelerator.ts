@@ -24,6 +24,7 @@ export interface AcceleratorFacts {
   vmmVersion: string;
   /** Model name of the host's processor, from /proc/cpuinfo. */
   hostCpu: string;
+  tscKhz: number | undefined;
 }
 
 /**
@@ -37,7 +38,8 @@ export async function findAccelerator(options: {
   log: Logger;
 }): Promise<AcceleratorFacts> {
   const { cacheDir, log } = options;
-  const [vmmVersion, hostCpu] = await Promise.all([readVmmVersion(), readHostCpu()]);
+  const [vmmVersion, cpu] = await Promise.all([readVmmVersion(), readHostCpu()]);
+  const { hostCpu, tscKhz } = cpu;
   const key = createHash('sha256')
     .update(JSON.stringify([vmmVersion, release(), hostCpu]))
     .digest('hex');
@@ -51,12 +53,13 @@ export async function findAccelerator(options: {
       reason: String(known.reason),
       vmmVersion,
       hostCpu,
+      tscKhz,
     } as const;
     log.info(facts, 'accelerator known from an earlier trial');
     return facts;
   }
   const { accelerator, reason } = await probe(options.kernel, options.initramfs);
-  const facts: AcceleratorFacts = { accelerator, reason, vmmVersion, hostCpu };
+  const facts: AcceleratorFacts = { accelerator, reason, vmmVersion, hostCpu, tscKhz };
   if (accelerator === 'tcg')
     log.warn(facts, 'no hardware virtualisation: guests are emulated, about ten times slower');
   else log.info(facts, 'accelerator found by trial');
@@ -75,10 +78,15 @@ async function readVmmVersion(): Promise<string> {
   return version;
 }
 
-async function readHostCpu(): Promise<string> {
+async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefined }> {
   const text = await readFile('/proc/cpuinfo', 'utf8');
   const value = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1] ?? '';
-  return [value('model name'), value('cpu family'), value('model'), value('stepping')].join('/');
+  const hostCpu = [value('model name'), value('cpu family'), value('model'), value('stepping')].join('/');
+  // "bogomips" is two ticks of the time-stamp counter a loop wherever the kernel knows its frequency; other than
+  // "cpu MHz" it does not move with power management.
+  const bogomips = Number(value('bogomips'));
+  const known = / constant_tsc( |$)/.test(value('flags')) && bogomips > 200 && bogomips < 40_000;
+  return { hostCpu, tscKhz: known ? Math.round(bogomips * 500) : undefined };
 }
 
 async function probe(

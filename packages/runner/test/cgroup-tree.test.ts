@@ -1,0 +1,135 @@
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { readFile, writeFile } from 'node:fs/promises';
+import { describe, it } from 'node:test';
+import { detectLayout, limitFiles } from '../src/cgroup/cgroup-files.ts';
+import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
+
+const LIMITS = { cpu: 0.5, cpuMax: 2, memoryMib: 256, pids: 100 };
+
+describe('finding the cgroup hierarchies', () => {
+  it('takes version 2 where it has the controllers', async () => {
+    assert.deepEqual(await detectLayout('cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n'), {
+      version: 2,
+      root: '/sys/fs/cgroup',
+    });
+  });
+
+  it('takes version 1 where both are mounted, also when controllers share a folder with a space in its name', async () => {
+    const mounts = [
+      'cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0',
+      String.raw`cgroup /a\040b cgroup rw,cpu,cpuacct 0 0`,
+      'cgroup /m cgroup rw,memory 0 0',
+    ].join('\n');
+    assert.deepEqual(await detectLayout(mounts), {
+      version: 1,
+      roots: { cpu: '/a b', cpuacct: '/a b', memory: '/m' },
+    });
+  });
+
+  it('says what is missing where there is none', async () => {
+    await assert.rejects(detectLayout('proc /proc proc rw 0 0\n'), /no cgroup hierarchy/);
+  });
+});
+
+describe('limits', () => {
+  const files = (version: 1 | 2, limits = LIMITS) =>
+    Object.fromEntries(limitFiles(version, limits).map(({ file, value }) => [file, value]));
+
+  it('become weight, quota, memory and pids of version 2', () => {
+    assert.deepEqual(files(2), {
+      'cpu.weight': '50',
+      'cpu.max': '200000 100000',
+      'memory.max': String(256 * 1024 * 1024),
+      'pids.max': '100',
+    });
+  });
+
+  it('become shares, quota, memory and pids of version 1', () => {
+    assert.deepEqual(files(1), {
+      'cpu.shares': '512',
+      'cpu.cfs_period_us': '100000',
+      'cpu.cfs_quota_us': '200000',
+      'memory.limit_in_bytes': String(256 * 1024 * 1024),
+      'pids.max': '100',
+    });
+  });
+
+  it('stay within what the kernel accepts', () => {
+    assert.equal(files(2, { ...LIMITS, cpu: 0.001 })['cpu.weight'], '1');
+    assert.equal(files(2, { ...LIMITS, cpu: 500 })['cpu.weight'], '10000');
+    assert.equal(files(1, { ...LIMITS, cpu: 0.0001 })['cpu.shares'], '2');
+    assert.equal(files(2, { ...LIMITS, cpuMax: 0.001 })['cpu.max'], '1000 100000');
+  });
+});
+
+describe("a service's cgroups", () => {
+  it('hold a process to its limits, count what it uses, and take it along when they go', async () => {
+    const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
+    try {
+      const procs = await tree.create('vm-a', LIMITS);
+      // Repeatable, and the way to change limits.
+      await tree.create('vm-a', { ...LIMITS, memoryMib: 64 });
+      const child = spawn(
+        'sh',
+        [
+          '-c',
+          `${procs.map((_file, at) => `echo $$ > "$${at + 1}";`).join(' ')} i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 60`,
+          'sh',
+          ...procs,
+        ],
+        { stdio: 'ignore' },
+      );
+      const exited = new Promise((resolve) => child.once('exit', (_code, signal) => resolve(signal)));
+      for (let used = 0; used === 0; ) {
+        used = (await tree.usage('vm-a'))?.cpuMicros ?? 0;
+        await new Promise((resolve) => setTimeout(resolve, 5));
+      }
+      assert.ok((await tree.processes('vm-a')).includes(child.pid ?? 0));
+      assert.deepEqual(await tree.list(), ['vm-a']);
+      await tree.destroy('vm-a');
+      assert.equal(await exited, 'SIGKILL');
+      assert.deepEqual(await tree.list(), []);
+      assert.equal(await tree.usage('vm-a'), undefined);
+      await tree.destroy('vm-a');
+    } finally {
+      await tree.destroy('vm-a');
+      await tree.close();
+    }
+  });
+
+  it('kill what takes more memory than it may', async () => {
+    const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
+    try {
+      const procs = await tree.create('hog', { ...LIMITS, memoryMib: 32 });
+      const hog = spawn(
+        process.execPath,
+        ['-e', "process.stdin.once('data', () => Buffer.alloc(200 << 20, 1))"],
+        {
+          stdio: ['pipe', 'ignore', 'ignore'],
+        },
+      );
+      const exited = new Promise((resolve) => hog.once('exit', (_code, signal) => resolve(signal)));
+      for (const file of procs) await writeFile(file, String(hog.pid));
+      assert.match(await readFile(procs[0] ?? '', 'utf8'), new RegExp(`^${hog.pid}$`, 'm'));
+      hog.stdin.on('error', () => undefined);
+      hog.stdin.write('go');
+      assert.equal(await exited, 'SIGKILL');
+    } finally {
+      await tree.destroy('hog');
+      await tree.close();
+    }
+  });
+
+  it('have names that cannot climb', async () => {
+    const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
+    try {
+      for (const name of ['..', '.', 'a/b', '', '../x']) {
+        await assert.rejects(tree.create(name, LIMITS), /not a cgroup name/);
+      }
+    } finally {
+      await tree.close();
+    }
+  });
+});

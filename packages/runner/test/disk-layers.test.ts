@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { mkdir, mkdtemp, readFile, rm, stat } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import fc from 'fast-check';
+import { EmptyExt4Store } from '../src/disk/empty-ext4.ts';
+import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
+import { DiskFullError, makeDisks } from '../src/disk/vm-disks.ts';
+
+let dir: string;
+before(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'releap-disk-'));
+});
+after(async () => {
+  await rm(dir, { recursive: true, force: true });
+});
+
+const OWNER = { uid: 1_900_000_001, gid: 1_900_000_001 };
+
+describe('an empty write layer', () => {
+  it('is sound, empty and of the right size in the eyes of qemu-img, whatever the size', async () => {
+    const size = fc.oneof(
+      fc.integer({ min: 1, max: 4096 }),
+      fc.integer({ min: 1, max: 64 * 1024 }).map((mib) => mib * 2048),
+      fc.constantFrom(1024 * 1024, 512 * 2048 + 1, 10_000_000 * 2048),
+    );
+    let count = 0;
+    await fc.assert(
+      fc.asyncProperty(size, async (sectors) => {
+        const path = join(dir, `layer-${count++}`);
+        await createEmptyQcow2(path, sectors * 512);
+        const check = JSON.parse(
+          execFileSync('qemu-img', ['check', '--output=json', path], { encoding: 'utf8' }),
+        ) as Record<string, number>;
+        assert.equal(check['check-errors'], 0);
+        assert.equal(check['leaks'] ?? 0, 0);
+        assert.equal(check['corruptions'] ?? 0, 0);
+        assert.equal(check['allocated-clusters'] ?? 0, 0);
+        const info = JSON.parse(
+          execFileSync('qemu-img', ['info', '--output=json', path], { encoding: 'utf8' }),
+        ) as Record<string, unknown>;
+        assert.equal(info['virtual-size'], sectors * 512);
+        assert.equal(info['backing-filename'], undefined);
+        await rm(path);
+      }),
+      { numRuns: 12 },
+    );
+  });
+
+  it('refuses sizes that no disk has, and never overwrites a file', async () => {
+    for (const bytes of [0, -512, 511, 1.5, Number.NaN, 2 ** 53]) {
+      await assert.rejects(createEmptyQcow2(join(dir, 'never'), bytes), /a disk cannot have/);
+    }
+    await createEmptyQcow2(join(dir, 'once'), 1024 * 1024);
+    await assert.rejects(createEmptyQcow2(join(dir, 'once'), 1024 * 1024), { code: 'EEXIST' });
+  });
+});
+
+describe('the store of empty file systems', () => {
+  it('makes a size once however many ask, sound, sparse, and with the same bytes each time', async () => {
+    const digests: string[] = [];
+    for (const name of ['one', 'two']) {
+      const store = new EmptyExt4Store(join(dir, name));
+      const paths = await Promise.all([store.ensure(64), store.ensure(64), store.ensure(64)]);
+      assert.equal(new Set(paths).size, 1);
+      const path = paths[0] ?? '';
+      execFileSync('e2fsck', ['-fn', path], { stdio: 'pipe' });
+      const { size, blocks, mode } = await stat(path);
+      assert.equal(size, 64 * 1024 * 1024);
+      assert.ok(blocks * 512 < 2 * 1024 * 1024, `${blocks * 512} bytes are allocated`);
+      assert.equal(mode & 0o222, 0);
+      digests.push(
+        createHash('sha256')
+          .update(await readFile(path))
+          .digest('hex'),
+      );
+    }
+    assert.equal(digests[0], digests[1]);
+  });
+
+  it('rounds a tiny size up and refuses what is no size', async () => {
+    const store = new EmptyExt4Store(join(dir, 'tiny'));
+    assert.equal((await stat(await store.ensure(1))).size, 8 * 1024 * 1024);
+    await assert.rejects(store.ensure(0), /cannot have 0 MiB/);
+    await assert.rejects(store.ensure(0.5), /cannot have 0.5 MiB/);
+  });
+});
+
+describe('the disks of a VM', () => {
+  it('names no file inside of a file, and gives the write layers to the VM alone', async () => {
+    const store = new EmptyExt4Store(join(dir, 'cache'));
+    const jail = join(dir, 'jail');
+    await mkdir(jail);
+    const root = await store.ensure(8);
+    const disks = await makeDisks(store, jail, OWNER, { rootImagePath: root, scratchMib: 100 });
+    assert.deepEqual(disks.bytes, { scratch: 100 * 1024 * 1024, docker: 8 * 1024 * 1024 });
+    const layer = await stat(join(jail, 'scratch.qcow2'));
+    assert.equal(layer.uid, OWNER.uid);
+    assert.equal(layer.mode & 0o777, 0o600);
+    assert.equal(disks.nodes.root['read-only'], true);
+    // Again, as after a crash in the middle.
+    await makeDisks(store, jail, OWNER, { rootImagePath: root, scratchMib: 100 });
+  });
+
+  it('says so when the host has no room', async () => {
+    const small = join(dir, 'small');
+    await mkdir(small);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'releap-test', small]);
+    try {
+      const store = new EmptyExt4Store(join(dir, 'cache'));
+      const root = await store.ensure(8);
+      await assert.rejects(
+        makeDisks(store, small, OWNER, { rootImagePath: root, scratchMib: 100 }),
+        (error: Error) => error instanceof DiskFullError && /host's disk .* is full/.test(error.message),
+      );
+    } finally {
+      execFileSync('umount', [small]);
+    }
+  });
+});

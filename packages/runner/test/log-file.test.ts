@@ -1,0 +1,75 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, rm, utimes } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { LogFile, LOG_FILE_MAX_BYTES, readLog } from '../src/logs/log-file.ts';
+import { tidy } from '../src/logs/log-keeper.ts';
+
+let folder: string;
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'releap-log-'));
+});
+after(async () => {
+  await rm(folder, { recursive: true, force: true });
+});
+
+test('a log keeps at most two files, however much is written', async () => {
+  const log = new LogFile(join(folder, 'big', 'console.log'));
+  for (let i = 0; i < 40; i++) {
+    log.write(Buffer.alloc(LOG_FILE_MAX_BYTES / 8, 'a'));
+    await log.flush();
+  }
+  log.write(Buffer.from('the end'));
+  await log.close();
+  const kept = await readLog(log.path);
+  assert.ok(kept !== undefined && kept.length <= 2 * LOG_FILE_MAX_BYTES + 7, String(kept?.length));
+  assert.equal(kept.subarray(-7).toString(), 'the end');
+});
+
+test('what is printed faster than stored is dropped, and the drop is marked', async () => {
+  const log = new LogFile(join(folder, 'fast', 'console.log'));
+  for (let i = 0; i < 64; i++) log.write(Buffer.alloc(256 * 1024, 'b'));
+  await log.flush();
+  log.write(Buffer.from('later'));
+  await log.close();
+  assert.match(String((await readLog(log.path))?.subarray(-200).toString()), /bytes dropped.*\nlater$/s);
+});
+
+test('a follower gets every byte once, also what is written while it begins', async () => {
+  const log = new LogFile(join(folder, 'follow', 'console.log'));
+  log.write(Buffer.from('1'));
+  let seen = '';
+  let ended = false;
+  const following = log.follow(
+    (chunk) => (seen += chunk.toString()),
+    () => (ended = true),
+  );
+  log.write(Buffer.from('2'));
+  const { kept } = await following;
+  log.write(Buffer.from('3'));
+  await log.close();
+  assert.equal(kept.toString() + seen, '123');
+  assert.ok(ended);
+});
+
+test('a log that never was is told apart from an empty one', async () => {
+  assert.equal(await readLog(join(folder, 'none', 'console.log')), undefined);
+  const log = new LogFile(join(folder, 'empty', 'console.log'));
+  log.write(Buffer.alloc(0));
+  await log.close();
+  assert.equal((await readLog(log.path))?.length, 0);
+});
+
+test('logs of sandboxes that ended go by age and number, those of live ones stay', async () => {
+  const logs = join(folder, 'tidy');
+  for (const [vm, hoursAgo] of Object.entries({ live: 9, old: 9, newer: 2, newest: 1 })) {
+    const log = new LogFile(join(logs, vm, 'console.log'));
+    log.write(Buffer.from(vm));
+    await log.close();
+    const at = new Date(Date.now() - hoursAgo * 3_600_000);
+    await utimes(join(logs, vm), at, at);
+  }
+  const removed = await tidy(logs, (vmId) => vmId === 'live', { keepMs: 8 * 3_600_000, keepSandboxes: 1 });
+  assert.deepEqual(removed.sort(), ['newer', 'old']);
+});

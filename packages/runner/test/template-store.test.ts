@@ -1,0 +1,140 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { cp, mkdir, mkdtemp, open, readdir, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { awaitAgent } from '../src/template/agent-hello.ts';
+import { SealedMemory } from '../src/template/sealed-memory.ts';
+import { checkShape, templateKey } from '../src/template/shape.ts';
+import { SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
+
+let dir: string;
+before(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'releap-template-'));
+});
+after(async () => {
+  await rm(dir, { recursive: true, force: true });
+});
+
+describe('sealed memory', () => {
+  it('holds what the file held, and can be mapped but not written', async () => {
+    const path = join(dir, 'memory');
+    const file = await open(path, 'w');
+    await file.truncate(8 * 1024 * 1024);
+    await file.write(Buffer.from('somewhere'), 0, 9, 5 * 1024 * 1024 + 123);
+    await file.close();
+    await using memory = await SealedMemory.load(path);
+    const again = await open(`/proc/self/fd/${memory.fd}`, 'r+');
+    try {
+      const { size, blocks } = await again.stat();
+      assert.equal(size, 8 * 1024 * 1024);
+      assert.ok(blocks * 512 <= 8192, 'zeros take no memory');
+      const bytes = Buffer.alloc(9);
+      await again.read(bytes, 0, 9, 5 * 1024 * 1024 + 123);
+      assert.equal(bytes.toString(), 'somewhere');
+      await assert.rejects(again.write(Buffer.from('x'), 0, 1, 0), { code: 'EPERM' });
+      await assert.rejects(again.truncate(0), { code: 'EPERM' });
+    } finally {
+      await again.close();
+    }
+  });
+
+  it('says what is wrong with a file that is not there', async () => {
+    await assert.rejects(
+      SealedMemory.load(join(dir, 'nothing')),
+      /nothing cannot be loaded: cannot read .*No such file/,
+    );
+  });
+});
+
+describe('a shape', () => {
+  it('is refused when no machine can have it', () => {
+    for (const shape of [
+      { vcpus: 0, memMib: 512 },
+      { vcpus: 1.5, memMib: 512 },
+      { vcpus: 65, memMib: 512 },
+      { vcpus: 1, memMib: 64 },
+      { vcpus: 1, memMib: Number.NaN },
+    ]) {
+      assert.throws(() => checkShape(shape), /a micro-VM cannot have/);
+    }
+  });
+
+  it('has another template on another processor, kernel, agent, VMM or accelerator', () => {
+    const platform = {
+      accelerator: 'tcg',
+      cpuModel: 'max',
+      hostCpu: 'a',
+      vmmVersion: '7.2',
+      tscKhz: 1,
+      kernel: { path: '/k', sha256: '1' },
+      initramfs: { path: '/i', sha256: '2' },
+      mac: '02:00:00:00:00:02',
+      guestNet: 'x',
+    } as const;
+    const key = templateKey(platform, SHAPE);
+    assert.equal(templateKey({ ...platform, kernel: { path: '/elsewhere', sha256: '1' } }, SHAPE), key);
+    const others = [
+      templateKey({ ...platform, accelerator: 'kvm' }, SHAPE),
+      templateKey({ ...platform, hostCpu: 'b' }, SHAPE),
+      templateKey({ ...platform, vmmVersion: '8.0' }, SHAPE),
+      templateKey({ ...platform, tscKhz: 2 }, SHAPE),
+      templateKey({ ...platform, initramfs: { path: '/i', sha256: '3' } }, SHAPE),
+      templateKey(platform, { ...SHAPE, vcpus: 1 }),
+    ];
+    assert.equal(new Set([key, ...others]).size, 7);
+  });
+});
+
+describe('the template store', () => {
+  it('makes a template once for all who ask, again when it is damaged, and again when it does not load', async () => {
+    using slot = new TestSlot(1);
+    const cacheDir = join(dir, 'cache');
+    await mkdir(cacheDir);
+    // The trial of the accelerator is not what is tested here.
+    await cp(join(TEST_CACHE, 'accelerator.json'), join(cacheDir, 'accelerator.json')).catch(() => undefined);
+    await using one = await testMachines({ cacheDir });
+    await using other = await testMachines({ cacheDir });
+    const folder = join(cacheDir, 'templates');
+
+    // Two services that share a cache, and two askers in each.
+    const loaded = await Promise.all(
+      [one, one, other].map(async ({ machines }) => await machines.templates.ensure(SHAPE)),
+    );
+    const key = loaded[0]?.key ?? '';
+    assert.deepEqual(new Set(loaded.map((template) => template.key)), new Set([key]));
+    assert.equal(loaded[0], loaded[1]);
+    const made = await stat(join(folder, key));
+    assert.deepEqual(
+      (await readdir(folder)).filter((name) => !name.startsWith('.lock')),
+      [key],
+    );
+    const memory = await stat(join(folder, key, 'memory'));
+    assert.equal(memory.size, SHAPE.memMib * 1024 * 1024);
+    assert.ok(memory.blocks * 512 < memory.size / 2, 'what the guest never touched takes no room');
+    assert.deepEqual(await one.cgroups.list(), []);
+
+    // A crash of the machine, or somebody's rm.
+    await truncate(join(folder, key, 'state'), 100);
+    assert.equal(await one.machines.templates.has(SHAPE), true, 'what is loaded is not affected');
+    await using restarted = await testMachines({ cacheDir });
+    assert.equal(await restarted.machines.templates.has(SHAPE), false);
+
+    // Right in size and wrong in content: only loading it shows.
+    const { machines } = other;
+    const manifest = { key, ...SHAPE, stateBytes: 5000 };
+    await writeFile(join(folder, key, 'state'), Buffer.alloc(5000, 0x5a));
+    await writeFile(join(folder, key, 'template.json'), JSON.stringify(manifest));
+    const disks = { rootImagePath: '/dev/null', scratchMib: 8 };
+    const boot = async (vmId: string) =>
+      await machines.boot({ vmId, slot, shape: SHAPE, disks, cpu: { guaranteed: 1, max: 2 } });
+    await assert.rejects(boot('broken'));
+    await machines.destroy('broken');
+    const running = await boot('whole');
+    await awaitAgent(running.agentSocketPath, { deadlineMs: 30_000 });
+    assert.notEqual((await stat(join(folder, key))).ino, made.ino);
+    running.vm.detach();
+    await machines.destroy('whole');
+  });
+});

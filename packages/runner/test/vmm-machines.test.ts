@@ -1,0 +1,247 @@
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { readFile, readlink, stat, truncate } from 'node:fs/promises';
+import { open } from 'node:fs/promises';
+import { join } from 'node:path';
+import { after, afterEach, before, describe, it } from 'node:test';
+import { GuestClient } from '../src/guest/index.ts';
+import { ImageStore } from '../src/image/image-store.ts';
+import type { RunningVm } from '../src/machine/index.ts';
+import { WarmPool } from '../src/machine/index.ts';
+import { isAlive } from '../src/vmm/process-identity.ts';
+import { BUILD_DIR, log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
+
+const CPU = { guaranteed: 0.5, max: 2 };
+
+let rootImagePath: string;
+let slot: TestSlot;
+let service: Awaited<ReturnType<typeof testMachines>>;
+before(async () => {
+  const images = new ImageStore({ cacheDir: TEST_CACHE, log, packagesDir: join(BUILD_DIR, 'packages') });
+  rootImagePath = (await images.ensure({ type: 'builtin', name: 'busybox' })).path;
+  await images.close();
+  slot = new TestSlot(0);
+  service = await testMachines();
+});
+after(async () => {
+  await service[Symbol.asyncDispose]();
+  slot[Symbol.dispose]();
+});
+
+// What a failed test leaves must not fail the next: they share one slot.
+afterEach(async () => {
+  await service.machines.reclaim(new Set());
+});
+
+async function boot(vmId: string, more: { scratchMib?: number; onConsole?: (chunk: Buffer) => void } = {}) {
+  const { scratchMib = 64, onConsole } = more;
+  const disks = { rootImagePath, scratchMib };
+  return await service.machines.boot({ vmId, slot, shape: SHAPE, disks, cpu: CPU, onConsole });
+}
+
+/** Gives the guest its identity and disks; answers what a command in it prints. */
+async function configured(running: RunningVm): Promise<GuestClient> {
+  const guest = await GuestClient.connect(running.agentSocketPath, { log });
+  await guest.configure({
+    hostname: 'test',
+    machineId: randomBytes(16).toString('hex'),
+    clockNs: BigInt(Date.now()) * 1_000_000n,
+    entropy: randomBytes(32),
+    network: { address: '172.16.0.2', prefix: 30, gateway: '172.16.0.1' },
+    disks: {
+      root: { device: 'vda' },
+      scratch: { device: 'vdb', bytes: running.diskBytes.scratch },
+    },
+  });
+  return guest;
+}
+
+async function sh(guest: GuestClient, command: string): Promise<string> {
+  const child = guest.exec({ shell: command });
+  let text = '';
+  child.stdout.on('data', (chunk: Buffer) => {
+    text += chunk.toString();
+  });
+  child.stderr.on('data', (chunk: Buffer) => {
+    text += chunk.toString();
+  });
+  await child.exit;
+  return text;
+}
+
+async function processStatus(pid: number): Promise<Record<string, string>> {
+  const text = await readFile(`/proc/${pid}/status`, 'utf8');
+  return Object.fromEntries(text.split('\n').map((line) => line.split(/:\s*/, 2) as [string, string]));
+}
+
+async function remove(running: RunningVm, vmId: string): Promise<void> {
+  running.vm.detach();
+  await service.machines.destroy(vmId);
+  assert.equal(isAlive(running.vm.identity), false);
+  await assert.rejects(stat(join(service.home, 'vms', vmId)), { code: 'ENOENT' });
+  assert.ok(!(await service.cgroups.list()).includes(`vm-${vmId}`));
+}
+
+describe('a micro-VM', () => {
+  it('runs its image on a write layer of its own, is found again after a restart, and leaves nothing', async () => {
+    const running = await boot('life');
+    const guest = await configured(running);
+    assert.match(await sh(guest, 'echo hello > /file; cat /file; nproc'), /^hello\n2\n$/);
+    assert.match(await sh(guest, 'df -m / | tail -n 1'), /\s[56]\d\s/);
+    assert.match(await sh(guest, 'ping -c 1 -W 5 172.16.0.1'), /1 packets received/);
+    guest.close();
+    running.vm.detach();
+
+    // Another runner of the same home.
+    const restarted = await service.open();
+    await restarted.machines.reclaim(new Set(['life']));
+    let console = '';
+    const adopted = await restarted.machines.adopt('life', {
+      onConsole: (chunk) => {
+        console += chunk.toString();
+      },
+    });
+    assert.deepEqual(adopted.diskBytes, running.diskBytes);
+    const again = await GuestClient.connect(adopted.agentSocketPath, { log });
+    assert.equal(await sh(again, 'cat /file; echo printed > /dev/console'), 'hello\n');
+    while (!console.includes('printed')) await new Promise((resolve) => setTimeout(resolve, 5));
+    const usage = await restarted.machines.usage('life');
+    assert.ok(usage && usage.cpuMicros > 0 && usage.memoryBytes > 0);
+    again.close();
+    await remove(adopted, 'life');
+    await service.machines.destroy('life');
+    await assert.rejects(restarted.machines.adopt('life'), /never completed|has ended/);
+  });
+
+  it('is shut in: no root, a root folder, network and cgroup of its own, filtered system calls', async () => {
+    const running = await boot('jail');
+    const { pid } = running.vm.identity;
+    const status = await processStatus(pid);
+    assert.equal(status['Uid'], Array(4).fill(slot.uid).join('\t'));
+    assert.equal(status['Gid'], Array(4).fill(slot.uid).join('\t'));
+    assert.match(status['Groups']?.trim() ?? '', new RegExp(`^(${slot.uid})?$`));
+    assert.equal(status['CapEff'], '0000000000000000');
+    assert.equal(status['NoNewPrivs'], '1');
+    assert.equal(status['Seccomp'], '2');
+    assert.equal(await readlink(`/proc/${pid}/root`), join(service.home, 'vms', 'jail', 'jail'));
+    assert.equal((await stat(`/proc/${pid}/ns/net`)).ino, (await stat(slot.netnsPath)).ino);
+    assert.match(await readFile(`/proc/${pid}/cgroup`, 'utf8'), /vm-jail$/m);
+    assert.equal((await stat(join(service.home, 'vms', 'jail'))).mode & 0o777, 0o700);
+    await remove(running, 'jail');
+  });
+
+  it('cannot change the memory that others are made from, even through its own descriptor', async () => {
+    const running = await boot('seal');
+    const memory = await open(`/proc/${running.vm.identity.pid}/fd/3`, 'r+');
+    await assert.rejects(memory.write(Buffer.from('x'), 0, 1, 4096), { code: 'EPERM' });
+    await memory.close();
+    await remove(running, 'seal');
+  });
+
+  it('says so when its VMM dies, and is removed all the same', async () => {
+    const running = await boot('death');
+    const reason = new Promise<string>((resolve) => running.vm.onExit(resolve));
+    process.kill(running.vm.identity.pid, 'SIGKILL');
+    assert.match(await reason, /^the micro-VM ended by itself/);
+    await remove(running, 'death');
+  });
+
+  it('is never made twice under one name, and what fails to start can be made again', async () => {
+    const running = await boot('twice');
+    await assert.rejects(boot('twice'), { code: 'EEXIST' });
+    assert.equal(running.vm.exited, false);
+    await remove(running, 'twice');
+    const disks = { rootImagePath: '/no/such/image', scratchMib: 64 };
+    await assert.rejects(
+      service.machines.boot({ vmId: 'twice', slot, shape: SHAPE, disks, cpu: CPU }),
+      /the VMM did not start.*\/no\/such\/image/,
+    );
+    await service.machines.destroy('twice');
+    await remove(await boot('twice'), 'twice');
+  });
+
+  it('is reclaimed when nobody claims it, whatever is known of it', async () => {
+    const running = await boot('orphan');
+    running.vm.detach();
+    await truncate(join(service.home, 'vms', 'orphan', 'vm.json'), 0);
+    const restarted = await service.open();
+    await restarted.machines.reclaim(new Set());
+    assert.equal(isAlive(running.vm.identity), false);
+    assert.deepEqual(await service.cgroups.list(), []);
+  });
+
+  it('names that climb are refused', async () => {
+    for (const vmId of ['../x', '', '.', 'a/b', '-x', 'x'.repeat(65)]) {
+      await assert.rejects(service.machines.destroy(vmId), /not an id of a VM/);
+    }
+  });
+});
+
+describe('the pool of waiting VMs', () => {
+  it('hands a VM to one taker, who puts disks into it and owns it like any other', async () => {
+    const slots = { take: async () => slot, release: async () => undefined };
+    const pool = new WarmPool({
+      machines: service.machines,
+      slots,
+      shape: SHAPE,
+      size: 1,
+      budgetMib: 1024,
+      diskMaxMib: 256,
+      refillDelayMs: 60_000,
+      log,
+    });
+    pool.start();
+    while (pool.size < 1) await new Promise((resolve) => setTimeout(resolve, 10));
+    assert.equal(pool.take({ shape: { ...SHAPE, vcpus: 1 }, scratchMib: 64 }), undefined);
+    assert.equal(pool.take({ shape: SHAPE, scratchMib: 512 }), undefined);
+    const warm = pool.take({ shape: SHAPE, scratchMib: 96 });
+    assert.ok(warm);
+    assert.equal(pool.take({ shape: SHAPE, scratchMib: 96 }), undefined);
+
+    const running = await warm.attach({ vmId: 'pooled', disks: { rootImagePath, scratchMib: 96 }, cpu: CPU });
+    assert.equal(running.diskBytes.scratch, 96 * 1024 * 1024);
+    await assert.rejects(
+      warm.attach({ vmId: 'other', disks: { rootImagePath, scratchMib: 96 }, cpu: CPU }),
+      /no blank VM/,
+    );
+    const guest = await configured(running);
+    assert.equal(await sh(guest, 'echo mine > /file; sync; cat /file'), 'mine\n');
+    guest.close();
+    running.vm.detach();
+
+    const restarted = await service.open();
+    await restarted.machines.reclaim(new Set(['pooled']));
+    const adopted = await restarted.machines.adopt('pooled');
+    assert.equal(adopted.diskBytes.scratch, 96 * 1024 * 1024);
+    adopted.vm.detach();
+    await service.machines.destroy('pooled');
+    assert.equal(isAlive(running.vm.identity), false);
+    assert.deepEqual(await service.cgroups.list(), []);
+    await pool.close();
+  });
+
+  it('keeps to its memory budget, and to none when it is off', async () => {
+    for (const [size, budgetMib] of [
+      [0, 1024],
+      [5, 10],
+    ] as const) {
+      const slots = {
+        take: () => Promise.reject(new Error('nothing to take')),
+        release: async () => undefined,
+      };
+      const pool = new WarmPool({
+        machines: service.machines,
+        slots,
+        shape: SHAPE,
+        size,
+        budgetMib,
+        diskMaxMib: 1,
+        log,
+      });
+      pool.start();
+      assert.equal(pool.take({ shape: SHAPE, scratchMib: 1 }), undefined);
+      assert.equal(pool.size, 0);
+      await pool.close();
+    }
+  });
+});

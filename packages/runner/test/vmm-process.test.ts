@@ -1,0 +1,96 @@
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { describe, it } from 'node:test';
+import { commandLine, placeholderNode } from '../src/vmm/command-line.ts';
+import type { MachineOptions } from '../src/vmm/command-line.ts';
+import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
+
+const MACHINE: MachineOptions = {
+  accelerator: 'tcg',
+  cpuModel: 'max',
+  vcpus: 2,
+  memMib: 1024,
+  memory: { path: '/proc/self/fd/3', sharing: 'private' },
+  socketDir: '/home/a,b/vms/x',
+  disks: {
+    root: placeholderNode('root'),
+    scratch: placeholderNode('scratch'),
+    docker: placeholderNode('docker'),
+  },
+  nic: { tap: 'tap0', mac: '02:00:00:00:00:02' },
+  jail: { root: '/home/a,b/vms/x/jail', uid: 1234, gid: 1234 },
+};
+
+describe('the command line of a VMM', () => {
+  it('describes the same devices whether a guest boots or is restored', () => {
+    const boot = commandLine({ ...MACHINE, boot: { kernel: '/k', initramfs: '/i', append: 'quiet' } });
+    const restore = commandLine(MACHINE);
+    const devices = (args: string[]) => args.filter((_value, at) => args[at - 1] === '-device');
+    assert.deepEqual(devices(boot), devices(restore));
+    assert.deepEqual(
+      restore.filter((arg) => !boot.includes(arg)),
+      ['-S', '-incoming', 'defer'],
+    );
+  });
+
+  it('shuts the VMM in, as an unprivileged user, with its sandbox on', () => {
+    const args = commandLine(MACHINE);
+    const value = (name: string) => args[args.indexOf(name) + 1];
+    assert.equal(value('-chroot'), '/home/a,b/vms/x/jail');
+    assert.equal(value('-runas'), '1234:1234');
+    assert.match(value('-sandbox') ?? '', /^on,.*spawn=deny.*resourcecontrol=deny/);
+    assert.ok(args.includes('-nodefaults') && args.includes('-no-user-config'));
+  });
+
+  it('keeps commas in paths out of the option syntax', () => {
+    const args = commandLine(MACHINE);
+    assert.ok(args.includes('socket,id=qmp,path=/home/a,,b/vms/x/qmp,server=on,wait=off'));
+  });
+
+  it('never lets a guest write its root image or share its memory', () => {
+    const args = commandLine(MACHINE);
+    const root = args.filter((_value, at) => args[at - 1] === '-blockdev')[0] ?? '';
+    assert.equal((JSON.parse(root) as { 'read-only': boolean })['read-only'], true);
+    assert.match(args.find((arg) => arg.startsWith('memory-backend-file')) ?? '', /share=off$/);
+  });
+});
+
+describe('a process identity', () => {
+  it('follows one process until it has ended, and never the next one with its pid', async () => {
+    const child = spawn('sleep', ['60'], { stdio: 'ignore' });
+    const exited = new Promise((resolve) => child.once('exit', resolve));
+    const identity = identifyProcess(child.pid ?? 0);
+    assert.equal(isAlive(identity), true);
+    const impostor = { ...identity, startTicks: String(Number(identity.startTicks) - 1) };
+    assert.equal(isAlive(impostor), false);
+    assert.equal(signalProcess(impostor, 'SIGKILL'), false);
+    assert.equal(isAlive({ ...identity, bootId: 'another boot' }), false);
+    await killProcess(identity, 5_000);
+    await exited;
+    assert.equal(isAlive(identity), false);
+    assert.throws(() => identifyProcess(identity.pid), /no process/);
+  });
+
+  it('takes a process that has ended and was not waited for as dead', async () => {
+    // The shell never waits for its child.
+    const shell = spawn('sh', ['-c', 'sleep 0 & echo $!; exec sleep 60'], {
+      stdio: ['ignore', 'pipe', 'ignore'],
+    });
+    try {
+      const text = await new Promise<string>((resolve) =>
+        shell.stdout.once('data', (chunk: Buffer) => resolve(chunk.toString())),
+      );
+      const pid = Number(text);
+      let identity: ReturnType<typeof identifyProcess> | undefined;
+      try {
+        identity = identifyProcess(pid);
+      } catch {
+        // Reaped already.
+      }
+      while (identity !== undefined && isAlive(identity))
+        await new Promise((resolve) => setTimeout(resolve, 5));
+    } finally {
+      shell.kill('SIGKILL');
+    }
+  });
+});

@@ -1,0 +1,59 @@
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { ensureBootstrap } from '@releap/control';
+import { openDatabase } from '@releap/database';
+import type { Logger } from 'pino';
+import { writePrivateFile } from './secret-file.ts';
+
+/** What a person or a tool on this machine needs to use the service. Written to `$RELEAP_HOME/bootstrap.json`. */
+export interface BootstrapFile {
+  base_url: string;
+  /** Where the compatibility facade answers. */
+  compat_url: string;
+  api_key: string;
+  project_id: string;
+  org_id: string;
+  /** A built-in image with a shell. */
+  image: string;
+}
+
+/**
+ * Brings `bootstrap.json` up to date. The key in it stays as long as it works; a crash between the making of a key
+ * and this file is mended by the next start, which makes another in its place.
+ */
+export async function writeBootstrap(options: {
+  home: string;
+  databaseUrl: string;
+  baseUrl: string;
+  image: string;
+  log: Logger;
+}): Promise<void> {
+  const file = path.join(options.home, 'bootstrap.json');
+  const before = await readFile(file, 'utf8').catch(() => undefined);
+  const database = openDatabase({ url: options.databaseUrl, log: options.log, connections: 1 });
+  try {
+    const { apiKey, projectId, orgId } = await ensureBootstrap(database, { existingApiKey: keyIn(before) });
+    const content: BootstrapFile = {
+      base_url: options.baseUrl,
+      compat_url: `${options.baseUrl}/compat`,
+      api_key: apiKey,
+      project_id: projectId,
+      org_id: orgId,
+      image: options.image,
+    };
+    const text = `${JSON.stringify(content, null, 2)}\n`;
+    if (text !== before) await writePrivateFile(file, text);
+  } finally {
+    await database.close();
+  }
+}
+
+function keyIn(text: string | undefined): string | undefined {
+  if (text === undefined) return undefined;
+  try {
+    const { api_key: key } = JSON.parse(text) as Partial<BootstrapFile>;
+    return typeof key === 'string' ? key : undefined;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,120 @@
+import path from 'node:path';
+import { Check } from 'typebox/value';
+import { allowed } from './allowed.ts';
+import { type BUILTIN_IMAGE_NAMES, type LOG_LEVELS, VARIABLES, type VariableName } from './variables.ts';
+
+/** What the server was told, complete and checked. Absent values are decided when the server starts. */
+export interface Config {
+  home: string;
+  cacheDir: string;
+  host: string;
+  port: number;
+  gatewayPort?: number;
+  publicUrl?: string;
+  toolboxUrl?: string;
+  previewDomain?: string;
+  controlUrl?: string;
+  databaseUrl?: string;
+  databaseConnections: number;
+  tokenFile: string;
+  capacity: { cores?: number; memMib?: number; diskMib?: number };
+  warmPool: number;
+  region: { id: string; name?: string };
+  builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
+  createQueue: number;
+  overcommit: { cpu: number; mem: number; disk: number };
+  oidc: { issuer?: string; audience: string };
+  log: { level: (typeof LOG_LEVELS)[number]; fileBytes: number };
+}
+
+/** All that is wrong with the configuration, at once. */
+export class ConfigError extends Error {
+  readonly problems: readonly string[];
+
+  constructor(problems: readonly string[]) {
+    super(`the configuration is not valid:\n${problems.map((problem) => `  ${problem}`).join('\n')}`);
+    this.problems = problems;
+  }
+}
+
+/** Shown in errors and logs instead of a URL's password. */
+export function withoutPassword(text: string): string {
+  return text.replace(/(:\/\/[^:/@\s]*):[^@\s]*@/, '$1:***@');
+}
+
+/** The value that an environment variable's text stands for; the text itself when it cannot be one. */
+function convert(name: VariableName, text: string): unknown {
+  const schema = VARIABLES[name].schema as { type?: string };
+  if (schema.type === 'integer' || schema.type === 'number')
+    return /^\d+(\.\d+)?$/.test(text) ? Number(text) : text;
+  if (schema.type !== 'array') return text;
+  if (text === 'none') return [];
+  return text.split(',').map((item) => item.trim());
+}
+
+/**
+ * Reads and checks the environment. An empty variable counts as absent.
+ * @throws ConfigError
+ */
+export function loadConfig(env: Readonly<Record<string, string | undefined>>): Config {
+  const problems: string[] = [];
+  const values = new Map<VariableName, unknown>();
+  for (const [key, variable] of Object.entries(VARIABLES)) {
+    const name = key as VariableName;
+    const text = env[name];
+    if (text === undefined || text === '') {
+      values.set(name, 'default' in variable ? variable.default : undefined);
+      continue;
+    }
+    const value = convert(name, text);
+    if (Check(variable.schema, value)) values.set(name, value);
+    else problems.push(`${name}=${withoutPassword(text).slice(0, 200)}: must be ${allowed(variable)}`);
+  }
+  if (problems.length > 0) throw new ConfigError(problems);
+  const get = (name: VariableName): unknown => values.get(name);
+  const text = (name: VariableName): string | undefined => get(name) as string | undefined;
+  const url = (name: VariableName): string | undefined => text(name)?.replace(/\/+$/, '');
+  const home = path.resolve(text('RELEAP_HOME') ?? '');
+  const config: { [Key in keyof Config]: unknown } = {
+    home,
+    cacheDir: path.resolve(text('RELEAP_CACHE') ?? path.join(home, 'cache')),
+    host: get('RELEAP_HOST'),
+    port: get('RELEAP_PORT'),
+    gatewayPort: get('RELEAP_GATEWAY_PORT'),
+    publicUrl: url('RELEAP_PUBLIC_URL'),
+    toolboxUrl: url('RELEAP_TOOLBOX_URL'),
+    previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
+    controlUrl: url('RELEAP_CONTROL_URL'),
+    databaseUrl: get('DATABASE_URL'),
+    databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
+    tokenFile: get('RELEAP_TOKEN_FILE') ?? path.join(home, 'internal.token'),
+    capacity: compact({
+      cores: get('RELEAP_CORES'),
+      memMib: get('RELEAP_MEMORY_MIB'),
+      diskMib: get('RELEAP_DISK_MIB'),
+    }),
+    warmPool: get('RELEAP_WARM_POOL'),
+    region: compact({ id: get('RELEAP_REGION'), name: get('RELEAP_REGION_NAME') }),
+    builtinImages: get('RELEAP_BUILTIN_IMAGES'),
+    createQueue: get('RELEAP_CREATE_QUEUE'),
+    overcommit: {
+      cpu: get('RELEAP_CPU_OVERCOMMIT'),
+      mem: get('RELEAP_MEMORY_OVERCOMMIT'),
+      disk: get('RELEAP_DISK_OVERCOMMIT'),
+    },
+    oidc: compact({ issuer: url('RELEAP_OIDC_ISSUER'), audience: get('RELEAP_OIDC_AUDIENCE') }),
+    log: { level: get('RELEAP_LOG_LEVEL'), fileBytes: Number(get('RELEAP_LOG_FILE_MIB')) * 2 ** 20 },
+  };
+  return compact(config) as unknown as Config;
+}
+
+function compact(object: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined));
+}
+
+/** The host as it stands in a URL: an address that callers on this machine can use, IPv6 in brackets. */
+export function urlHost(host: string): string {
+  if (host === '0.0.0.0') return '127.0.0.1';
+  if (host === '::') return '[::1]';
+  return host.includes(':') ? `[${host}]` : host;
+}

@@ -1,0 +1,212 @@
+import { isRegionSlug } from '@releap/contract';
+import { Type, type TSchema } from 'typebox';
+
+/** One environment variable. */
+export interface Variable<S extends TSchema = TSchema> {
+  schema: S;
+  /** What it is when nobody says; text where that depends on something, as shown to people. */
+  default?: string | number | readonly string[];
+  defaultText?: string;
+  unit?: string;
+  description: string;
+  group: 'Where things are' | 'Network' | 'Database' | 'This machine' | 'The service' | 'Log';
+}
+
+const variable = <S extends TSchema>(value: Variable<S>): Variable<S> => value;
+
+const AbsolutePath = Type.String({ pattern: '^/[^\\0]*$', expected: 'an absolute path' });
+const Port = Type.Integer({ minimum: 0, maximum: 65_535 });
+const HttpUrl = Type.String({
+  pattern: '^https?://[^\\s/?#]+[^\\s?#]*$',
+  expected: 'an http:// or https:// URL without query',
+});
+const Positive = Type.Integer({ minimum: 1 });
+const Overcommit = Type.Number({ minimum: 1, maximum: 100 });
+
+export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const;
+export const BUILTIN_IMAGE_NAMES = ['busybox', 'debian'] as const;
+
+/** Every variable of the server: parsing, defaults and docs/configuration.md all come from here. */
+export const VARIABLES = {
+  RELEAP_HOME: variable({
+    schema: AbsolutePath,
+    default: '/var/lib/releap',
+    description: 'State: database, sandboxes, logs, `bootstrap.json`. One service a folder.',
+    group: 'Where things are',
+  }),
+  RELEAP_CACHE: variable({
+    schema: AbsolutePath,
+    defaultText: '`$RELEAP_HOME/cache`',
+    description:
+      'What can be made again: root images, templates, empty disks. Several services may share one folder.',
+    group: 'Where things are',
+  }),
+  RELEAP_HOST: variable({
+    schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
+    default: '127.0.0.1',
+    description: 'Address that the API, the gateway and the declared ports of sandboxes listen on.',
+    group: 'Network',
+  }),
+  RELEAP_PORT: variable({
+    schema: Port,
+    default: 7070,
+    description: 'Port of the API. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_GATEWAY_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 1, or a free one when that is taken',
+    description: 'Port of the gateway: exec, files and, later, previews of sandboxes. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_PUBLIC_URL: variable({
+    schema: HttpUrl,
+    defaultText: '`http://RELEAP_HOST:RELEAP_PORT`',
+    description: 'Base URL under which callers reach the API, when a proxy stands in front of it.',
+    group: 'Network',
+  }),
+  RELEAP_TOOLBOX_URL: variable({
+    schema: HttpUrl,
+    defaultText: '`http://RELEAP_HOST:RELEAP_GATEWAY_PORT`',
+    description: "Base URL under which callers reach the gateway: the region's `toolbox_proxy_url`.",
+    group: 'Network',
+  }),
+  RELEAP_PREVIEW_DOMAIN: variable({
+    schema: Type.String({ pattern: '^[a-z0-9-]+(\\.[a-z0-9-]+)*$', expected: 'a domain name in lower case' }),
+    description: 'Domain of preview URLs, `<port>-<sandbox>.<domain>`. Previews come with a later version.',
+    group: 'Network',
+  }),
+  RELEAP_CONTROL_URL: variable({
+    schema: Type.String({
+      pattern: '^(https?://[^\\s/]+|unix:/\\S+)/?$',
+      expected: 'http://host:port or unix:/path.sock',
+    }),
+    defaultText: '`http://127.0.0.1:RELEAP_PORT`',
+    description: 'Where the roles `runner` and `gateway` find the control plane.',
+    group: 'Network',
+  }),
+  DATABASE_URL: variable({
+    schema: Type.String({ pattern: '^postgres(ql)?://', expected: 'a postgres:// URL' }),
+    defaultText: 'a private PostgreSQL in `$RELEAP_HOME/postgres`, on a Unix socket',
+    description: 'PostgreSQL (15 or newer) to use instead of a private one.',
+    group: 'Database',
+  }),
+  RELEAP_DATABASE_CONNECTIONS: variable({
+    schema: Type.Integer({ minimum: 2, maximum: 1000 }),
+    default: 16,
+    description: 'Most connections that one control server holds.',
+    group: 'Database',
+  }),
+  RELEAP_TOKEN_FILE: variable({
+    schema: AbsolutePath,
+    defaultText: '`$RELEAP_HOME/internal.token`, made on first start',
+    description:
+      'File with the token by which control plane, runners and gateways know each other. The same on all machines.',
+    group: 'Database',
+  }),
+  RELEAP_CORES: variable({
+    schema: Positive,
+    defaultText: 'what the machine has',
+    unit: 'cores',
+    description: 'Cores that this machine offers to sandboxes.',
+    group: 'This machine',
+  }),
+  RELEAP_MEMORY_MIB: variable({
+    schema: Positive,
+    defaultText: 'what the machine has',
+    unit: 'MiB',
+    description: 'Memory that this machine offers to sandboxes.',
+    group: 'This machine',
+  }),
+  RELEAP_DISK_MIB: variable({
+    schema: Positive,
+    defaultText: 'what is free below `RELEAP_HOME`',
+    unit: 'MiB',
+    description: 'Disk that this machine offers to sandboxes.',
+    group: 'This machine',
+  }),
+  RELEAP_WARM_POOL: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 256 }),
+    default: 2,
+    unit: 'micro-VMs',
+    description:
+      'Micro-VMs of the default shape kept restored and waiting. Each costs some tens of MiB; a create that finds one is faster.',
+    group: 'This machine',
+  }),
+  RELEAP_REGION: variable({
+    schema: Type.Refine(
+      Type.String({ expected: 'a slug: a-z, 0-9 and inner hyphens, a letter first, short' }),
+      isRegionSlug,
+    ),
+    default: 'local',
+    description: 'Slug of the region that this server belongs to. Ids of sandboxes begin with it.',
+    group: 'The service',
+  }),
+  RELEAP_REGION_NAME: variable({
+    schema: Type.String({ minLength: 1, maxLength: 128 }),
+    defaultText: 'the slug',
+    description: 'Name of the region, for people.',
+    group: 'The service',
+  }),
+  RELEAP_BUILTIN_IMAGES: variable({
+    schema: Type.Array(Type.Enum(BUILTIN_IMAGE_NAMES), { uniqueItems: true }),
+    default: BUILTIN_IMAGE_NAMES,
+    description: 'Images made on this machine without a registry; separated by commas, `none` for none.',
+    group: 'The service',
+  }),
+  RELEAP_CREATE_QUEUE: variable({
+    schema: Positive,
+    default: 1000,
+    unit: 'sandboxes',
+    description: 'Most sandboxes that may wait for a host. One more is refused with 429.',
+    group: 'The service',
+  }),
+  RELEAP_CPU_OVERCOMMIT: variable({
+    schema: Overcommit,
+    default: 8,
+    unit: 'times',
+    description: 'How many times over cores may be promised. 1 promises each of them once.',
+    group: 'The service',
+  }),
+  RELEAP_MEMORY_OVERCOMMIT: variable({
+    schema: Overcommit,
+    default: 4,
+    unit: 'times',
+    description: 'How many times over memory may be promised.',
+    group: 'The service',
+  }),
+  RELEAP_DISK_OVERCOMMIT: variable({
+    schema: Overcommit,
+    default: 4,
+    unit: 'times',
+    description: 'How many times over disk may be promised.',
+    group: 'The service',
+  }),
+  RELEAP_OIDC_ISSUER: variable({
+    schema: HttpUrl,
+    description: 'OpenID Connect issuer of the management plane. Comes with a later version.',
+    group: 'The service',
+  }),
+  RELEAP_OIDC_AUDIENCE: variable({
+    schema: Type.String({ minLength: 1 }),
+    default: 'releap',
+    description: 'Audience that tokens of the issuer must name. Comes with a later version.',
+    group: 'The service',
+  }),
+  RELEAP_LOG_LEVEL: variable({
+    schema: Type.Enum(LOG_LEVELS),
+    default: 'info',
+    description: 'Least severe messages that are logged.',
+    group: 'Log',
+  }),
+  RELEAP_LOG_FILE_MIB: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 10_000 }),
+    default: 16,
+    unit: 'MiB',
+    description:
+      'Size at which a log file in `$RELEAP_HOME/log` is set aside. One older file a part is kept.',
+    group: 'Log',
+  }),
+} as const;
+
+export type VariableName = keyof typeof VARIABLES;

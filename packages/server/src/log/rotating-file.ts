@@ -1,0 +1,82 @@
+import { mkdir, open, rename, type FileHandle } from 'node:fs/promises';
+import path from 'node:path';
+
+/** What may wait for a slow disk; beyond it lines are counted, not kept. */
+const QUEUE_MAX_BYTES = 4 * 2 ** 20;
+
+/**
+ * A log file of bounded size: when it is full it becomes `<name>.1`, in place of the one before, and a new one
+ * is begun. Lines are written in order, by one writer; a disk that is full costs lines and never the service.
+ */
+export class RotatingFile {
+  readonly #file: string;
+  readonly #maxBytes: number;
+  #handle: FileHandle | undefined;
+  #size = 0;
+  #queue: string[] = [];
+  #queued = 0;
+  #dropped = 0;
+  #writing: Promise<void> | undefined;
+
+  constructor(file: string, maxBytes: number) {
+    this.#file = file;
+    this.#maxBytes = maxBytes;
+  }
+
+  write(line: string): void {
+    const bytes = Buffer.byteLength(line) + 1;
+    if (this.#queued + bytes > QUEUE_MAX_BYTES) {
+      this.#dropped += 1;
+      return;
+    }
+    this.#queue.push(line);
+    this.#queued += bytes;
+    this.#writing ??= this.#drain().finally(() => (this.#writing = undefined));
+  }
+
+  async close(): Promise<void> {
+    await this.#writing;
+    await this.#handle?.close().catch(() => undefined);
+    this.#handle = undefined;
+  }
+
+  async #drain(): Promise<void> {
+    while (this.#queue.length > 0) {
+      const lines = this.#queue;
+      this.#queue = [];
+      this.#queued = 0;
+      if (this.#dropped > 0) {
+        lines.push(
+          JSON.stringify({
+            level: 40,
+            time: Date.now(),
+            msg: `${this.#dropped} lines were lost: the disk is too slow`,
+          }),
+        );
+        this.#dropped = 0;
+      }
+      try {
+        await this.#append(`${lines.join('\n')}\n`);
+      } catch {
+        // Nowhere to say it: the terminal has the important lines.
+        await this.#handle?.close().catch(() => undefined);
+        this.#handle = undefined;
+      }
+    }
+  }
+
+  async #append(text: string): Promise<void> {
+    if (this.#handle !== undefined && this.#size >= this.#maxBytes) {
+      await this.#handle.close();
+      this.#handle = undefined;
+      await rename(this.#file, `${this.#file}.1`);
+    }
+    if (this.#handle === undefined) {
+      await mkdir(path.dirname(this.#file), { recursive: true, mode: 0o700 });
+      this.#handle = await open(this.#file, 'a', 0o600);
+      this.#size = (await this.#handle.stat()).size;
+    }
+    await this.#handle.appendFile(text);
+    this.#size += Buffer.byteLength(text);
+  }
+}

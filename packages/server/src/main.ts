@@ -1,0 +1,41 @@
+/**
+ * The `releap` process. `releap` or `releap all` runs the whole service on this machine; `releap control`,
+ * `releap runner` and `releap gateway` run one part of it.
+ */
+import { ConfigError, loadConfig } from './config/config.ts';
+import { explain } from './roles/run-role.ts';
+
+const USAGE = `usage: releap [all | control | runner | gateway]
+
+  all       the whole service on this machine (the default)
+  control   the control plane: REST API and scheduler; needs DATABASE_URL
+  runner    the host agent of one machine; needs RELEAP_CONTROL_URL
+  gateway   what reaches sandboxes from outside; needs RELEAP_CONTROL_URL
+
+Configuration is by environment variables: docs/configuration.md`;
+
+/** Each role loads what it needs and nothing else: a gateway has no use for the control plane's libraries. */
+async function main(args: readonly string[]): Promise<number | undefined> {
+  const [role = 'all', ...rest] = args;
+  if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {
+    const asked = ['-h', '--help', 'help'].includes(role);
+    process[asked ? 'stdout' : 'stderr'].write(`${USAGE}\n`);
+    return asked ? 0 : 2;
+  }
+  const config = loadConfig(process.env);
+  if (role === 'all') return await (await import('./supervisor/supervisor.ts')).runAll(config);
+  const { runRole } = await import('./roles/run-role.ts');
+  if (role === 'control') await runRole(role, config, (await import('./roles/control.ts')).controlRole);
+  else if (role === 'runner') await runRole(role, config, (await import('./roles/runner.ts')).runnerRole);
+  else await runRole(role, config, (await import('./roles/gateway.ts')).gatewayRole);
+  return undefined;
+}
+
+try {
+  const code = await main(process.argv.slice(2));
+  if (code !== undefined) process.exitCode = code;
+} catch (error) {
+  const message = error instanceof SyntaxError || error instanceof TypeError ? error.stack : explain(error);
+  process.stderr.write(`\nreleap: ${message}\n`);
+  process.exitCode = error instanceof ConfigError ? 2 : 1;
+}

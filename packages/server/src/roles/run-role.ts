@@ -1,0 +1,143 @@
+import { mkdir } from 'node:fs/promises';
+import path from 'node:path';
+import { lockFile } from '@releap/database';
+import { pino, type Logger } from 'pino';
+import type { Config } from '../config/config.ts';
+import { humanLine } from '../log/terminal.ts';
+import { readOrMakeToken } from '../secret-file.ts';
+import type { PartMessage, SupervisorMessage } from '../supervisor/messages.ts';
+
+/** The part of an earlier run may still be ending. */
+const LOCK_PATIENCE_MS = 30_000;
+/** Sandboxes do not wait for this: the process only lets go of them. */
+const LET_GO_DEADLINE_MS = 15_000;
+
+export interface RoleContext {
+  config: Config;
+  internalToken: string;
+  log: Logger;
+  /** Part of the all-in-one service, whose supervisor set ports and database. */
+  supervised: boolean;
+}
+
+export interface RunningRole {
+  /** For people: address, versions. */
+  facts: Record<string, string>;
+  /** The whole service goes down: take away what was made. */
+  stop(): Promise<void>;
+  /** Only this process ends, another takes over: leave what runs. */
+  letGo(): Promise<void>;
+}
+
+/**
+ * Runs one role as this process: until the supervisor asks it to stop or is gone, or until a signal when it
+ * stands alone.
+ */
+export async function runRole(
+  role: string,
+  config: Config,
+  start: (context: RoleContext) => Promise<RunningRole>,
+): Promise<void> {
+  const supervised = process.connected;
+  const { log, flush } = roleLogger(config, role, supervised);
+  const exit = (code: number): never => {
+    flush();
+    // Connections and timers of libraries must not keep a process that has finished.
+    process.exit(code);
+  };
+  const end = (how: () => Promise<void>, deadlineMs?: number): void => {
+    if (deadlineMs !== undefined) setTimeout(() => exit(1), deadlineMs);
+    how().then(
+      () => exit(0),
+      (error: unknown) => {
+        log.error({ err: error }, `${role} did not end cleanly`);
+        exit(1);
+      },
+    );
+  };
+
+  let ending = false;
+  const starting = begin(role, config, supervised, log, start);
+  const once = (how: () => void) => (): void => {
+    if (ending) return;
+    ending = true;
+    how();
+  };
+  // A half-started role is as good as a killed one, and that is always safe.
+  const letGo = once(() =>
+    end(
+      async () => (await Promise.race([starting, Promise.resolve(undefined)]))?.letGo(),
+      LET_GO_DEADLINE_MS,
+    ),
+  );
+  process.once('disconnect', letGo);
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, letGo);
+  process.on('message', (message: SupervisorMessage) => {
+    if (message.type === 'stop') once(() => end(async () => (await starting).stop()))();
+  });
+
+  try {
+    const running = await starting;
+    tell({ type: 'started', facts: running.facts });
+    log.debug(running.facts, `${role} started`);
+  } catch (error) {
+    if (ending) return;
+    const message = explain(error);
+    tell({ type: 'failed', message });
+    if (supervised) log.debug({ err: error }, `${role} cannot start`);
+    else log.fatal({ err: error }, `${role} cannot start`);
+    ending = true;
+    setTimeout(() => exit(1), 50);
+  }
+}
+
+async function begin(
+  role: string,
+  config: Config,
+  supervised: boolean,
+  log: Logger,
+  start: (context: RoleContext) => Promise<RunningRole>,
+): Promise<RunningRole> {
+  const folder = path.join(config.home, 'run');
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  // Never two of a kind on one home, also while the one before is still ending.
+  const lock = await lockFile(path.join(folder, `${role}.lock`), `process ${process.pid}`, LOCK_PATIENCE_MS);
+  if ('heldBy' in lock) throw new Error(`another ${role} works in ${config.home}: ${lock.heldBy}`);
+  return await start({ config, internalToken: await readOrMakeToken(config.tokenFile), log, supervised });
+}
+
+function tell(message: PartMessage): void {
+  if (process.connected) process.send?.(message, undefined, undefined, () => undefined);
+}
+
+/** An error and what caused it, in one line. */
+export function explain(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const { cause } = error;
+  return cause instanceof Error && !error.message.includes(cause.message)
+    ? `${error.message}: ${explain(cause)}`
+    : error.message;
+}
+
+/** JSON lines for a supervisor or a log collector; lines for people on a terminal. */
+function roleLogger(config: Config, role: string, supervised: boolean): { log: Logger; flush: () => void } {
+  const options = { level: config.log.level, base: null };
+  if (!supervised && process.stdout.isTTY) {
+    const color = process.stdout.hasColors();
+    const write = (text: string): void => {
+      process.stdout.write(`${humanLine(text, role, color) ?? text}\n`);
+    };
+    return { log: pino(options, { write }), flush: () => undefined };
+  }
+  const stdout = pino.destination({ fd: 1, sync: false });
+  // The reader is gone: that is no reason to end, and there is nowhere to say it.
+  stdout.on('error', () => undefined);
+  const flush = (): void => {
+    try {
+      stdout.flushSync();
+    } catch {
+      // Not open yet, or nobody reads.
+    }
+  };
+  return { log: pino(options, stdout), flush };
+}

@@ -1,0 +1,26 @@
+import { startRunner } from '@releap/runner';
+import { urlHost } from '../config/config.ts';
+import { BUILD_DIR } from '../paths.ts';
+import type { RoleContext, RunningRole } from './run-role.ts';
+
+/** The host agent of this machine. */
+export async function runnerRole({ config, internalToken, log }: RoleContext): Promise<RunningRole> {
+  const runner = await startRunner({
+    home: config.home,
+    cacheDir: config.cacheDir,
+    buildDir: BUILD_DIR,
+    controlUrl: config.controlUrl ?? `http://${urlHost(config.host)}:${config.port}`,
+    internalToken,
+    region: config.region.id,
+    listenHost: config.host,
+    warmPool: config.warmPool,
+    capacity: config.capacity,
+    log,
+  });
+  const { accelerator, vmm, cores, mem_mib: memory } = runner.facts;
+  return {
+    facts: { accelerator, vmm, capacity: `${cores} cores, ${memory} MiB` },
+    stop: () => runner.shutDown(),
+    letGo: () => runner.close(),
+  };
+}

@@ -1,0 +1,42 @@
+import { styleText } from 'node:util';
+import { type Config, urlHost } from '../config/config.ts';
+
+export interface ReadyFacts {
+  seconds: number;
+  apiUrl: string;
+  toolboxUrl: string;
+  database: string;
+  accelerator: string;
+  vmm: string;
+}
+
+/** What somebody who just typed `npm start` wants to know, and what to type next. */
+export function readyBanner(config: Config, facts: ReadyFacts, color: boolean): string {
+  const paint = (style: Parameters<typeof styleText>[0], text: string): string =>
+    color ? styleText(style, text, { validateStream: false }) : text;
+  const emulated =
+    facts.accelerator === 'tcg' ? ' (emulated: no hardware virtualisation that works here)' : '';
+  const home = config.home === '/var/lib/releap' ? '' : `RELEAP_HOME=${config.home} `;
+  const image = config.builtinImages[0] ?? 'IMAGE';
+  const rows: [string, string][] = [
+    ['API', `${facts.apiUrl}   (${facts.apiUrl}/openapi.json)`],
+    ['Toolbox', facts.toolboxUrl],
+    ['Key', `${config.home}/bootstrap.json`],
+    ['Machine', `${facts.vmm}, ${facts.accelerator}${emulated}, ${facts.database}`],
+    ['Logs', `${config.home}/log`],
+  ];
+  return [
+    '',
+    `  ${paint('bold', 'Releap is ready')} after ${facts.seconds.toFixed(1)} s. Ctrl-C stops it.`,
+    '',
+    ...rows.map(([name, value]) => `  ${paint('dim', name.padEnd(8))} ${value}`),
+    '',
+    `  ${paint('dim', 'Try')}      ${paint('cyan', `${home}npx rlp run ${image} -- uname -a`)}`,
+    '',
+  ].join('\n');
+}
+
+/** Where callers on this machine reach a port. */
+export function localUrl(host: string, port: number): string {
+  return `http://${urlHost(host)}:${port}`;
+}

@@ -1,0 +1,130 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Logger } from 'pino';
+import type { LogBook } from '../log/log-book.ts';
+import { isPartMessage, type SupervisorMessage } from './messages.ts';
+
+const BACKOFF_FIRST_MS = 250;
+const BACKOFF_MAX_MS = 30_000;
+/** A part that ran this long starts again without delay the next time. */
+const STEADY_MS = 60_000;
+/** A part that cannot even start this often will not: the whole start fails, with the reason. */
+const FIRST_START_ATTEMPTS = 3;
+
+export interface PartOptions {
+  /** `control`, `runner`, `gateway`. */
+  role: string;
+  /** Path of the program, given to Node with the role as its argument. */
+  program: string;
+  env: Record<string, string | undefined>;
+  book: LogBook;
+  log: Logger;
+}
+
+/** One process of the service: kept running until it is told to stop. */
+export class Part {
+  readonly role: string;
+  /** Settles when the part has started for the first time; rejects when it cannot. */
+  readonly started: Promise<Record<string, string>>;
+  readonly #options: PartOptions;
+  readonly #stopping = new AbortController();
+  readonly #first = Promise.withResolvers<Record<string, string>>();
+  readonly #running: Promise<void>;
+  #child: ChildProcess | undefined;
+  #hasStarted = false;
+
+  constructor(options: PartOptions) {
+    this.role = options.role;
+    this.#options = options;
+    this.started = this.#first.promise;
+    // Whoever starts the parts may fail before it awaits this one.
+    this.started.catch(() => undefined);
+    this.#running = this.#keepRunning();
+  }
+
+  get pid(): number | undefined {
+    return this.#child?.pid;
+  }
+
+  /**
+   * Asks it to finish; kills it at the deadline. Says whether it finished by itself.
+   * @param keep leave what it made (sandboxes) to a later run
+   */
+  async stop(deadlineMs: number, keep = false): Promise<boolean> {
+    this.#stopping.abort();
+    const message: SupervisorMessage = { type: 'stop' };
+    if (!keep && this.#child?.connected === true) this.#child.send(message, () => undefined);
+    else this.#child?.kill('SIGTERM');
+    const timer = new AbortController();
+    const late = sleep(deadlineMs, true, { signal: timer.signal }).catch(() => false);
+    const overdue = await Promise.race([this.#running.then(() => false), late]);
+    timer.abort();
+    if (overdue) {
+      this.#options.log.error({ deadline_ms: deadlineMs }, `${this.role} does not stop and is killed`);
+      this.kill();
+      await this.#running;
+    }
+    return !overdue;
+  }
+
+  kill(): void {
+    this.#stopping.abort();
+    this.#child?.kill('SIGKILL');
+  }
+
+  async #keepRunning(): Promise<void> {
+    let failures = 0;
+    const stopped = this.#stopping.signal;
+    while (!stopped.aborted) {
+      const began = performance.now();
+      const how = await this.#runOnce();
+      if (stopped.aborted) return;
+      failures = performance.now() - began > STEADY_MS ? 1 : failures + 1;
+      if (!this.#hasStarted && failures >= FIRST_START_ATTEMPTS) {
+        this.#first.reject(new Error(`${this.role} cannot start: ${how}`));
+        return;
+      }
+      const delay = Math.min(BACKOFF_FIRST_MS * 2 ** (failures - 1), BACKOFF_MAX_MS);
+      this.#options.log.error({ again_in_ms: delay }, `${this.role} ended: ${how}`);
+      await sleep(delay, undefined, { signal: stopped }).catch(() => undefined);
+    }
+  }
+
+  /** Runs the process once, to its end; says how it ended. */
+  #runOnce(): Promise<string> {
+    const { role, program, env, book } = this.#options;
+    const child = spawn(process.execPath, ['--disable-warning=DeprecationWarning', program, role], {
+      env,
+      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+      // Its own session: Ctrl-C in a terminal is for the supervisor, which stops things in order.
+      detached: true,
+    });
+    this.#child = child;
+    let reason: string | undefined;
+    child.on('message', (message) => {
+      if (!isPartMessage(message)) return;
+      if (message.type === 'failed') reason = message.message;
+      if (message.type !== 'started') return;
+      if (this.#hasStarted) this.#options.log.info(`${role} is back`);
+      this.#hasStarted = true;
+      this.#first.resolve(message.facts);
+    });
+    for (const stream of [child.stdout, child.stderr]) {
+      if (stream) createInterface({ input: stream }).on('line', (line) => book.line(role, line));
+    }
+    return new Promise((resolve) => {
+      child.once('error', (error) => resolve(error.message));
+      child.once('exit', (code, signal) => {
+        // The last lines and the reason may still be on their way.
+        const settle = (): void =>
+          resolve(reason ?? (code === null ? `killed by ${signal ?? 'a signal'}` : `exit code ${code}`));
+        const timer = setTimeout(settle, 1_000);
+        child.once('close', () => {
+          clearTimeout(timer);
+          settle();
+        });
+      });
+    });
+  }
+}

@@ -1,0 +1,84 @@
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import * as fc from 'fast-check';
+import { configurationDocument } from '../src/config/document.ts';
+import { type VariableName, VARIABLES } from '../src/config/variables.ts';
+import { ConfigError, loadConfig } from '../src/index.ts';
+
+function problems(env: Record<string, string>): readonly string[] {
+  try {
+    loadConfig(env);
+    return [];
+  } catch (error) {
+    assert.ok(error instanceof ConfigError);
+    return error.problems;
+  }
+}
+
+describe('the configuration', () => {
+  test('needs nothing', () => {
+    const config = loadConfig({});
+    assert.equal(config.home, '/var/lib/releap');
+    assert.equal(config.cacheDir, '/var/lib/releap/cache');
+    assert.equal(config.port, 7070);
+    assert.equal(config.host, '127.0.0.1');
+    assert.equal(config.databaseUrl, undefined);
+    assert.deepEqual(config.builtinImages, ['busybox', 'debian']);
+    assert.deepEqual(config.region, { id: 'local' });
+  });
+
+  test('takes an empty variable for an absent one', () => {
+    assert.deepEqual(loadConfig({ RELEAP_PORT: '', DATABASE_URL: '' }), loadConfig({}));
+  });
+
+  test('derives paths from the home and cuts slashes off base URLs', () => {
+    const config = loadConfig({ RELEAP_HOME: '/srv/a/', RELEAP_PUBLIC_URL: 'https://api.example.org/' });
+    assert.equal(config.cacheDir, '/srv/a/cache');
+    assert.equal(config.tokenFile, '/srv/a/internal.token');
+    assert.equal(config.publicUrl, 'https://api.example.org');
+  });
+
+  test('reads lists, and none as an empty one', () => {
+    assert.deepEqual(loadConfig({ RELEAP_BUILTIN_IMAGES: 'busybox' }).builtinImages, ['busybox']);
+    assert.deepEqual(loadConfig({ RELEAP_BUILTIN_IMAGES: 'none' }).builtinImages, []);
+  });
+
+  test('names all that is wrong at once, with the value and what is allowed', () => {
+    const found = problems({
+      RELEAP_PORT: '70700',
+      RELEAP_HOME: 'relative/path',
+      RELEAP_WARM_POOL: '1e3',
+      RELEAP_BUILTIN_IMAGES: 'busybox,windows',
+      RELEAP_REGION: 'Not A Slug',
+      RELEAP_LOG_LEVEL: 'loud',
+      RELEAP_CPU_OVERCOMMIT: '0.5',
+      DATABASE_URL: 'mysql://root@localhost/x',
+    });
+    assert.equal(found.length, 8);
+    assert.ok(found.includes('RELEAP_PORT=70700: must be a whole number from 0 to 65535'));
+    assert.ok(found.includes('RELEAP_HOME=relative/path: must be an absolute path'));
+    assert.ok(found.some((line) => line.startsWith('RELEAP_LOG_LEVEL=loud: must be one of trace, debug')));
+    assert.ok(found.some((line) => line.includes('busybox,windows: must be a list of busybox, debian')));
+  });
+
+  test('never shows a password', () => {
+    const [found] = problems({ DATABASE_URL: 'mysql://root:hunter2@localhost/x' });
+    assert.equal(found, 'DATABASE_URL=mysql://root:***@localhost/x: must be a postgres:// URL');
+  });
+
+  test('either takes a text or says what is wrong with it, whatever the text', () => {
+    const names = Object.keys(VARIABLES) as VariableName[];
+    fc.assert(
+      fc.property(fc.constantFrom(...names), fc.string({ unit: 'binary' }), (name, text) => {
+        for (const problem of problems({ [name]: text })) assert.ok(problem.startsWith(`${name}=`));
+      }),
+    );
+  });
+
+  test('is documented as it is', async () => {
+    const file = path.resolve(import.meta.dirname, '../../../docs/configuration.md');
+    assert.equal(await readFile(file, 'utf8'), configurationDocument(), 'run npm run docs:configuration');
+  });
+});

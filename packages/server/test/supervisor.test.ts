@@ -1,0 +1,122 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { readdir, readFile, stat } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import { AllInOne } from './support/all-in-one.ts';
+
+const PARTS = ['control', 'gateway', 'postgres', 'runner', 'supervisor'];
+const root = process.getuid?.() === 0;
+
+/** Runs a start that must fail, to its end. */
+async function failedStart(service: AllInOne, env: Record<string, string> = {}): Promise<number | null> {
+  const child = service.spawn(env);
+  const [code] = (await once(child, 'close')) as [number | null];
+  return code;
+}
+
+describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => {
+  test('starts, brings back what is killed, survives its own death, and leaves nothing behind', async (t) => {
+    await using service = await AllInOne.create();
+    await service.start();
+
+    await t.test('runs each part as a process of its own', async () => {
+      assert.deepEqual([...(await service.processes()).keys()].sort(), PARTS);
+    });
+
+    await t.test('writes bootstrap.json for its owner alone, with a key that works', async () => {
+      const { base_url: base, compat_url: compat, image } = await service.bootstrap();
+      assert.equal(base, `http://127.0.0.1:${service.port}`);
+      assert.equal(compat, `${base}/compat`);
+      assert.equal(image, 'busybox');
+      for (const file of ['bootstrap.json', 'internal.token']) {
+        assert.equal((await stat(path.join(service.home, file))).mode & 0o777, 0o600);
+      }
+      assert.equal(await service.get('/vms'), 200);
+    });
+
+    await t.test('refuses a second server on its home, and says who has it', async () => {
+      assert.equal(await failedStart(service, { RELEAP_PORT: '0' }), 1);
+      assert.match(
+        service.output,
+        new RegExp(`is in use by another server \\(process ${service.pid}, port ${service.port}\\)`),
+      );
+      assert.equal(await service.get('/vms'), 200);
+    });
+
+    for (const role of ['control', 'gateway', 'runner', 'postgres']) {
+      await t.test(`starts ${role} again when it is killed`, async () => {
+        const before = (await service.processes()).get(role);
+        assert.ok(before !== undefined);
+        process.kill(before, 'SIGKILL');
+        await service.until(`another ${role}`, async () => {
+          const now = (await service.processes()).get(role);
+          return now !== undefined && now !== before;
+        });
+        await service.until('healthy', async () => (await service.get('/healthz')) === 200);
+        assert.equal(await service.get('/vms'), 200);
+      });
+    }
+
+    await t.test(
+      'its parts end when it is killed, and the next start goes on with the same key',
+      async () => {
+        const { api_key: key } = await service.bootstrap();
+        await service.end('SIGKILL');
+        // Straight away: the parts may still be ending.
+        await service.start();
+        assert.equal((await service.bootstrap()).api_key, key);
+        assert.deepEqual([...(await service.processes()).keys()].sort(), PARTS);
+      },
+    );
+
+    await t.test('stops cleanly on SIGTERM', async () => {
+      assert.equal(await service.end('SIGTERM'), 0);
+      assert.deepEqual([...(await service.processes()).keys()], []);
+      assert.doesNotMatch(
+        execFileSync('ip', ['netns', 'list'], { encoding: 'utf8' }),
+        new RegExp(service.home),
+      );
+      assert.doesNotMatch(await readFile('/proc/mounts', 'utf8'), new RegExp(service.home));
+      assert.deepEqual(await readdir(path.join(service.home, 'postgres/socket')), []);
+    });
+  });
+});
+
+describe('a start that cannot be', () => {
+  test('names the port that another program holds', async () => {
+    await using service = await AllInOne.create();
+    const other = createServer().listen(service.port, '127.0.0.1');
+    await once(other, 'listening');
+    try {
+      assert.equal(await failedStart(service), 1);
+    } finally {
+      other.close();
+    }
+    assert.match(service.output, new RegExp(`RELEAP_PORT=${service.port}: another program listens`));
+  });
+
+  test('names an address that this machine does not have', async () => {
+    await using service = await AllInOne.create();
+    assert.equal(await failedStart(service, { RELEAP_HOST: '192.0.2.1' }), 1);
+    assert.match(service.output, /RELEAP_HOST=192\.0\.2\.1: this machine has no such address/);
+  });
+
+  test('names every value that is not allowed', async () => {
+    await using service = await AllInOne.create();
+    assert.equal(await failedStart(service, { RELEAP_PORT: 'http', RELEAP_LOG_LEVEL: 'all' }), 2);
+    assert.match(
+      service.output,
+      /RELEAP_PORT=http: must be a whole number from 0 to 65535\n\s+RELEAP_LOG_LEVEL=all: must be one of/,
+    );
+  });
+
+  test('fails with the reason of the part that cannot start', async () => {
+    await using service = await AllInOne.create();
+    assert.equal(await failedStart(service, { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none' }), 1);
+    assert.match(service.output, /releap: control cannot start: .*ECONNREFUSED/);
+    assert.deepEqual([...(await service.processes()).keys()], []);
+  });
+});
