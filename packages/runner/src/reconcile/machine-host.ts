@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Assignment, Observation, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { GuestConfig } from '../guest/index.ts';
@@ -15,6 +16,7 @@ import type { HeldImage, LiveSandbox, SandboxHost } from './sandbox-host.ts';
 
 /** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
 const CONFIGURE_DEADLINE_MS = 60_000;
+const VMM_END_GRACE_MS = 1_000;
 /** RFC 1035 §2.3.4 */
 const HOSTNAME_MAX = 63;
 
@@ -83,7 +85,13 @@ export class MachineHost implements SandboxHost {
         signal,
         deadlineMs: CONFIGURE_DEADLINE_MS,
       });
-      await Promise.race([configured, died.promise]);
+      // When the VMM dies its connections close first; its end is the better reason.
+      const failed = configured.catch(async (error: unknown) => {
+        if (!signal.aborted)
+          await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died.promise]);
+        throw error;
+      });
+      await Promise.race([failed, died.promise]);
       racePoint('create:configured');
       const ports = await network.forward(vmId, spec.ports);
       log.info(

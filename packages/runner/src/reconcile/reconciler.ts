@@ -44,10 +44,10 @@ export class Reconciler {
 
   /** A sandbox whose end control has stored is forgotten: nothing of it is left here but its logs. */
   async stored(observations: Observation[]): Promise<void> {
-    for (const { vm_id, status, generation } of observations) {
-      const sandbox = this.#sandboxes.get(vm_id);
-      if (status !== 'deleted' && status !== 'failed') continue;
-      if (sandbox?.observation.generation !== generation || sandbox.observation.status !== status) continue;
+    for (const observation of observations) {
+      const { vm_id } = observation;
+      // One that control already wants something else of goes on, and writes its record again.
+      if (this.#sandboxes.get(vm_id)?.isOver(observation) !== true) continue;
       this.#sandboxes.delete(vm_id);
       await this.#deps.records.remove(vm_id);
     }

@@ -53,6 +53,18 @@ export class Sandbox {
     return this.#observation.status === 'running' && this.#live !== undefined;
   }
 
+  /** Whether this end is the last word: nothing newer is wanted, and no step is on its way to it. */
+  isOver({ generation, status }: Observation): boolean {
+    if (status !== 'deleted' && status !== 'failed') return false;
+    const now = this.#observation;
+    return (
+      now.status === status &&
+      now.generation === generation &&
+      this.#assignment.generation === generation &&
+      this.#step === undefined
+    );
+  }
+
   /** Takes over what control wants. An older generation, or the same again, changes nothing. */
   want(assignment: Assignment): void {
     if (assignment.generation < this.#assignment.generation) return;

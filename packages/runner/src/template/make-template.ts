@@ -19,8 +19,11 @@ const SAVE_DEADLINE_MS = 30_000;
 const COMPACT_DEADLINE_MS = 300_000;
 /** The device state of this machine is 0.1 MB. */
 const STATE_MAX_BYTES = 64 * 1024 * 1024;
-/** After its agent has answered, a kernel still has a few things to finish; they are better in the template. */
-const SETTLE_MS = 400;
+/**
+ * After its agent has answered, a kernel still has a few things to finish, such as taking its time-stamp counter for
+ * good a second after it found it. They are better in the template than in each VM made from it.
+ */
+const SETTLE_MS = 1_500;
 
 const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
 
