@@ -53,9 +53,17 @@ export class Reconciler {
     }
   }
 
-  /** Ends every VM, for a machine that goes down for good. */
+  /** Ends every VM, for a machine that goes down for good. One that resists keeps no other. */
   async drain(reason: string): Promise<void> {
-    await Promise.all([...this.#sandboxes.values()].map((sandbox) => sandbox.shutDown(reason)));
+    await Promise.all(
+      [...this.#sandboxes.values()].map((sandbox) =>
+        sandbox
+          .shutDown(reason)
+          .catch((error: unknown) =>
+            this.#deps.log.error({ err: error, vm: sandbox.vmId }, 'a sandbox could not be ended'),
+          ),
+      ),
+    );
   }
 
   /** Lets go of the VMs without ending them. */

@@ -8,6 +8,8 @@ import type { RecordStore } from './sandbox-record.ts';
 const BOOT_DEADLINE_MS = 90_000;
 /** A pull or build of the root image; the registry client has deadlines of its own below this. */
 const IMAGE_DEADLINE_MS = 30 * 60_000;
+/** A step that broke (a full disk, a tool that failed) is done again after this long, then twice as long. */
+const RETRY_MS = { first: 1_000, most: 60_000 };
 
 export interface SandboxDeps {
   host: SandboxHost;
@@ -27,7 +29,11 @@ export class Sandbox {
   #assignment: Assignment;
   #observation: Observation;
   #live: LiveSandbox | undefined;
+  /** Why the VMM ended by itself, from when it did until all of it is removed. */
+  #exit: string | undefined;
   #step: { controller: AbortController; done: Promise<void> } | undefined;
+  #retry: NodeJS.Timeout | undefined;
+  #retryMs = RETRY_MS.first;
 
   constructor(deps: SandboxDeps, assignment: Assignment, observation?: Observation) {
     this.vmId = assignment.vm_id;
@@ -89,31 +95,48 @@ export class Sandbox {
         });
       if (this.#live) {
         this.#log.info('adopted a running micro-VM');
+        this.#endIfExited();
         return;
       }
-      await this.#deps.host.destroy(this.vmId);
-      await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
-      return;
+      this.#beginEnd('the micro-VM ended while the runner was not running');
+    } else if (!this.#isSettled()) {
+      this.#begin(() => this.#end());
     }
-    if (!this.#isSettled()) await this.#deps.host.destroy(this.vmId);
+    await this.idle();
   }
 
   /** Starts the step that leads to what is wanted; the one that runs is interrupted first. */
   converge(): void {
+    this.#begin((signal) => this.#converge(signal));
+  }
+
+  /** A step that breaks is begun again later, so that nothing stays half done. */
+  #begin(work: (signal: AbortSignal) => Promise<void>): void {
+    clearTimeout(this.#retry);
     const previous = this.#step;
     previous?.controller.abort(new Error('superseded by a newer assignment'));
     const controller = new AbortController();
     const done = (async () => {
       await previous?.done;
       try {
-        await this.#converge(controller.signal);
+        await work(controller.signal);
+        this.#retryMs = RETRY_MS.first;
       } catch (error) {
         this.#log.error({ err: error }, 'a step of the sandbox broke');
+        if (!controller.signal.aborted) this.#beginLater(work);
       } finally {
-        if (this.#step?.controller === controller) this.#step = undefined;
+        if (this.#step?.controller === controller) {
+          this.#step = undefined;
+          this.#endIfExited();
+        }
       }
     })();
     this.#step = { controller, done };
+  }
+
+  #beginLater(work: (signal: AbortSignal) => Promise<void>): void {
+    this.#retry = setTimeout(() => this.#begin(work), this.#retryMs).unref();
+    this.#retryMs = Math.min(this.#retryMs * 2, RETRY_MS.most);
   }
 
   /** Resolves when no step runs. */
@@ -124,7 +147,8 @@ export class Sandbox {
   /** The machine is going down for good: end the VM and say why. */
   async shutDown(reason: string): Promise<void> {
     this.#step?.controller.abort(new Error(reason));
-    await this.#step?.done;
+    await this.idle();
+    clearTimeout(this.#retry);
     if (this.#isSettled() && this.#observation.status !== 'running') return;
     await this.#end();
     await this.#observe('failed', { error: reason });
@@ -134,6 +158,7 @@ export class Sandbox {
   async detach(): Promise<void> {
     this.#step?.controller.abort(new Error('the runner stops'));
     await this.idle();
+    clearTimeout(this.#retry);
     await this.#live?.close();
     this.#live = undefined;
   }
@@ -192,23 +217,32 @@ export class Sandbox {
     this.#live = undefined;
     await live?.close();
     await this.#deps.host.destroy(this.vmId);
+    this.#exit = undefined;
   }
 
   #events(): { onExit: (reason: string) => void } {
+    this.#exit = undefined;
     return {
       onExit: (reason) => {
-        if (!this.#live || this.#step) return;
-        this.#log.warn({ reason }, 'the micro-VM ended by itself');
-        this.#step = {
-          controller: new AbortController(),
-          done: (async () => {
-            await this.#end();
-            await this.#observe('failed', { error: reason });
-            this.#step = undefined;
-          })(),
-        };
+        this.#exit = reason;
+        this.#endIfExited();
       },
     };
+  }
+
+  /** Asked at every moment at which a VMM may be found to have ended, also in the middle of a step. */
+  #endIfExited(): void {
+    const reason = this.#exit;
+    if (reason === undefined || !this.#live || this.#step) return;
+    this.#log.warn({ reason }, 'the micro-VM ended by itself');
+    this.#beginEnd(reason);
+  }
+
+  #beginEnd(error: string): void {
+    this.#begin(async () => {
+      await this.#end();
+      await this.#observe('failed', { error });
+    });
   }
 
   #isSettled(): boolean {
@@ -217,7 +251,10 @@ export class Sandbox {
     return status === 'failed' || status === 'deleted' || (status === 'running' && this.#live !== undefined);
   }
 
-  /** On disk first, then said: what control hears, a restarted runner still knows. */
+  /**
+   * On disk first, then said: what control hears, a restarted runner still knows. Only an end is said even if it
+   * cannot be written (the disk is full): a runner that reads the record of before finds nothing and says the same.
+   */
   async #observe(status: ObservedStatus, more: Partial<Observation> = {}): Promise<void> {
     this.#observation = {
       vm_id: this.vmId,
@@ -225,7 +262,13 @@ export class Sandbox {
       status,
       ...more,
     };
-    await this.#deps.records.save({ assignment: this.#assignment, observation: this.#observation });
-    this.#deps.report(this.#observation);
+    const { records, report } = this.#deps;
+    try {
+      await records.save({ assignment: this.#assignment, observation: this.#observation });
+    } catch (error) {
+      if (status !== 'failed' && status !== 'deleting' && status !== 'deleted') throw error;
+      this.#log.error({ err: error, status }, 'the record of the sandbox could not be written');
+    }
+    report(this.#observation);
   }
 }
