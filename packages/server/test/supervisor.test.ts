@@ -85,7 +85,7 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
   });
 });
 
-describe('a start that cannot be', () => {
+describe('a start that cannot be', { skip: root ? false : 'needs root' }, () => {
   test('names the port that another program holds', async () => {
     await using service = await AllInOne.create();
     const other = createServer().listen(service.port, '127.0.0.1');

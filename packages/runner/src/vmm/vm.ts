@@ -256,7 +256,8 @@ export class Vm {
     this.#losing = true;
     clearInterval(this.#watch);
     // How it ended is told to the one who started it, a moment after its sockets close.
-    const unsettled = (): boolean => isAlive(this.identity) || (this.#isOwnChild && this.#ended === undefined);
+    const unsettled = (): boolean =>
+      isAlive(this.identity) || (this.#isOwnChild && this.#ended === undefined);
     for (let waited = 0; waited < EXIT_GRACE_MS && unsettled(); waited += 10) {
       await new Promise((resolve) => setTimeout(resolve, 10));
     }

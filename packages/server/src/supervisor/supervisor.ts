@@ -9,6 +9,7 @@ import { BUILD_DIR, PROGRAM } from '../paths.ts';
 import { readOrMakeToken } from '../secret-file.ts';
 import { localUrl, readyBanner } from './banner.ts';
 import { keepPostgres } from './keep-postgres.ts';
+import { assertRoot } from '../roles/root.ts';
 import { Part } from './part.ts';
 import { claimPort, preferPort } from './ports.ts';
 
@@ -27,6 +28,7 @@ const SAME_PRESS_MS = 1_500;
  * @returns the exit code
  */
 export async function runAll(config: Config): Promise<number> {
+  assertRoot();
   const began = performance.now();
   const signals = listenForSignals();
   const book = new LogBook(config.home, config.log);
