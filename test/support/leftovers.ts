@@ -1,16 +1,23 @@
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readdir, readFile, readlink } from 'node:fs/promises';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { processStatus } from './processes.ts';
 
 const run = promisify(execFile);
+
+/** What the kernel names of the service with this home have in them. */
+function tagOf(home: string): string {
+  return createHash('sha256').update(home).digest('hex').slice(0, 8);
+}
 
 /**
  * Everything on this machine that the Releap service with this home has: processes, network namespaces,
  * interfaces, nftables tables, mounts, loop devices and cgroups. Kernel names carry a digest of the home.
  */
 export async function leftovers(home: string): Promise<string[]> {
-  const tag = createHash('sha256').update(home).digest('hex').slice(0, 8);
+  const tag = tagOf(home);
   const found = await Promise.all([
     processes(home),
     lines('ip', ['netns', 'list'], 'netns', tag),
@@ -23,15 +30,54 @@ export async function leftovers(home: string): Promise<string[]> {
   return found.flat().sort();
 }
 
+/**
+ * What a running service still has of one sandbox (by its bare UUID), logs left out; and what it has that belongs to
+ * nobody: namespaces, interfaces and cgroups that no record of the service names. Empty once it is wholly gone.
+ */
+export async function tracesOf(home: string, uuid: string): Promise<string[]> {
+  const tag = tagOf(home);
+  const runner = join(home, 'runner');
+  const [ofProcesses, files, cgroups, slots, spaces, links] = await Promise.all([
+    processes(uuid),
+    lines('find', [join(runner, 'vms'), join(runner, 'state')], 'file', uuid),
+    lines('find', ['/sys/fs/cgroup', '-type', 'd', '-path', `*/releap-${tag}*`], 'cgroup', uuid),
+    slotRecords(join(runner, 'network/slots')),
+    lines('ip', ['netns', 'list'], 'netns', tag),
+    lines('ip', ['-o', 'link'], 'interface', `rl${tag}v`),
+  ]);
+  const held = slots.filter(({ text }) => text.includes(uuid)).map(({ index }) => `network slot ${index}`);
+  const known = new Set(slots.map(({ index }) => index));
+  const stray = [...spaces, ...links].filter((line) => {
+    const index = new RegExp(`rl${tag}[-v](\\d+)`).exec(line)?.[1];
+    return index !== undefined && !known.has(index);
+  });
+  return [...ofProcesses, ...files, ...cgroups, ...held, ...stray].sort();
+}
+
+async function slotRecords(folder: string): Promise<{ index: string; text: string }[]> {
+  const names = (await readdir(folder)).filter((name) => name.endsWith('.json'));
+  return await Promise.all(
+    names.map(async (name) => ({
+      index: name.slice(0, -'.json'.length),
+      text: await readFile(join(folder, name), 'utf8').catch(() => ''),
+    })),
+  );
+}
+
 async function lines(tool: string, args: string[], kind: string, mark: string): Promise<string[]> {
-  const { stdout } = await run(tool, args);
+  // find(1) complains of what goes while it looks; what it found counts.
+  const { stdout } = await run(tool, args).catch((error: { stdout?: string }) => {
+    if (tool === 'find' && error.stdout !== undefined) return { stdout: error.stdout };
+    throw error;
+  });
   return stdout
     .split('\n')
     .filter((line) => line.includes(mark))
     .map((line) => `${kind}: ${line}`);
 }
 
-async function processes(home: string): Promise<string[]> {
+/** Live processes that name `mark` in their command line, environment or working folder. */
+async function processes(mark: string): Promise<string[]> {
   const found: string[] = [];
   for (const pid of await readdir('/proc')) {
     if (!/^\d+$/.test(pid) || Number(pid) === process.pid) continue;
@@ -39,8 +85,9 @@ async function processes(home: string): Promise<string[]> {
     const environment = await readFile(`/proc/${pid}/environ`, 'utf8').catch(() => '');
     const cwd = await readlink(`/proc/${pid}/cwd`).catch(() => '');
     const ours =
-      command.includes(home) || environment.includes(`RELEAP_HOME=${home}`) || cwd.startsWith(home);
-    if (ours) found.push(`process ${pid} ${command.replaceAll('\0', ' ').slice(0, 120)}`);
+      command.includes(mark) || environment.includes(`RELEAP_HOME=${mark}`) || cwd.startsWith(mark);
+    if (ours && (await processStatus(Number(pid))) !== undefined)
+      found.push(`process ${pid} ${command.replaceAll('\0', ' ').slice(0, 120)}`);
   }
   return found;
 }

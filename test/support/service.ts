@@ -5,6 +5,10 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { parseSandboxId } from '@releap/contract';
+import { eventually } from './eventually.ts';
+import { tracesOf } from './leftovers.ts';
+import { partPids, type Role, vmmPid } from './processes.ts';
 
 export const REPO = resolve(import.meta.dirname, '../..');
 const MAIN = join(REPO, 'packages/server/src/main.ts');
@@ -32,6 +36,13 @@ export async function freePort(): Promise<number> {
   return address.port;
 }
 
+/** The UUID in a sandbox's id: its name on the machine that runs it. */
+export function uuidOf(id: string): string {
+  const uuid = parseSandboxId(id)?.uuid;
+  if (uuid === undefined) throw new Error(`not a sandbox id: ${id}`);
+  return uuid;
+}
+
 /** The whole service as a user starts it, in a home of its own. Stops and removes everything on dispose. */
 export class Service implements AsyncDisposable {
   readonly home: string;
@@ -47,9 +58,12 @@ export class Service implements AsyncDisposable {
     this.env = env;
   }
 
-  static async start(env: Record<string, string> = {}): Promise<Service> {
+  /** @param home made when absent, and removed at the end with the folder that it lies in */
+  static async start(
+    env: Record<string, string> = {},
     // mkdtemp gives mode 0700: the unprivileged parts must work below a folder they cannot enter.
-    const home = join(mkdtempSync(join(tmpdir(), 'releap-test-')), 'home');
+    home = join(mkdtempSync(join(tmpdir(), 'releap-test-')), 'home'),
+  ): Promise<Service> {
     const port = await freePort();
     const service = new Service(home, port, env);
     try {
@@ -77,23 +91,29 @@ export class Service implements AsyncDisposable {
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     this.#process = child;
+    let said = '';
     const collect = (chunk: Buffer): void => {
+      said = (said + chunk.toString('utf8')).slice(-200_000);
       this.output = (this.output + chunk.toString('utf8')).slice(-200_000);
     };
     child.stdout?.on('data', collect);
     child.stderr?.on('data', collect);
-    await this.ready();
+    // After a kill it is the control plane of the run before that answers for a moment.
+    await this.#ready(() => said.includes(`127.0.0.1:${this.port}/openapi.json`));
     this.bootstrap = JSON.parse(await readFile(join(this.home, 'bootstrap.json'), 'utf8')) as Bootstrap;
   }
 
-  async ready(): Promise<void> {
+  async #ready(saysSo: () => boolean): Promise<void> {
     const deadline = Date.now() + READY_DEADLINE_MS;
     for (;;) {
       if (this.#process?.exitCode !== null) throw new Error(`the service exited early:\n${this.output}`);
-      const answer = await fetch(`http://127.0.0.1:${this.port}/healthz`).catch(() => undefined);
-      if (answer?.status === 200) return;
+      if (saysSo()) {
+        const answer = await fetch(`http://127.0.0.1:${this.port}/healthz`);
+        if (answer.status === 200) return;
+        throw new Error(`it says that it is ready, but /healthz answers ${answer.status}:\n${this.output}`);
+      }
       if (Date.now() > deadline) throw new Error(`not ready:\n${this.output}`);
-      await sleep(200);
+      await sleep(50);
     }
   }
 
@@ -146,6 +166,45 @@ export class Service implements AsyncDisposable {
       const now = String(body['status']);
       if (now === status || ['failed', 'lost', 'deleted'].includes(now) || i >= tries) return body;
     }
+  }
+
+  /** Deletes a sandbox, waits until it is gone, and until nothing is left of it on this machine. */
+  async remove(id: string): Promise<void> {
+    const { status, body } = await this.call('DELETE', `/vms/${id}`);
+    if (status !== 200) throw new Error(`DELETE answered ${status}: ${JSON.stringify(body)}`);
+    const vm = await this.waitFor(id, 'deleted');
+    if (vm['status'] !== 'deleted') throw new Error(`sandbox is ${String(vm['status'])}\n${this.output}`);
+    await this.untilNoTraceOf(id);
+  }
+
+  /** Waits until nothing is left of a sandbox on this machine but its logs. */
+  async untilNoTraceOf(id: string): Promise<void> {
+    await eventually(`nothing left of ${id}`, async () => {
+      const traces = await tracesOf(this.home, uuidOf(id));
+      if (traces.length === 0) return true;
+      throw new Error(traces.join('\n'));
+    });
+  }
+
+  /** Kills one part with SIGKILL, as a crash would; the supervisor starts it again. Resolves when a new one is there. */
+  async kill9(role: Role): Promise<void> {
+    const pid = (await partPids(this.home))[role];
+    if (pid === undefined) throw new Error(`there is no ${role} to kill`);
+    process.kill(pid, 'SIGKILL');
+    await this.untilRestarted(role, pid);
+  }
+
+  /** Waits until another process plays this part. */
+  async untilRestarted(role: Role, before: number | undefined): Promise<number> {
+    return await eventually(`another ${role}`, async () => {
+      const now = (await partPids(this.home))[role];
+      return now === before ? undefined : now;
+    });
+  }
+
+  /** Pid of the VMM of a sandbox. */
+  async vmm(id: string): Promise<number> {
+    return await eventually(`a VMM of ${id}`, () => vmmPid(this.home, uuidOf(id)));
   }
 
   async exec(

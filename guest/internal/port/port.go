@@ -11,9 +11,15 @@ import (
 	"time"
 )
 
-// Port reads and writes the device. Read gives io.EOF once when the host hung up and then waits for the next
-// host; Write waits while there is none. Nothing here ticks: both sleep in epoll_wait, edge triggered, because
-// a port without a host reports "hung up" for as long as it lasts and a level would spin.
+// returnGrace is how long a host may be away before that counts. One that left and one that came are told on
+// another queue than what they write: of a machine that stood still meanwhile, the HELLO of the new host may come
+// before the news that the old one has gone, and must not be taken for words of the old one.
+const returnGrace = 100 * time.Millisecond
+
+// Port reads and writes the device. Read gives io.EOF once when the host has hung up for a while and then waits for
+// the next host; one that comes at once says HELLO, which ends what was before as well. Write waits while there is
+// none. Nothing here ticks: both sleep in epoll_wait, edge triggered, because a port without a host reports
+// "hung up" for as long as it lasts and a level would spin.
 type Port struct {
 	fd       int
 	readable int
@@ -69,10 +75,19 @@ func watch(fd int, events uint32) (int, error) {
 }
 
 func wait(ep int) {
+	waitFor(ep, -1)
+}
+
+// waitFor says whether something happened within the time; a negative one never ends.
+func waitFor(ep int, patience time.Duration) bool {
 	var events [1]syscall.EpollEvent
+	ms := -1
+	if patience >= 0 {
+		ms = int(patience / time.Millisecond)
+	}
 	for {
-		if _, err := syscall.EpollWait(ep, events[:], -1); err != syscall.EINTR {
-			return
+		if n, err := syscall.EpollWait(ep, events[:], ms); err != syscall.EINTR {
+			return n > 0
 		}
 	}
 }
@@ -86,11 +101,12 @@ func (p *Port) Read(buf []byte) (int, error) {
 			// another queue. Saying io.EOF once more in between would drop a HELLO that was just read.
 			return n, nil
 		case err == nil: // no host
-			if !p.gone {
+			if p.gone {
+				wait(p.readable)
+			} else if !waitFor(p.readable, returnGrace) {
 				p.gone = true
 				return 0, io.EOF
 			}
-			wait(p.readable)
 		case err == syscall.EAGAIN:
 			p.gone = false
 			wait(p.readable)

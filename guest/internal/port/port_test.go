@@ -1,0 +1,100 @@
+package port
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A named pipe reads like the port does: nothing without a writer, EAGAIN with one that is silent.
+func openPipe(t *testing.T) (*Port, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "port")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(fd) })
+	const edge = 1 << 31
+	ep, err := watch(fd, syscall.EPOLLIN|syscall.EPOLLHUP|edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(ep) })
+	return &Port{fd: fd, readable: ep}, path
+}
+
+func connect(t *testing.T, path string) *os.File {
+	t.Helper()
+	host, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	return host
+}
+
+func read(p *Port) chan string {
+	said := make(chan string, 8)
+	go func() {
+		for buf := make([]byte, 64); ; {
+			n, err := p.Read(buf)
+			switch {
+			case n > 0:
+				said <- string(buf[:n])
+			case err == io.EOF:
+				said <- "EOF"
+			default:
+				return
+			}
+		}
+	}()
+	return said
+}
+
+func expect(t *testing.T, said chan string, want string) {
+	t.Helper()
+	select {
+	case got := <-said:
+		if got != want {
+			t.Fatalf("read %q, not %q", got, want)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("never read %q", want)
+	}
+}
+
+func TestTellsOnceThatTheHostHasGone(t *testing.T) {
+	p, path := openPipe(t)
+	host := connect(t, path)
+	said := read(p)
+	host.WriteString("one")
+	expect(t, said, "one")
+	host.Close()
+	expect(t, said, "EOF")
+	host = connect(t, path)
+	host.WriteString("two")
+	expect(t, said, "two")
+	host.Close()
+	expect(t, said, "EOF")
+}
+
+func TestAHostThatComesAtOnceIsNotTakenForOneThatHasGone(t *testing.T) {
+	p, path := openPipe(t)
+	host := connect(t, path)
+	said := read(p)
+	host.WriteString("one")
+	expect(t, said, "one")
+	host.Close()
+	host = connect(t, path)
+	host.WriteString("HELLO")
+	expect(t, said, "HELLO")
+	host.WriteString("more")
+	expect(t, said, "more")
+}

@@ -1,0 +1,293 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { open, rm, statfs } from 'node:fs/promises';
+import { type IncomingMessage, request } from 'node:http';
+import { tmpdir, totalmem } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { leftovers } from './support/leftovers.ts';
+import { Service } from './support/service.ts';
+
+const SMALL = { image: 'busybox', cpu: 1, mem_mib: 256, scratch_mib: 64 };
+const UUID = '0192f0c1-2345-7abc-8def-0123456789ab';
+
+describe('bad input, told to a live service', () => {
+  let service: Service;
+  before(async () => {
+    service = await Service.start();
+  });
+  after(async () => {
+    await service?.[Symbol.asyncDispose]();
+  });
+
+  async function refused(status: number, method: string, path: string, body?: unknown): Promise<string> {
+    const answer = await service.call<{ error: string }>(method, path, body);
+    assert.equal(
+      answer.status,
+      status,
+      `${method} ${path} ${JSON.stringify(body)}: ${JSON.stringify(answer.body)}`,
+    );
+    assert.equal(typeof answer.body.error, 'string');
+    return answer.body.error;
+  }
+
+  async function raw(
+    body: string | Buffer,
+    headers: Record<string, string> = {},
+  ): Promise<{ status: number; error: string }> {
+    const answer = await fetch(`${service.bootstrap.base_url}/vms`, {
+      method: 'POST',
+      headers: {
+        authorization: `Bearer ${service.bootstrap.api_key}`,
+        'content-type': 'application/json',
+        ...headers,
+      },
+      body,
+    });
+    const { error } = (await answer.json()) as { error: string };
+    assert.equal(typeof error, 'string');
+    return { status: answer.status, error };
+  }
+
+  /** A create that is taken, and cannot be: gives the reason. */
+  async function failure(request: Record<string, unknown>): Promise<string> {
+    const made = await service.call<{ vm_id: string; job_id: string }>('POST', '/vms', {
+      ...SMALL,
+      ...request,
+    });
+    assert.equal(made.status, 200, JSON.stringify(made.body));
+    const { body } = await service.call('GET', `/vms/${made.body.vm_id}?wait=running&timeout_ms=60000`);
+    assert.equal(body['status'], 'failed', JSON.stringify(body));
+    const job = await service.call('GET', `/jobs/${made.body.job_id}`);
+    assert.equal(job.body['status'], 'failed');
+    assert.equal(job.body['error'], body['error']);
+    await service.untilNoTraceOf(made.body.vm_id);
+    await service.remove(made.body.vm_id);
+    return String(body['error']);
+  }
+
+  test('bodies that are not what they should be', async () => {
+    for (const text of ['', '{', '[]', '"busybox"', 'null', '{"image":"busybox"', '\0']) {
+      const { status, error } = await raw(text);
+      assert.equal(status, 400, `${JSON.stringify(text)}: ${error}`);
+    }
+    const type = await raw('image=busybox', { 'content-type': 'application/x-www-form-urlencoded' });
+    assert.ok([400, 415].includes(type.status), `${type.status} ${type.error}`);
+    // Refused for what it says of itself: an answer in the middle of a body is often lost.
+    const large = request(`${service.bootstrap.base_url}/vms`, {
+      method: 'POST',
+      headers: {
+        authorization: `Bearer ${service.bootstrap.api_key}`,
+        'content-type': 'application/json',
+        'content-length': 20 * 1024 * 1024,
+      },
+    });
+    large.on('error', () => undefined).flushHeaders();
+    const [answer] = (await once(large, 'response')) as [IncomingMessage];
+    assert.equal(answer.statusCode, 400);
+    large.destroy();
+  });
+
+  test('fields of the wrong type, out of range or not available name the field', async () => {
+    const wrong: [Record<string, unknown>, RegExp][] = [
+      [{ image: undefined }, /image/],
+      [{ image: 7 }, /image/],
+      [{ image: '' }, /image/],
+      [{ image: { type: 'floppy' } }, /type.*floppy/],
+      [{ image: 'UPPER/case:1' }, /image/],
+      [{ mode: 'turbo' }, /mode/],
+      [{ cpu: 0 }, /cpu/],
+      [{ cpu: -1 }, /cpu/],
+      [{ cpu: '1' }, /cpu/],
+      [{ cpu: 17, mode: 'dedicated' }, /cpu.*17.*16/],
+      [{ cpu: 1000 }, /cpu.*1000/],
+      [{ mem_mib: 0 }, /mem_mib/],
+      [{ mem_mib: 1.5 }, /mem_mib/],
+      [{ mem_mib: 10_000_000 }, /mem_mib.*10000000/],
+      [{ scratch_mib: -5 }, /scratch_mib/],
+      [{ ports: [{ vm_port: 70_000 }] }, /ports.*vm_port/],
+      [{ ports: [{ vm_port: 80, proto: 'sctp' }] }, /ports.*proto/],
+      [{ ports: 80 }, /ports/],
+      [{ env: { '1BAD': 'x' } }, /1BAD/],
+      [{ env: { BIG: 'x'.repeat(65 * 1024) } }, /BIG/],
+      [{ env: { A: 1 } }, /env/],
+      [{ name: 'a\0b' }, /name/],
+      [{ region: 'atlantis' }, /atlantis/],
+      [{ cpu_arch: 'mips' }, /cpu_arch/],
+      [{ cpu_type: 'quantum' }, /cpu_type/],
+      [{ egress_policy: { enabled: true, allow: ['300.1.2.3'] } }, /allow/],
+      [{ egress_policy: { enabled: 'yes' } }, /enabled/],
+      [{ volumes: [{ volume: 'data', mount_path: '/data' }] }, /not available yet/],
+      [{ volumes: [{ volume: 'data', mount_path: '/proc' }] }, /\/proc/],
+      [{ secrets: ['KEY'] }, /not available yet/],
+      [{ object_store_mounts: [{ object_store: 's', mount_path: '/s' }] }, /not available yet/],
+      [{ image: { type: 'dockerfile', dockerfile: 'FROM busybox' } }, /not available yet/],
+    ];
+    for (const [change, names] of wrong) {
+      assert.match(await refused(400, 'POST', '/vms', { ...SMALL, ...change }), names);
+    }
+    const { body } = await service.call<{ vms: unknown[] }>('GET', '/vms');
+    assert.deepEqual(body.vms, []);
+  });
+
+  test('names and ids of nothing', async () => {
+    assert.match(await refused(404, 'POST', '/vms', { ...SMALL, image: 'no-such-image' }), /no-such-image/);
+    for (const id of [UUID, `local-${'a'.repeat(26)}`, 'local-x', '..%2f..', '%00', 'a'.repeat(400)]) {
+      await refused(404, 'GET', `/vms/${id}`);
+      await refused(404, 'DELETE', `/vms/${id}`);
+      await refused(404, 'GET', `/vms/${id}/logs`);
+    }
+    await refused(404, 'GET', `/jobs/${UUID}`);
+    await refused(404, 'GET', '/jobs/zzz');
+    await refused(400, 'GET', '/vms?cursor=nonsense');
+    await refused(404, 'GET', '/no/such/route');
+    await refused(400, 'POST', '/images', { name: 'x' });
+    await refused(400, 'POST', '/images', { name: '../x', source: 'busybox:1' });
+    await refused(400, 'POST', '/images', { name: 'x', source: { type: 'registry', ref: 'a b' } });
+  });
+
+  test('credentials that are none', async () => {
+    for (const key of ['', 'rlp_', 'rlp_nothing', 'rlpv_nothing', `${service.bootstrap.api_key}x`]) {
+      const { status } = await service.call('GET', '/vms', undefined, key);
+      assert.equal(status, 401, key);
+    }
+    assert.equal((await fetch(`${service.bootstrap.base_url}/vms`)).status, 401);
+  });
+
+  test('unknown fields are ignored', async () => {
+    const { id } = await service.create({ ...SMALL, colour: 'blue', __proto__: { mode: 'turbo' } });
+    await service.remove(id);
+  });
+
+  test('what no machine here can run fails with what it lacks', async () => {
+    assert.match(await failure({ cpu_arch: 'arm64' }), /architecture arm64.*amd64/);
+    assert.match(await failure({ gpu_host: 1 }), /1 GPU/);
+    const host = Math.floor(totalmem() / 2 ** 20);
+    assert.match(
+      await failure({ mode: 'dedicated', mem_mib: host * 2 }),
+      new RegExp(`large enough.*${host * 2} MiB.*${host} MiB of memory`),
+    );
+    assert.match(
+      await failure({ mode: 'dedicated', scratch_mib: 500_000_000 }),
+      /large enough.*500000000 MiB of disk/,
+    );
+  });
+
+  test('the toolbox: commands and paths that cannot be', async () => {
+    const { id } = await service.create(SMALL);
+    const base = `${await service.toolboxUrl()}/${id}`;
+    const ask = async (path: string, init: RequestInit = {}): Promise<number> => {
+      const answer = await fetch(`${base}/${path}`, {
+        ...init,
+        headers: { authorization: `Bearer ${service.bootstrap.api_key}`, 'content-type': 'application/json' },
+      });
+      const { error } = (await answer.json()) as { error?: unknown };
+      assert.equal(typeof error, 'string', path);
+      return answer.status;
+    };
+    const post = (body: string): Promise<number> => ask('process/execute', { method: 'POST', body });
+    assert.equal(await post('{'), 400);
+    assert.equal(await post('{}'), 400);
+    assert.equal(await post('{"command":7}'), 400);
+    assert.equal(await post('{"command":"true","timeout":-1}'), 400);
+    assert.equal(await post('{"command":"true","env":{"=":"x"}}'), 400);
+    assert.equal(await ask('files/download'), 400);
+    assert.equal(await ask('files/download?path=/no/such/file'), 404);
+    assert.ok([400, 404, 409].includes(await ask('files/download?path=/etc')));
+    assert.equal(await ask('no/such/thing'), 404);
+    assert.ok((await service.exec(id, 'no-such-program')).exitCode === 127);
+    await service.remove(id);
+  });
+
+  test('leaves nothing', async () => {
+    assert.equal(await service.stop(), 0);
+    assert.deepEqual(await leftovers(service.home), []);
+  });
+});
+
+describe('a full disk', () => {
+  /** What a host's disk must have free before a sandbox is put on it. */
+  const RESERVE_MIB = 256;
+  const ROOM_MIB = 160;
+  let service: Service | undefined;
+  const home = join(mkdtempSync(join(tmpdir(), 'releap-full-')), 'home');
+  const disk = join(home, 'runner');
+
+  before(async () => {
+    mkdirSync(disk, { recursive: true, mode: 0o700 });
+    execFileSync('mount', [
+      '-t',
+      'tmpfs',
+      '-o',
+      `size=${RESERVE_MIB + ROOM_MIB}m,mode=0700`,
+      'releap-test',
+      disk,
+    ]);
+    service = await Service.start({}, home);
+  });
+  after(async () => {
+    try {
+      await service?.stop();
+    } finally {
+      execFileSync('umount', [disk]);
+      rmSync(join(home, '..'), { recursive: true, force: true });
+    }
+  });
+
+  /** Takes all but some of the room. */
+  async function fill(leaveMib: number): Promise<void> {
+    const { bavail, bsize } = await statfs(disk);
+    await using ballast = await open(join(disk, 'ballast'), 'w');
+    try {
+      await ballast.write(Buffer.alloc(bavail * bsize - leaveMib * 2 ** 20));
+      // The last bytes, whoever else takes some meanwhile.
+      if (leaveMib === 0) for (;;) await ballast.write(Buffer.alloc(4096));
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error;
+    }
+  }
+
+  test('a create fails with the reason and leaves nothing; with room again the next one runs', async () => {
+    assert.ok(service);
+    await fill(RESERVE_MIB - 10);
+    const { body } = await service.call<{ vm_id: string }>('POST', '/vms', SMALL);
+    const vm = await service.call('GET', `/vms/${body.vm_id}?wait=running&timeout_ms=60000`);
+    assert.equal(vm.body['status'], 'failed');
+    assert.match(String(vm.body['error']), /disk.*full.*MiB/);
+    await service.untilNoTraceOf(body.vm_id);
+    await rm(join(disk, 'ballast'));
+    await service.remove((await service.create(SMALL)).id);
+  });
+
+  test('not one byte free: sandboxes that run go on, a create fails, and can be deleted', async () => {
+    assert.ok(service);
+    const { id } = await service.create({ ...SMALL, scratch_mib: 128 });
+    await fill(0);
+    // Its own disk has room, the host's has not: the guest's write fails, and nothing else does.
+    const written = await service.exec(id, 'dd if=/dev/urandom of=/big bs=1M count=64 conv=fsync 2>&1');
+    assert.notEqual(written.exitCode, 0, written.result);
+    assert.equal((await service.exec(id, 'echo alive')).result, 'alive\n');
+    const { status, body } = await service.call<{ vm_id: string }>('POST', '/vms', SMALL);
+    assert.equal(status, 200);
+    const vm = await service.call('GET', `/vms/${body.vm_id}?wait=running&timeout_ms=60000`);
+    assert.equal(vm.body['status'], 'failed', JSON.stringify(vm.body));
+    assert.match(String(vm.body['error']), /full|no space/i);
+    await service.call('DELETE', `/vms/${id}`);
+    assert.equal((await service.waitFor(id, 'deleted'))['status'], 'deleted');
+    await service.untilNoTraceOf(id);
+    await service.untilNoTraceOf(body.vm_id);
+    await rm(join(disk, 'ballast'), { force: true });
+    await service.remove((await service.create(SMALL)).id);
+  });
+
+  test('the service stops and leaves nothing', async () => {
+    assert.ok(service);
+    assert.equal(await service.stop(), 0);
+    assert.deepEqual(
+      (await leftovers(home)).filter((line) => !line.includes(`mount: releap-test ${disk}`)),
+      [],
+    );
+  });
+});

@@ -1,0 +1,184 @@
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { eventually } from './support/eventually.ts';
+import { leftovers } from './support/leftovers.ts';
+import { REPO, Service } from './support/service.ts';
+
+const RLP = join(REPO, 'packages/cli/bin/rlp');
+const SIZE = ['--cpu', '1', '--mem', '256', '--scratch', '64'];
+
+interface Outcome {
+  code: number | null;
+  stdout: string;
+  stderr: string;
+}
+
+describe('rlp, against a live service', () => {
+  let service: Service;
+  let folder: string;
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'releap-cli-'));
+    service = await Service.start();
+  });
+  after(async () => {
+    await service?.[Symbol.asyncDispose]();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  /** As a person on this machine calls it: it finds the service by itself. */
+  function start(args: string[]): { child: ChildProcess; outcome: Outcome; ended: Promise<Outcome> } {
+    const { RELEAP_URL: _url, RELEAP_API_KEY: _key, ...env } = process.env;
+    const child = spawn(RLP, args, {
+      cwd: folder,
+      env: { ...env, RELEAP_HOME: service.home },
+      stdio: ['pipe', 'pipe', 'pipe'],
+      timeout: 120_000,
+    });
+    const outcome: Outcome = { code: null, stdout: '', stderr: '' };
+    child.stdout.on('data', (chunk: Buffer) => (outcome.stdout += chunk.toString('utf8')));
+    child.stderr.on('data', (chunk: Buffer) => (outcome.stderr += chunk.toString('utf8')));
+    child.stdin.on('error', () => undefined);
+    const ended = new Promise<Outcome>((resolve, reject) => {
+      child.once('error', reject);
+      child.once('close', (code) => resolve(Object.assign(outcome, { code })));
+    });
+    return { child, outcome, ended };
+  }
+
+  async function rlp(args: string[], input = ''): Promise<Outcome> {
+    const { child, ended } = start(args);
+    child.stdin?.end(input);
+    return await ended;
+  }
+
+  async function output(args: string[], input?: string): Promise<string> {
+    const { code, stdout, stderr } = await rlp(args, input);
+    assert.equal(code, 0, `rlp ${args.join(' ')}: ${stderr}`);
+    return stdout;
+  }
+
+  test('run --rm: a command in a new sandbox, its output and exit code, and nothing stays', async () => {
+    const { code, stdout, stderr } = await rlp([
+      'run',
+      '--rm',
+      ...SIZE,
+      '-e',
+      'WHO=world',
+      'busybox',
+      '--',
+      'sh',
+      '-c',
+      'echo "hello $WHO"; echo oops >&2; uname -s; exit 7',
+    ]);
+    assert.equal(stdout, 'hello world\nLinux\n');
+    assert.match(stderr, /^oops$/m);
+    assert.equal(code, 7);
+    assert.equal(await output(['ps', '-q']), '');
+  });
+
+  test('run without a command: the sandbox stays, under its name', async () => {
+    const id = (await output(['run', '--name', 'demo', ...SIZE, '-p', '8000', 'busybox'])).trim();
+    const listed = await output(['ps']);
+    assert.match(listed, new RegExp(`${id}\\s+demo\\s+busybox\\s+running`));
+    const [vm] = JSON.parse(await output(['--json', 'ps'])) as { id: string; status: string }[];
+    assert.deepEqual([vm?.id, vm?.status], [id, 'running']);
+  });
+
+  test('exec: streams, input, exit code, environment, folder and user', async () => {
+    assert.equal(await output(['exec', 'demo', '--', 'echo', '6 * 7 = 42']), '6 * 7 = 42\n');
+    assert.equal(await output(['exec', 'demo', '--', 'wc', '-c'], 'some input'), '10\n');
+    assert.equal((await rlp(['exec', 'demo', '--', 'sh', '-c', 'exit 5'])).code, 5);
+    assert.equal(
+      await output([
+        'exec',
+        '-e',
+        'A=b c',
+        '-w',
+        '/tmp',
+        '-u',
+        'nobody',
+        'demo',
+        '--',
+        'sh',
+        '-c',
+        'echo $A; pwd; id -un',
+      ]),
+      'b c\n/tmp\nnobody\n',
+    );
+    const missing = await rlp(['exec', 'demo', '--', 'no-such-program']);
+    assert.notEqual(missing.code, 0);
+    assert.match(missing.stderr, /no-such-program/);
+  });
+
+  test('cp: files and folders, both ways', async () => {
+    await writeFile(join(folder, 'README.md'), 'one\ntwo\nthree\n');
+    await output(['cp', 'README.md', 'demo:/tmp/']);
+    assert.match(await output(['exec', 'demo', '--', 'wc', '-l', '/tmp/README.md']), /^3 /);
+    await output(['cp', 'demo:/tmp/README.md', 'back.md']);
+    assert.equal(await readFile(join(folder, 'back.md'), 'utf8'), 'one\ntwo\nthree\n');
+    await mkdir(join(folder, 'tree/deep'), { recursive: true });
+    await writeFile(join(folder, 'tree/deep/leaf'), 'green');
+    await output(['cp', 'tree', 'demo:/srv/']);
+    assert.equal(await output(['exec', 'demo', '--', 'cat', '/srv/tree/deep/leaf']), 'green');
+    await output(['cp', 'demo:/srv/tree', 'copy']);
+    assert.equal(await readFile(join(folder, 'copy/deep/leaf'), 'utf8'), 'green');
+    assert.notEqual((await rlp(['cp', 'demo:/no/such', 'x'])).code, 0);
+  });
+
+  test('logs -f: what was, what comes, until the sandbox ends; rm ends it', async () => {
+    const following = start(['logs', '-f', '--console', 'demo']);
+    following.child.stdin?.end();
+    await eventually('the beginning', () =>
+      following.outcome.stdout.includes('root image') ? true : undefined,
+    );
+    await output(['exec', 'demo', '--', 'sh', '-c', 'echo "from the guest" > /dev/console']);
+    await eventually('the guest', () =>
+      following.outcome.stdout.includes('from the guest') ? true : undefined,
+    );
+    await output(['rm', '--wait', 'demo']);
+    const { code, stdout, stderr } = await following.ended;
+    assert.equal(code, 0, stderr);
+    assert.equal(stdout.split('from the guest').length, 2, 'nothing is printed twice');
+    assert.equal(await output(['ps', '-q']), '');
+  });
+
+  test('errors are sentences, with an exit code of their own', async () => {
+    const gone = await rlp(['exec', 'demo', '--', 'true']);
+    assert.match(gone.stderr, /^rlp: .*demo/m);
+    assert.equal(gone.stdout, '');
+    const unknown = await rlp(['run', '--rm', ...SIZE, 'no-such-image', '--', 'true']);
+    assert.match(unknown.stderr, /no-such-image/);
+    assert.notEqual(unknown.code, 0);
+    const impossible = await rlp(['run', '--rm', ...SIZE, '--arch', 'arm64', 'busybox', '--', 'true']);
+    assert.match(impossible.stderr, /architecture arm64/);
+    assert.notEqual(impossible.code, 0);
+    const json = await rlp(['--json', 'rm', 'demo']);
+    assert.notEqual(json.code, 0);
+  });
+
+  test('interrupted while a command runs, run --rm still takes the sandbox away', async () => {
+    const { child, outcome, ended } = start([
+      'run',
+      '--rm',
+      ...SIZE,
+      'busybox',
+      '--',
+      'sh',
+      '-c',
+      'echo begun; sleep 1000',
+    ]);
+    await eventually('the command', () => (outcome.stdout.includes('begun') ? true : undefined));
+    child.kill('SIGINT');
+    assert.notEqual((await ended).code, 0);
+    assert.equal(await output(['ps', '-q']), '');
+  });
+
+  test('the service stops and leaves nothing', async () => {
+    assert.equal(await service.stop(), 0);
+    assert.deepEqual(await leftovers(service.home), []);
+  });
+});

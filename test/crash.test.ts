@@ -1,0 +1,227 @@
+import assert from 'node:assert/strict';
+import { access, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { eventually } from './support/eventually.ts';
+import { leftovers } from './support/leftovers.ts';
+import { partPids } from './support/processes.ts';
+import { Service } from './support/service.ts';
+
+const SMALL = { image: 'busybox', cpu: 1, mem_mib: 256, scratch_mib: 64 };
+/** Few enough kills in a row that the supervisor's growing delays stay short. */
+const RUNNER_STEPS = [
+  ['create:recorded', 'create:image', 'create:slot'],
+  ['create:restored', 'create:configured', 'create:booted'],
+  ['create:running', 'delete:recorded', 'delete:destroyed'],
+];
+
+describe('kill -9 of any process, at any moment', () => {
+  let service: Service;
+  /** A step's name as a file in here makes the runner kill itself there. */
+  let crashes: string;
+  /** Runs from the first test to the last; nothing that is killed may touch it. */
+  let bystander: { id: string; port: number; worker: string };
+
+  before(async () => {
+    crashes = await mkdtemp(join(tmpdir(), 'releap-crash-'));
+    service = await Service.start({ RELEAP_CRASH_AT: crashes });
+    const { id } = await service.create({ ...SMALL, name: 'bystander', ports: [{ vm_port: 8000 }] });
+    // All state that a new VM in the place of the old one could not have: a process, a file in memory, a server.
+    const { result } = await service.exec(
+      id,
+      'mkdir -p /www /dev/shm; echo 0 > /dev/shm/count; httpd -p 8000 -h /www; ' +
+        '(while :; do read n < /dev/shm/count; echo $((n + 1)) > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.1; done) ' +
+        '</dev/null >/dev/null 2>&1 & echo $!; echo from inside > /www/index.html',
+    );
+    bystander = { id, port: await hostPort(id), worker: result.trim() };
+  });
+
+  after(async () => {
+    await service?.[Symbol.asyncDispose]();
+    await rm(crashes, { recursive: true, force: true });
+  });
+
+  const armed = (step: string): Promise<boolean> =>
+    access(join(crashes, step)).then(
+      () => true,
+      () => false,
+    );
+
+  async function hostPort(id: string): Promise<number> {
+    const { body } = await service.call<{ port_map: { host_port: number }[] }>('GET', `/vms/${id}`);
+    const port = body.port_map[0]?.host_port;
+    assert.ok(port !== undefined, JSON.stringify(body));
+    return port;
+  }
+
+  async function post(request: Record<string, unknown> = {}): Promise<string> {
+    const { status, body } = await service.call<{ vm_id: string }>('POST', '/vms', { ...SMALL, ...request });
+    assert.equal(status, 200, JSON.stringify(body));
+    return body.vm_id;
+  }
+
+  /** Waits for a status through restarts of whatever answers. */
+  async function reaches(id: string, status: string): Promise<Record<string, unknown>> {
+    return await eventually(
+      `${id} ${status}`,
+      async () => {
+        const { body } = await service.call('GET', `/vms/${id}?wait_exact=${status}&timeout_ms=5000`);
+        const now = body['status'];
+        if (now === status) return body;
+        throw new Error(`it is ${String(now)}: ${String(body['error'])}`);
+      },
+      120_000,
+    );
+  }
+
+  async function answers(id: string): Promise<void> {
+    const { result } = await eventually('exec', () => service.exec(id, 'echo alive'));
+    assert.equal(result, 'alive\n');
+  }
+
+  /** The acknowledged sandbox runs, answers, and can be deleted without a trace. */
+  async function worksAndGoes(id: string): Promise<void> {
+    await reaches(id, 'running');
+    await answers(id);
+    await service.remove(id);
+  }
+
+  async function bystanderIsWell(): Promise<void> {
+    const { id, port, worker } = bystander;
+    assert.equal((await reaches(id, 'running'))['error'], null);
+    const count = async (): Promise<number> => {
+      const { result } = await service.exec(id, `kill -0 ${worker} && cat /dev/shm/count`);
+      return Number(result);
+    };
+    const before = await eventually('exec in the bystander', count);
+    assert.ok(before > 0, 'its process is another one');
+    await eventually('its process goes on', async () => ((await count()) > before ? true : undefined));
+    assert.equal(await hostPort(id), port);
+    const page = await eventually('its port', async () => {
+      const answer = await fetch(`http://127.0.0.1:${port}/index.html`, {
+        signal: AbortSignal.timeout(5_000),
+      });
+      return await answer.text();
+    });
+    assert.equal(page, 'from inside\n');
+  }
+
+  for (const [round, steps] of RUNNER_STEPS.entries()) {
+    for (const step of steps) {
+      test(`the runner, at ${step}: what was acknowledged is carried out`, async () => {
+        const isDelete = step.startsWith('delete:');
+        const early = isDelete ? await post() : undefined;
+        if (early !== undefined) await reaches(early, 'running');
+        const runner = (await partPids(service.home)).runner;
+        await writeFile(join(crashes, step), '');
+        const id = early ?? (await post());
+        if (isDelete) assert.equal((await service.call('DELETE', `/vms/${id}`)).status, 200);
+        await service.untilRestarted('runner', runner);
+        assert.equal(await armed(step), false);
+        if (!isDelete) return await worksAndGoes(id);
+        await reaches(id, 'deleted');
+        await service.untilNoTraceOf(id);
+      });
+    }
+
+    test(`the supervisor, while a sandbox runs: the next start finds it again (${round + 1})`, async () => {
+      await bystanderIsWell();
+      await service.kill();
+      await service.boot();
+      await bystanderIsWell();
+    });
+  }
+
+  test('the supervisor, in the middle of a create: the next start finishes it', async () => {
+    const id = await post();
+    await service.kill();
+    await service.boot();
+    await worksAndGoes(id);
+  });
+
+  test('a sandbox whose VMM died while nobody looked is failed by the next start, with the reason', async () => {
+    const { id } = await service.create(SMALL);
+    const vmm = await service.vmm(id);
+    await service.kill();
+    process.kill(vmm, 'SIGKILL');
+    await service.boot();
+    assert.match(String((await reaches(id, 'failed'))['error']), /micro-VM ended/);
+    await service.untilNoTraceOf(id);
+  });
+
+  for (const delayMs of [0, 40, 160]) {
+    test(`the control plane, ${delayMs} ms after it acknowledged a create: the sandbox runs`, async () => {
+      const id = await post();
+      await sleep(delayMs);
+      await service.kill9('control');
+      await worksAndGoes(id);
+    });
+  }
+
+  test('the control plane, right after it acknowledged a delete: nothing is left', async () => {
+    const id = await post();
+    await reaches(id, 'running');
+    await service.call('DELETE', `/vms/${id}`);
+    await service.kill9('control');
+    await reaches(id, 'deleted');
+    await service.untilNoTraceOf(id);
+  });
+
+  test('PostgreSQL, in the middle of a create: nothing that was acknowledged is lost', async () => {
+    const id = await post({ name: 'kept' });
+    await service.kill9('postgres');
+    assert.equal((await reaches(id, 'running'))['name'], 'kept');
+    await worksAndGoes(id);
+  });
+
+  test('the gateway: sandboxes run on, and exec answers again', async () => {
+    await service.kill9('gateway');
+    await answers(bystander.id);
+  });
+
+  test('a VMM, while its sandbox runs: failed with the reason, its log kept, nothing else left', async () => {
+    const { id } = await service.create(SMALL);
+    process.kill(await service.vmm(id), 'SIGKILL');
+    assert.match(String((await reaches(id, 'failed'))['error']), /micro-VM ended/);
+    await service.untilNoTraceOf(id);
+    assert.equal((await service.call('GET', `/vms/${id}/logs`)).status, 200);
+    await assert.rejects(service.exec(id, 'true'), /exec answered 4\d\d: .*failed/);
+    await service.remove(id);
+  });
+
+  test('a VMM, in the middle of a create: failed with the reason, nothing left', async () => {
+    const id = await post();
+    process.kill(await service.vmm(id), 'SIGKILL');
+    const { error } = await reaches(id, 'failed');
+    assert.match(String(error), /VM ended|VMM did not start/);
+    await service.untilNoTraceOf(id);
+  });
+
+  test('everything at once, in the middle of a create and a delete', async () => {
+    const going = await post();
+    await reaches(going, 'running');
+    await service.call('DELETE', `/vms/${going}`);
+    const coming = await post();
+    const pids = await partPids(service.home);
+    await service.kill();
+    for (const pid of Object.values(pids)) {
+      try {
+        process.kill(pid, 'SIGKILL');
+      } catch {
+        // It had ended with its supervisor.
+      }
+    }
+    await service.boot();
+    await reaches(going, 'deleted');
+    await service.untilNoTraceOf(going);
+    await worksAndGoes(coming);
+    await bystanderIsWell();
+  });
+
+  test('after all that, the service stops cleanly and leaves nothing on the machine', async () => {
+    assert.equal(await service.stop(), 0, service.output);
+    assert.deepEqual(await leftovers(service.home), []);
+  });
+});

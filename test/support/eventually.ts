@@ -1,0 +1,25 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** For a machine that does many other things at the same time: no test is about how long something takes. */
+const DEADLINE_MS = 60_000;
+
+/**
+ * Tries until `attempt` neither throws nor gives undefined, and gives what it gave.
+ * @throws what the last attempt threw, or that it was never so
+ */
+export async function eventually<T>(
+  what: string,
+  attempt: () => Promise<T | undefined> | T | undefined,
+  deadlineMs = DEADLINE_MS,
+): Promise<T> {
+  for (const end = Date.now() + deadlineMs; ; await sleep(50)) {
+    let failure: unknown;
+    try {
+      const result = await attempt();
+      if (result !== undefined) return result;
+    } catch (error) {
+      failure = error;
+    }
+    if (Date.now() > end) throw new Error(`never: ${what}`, { cause: failure });
+  }
+}
