@@ -47,6 +47,11 @@ export interface Assignment {
   vm_id: string;
   generation: number;
   desired: DesiredState;
+  /**
+   * What `running` begins with when the sandbox does not run: its disk (a boot; whatever memory was kept is thrown
+   * away) or its kept memory (a resume). `disk` when absent.
+   */
+  start_from?: 'disk' | 'memory';
   spec: SandboxSpec;
 }
 
