@@ -84,6 +84,7 @@ func runSandbox(console func(string)) error {
 	if err != nil {
 		return err
 	}
+	boot.MakeResident()
 	console(ready)
 	server := a.Server()
 	for {

@@ -97,5 +97,7 @@ func Tune() {
 	}
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 65536, Max: 1048576})
 	_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 0, Max: ^uint64(0)})
+	const nproc = 6 // RLIMIT_NPROC; the kernel's default grows with memory and is tiny in a small sandbox
+	_ = syscall.Setrlimit(nproc, &syscall.Rlimit{Cur: ^uint64(0), Max: ^uint64(0)})
 	_ = syscall.Reboot(syscall.LINUX_REBOOT_CMD_CAD_OFF)
 }

@@ -32,10 +32,8 @@ func MakeDirs() {
 // answers an open folder on the scratch disk. The disks' own mounts stay behind, out of the user's sight. lap is told of every step
 // that was made.
 func Assemble(root, scratch *Disk, lap func(string)) (*os.File, error) {
-	if err := root.mount(lowerDir, syscall.MS_RDONLY); err != nil {
-		return nil, err
-	}
-	lap("root_disk")
+	lower := make(chan error, 1)
+	go func() { lower <- root.mount(lowerDir, syscall.MS_RDONLY) }() // two disks, and mostly two processors
 	if err := scratch.mount(scratchDir, syscall.MS_NOATIME); err != nil {
 		return nil, err
 	}
@@ -49,6 +47,11 @@ func Assemble(root, scratch *Disk, lap func(string)) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	lap("scratch_folders")
+	if err := <-lower; err != nil {
+		return nil, err
+	}
+	lap("root_disk")
 	const options = "lowerdir=" + lowerDir + ",upperdir=" + scratchDir + "/upper,workdir=" + scratchDir + "/work,redirect_dir=on"
 	if err := syscall.Mount("overlay", rootDir, "overlay", 0, options); err != nil {
 		return nil, fault.New(fault.Internal, "mounting the overlay root: "+err.Error())

@@ -112,9 +112,10 @@ it('a connection that is killed inside a transaction fails the transaction, and 
   await using database = await openFresh();
   const work = database.transaction(async (client) => {
     const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
-    await database.pool.query('select pg_terminate_backend($1)', [rows[0]?.pid]);
     // Nothing is under way on the connection when it breaks.
-    await new Promise((resolve) => client.once('error', resolve));
+    const broken = new Promise((resolve) => client.once('error', resolve));
+    await database.pool.query('select pg_terminate_backend($1)', [rows[0]?.pid]);
+    await broken;
     await client.query('select 1');
   });
   await assert.rejects(work, /Client has encountered a connection error|Connection terminated|not queryable/);
