@@ -4,11 +4,22 @@ import { run } from '../network/command.ts';
 
 /** Smallest file system made; a smaller wish is rounded up to it. mkfs needs room for its own tables. */
 export const EXT4_MIN_MIB = 8;
+/** ext4 takes no smaller journal with blocks of 4 KiB. */
+const JOURNAL_MIN_MIB = 4;
+const JOURNAL_MAX_MIB = 32;
 /** Sizes kept at most; the least recently used goes. One takes a few hundred kilobytes. */
 const SIZES_KEPT = 128;
 const MKFS_DEADLINE_MS = 120_000;
 /** Fixed, so that a size made again has the same bytes and a write layer above it still fits. */
 const FIXED_UUID = '5e1f0a9c-8d1b-4e0e-9d4a-3b6f2c7a1d55';
+/** What the tools of e2fsprogs take for the time, for the same reason. */
+const FIXED_TIME = 'E2FSPROGS_FAKE_TIME=1700000000';
+
+/**
+ * `overlay`: holds the folders `upper` and `work` already, which spares each guest making them. `journal`: the same
+ * with a journal, for disks that must come back whole from a crash of the guest or the host. `plain`: nothing.
+ */
+export type EmptyDiskKind = 'overlay' | 'journal' | 'plain';
 
 /**
  * Formatted empty disks, one a size, that write layers use as their backing. Never written once visible; shared by
@@ -24,10 +35,10 @@ export class EmptyExt4Store {
   }
 
   /** Absolute path of a raw, sparse, read-only ext4 image of that size. A size not seen before takes an mkfs. */
-  async ensure(mib: number): Promise<string> {
+  async ensure(mib: number, kind: EmptyDiskKind = 'plain'): Promise<string> {
     if (!Number.isInteger(mib) || mib < 1) throw new Error(`a disk cannot have ${mib} MiB`);
     const bytesMib = Math.max(mib, EXT4_MIN_MIB);
-    const path = join(this.#folder, `empty-v1-${bytesMib}.ext4`);
+    const path = join(this.#folder, `${kind}-v1-${bytesMib}.ext4`);
     const file = await stat(path).catch(() => undefined);
     if (file?.size === bytesMib * 1024 * 1024) {
       const now = new Date();
@@ -36,12 +47,12 @@ export class EmptyExt4Store {
       return path;
     }
     const making =
-      this.#making.get(path) ?? this.#make(path, bytesMib).finally(() => this.#making.delete(path));
+      this.#making.get(path) ?? this.#make(path, bytesMib, kind).finally(() => this.#making.delete(path));
     this.#making.set(path, making);
     return await making;
   }
 
-  async #make(path: string, mib: number): Promise<string> {
+  async #make(path: string, mib: number, kind: EmptyDiskKind): Promise<string> {
     await mkdir(this.#folder, { recursive: true, mode: 0o755 });
     const partial = `${path}.${process.pid}.partial`;
     try {
@@ -52,7 +63,16 @@ export class EmptyExt4Store {
       } finally {
         await file.close();
       }
-      await run('mkfs.ext4', mkfsArguments(partial), { deadlineMs: MKFS_DEADLINE_MS });
+      await run('env', [FIXED_TIME, 'mkfs.ext4', ...mkfsArguments(partial, mib, kind === 'journal')], {
+        deadlineMs: MKFS_DEADLINE_MS,
+      });
+      if (kind !== 'plain') {
+        // debugfs says what failed and ends with 0; a folder that is missing all the same is made by the guest.
+        await run('env', [FIXED_TIME, 'debugfs', '-w', '-f', '-', partial], {
+          input: 'mkdir upper\nmkdir work\n',
+          deadlineMs: MKFS_DEADLINE_MS,
+        });
+      }
       await rename(partial, path);
     } catch (error) {
       throw new Error(`cannot make an empty disk of ${mib} MiB: ${(error as Error).message}`, {
@@ -87,11 +107,24 @@ export class EmptyExt4Store {
  * guest's kernel (that would fill a write layer that nobody has written to). Many small files are what sandboxes
  * hold, hence twice the usual inodes.
  */
-function mkfsArguments(path: string): string[] {
-  const geometry = '-q -F -b 4096 -i 8192 -I 256 -m 0 -O ^resize_inode,^has_journal'.split(' ');
+function mkfsArguments(path: string, mib: number, journal: boolean): string[] {
+  const geometry = '-q -F -b 4096 -i 8192 -I 256 -m 0'.split(' ');
+  const features = `^resize_inode,${journal ? 'has_journal' : '^has_journal'}`;
+  const journalMib = Math.min(Math.max(Math.floor(mib / 32), JOURNAL_MIN_MIB), JOURNAL_MAX_MIB);
   const extended = [
     `hash_seed=${FIXED_UUID}`,
     'lazy_itable_init=1,assume_storage_prezeroed=1,packed_meta_blocks=1,nodiscard',
+    ...(journal ? ['lazy_journal_init=1'] : []),
   ];
-  return [...geometry, '-U', FIXED_UUID, '-E', extended.join(','), path];
+  return [
+    ...geometry,
+    '-O',
+    features,
+    ...(journal ? ['-J', `size=${journalMib}`] : []),
+    '-U',
+    FIXED_UUID,
+    '-E',
+    extended.join(','),
+    path,
+  ];
 }

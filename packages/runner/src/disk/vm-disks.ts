@@ -4,6 +4,7 @@ import { nodeName } from '../vmm/command-line.ts';
 import type { BlockNode, DiskName } from '../vmm/command-line.ts';
 import type { EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
+import type { KeptDisk } from './kept-disk.ts';
 import { createEmptyQcow2 } from './qcow2.ts';
 
 /** A disk is refused when the host would be left with less than this. */
@@ -25,6 +26,8 @@ export interface DiskOptions {
   scratchMib: number;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;
+  /** The scratch disk of a persistent sandbox, instead of an empty one. */
+  kept?: KeptDisk;
 }
 
 /** Disks of one VM, ready to be attached. */
@@ -38,7 +41,8 @@ export interface VmDisks {
  * Makes the write layers of one VM in its jail. The graph of each disk is told to the VMM node by node and nothing
  * in a file names another file, so a guest that takes over its VMM finds no path to follow.
  * @param folder the jail; must exist
- * @param inside true: the VMM will open the files by itself from inside the jail, so that they must all lie there
+ * @param inside true: the VMM runs already and will open the files by itself from inside the jail, so that they must
+ *   all lie there, and their nodes have other names than those that it has
  * @throws DiskFullError when the host's disk is full
  */
 export async function makeDisks(
@@ -56,9 +60,10 @@ export async function makeDisks(
     await checkSpace(folder);
     const layers = await Promise.all(
       wanted.map(async ({ name, mib }) => {
+        if (name === 'scratch' && options.kept !== undefined) return { name, ...options.kept };
         const layer = join(folder, `${name}.qcow2`);
         const [base] = await Promise.all([
-          store.ensure(mib),
+          store.ensure(mib, name === 'scratch' ? 'overlay' : 'plain'),
           rm(layer, { force: true }).then(() => createEmptyQcow2(layer, mib * 1024 * 1024)),
         ]);
         await chown(layer, owner.uid, owner.gid);
@@ -72,18 +77,19 @@ export async function makeDisks(
       await link(path, target);
       return `/${name}`;
     };
+    const node = (name: DiskName): string => `${nodeName(name)}${inside ? '-real' : ''}`;
     const nodes = {} as Record<DiskName, BlockNode>;
-    nodes.root = rawNode(nodeName('root'), await place(options.rootImagePath, 'root.image'));
+    nodes.root = rawNode(node('root'), await place(options.rootImagePath, 'root.image'));
     for (const { name, layer, base } of layers) {
       const basePath = await place(base, `${name}.base`);
       nodes[name] = {
         driver: 'qcow2',
-        'node-name': nodeName(name),
+        'node-name': node(name),
         discard: 'unmap',
-        // Sandboxes do not outlive a crash of the host, so the guest's flushes need not reach its platters.
-        cache: { 'no-flush': true },
+        // What ends with the sandbox does not outlive a crash of the host, so its flushes need not reach any platters.
+        ...(name === 'scratch' && options.kept !== undefined ? {} : { cache: { 'no-flush': true } }),
         file: { driver: 'file', filename: inside ? `/${name}.qcow2` : layer, discard: 'unmap' },
-        backing: rawNode(`${nodeName(name)}-base`, basePath),
+        backing: rawNode(`${node(name)}-base`, basePath),
       };
     }
     const [scratch, docker] = wanted.map(({ mib }) => mib * 1024 * 1024) as [number, number];

@@ -17,8 +17,9 @@ export class Reconciler {
 
   /** Reads the records of a previous life of the runner. @returns the ids that they name */
   async load(): Promise<Set<string>> {
-    for (const { assignment, observation } of await this.#deps.records.load(this.#deps.log)) {
-      this.#sandboxes.set(assignment.vm_id, new Sandbox(this.#deps, assignment, observation));
+    for (const record of await this.#deps.records.load(this.#deps.log)) {
+      const { assignment } = record;
+      this.#sandboxes.set(assignment.vm_id, new Sandbox(this.#deps, assignment, record));
     }
     return new Set(this.#sandboxes.keys());
   }
@@ -42,18 +43,21 @@ export class Reconciler {
     if (message.type === 'sync') this.#sync(message.assignments, message.more === true);
   }
 
-  /** A sandbox whose end control has stored is forgotten: nothing of it is left here but its logs. */
+  /**
+   * A sandbox whose end control has stored is forgotten: nothing of it is left here but its logs. One that has a disk
+   * has ended only when it is deleted.
+   */
   async stored(observations: Observation[]): Promise<void> {
     for (const { vm_id, status, generation } of observations) {
       const sandbox = this.#sandboxes.get(vm_id);
-      if (status !== 'deleted' && status !== 'failed') continue;
+      if (status !== 'deleted' && (status !== 'failed' || sandbox?.isPersistent === true)) continue;
       if (sandbox?.observation.generation !== generation || sandbox.observation.status !== status) continue;
       this.#sandboxes.delete(vm_id);
       await this.#deps.records.remove(vm_id);
     }
   }
 
-  /** Ends every VM, for a machine that goes down for good. */
+  /** Ends every VM, for a service that goes down. What is persistent is stopped, and can be started again later. */
   async drain(reason: string): Promise<void> {
     await Promise.all([...this.#sandboxes.values()].map((sandbox) => sandbox.shutDown(reason)));
   }
@@ -89,7 +93,7 @@ export class Reconciler {
   #removeOrphan(vmId: string, sandbox: Sandbox): void {
     this.#deps.log.warn({ vm: vmId }, 'control does not know this sandbox any more; removing it');
     void sandbox
-      .shutDown('removed: the control plane does not know this sandbox')
+      .remove()
       .then(async () => {
         this.#sandboxes.delete(vmId);
         await this.#deps.records.remove(vmId);

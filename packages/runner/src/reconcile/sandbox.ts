@@ -1,13 +1,18 @@
 import type { Assignment, Observation, ObservedStatus } from '@releap/contract';
 import type { Logger } from 'pino';
+import { GuestLostError } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
-import type { LiveSandbox, SandboxHost } from './sandbox-host.ts';
-import type { RecordStore } from './sandbox-record.ts';
+import type { Exit, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
+import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
 
 /** From the first step to `running`, pulls not included. Twice what a cold boot takes under emulation. */
 const BOOT_DEADLINE_MS = 90_000;
 /** A pull or build of the root image; the registry client has deadlines of its own below this. */
 const IMAGE_DEADLINE_MS = 30 * 60_000;
+/** What an entrypoint has to end after it was asked to. */
+const STOP_GRACE_MS = 10_000;
+/** For all of a stop while the service goes down: others wait for that. */
+const DRAIN_DEADLINE_MS = 25_000;
 
 export interface SandboxDeps {
   host: SandboxHost;
@@ -19,22 +24,31 @@ export interface SandboxDeps {
 /**
  * One sandbox on this machine: makes what is agree with what must be, one step after the other. Steps never
  * overlap; a newer assignment interrupts the step that runs. Every step may be repeated after a crash.
+ *
+ * What cannot be had is answered with what is instead (`runner-link.ts`): a sandbox that could not be paused runs,
+ * one that could not be resumed or started is paused or stopped, as long as nothing of it is lost.
  */
 export class Sandbox {
   readonly vmId: string;
   readonly #deps: SandboxDeps;
   readonly #log: Logger;
   #assignment: Assignment;
+  /** The assignment that the step at work, or else the last one, is for: what it observes belongs to that. */
+  #served: Assignment;
   #observation: Observation;
+  #past: Past;
   #live: LiveSandbox | undefined;
+  #exit: Exit | undefined;
   #step: { controller: AbortController; done: Promise<void> } | undefined;
 
-  constructor(deps: SandboxDeps, assignment: Assignment, observation?: Observation) {
+  constructor(deps: SandboxDeps, assignment: Assignment, record?: SandboxRecord) {
     this.vmId = assignment.vm_id;
     this.#deps = deps;
     this.#log = deps.log.child({ vm: assignment.vm_id });
     this.#assignment = assignment;
-    this.#observation = observation ?? {
+    this.#served = assignment;
+    this.#past = { manifest: record?.manifest, ports: record?.ports };
+    this.#observation = record?.observation ?? {
       vm_id: assignment.vm_id,
       generation: assignment.generation,
       status: 'booting',
@@ -53,6 +67,10 @@ export class Sandbox {
     return this.#observation.status === 'running' && this.#live !== undefined;
   }
 
+  get isPersistent(): boolean {
+    return this.#assignment.spec.persistent;
+  }
+
   /** Takes over what control wants. An older generation, or the same again, changes nothing. */
   want(assignment: Assignment): void {
     if (assignment.generation < this.#assignment.generation) return;
@@ -68,40 +86,22 @@ export class Sandbox {
 
   /** After a restart of the runner: find the VMM again, or clean up after it. */
   async adopt(): Promise<void> {
+    if (this.isPersistent) return await this.#adoptPersistent();
     if (this.#observation.status === 'running') {
-      this.#live = await this.#deps.host
-        .adopt(this.#assignment, this.#observation, this.#events())
-        .catch((error: unknown) => {
-          this.#log.warn({ err: error }, 'the micro-VM could not be adopted');
-          return undefined;
-        });
-      if (this.#live) {
-        this.#log.info('adopted a running micro-VM');
-        return;
-      }
-      await this.#deps.host.destroy(this.vmId);
+      if (await this.#findAgain()) return;
+      await this.#end();
       await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
       return;
     }
-    if (!this.#isSettled()) await this.#deps.host.destroy(this.vmId);
+    if (!this.#isSettled()) await this.#end();
   }
 
   /** Starts the step that leads to what is wanted; the one that runs is interrupted first. */
   converge(): void {
-    const previous = this.#step;
-    previous?.controller.abort(new Error('superseded by a newer assignment'));
-    const controller = new AbortController();
-    const done = (async () => {
-      await previous?.done;
-      try {
-        await this.#converge(controller.signal);
-      } catch (error) {
-        this.#log.error({ err: error }, 'a step of the sandbox broke');
-      } finally {
-        if (this.#step?.controller === controller) this.#step = undefined;
-      }
-    })();
-    this.#step = { controller, done };
+    this.#startStep(async (signal) => {
+      this.#served = this.#assignment;
+      await this.#converge(signal);
+    });
   }
 
   /** Resolves when no step runs. */
@@ -109,13 +109,19 @@ export class Sandbox {
     while (this.#step) await this.#step.done;
   }
 
-  /** The machine is going down for good: end the VM and say why. */
+  /** The service is going down: end the VM and say why. What is persistent can be started again. */
   async shutDown(reason: string): Promise<void> {
     this.#step?.controller.abort(new Error(reason));
-    await this.#step?.done;
+    await this.idle();
     if (this.#isSettled() && this.#observation.status !== 'running') return;
-    await this.#end();
-    await this.#observe('failed', { error: reason });
+    this.#startStep(async () => await this.#drain(reason));
+    await this.idle();
+  }
+
+  /** Nobody wants it any more: all of it goes, its disk too. */
+  async remove(): Promise<void> {
+    this.#startStep(async () => await this.#destroy());
+    await this.idle();
   }
 
   /** Lets go of the VM without ending it: a later runner takes it over. */
@@ -126,94 +132,298 @@ export class Sandbox {
     this.#live = undefined;
   }
 
+  #startStep(work: (signal: AbortSignal) => Promise<void>): void {
+    const previous = this.#step;
+    previous?.controller.abort(new Error('superseded by a newer assignment'));
+    const controller = new AbortController();
+    const done = (async () => {
+      await previous?.done;
+      try {
+        await work(controller.signal);
+      } catch (error) {
+        this.#log.error({ err: error }, 'a step of the sandbox broke');
+      } finally {
+        if (this.#step?.controller === controller) this.#step = undefined;
+        this.#attendExit();
+      }
+    })();
+    this.#step = { controller, done };
+  }
+
   async #converge(signal: AbortSignal): Promise<void> {
-    switch (this.#assignment.desired) {
+    switch (this.#served.desired) {
       case 'running':
-        return this.#run(signal);
-      case 'deleted':
-        return this.#delete();
+        return await this.#run(signal);
       case 'stopped':
+        return await this.#stop(signal);
       case 'paused':
-        return this.#observe('failed', {
-          error: `this runner cannot make a sandbox ${this.#assignment.desired}`,
-        });
+        return await this.#pause();
+      case 'deleted':
+        return await this.#delete();
     }
   }
 
   async #run(signal: AbortSignal): Promise<void> {
-    if (this.#live)
-      return this.#observe('running', { ...this.#observation, generation: this.#assignment.generation });
+    if (this.#live) return await this.#observe('running', this.#live.addresses);
+    if (this.#served.start_from === 'memory') return await this.#resume(signal);
+    await this.#boot(signal);
+  }
+
+  async #boot(signal: AbortSignal): Promise<void> {
     const { host } = this.#deps;
-    const { root } = this.#assignment.spec;
+    const { root } = this.#served.spec;
+    const { manifest } = this.#past;
+    const operation = manifest === undefined ? 'create' : 'start';
     try {
-      await this.#observe((await host.hasImage(root)) ? 'booting' : 'building');
-      racePoint('create:recorded');
+      await this.#observe((await host.hasImage(root, manifest)) ? 'booting' : 'building');
+      racePoint(`${operation}:recorded`);
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
-      using image = await host.acquireImage(root, imageSignal);
+      using image = await host.acquireImage(root, imageSignal, manifest);
       if (this.#observation.status === 'building') await this.#observe('booting');
-      racePoint('create:image');
+      racePoint(`${operation}:image`);
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
-      this.#live = await host.boot(this.#assignment, image, this.#events(), bootSignal);
-      racePoint('create:booted');
+      if (this.isPersistent) {
+        await host.discardMemory(this.#served, this.#past, bootSignal);
+        racePoint(`${operation}:discarded`);
+        if (manifest !== undefined) await this.#requireDisk();
+      }
+      this.#live = await host.boot(this.#served, image, this.#past, this.#events(), bootSignal);
+      racePoint(`${operation}:booted`);
       signal.throwIfAborted();
-      await this.#observe('running', { ...this.#live.addresses, manifest_name: image.digest });
-      racePoint('create:running');
+      this.#past.manifest = image.digest;
+      await this.#observe('running', this.#live.addresses);
+      racePoint(`${operation}:running`);
     } catch (error) {
       await this.#end();
       if (signal.aborted) return;
-      const message = error instanceof Error ? error.message : String(error);
       this.#log.warn({ err: error }, 'the sandbox could not be started');
-      await this.#observe('failed', { error: message });
+      await this.#observe((await this.#canStart()) ? 'stopped' : 'failed', { error: messageOf(error) });
     }
+  }
+
+  async #resume(signal: AbortSignal): Promise<void> {
+    const { host } = this.#deps;
+    try {
+      await this.#observe('booting');
+      racePoint('resume:recorded');
+      const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+      this.#live = await host.resume(this.#served, this.#past, this.#events(), bootSignal);
+      await this.#observe('running', this.#live.addresses);
+      racePoint('resume:running');
+    } catch (error) {
+      await this.#end();
+      if (signal.aborted) return;
+      this.#log.warn({ err: error }, 'the sandbox could not be resumed');
+      await this.#observePaused(messageOf(error));
+    }
+  }
+
+  async #stop(signal: AbortSignal): Promise<void> {
+    const { host } = this.#deps;
+    const { memory } = await host.remains(this.vmId);
+    if (this.#live || memory) await this.#observe('stopping');
+    racePoint('stop:recorded');
+    // What supersedes a stop waits for its end, but for a deletion: nobody needs that disk to be in order.
+    using hurry = this.#onDeletion(signal);
+    if (this.#live) await this.#live.shutDown(STOP_GRACE_MS, hurry.signal);
+    else if (memory) await host.discardMemory(this.#served, this.#past, hurry.signal);
+    racePoint('stop:down');
+    await this.#end();
+    racePoint('stop:ended');
+    if (this.#past.manifest !== undefined && !(await host.remains(this.vmId)).disk) {
+      return await this.#observe('failed', { error: DISK_GONE });
+    }
+    await this.#observe('stopped');
+    racePoint('stop:stopped');
+  }
+
+  async #pause(): Promise<void> {
+    if (!this.#live) {
+      await this.#end();
+      return await this.#observePaused();
+    }
+    if (this.#served.spec.docker_data_mib !== undefined) {
+      const error = 'a sandbox with a Docker data device cannot be paused';
+      return await this.#observe('running', { ...this.#live.addresses, error });
+    }
+    await this.#observe('pausing');
+    racePoint('pause:recorded');
+    try {
+      await this.#live.suspend();
+      racePoint('pause:ended');
+      await this.#release();
+      await this.#observe('paused');
+      racePoint('pause:paused');
+    } catch (error) {
+      this.#log.warn({ err: error }, 'the sandbox could not be paused');
+      if (!(error instanceof GuestLostError) && this.#live && !this.#exit) {
+        return await this.#observe('running', { ...this.#live.addresses, error: messageOf(error) });
+      }
+      await this.#end();
+      const { memory } = await this.#deps.host.remains(this.vmId);
+      await (memory ? this.#observe('paused') : this.#observe('failed', { error: messageOf(error) }));
+    }
+    await this.#end();
   }
 
   async #delete(): Promise<void> {
     await this.#observe('deleting');
     racePoint('delete:recorded');
-    await this.#end();
+    await this.#destroy();
     racePoint('delete:destroyed');
     await this.#observe('deleted');
   }
 
+  async #drain(error: string): Promise<void> {
+    if (this.isPersistent) {
+      await this.#live?.shutDown(STOP_GRACE_MS, AbortSignal.timeout(DRAIN_DEADLINE_MS));
+    }
+    await this.#end();
+    if (this.isPersistent && (await this.#deps.host.remains(this.vmId)).memory) {
+      return await this.#observe('paused', { error });
+    }
+    await this.#observe((await this.#canStart()) ? 'stopped' : 'failed', { error });
+  }
+
+  /** Finds out what the last runner left, in whatever step it ended, and makes a whole thing of it. */
+  async #adoptPersistent(): Promise<void> {
+    const { status } = this.#observation;
+    const remains = await this.#deps.host.remains(this.vmId);
+    const mayRun =
+      !remains.memory &&
+      (['running', 'pausing', 'stopping'].includes(status) || (status === 'booting' && remains.resumed));
+    if (mayRun && (await this.#findAgain())) return;
+    await this.#end();
+    // Kept memory is the truth about being paused, however far the runner had come.
+    if (status === 'pausing' && remains.memory) return await this.#observe('paused');
+    if (status === 'stopping') return remains.memory ? undefined : await this.#observe('stopped');
+    if (status === 'booting' && remains.resumed && !remains.memory) {
+      return await this.#observePaused('it ended while it was being resumed');
+    }
+    if (status !== 'running' && status !== 'pausing') return;
+    if (remains.hostRestarted && (await this.#canStart())) {
+      return await this.#observe('stopped', { error: 'its host was restarted' });
+    }
+    await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
+  }
+
+  async #findAgain(): Promise<boolean> {
+    try {
+      this.#live = await this.#deps.host.adopt(this.#assignment, this.#past, this.#events());
+      this.#log.info('adopted a running micro-VM');
+      return true;
+    } catch (error) {
+      this.#log.warn({ err: error }, 'the micro-VM could not be adopted');
+      return false;
+    }
+  }
+
+  /** Of a sandbox that does not run. @param error why it does not, if it was to */
+  async #observePaused(error?: string): Promise<void> {
+    const { host } = this.#deps;
+    const { disk, memory } = await host.remains(this.vmId);
+    if (!disk) return await this.#observe('failed', { error: DISK_GONE });
+    const unusable = memory
+      ? await host.checkMemory(this.vmId).then(() => undefined, messageOf)
+      : (error ?? 'it did not run when it was to be paused');
+    if (unusable !== undefined) return await this.#observe('paused', { memory: false, error: unusable });
+    await this.#observe('paused', error === undefined ? {} : { error });
+  }
+
+  async #requireDisk(): Promise<void> {
+    if (!(await this.#deps.host.remains(this.vmId)).disk) throw new Error(DISK_GONE);
+  }
+
+  /** Whether it has run and its disk is here. */
+  async #canStart(): Promise<boolean> {
+    if (!this.isPersistent || this.#past.manifest === undefined) return false;
+    return (await this.#deps.host.remains(this.vmId)).disk;
+  }
+
+  /** The VM and all that was made for it goes; what is kept of a persistent sandbox stays. */
   async #end(): Promise<void> {
-    const live = this.#live;
-    this.#live = undefined;
-    await live?.close();
+    await this.#release();
+    await (this.isPersistent ? this.#deps.host.end(this.vmId) : this.#deps.host.destroy(this.vmId));
+  }
+
+  async #destroy(): Promise<void> {
+    await this.#release();
     await this.#deps.host.destroy(this.vmId);
   }
 
-  #events(): { onExit: (reason: string) => void } {
+  async #release(): Promise<void> {
+    const live = this.#live;
+    this.#live = undefined;
+    this.#exit = undefined;
+    await live?.close();
+  }
+
+  #onDeletion(signal: AbortSignal): { signal: AbortSignal; [Symbol.dispose]: () => void } {
+    const controller = new AbortController();
+    const look = (): void => {
+      if (this.#assignment.desired === 'deleted') controller.abort(signal.reason);
+    };
+    signal.addEventListener('abort', look);
     return {
-      onExit: (reason) => {
-        if (!this.#live || this.#step) return;
-        this.#log.warn({ reason }, 'the micro-VM ended by itself');
-        this.#step = {
-          controller: new AbortController(),
-          done: (async () => {
-            await this.#end();
-            await this.#observe('failed', { error: reason });
-            this.#step = undefined;
-          })(),
-        };
+      signal: controller.signal,
+      [Symbol.dispose]: () => signal.removeEventListener('abort', look),
+    };
+  }
+
+  #events(): SandboxEvents {
+    return {
+      onExit: (exit) => {
+        this.#exit = exit;
+        this.#attendExit();
       },
     };
+  }
+
+  /** A VM that ended by itself; while a step runs that is the step's to find out. */
+  #attendExit(): void {
+    const exit = this.#exit;
+    if (!exit || !this.#live || this.#step) return;
+    this.#log.warn(exit, 'the micro-VM ended by itself');
+    this.#startStep(async () => {
+      await this.#end();
+      if (exit.poweredOff && (await this.#canStart())) {
+        await this.#observe('stopped', { error: 'the guest powered itself off' });
+      } else {
+        await this.#observe('failed', { error: exit.reason });
+      }
+    });
   }
 
   #isSettled(): boolean {
     const { status, generation } = this.#observation;
     if (generation !== this.#assignment.generation) return false;
-    return status === 'failed' || status === 'deleted' || (status === 'running' && this.#live !== undefined);
+    if (status === 'running') return this.#live !== undefined;
+    return ['failed', 'deleted', 'stopped', 'paused'].includes(status);
   }
 
   /** On disk first, then said: what control hears, a restarted runner still knows. */
   async #observe(status: ObservedStatus, more: Partial<Observation> = {}): Promise<void> {
+    const { manifest } = this.#past;
+    if (more.port_map !== undefined) this.#past.ports = more.port_map;
     this.#observation = {
       vm_id: this.vmId,
-      generation: this.#assignment.generation,
+      generation: this.#served.generation,
       status,
+      ...(manifest !== undefined && TELLS_MANIFEST.has(status) ? { manifest_name: manifest } : {}),
       ...more,
     };
-    await this.#deps.records.save({ assignment: this.#assignment, observation: this.#observation });
+    await this.#deps.records.save({
+      assignment: this.#assignment,
+      observation: this.#observation,
+      ...this.#past,
+    });
     this.#deps.report(this.#observation);
   }
+}
+
+const TELLS_MANIFEST: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
+const DISK_GONE = 'its disk is not on this machine any more';
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }

@@ -48,12 +48,16 @@ export class Vm {
   #detached = false;
   #ended: string | undefined;
   #losing = false;
+  #poweredOff = false;
 
   private constructor(identity: ProcessIdentity, qmp: QmpClient, dir: string, log: Logger) {
     this.identity = identity;
     this.qmp = qmp;
     this.#dir = dir;
     this.#log = log;
+    qmp.onEvent(({ event, data }) => {
+      if (event === 'SHUTDOWN' && data['reason'] === 'guest-shutdown') this.#poweredOff = true;
+    });
     qmp.onClose(() => void this.#lost());
     this.#watch = setInterval(() => {
       if (!isAlive(identity)) void this.#lost();
@@ -166,6 +170,25 @@ export class Vm {
     return this.#exitReason !== undefined;
   }
 
+  /** Whether the guest has switched itself off; then the VMM ends. */
+  get poweredOff(): boolean {
+    return this.#poweredOff;
+  }
+
+  /** Resolves when the VMM has ended by itself. @throws when it has not within `deadlineMs` */
+  async ended(deadlineMs: number): Promise<void> {
+    await new Promise<void>((resolve, reject) => {
+      const timer = setTimeout(
+        () => reject(new Error(`the VMM did not end within ${deadlineMs} ms`)),
+        deadlineMs,
+      );
+      this.onExit(() => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
   /** Calls back once, with a reason fit for a user, when the VMM has ended; not after `detach` or `kill`. */
   onExit(listener: (reason: string) => void): void {
     if (this.#exitReason === undefined) this.#exitListeners.add(listener);
@@ -219,6 +242,12 @@ export class Vm {
 
   async stop(): Promise<void> {
     await this.qmp.execute('stop');
+  }
+
+  /** Whether the guest's processors run. */
+  async isRunning(): Promise<boolean> {
+    const answer = (await this.qmp.execute('query-status')) as { running?: unknown };
+    return answer.running === true;
   }
 
   async continue(): Promise<void> {
