@@ -94,6 +94,7 @@ function reason(row: Transition): string | undefined {
 
 function memory(row: Transition): string | undefined {
   if (has(row, 'memory')) return 'coalesce(t.memory, true)';
+  if (has(row, 'check-memory')) return 's.has_memory and coalesce(t.memory, true)';
   return has(row, 'forget-memory') ? 'false' : undefined;
 }
 

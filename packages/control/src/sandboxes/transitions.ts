@@ -110,6 +110,8 @@ export type Effect =
   | 'release'
   /** Kept memory exists, unless the runner says that it cannot be used. */
   | 'memory'
+  /** Kept memory is no more if the runner says so. */
+  | 'check-memory'
   /** Kept memory is gone; a start from now on boots the disk. */
   | 'forget-memory'
   /** The start that begins here resumes the kept memory. */
@@ -156,7 +158,7 @@ export const TRANSITIONS: readonly Transition[] = [
   // A start that does not succeed leads back to where it began, if there is such a place.
   { from: STARTING, on: 'observe:paused', when: ['resumes'], to: 'paused', wants: 'paused', effects: ['memory'], note: 'it could not be resumed' },
   { from: STARTING, on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', effects: ['forget-memory'], note: 'it could not be started' },
-  { from: STARTING, on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'reclaim', error: 'the guest powered itself off' },
+  { from: STARTING, on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'deleted', error: 'the guest powered itself off' },
   { from: STARTING, on: 'deadline', when: ['resumes'], to: 'paused', wants: 'paused', effects: ['memory'], error: 'it did not resume in time' },
   { from: STARTING, on: 'deadline', when: ['restarts'], to: 'stopped', wants: 'stopped', error: 'it did not start in time' },
   { from: STARTING, on: 'deadline', when: ['begins'], to: 'failed', wants: 'reclaim', error: 'it did not start in time' },
@@ -171,12 +173,13 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['paused'], on: 'start', when: ['persistent'], to: 'booting', wants: 'running', effects: ['forget-memory'], note: 'its memory is discarded' },
   // The guest powered itself off.
   { from: ['running', 'pausing'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', note: 'the guest powered itself off' },
-  { from: ['running', 'pausing'], on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'reclaim', error: 'the guest powered itself off' },
+  { from: ['running'], on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'deleted', error: 'the guest powered itself off' },
 
   // pause and resume.
   { from: ['running'], on: 'pause', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused' },
   { from: ['pausing', 'paused'], on: 'pause', when: ['persistent'], to: 'same', note: 'idempotent' },
   { from: ['pausing'], on: 'observe:paused', to: 'paused', effects: ['memory'] },
+  { from: ['paused'], on: 'observe:paused', to: 'same', effects: ['check-memory'] },
   { from: ['pausing'], on: 'observe:running', to: 'running', wants: 'running', note: 'it could not be paused, and goes on' },
   { from: ['pausing'], on: 'deadline', to: 'lost', wants: 'same', error: 'it did not pause in time' },
   { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory'], to: 'booting', wants: 'running', effects: ['use-memory'] },

@@ -54,7 +54,8 @@ function fits(need: Room, room: Room): boolean {
     need.cpu <= room.cpu + EPSILON &&
     need.mem_mib <= room.mem_mib &&
     need.disk_mib <= room.disk_mib &&
-    need.gpus <= room.gpus
+    // A host that has lost a GPU still takes those that want none.
+    (need.gpus === 0 || need.gpus <= room.gpus)
   );
 }
 

@@ -18,6 +18,7 @@ export function step<Facts extends SandboxFacts>(sandbox: Facts, trigger: Trigge
   else if (row.wants !== undefined && row.wants !== 'same') next.desired = row.wants;
   for (const effect of row.effects ?? []) {
     if (effect === 'memory') next.has_memory = said.memory ?? true;
+    if (effect === 'check-memory') next.has_memory = next.has_memory && (said.memory ?? true);
     if (effect === 'forget-memory') next.has_memory = false;
     if (effect === 'memory' || effect === 'forget-memory') next.start_from = 'disk';
     if (effect === 'use-memory') next.start_from = 'memory';
