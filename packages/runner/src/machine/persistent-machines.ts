@@ -179,8 +179,9 @@ export class PersistentMachines {
       lap('safe');
     } catch (error) {
       try {
-        await kept.abandon();
+        // What makes it paused comes last, so it is not.
         await vm.continue();
+        await kept.abandon().catch((second: unknown) => this.#options.log.warn({ err: second, vm: vmId }));
       } catch (second) {
         throw new GuestLostError(
           `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,

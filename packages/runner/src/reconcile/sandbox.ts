@@ -295,7 +295,8 @@ export class Sandbox {
     if (mayRun && (await this.#findAgain())) return;
     await this.#end();
     // Kept memory is the truth about being paused, however far the runner had come.
-    if (status === 'pausing' && remains.memory) return await this.#observe('paused');
+    if ((status === 'pausing' || status === 'running') && remains.memory)
+      return await this.#observe('paused');
     if (status === 'stopping') return remains.memory ? undefined : await this.#observe('stopped');
     if (status === 'booting' && remains.resumed && !remains.memory) {
       return await this.#observePaused('it ended while it was being resumed');
@@ -401,7 +402,11 @@ export class Sandbox {
     return ['failed', 'deleted', 'stopped', 'paused'].includes(status);
   }
 
-  /** On disk first, then said: what control hears, a restarted runner still knows. */
+  /**
+   * On disk first, then said: what control hears, a restarted runner still knows. Where the disk is full it is said
+   * all the same, for a sandbox must not hang between two states; a restarted runner then finds out by looking. Only
+   * what begins needs its record: nothing may exist here that no record names.
+   */
   async #observe(status: ObservedStatus, more: Partial<Observation> = {}): Promise<void> {
     const { manifest } = this.#past;
     if (more.port_map !== undefined) this.#past.ports = more.port_map;
@@ -412,11 +417,13 @@ export class Sandbox {
       ...(manifest !== undefined && TELLS_MANIFEST.has(status) ? { manifest_name: manifest } : {}),
       ...more,
     };
-    await this.#deps.records.save({
-      assignment: this.#assignment,
-      observation: this.#observation,
-      ...this.#past,
-    });
+    const record = { assignment: this.#assignment, observation: this.#observation, ...this.#past };
+    try {
+      await this.#deps.records.save(record);
+    } catch (error) {
+      if (status === 'building' || status === 'booting') throw error;
+      this.#log.error({ err: error, status }, 'the record of the sandbox could not be written');
+    }
     this.#deps.report(this.#observation);
   }
 }

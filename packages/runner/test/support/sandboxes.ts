@@ -53,6 +53,8 @@ export class TestRunner {
   readonly network: Network;
   /** Everything that was reported, oldest first. */
   readonly observations: Observation[] = [];
+  /** Changes to what its sandboxes ask for. */
+  spec: SandboxSpec = SPEC;
   readonly #cgroups: Awaited<ReturnType<typeof openMachines>>['cgroups'];
   readonly #images: ImageStore;
 
@@ -130,7 +132,7 @@ export class TestRunner {
   }
 
   want(vmId: string, generation: number, desired: DesiredState, more: Partial<Assignment> = {}): void {
-    const assignment = { vm_id: vmId, generation, desired, spec: SPEC, ...more };
+    const assignment = { vm_id: vmId, generation, desired, spec: this.spec, ...more };
     this.reconciler.receive({ type: 'assign', assignment });
   }
 
