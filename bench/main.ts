@@ -1,17 +1,22 @@
 /**
- * `npm run bench [-- suite …] [--samples N]`: the measurements, side by side in one run on this machine. Prints
- * Markdown tables and writes them, with every sample, to `bench/results/`.
+ * `npm run bench [-- suite …] [--samples N] [--write-docs]`: the measurements, side by side in one run on this
+ * machine. Prints Markdown tables and writes them, with every sample, to `bench/results/`; with `--write-docs` into
+ * docs/performance.md too.
  */
 import { execFileSync } from 'node:child_process';
 import { mkdir, writeFile } from 'node:fs/promises';
-import { cpus, totalmem } from 'node:os';
+import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { markdown, type SuiteResult } from './report.ts';
+import { type Machine, machineLine, writeDocs } from './results.ts';
 import { SUITES } from './suites/index.ts';
 
+/** Above this something else is at work, and the numbers are no good. */
+const BUSY_LOAD = 0.5;
+
 const { values, positionals } = parseArgs({
-  options: { samples: { type: 'string', default: '20' } },
+  options: { samples: { type: 'string', default: '20' }, 'write-docs': { type: 'boolean', default: false } },
   allowPositionals: true,
 });
 const samples = Number(values.samples);
@@ -21,27 +26,47 @@ for (const name of positionals) {
   if (!(name in SUITES)) throw new Error(`no suite '${name}'; there are: ${Object.keys(SUITES).join(', ')}`);
 }
 
-const machine = {
+if (values['write-docs'] && positionals.length > 0)
+  throw new Error('--write-docs takes all suites: numbers of different runs do not belong side by side');
+
+const stop = new AbortController();
+for (const name of ['SIGINT', 'SIGTERM'] as const) {
+  process.once(name, () => {
+    process.stderr.write('\nstopping after this sample …\n');
+    stop.abort(new Error('the measurements were stopped'));
+  });
+}
+
+const [load = 0] = loadavg();
+const machine: Machine = {
   cpu: cpus()[0]?.model ?? 'unknown',
   cores: cpus().length,
   memoryGiB: Math.round(totalmem() / 2 ** 30),
   kernel: execFileSync('uname', ['-r'], { encoding: 'utf8' }).trim(),
-  qemu: execFileSync('qemu-system-x86_64', ['--version'], { encoding: 'utf8' }).split('\n')[0],
+  qemu:
+    /version (\S+)/.exec(execFileSync('qemu-system-x86_64', ['--version'], { encoding: 'utf8' }))?.[1] ?? '',
   node: process.version,
+  loadBefore: load,
 };
+if (load > BUSY_LOAD)
+  process.stderr.write(`\nthis machine is not idle (load ${load.toFixed(2)}): expect noise\n`);
 const results: Record<string, SuiteResult[]> = {};
+const began = performance.now();
 for (const [name, run] of Object.entries(SUITES)) {
   if (positionals.length > 0 && !positionals.includes(name)) continue;
   process.stderr.write(`\n${name} …\n`);
-  results[name] = await run({ samples, progress: (text) => process.stderr.write(`  ${text}\n`) });
+  const progress = (text: string): void => {
+    const seconds = Math.round((performance.now() - began) / 1000);
+    process.stderr.write(`  ${String(seconds).padStart(4)} s  ${text}\n`);
+  };
+  results[name] = await run({ samples, progress, signal: stop.signal });
   for (const result of results[name]) process.stdout.write(`\n${markdown(result)}`);
 }
 const folder = join(import.meta.dirname, 'results');
 await mkdir(folder, { recursive: true });
-const text = Object.values(results).flat().map(markdown).join('\n');
-await writeFile(
-  join(folder, 'latest.json'),
-  JSON.stringify({ at: new Date().toISOString(), machine, results }, null, 2),
-);
-await writeFile(join(folder, 'latest.md'), `${JSON.stringify(machine)}\n\n${text}`);
+const at = new Date().toISOString();
+const text = `${machineLine(machine, at)}\n\n${Object.values(results).flat().map(markdown).join('\n')}`;
+await writeFile(join(folder, 'latest.json'), JSON.stringify({ at, machine, results }, null, 2));
+await writeFile(join(folder, 'latest.md'), text);
 process.stderr.write(`\nwritten to ${folder}\n`);
+if (values['write-docs']) await writeDocs(text);

@@ -1,7 +1,16 @@
+import { type Samples, summarize } from './statistics.ts';
+
 /** One row of a result table: a thing measured, and what it is compared with. */
 export interface Row {
   what: string;
   values: Record<string, number | string>;
+}
+
+export interface Verdict {
+  what: string;
+  value: number;
+  goal: string;
+  met: boolean;
 }
 
 export interface SuiteResult {
@@ -11,17 +20,24 @@ export interface SuiteResult {
   unit: string;
   rows: Row[];
   /** The answer to the goal: a ratio or a count, and whether it is met. */
-  verdicts: { what: string; value: number; goal: string; met: boolean }[];
+  verdicts: Verdict[];
+  /** What the reader must know besides: what was left out and why, what a column means. */
+  notes?: string[];
   /** All samples, for those who want to compute something else. */
-  samples?: Record<string, number[]>;
+  samples?: Samples;
 }
 
 const shown = (value: number | string | undefined): string =>
   typeof value === 'number'
-    ? value >= 100
+    ? Number.isInteger(value) || value >= 100
       ? value.toFixed(0)
       : value.toFixed(value >= 10 ? 1 : 2)
     : (value ?? '');
+
+/** One row a series: how many samples, percentiles, extremes. */
+export function summaryRows(samples: Samples): Row[] {
+  return Object.entries(samples).map(([what, series]) => ({ what, values: { ...summarize(series) } }));
+}
 
 /** The result as a Markdown table, readable in a terminal too. */
 export function markdown(result: SuiteResult): string {
@@ -35,5 +51,7 @@ export function markdown(result: SuiteResult): string {
     ({ what, value, goal, met }) =>
       `- ${met ? 'met' : '**missed**'}: ${what} is ${shown(value)} (goal: ${goal})`,
   );
-  return [`### ${result.title}`, '', result.goal, '', ...table, '', ...verdicts, ''].join('\n');
+  const notes = (result.notes ?? []).map((note) => `- ${note}`);
+  const said = [...verdicts, ...notes];
+  return [`### ${result.title}`, '', result.goal, '', ...table, '', ...said, ''].join('\n');
 }

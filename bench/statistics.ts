@@ -1,3 +1,6 @@
+/** Measured values of each contender, in the order in which they were taken. */
+export type Samples = Record<string, number[]>;
+
 /** What is said of a series of measurements, all in the unit of the samples. */
 export interface Summary {
   n: number;
@@ -33,20 +36,28 @@ export async function timed(action: () => Promise<unknown>): Promise<number> {
   return Number(process.hrtime.bigint() - start) / 1e6;
 }
 
+export interface InterleaveOptions {
+  rounds: number;
+  warmUp: number;
+  /** Aborted when the rest is not wanted any more. */
+  signal: AbortSignal;
+  /** Negative while warming up, then from 0. */
+  onRound?: (round: number) => void;
+}
+
 /**
  * Takes samples of several contenders in turns, so that whatever else the machine does meets all of them alike.
  * The first `warmUp` rounds are thrown away.
  */
 export async function interleave(
   contenders: Record<string, () => Promise<number>>,
-  { rounds, warmUp, onRound }: { rounds: number; warmUp: number; onRound?: (round: number) => void },
-): Promise<Record<string, number[]>> {
-  const samples: Record<string, number[]> = Object.fromEntries(
-    Object.keys(contenders).map((name) => [name, []]),
-  );
+  { rounds, warmUp, signal, onRound }: InterleaveOptions,
+): Promise<Samples> {
+  const samples: Samples = Object.fromEntries(Object.keys(contenders).map((name) => [name, []]));
   for (let round = -warmUp; round < rounds; round++) {
     onRound?.(round);
     for (const [name, measure] of Object.entries(contenders)) {
+      signal.throwIfAborted();
       const value = await measure();
       if (round >= 0) samples[name]?.push(value);
     }

@@ -1,5 +1,6 @@
 /** Debian packages: which are missing, and how they come here. */
-import { chmod, mkdir, readdir, rm, writeFile } from 'node:fs/promises';
+import { existsSync, rmSync } from 'node:fs';
+import { chmod, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { findCommand, run, say, SetupError } from './command.mjs';
 
@@ -8,6 +9,9 @@ const isRoot = process.getuid?.() === 0;
 const APT = ['-q', '-o', 'DPkg::Lock::Timeout=300', '-o', 'Acquire::Retries=3'];
 const ENV = { DEBIAN_FRONTEND: 'noninteractive', LC_ALL: 'C.UTF-8' };
 const POLICY = '/usr/sbin/policy-rc.d';
+/** By its text we know a file of ours that an earlier set-up left when it was killed. */
+const POLICY_TEXT =
+  '#!/bin/sh\n# Written by the set-up of Releap while it installs packages; may be removed.\nexit 101\n';
 
 let updated = false;
 
@@ -28,28 +32,53 @@ async function withLists(action) {
   }
 }
 
-/** Packages that we need only as tools must not start services of theirs. */
+/**
+ * Packages that we need only as tools must not start services of theirs. The file that says so must not outlive
+ * us: with it, nothing on this machine would start services any more.
+ */
 async function withoutServices(action) {
-  const ours = await writeFile(POLICY, '#!/bin/sh\nexit 101\n', { flag: 'wx' }).then(
+  if ((await readFile(POLICY, 'utf8').catch(() => '')) === POLICY_TEXT) await rm(POLICY, { force: true });
+  const ours = await writeFile(POLICY, POLICY_TEXT, { flag: 'wx' }).then(
     () => true,
     () => false,
   );
+  const interrupted = () => {
+    if (ours) rmSync(POLICY, { force: true });
+    process.exit(130);
+  };
+  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'];
+  for (const signal of signals) process.on(signal, interrupted);
   try {
     if (ours) await chmod(POLICY, 0o755);
     return await action();
   } finally {
+    for (const signal of signals) process.off(signal, interrupted);
     if (ours) await rm(POLICY, { force: true });
   }
 }
 
+/** A package that was not here before must not run its service from the next boot on, either. */
+async function disableServices(packages) {
+  const services = packages.flatMap(({ service }) => (service === undefined ? [] : [service]));
+  if (services.length === 0 || (await findCommand('systemctl')) === undefined) return;
+  await run('systemctl', ['disable', ...services]).catch((error) => say(error.message));
+}
+
+/** Whether what a package is wanted for is there already, whoever installed it. */
+async function isThere({ command, file }) {
+  return file === undefined ? (await findCommand(command)) !== undefined : existsSync(file);
+}
+
 /** @param {import('./packages.mjs').DebianPackage[]} packages */
 export async function ensurePackages(packages) {
-  const found = await Promise.all(packages.map(({ command }) => findCommand(command)));
-  const missing = packages.filter((_, i) => found[i] === undefined);
+  const found = await Promise.all(packages.map(isThere));
+  const missing = packages.filter((_, i) => !found[i]);
   if (missing.length === 0) return;
   const names = missing.map(({ name }) => name);
   if (!isRoot || (await findCommand('apt-get')) === undefined) {
-    const list = missing.map(({ name, command, why }) => `  ${name} (${command}: ${why})`).join('\n');
+    const list = missing
+      .map(({ name, command, file, why }) => `  ${name} (${command ?? file}: ${why})`)
+      .join('\n');
     throw new SetupError(
       `these Debian packages are missing:\n${list}\nInstall them, then start again:\n  sudo apt-get install ${names.join(' ')}`,
     );
@@ -63,6 +92,7 @@ export async function ensurePackages(packages) {
       }),
     ),
   );
+  await disableServices(missing);
 }
 
 /**

@@ -43,7 +43,7 @@ export async function run(file, args, { cwd, env, minutes = 10 } = {}) {
     cwd,
     env: { ...process.env, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
-    timeout: minutes * 60_000,
+    signal: AbortSignal.timeout(minutes * 60_000),
     killSignal: 'SIGKILL',
   });
   let out = '';
@@ -57,7 +57,7 @@ export async function run(file, args, { cwd, env, minutes = 10 } = {}) {
   });
   const code = await new Promise((resolve) => {
     child.once('error', (error) => {
-      tail += error.message;
+      tail += error.name === 'AbortError' ? `\nstopped after ${minutes} minutes` : error.message;
       resolve(-1);
     });
     child.once('close', (code, signal) => resolve(code ?? `signal ${signal}`));

@@ -3,18 +3,17 @@ import { spawn } from 'node:child_process';
 import { constants } from 'node:os';
 
 /**
+ * The child stays in our process group, so that whoever kills the group reaches it too; of a Ctrl-C it may so
+ * hear twice, from the terminal and from us. The channel tells it when we are gone without a word.
+ *
  * @param {string} file
  * @param {string[]} args
  * @param {Record<string, string>} [env]
  * @returns {Promise<number>} exit code, 128 + n for a signal
  */
 export function foreground(file, args, env = {}) {
-  // A group of its own: the terminal would send Ctrl-C to the child as well, and it would be asked twice.
-  const child = spawn(file, args, {
-    stdio: 'inherit',
-    env: { ...process.env, ...env },
-    detached: !process.stdin.isTTY,
-  });
+  const stdio = ['inherit', 'inherit', 'inherit', 'ipc'];
+  const child = spawn(file, args, { stdio, env: { ...process.env, ...env } });
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
   return new Promise((resolve, reject) => {
     child.once('error', reject);

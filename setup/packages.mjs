@@ -2,7 +2,9 @@
  * The Debian packages that Releap stands on, and what each is for. `command` tells that it is there already,
  * whoever installed it.
  *
- * @typedef {{ name: string, why: string, command: string }} DebianPackage
+ * `file` does, for what brings no command. `service` is started by nobody but its own package, and not wanted.
+ *
+ * @typedef {{ name: string, why: string, command?: string, file?: string, service?: string }} DebianPackage
  */
 
 /** @type {DebianPackage[]} */
@@ -13,6 +15,11 @@ export const PACKAGES = [
   { name: 'skopeo', command: 'skopeo', why: 'fetches images from registries' },
   { name: 'squashfs-tools', command: 'sqfstar', why: 'writes root images' },
   { name: 'mmdebstrap', command: 'mmdebstrap', why: 'makes the built-in Debian image' },
+  {
+    name: 'debian-archive-keyring',
+    file: '/usr/share/keyrings/debian-archive-keyring.gpg',
+    why: 'tells genuine Debian packages from others',
+  },
   { name: 'iproute2', command: 'ip', why: 'network namespaces and interfaces' },
   { name: 'nftables', command: 'nft', why: 'the network policy of sandboxes' },
   { name: 'conntrack', command: 'conntrack', why: "forgets a former sandbox's connections" },
@@ -23,9 +30,15 @@ export const PACKAGES = [
 /** What the tests need on top: the real counterparts of what Releap talks to. */
 /** @type {DebianPackage[]} */
 export const TEST_PACKAGES = [
-  { name: 'docker-registry', command: 'docker-registry', why: 'a real registry to pull from' },
+  {
+    name: 'docker-registry',
+    command: 'docker-registry',
+    service: 'docker-registry',
+    why: 'a real registry to pull from',
+  },
   { name: 'apache2-utils', command: 'htpasswd', why: 'password files for that registry' },
   { name: 'libcap2-bin', command: 'setcap', why: 'files with capabilities to put into layers' },
+  { name: 'libcap2-bin', command: 'setcap', why: 'images with file capabilities' },
   { name: 'umoci', command: 'umoci', why: 'a second opinion on merged image layers' },
 ];
 

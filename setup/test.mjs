@@ -3,7 +3,8 @@
  * path. Ends with `N passed, N failed` alone on a line.
  */
 import { spawn } from 'node:child_process';
-import { readdir } from 'node:fs/promises';
+import { randomUUID } from 'node:crypto';
+import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { findCommand, say } from './command.mjs';
@@ -14,11 +15,30 @@ const CONCURRENCY = 2;
 /** No single test file may hang the run. */
 const FILE_TIMEOUT_MS = 10 * 60_000;
 
+/** In the environment of every process that a test starts, so that none of them outlives the run unseen. */
+const RUN = `RELEAP_TEST_RUN=${randomUUID()}`;
+
+/** Kills what tests have left running, and names it: each is a fault of some test or of what it tests. */
+async function killLeftovers() {
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name) || Number(name) === process.pid) continue;
+    const environ = await readFile(`/proc/${name}/environ`, 'latin1').catch(() => '');
+    if (!environ.split('\0').includes(RUN)) continue;
+    const command = await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '');
+    say(`left over and killed: ${name} ${command.replaceAll('\0', ' ').slice(0, 200)}`);
+    try {
+      process.kill(Number(name), 'SIGKILL');
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+}
+
 /** Runs a command with its output shown line by line; `onLine` may keep a line for itself by answering true. */
 async function show(file, args, { cwd = REPO, env = {}, onLine = () => false } = {}) {
   const child = spawn(file, args, {
     cwd,
-    env: { ...process.env, ...env },
+    env: { ...process.env, ...env, RELEAP_TEST_RUN: RUN.split('=')[1] },
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const lines = createInterface({ input: child.stdout });
@@ -38,11 +58,11 @@ async function testFiles(patterns) {
   for (const folder of [...packages, 'setup/test', 'test']) {
     const entries = await readdir(path.join(REPO, folder), { recursive: true }).catch(() => []);
     files.push(
-      ...entries.filter((file) => /\.test\.m?ts$/.test(file)).map((file) => path.join(folder, file)),
+      ...entries.filter((file) => /\.test\.(ts|mjs)$/.test(file)).map((file) => path.join(folder, file)),
     );
   }
   return files
-    .sort()
+    .sort((a, b) => (a < b ? -1 : 1))
     .filter((file) => patterns.length === 0 || patterns.some((pattern) => file.includes(pattern)));
 }
 
@@ -79,7 +99,10 @@ async function typescriptTests(files) {
 
 async function goTests() {
   const go = await findCommand('go');
-  if (go === undefined) return void total.failed++;
+  if (go === undefined) {
+    total.failed++;
+    return;
+  }
   const ok = await show(go, ['test', '-json', './...'], {
     cwd: path.join(REPO, 'guest'),
     env: { CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '-mod=mod' },
@@ -102,7 +125,7 @@ async function goTests() {
   if (!ok && total.failed === 0) total.failed++;
 }
 
-await main(async () => {
+async function runTests() {
   const patterns = process.argv.slice(2);
   await setUp({ forTests: true });
   const bin = (name) => path.join(REPO, 'node_modules/.bin', name);
@@ -114,6 +137,17 @@ await main(async () => {
     await goTests();
   }
   await typescriptTests(await testFiles(patterns));
-  process.exitCode = total.failed === 0 && total.passed > 0 ? 0 : 1;
-});
-process.stdout.write(`\n${total.passed} passed, ${total.failed} failed\n`);
+}
+
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
+  process.on(signal, () => killLeftovers().finally(() => process.exit(130)));
+}
+try {
+  await main(runTests);
+} finally {
+  await killLeftovers();
+  // A run that did not get as far as a test has not passed.
+  if (process.exitCode === 1 || total.passed === 0) total.failed = Math.max(total.failed, 1);
+  if (total.failed > 0) process.exitCode = 1;
+  process.stdout.write(`\n${total.passed} passed, ${total.failed} failed\n`);
+}

@@ -41,6 +41,14 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) == 4 && os.Args[1] == "-rehearse" {
+		root, scratch := &boot.Disk{Device: os.Args[2], Type: "squashfs"}, &boot.Disk{Device: os.Args[3], Type: "ext4"}
+		if err := boot.Rehearse(root, scratch); err != nil {
+			os.Stderr.WriteString("agent: " + err.Error() + "\n")
+			os.Exit(1)
+		}
+		return
+	}
 	os.Stdout.WriteString("releap guest agent " + agent.Version + "\nusage: agent -serve unix:/path\n")
 	if len(os.Args) != 2 || os.Args[1] != "-version" {
 		os.Exit(2)

@@ -82,7 +82,8 @@ func (p *Port) Read(buf []byte) (int, error) {
 		n, err := syscall.Read(p.fd, buf)
 		switch {
 		case n > 0:
-			p.gone = false
+			// No proof of a host: its first bytes may overtake the news that it is there, which a driver hears on
+			// another queue. Saying io.EOF once more in between would drop a HELLO that was just read.
 			return n, nil
 		case err == nil: // no host
 			if !p.gone {

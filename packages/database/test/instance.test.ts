@@ -9,7 +9,7 @@ import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { Client } from 'pg';
 import { pino } from 'pino';
-import { embeddedBinaries, makeReadyCopy } from '../src/instance/binaries.ts';
+import { debianBinaries, embeddedBinaries, makeReadyCopy } from '../src/instance/binaries.ts';
 import { lockFile, startPostgres, type PostgresInstance } from '../src/index.ts';
 import { startTestPostgres } from '../src/testing.ts';
 
@@ -182,6 +182,16 @@ describe('the private PostgreSQL', () => {
     assert.ok(link.length < 60);
     await pg.stop();
     await assert.rejects(stat(link), { code: 'ENOENT' });
+  });
+
+  test("goes on with Debian's PostgreSQL on a folder that one has written", async (t) => {
+    const [debian] = await debianBinaries();
+    if (debian === undefined) return t.skip("Debian's package postgresql is not installed");
+    const dir = path.join(await closedFolder(), 'postgres');
+    await (await startPostgres({ dir, log, binaries: debian })).stop();
+    await using pg = await startPostgres({ dir, log });
+    assert.equal(pg.version, debian.version);
+    assert.deepEqual(await query(pg, 'select 1 one'), [{ one: 1 }]);
   });
 
   test('says which PostgreSQL a folder needs when that one is not installed', async () => {

@@ -1,15 +1,16 @@
-import { closeSync, openSync } from 'node:fs';
+import { unlinkSync } from 'node:fs';
+import { join } from 'node:path';
 
 /**
  * Names one step of an operation, so that a test can make the process die exactly there. Set
- * `RELEAP_CRASH_AT=<name>=<marker file>`: the first process to get there creates the marker and kills itself
- * with SIGKILL; those that follow find the marker and go on. Without the variable this does nothing.
+ * `RELEAP_CRASH_AT` to a folder: the process that reaches the step and finds a file of its name in there removes
+ * the file and kills itself with SIGKILL; those that follow go on. Without the variable this does nothing.
  */
 export function racePoint(name: string): void {
-  const wanted = process.env['RELEAP_CRASH_AT'];
-  if (wanted === undefined || !wanted.startsWith(`${name}=`)) return;
+  const folder = process.env['RELEAP_CRASH_AT'];
+  if (folder === undefined) return;
   try {
-    closeSync(openSync(wanted.slice(name.length + 1), 'wx'));
+    unlinkSync(join(folder, name));
   } catch {
     return;
   }

@@ -1,11 +1,12 @@
 import { cpus, totalmem } from 'node:os';
 import { mkdir, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { RunnerFacts } from '@releap/contract';
+import type { RootSource, RunnerFacts } from '@releap/contract';
 import type { Logger } from 'pino';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
 import { registerLogs } from './data/log-routes.ts';
+import { rehearse } from './guest/rehearse.ts';
 import { ImageStore } from './image/image-store.ts';
 import { ControlLink } from './link/control-link.ts';
 import { LogKeeper } from './logs/log-keeper.ts';
@@ -26,6 +27,9 @@ const TEMPLATE_UID = 0x6ffe_0000;
 /** Waiting machines may take an eighth of the host's memory. */
 const WARM_POOL_MEMORY_SHARE = 8;
 const WARM_POOL_DISK_MAX_MIB = 4096;
+/** What waiting machines rehearse with; small, and made from what set-up has brought. */
+const REHEARSAL_IMAGE: RootSource = { type: 'builtin', name: 'busybox' };
+const REHEARSAL_SCRATCH_MIB = 512;
 const DRAIN_DEADLINE_MS = 30_000;
 
 /** What a create without sizes asks for; its template is made before the runner calls itself ready. */
@@ -98,6 +102,13 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     size: options.warmPool,
     budgetMib: Math.floor(totalmem() / 2 ** 20 / WARM_POOL_MEMORY_SHARE),
     diskMaxMib: WARM_POOL_DISK_MAX_MIB,
+    rehearsal: async () => ({
+      disks: {
+        rootImagePath: (await images.ensure(REHEARSAL_IMAGE)).path,
+        scratchMib: REHEARSAL_SCRATCH_MIB,
+      },
+      run: ({ agentSocketPath }) => rehearse(agentSocketPath, log),
+    }),
     log: log.child({ part: 'pool' }),
   });
   const host = new MachineHost({

@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, readFile, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { EmptyExt4Store } from '../src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
 import { DiskFullError, makeDisks } from '../src/disk/vm-disks.ts';
@@ -64,14 +64,19 @@ describe('the store of empty file systems', () => {
     const digests: string[] = [];
     for (const name of ['one', 'two']) {
       const store = new EmptyExt4Store(join(dir, name));
-      const paths = await Promise.all([store.ensure(64), store.ensure(64), store.ensure(64)]);
+      const paths = await Promise.all([1, 2, 3].map(async () => await store.ensure(64, 'overlay')));
       assert.equal(new Set(paths).size, 1);
       const path = paths[0] ?? '';
       execFileSync('e2fsck', ['-fn', path], { stdio: 'pipe' });
+      const folders = execFileSync('debugfs', ['-R', 'ls -p /', path], { encoding: 'utf8', stdio: 'pipe' });
+      assert.match(folders, /\/040755\/0\/0\/upper\//);
+      assert.match(folders, /\/040755\/0\/0\/work\//);
       const { size, blocks, mode } = await stat(path);
       assert.equal(size, 64 * 1024 * 1024);
       assert.ok(blocks * 512 < 2 * 1024 * 1024, `${blocks * 512} bytes are allocated`);
       assert.equal(mode & 0o222, 0);
+      // The clock must not show.
+      await new Promise((resolve) => setTimeout(resolve, 1_050));
       digests.push(
         createHash('sha256')
           .update(await readFile(path))

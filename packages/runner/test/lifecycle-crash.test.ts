@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFile, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -56,15 +56,16 @@ async function crashAt(point: string, step: Step): Promise<void> {
   await runner?.letGo();
   runner = undefined;
   generation += 1;
-  const marker = join(home, `crash-${generation}`);
+  const folder = join(home, 'crash');
+  await mkdir(folder, { recursive: true });
+  await writeFile(join(folder, point), '');
   const steps = JSON.stringify([{ generation, ...step, spec: SPEC }]);
   const child = spawn(process.execPath, [CHILD, home, ID, steps], {
     stdio: ['ignore', 'inherit', 'inherit'],
-    env: { ...process.env, RELEAP_CRASH_AT: `${point}=${marker}` },
+    env: { ...process.env, RELEAP_CRASH_AT: folder },
   });
   const [, signal] = (await once(child, 'exit')) as [number | null, string | null];
   assert.equal(signal, 'SIGKILL', `the runner never came to ${point}`);
-  await stat(marker);
 }
 
 /** The next runner, told the same again: the operation ends as if nothing had been. */

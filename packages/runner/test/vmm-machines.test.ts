@@ -87,6 +87,8 @@ describe('a micro-VM', () => {
     const running = await boot('life');
     const guest = await configured(running);
     assert.match(await sh(guest, 'echo hello > /file; cat /file; nproc'), /^hello\n2\n$/);
+    const clock = '/sys/devices/system/clocksource/clocksource0/current_clocksource';
+    assert.match(await sh(guest, `cat ${clock}`), /^(tsc|kvm-clock)\n$/);
     assert.match(await sh(guest, 'df -m / | tail -n 1'), /\s[56]\d\s/);
     assert.match(await sh(guest, 'ping -c 1 -W 5 172.16.0.1'), /1 packets received/);
     guest.close();
@@ -180,6 +182,7 @@ describe('a micro-VM', () => {
 describe('the pool of waiting VMs', () => {
   it('hands a VM to one taker, who puts disks into it and owns it like any other', async () => {
     const slots = { take: async () => slot, release: async () => undefined };
+    const rehearsed: number[] = [];
     const pool = new WarmPool({
       machines: service.machines,
       slots,
@@ -188,10 +191,17 @@ describe('the pool of waiting VMs', () => {
       budgetMib: 1024,
       diskMaxMib: 256,
       refillDelayMs: 60_000,
+      rehearsal: async () => ({
+        disks: { rootImagePath, scratchMib: 8 },
+        run: async (vm) => {
+          rehearsed.push(vm.diskBytes.scratch);
+        },
+      }),
       log,
     });
     pool.start();
     while (pool.size < 1) await new Promise((resolve) => setTimeout(resolve, 10));
+    assert.deepEqual(rehearsed, [8 * 1024 * 1024]);
     assert.equal(pool.take({ shape: { ...SHAPE, vcpus: 1 }, scratchMib: 64 }), undefined);
     assert.equal(pool.take({ shape: SHAPE, scratchMib: 512 }), undefined);
     const warm = pool.take({ shape: SHAPE, scratchMib: 96 });

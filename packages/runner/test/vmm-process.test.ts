@@ -81,14 +81,14 @@ describe('a process identity', () => {
         shell.stdout.once('data', (chunk: Buffer) => resolve(chunk.toString())),
       );
       const pid = Number(text);
-      let identity: ReturnType<typeof identifyProcess> | undefined;
-      try {
-        identity = identifyProcess(pid);
-      } catch {
-        // Reaped already.
-      }
-      while (identity !== undefined && isAlive(identity))
-        await new Promise((resolve) => setTimeout(resolve, 5));
+      const gone = (): boolean => {
+        try {
+          return !isAlive(identifyProcess(pid));
+        } catch {
+          return true;
+        }
+      };
+      while (!gone()) await new Promise((resolve) => setTimeout(resolve, 5));
     } finally {
       shell.kill('SIGKILL');
     }

@@ -6,7 +6,8 @@ import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { QmpClient, QmpError } from '../src/vmm/qmp.ts';
+import { QmpClient } from '../src/vmm/qmp.ts';
+import type { QmpError } from '../src/vmm/qmp.ts';
 
 let dir: string;
 before(async () => {

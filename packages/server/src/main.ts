@@ -14,20 +14,32 @@ const USAGE = `usage: releap [all | control | runner | gateway]
 
 Configuration is by environment variables: docs/configuration.md`;
 
+/** Where Debian keeps tools for root, which not every root has in its PATH. */
+const TOOL_FOLDERS = ['/usr/local/sbin', '/usr/sbin', '/sbin', '/usr/bin', '/bin'];
+
+function completePath(): void {
+  const folders = (process.env['PATH'] ?? '').split(':').filter((folder) => folder !== '');
+  process.env['PATH'] = [...folders, ...TOOL_FOLDERS.filter((folder) => !folders.includes(folder))].join(':');
+}
+
 /** Each role loads what it needs and nothing else: a gateway has no use for the control plane's libraries. */
 async function main(args: readonly string[]): Promise<number | undefined> {
-  const [role = 'all', ...rest] = args;
+  const supervised = args.includes('--supervised');
+  const [role = 'all', ...rest] = args.filter((arg) => arg !== '--supervised');
   if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {
     const asked = ['-h', '--help', 'help'].includes(role);
     process[asked ? 'stdout' : 'stderr'].write(`${USAGE}\n`);
     return asked ? 0 : 2;
   }
+  completePath();
   const config = loadConfig(process.env);
   if (role === 'all') return await (await import('./supervisor/supervisor.ts')).runAll(config);
   const { runRole } = await import('./roles/run-role.ts');
-  if (role === 'control') await runRole(role, config, (await import('./roles/control.ts')).controlRole);
-  else if (role === 'runner') await runRole(role, config, (await import('./roles/runner.ts')).runnerRole);
-  else await runRole(role, config, (await import('./roles/gateway.ts')).gatewayRole);
+  if (role === 'control')
+    await runRole(role, config, supervised, (await import('./roles/control.ts')).controlRole);
+  else if (role === 'runner')
+    await runRole(role, config, supervised, (await import('./roles/runner.ts')).runnerRole);
+  else await runRole(role, config, supervised, (await import('./roles/gateway.ts')).gatewayRole);
   return undefined;
 }
 

@@ -5,6 +5,7 @@ import {
   bearerToken,
   BOUNDS,
   fastifySchema,
+  notFound,
   requestValidator,
   unauthorized,
   type Operation,
@@ -87,7 +88,15 @@ export function createApp({ authenticator, log }: AppOptions): App {
       done(error as Error, undefined);
     }
   });
-  app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => requestValidator(schema, httpPart as 'body'));
+  app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => {
+    const validator = requestValidator(schema, httpPart as 'body');
+    if (httpPart !== 'params') return validator;
+    // A path with a name that nothing can have leads to nothing.
+    return (data) => {
+      const result = validator(data);
+      return 'error' in result ? { error: notFound(result.error.message) } : result;
+    };
+  });
   app.setErrorHandler(answerError);
   app.setNotFoundHandler((request, reply) =>
     reply

@@ -63,7 +63,7 @@ async function flock(fd: number, waitMs: number): Promise<boolean> {
   ];
   const tool = spawn('flock', args, {
     stdio: ['ignore', 'ignore', 'pipe', fd],
-    timeout: waitMs + FLOCK_DEADLINE_MS,
+    signal: AbortSignal.timeout(waitMs + FLOCK_DEADLINE_MS),
     killSignal: 'SIGKILL',
   });
   let complaint = '';

@@ -1,8 +1,10 @@
 import { timingSafeEqual } from 'node:crypto';
 import { chmod, mkdir, unlink } from 'node:fs/promises';
 import { dirname } from 'node:path';
+import { ApiError, requestValidator } from '@releap/contract';
 import Fastify, { type FastifyInstance } from 'fastify';
 import type { Logger } from 'pino';
+import type { TSchema } from 'typebox';
 
 export interface DataServerOptions {
   /** Absolute path of the Unix socket to listen on. */
@@ -30,8 +32,10 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     if (given.length === expected.length && timingSafeEqual(given, expected)) return;
     await reply.code(401).send({ error: 'this server takes the internal token only' });
   });
+  // Strict, as everywhere: a number is no command.
+  app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => requestValidator(schema, httpPart as 'body'));
   app.setErrorHandler<Error & { statusCode?: number }>((error, request, reply) => {
-    const status = error.statusCode ?? 500;
+    const status = error instanceof ApiError ? error.status : (error.statusCode ?? 500);
     if (status >= 500) request.log.error({ err: error }, 'request failed');
     return reply.code(status).send({ error: error.message });
   });

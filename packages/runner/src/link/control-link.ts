@@ -72,7 +72,6 @@ export class ControlLink {
 
   async close(): Promise<void> {
     this.#closing.abort();
-    this.#socket?.close(1000);
     await this.#loop;
   }
 
@@ -102,6 +101,9 @@ export class ControlLink {
       maxPayload: LINK_MESSAGE_MAX_BYTES,
       perMessageDeflate: false,
     });
+    // Also while it is still dialling: a link that opens after the close would never end.
+    const hangUp = (): void => socket.close(1000);
+    this.#closing.signal.addEventListener('abort', hangUp, { once: true });
     return new Promise((resolve) => {
       let why = 'the connection was closed';
       let heardAt = Date.now();
@@ -134,6 +136,7 @@ export class ControlLink {
       });
       socket.on('close', () => {
         clearInterval(heartbeat);
+        this.#closing.signal.removeEventListener('abort', hangUp);
         if (this.#socket === socket) this.#socket = undefined;
         resolve(why);
       });

@@ -135,18 +135,34 @@ export class Machines {
     }
   }
 
-  /** Restores a VM without disks and lets its guest run; `attach` gives it an identity. For the pool. */
-  async bootBlank(options: Omit<BootOptions, 'disks'> & { fileMaxMib: number }): Promise<Vm> {
+  /**
+   * Restores a VM without an identity and lets its guest run; `attach` makes it somebody's. For the pool.
+   * @param options.disks what it may touch until then, e.g. to rehearse; nothing by default
+   */
+  async bootBlank(
+    options: Omit<BootOptions, 'disks'> & { disks?: DiskOptions; fileMaxMib: number },
+  ): Promise<RunningVm> {
     const template = await this.templates.ensure(options.shape);
-    const { vm } = await this.#restore(
+    const clock = new Stopwatch();
+    const { disks } = options;
+    const { vm, record } = await this.#restore(
       options,
-      new Stopwatch(),
-      async () => ({ ...this.#fromTemplate(template), disks: undefined }),
+      clock,
+      async (jail, owner) => ({
+        ...this.#fromTemplate(template),
+        disks: disks === undefined ? undefined : await makeDisks(this.#emptyDisks, jail, owner, disks),
+      }),
       options.fileMaxMib,
     );
     try {
+      if (disks !== undefined) await showSizes(vm, record.diskBytes);
       await vm.continue();
-      return vm;
+      return {
+        vm,
+        agentSocketPath: vm.agentSocketPath,
+        diskBytes: record.diskBytes,
+        timings: clock.laps,
+      };
     } catch (error) {
       await vm.kill();
       throw error;
@@ -360,18 +376,18 @@ async function showSizes(vm: Vm, bytes: { scratch: number; docker: number }): Pr
 }
 
 /**
- * Puts real disks under the devices of a guest that stands still and has not touched them. All commands are sent at
- * once; the VMM runs them in order, and the guest sees nothing until it goes on.
+ * Puts real disks under the devices of a guest that stands still and holds nothing of those it had. All commands are
+ * sent at once; the VMM runs them in order, and the guest sees nothing until it goes on.
  */
 async function swapDisks(vm: Vm, disks: VmDisks): Promise<void> {
   const commands = DISKS.flatMap((name) => {
-    const node = `${nodeName(name)}-real`;
+    const node = disks.nodes[name]['node-name'];
+    const resize = { 'node-name': node, size: name === 'root' ? 0 : disks.bytes[name] };
     return [
-      vm.qmp.execute('blockdev-add', { ...disks.nodes[name], 'node-name': node }),
+      vm.qmp.execute('blockdev-add', disks.nodes[name]),
       vm.qmp.execute('qom-set', { path: `/machine/peripheral/${name}`, property: 'drive', value: node }),
-      ...(name === 'root'
-        ? []
-        : [vm.qmp.execute('block_resize', { 'node-name': node, size: disks.bytes[name] })]),
+      ...(name === 'root' ? [] : [vm.qmp.execute('block_resize', resize)]),
+      vm.qmp.execute('blockdev-del', { 'node-name': nodeName(name) }),
     ];
   });
   const failed = (await Promise.allSettled(commands)).find((result) => result.status === 'rejected');

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import type { Logger } from 'pino';
+import type { DiskOptions } from '../disk/vm-disks.ts';
 import { awaitAgent } from '../template/agent-hello.ts';
 import type { Shape } from '../template/shape.ts';
 import type { Vm } from '../vmm/vm.ts';
@@ -29,8 +30,12 @@ export interface WarmPoolOptions<S extends VmSlot> {
   diskMaxMib: number;
   /** Quiet time after a take before the next VM is made: a create in flight needs the cores more. Default 500 ms. */
   refillDelayMs?: number;
-  /** Run in each new VM before it waits, e.g. so that an emulator has translated what comes next. */
-  rehearse?: (agentSocketPath: string) => Promise<void>;
+  /**
+   * Run in each new VM before it waits, so that an emulator has translated what comes next and a kernel has what it
+   * needs in its caches. The guest has disks meanwhile, and must hold nothing of them afterwards. A rehearsal that
+   * fails costs the VM.
+   */
+  rehearsal?: () => Promise<{ disks: DiskOptions; run: (vm: RunningVm) => Promise<void> }>;
   log: Logger;
 }
 
@@ -142,30 +147,32 @@ export class WarmPool<S extends VmSlot> {
   }
 
   async #add(): Promise<void> {
-    const { machines, slots, shape, diskMaxMib, rehearse } = this.#options;
+    const { machines, slots, shape, diskMaxMib } = this.#options;
     const id = `warm-${randomBytes(8).toString('hex')}`;
     let vm: Vm | undefined;
     try {
+      const rehearsal = await this.#options.rehearsal?.();
       const slot = await slots.take(id);
       const made = await machines.bootBlank({
         vmId: id,
         slot,
         shape,
         cpu: { guaranteed: 0.125, max: shape.vcpus },
+        ...(rehearsal && { disks: rehearsal.disks }),
         fileMaxMib: diskMaxMib,
       });
-      vm = made;
-      await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive: () => !made.exited });
-      await rehearse?.(made.agentSocketPath);
+      vm = made.vm;
+      await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive: () => !made.vm.exited });
+      await rehearsal?.run(made);
       // While it waits it takes no time of anybody.
-      await made.stop();
-      made.onExit(() => {
+      await made.vm.stop();
+      made.vm.onExit(() => {
         const at = this.#waiting.findIndex((warm) => warm.id === id);
         if (at < 0) return;
         this.#waiting.splice(at, 1);
-        void this.#remove(id, made).finally(() => this.#schedule(RETRY_MIN_MS));
+        void this.#remove(id, made.vm).finally(() => this.#schedule(RETRY_MIN_MS));
       });
-      this.#waiting.push({ id, slot, vm: made });
+      this.#waiting.push({ id, slot, vm: made.vm });
     } catch (error) {
       await this.#remove(id, vm);
       throw error;

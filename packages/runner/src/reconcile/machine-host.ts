@@ -1,4 +1,5 @@
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Assignment, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { ImageStore } from '../image/image-store.ts';
@@ -15,6 +16,7 @@ import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from '.
 
 /** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
 const CONFIGURE_DEADLINE_MS = 60_000;
+const VMM_END_GRACE_MS = 1_000;
 const CONNECT_DEADLINE_MS = 20_000;
 /** Frozen processes go on by themselves after this; longer than everything between a freeze and its end. */
 const THAW_AFTER_MS = 120_000;
@@ -100,7 +102,12 @@ export class MachineHost implements SandboxHost {
         signal,
         deadlineMs: CONFIGURE_DEADLINE_MS,
       });
-      await Promise.race([configured, died]);
+      // When the VMM dies its connections close first; its end is the better reason.
+      const failed = configured.catch(async (error: unknown) => {
+        if (!signal.aborted) await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
+        throw error;
+      });
+      await Promise.race([failed, died]);
       racePoint(`${operation}:configured`);
       const ports = await network.forward(vmId, spec.ports, past.ports);
       log.info(

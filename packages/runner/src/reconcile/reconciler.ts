@@ -48,18 +48,29 @@ export class Reconciler {
    * has ended only when it is deleted.
    */
   async stored(observations: Observation[]): Promise<void> {
-    for (const { vm_id, status, generation } of observations) {
-      const sandbox = this.#sandboxes.get(vm_id);
-      if (status !== 'deleted' && (status !== 'failed' || sandbox?.isPersistent === true)) continue;
-      if (sandbox?.observation.generation !== generation || sandbox.observation.status !== status) continue;
+    for (const observation of observations) {
+      const { vm_id } = observation;
+      // One that control already wants something else of goes on, and writes its record again.
+      if (this.#sandboxes.get(vm_id)?.isOver(observation) !== true) continue;
       this.#sandboxes.delete(vm_id);
       await this.#deps.records.remove(vm_id);
     }
   }
 
-  /** Ends every VM, for a service that goes down. What is persistent is stopped, and can be started again later. */
+  /**
+   * Ends every VM, for a service that goes down. What is persistent is stopped, and can be started again later. One
+   * that resists keeps no other.
+   */
   async drain(reason: string): Promise<void> {
-    await Promise.all([...this.#sandboxes.values()].map((sandbox) => sandbox.shutDown(reason)));
+    await Promise.all(
+      [...this.#sandboxes.values()].map((sandbox) =>
+        sandbox
+          .shutDown(reason)
+          .catch((error: unknown) =>
+            this.#deps.log.error({ err: error, vm: sandbox.vmId }, 'a sandbox could not be ended'),
+          ),
+      ),
+    );
   }
 
   /** Lets go of the VMs without ending them. */

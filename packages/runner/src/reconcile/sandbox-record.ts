@@ -49,8 +49,13 @@ export class RecordStore {
   async save(record: SandboxRecord): Promise<void> {
     const path = this.#path(record.assignment.vm_id);
     const next = `${path}.next`;
-    await writeFile(next, JSON.stringify(record), { mode: 0o600 });
-    await rename(next, path);
+    try {
+      await writeFile(next, JSON.stringify(record), { mode: 0o600 });
+      await rename(next, path);
+    } catch (error) {
+      await rm(next, { force: true });
+      throw error;
+    }
   }
 
   async remove(vmId: string): Promise<void> {

@@ -11,6 +11,8 @@ const BOOT_DEADLINE_MS = 90_000;
 const IMAGE_DEADLINE_MS = 30 * 60_000;
 /** What an entrypoint has to end after it was asked to. */
 const STOP_GRACE_MS = 10_000;
+/** A step that broke (a full disk, a tool that failed) is done again after this long, then twice as long. */
+const RETRY_MS = { first: 1_000, most: 60_000 };
 /** For all of a stop while the service goes down: others wait for that. */
 const DRAIN_DEADLINE_MS = 25_000;
 
@@ -38,8 +40,11 @@ export class Sandbox {
   #observation: Observation;
   #past: Past;
   #live: LiveSandbox | undefined;
+  /** Of the VMM that ended by itself, from when it did until all of it is removed. */
   #exit: Exit | undefined;
   #step: { controller: AbortController; done: Promise<void> } | undefined;
+  #retry: NodeJS.Timeout | undefined;
+  #retryMs = RETRY_MS.first;
 
   constructor(deps: SandboxDeps, assignment: Assignment, record?: SandboxRecord) {
     this.vmId = assignment.vm_id;
@@ -71,6 +76,21 @@ export class Sandbox {
     return this.#assignment.spec.persistent;
   }
 
+  /**
+   * Whether this end is the last word: nothing newer is wanted, and no step is on its way to it. One that has a disk
+   * has ended only when it is deleted.
+   */
+  isOver({ generation, status }: Observation): boolean {
+    if (status !== 'deleted' && (status !== 'failed' || this.isPersistent)) return false;
+    const now = this.#observation;
+    return (
+      now.status === status &&
+      now.generation === generation &&
+      this.#assignment.generation === generation &&
+      this.#step === undefined
+    );
+  }
+
   /** Takes over what control wants. An older generation, or the same again, changes nothing. */
   want(assignment: Assignment): void {
     if (assignment.generation < this.#assignment.generation) return;
@@ -86,19 +106,13 @@ export class Sandbox {
 
   /** After a restart of the runner: find the VMM again, or clean up after it. */
   async adopt(): Promise<void> {
-    if (this.isPersistent) return await this.#adoptPersistent();
-    if (this.#observation.status === 'running') {
-      if (await this.#findAgain()) return;
-      await this.#end();
-      await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
-      return;
-    }
-    if (!this.#isSettled()) await this.#end();
+    this.#begin(async () => await (this.isPersistent ? this.#adoptPersistent() : this.#adoptEphemeral()));
+    await this.idle();
   }
 
   /** Starts the step that leads to what is wanted; the one that runs is interrupted first. */
   converge(): void {
-    this.#startStep(async (signal) => {
+    this.#begin(async (signal) => {
       this.#served = this.#assignment;
       await this.#converge(signal);
     });
@@ -113,14 +127,15 @@ export class Sandbox {
   async shutDown(reason: string): Promise<void> {
     this.#step?.controller.abort(new Error(reason));
     await this.idle();
+    clearTimeout(this.#retry);
     if (this.#isSettled() && this.#observation.status !== 'running') return;
-    this.#startStep(async () => await this.#drain(reason));
+    this.#begin(async () => await this.#drain(reason));
     await this.idle();
   }
 
   /** Nobody wants it any more: all of it goes, its disk too. */
   async remove(): Promise<void> {
-    this.#startStep(async () => await this.#destroy());
+    this.#begin(async () => await this.#destroy());
     await this.idle();
   }
 
@@ -128,11 +143,14 @@ export class Sandbox {
   async detach(): Promise<void> {
     this.#step?.controller.abort(new Error('the runner stops'));
     await this.idle();
+    clearTimeout(this.#retry);
     await this.#live?.close();
     this.#live = undefined;
   }
 
-  #startStep(work: (signal: AbortSignal) => Promise<void>): void {
+  /** A step that breaks is begun again later, so that nothing stays half done. */
+  #begin(work: (signal: AbortSignal) => Promise<void>): void {
+    clearTimeout(this.#retry);
     const previous = this.#step;
     previous?.controller.abort(new Error('superseded by a newer assignment'));
     const controller = new AbortController();
@@ -140,14 +158,23 @@ export class Sandbox {
       await previous?.done;
       try {
         await work(controller.signal);
+        this.#retryMs = RETRY_MS.first;
       } catch (error) {
         this.#log.error({ err: error }, 'a step of the sandbox broke');
+        if (!controller.signal.aborted) this.#beginLater(work);
       } finally {
-        if (this.#step?.controller === controller) this.#step = undefined;
-        this.#attendExit();
+        if (this.#step?.controller === controller) {
+          this.#step = undefined;
+          this.#attendExit();
+        }
       }
     })();
     this.#step = { controller, done };
+  }
+
+  #beginLater(work: (signal: AbortSignal) => Promise<void>): void {
+    this.#retry = setTimeout(() => this.#begin(work), this.#retryMs).unref();
+    this.#retryMs = Math.min(this.#retryMs * 2, RETRY_MS.most);
   }
 
   async #converge(signal: AbortSignal): Promise<void> {
@@ -285,6 +312,16 @@ export class Sandbox {
     await this.#observe((await this.#canStart()) ? 'stopped' : 'failed', { error });
   }
 
+  async #adoptEphemeral(): Promise<void> {
+    if (this.#observation.status === 'running') {
+      if (await this.#findAgain()) return;
+      await this.#end();
+      await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
+    } else if (!this.#isSettled()) {
+      await this.#end();
+    }
+  }
+
   /** Finds out what the last runner left, in whatever step it ended, and makes a whole thing of it. */
   async #adoptPersistent(): Promise<void> {
     const { status } = this.#observation;
@@ -324,10 +361,15 @@ export class Sandbox {
     const { host } = this.#deps;
     const { disk, memory } = await host.remains(this.vmId);
     if (!disk) return await this.#observe('failed', { error: DISK_GONE });
-    const unusable = memory
-      ? await host.checkMemory(this.vmId).then(() => undefined, messageOf)
-      : (error ?? 'it did not run when it was to be paused');
-    if (unusable !== undefined) return await this.#observe('paused', { memory: false, error: unusable });
+    if (!memory) {
+      const why = error ?? 'it did not run when it was to be paused';
+      return await this.#observe('paused', { memory: false, error: why });
+    }
+    try {
+      await host.checkMemory(this.vmId);
+    } catch (unusable) {
+      return await this.#observe('paused', { memory: false, error: messageOf(unusable) });
+    }
     await this.#observe('paused', error === undefined ? {} : { error });
   }
 
@@ -372,6 +414,7 @@ export class Sandbox {
   }
 
   #events(): SandboxEvents {
+    this.#exit = undefined;
     return {
       onExit: (exit) => {
         this.#exit = exit;
@@ -385,7 +428,7 @@ export class Sandbox {
     const exit = this.#exit;
     if (!exit || !this.#live || this.#step) return;
     this.#log.warn(exit, 'the micro-VM ended by itself');
-    this.#startStep(async () => {
+    this.#begin(async () => {
       await this.#end();
       if (exit.poweredOff && (await this.#canStart())) {
         await this.#observe('stopped', { error: 'the guest powered itself off' });

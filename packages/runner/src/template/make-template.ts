@@ -13,8 +13,11 @@ import type { Platform, Shape } from './shape.ts';
 /** A cold boot takes 2 to 10 s under emulation, on a machine with little else to do. */
 const BOOT_DEADLINE_MS = 60_000;
 const COMPACT_DEADLINE_MS = 300_000;
-/** After its agent has answered, a kernel still has a few things to finish; they are better in the template. */
-const SETTLE_MS = 400;
+/**
+ * After its agent has answered, a kernel still has a few things to finish, such as taking its time-stamp counter for
+ * good a second after it found it. They are better in the template than in each VM made from it.
+ */
+const SETTLE_MS = 1_500;
 
 export const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
 

@@ -1,5 +1,6 @@
 /** `POST /vms/:id/toolbox/process/execute`: one command, one answer, as the compatibility protocol has it. */
 import type { Readable } from 'node:stream';
+import { checkEnv } from '@releap/contract';
 import type { FastifyInstance, FastifyReply } from 'fastify';
 import { Type } from 'typebox';
 import type { FindGuest } from './index.ts';
@@ -55,7 +56,7 @@ export function registerExecute(app: FastifyInstance, find: FindGuest): void {
             shell: command,
             timeoutMs: Math.ceil(seconds * 1000),
             ...(cwd === undefined ? {} : { cwd }),
-            ...(env === undefined ? {} : { env }),
+            ...(env === undefined ? {} : { env: checkEnv(env) }),
             ...(user === undefined ? {} : { user }),
           },
           { signal: abortOnClose(reply) },

@@ -47,6 +47,7 @@ export class Vm {
   #watch: NodeJS.Timeout | undefined;
   #detached = false;
   #ended: string | undefined;
+  #isOwnChild = false;
   #losing = false;
   #poweredOff = false;
 
@@ -117,6 +118,7 @@ export class Vm {
         alive: () => fate.ended === undefined,
       });
       const vm = new Vm(identity, qmp, dir, log);
+      vm.#isOwnChild = true;
       child.once('exit', () => {
         vm.#ended = fate.ended;
         void vm.#lost();
@@ -282,8 +284,10 @@ export class Vm {
     if (this.#detached || this.#losing) return;
     this.#losing = true;
     clearInterval(this.#watch);
-    // Its sockets close a moment before an ending process is gone.
-    for (let waited = 0; waited < EXIT_GRACE_MS && isAlive(this.identity); waited += 10) {
+    // How it ended is told to the one who started it, a moment after its sockets close.
+    const unsettled = (): boolean =>
+      isAlive(this.identity) || (this.#isOwnChild && this.#ended === undefined);
+    for (let waited = 0; waited < EXIT_GRACE_MS && unsettled(); waited += 10) {
       await new Promise((resolve) => setTimeout(resolve, 10));
     }
     if (isAlive(this.identity)) {

@@ -1,6 +1,7 @@
 import { mkdir, open, rename, type FileHandle } from 'node:fs/promises';
 import path from 'node:path';
 
+const LINES_AT_ONCE = 100;
 /** What may wait for a slow disk; beyond it lines are counted, not kept. */
 const QUEUE_MAX_BYTES = 4 * 2 ** 20;
 
@@ -55,12 +56,19 @@ export class RotatingFile {
         );
         this.#dropped = 0;
       }
-      try {
-        await this.#append(`${lines.join('\n')}\n`);
-      } catch {
-        // Nowhere to say it: the terminal has the important lines.
-        await this.#handle?.close().catch(() => undefined);
-        this.#handle = undefined;
+      // Piece by piece: a file is set aside between two of them, and so none grows far beyond its size.
+      for (
+        let piece = lines.splice(0, LINES_AT_ONCE);
+        piece.length > 0;
+        piece = lines.splice(0, LINES_AT_ONCE)
+      ) {
+        try {
+          await this.#append(`${piece.join('\n')}\n`);
+        } catch {
+          // Nowhere to say it: the terminal has the important lines.
+          await this.#handle?.close().catch(() => undefined);
+          this.#handle = undefined;
+        }
       }
     }
   }

@@ -32,13 +32,14 @@ export interface RunningRole {
 /**
  * Runs one role as this process: until the supervisor asks it to stop or is gone, or until a signal when it
  * stands alone.
+ * @param supervised whether a supervisor started it, and so a channel to one is there or has been
  */
 export async function runRole(
   role: string,
   config: Config,
+  supervised: boolean,
   start: (context: RoleContext) => Promise<RunningRole>,
 ): Promise<void> {
-  const supervised = process.connected;
   const { log, flush } = roleLogger(config, role, supervised);
   const exit = (code: number): never => {
     flush();
@@ -70,7 +71,13 @@ export async function runRole(
       LET_GO_DEADLINE_MS,
     ),
   );
-  process.once('disconnect', letGo);
+  process.once('disconnect', () => {
+    // Nobody is left who would put an end to a stop that takes too long.
+    setTimeout(() => exit(1), LET_GO_DEADLINE_MS);
+    letGo();
+  });
+  // The supervisor may have died while this program was being loaded.
+  if (supervised && !process.connected) letGo();
   for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, letGo);
   process.on('message', (message: SupervisorMessage) => {
     if (message.type === 'stop') once(() => end(async () => (await starting).stop()))();

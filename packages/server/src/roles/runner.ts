@@ -1,10 +1,12 @@
 import { startRunner } from '@releap/runner';
 import { urlHost } from '../config/config.ts';
 import { BUILD_DIR } from '../paths.ts';
+import { assertRoot } from './root.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The host agent of this machine. */
 export async function runnerRole({ config, internalToken, log }: RoleContext): Promise<RunningRole> {
+  assertRoot();
   const runner = await startRunner({
     home: config.home,
     cacheDir: config.cacheDir,

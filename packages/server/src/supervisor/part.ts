@@ -94,12 +94,16 @@ export class Part {
   /** Runs the process once, to its end; says how it ended. */
   #runOnce(): Promise<string> {
     const { role, program, env, book } = this.#options;
-    const child = spawn(process.execPath, ['--disable-warning=DeprecationWarning', program, role], {
-      env,
-      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
-      // Its own session: Ctrl-C in a terminal is for the supervisor, which stops things in order.
-      detached: true,
-    });
+    const child = spawn(
+      process.execPath,
+      ['--disable-warning=DeprecationWarning', program, role, '--supervised'],
+      {
+        env,
+        stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+        // Its own session: Ctrl-C in a terminal is for the supervisor, which stops things in order.
+        detached: true,
+      },
+    );
     this.#child = child;
     let reason: string | undefined;
     child.on('message', (message) => {

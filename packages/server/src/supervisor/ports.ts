@@ -1,11 +1,4 @@
 import { createServer } from 'node:net';
-import { setTimeout as sleep } from 'node:timers/promises';
-
-/** Parts of an earlier run that was killed may hold their ports for a moment longer. */
-const PATIENCE_MS = 10_000;
-const RETRY_MS = 200;
-
-export class PortTaken extends Error {}
 
 async function tryPort(host: string, port: number): Promise<number> {
   const server = createServer();
@@ -22,25 +15,22 @@ async function tryPort(host: string, port: number): Promise<number> {
 }
 
 /**
- * The port itself, or a free one for 0; waits a while for one that is taken.
+ * The port itself, or a free one for 0.
  * @param what names the variable, for the error
- * @throws PortTaken, or what the system says of an address that is not ours
+ * @throws an error for people: the port is taken, or the address is not ours
  */
 export async function claimPort(host: string, port: number, what: string): Promise<number> {
-  for (const end = Date.now() + PATIENCE_MS; ; await sleep(RETRY_MS)) {
-    try {
-      return await tryPort(host, port);
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
-      if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') {
-        throw new Error(`RELEAP_HOST=${host}: this machine has no such address`, { cause: error });
-      }
-      if (code === 'EACCES')
-        throw new Error(`${what}=${port}: this user may not listen there`, { cause: error });
-      if (code !== 'EADDRINUSE') throw error;
-      if (Date.now() > end)
-        throw new PortTaken(`${what}=${port}: another program listens on ${host} port ${port}`);
-    }
+  try {
+    return await tryPort(host, port);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    const problem = {
+      EADDRNOTAVAIL: `RELEAP_HOST=${host}: this machine has no such address`,
+      ENOTFOUND: `RELEAP_HOST=${host}: this machine has no such address`,
+      EACCES: `${what}=${port}: this user may not listen there`,
+      EADDRINUSE: `${what}=${port}: another program listens on ${host} port ${port}`,
+    }[code ?? ''];
+    throw problem === undefined ? error : new Error(problem, { cause: error });
   }
 }
 

@@ -9,11 +9,13 @@ import { BUILD_DIR, PROGRAM } from '../paths.ts';
 import { readOrMakeToken } from '../secret-file.ts';
 import { localUrl, readyBanner } from './banner.ts';
 import { keepPostgres } from './keep-postgres.ts';
+import { assertRoot } from '../roles/root.ts';
 import { Part } from './part.ts';
 import { claimPort, preferPort } from './ports.ts';
 
 /** How long each part may take to finish when the service goes down. */
 const DEADLINES_MS = { gateway: 10_000, runner: 60_000, control: 15_000 };
+const EARLIER_PARTS_MS = 30_000;
 const HEALTH_POLL_MS = 200;
 const HEALTH_PATIENCE_MS = 60_000;
 /** A terminal sends Ctrl-C to everybody in it, and npm passes it on: one press is more than one signal. */
@@ -26,6 +28,7 @@ const SAME_PRESS_MS = 1_500;
  * @returns the exit code
  */
 export async function runAll(config: Config): Promise<number> {
+  assertRoot();
   const began = performance.now();
   const signals = listenForSignals();
   const book = new LogBook(config.home, config.log);
@@ -44,6 +47,7 @@ export async function runAll(config: Config): Promise<number> {
   }
   cleanup.use(lock);
 
+  await untilEarlierPartsEnded(config.home);
   const port = await claimPort(config.host, config.port, 'RELEAP_PORT');
   const gatewayPort =
     config.gatewayPort === undefined
@@ -128,6 +132,17 @@ export async function runAll(config: Config): Promise<number> {
   return orderly.every(Boolean) ? 0 : 1;
 }
 
+/** After a sudden death of the supervisor its parts end by themselves, and hold their ports until then. */
+async function untilEarlierPartsEnded(home: string): Promise<void> {
+  const folder = path.join(home, 'run');
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  for (const role of Object.keys(DEADLINES_MS)) {
+    const lock = await lockFile(path.join(folder, `${role}.lock`), 'the supervisor', EARLIER_PARTS_MS);
+    if ('heldBy' in lock) throw new Error(`the ${role} of an earlier run does not end: ${lock.heldBy}`);
+    await lock.release();
+  }
+}
+
 /** Polls `/healthz` until a sandbox can be created; says now and then why it cannot. */
 async function untilHealthy(
   base: string,
@@ -152,7 +167,7 @@ async function untilHealthy(
 }
 
 interface Signals {
-  /** Resolves at the first SIGINT, SIGTERM or SIGHUP. */
+  /** Resolves at the first SIGINT, SIGTERM or SIGHUP, or when our starter is gone. */
   first: Promise<undefined>;
   /** Aborted at the same time. */
   aborted: AbortSignal;
@@ -175,6 +190,9 @@ function listenForSignals(): Signals {
   };
   const names = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
   for (const name of names) process.on(name, heard);
+  // Whoever started us over a channel (`npm start` does) wants us to end with it, however it ends.
+  process.on('disconnect', heard);
+  process.channel?.unref();
   return {
     first: first.promise,
     aborted: controller.signal,
@@ -183,6 +201,7 @@ function listenForSignals(): Signals {
     },
     close: () => {
       for (const name of names) process.off(name, heard);
+      process.off('disconnect', heard);
     },
   };
 }

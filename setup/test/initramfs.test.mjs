@@ -3,11 +3,13 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { gunzipSync } from 'node:zlib';
-import { buildInitramfs, moduleDependencies, resolveModules } from '../../../setup/initramfs.mjs';
-import { BUILD_DIR } from './support/machines.ts';
+import { buildInitramfs, moduleDependencies, resolveModules } from '../initramfs.mjs';
 
-let dir: string;
+const BUILD_DIR = fileURLToPath(new URL('../../build', import.meta.url));
+
+let dir;
 before(async () => {
   dir = await mkdtemp(join(tmpdir(), 'releap-initramfs-'));
 });
@@ -15,18 +17,12 @@ after(async () => {
   await rm(dir, { recursive: true, force: true });
 });
 
-interface Entry {
-  name: string;
-  mode: number;
-  content: Buffer;
-}
-
 /** Reads "newc" archives, independently of what writes them. */
-function readCpio(archive: Buffer): Entry[] {
-  const entries: Entry[] = [];
+function readCpio(archive) {
+  const entries = [];
   for (let at = 0; ; ) {
     assert.equal(archive.toString('latin1', at, at + 6), '070701');
-    const field = (index: number) =>
+    const field = (index) =>
       Number.parseInt(archive.toString('latin1', at + 6 + index * 8, at + 14 + index * 8), 16);
     const [mode, size, nameSize] = [field(1), field(6), field(11)];
     const name = archive.toString('latin1', at + 110, at + 110 + nameSize - 1);
@@ -38,11 +34,7 @@ function readCpio(archive: Buffer): Entry[] {
 }
 
 /** A kernel folder whose modules are nothing but what they depend on. */
-async function kernelWith(
-  name: string,
-  modules: Record<string, string>,
-  builtIn: string[] = [],
-): Promise<string> {
+async function kernelWith(name, modules, builtIn = []) {
   const folder = join(dir, name);
   await mkdir(join(folder, 'modules', 'kernel', 'deep'), { recursive: true });
   for (const [module, depends] of Object.entries(modules)) {
@@ -80,7 +72,7 @@ describe('the initramfs', () => {
       list,
       first.modules.map((name) => `/lib/modules/${name}`),
     );
-    const loaded = new Set<string>();
+    const loaded = new Set();
     for (const path of list ?? []) {
       const entry = entries.find(({ name }) => `/${name}` === path);
       assert.ok(entry, path);

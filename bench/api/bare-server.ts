@@ -1,0 +1,86 @@
+/**
+ * What the API is compared with: node:http and `pg`, nothing else. Runs the very statements of the control plane,
+ * prepared, on the same database: no authentication, no validation, no look-up of the image, no placement. Forked by
+ * the api suite.
+ */
+import { createHash, randomBytes, randomUUID } from 'node:crypto';
+import { createServer, type IncomingMessage } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { resolveSandboxCreate } from '@releap/contract';
+import type { Database } from '@releap/database';
+import { Pool } from 'pg';
+import { getRecord, insertSandbox } from '../../packages/control/src/sandboxes/queries.ts';
+import type { ServerReady } from './messages.ts';
+
+interface Prepared {
+  name: string;
+  text: string;
+  values: unknown[];
+}
+
+const [connectionString, projectId = '', connections = ''] = process.argv.slice(2);
+
+/** What the control plane would send to the database, without a database. */
+async function recorded(run: (pool: Database['pool']) => Promise<unknown>): Promise<Prepared> {
+  const seen: Prepared[] = [];
+  const query = (prepared: Prepared): Promise<{ rows: unknown[] }> => {
+    seen.push(prepared);
+    return Promise.resolve({ rows: [] });
+  };
+  await run({ query } as unknown as Database['pool']);
+  const [only, ...more] = seen;
+  if (only === undefined || more.length > 0) throw new Error('one statement was expected');
+  return only;
+}
+
+const select = await recorded((pool) => getRecord(pool, '', projectId));
+const insert = await recorded((pool) =>
+  insertSandbox({ pool } as Database, {
+    sandbox: resolveSandboxCreate({ image: 'busybox' }),
+    name: 'bare',
+    projectId,
+    region: 'local',
+    arch: 'amd64',
+    root: { root: { type: 'builtin', name: 'busybox' }, imageRef: 'busybox' },
+    desired: 'running',
+    accessTokenHash: Buffer.alloc(32),
+    pendingMs: 3_600_000,
+  }),
+);
+
+const pool = new Pool({ connectionString, max: Number(connections) });
+
+async function bodyOf(request: IncomingMessage): Promise<unknown> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of request as AsyncIterable<Buffer>) chunks.push(chunk);
+  return JSON.parse(Buffer.concat(chunks).toString('utf8'));
+}
+
+async function answer(request: IncomingMessage): Promise<unknown> {
+  if (request.method === 'GET') {
+    const id = (request.url ?? '').slice('/vms/'.length);
+    return (await pool.query({ ...select, values: [id, projectId] })).rows[0];
+  }
+  await bodyOf(request);
+  const id = randomUUID();
+  const job = randomUUID();
+  const token = randomBytes(32).toString('base64url');
+  const values = [id, job, ...insert.values.slice(2, -1), createHash('sha256').update(token).digest()];
+  await pool.query({ ...insert, values });
+  return { vm_id: id, job_id: job, name: 'bare', status: 'pending', access_token: token };
+}
+
+const server = createServer((request, response) => {
+  answer(request).then(
+    (body) => {
+      response.writeHead(200, { 'content-type': 'application/json' });
+      response.end(JSON.stringify(body));
+    },
+    (error: unknown) => response.writeHead(500).end(String(error)),
+  );
+});
+server.listen(0, '127.0.0.1', () => {
+  const ready: ServerReady = { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` };
+  process.send?.(ready);
+});
+process.once('disconnect', () => process.exit(0));

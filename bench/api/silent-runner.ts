@@ -1,0 +1,88 @@
+/** A host of the real protocol that takes every sandbox in and never boots one: the VM side, left out. */
+import {
+  HEARTBEAT_MS,
+  newUuid,
+  RUNNER_LINK_PATH,
+  type ControlMessage,
+  type RunnerMessage,
+} from '@releap/contract';
+import { WebSocket } from 'ws';
+
+const DEADLINE_MS = 10_000;
+/** Far more than load can fill. */
+const PLENTY = 100_000_000;
+
+export class SilentRunner implements AsyncDisposable {
+  readonly #socket: WebSocket;
+  readonly #timer: NodeJS.Timeout;
+  #ready = false;
+  /** Sandboxes that control has placed here. */
+  placed = 0;
+
+  private constructor(socket: WebSocket) {
+    this.#socket = socket;
+    this.#timer = setInterval(() => this.#heartbeat(), HEARTBEAT_MS);
+    socket.on('message', (data) => this.#take(data as Buffer));
+  }
+
+  /** Dials the control plane and says hello; nothing is placed here before `ready`. */
+  static async connect(url: string, internalToken: string): Promise<SilentRunner> {
+    const socket = new WebSocket(url.replace('http', 'ws') + RUNNER_LINK_PATH, {
+      headers: { authorization: `Bearer ${internalToken}` },
+    });
+    await new Promise<void>((resolve, reject) => {
+      socket.once('open', resolve);
+      socket.once('error', reject);
+    });
+    const runner = new SilentRunner(socket);
+    const synced = new Promise<void>((resolve, reject) => {
+      socket.once('message', () => resolve());
+      socket.once('close', (code) => reject(new Error(`the control plane refused the runner: ${code}`)));
+      setTimeout(() => reject(new Error('the control plane sent no sync')), DEADLINE_MS).unref();
+    });
+    const facts = { arch: 'amd64', cores: PLENTY, mem_mib: PLENTY, disk_mib: PLENTY, gpus: 0 } as const;
+    runner.#send({
+      type: 'hello',
+      runner_id: newUuid(),
+      region: 'local',
+      data_url: 'http://127.0.0.1:1',
+      facts: { ...facts, accelerator: 'tcg', cpu_model: 'none', vmm: 'none' },
+    });
+    await synced;
+    return runner;
+  }
+
+  /** Whether the control plane may place sandboxes here from now on. */
+  set ready(ready: boolean) {
+    this.#ready = ready;
+    this.#heartbeat();
+  }
+
+  #heartbeat(): void {
+    this.#send({ type: 'heartbeat', ready: this.#ready });
+  }
+
+  #send(message: RunnerMessage): void {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
+  }
+
+  #take(data: Buffer): void {
+    // Read like a real one, or the control plane would have it easier.
+    const message = JSON.parse(data.toString('utf8')) as ControlMessage;
+    if (message.type === 'assign') this.placed++;
+    if (message.type !== 'build') return;
+    const result = { job_id: message.job.job_id, attempt: message.job.attempt, layer_count: 1 };
+    this.#send({
+      type: 'build-result',
+      seq: 1,
+      result: { ...result, manifest_name: `sha256:${'0'.repeat(64)}` },
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    clearInterval(this.#timer);
+    const closed = new Promise((resolve) => this.#socket.once('close', resolve));
+    this.#socket.terminate();
+    await closed;
+  }
+}

@@ -1,0 +1,166 @@
+/** Starts the floor's process in a network namespace of its own, on the template that a service here has used last. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { readdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { createInterface, type Interface } from 'node:readline';
+import { createEmptyQcow2 } from '../../packages/runner/src/disk/qcow2.ts';
+import { GUEST } from '../../packages/runner/src/network/address-plan.ts';
+import { DEFAULT_SHAPE } from '../../packages/runner/src/runner.ts';
+import {
+  type BlockNode,
+  commandLine,
+  cpuModel,
+  placeholderNode,
+} from '../../packages/runner/src/vmm/command-line.ts';
+import { endOf } from '../processes.ts';
+import type { FloorMachine } from './restore.ts';
+
+const SCRATCH_MIB = 512;
+
+export class Floor implements AsyncDisposable {
+  readonly #process: ChildProcess;
+  readonly #lines: Interface;
+  #said = '';
+
+  private constructor(child: ChildProcess) {
+    this.#process = child;
+    this.#lines = createInterface(child.stdout as NodeJS.ReadableStream);
+    // A process that has ended says so by its end.
+    child.stdin?.on('error', () => undefined);
+    child.stderr?.on('data', (chunk: Buffer) => {
+      this.#said = (this.#said + chunk.toString('utf8')).slice(-4000);
+    });
+  }
+
+  /**
+   * @param options.folder empty, for sockets and write layers
+   * @param options.cacheDir where a service has made the template and the image already
+   * @param options.slots most guests at once
+   */
+  static async start(options: {
+    folder: string;
+    cacheDir: string;
+    rootImage: string;
+    slots: number;
+  }): Promise<Floor> {
+    const { folder } = options;
+    await writeFile(join(folder, 'floor.json'), JSON.stringify(await describe(options)));
+    const floor = new Floor(
+      spawn('unshare', ['--net', '--', process.execPath, join(import.meta.dirname, 'restore.ts'), folder], {
+        stdio: ['pipe', 'pipe', 'pipe'],
+      }),
+    );
+    const first = await floor.#line();
+    if (first !== 'ready') throw new Error(`the floor said ${first}`);
+    return floor;
+  }
+
+  /** Restores `count` guests at once. @returns milliseconds of each until its `true` had answered */
+  async restore(count = 1): Promise<number[]> {
+    const answer = this.#line();
+    this.#process.stdin?.write(`${count}\n`);
+    return JSON.parse(await answer) as number[];
+  }
+
+  async #line(): Promise<string> {
+    return await new Promise((resolve, reject) => {
+      const ended = (): void => reject(new Error(`the floor's process ended: ${this.#said}`));
+      this.#process.once('exit', ended);
+      this.#lines.once('line', (line) => {
+        this.#process.off('exit', ended);
+        resolve(line);
+      });
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#process.stdin?.end();
+    await endOf(this.#process);
+  }
+}
+
+/**
+ * A state only loads into the machine that it was saved from, so the devices come from the runner's own description
+ * of it; what guards a VMM against its guest is left out.
+ */
+async function describe(options: {
+  folder: string;
+  cacheDir: string;
+  rootImage: string;
+  slots: number;
+}): Promise<FloorMachine> {
+  const { folder, cacheDir, slots } = options;
+  const { accelerator } = JSON.parse(await readFile(join(cacheDir, 'accelerator.json'), 'utf8')) as {
+    accelerator: 'kvm' | 'tcg';
+  };
+  const template = await lastUsedTemplate(cacheDir);
+  const emptyLayer = join(folder, 'empty.qcow2');
+  const scratchBytes = SCRATCH_MIB * 2 ** 20;
+  await createEmptyQcow2(emptyLayer, scratchBytes);
+  const readOnly = (name: string, filename: string): BlockNode => ({
+    driver: 'raw',
+    'node-name': name,
+    'read-only': true,
+    file: { driver: 'file', filename, 'read-only': true, locking: 'off' },
+  });
+  const all = commandLine({
+    accelerator,
+    cpuModel: cpuModel(accelerator),
+    ...DEFAULT_SHAPE,
+    memory: { path: join(template, 'memory'), sharing: 'private' },
+    socketDir: '{sockets}',
+    disks: {
+      root: readOnly('disk-root', options.rootImage),
+      scratch: {
+        driver: 'qcow2',
+        'node-name': 'disk-scratch',
+        discard: 'unmap',
+        cache: { 'no-flush': true },
+        file: { driver: 'file', filename: join(folder, '{slot}-scratch.qcow2'), discard: 'unmap' },
+        backing: readOnly('disk-scratch-base', join(cacheDir, `scratch/empty-v1-${SCRATCH_MIB}.ext4`)),
+      },
+      docker: placeholderNode('docker'),
+    },
+    nic: { tap: 'tap{slot}', mac: GUEST.mac },
+    jail: { root: '/', uid: 0, gid: 0 },
+  });
+  const guards = ['-chroot', '-runas', '-sandbox'];
+  const args = all
+    .filter((arg, at) => !guards.includes(arg) && !guards.includes(all[at - 1] ?? ''))
+    .map((arg) => arg.replaceAll('{sockets}/', `${folder}/{slot}-`));
+  return {
+    slots,
+    qemu: 'qemu-system-x86_64',
+    args,
+    state: join(template, 'state'),
+    emptyLayer,
+    scratchBytes,
+    configure: {
+      hostname: 'floor',
+      dns: [GUEST.gatewayIp],
+      network: { address: GUEST.ip, prefix: GUEST.prefix, gateway: GUEST.gatewayIp, mtu: GUEST.mtu },
+      disks: {
+        root: { device: 'vda', fstype: 'squashfs' },
+        scratch: { device: 'vdb', bytes: scratchBytes },
+      },
+      env: {},
+      entrypoint: { argv: ['/bin/sh'] },
+    },
+  };
+}
+
+async function lastUsedTemplate(cacheDir: string): Promise<string> {
+  const folder = join(cacheDir, 'templates');
+  let last: { path: string; at: number } | undefined;
+  for (const name of await readdir(folder)) {
+    const path = join(folder, name);
+    const file = join(path, 'template.json');
+    const made = await stat(file).catch(() => undefined);
+    if (made === undefined) continue;
+    const { vcpus, memMib } = JSON.parse(await readFile(file, 'utf8')) as typeof DEFAULT_SHAPE;
+    if (vcpus !== DEFAULT_SHAPE.vcpus || memMib !== DEFAULT_SHAPE.memMib) continue;
+    if (last === undefined || made.mtimeMs > last.at) last = { path, at: made.mtimeMs };
+  }
+  if (last === undefined) throw new Error(`no template of the default shape in ${folder}`);
+  return last.path;
+}

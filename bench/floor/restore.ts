@@ -1,0 +1,204 @@
+/**
+ * The floor: what a create costs when nothing but QEMU and the guest do it. Restores a template by hand (plain
+ * spawn, QMP, one message to the agent) and runs `true` in it. No jail, no cgroup, no record, no API, no code of
+ * the runner on the way; the network namespace, the taps and the disks are there before the clock starts.
+ *
+ *   unshare --net -- node restore.ts FOLDER      where FOLDER/floor.json is a `FloorMachine`
+ *
+ * Each line on standard input is a number: so many guests are restored at once. The answer is one line of JSON, the
+ * milliseconds of each from the start of its QEMU to the answer of its `true`.
+ */
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { closeSync, copyFileSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { connect, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+/** All that is known before the clock starts. `{slot}` stands for the number of a guest. */
+export interface FloorMachine {
+  slots: number;
+  qemu: string;
+  args: string[];
+  /** Device state, handed to QEMU as descriptor 3. */
+  state: string;
+  /** An empty write layer, copied for each guest. */
+  emptyLayer: string;
+  scratchBytes: number;
+  configure: Record<string, unknown>;
+}
+
+const ATTEMPT_DEADLINE_MS = 60_000;
+const MAGIC = Buffer.from('\xf5releap-guest\x00\x01\xae', 'latin1');
+const OPEN = 1;
+const RESULT = 5;
+const ERROR = 6;
+const HELLO = 10;
+
+const folder = process.argv[2] ?? '';
+const machine = JSON.parse(readFileSync(join(folder, 'floor.json'), 'utf8')) as FloorMachine;
+
+function frame(type: number, stream: number, body: unknown): Buffer {
+  const payload = Buffer.from(JSON.stringify(body));
+  const head = Buffer.alloc(9);
+  head.writeUInt32BE(payload.length, 0);
+  head.writeUInt8(type, 4);
+  head.writeUInt32BE(stream, 5);
+  return Buffer.concat([head, payload]);
+}
+
+/** QEMU makes its sockets a moment after it has started. */
+async function connected(path: string): Promise<Socket> {
+  for (const end = Date.now() + ATTEMPT_DEADLINE_MS; ; ) {
+    const socket = connect(path);
+    try {
+      await once(socket, 'connect');
+      return socket;
+    } catch (error) {
+      if (Date.now() > end) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+  }
+}
+
+/** QMP with every answer and event on a line; gives back the first line that `wanted` accepts. */
+function monitor(socket: Socket): {
+  send(...commands: object[]): void;
+  line(wanted: (message: Record<string, unknown>) => boolean): Promise<void>;
+} {
+  const waits: { wanted: (message: Record<string, unknown>) => boolean; done: () => void }[] = [];
+  createInterface(socket).on('line', (text) => {
+    const message = JSON.parse(text) as Record<string, unknown>;
+    if ('error' in message) throw new Error(`QMP: ${text}`);
+    for (const wait of waits) if (wait.wanted(message)) wait.done();
+  });
+  return {
+    send: (...commands) => socket.write(commands.map((command) => `${JSON.stringify(command)}\n`).join('')),
+    line: (wanted) => new Promise((done) => waits.push({ wanted, done })),
+  };
+}
+
+const migration = (message: Record<string, unknown>): boolean =>
+  message['event'] === 'MIGRATION' &&
+  (message['data'] as Record<string, unknown> | undefined)?.['status'] === 'completed';
+
+/** Talks to the agent: HELLO and `configure` in one go, then `true`; resolves with the answer to that. */
+async function runTrue(socket: Socket): Promise<void> {
+  const hello = frame(HELLO, 0, { protocol: 1, nonce: randomBytes(16).toString('hex') });
+  const identity = {
+    machine_id: randomBytes(16).toString('hex'),
+    clock_ns: (BigInt(Date.now()) * 1_000_000n).toString(),
+    entropy: randomBytes(64).toString('base64'),
+  };
+  const configure = frame(OPEN, 1, { ...machine.configure, ...identity, method: 'configure' });
+  socket.write(Buffer.concat([MAGIC, hello, configure]));
+  let pending: Buffer = Buffer.alloc(0);
+  let greeted = false;
+  for await (const chunk of socket as AsyncIterable<Buffer>) {
+    pending = Buffer.concat([pending, chunk]);
+    if (!greeted) {
+      // What comes before belongs to a conversation of the time when the template was made.
+      const at = pending.indexOf(MAGIC);
+      if (at < 0) continue;
+      pending = pending.subarray(at + MAGIC.length);
+      greeted = true;
+    }
+    while (pending.length >= 9 && pending.length >= 9 + pending.readUInt32BE(0)) {
+      const length = pending.readUInt32BE(0);
+      const type = pending.readUInt8(4);
+      const stream = pending.readUInt32BE(5);
+      const payload = pending.subarray(9, 9 + length).toString('utf8');
+      pending = pending.subarray(9 + length);
+      if (type === ERROR) throw new Error(`the agent answered ${payload}`);
+      if (type !== RESULT) continue;
+      if (stream === 1) socket.write(frame(OPEN, 3, { method: 'exec', shell: 'true', timeout_ms: 60_000 }));
+      else if ((JSON.parse(payload) as { exit_code: number }).exit_code === 0) return;
+      else throw new Error(`true answered ${payload}`);
+    }
+  }
+  throw new Error('the agent hung up');
+}
+
+const running = new Set<ChildProcess>();
+
+async function restore(slot: number): Promise<number> {
+  const at = (name: string): string => join(folder, `${slot}-${name}`);
+  copyFileSync(machine.emptyLayer, at('scratch.qcow2'));
+  const state = openSync(machine.state, 'r');
+  const log = openSync(at('qemu.log'), 'w');
+  const args = machine.args.map((arg) => arg.replaceAll('{slot}', String(slot)));
+  const start = process.hrtime.bigint();
+  const qemu = spawn(machine.qemu, args, { stdio: ['ignore', log, log, state] });
+  const exited = once(qemu, 'exit');
+  running.add(qemu);
+  const sockets: Socket[] = [];
+  const open = async (name: string): Promise<Socket> => {
+    const socket = await connected(at(name));
+    sockets.push(socket);
+    return socket;
+  };
+  const guest = async (): Promise<number> => {
+    const qmp = monitor(await open('qmp'));
+    const loaded = qmp.line(migration);
+    const continued = qmp.line(({ id }) => id === 'cont');
+    qmp.send(
+      { execute: 'qmp_capabilities' },
+      {
+        execute: 'migrate-set-capabilities',
+        arguments: {
+          capabilities: [
+            { capability: 'x-ignore-shared', state: true },
+            { capability: 'events', state: true },
+          ],
+        },
+      },
+      { execute: 'migrate-incoming', arguments: { uri: 'fd:3' } },
+    );
+    const agent = await open('agent');
+    await loaded;
+    qmp.send(
+      {
+        execute: 'block_resize',
+        arguments: { 'node-name': 'disk-scratch', size: machine.scratchBytes },
+      },
+      { execute: 'cont', id: 'cont' },
+    );
+    await Promise.all([continued, runTrue(agent)]);
+    return Number(process.hrtime.bigint() - start) / 1e6;
+  };
+  const late = new Promise<never>((_resolve, reject) => {
+    setTimeout(() => reject(new Error('no answer in time')), ATTEMPT_DEADLINE_MS).unref();
+  });
+  try {
+    return await Promise.race([guest(), exited.then(() => Promise.reject(new Error('QEMU ended'))), late]);
+  } catch (error) {
+    const said = readFileSync(at('qemu.log'), 'utf8').slice(-1000);
+    throw new Error(`the floor's guest ${slot}: ${(error as Error).message} ${said}`, { cause: error });
+  } finally {
+    for (const socket of sockets) socket.destroy();
+    qemu.kill('SIGKILL');
+    await exited;
+    running.delete(qemu);
+    closeSync(state);
+    closeSync(log);
+    for (const name of ['qmp', 'agent', 'console', 'scratch.qcow2', 'qemu.log'])
+      rmSync(at(name), { force: true });
+  }
+}
+
+// Whoever started us has gone: no guest may stay.
+process.stdin.once('end', () => process.exit(0));
+process.once('exit', () => {
+  for (const qemu of running) qemu.kill('SIGKILL');
+});
+for (let slot = 0; slot < machine.slots; slot++) {
+  execFileSync('ip', ['tuntap', 'add', `tap${slot}`, 'mode', 'tap']);
+  execFileSync('ip', ['link', 'set', `tap${slot}`, 'up']);
+}
+process.stdout.write('ready\n');
+for await (const line of createInterface(process.stdin)) {
+  const count = Math.min(Number(line), machine.slots);
+  const took = await Promise.all(Array.from({ length: count }, (_, slot) => restore(slot)));
+  process.stdout.write(`${JSON.stringify(took)}\n`);
+}

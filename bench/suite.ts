@@ -1,0 +1,22 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { SuiteResult } from './report.ts';
+
+export interface SuiteOptions {
+  /** Samples of each contender that count; warm-up rounds come on top. */
+  samples: number;
+  /** Tells how far it is. */
+  progress: (text: string) => void;
+  /** Aborted when the user wants to stop: the suite takes away what it made and rejects. */
+  signal: AbortSignal;
+}
+
+/** One or more tables, in a stable order. */
+export type Suite = (options: SuiteOptions) => Promise<SuiteResult[]>;
+
+/** A folder that goes with its user. Its path is short, as unix sockets below it have little room for theirs. */
+export async function temporaryFolder(): Promise<{ path: string } & AsyncDisposable> {
+  const path = await mkdtemp(join(tmpdir(), 'rlb-'));
+  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
+}

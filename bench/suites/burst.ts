@@ -1,0 +1,96 @@
+/** Many at once: how long ten creates take together, and how many a second the machine keeps up. */
+import { Floor } from '../floor/floor.ts';
+import { summaryRows, type SuiteResult } from '../report.ts';
+import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
+import { interleave, type Samples, timed } from '../statistics.ts';
+import { type Suite, temporaryFolder } from '../suite.ts';
+
+const AT_ONCE = 10;
+const ROUNDS_MIN = 4;
+const SUSTAINED = 30;
+const LANES = 4;
+
+const EACH = `each of ${AT_ONCE}: create → first command answered`;
+const LAST = `all ${AT_ONCE} of them`;
+const FLOOR_EACH = `floor: each of ${AT_ONCE} restored by hand`;
+const FLOOR_LAST = `floor: all ${AT_ONCE} of them`;
+
+export const burst: Suite = async ({ samples, progress, signal }) => {
+  await using folder = await temporaryFolder();
+  progress('starting a service');
+  await using service = await MeasuredService.start({ warmPool: 0 });
+  await using floor = await Floor.start({
+    folder: folder.path,
+    cacheDir: CACHE,
+    rootImage: await busyboxRoot(),
+    slots: AT_ONCE,
+  });
+  const all: Samples = { [EACH]: [], [LAST]: [], [FLOOR_EACH]: [], [FLOOR_LAST]: [] };
+  let counts = false;
+  const note = (each: string, last: string, took: number[]): number => {
+    if (counts) all[each]?.push(...took);
+    const longest = Math.max(...took);
+    if (counts) all[last]?.push(longest);
+    return longest;
+  };
+  const rounds = Math.max(ROUNDS_MIN, Math.ceil(samples / AT_ONCE));
+  await interleave(
+    {
+      service: async () => {
+        const ids: string[] = [];
+        const took = await Promise.all(
+          Array.from({ length: AT_ONCE }, () =>
+            timed(async () => {
+              ids.push(await service.createAndRun());
+            }),
+          ),
+        );
+        await Promise.all(ids.map((id) => service.remove(id)));
+        await service.settled(0);
+        return note(EACH, LAST, took);
+      },
+      floor: async () => note(FLOOR_EACH, FLOOR_LAST, await floor.restore(AT_ONCE)),
+    },
+    {
+      rounds,
+      warmUp: 1,
+      signal,
+      onRound: (round) => {
+        counts = round >= 0;
+        progress(counts ? `${AT_ONCE} at once, round ${round + 1} of ${rounds}` : 'warming up');
+      },
+    },
+  );
+
+  progress(`${SUSTAINED} creates, ${LANES} at a time, each deleted after its first command`);
+  const each: number[] = [];
+  let left = SUSTAINED;
+  const took = await timed(() =>
+    Promise.all(
+      Array.from({ length: LANES }, async () => {
+        while (left-- > 0) {
+          signal.throwIfAborted();
+          let id = '';
+          each.push(
+            await timed(async () => {
+              id = await service.createAndRun();
+            }),
+          );
+          await service.remove(id);
+        }
+      }),
+    ),
+  );
+  const result: SuiteResult = {
+    title: 'Bursts and sustained creates, without a pool',
+    goal:
+      `No goal is set: these say what the machine does when it is full. The first rows have ${AT_ONCE} clients that ` +
+      `begin together; the last one ${LANES} clients that create, run \`true\` and delete, again and again.`,
+    unit: 'ms',
+    rows: summaryRows({ ...all, [`sustained: each, ${LANES} at a time`]: each }),
+    verdicts: [],
+    notes: [`sustained: ${(SUSTAINED / (took / 1000)).toFixed(2)} sandboxes a second, deletion included`],
+    samples: { ...all, sustained: each },
+  };
+  return [result];
+};

@@ -1,0 +1,96 @@
+/** One sandbox from nothing to its first answered command, next to what it could cost at best and to gVisor. */
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Floor } from '../floor/floor.ts';
+import { Gvisor } from '../gvisor/runsc.ts';
+import { summaryRows, type SuiteResult, type Verdict } from '../report.ts';
+import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
+import { interleave, summarize, timed } from '../statistics.ts';
+import { type Suite, temporaryFolder } from '../suite.ts';
+
+const WARM_UP = 3;
+const POOL = 2;
+
+const DIRECT = 'Releap over REST, no waiting VM';
+const POOLED = `Releap over REST, from a pool of ${POOL}`;
+const FLOOR = 'floor: the same template restored by hand';
+const RUNSC = '`runsc run`, a container that is `true`';
+const RUNSC_EXEC = '`runsc run` + `runsc exec`, a container that stays';
+
+export const createExec: Suite = async ({ samples, progress, signal }) => {
+  await using folder = await temporaryFolder();
+  progress('starting a service without a pool and one with');
+  await using direct = await MeasuredService.start({ warmPool: 0 });
+  await using pooled = await MeasuredService.start({ warmPool: POOL });
+  const rootImage = await busyboxRoot();
+  const floorFolder = join(folder.path, 'floor');
+  await mkdir(floorFolder);
+  await using floor = await Floor.start({ folder: floorFolder, cacheDir: CACHE, rootImage, slots: 1 });
+  const notes: string[] = [];
+  const gvisorFolder = join(folder.path, 'gvisor');
+  await mkdir(gvisorFolder);
+  await using gvisor = await Gvisor.prepare(gvisorFolder, rootImage).catch((error: unknown) => {
+    notes.push(`gVisor does not run on this machine: ${(error as Error).message}`);
+    return undefined;
+  });
+
+  const create = async (service: MeasuredService): Promise<number> => {
+    let id = '';
+    const took = await timed(async () => {
+      id = await service.createAndRun();
+    });
+    await service.remove(id);
+    // Removal, and the pool's next VM, are over before anything else is measured.
+    await service.settled(0);
+    return took;
+  };
+  const contenders: Record<string, () => Promise<number>> = {
+    [DIRECT]: () => create(direct),
+    [POOLED]: () => create(pooled),
+    [FLOOR]: async () => (await floor.restore())[0] ?? Number.NaN,
+  };
+  if (gvisor !== undefined) {
+    contenders[RUNSC] = () => timed(() => gvisor.runTrue());
+    contenders[RUNSC_EXEC] = async () => {
+      let name = '';
+      const took = await timed(async () => {
+        name = await gvisor.createAndRun();
+      });
+      await gvisor.remove(name);
+      return took;
+    };
+  }
+  const taken = await interleave(contenders, {
+    rounds: samples,
+    warmUp: WARM_UP,
+    signal,
+    onRound: (round) => progress(round < 0 ? 'warming up' : `round ${round + 1} of ${samples}`),
+  });
+  const p50 = (name: string): number => summarize(taken[name] ?? []).p50;
+  const verdicts: Verdict[] = [
+    {
+      what: 'p50 without a pool, relative to the floor,',
+      value: p50(DIRECT) / p50(FLOOR),
+      goal: 'at most 1.5',
+      met: p50(DIRECT) <= 1.5 * p50(FLOOR),
+    },
+    {
+      what: 'p50 with a pool, relative to the floor,',
+      value: p50(POOLED) / p50(FLOOR),
+      goal: 'below 1',
+      met: p50(POOLED) < p50(FLOOR),
+    },
+  ];
+  const result: SuiteResult = {
+    title: 'From `POST /vms` to the first answered command',
+    goal:
+      'One sandbox at a time: create, long poll until it runs, `true` through the gateway. ' +
+      'p50 at most 1.5 times the floor without a pool of waiting VMs, and below it with one.',
+    unit: 'ms',
+    rows: summaryRows(taken),
+    verdicts,
+    notes,
+    samples: taken,
+  };
+  return [result];
+};

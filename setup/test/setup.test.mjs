@@ -1,0 +1,70 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, test } from 'node:test';
+import { promisify } from 'node:util';
+import { alone } from '../alone.mjs';
+import { findCommand, run, SetupError } from '../command.mjs';
+import { BENCH_PACKAGES, GO_PACKAGE, PACKAGES, TEST_PACKAGES } from '../packages.mjs';
+
+test('a set-up with nothing to do says nothing', async () => {
+  const program = path.resolve(import.meta.dirname, '../setup.mjs');
+  const { stdout, stderr } = await promisify(execFile)(process.execPath, [program]);
+  assert.equal(stdout + stderr, '');
+});
+
+test('two set-ups of one folder take turns', async () => {
+  const folder = await mkdtemp(path.join(tmpdir(), 'releap-setup-'));
+  after(() => rm(folder, { recursive: true, force: true }));
+  const lock = path.join(folder, 'lock');
+  let inside = 0;
+  const turns = [1, 2, 3].map((turn) =>
+    alone(lock, async () => {
+      inside += 1;
+      assert.equal(inside, 1);
+      await new Promise((done) => setTimeout(done, 20));
+      inside -= 1;
+      return turn;
+    }),
+  );
+  assert.deepEqual(await Promise.all(turns), [1, 2, 3]);
+});
+
+test('a lock is given back when the work under it fails', async () => {
+  const folder = await mkdtemp(path.join(tmpdir(), 'releap-setup-'));
+  after(() => rm(folder, { recursive: true, force: true }));
+  const lock = path.join(folder, 'lock');
+  await assert.rejects(
+    alone(lock, () => Promise.reject(new Error('no'))),
+    /^Error: no$/,
+  );
+  assert.equal(await alone(lock, () => Promise.resolve('yes')), 'yes');
+});
+
+test('a tool that fails is named, with what it said last', async () => {
+  await assert.rejects(run('sh', ['-c', 'echo first; echo the reason >&2; exit 7']), (error) => {
+    assert.ok(error instanceof SetupError);
+    assert.match(error.message, /'sh .*' failed \(7\):\nfirst\nthe reason/);
+    return true;
+  });
+  await assert.rejects(run('no-such-tool-at-all', []), /no-such-tool-at-all/);
+});
+
+test("root's tools are found whatever PATH says", async () => {
+  const path = process.env.PATH;
+  process.env.PATH = '/nowhere';
+  try {
+    assert.match((await findCommand('ip')) ?? '', /sbin\/ip$/);
+    assert.equal(await findCommand('no-such-tool-at-all'), undefined);
+  } finally {
+    process.env.PATH = path;
+  }
+});
+
+test('every package says what it is for and how one sees that it is there', () => {
+  for (const { name, why, command, file } of [...PACKAGES, ...TEST_PACKAGES, ...BENCH_PACKAGES, GO_PACKAGE]) {
+    assert.ok(why.length > 0 && (command ?? file) !== undefined, name);
+  }
+});
