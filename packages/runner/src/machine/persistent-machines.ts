@@ -18,6 +18,7 @@ import type { BootOptions, RestoreSource, RunningVm } from './machines.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 const COPY_DEADLINE_MS = 120_000;
+const ABANDON_DEADLINE_MS = 10_000;
 
 /** What is left of a persistent sandbox on this machine, VMM apart. */
 export interface Remains {
@@ -180,6 +181,7 @@ export class PersistentMachines {
     } catch (error) {
       try {
         // What makes it paused comes last, so it is not.
+        await vm.abandonSave(ABANDON_DEADLINE_MS);
         await vm.continue();
         await kept.abandon().catch((second: unknown) => this.#options.log.warn({ err: second, vm: vmId }));
       } catch (second) {

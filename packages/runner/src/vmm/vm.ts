@@ -237,6 +237,19 @@ export class Vm {
     if (data['status'] !== 'completed') throw new Error('the VMM could not save its state');
   }
 
+  /** After a save that went wrong: gives it up, and resolves when the guest can go on. */
+  async abandonSave(deadlineMs: number): Promise<void> {
+    await this.qmp.execute('migrate_cancel');
+    for (const end = Date.now() + deadlineMs; ; await new Promise((resolve) => setTimeout(resolve, 2))) {
+      const [{ status: save = 'none' }, { status: guest }] = (await Promise.all([
+        this.qmp.execute('query-migrate'),
+        this.qmp.execute('query-status'),
+      ])) as [{ status?: string }, { status?: string }];
+      if (SAVE_OVER.has(save) && guest !== 'finish-migrate') return;
+      if (Date.now() >= end) throw new Error(`the VMM still saves its state (${save}, ${guest})`);
+    }
+  }
+
   /** Who gets what the guest prints from now on. */
   setConsole(listener: ((chunk: Buffer) => void) | undefined): void {
     this.#onConsole = listener;
@@ -306,6 +319,9 @@ export class Vm {
     for (const listener of listeners) listener(this.#exitReason);
   }
 }
+
+/** QEMU's MigrationStatus of one that is not under way. */
+const SAVE_OVER = new Set(['none', 'completed', 'failed', 'cancelled']);
 
 const STATE_CAPABILITIES = [
   { capability: 'x-ignore-shared', state: true },
