@@ -245,7 +245,11 @@ func (a *Agent) freeze(s *session.Stream, v jsonlite.Value) error {
 	if err != nil {
 		return err
 	}
-	if err := a.freezer.Freeze(time.Duration(ms) * time.Millisecond); err != nil {
+	processesOnly, err := v.Get("processes_only").Flag("processes_only")
+	if err != nil {
+		return err
+	}
+	if err := a.freezer.Freeze(time.Duration(ms)*time.Millisecond, !processesOnly); err != nil {
 		return err
 	}
 	s.Result(empty())

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"strconv"
+	"syscall"
 	"time"
 
 	"releap/guest/internal/boot"
@@ -9,6 +10,7 @@ import (
 	"releap/guest/internal/exec"
 	"releap/guest/internal/fault"
 	"releap/guest/internal/jsonlite"
+	"releap/guest/internal/process"
 	"releap/guest/internal/session"
 )
 
@@ -58,8 +60,21 @@ func parsePlan(v jsonlite.Value) (p plan, err error) {
 		return p, fault.New(fault.Invalid, "entrypoint.argv must not be empty; leave entrypoint out for none")
 	}
 	d, err := parseDefaults(e, p.defaults)
-	p.entry = &entrypoint.Spec{Argv: argv, Env: d.Env, User: d.User, Dir: d.Dir}
-	return p, err
+	if err != nil {
+		return p, err
+	}
+	name, err := e.Get("stop_signal").Text("entrypoint.stop_signal")
+	if err != nil {
+		return p, err
+	}
+	p.entry = &entrypoint.Spec{Argv: argv, Env: d.Env, User: d.User, Dir: d.Dir, Stop: syscall.SIGTERM}
+	if name != "" {
+		// Whatever an image says here, it must not keep its sandbox from starting.
+		if stop, err := process.ParseSignal(name); err == nil {
+			p.entry.Stop = stop
+		}
+	}
+	return p, nil
 }
 
 // parseDefaults reads env, user and working_dir over those of base.

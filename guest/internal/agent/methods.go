@@ -144,7 +144,10 @@ func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 	if err != nil {
 		return err
 	}
-	if a.freezer != nil {
+	if a.freezer != nil && a.freezer.Frozen() {
+		// Ended where they stand: none of them goes on for a moment in a sandbox that is no more.
+		_ = syscall.Kill(-1, syscall.SIGKILL)
+		ms = 0
 		if err := a.freezer.Thaw(); err != nil {
 			a.log("releap: shutdown: " + err.Error())
 		}
@@ -170,8 +173,8 @@ func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 	return nil
 }
 
-// endProcesses asks everybody to end, waits for the entrypoint until the deadline and for the others a moment,
-// and kills what is left; true when the entrypoint ended by itself.
+// endProcesses asks the entrypoint to end and waits for it until the deadline, then gives the others a moment, and
+// kills what is left; true when the entrypoint ended by itself. Without a deadline nobody is asked.
 func (a *Agent) endProcesses(deadline time.Duration) bool {
 	entry := a.entry.Process()
 	send := func(sig syscall.Signal) {
@@ -192,16 +195,22 @@ func (a *Agent) endProcesses(deadline time.Duration) bool {
 			return true
 		}
 	}
-	gone := func() bool { return a.freezer == nil || a.freezer.Empty() }
-	send(syscall.SIGTERM)
-	start := time.Now()
-	for time.Since(start) < deadline && (running() || (!gone() && time.Since(start) < others)) {
-		time.Sleep(5 * time.Millisecond)
+	gone := func() bool { return !running() && (a.freezer == nil || a.freezer.Empty()) }
+	wait := func(patience time.Duration, done func() bool) {
+		for end := time.Now().Add(patience); !done() && time.Now().Before(end); {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	if deadline > 0 && running() {
+		a.entry.Ask()
+		wait(deadline, func() bool { return !running() })
 	}
 	graceful := !running()
-	send(syscall.SIGKILL)
-	for end := time.Now().Add(others); (running() || !gone()) && time.Now().Before(end); {
-		time.Sleep(5 * time.Millisecond)
+	if deadline > 0 && !gone() {
+		send(syscall.SIGTERM)
+		wait(others, gone)
 	}
+	send(syscall.SIGKILL)
+	wait(others, gone)
 	return graceful
 }

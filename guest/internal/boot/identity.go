@@ -2,7 +2,9 @@ package boot
 
 import (
 	"encoding/binary"
+	"io"
 	"os"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -53,17 +55,18 @@ func addEntropy(bytes []byte) error {
 	return call(int(file.Fd()), rndReseedCRNG, nil)
 }
 
-// WriteFiles puts the identity into the files of the current root.
+// WriteFiles puts the identity into the files of the current root. What says so already is left as it is: on a disk
+// that has been used, the rest of such a file is its owner's.
 func (id *Identity) WriteFiles(address string) error {
 	if id.Hostname != "" {
-		if err := replace("/etc/hostname", id.Hostname+"\n"); err != nil {
+		if err := ensure("/etc/hostname", id.Hostname+"\n", id.Hostname); err != nil {
 			return err
 		}
 		hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 		if address == "" {
 			address = "127.0.1.1"
 		}
-		if err := replace("/etc/hosts", hosts+address+"\t"+id.Hostname+"\n"); err != nil {
+		if err := ensure("/etc/hosts", hosts+address+"\t"+id.Hostname+"\n", address, id.Hostname); err != nil {
 			return err
 		}
 	}
@@ -72,14 +75,50 @@ func (id *Identity) WriteFiles(address string) error {
 		for _, server := range id.DNS {
 			text += "nameserver " + server + "\n"
 		}
-		if err := replace("/etc/resolv.conf", text); err != nil {
+		if err := ensure("/etc/resolv.conf", text, "nameserver", id.DNS[0]); err != nil {
 			return err
 		}
 	}
 	if id.MachineID != "" {
-		return replace("/etc/machine-id", id.MachineID+"\n")
+		return ensure("/etc/machine-id", id.MachineID+"\n", id.MachineID)
 	}
 	return nil
+}
+
+// ensure that a file has a line of these words, or replace all of it.
+func ensure(path, text string, words ...string) error {
+	if hasLine(path, words) {
+		return nil
+	}
+	return replace(path, text)
+}
+
+// hasLine looks into the beginning of an ordinary file.
+func hasLine(path string, words []string) bool {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	buf := make([]byte, 64*1024)
+	n, _ := io.ReadFull(file, buf)
+	for _, line := range strings.Split(string(buf[:n]), "\n") {
+		have := strings.Fields(line)
+		if len(have) < len(words) {
+			continue
+		}
+		same := true
+		for i, word := range words {
+			same = same && have[i] == word
+		}
+		if same {
+			return true
+		}
+	}
+	return false
 }
 
 // replace a file. A link (which may dangle, or lead anywhere) is replaced itself, not followed.

@@ -20,6 +20,8 @@ type Spec struct {
 	Env  map[string]string
 	User string
 	Dir  string
+	// Stop is the signal that asks it to end.
+	Stop syscall.Signal
 }
 
 // State of the entrypoint: "none" before it was asked for, "running", "exited", "failed" (did not start).
@@ -40,6 +42,7 @@ type Entrypoint struct {
 	mu    sync.Mutex
 	state State
 	proc  *process.Process
+	stop  syscall.Signal
 }
 
 // New tells notify of every change of state.
@@ -130,7 +133,7 @@ func (e *Entrypoint) start(spec Spec) error {
 		return bad
 	}
 	e.mu.Lock()
-	e.proc = proc
+	e.proc, e.stop = proc, spec.Stop
 	e.mu.Unlock()
 	e.set(State{Name: "running", PID: proc.PID})
 	e.pump(out[0], wire.Stdout)
@@ -175,6 +178,16 @@ func (e *Entrypoint) Process() *process.Process {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.proc
+}
+
+// Ask the process itself to end, as whoever made the image wants it asked; its children are its own business.
+func (e *Entrypoint) Ask() {
+	e.mu.Lock()
+	proc, stop := e.proc, e.stop
+	e.mu.Unlock()
+	if proc != nil {
+		proc.Signal(stop)
+	}
 }
 
 // Opened and Closed follow the host's connections.

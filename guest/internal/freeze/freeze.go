@@ -110,9 +110,10 @@ func (f *Freezer) Count() int {
 	return strings.Count(string(buf[:n]), "\n")
 }
 
-// Freeze stops all user processes, then flushes and stops the scratch file system. If nobody thaws within
-// the deadline, the sandbox thaws itself: a host that died must not leave it dead.
-func (f *Freezer) Freeze(deadline time.Duration) error {
+// Freeze stops all user processes and, with disk, flushes and stops the scratch file system, which takes as long as
+// there is to write. Without disk it is for a host that keeps the memory too. If nobody thaws within the deadline,
+// the sandbox thaws itself: a host that died must not leave it dead.
+func (f *Freezer) Freeze(deadline time.Duration, disk bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.frozen {
@@ -122,7 +123,7 @@ func (f *Freezer) Freeze(deadline time.Duration) error {
 		_ = f.set("THAWED")
 		return err
 	}
-	if f.scratch != nil {
+	if disk && f.scratch != nil {
 		if err := control(f.scratch, fiFreeze); err != nil {
 			_ = f.set("THAWED")
 			return fault.New(fault.Internal, "freezing the file system: "+err.Error())

@@ -15,13 +15,23 @@ var signals = map[string]syscall.Signal{
 	"WINCH": 28, "IO": 29, "PWR": 30, "SYS": 31,
 }
 
+// rtMin is signal(7)'s SIGRTMIN as C libraries have it: they keep the first two for themselves.
+const rtMin = 34
+
 // ParseSignal reads "TERM", "SIGTERM" or "15".
 func ParseSignal(s string) (syscall.Signal, error) {
 	if n, err := strconv.Atoi(s); err == nil && n >= 1 && n <= 64 {
 		return syscall.Signal(n), nil
 	}
-	if sig, ok := signals[strings.TrimPrefix(strings.ToUpper(s), "SIG")]; ok {
+	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
+	if sig, ok := signals[name]; ok {
 		return sig, nil
+	}
+	// As libc counts them; systemd in an image asks for RTMIN+3.
+	if offset := strings.TrimPrefix(name, "RTMIN"); offset != name {
+		if n, err := strconv.Atoi("0" + strings.TrimPrefix(offset, "+")); err == nil && n <= 30 {
+			return syscall.Signal(rtMin + n), nil
+		}
 	}
 	return 0, fault.New(fault.Invalid, "unknown signal "+strconv.Quote(s)+"; use a name such as SIGTERM or a number from 1 to 64")
 }

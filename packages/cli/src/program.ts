@@ -124,6 +124,7 @@ export function createProgram(host: ProgramHost): Command {
       await finish(rm(context(), vms, options));
     });
 
+  lifecycleCommands(program, context, finish);
   imageCommands(program, context, finish);
 
   program
@@ -136,6 +137,30 @@ export function createProgram(host: ProgramHost): Command {
     });
 
   return program;
+}
+
+function lifecycleCommands(
+  program: Command,
+  context: () => Context,
+  finish: (running: Promise<number>) => Promise<void>,
+): void {
+  const commands = [
+    ['stop', 'Stop persistent sandboxes: processes end, the disk stays.'],
+    ['start', 'Start stopped sandboxes from their disks. A paused one loses its memory.'],
+    ['pause', 'Pause persistent sandboxes: processes stand still, memory and disk stay.'],
+    ['resume', 'Let paused sandboxes go on where they were.'],
+  ] as const;
+  for (const [verb, description] of commands)
+    program
+      .command(verb)
+      .description(description)
+      .argument('<vm...>')
+      .option('--no-wait', 'return as soon as the service has taken it')
+      .option('--wait-timeout <duration>', 'how long to wait until it is done (default: 5m)')
+      .action(async (vms: string[], options) => {
+        const { changeSandboxes } = await import('./commands/lifecycle.ts');
+        await finish(changeSandboxes(context(), verb, vms, options));
+      });
 }
 
 function imageCommands(
@@ -203,7 +228,7 @@ function withCreateOptions(command: Command): Command {
       collect,
     )
     .option('--no-egress', 'allow nothing outside')
-    .option('--persistent', 'keep its disk over stop and start')
+    .option('--persistent', 'keep its disk over stop and start; it can be paused too')
     .option('--spot', 'cheaper, and reclaimed when the room is needed')
     .option('--region <region>', 'where to place it')
     .addOption(new Option('--arch <arch>', 'processor architecture').choices(['amd64', 'arm64']));

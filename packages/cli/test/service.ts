@@ -42,6 +42,8 @@ export interface TestService extends AsyncDisposable {
   special: Map<string, Handler>;
   /** What becomes of the next sandboxes. */
   coming: SandboxStatus[];
+  /** What becomes of a sandbox after a call, by `VERB NAME`. */
+  outcomes: Map<string, SandboxStatus[]>;
   /** No web socket: the oldest kind of service. */
   streams: boolean;
   /** Command lines that were started. */
@@ -62,6 +64,7 @@ export async function startService(): Promise<TestService> {
     logs: new Map(),
     special: new Map(),
     coming: ['booting', 'running'],
+    outcomes: new Map(),
     streams: true,
     started: [],
     add: (name, more = {}) => {
@@ -200,6 +203,11 @@ function oneSandbox(
     sandbox.status = 'deleting';
     sandbox.coming = ['deleted'];
     return send(response, 200, { vm_id: sandbox.id, status: 'deleting' });
+  }
+  if (request.method === 'POST' && tail !== undefined) {
+    sandbox.status = ({ stop: 'stopping', pause: 'pausing' } as const)[tail] ?? 'booting';
+    sandbox.coming = [...(service.outcomes.get(`${tail} ${sandbox.name}`) ?? [])];
+    return send(response, 200, { vm_id: sandbox.id, status: sandbox.status });
   }
   const { coming, ...record } = sandbox;
   send(response, 200, record);

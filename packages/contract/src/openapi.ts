@@ -5,7 +5,13 @@ import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from 
 import { JobRecord } from './job.ts';
 import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './operations.ts';
 import { RegionRecord } from './region.ts';
-import { SandboxCreateRequest, SandboxCreateResponse, SandboxList, SandboxRecord } from './sandbox.ts';
+import {
+  SandboxCreateRequest,
+  SandboxCreateResponse,
+  SandboxLifecycleResponse,
+  SandboxList,
+  SandboxRecord,
+} from './sandbox.ts';
 import type { SchemaNode } from './schema-words.ts';
 
 export interface OpenApiOptions {
@@ -22,6 +28,7 @@ const NAMED = new Map<unknown, string>([
   [SandboxCreateResponse, 'SandboxCreated'],
   [SandboxRecord, 'Sandbox'],
   [SandboxList, 'SandboxList'],
+  [SandboxLifecycleResponse, 'SandboxChanging'],
   [ImageCreateRequest, 'ImageCreate'],
   [ImageCreateResponse, 'ImageCreated'],
   [ImageRecord, 'Image'],

@@ -14,6 +14,7 @@ import {
   SandboxCreateResponse,
   SandboxDeleteResponse,
   SandboxGetQuery,
+  SandboxLifecycleResponse,
   SandboxList,
   SandboxParams,
   SandboxRecord,
@@ -49,7 +50,8 @@ export interface Operation {
 }
 
 export const TAGS = {
-  Sandboxes: 'Micro-VMs: created from an image, read, awaited and deleted.',
+  Sandboxes:
+    'Micro-VMs: created from an image, read, awaited, stopped and started, paused and resumed, deleted.',
   Images: 'Named root file systems of a project.',
   Jobs: 'The work behind a create.',
   Regions: 'Where sandboxes may be placed.',
@@ -58,6 +60,8 @@ export const TAGS = {
 
 const Text = Type.String();
 const unknownSandbox = 'The id is unknown, malformed or of another project.';
+const noHost =
+  'its machine has no room for it at the moment, or has not been heard from (nothing was changed: try again later)';
 
 export const operations = {
   createSandbox: {
@@ -118,6 +122,73 @@ export const operations = {
     params: SandboxParams,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxDeleteResponse } },
     errors: { 404: unknownSandbox },
+  },
+  stopSandbox: {
+    method: 'POST',
+    path: '/vms/:id/stop',
+    tag: 'Sandboxes',
+    summary: 'Stop a sandbox, and keep its disk',
+    description:
+      'Processes are asked to end (the entrypoint gets SIGTERM) and ended when they do not. Confirm with ' +
+      '`GET /vms/:id?wait_exact=stopped`. May be repeated. Of several different calls at the same time one is taken and ' +
+      'the others get 409. [lifecycle.md](lifecycle.md) has every transition.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+    errors: {
+      404: unknownSandbox,
+      409: 'It is not persistent, or it is not running, booting, assigned or building.',
+    },
+  },
+  startSandbox: {
+    method: 'POST',
+    path: '/vms/:id/start',
+    tag: 'Sandboxes',
+    summary: 'Boot a stopped or paused sandbox from its disk',
+    description:
+      'With a fresh address, its environment restored. Of a paused one the kept memory is thrown away. Poll ' +
+      '`GET /vms/:id?wait=running`. A start that does not succeed and leaves the disk whole ends in `stopped`, with `error`.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+    errors: {
+      402: 'The organization is out of credits.',
+      404: unknownSandbox,
+      409: `It is not persistent; it is not stopped or paused; it has no bootable file system; it is starting already; ${noHost}.`,
+    },
+  },
+  pauseSandbox: {
+    method: 'POST',
+    path: '/vms/:id/pause',
+    tag: 'Sandboxes',
+    summary: 'Pause a sandbox, and keep its memory',
+    description:
+      'Processes stand still where they are; memory and device state are kept beside the disk. Confirm with ' +
+      '`GET /vms/:id?wait_exact=paused`. May be repeated. A pause that does not succeed leaves it running, with `error`.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+    errors: {
+      404: unknownSandbox,
+      409: 'It is not persistent; it has volumes, a Docker data device or GPUs; it is not running.',
+    },
+  },
+  resumeSandbox: {
+    method: 'POST',
+    path: '/vms/:id/resume',
+    tag: 'Sandboxes',
+    summary: 'Let a paused sandbox go on where it was',
+    description:
+      'With a fresh address and its clock set right. Poll `GET /vms/:id?wait=running`. A resume that does not succeed ' +
+      'leaves it `paused`, with `error`: resume it again, or start it without its memory.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+    errors: {
+      402: 'The organization is out of credits.',
+      404: unknownSandbox,
+      409: `It is not persistent; it is not paused; it has no saved memory (use start); it is resuming already; ${noHost}.`,
+    },
   },
   getConsoleLog: {
     method: 'GET',

@@ -5,6 +5,9 @@
  * The rules that both sides rely on:
  * - Control states what must be (`Assignment`), the runner makes it so and says what is (`Observation`).
  *   There is no command that happens once: every message may be lost, repeated or answered late.
+ * - What was wanted and cannot be had is answered with what is instead: `running` by a sandbox that could not be
+ *   paused, `paused` or `stopped` by one that could not be resumed or started and has lost nothing. `failed` means
+ *   that nothing of it can be used any more as it is.
  * - `generation` fences. It grows by one whenever control wants something else of a sandbox. An observation
  *   of an older generation is ignored by control; an assignment of an older one is ignored by the runner.
  * - After every (re)connect the runner says `hello`, control answers with the whole `sync`. What the runner
@@ -47,6 +50,11 @@ export interface Assignment {
   vm_id: string;
   generation: number;
   desired: DesiredState;
+  /**
+   * What `running` begins with when the sandbox does not run: its disk (a boot; whatever memory was kept is thrown
+   * away) or its kept memory (a resume). `disk` when absent.
+   */
+  start_from?: 'disk' | 'memory';
   spec: SandboxSpec;
 }
 
@@ -75,13 +83,18 @@ export interface Observation {
   vm_id: string;
   generation: number;
   status: ObservedStatus;
-  /** Why it failed; only with `failed`. */
+  /**
+   * Why it failed, or why it is not what was wanted: with `running` why it could not be paused, with `paused` why
+   * it could not be resumed, with `stopped` why it could not be started or has ended by itself.
+   */
   error?: string;
   vm_ip?: string;
   host_ip?: string;
   port_map?: PortMapping[];
-  /** Digest of the root image that was booted. */
+  /** Digest of the root image that was booted. With it a persistent sandbox counts as one that has a disk to boot. */
   manifest_name?: string;
+  /** Only with `paused`: false when the memory that was kept cannot be used any more. */
+  memory?: boolean;
 }
 
 /** A job that control hands to a runner under a lease; `attempt` is the fencing token. */

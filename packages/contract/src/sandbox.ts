@@ -3,7 +3,7 @@ import { Type, type Static } from 'typebox';
 import { ImageInput } from './image-source.ts';
 import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './limits.ts';
 import { NextCursor, TimeoutParam } from './paging.ts';
-import { SandboxStatus } from './sandbox-status.ts';
+import { SANDBOX_STATUSES, SandboxStatus } from './sandbox-status.ts';
 
 export const SandboxMode = Type.Enum(['burstable', 'dedicated'] as const);
 export type SandboxMode = Static<typeof SandboxMode>;
@@ -164,7 +164,10 @@ export const SandboxRecord = Type.Object({
     Type.String({ description: 'Where its declared ports are reached; while they are.' }),
   ),
   port_map: Type.Array(PortMapRecord),
-  error: nullable(Type.String(), 'Why it failed.'),
+  error: nullable(
+    Type.String(),
+    'Why it failed, why the last start, pause or resume did not succeed, or why it ended by itself.',
+  ),
   region: Type.String(),
   forked_from: Type.Optional(nullable(Type.String(), 'Only where one sandbox is read.')),
   spot: Type.Boolean(),
@@ -197,6 +200,14 @@ export const LogQuery = Type.Object({
   ),
 });
 export type LogQuery = Static<typeof LogQuery>;
+
+export const SandboxLifecycleResponse = Type.Object({
+  vm_id: Type.String(),
+  status: Type.Enum(SANDBOX_STATUSES, {
+    description: 'What it is now: on its way, or already there when the call was repeated.',
+  }),
+});
+export type SandboxLifecycleResponse = Static<typeof SandboxLifecycleResponse>;
 
 export const SandboxDeleteResponse = Type.Object({ vm_id: Type.String(), status: SandboxStatus });
 export type SandboxDeleteResponse = Static<typeof SandboxDeleteResponse>;

@@ -176,7 +176,7 @@ describe(`POST ${RESOLVE_PATH}`, () => {
 
 describe('the HTTP server', () => {
   it('answers an unknown route with 404 and an error', async () => {
-    for (const path of ['/', '/nope', '/vms/x/y/z', '/vms/x/stop', `/${'a'.repeat(5000)}`]) {
+    for (const path of ['/', '/nope', '/vms/x/y/z', '/vms/x/nap', `/${'a'.repeat(5000)}`]) {
       const answer = await world.call('POST', path);
       assert.equal(answer.status, 404, answer.text);
       assert.match(answer.body.error, /^no such route: POST /);

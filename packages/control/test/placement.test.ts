@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
-import { choose, promisable, type Host, type Need } from '../src/scheduler/placement.ts';
+import { choose, excess, promisable, type Host, type Need } from '../src/scheduler/placement.ts';
 import { FACTS } from './support/world.ts';
 
 const overcommit = { cpu: 2, mem: 1, disk: 1 };
@@ -66,6 +66,20 @@ describe('placement', () => {
       reason(choose(need({ arch: 'arm64' }), [host('a')], overcommit)),
       /^never: .* architecture arm64 \(there is: amd64\)/,
     );
+  });
+
+  it('still gives a host that has lost a GPU what wants none', () => {
+    const used = { cpu: 0, mem_mib: 0, disk_mib: 0, gpus: 1 };
+    assert.equal(chosen(choose(need(), [host('a', { used })], overcommit)), 'a');
+  });
+
+  it('says of what a sandbox takes how much of it its host has promised too much', () => {
+    const full = host('a', { used: { cpu: 8.5, mem_mib: 5000, disk_mib: 99_999, gpus: 1 } });
+    assert.equal(
+      excess({ cpu: 1, mem_mib: 1024, disk_mib: 0, gpus: 0 }, full, overcommit),
+      'it needs 1 cores, and 0.5 are free; it needs 1024 MiB of memory, and 120 are free',
+    );
+    assert.equal(excess({ cpu: 1, mem_mib: 1024, disk_mib: 0, gpus: 0 }, host('b'), overcommit), undefined);
   });
 
   it('waits while nobody is connected, and for one that is away and would fit', () => {

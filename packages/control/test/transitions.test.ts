@@ -18,6 +18,7 @@ import {
   type Transition,
   type Trigger,
 } from '../src/sandboxes/transitions.ts';
+import { step } from './support/model.ts';
 
 const status = fc.constantFrom(...SANDBOX_STATUSES);
 const facts: fc.Arbitrary<SandboxFacts> = fc.record({
@@ -28,22 +29,10 @@ const facts: fc.Arbitrary<SandboxFacts> = fc.record({
   volume_count: fc.constantFrom(0, 1),
   docker_data_mib: fc.constantFrom(null, 512),
   manifest_name: fc.constantFrom(null, 'sha256:x'),
+  gpu_host: fc.constantFrom(0, 1),
   has_memory: fc.boolean(),
+  start_from: fc.constantFrom('disk', 'memory'),
 });
-
-/** The reference model of one sandbox under the table. */
-function step(sandbox: SandboxFacts, trigger: Trigger): SandboxFacts {
-  const row = decide(trigger, sandbox);
-  if (row === undefined) return sandbox;
-  const next = { ...sandbox };
-  if (row.to !== 'same') next.status = row.to;
-  if (row.wants === 'reclaim')
-    next.desired = sandbox.persistent && sandbox.manifest_name !== null ? 'stopped' : 'deleted';
-  else if (row.wants !== undefined && row.wants !== 'same') next.desired = row.wants;
-  if (row.effects?.includes('memory')) next.has_memory = true;
-  if (row.effects?.includes('forget-memory')) next.has_memory = false;
-  return next;
-}
 
 describe('the transition table', () => {
   it('has at most one row for any sandbox and trigger', () => {
@@ -118,6 +107,7 @@ describe('the transition table', () => {
             status: creation.status,
             desired: creation.desired,
             has_memory: false,
+            start_from: 'disk',
           };
           for (const trigger of triggers) {
             sandbox = step(sandbox, trigger);
@@ -129,6 +119,12 @@ describe('the transition table', () => {
             }
             if (sandbox.status === 'deleting' || sandbox.status === 'deleted')
               assert.equal(sandbox.desired, 'deleted');
+            // What lasts is what was wanted; what is on its way goes to what is wanted.
+            if (['running', 'stopped', 'paused'].includes(sandbox.status))
+              assert.equal(sandbox.desired, sandbox.status, `by ${trigger}`);
+            if (['assigned', 'building', 'booting'].includes(sandbox.status))
+              assert.ok(['running', 'paused'].includes(sandbox.desired));
+            if (sandbox.start_from === 'memory') assert.ok(sandbox.has_memory);
             if (sandbox.status === 'stopping') assert.equal(sandbox.desired, 'stopped');
             if (sandbox.status === 'pausing') assert.equal(sandbox.desired, 'paused');
             if (sandbox.status === 'failed')
@@ -181,7 +177,7 @@ const SPEC: [SandboxStatus, Trigger, Partial<SandboxFacts>, SandboxStatus | 'ref
   ['booting', 'start', { persistent: true, manifest_name: 'm' }, 'refused'],
   ['paused', 'start', { persistent: true, manifest_name: 'm', has_memory: true }, 'booting'],
   ['running', 'pause', { persistent: true, volume_count: 0, docker_data_mib: null }, 'pausing'],
-  ['pausing', 'observe:paused', { persistent: true }, 'paused'],
+  ['pausing', 'observe:paused', { persistent: true, desired: 'paused' }, 'paused'],
   ['running', 'pause', { persistent: false, volume_count: 0, docker_data_mib: null }, 'refused'],
   ['running', 'pause', { persistent: true, volume_count: 1, docker_data_mib: null }, 'refused'],
   ['running', 'pause', { persistent: true, volume_count: 0, docker_data_mib: 512 }, 'refused'],
@@ -215,8 +211,10 @@ describe('the rows of the specification', () => {
     spot: false,
     volume_count: 0,
     docker_data_mib: null,
+    gpu_host: 0,
     manifest_name: 'm',
     has_memory: false,
+    start_from: 'disk',
   };
   for (const [from, trigger, given, expected] of SPEC) {
     it(`${from} · ${trigger} · ${JSON.stringify(given)} → ${expected}`, () => {
@@ -241,7 +239,7 @@ describe('the UPDATE made from the table', () => {
     await pool.query(`insert into regions (id, name) values ('r', 'r')`);
     const shapes: SandboxFacts[] = [];
     for (const name of SANDBOX_STATUSES)
-      for (const bits of Array.from({ length: 64 }, (_, index) => index))
+      for (const bits of Array.from({ length: 256 }, (_, index) => index))
         shapes.push({
           status: name,
           desired: bits & 1 ? 'paused' : 'running',
@@ -250,7 +248,9 @@ describe('the UPDATE made from the table', () => {
           volume_count: bits & 8 ? 1 : 0,
           docker_data_mib: bits & 16 ? 512 : null,
           manifest_name: bits & 32 ? 'm' : null,
-          has_memory: (bits & 8) === 0,
+          has_memory: (bits & 64) > 0,
+          gpu_host: bits & 128 ? 1 : 0,
+          start_from: (bits & 192) === 192 ? 'memory' : 'disk',
         });
     for (const trigger of TRIGGERS) {
       const rows = shapes.map((shape, index) => ({
@@ -266,11 +266,11 @@ describe('the UPDATE made from the table', () => {
       );
       await pool.query(
         `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, spot, volume_count, docker_data_mib,
-           manifest_name, has_memory, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held)
-         select id, job_id, '${id(2)}', 'n', 'r', status, desired, persistent, spot, volume_count, docker_data_mib, manifest_name,
-                has_memory, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true
+           gpu_host, manifest_name, has_memory, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held)
+         select id, job_id, '${id(2)}', 'n', 'r', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
+                manifest_name, has_memory, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true
            from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
-                volume_count integer, docker_data_mib integer, manifest_name text, has_memory boolean)`,
+                volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, start_from text)`,
         [JSON.stringify(rows)],
       );
       const made = transitionStatement(
@@ -293,12 +293,14 @@ describe('the UPDATE made from the table', () => {
             status: after.status,
             desired: after.desired,
             has_memory: after.has_memory,
+            start_from: after.start_from,
             generation: after.generation,
           },
           {
             status: expected.status,
             desired: expected.desired,
             has_memory: expected.has_memory,
+            start_from: expected.start_from,
             generation: row.wants === undefined ? 1 : 2,
           },
           `${trigger} from ${JSON.stringify(shape)}`,

@@ -125,6 +125,7 @@ export interface SandboxTable {
   root: JSONColumnType<RootSource>;
   manifest_name: string | null;
   has_memory: Generated<boolean>;
+  start_from: Generated<'disk' | 'memory'>;
   forked_from: string | null;
   vm_ip: string | null;
   host_ip: string | null;

@@ -8,6 +8,7 @@ import type {
   SandboxCreateRequest,
   SandboxCreateResponse,
   SandboxDeleteResponse,
+  SandboxLifecycleResponse,
   SandboxRecord,
   SandboxStatus,
 } from '@releap/contract';
@@ -41,6 +42,11 @@ export class Service implements AsyncDisposable {
 
   deleteSandbox(id: string): Promise<SandboxDeleteResponse> {
     return this.http.json(`/vms/${encodeURIComponent(id)}`, { method: 'DELETE' });
+  }
+
+  /** Answers with the status it has then: on its way, or already there. */
+  changeSandbox(id: string, verb: 'stop' | 'start' | 'pause' | 'resume'): Promise<SandboxLifecycleResponse> {
+    return this.http.json(`/vms/${encodeURIComponent(id)}/${verb}`, { method: 'POST' });
   }
 
   async *sandboxes(): AsyncGenerator<SandboxRecord> {

@@ -43,11 +43,40 @@ export async function waitUntilDeleted(service: Service, id: string, options: Wa
   }
 }
 
+/** What a change may pass through on the way to `wanted`; anything else means that it will not come. */
+export interface Change {
+  wanted: SandboxStatus;
+  passing: readonly SandboxStatus[];
+}
+
+/**
+ * Waits until a change that was asked for is done; throws, with the reason the service gives, when the sandbox is
+ * back where it was or has ended elsewhere.
+ */
+export async function waitUntilChanged(
+  service: Service,
+  id: string,
+  change: Change,
+  options: WaitOptions,
+): Promise<SandboxRecord> {
+  const record = await waitFor(
+    service,
+    id,
+    { wait_exact: change.wanted },
+    { ...options, isOver: (status) => !change.passing.includes(status) },
+  );
+  if (record.status === change.wanted) return record;
+  const why = record.error ? `: ${printable(record.error)}` : '';
+  throw new CliError(
+    `sandbox ${record.id} ${record.status === 'failed' ? 'has failed' : `is ${record.status}, and not ${change.wanted}`}${why}`,
+  );
+}
+
 async function waitFor(
   service: Service,
   id: string,
   target: { wait?: SandboxStatus; wait_exact?: SandboxStatus },
-  options: WaitOptions,
+  options: WaitOptions & { isOver?: (status: SandboxStatus) => boolean },
 ): Promise<SandboxRecord> {
   const until = performance.now() + options.deadlineMs;
   const wanted = target.wait_exact ?? target.wait;
@@ -55,7 +84,8 @@ async function waitFor(
   for (;;) {
     options.onStatus?.(record.status);
     if (record.status === wanted || (target.wait !== undefined && ENDED.has(record.status))) return record;
-    if (record.status === 'failed' || record.status === 'lost') return record;
+    if (record.status === 'failed' || record.status === 'lost' || options.isOver?.(record.status))
+      return record;
     const left = until - performance.now();
     if (left <= 0)
       throw new CliError(

@@ -1,4 +1,4 @@
-import type { Assignment } from '@releap/contract';
+import type { Assignment, RootSource } from '@releap/contract';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
 
 /** What the runner of this sandbox is to make of it. */
@@ -7,9 +7,10 @@ export function toAssignment(row: SandboxRow): Assignment {
     vm_id: row.id,
     generation: row.generation,
     desired: row.desired,
+    ...(row.desired === 'running' ? { start_from: row.start_from } : {}),
     spec: {
       name: row.name,
-      root: row.root,
+      root: pinned(row),
       mode: row.mode,
       cpu: row.cpu,
       vcpus: row.vcpus,
@@ -24,4 +25,9 @@ export function toAssignment(row: SandboxRow): Assignment {
       ...(row.egress_policy === null ? {} : { egress: row.egress_policy }),
     },
   };
+}
+
+/** The write layer of what has run lies on one root image, and on no later one of the same tag. */
+function pinned({ root, manifest_name: digest }: SandboxRow): RootSource {
+  return root.type === 'registry' && digest !== null ? { ...root, digest } : root;
 }

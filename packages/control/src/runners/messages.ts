@@ -38,6 +38,7 @@ const Observed = Type.Object({
   host_ip: Type.Optional(text(64)),
   port_map: Type.Optional(Type.Array(PortMapRecord, { maxItems: 256 })),
   manifest_name: Type.Optional(text(512)),
+  memory: Type.Optional(Type.Boolean()),
 });
 
 const Message = Type.Union([

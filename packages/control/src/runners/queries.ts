@@ -1,4 +1,3 @@
-import type { RunnerFacts } from '@releap/contract';
 import { statement } from '@releap/database';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
 
@@ -60,15 +59,3 @@ export const SANDBOXES_TO_PUSH = statement<SandboxRow>(
   'sandboxes-to-push',
   `select * from sandboxes where held and id = any($1::uuid[]) and runner_id = $2`,
 );
-
-export interface HostRow {
-  id: string;
-  region: string;
-  status: string;
-  ready: boolean;
-  facts: RunnerFacts;
-  cpu: number;
-  mem_mib: number;
-  disk_mib: number;
-  gpus: number;
-}

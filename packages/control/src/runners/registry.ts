@@ -8,6 +8,7 @@ import {
   RUNNER_LINK_PATH,
   tokenDigest,
   type Observation,
+  type SandboxStatus,
 } from '@releap/contract';
 import { all, first, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -15,7 +16,7 @@ import { WebSocketServer } from 'ws';
 import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
-import type { ObserveTrigger } from '../sandboxes/transitions.ts';
+import { OCCUPIES_CPU, type ObserveTrigger } from '../sandboxes/transitions.ts';
 import { CLOSE, Link, type LinkEvents } from './link.ts';
 import { readReason } from './messages.ts';
 import * as queries from './queries.ts';
@@ -88,8 +89,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     async observe(link, { observations }) {
       for (const [trigger, changes] of inOrder(link.runnerId, observations)) {
         const moved = await retrying(() => lifecycle.apply(trigger, changes));
-        if (moved.some((row) => !row.held || row.status === 'failed' || row.status === 'stopped'))
-          options.onRoom();
+        if (moved.some((row) => !row.held || !occupies(row.status))) options.onRoom();
       }
     },
 
@@ -208,6 +208,8 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
   };
 }
 
+const occupies = (status: SandboxStatus): boolean => (OCCUPIES_CPU as readonly string[]).includes(status);
+
 /** Batches of one trigger each that keep the order of what was observed of each sandbox. */
 function* inOrder(
   runnerId: string,
@@ -244,6 +246,7 @@ function toChange(runnerId: string, observation: Observation): Change {
     ...(observation.host_ip === undefined ? {} : { host_ip: observation.host_ip }),
     ...(observation.port_map === undefined ? {} : { port_map: observation.port_map }),
     ...(observation.manifest_name === undefined ? {} : { manifest_name: observation.manifest_name }),
+    ...(observation.memory === undefined ? {} : { memory: observation.memory }),
   };
 }
 

@@ -44,7 +44,7 @@ const GET = statement<RecordRow>(
 
 const FACTS = statement<SandboxFacts & { id: string; region: string }>(
   'sandbox-facts',
-  `select id, region, status, desired, persistent, spot, volume_count, docker_data_mib, manifest_name, has_memory
+  `select id, region, status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host, manifest_name, has_memory, start_from
      from sandboxes where id = $1 and project_id = $2`,
 );
 

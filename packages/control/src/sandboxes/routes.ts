@@ -1,28 +1,27 @@
 import {
   clampLimit,
   clampTimeout,
-  conflict,
   decodeCursor,
   encodeCursor,
   formatSandboxId,
   operations,
-  parseSandboxId,
   sandboxNotFound,
   waitIsOver,
   waitTarget,
   type SandboxDeleteResponse,
   type SandboxGetQuery,
+  type SandboxLifecycleResponse,
   type SandboxList,
   type SandboxRecord,
 } from '@releap/contract';
 import type { Principal } from '../auth/authenticator.ts';
 import type { Hub } from '../events/hub.ts';
 import type { App } from '../http/app.ts';
+import { changeSandbox, uuidOf } from './change.ts';
 import { createSandbox, type CreateContext } from './create.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes, type HostClient } from './logs.ts';
-import { getFacts, getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
-import { decide, refusal } from './transitions.ts';
+import { getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
 
 export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
@@ -30,11 +29,8 @@ export interface SandboxRoutes extends CreateContext {
   hosts: HostClient;
 }
 
-/** How often a trigger is pulled again when the sandbox changed under it. Each try means that another one won. */
-const TRIES = 8;
-
 export function sandboxRoutes(app: App, context: SandboxRoutes): void {
-  const { database, hub, lifecycle } = context;
+  const { database, hub } = context;
 
   app.operation(operations.createSandbox, ({ body, principal }) => createSandbox(context, principal, body));
 
@@ -51,23 +47,29 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
   });
 
   app.operation(operations.deleteSandbox, async ({ params, principal }): Promise<SandboxDeleteResponse> => {
-    const id = uuidOf(params.id);
-    for (let attempt = 0; attempt < TRIES; attempt++) {
-      const [moved] = await lifecycle.apply('delete', [{ id, project_id: principal.projectId }]);
-      if (moved !== undefined) {
-        // One that never reached a host may have been in the way of others.
-        if (moved.status === 'deleted') context.scheduler.roomMayHaveCome();
-        return { vm_id: formatSandboxId(moved.region, moved.id), status: 'deleting' };
-      }
-      const facts = await getFacts(database.pool, id, principal.projectId);
-      if (facts === undefined) throw sandboxNotFound(params.id);
-      const row = decide('delete', facts);
-      if (row?.to === 'same') return { vm_id: formatSandboxId(facts.region, facts.id), status: 'deleting' };
-      if (row === undefined)
-        throw conflict(`sandbox ${params.id} cannot be deleted: ${refusal('delete', facts)}`);
-    }
-    throw conflict(`sandbox ${params.id} is changing too fast to be deleted: try again`);
+    const { id, region, status, moved } = await changeSandbox(
+      context,
+      'delete',
+      params.id,
+      principal.projectId,
+    );
+    // One that never reached a host may have been in the way of others.
+    if (moved && status === 'deleted') context.scheduler.roomMayHaveCome();
+    return { vm_id: formatSandboxId(region, id), status: 'deleting' };
   });
+
+  const lifecycleOperations = [
+    ['stop', operations.stopSandbox],
+    ['start', operations.startSandbox],
+    ['pause', operations.pauseSandbox],
+    ['resume', operations.resumeSandbox],
+  ] as const;
+  for (const [trigger, operation] of lifecycleOperations) {
+    app.operation(operation, async ({ params, principal }): Promise<SandboxLifecycleResponse> => {
+      const { id, region, status } = await changeSandbox(context, trigger, params.id, principal.projectId);
+      return { vm_id: formatSandboxId(region, id), status };
+    });
+  }
 
   logRoutes(app, context);
 
@@ -95,11 +97,4 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
       if ((await watch.next(left, gone())) !== 'changed') return row;
     }
   }
-}
-
-/** Malformed ids, and ids under another region's name, are told like those that do not exist. */
-function uuidOf(text: string): string {
-  const id = parseSandboxId(text);
-  if (id === null) throw sandboxNotFound(text);
-  return id.uuid;
 }

@@ -27,16 +27,18 @@ export interface Change {
   overdue?: true;
   /** Where it goes, for `place`. */
   place_on?: string;
-  /** Why, for what ends in `failed` or `lost`. */
+  /** Why it failed, is lost, or is not what was wanted. */
   error?: string;
   vm_ip?: string;
   host_ip?: string;
   port_map?: unknown[];
   manifest_name?: string;
+  /** False when the runner cannot use the memory that was kept. */
+  memory?: boolean;
 }
 
 const INPUT = `jsonb_to_recordset($1::jsonb) as t(id uuid, project_id uuid, generation integer, runner_id uuid,
-  overdue boolean, place_on uuid, error text, vm_ip text, host_ip text, port_map jsonb, manifest_name text)`;
+  overdue boolean, place_on uuid, error text, vm_ip text, host_ip text, port_map jsonb, manifest_name text, memory boolean)`;
 
 const GUARDS = `(t.project_id is null or s.project_id = t.project_id)
   and (t.generation is null or s.generation = t.generation)
@@ -78,11 +80,27 @@ function wanted(row: Transition): string | undefined {
   return text(row.wants);
 }
 
+const has = (row: Transition, ...effects: string[]): boolean =>
+  (row.effects ?? []).some((effect) => effects.includes(effect));
+
 function reason(row: Transition): string | undefined {
-  if (row.to === 'failed' || row.to === 'lost')
+  if (row.to === 'failed' || row.to === 'lost' || row.error !== undefined)
     return `coalesce(t.error, ${text(row.error ?? 'no reason was given')})`;
-  // It is well again.
-  return row.to === 'running' || row.to === 'stopped' || row.to === 'paused' ? 'null' : undefined;
+  // It is well again, or what was wanted of it could not be had.
+  if (row.to === 'running' || row.to === 'stopped' || row.to === 'paused') return 't.error';
+  // A new try: what the last one ended with is over.
+  return row.to === 'booting' || row.to === 'stopping' || row.to === 'pausing' ? 'null::text' : undefined;
+}
+
+function memory(row: Transition): string | undefined {
+  if (has(row, 'memory')) return 'coalesce(t.memory, true)';
+  if (has(row, 'check-memory')) return 's.has_memory and coalesce(t.memory, true)';
+  return has(row, 'forget-memory') ? 'false' : undefined;
+}
+
+function startFrom(row: Transition): string | undefined {
+  if (has(row, 'use-memory')) return text('memory');
+  return has(row, 'memory', 'forget-memory') ? text('disk') : undefined;
 }
 
 function network(row: Transition, column: string, empty: string): string | undefined {
@@ -91,9 +109,6 @@ function network(row: Transition, column: string, empty: string): string | undef
     ? empty
     : `coalesce(t.${column}, s.${column})`;
 }
-
-const has = (row: Transition, ...effects: string[]): boolean =>
-  (row.effects ?? []).some((effect) => effects.includes(effect));
 
 /** Rows that write something. The others say only that a request is already fulfilled. */
 export function writing(trigger: Trigger): Transition[] {
@@ -107,11 +122,12 @@ export function writing(trigger: Trigger): Transition[] {
  * touched again, so a later stop or failure of the sandbox does not change it.
  */
 const JOB = `update jobs j set
-    status = case when m.status in ('running', 'paused', 'stopped') then 'done'
-                  when m.status in ('failed', 'lost', 'deleting', 'deleted') then 'failed' else 'running' end,
+    status = case when m.status in ('failed', 'lost', 'deleting', 'deleted') then 'failed'
+                  when m.status in ('paused', 'stopped') and m.error is not null then 'failed'
+                  when m.status in ('running', 'paused', 'stopped') then 'done' else 'running' end,
     attempts = case when j.status = 'queued' and m.runner_id is not null then j.attempts + 1 else j.attempts end,
     runner_id = m.runner_id,
-    error = case when m.status in ('failed', 'lost') then m.error
+    error = case when m.status in ('failed', 'lost', 'paused', 'stopped') then m.error
                  when m.status in ('deleting', 'deleted') then 'the sandbox was deleted before it ran' end,
     finished_at = case when m.status in ('assigned', 'building', 'booting', 'stopping', 'pausing') then null else now() end,
     updated_at = now()
@@ -129,7 +145,8 @@ function sql(trigger: Trigger): string {
     error = ${choose(rows, reason, 's.error')},
     runner_id = ${trigger === 'place' ? 'coalesce(t.place_on, s.runner_id)' : 's.runner_id'},
     held = ${choose(rows, (row) => (has(row, 'hold') ? 'true' : has(row, 'release') ? 'false' : undefined), 's.held')},
-    has_memory = ${choose(rows, (row) => (has(row, 'memory') ? 'true' : has(row, 'forget-memory') ? 'false' : undefined), 's.has_memory')},
+    has_memory = ${choose(rows, memory, 's.has_memory')},
+    start_from = ${choose(rows, startFrom, 's.start_from')},
     vm_ip = ${choose(rows, (row) => network(row, 'vm_ip', 'null'), 's.vm_ip')},
     host_ip = ${choose(rows, (row) => network(row, 'host_ip', 'null'), 's.host_ip')},
     port_map = ${choose(rows, (row) => network(row, 'port_map', `'[]'::jsonb`), 's.port_map')},

@@ -13,8 +13,10 @@ export interface SandboxFacts {
   spot: boolean;
   volume_count: number;
   docker_data_mib: number | null;
+  gpu_host: number;
   manifest_name: string | null;
   has_memory: boolean;
+  start_from: 'disk' | 'memory';
 }
 
 export interface Condition {
@@ -24,6 +26,12 @@ export interface Condition {
   /** End of the sentence `sandbox X cannot be …: ` when it does not hold. */
   otherwise: string;
 }
+
+const resumes = (s: SandboxFacts): boolean => s.desired === 'running' && s.start_from === 'memory';
+const restarts = (s: SandboxFacts): boolean =>
+  s.desired === 'running' && s.start_from === 'disk' && s.persistent && s.manifest_name !== null;
+const RESUMES = `s.desired = 'running' and s.start_from = 'memory'`;
+const RESTARTS = `s.desired = 'running' and s.start_from = 'disk' and s.persistent and s.manifest_name is not null`;
 
 export const CONDITIONS = {
   persistent: {
@@ -43,6 +51,7 @@ export const CONDITIONS = {
     holds: (s) => s.docker_data_mib === null,
     otherwise: 'it has a Docker data device',
   },
+  noGpus: { sql: 's.gpu_host = 0', holds: (s) => s.gpu_host === 0, otherwise: 'it has GPUs' },
   bootable: {
     sql: 's.manifest_name is not null',
     holds: (s) => s.manifest_name !== null,
@@ -53,11 +62,26 @@ export const CONDITIONS = {
     holds: (s) => s.has_memory,
     otherwise: 'it has no saved memory (use start)',
   },
-  /** Its owner wants it paused: a fork of a paused source, on its way there. */
+  wantsRunning: {
+    sql: `s.desired = 'running'`,
+    holds: (s) => s.desired === 'running',
+    otherwise: 'it is not meant to run',
+  },
+  /** On its way there: it is being paused, or is the fork of a paused source. */
   wantsPaused: {
     sql: `s.desired = 'paused'`,
     holds: (s) => s.desired === 'paused',
     otherwise: 'it is not meant to be paused',
+  },
+  /** Its start is a resume: when that does not succeed, it can stay paused. */
+  resumes: { sql: RESUMES, holds: resumes, otherwise: 'it is not being resumed' },
+  /** Its start boots a disk that it has: when that does not succeed, it can stay stopped. */
+  restarts: { sql: RESTARTS, holds: restarts, otherwise: 'it has no disk to go back to' },
+  /** It has never run: when its start does not succeed, nothing is left worth keeping. */
+  begins: {
+    sql: `not (${RESUMES}) and not (${RESTARTS})`,
+    holds: (s) => !resumes(s) && !restarts(s),
+    otherwise: 'it has run before',
   },
 } as const satisfies Record<string, Condition>;
 export type ConditionName = keyof typeof CONDITIONS;
@@ -80,6 +104,20 @@ export type Trigger =
   /** The platform needs the room of a spot sandbox. */
   | 'evict';
 
+export type Effect =
+  /** The runner may have something of it (has nothing any more). */
+  | 'hold'
+  | 'release'
+  /** Kept memory exists, unless the runner says that it cannot be used. */
+  | 'memory'
+  /** Kept memory is no more if the runner says so. */
+  | 'check-memory'
+  /** Kept memory is gone; a start from now on boots the disk. */
+  | 'forget-memory'
+  /** The start that begins here resumes the kept memory. */
+  | 'use-memory'
+  | 'evicted';
+
 export interface Transition {
   from: readonly SandboxStatus[];
   on: Trigger;
@@ -93,9 +131,8 @@ export interface Transition {
    * persistent sandbox that has run. `same`: only the generation grows.
    */
   wants?: DesiredState | 'reclaim' | 'same';
-  /** hold/release: the runner may have (has nothing any more) of it. memory: saved RAM exists (is gone). */
-  effects?: readonly ('hold' | 'release' | 'memory' | 'forget-memory' | 'evicted')[];
-  /** Why it failed, when whoever pulls the trigger gives no reason. */
+  effects?: readonly Effect[];
+  /** Why it came to this, when whoever pulls the trigger gives no reason. */
   error?: string;
   /** For readers and for the generated diagram. */
   note?: string;
@@ -114,28 +151,38 @@ export const TRANSITIONS: readonly Transition[] = [
 
   // What the host reports of a start.
   { from: ['assigned'], on: 'observe:building', to: 'building', note: 'the root image is being made' },
+  { from: ['booting'], on: 'observe:building', when: ['restarts'], to: 'building', note: 'the root image has to be made again' },
   { from: ['assigned', 'building'], on: 'observe:booting', to: 'booting' },
-  { from: STARTING, on: 'observe:running', to: 'running', effects: ['forget-memory'] },
+  { from: STARTING, on: 'observe:running', when: ['wantsRunning'], to: 'running', effects: ['forget-memory'] },
   { from: STARTING, on: 'observe:paused', when: ['wantsPaused'], to: 'paused', effects: ['memory'], note: 'fork of a paused source' },
-  { from: STARTING, on: 'deadline', to: 'failed', wants: 'reclaim', error: 'it did not start in time' },
+  // A start that does not succeed leads back to where it began, if there is such a place.
+  { from: STARTING, on: 'observe:paused', when: ['resumes'], to: 'paused', wants: 'paused', effects: ['memory'], note: 'it could not be resumed' },
+  { from: STARTING, on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', effects: ['forget-memory'], note: 'it could not be started' },
+  { from: STARTING, on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'deleted', error: 'the guest powered itself off' },
+  { from: STARTING, on: 'deadline', when: ['resumes'], to: 'paused', wants: 'paused', effects: ['memory'], error: 'it did not resume in time' },
+  { from: STARTING, on: 'deadline', when: ['restarts'], to: 'stopped', wants: 'stopped', error: 'it did not start in time' },
+  { from: STARTING, on: 'deadline', when: ['begins'], to: 'failed', wants: 'reclaim', error: 'it did not start in time' },
 
   // stop and start.
-  { from: ['running', ...STARTING], on: 'stop', when: ['persistent'], to: 'stopping', wants: 'stopped' },
+  { from: ['running', ...STARTING], on: 'stop', when: ['persistent'], to: 'stopping', wants: 'stopped', effects: ['forget-memory'] },
   { from: ['stopping', 'stopped'], on: 'stop', when: ['persistent'], to: 'same', note: 'idempotent' },
   { from: ['stopping'], on: 'observe:stopped', to: 'stopped' },
-  { from: ['stopping'], on: 'deadline', to: 'failed', wants: 'reclaim', error: 'it did not stop in time' },
+  // Its disk is somewhere between; only its host can tell, and comes back to it.
+  { from: ['stopping'], on: 'deadline', to: 'lost', wants: 'same', error: 'it did not stop in time' },
   { from: ['stopped'], on: 'start', when: ['persistent', 'bootable'], to: 'booting', wants: 'running', effects: ['forget-memory'] },
   { from: ['paused'], on: 'start', when: ['persistent'], to: 'booting', wants: 'running', effects: ['forget-memory'], note: 'its memory is discarded' },
   // The guest powered itself off.
-  { from: ['running', 'pausing'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped' },
-  { from: ['running', 'pausing'], on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'reclaim', error: 'the guest powered itself off' },
+  { from: ['running', 'pausing'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', note: 'the guest powered itself off' },
+  { from: ['running'], on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'deleted', error: 'the guest powered itself off' },
 
   // pause and resume.
-  { from: ['running'], on: 'pause', when: ['persistent', 'noVolumes', 'noDockerData'], to: 'pausing', wants: 'paused' },
+  { from: ['running'], on: 'pause', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused' },
   { from: ['pausing', 'paused'], on: 'pause', when: ['persistent'], to: 'same', note: 'idempotent' },
   { from: ['pausing'], on: 'observe:paused', to: 'paused', effects: ['memory'] },
-  { from: ['pausing'], on: 'deadline', to: 'failed', wants: 'reclaim', error: 'it did not pause in time' },
-  { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory'], to: 'booting', wants: 'running' },
+  { from: ['paused'], on: 'observe:paused', to: 'same', effects: ['check-memory'] },
+  { from: ['pausing'], on: 'observe:running', to: 'running', wants: 'running', note: 'it could not be paused, and goes on' },
+  { from: ['pausing'], on: 'deadline', to: 'lost', wants: 'same', error: 'it did not pause in time' },
+  { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory'], to: 'booting', wants: 'running', effects: ['use-memory'] },
 
   // fork: the source stays as it is. The new sandbox begins as CREATIONS says.
   { from: ['running'], on: 'fork', when: ['persistent', 'noVolumes'], to: 'same' },
@@ -148,7 +195,9 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['deleting', 'deleted'], on: 'delete', to: 'same', note: 'idempotent' },
   { from: ['deleting'], on: 'observe:deleted', to: 'deleted', effects: ['release'] },
   { from: ['deleting'], on: 'deadline', to: 'deleted', note: 'its host reclaims the rest when it can' },
-  { from: ['deleted', 'failed', 'lost'], on: 'observe:deleted', to: 'same', effects: ['release'] },
+  { from: ['deleted', 'failed'], on: 'observe:deleted', to: 'same', effects: ['release'] },
+  { from: ['lost'], on: 'observe:deleted', when: ['ephemeral'], to: 'same', effects: ['release'] },
+  { from: ['lost'], on: 'observe:deleted', when: ['persistent'], to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host no longer has it' },
   { from: [...LIVE, 'stopped', 'paused'], on: 'observe:deleted', to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host no longer has it' },
 
   // What goes wrong on the host.
@@ -158,13 +207,17 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: LIVE, on: 'runner-lost', when: ['ephemeral'], to: 'lost', wants: 'deleted', error: 'its host has not been heard from' },
   { from: LIVE, on: 'runner-lost', when: ['persistent'], to: 'lost', wants: 'same', error: 'its host has not been heard from' },
   { from: ['deleting'], on: 'runner-lost', to: 'deleted', note: 'its host reclaims the rest when it returns' },
-  { from: ['lost'], on: 'observe:booting', when: ['persistent'], to: 'booting' },
-  { from: ['lost'], on: 'observe:running', when: ['persistent'], to: 'running' },
-  { from: ['lost'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped' },
-  { from: ['lost'], on: 'observe:paused', when: ['persistent'], to: 'paused', wants: 'paused', effects: ['memory'] },
+  { from: ['lost'], on: 'observe:building', when: ['persistent', 'wantsRunning'], to: 'building' },
+  { from: ['lost'], on: 'observe:booting', when: ['persistent', 'wantsRunning'], to: 'booting' },
+  { from: ['lost'], on: 'observe:running', when: ['persistent', 'wantsRunning'], to: 'running', effects: ['forget-memory'] },
+  { from: ['lost'], on: 'observe:running', when: ['persistent', 'wantsPaused'], to: 'running', wants: 'running', note: 'it could not be paused, and goes on' },
+  { from: ['lost'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', effects: ['forget-memory'] },
+  { from: ['lost'], on: 'observe:paused', when: ['persistent', 'wantsPaused'], to: 'paused', effects: ['memory'] },
+  { from: ['lost'], on: 'observe:paused', when: ['persistent', 'resumes'], to: 'paused', wants: 'paused', effects: ['memory'], note: 'it could not be resumed' },
+  { from: ['lost'], on: 'observe:failed', when: ['persistent'], to: 'failed', wants: 'reclaim', error: 'its host gave no reason' },
 
   // The spot tier.
-  { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'noVolumes', 'noDockerData'], to: 'pausing', wants: 'paused', effects: ['evicted'] },
+  { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused', effects: ['evicted'] },
   { from: LIVE, on: 'evict', when: ['spot', 'ephemeral'], to: 'deleting', wants: 'deleted', effects: ['evicted'] },
 ];
 
@@ -212,16 +265,8 @@ export const WITHOUT_NETWORK = [
   'deleted',
 ] as const satisfies readonly SandboxStatus[];
 
-/** Statuses in which a sandbox takes its guaranteed cores and memory from a host. */
-export const OCCUPIES_CPU = [...LIVE, 'deleting'] as const satisfies readonly SandboxStatus[];
-/** Statuses in which it takes disk there. */
-export const OCCUPIES_DISK = [
-  ...LIVE,
-  'deleting',
-  'stopped',
-  'paused',
-] as const satisfies readonly SandboxStatus[];
-
+/** Statuses in which a sandbox takes its guaranteed cores and memory from a host: a lost one may still run there. */
+export const OCCUPIES_CPU = [...LIVE, 'deleting', 'lost'] as const satisfies readonly SandboxStatus[];
 /** Every trigger that the table knows. */
 export const TRIGGERS: readonly Trigger[] = [...new Set(TRANSITIONS.map((row) => row.on))];
 
@@ -246,8 +291,13 @@ export function refusal(trigger: Trigger, facts: SandboxFacts): string {
   const here = rows.find((row) => row.from.includes(facts.status));
   const name = here && failing(here);
   if (name !== undefined) return CONDITIONS[name].otherwise;
+  const starts = trigger === 'start' || trigger === 'resume';
+  const is =
+    starts && (STARTING as readonly string[]).includes(facts.status)
+      ? `starting already (${facts.status})`
+      : facts.status;
   const allowed = [
     ...new Set(rows.filter((row) => row.to !== 'same' || trigger === 'fork').flatMap((row) => row.from)),
   ];
-  return `it is ${facts.status}, and must be ${allowed.join(', ').replace(/, ([^,]*)$/, ' or $1')}`;
+  return `it is ${is}, and must be ${allowed.join(', ').replace(/, ([^,]*)$/, ' or $1')}`;
 }

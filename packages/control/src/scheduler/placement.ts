@@ -54,8 +54,28 @@ function fits(need: Room, room: Room): boolean {
     need.cpu <= room.cpu + EPSILON &&
     need.mem_mib <= room.mem_mib &&
     need.disk_mib <= room.disk_mib &&
-    need.gpus <= room.gpus
+    // A host that has lost a GPU still takes those that want none.
+    (need.gpus === 0 || need.gpus <= room.gpus)
   );
+}
+
+/**
+ * How far a host has promised too much of what this sandbox takes, with the sandbox counted in already; undefined
+ * when it has not.
+ */
+export function excess(need: Room, host: Host, overcommit: Overcommit): string | undefined {
+  const left = free(host, overcommit);
+  const over = (['cpu', 'mem_mib', 'disk_mib', 'gpus'] as const).filter(
+    (what) => need[what] > 0 && left[what] < -EPSILON,
+  );
+  if (over.length === 0) return undefined;
+  const unit = { cpu: 'cores', mem_mib: 'MiB of memory', disk_mib: 'MiB of disk', gpus: 'GPUs' };
+  const shown = (value: number): number => Math.max(0, Math.round(value * 1000) / 1000);
+  return over
+    .map(
+      (what) => `it needs ${shown(need[what])} ${unit[what]}, and ${shown(left[what] + need[what])} are free`,
+    )
+    .join('; ');
 }
 
 /** Whether the machine itself is large enough: no overcommitment makes eight cores of four. */

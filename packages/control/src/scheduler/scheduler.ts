@@ -1,19 +1,11 @@
-import {
-  LOCKS,
-  RELEAP_LOCK_SPACE,
-  all,
-  first,
-  statement,
-  type Database,
-  type Queryable,
-} from '@releap/database';
+import { all, first, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
-import type { HostRow } from '../runners/queries.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
-import { OCCUPIES_CPU } from '../sandboxes/transitions.ts';
-import { choose, promisable, type Host, type Need } from './placement.ts';
+import { readHosts } from './hosts.ts';
+import { choose, promisable, type Need } from './placement.ts';
+import { promiseAlone } from './promise-lock.ts';
 
 export interface Scheduler {
   /** Something has been created or has got room: place what waits. Returns at once; many calls become one round. */
@@ -41,10 +33,6 @@ interface PendingRow {
   gpu_host: number;
 }
 
-const LOCK = statement(
-  'schedule-lock',
-  `select pg_advisory_xact_lock(${RELEAP_LOCK_SPACE}, ${LOCKS.schedule})`,
-);
 const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
   `select 1 as n from runners where status = 'online' and ready limit 1`,
@@ -58,23 +46,6 @@ const PENDING_COUNT = statement<{ n: number }>(
   'schedule-pending-count',
   `select count(*)::integer as n from (select 1 from sandboxes where status = 'pending' limit $1) p`,
 );
-const RUNNING = OCCUPIES_CPU.map((status) => `'${status}'`).join(', ');
-const HOSTS = statement<HostRow>(
-  'schedule-hosts',
-  `select r.id, r.region, r.status, r.ready, r.facts,
-          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0)::integer as mem_mib,
-          coalesce(u.disk_mib, 0)::integer as disk_mib, coalesce(u.gpus, 0)::integer as gpus
-     from runners r left join (
-       select runner_id,
-              sum(cpu) filter (where status in (${RUNNING})) as cpu,
-              sum(mem_mib) filter (where status in (${RUNNING})) as mem_mib,
-              sum(gpu_host) filter (where status in (${RUNNING})) as gpus,
-              sum(scratch_mib + coalesce(docker_data_mib, 0)) as disk_mib
-         from sandboxes where held group by runner_id
-     ) u on u.runner_id = r.id
-    where r.status <> 'lost'`,
-);
-
 /** How many are looked at in a round. */
 const ROUND = 1_000;
 /** How long after a round without room a mere create starts no new one. */
@@ -95,15 +66,6 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
   let waiting = 0;
   let createdSince = 0;
 
-  const readHosts = async (on: Queryable): Promise<Host[]> =>
-    (await all(on, HOSTS)).map((row) => ({
-      id: row.id,
-      region: row.region,
-      ready: row.status === 'online' && row.ready,
-      facts: row.facts,
-      used: { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: row.disk_mib, gpus: row.gpus },
-    }));
-
   const count = async (): Promise<void> => {
     createdSince = 0;
     waiting = (await first(database.pool, PENDING_COUNT, [limits.createQueue]))?.n ?? 0;
@@ -116,7 +78,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
     }
     createdSince = 0;
     const { moved, left } = await database.transaction(async (client) => {
-      await all(client, LOCK);
+      await promiseAlone(client);
       const pending = await all(client, PENDING, [ROUND]);
       if (pending.length === 0) return { moved: [], left: 0 };
       const hosts = await readHosts(client);

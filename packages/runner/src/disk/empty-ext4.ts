@@ -4,6 +4,9 @@ import { run } from '../network/command.ts';
 
 /** Smallest file system made; a smaller wish is rounded up to it. mkfs needs room for its own tables. */
 export const EXT4_MIN_MIB = 8;
+/** ext4 takes no smaller journal with blocks of 4 KiB. */
+const JOURNAL_MIN_MIB = 4;
+const JOURNAL_MAX_MIB = 32;
 /** Sizes kept at most; the least recently used goes. One takes a few hundred kilobytes. */
 const SIZES_KEPT = 128;
 const MKFS_DEADLINE_MS = 120_000;
@@ -12,8 +15,11 @@ const FIXED_UUID = '5e1f0a9c-8d1b-4e0e-9d4a-3b6f2c7a1d55';
 /** What the tools of e2fsprogs take for the time, for the same reason. */
 const FIXED_TIME = 'E2FSPROGS_FAKE_TIME=1700000000';
 
-/** `overlay`: holds the folders `upper` and `work` already, which spares each guest making them. `plain`: nothing. */
-export type EmptyDiskKind = 'overlay' | 'plain';
+/**
+ * `overlay`: holds the folders `upper` and `work` already, which spares each guest making them. `journal`: the same
+ * with a journal, for disks that must come back whole from a crash of the guest or the host. `plain`: nothing.
+ */
+export type EmptyDiskKind = 'overlay' | 'journal' | 'plain';
 
 /**
  * Formatted empty disks, one a size, that write layers use as their backing. Never written once visible; shared by
@@ -57,10 +63,10 @@ export class EmptyExt4Store {
       } finally {
         await file.close();
       }
-      await run('env', [FIXED_TIME, 'mkfs.ext4', ...mkfsArguments(partial)], {
+      await run('env', [FIXED_TIME, 'mkfs.ext4', ...mkfsArguments(partial, mib, kind === 'journal')], {
         deadlineMs: MKFS_DEADLINE_MS,
       });
-      if (kind === 'overlay') {
+      if (kind !== 'plain') {
         // debugfs says what failed and ends with 0; a folder that is missing all the same is made by the guest.
         await run('env', [FIXED_TIME, 'debugfs', '-w', '-f', '-', partial], {
           input: 'mkdir upper\nmkdir work\n',
@@ -101,11 +107,24 @@ export class EmptyExt4Store {
  * guest's kernel (that would fill a write layer that nobody has written to). Many small files are what sandboxes
  * hold, hence twice the usual inodes.
  */
-function mkfsArguments(path: string): string[] {
-  const geometry = '-q -F -b 4096 -i 8192 -I 256 -m 0 -O ^resize_inode,^has_journal'.split(' ');
+function mkfsArguments(path: string, mib: number, journal: boolean): string[] {
+  const geometry = '-q -F -b 4096 -i 8192 -I 256 -m 0'.split(' ');
+  const features = `^resize_inode,${journal ? 'has_journal' : '^has_journal'}`;
+  const journalMib = Math.min(Math.max(Math.floor(mib / 32), JOURNAL_MIN_MIB), JOURNAL_MAX_MIB);
   const extended = [
     `hash_seed=${FIXED_UUID}`,
     'lazy_itable_init=1,assume_storage_prezeroed=1,packed_meta_blocks=1,nodiscard',
+    ...(journal ? ['lazy_journal_init=1'] : []),
   ];
-  return [...geometry, '-U', FIXED_UUID, '-E', extended.join(','), path];
+  return [
+    ...geometry,
+    '-O',
+    features,
+    ...(journal ? ['-J', `size=${journalMib}`] : []),
+    '-U',
+    FIXED_UUID,
+    '-E',
+    extended.join(','),
+    path,
+  ];
 }

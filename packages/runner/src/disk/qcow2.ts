@@ -62,3 +62,32 @@ export async function createEmptyQcow2(path: string, virtualBytes: number, mode 
     await file.close();
   }
 }
+
+/**
+ * Refuses a layer that is not what `createEmptyQcow2` has made and a VMM has written to since. Whoever takes over a
+ * VMM writes what it likes into its layer, and the next VMM opens that before it has given up its privileges: a header
+ * may name other files to be opened (backing and data files), or what this program never asks for.
+ */
+export async function checkQcow2(path: string, virtualBytes: number): Promise<void> {
+  const header = Buffer.alloc(HEADER_BYTES);
+  const file = await open(path, 'r');
+  try {
+    await file.read(header, 0, HEADER_BYTES, 0);
+  } finally {
+    await file.close();
+  }
+  const facts = {
+    magic: header.toString('latin1', 0, 4) === 'QFI\xfb' && header.readUInt32BE(4) === 3,
+    'no backing file': header.readBigUInt64BE(8) === 0n,
+    clusters: header.readUInt32BE(20) === CLUSTER_BITS,
+    size: header.readBigUInt64BE(24) === BigInt(virtualBytes),
+    'no encryption': header.readUInt32BE(32) === 0,
+    'no snapshots': header.readUInt32BE(60) === 0,
+    // Bit 0: not closed cleanly, which the VMM mends.
+    features: (header.readBigUInt64BE(72) & ~1n) === 0n,
+  };
+  const wrong = Object.entries(facts).filter(([, holds]) => !holds);
+  if (wrong.length > 0) {
+    throw new Error(`the disk ${path} is damaged (${wrong.map(([name]) => name).join(', ')})`);
+  }
+}

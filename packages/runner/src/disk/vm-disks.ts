@@ -4,6 +4,7 @@ import { nodeName } from '../vmm/command-line.ts';
 import type { BlockNode, DiskName } from '../vmm/command-line.ts';
 import type { EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
+import type { KeptDisk } from './kept-disk.ts';
 import { createEmptyQcow2 } from './qcow2.ts';
 
 /** A disk is refused when the host would be left with less than this. */
@@ -25,6 +26,8 @@ export interface DiskOptions {
   scratchMib: number;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;
+  /** The scratch disk of a persistent sandbox, instead of an empty one. */
+  kept?: KeptDisk;
 }
 
 /** Disks of one VM, ready to be attached. */
@@ -57,6 +60,7 @@ export async function makeDisks(
     await checkSpace(folder);
     const layers = await Promise.all(
       wanted.map(async ({ name, mib }) => {
+        if (name === 'scratch' && options.kept !== undefined) return { name, ...options.kept };
         const layer = join(folder, `${name}.qcow2`);
         const [base] = await Promise.all([
           store.ensure(mib, name === 'scratch' ? 'overlay' : 'plain'),
@@ -82,8 +86,8 @@ export async function makeDisks(
         driver: 'qcow2',
         'node-name': node(name),
         discard: 'unmap',
-        // Sandboxes do not outlive a crash of the host, so the guest's flushes need not reach its platters.
-        cache: { 'no-flush': true },
+        // What ends with the sandbox does not outlive a crash of the host, so its flushes need not reach any platters.
+        ...(name === 'scratch' && options.kept !== undefined ? {} : { cache: { 'no-flush': true } }),
         file: { driver: 'file', filename: inside ? `/${name}.qcow2` : layer, discard: 'unmap' },
         backing: rawNode(`${node(name)}-base`, basePath),
       };

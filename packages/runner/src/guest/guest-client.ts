@@ -61,7 +61,11 @@ export interface ProcessDefaults {
 export interface GuestConfig extends GuestIdentity, ProcessDefaults {
   disks?: { root: GuestDisk; scratch: GuestDisk; docker?: GuestDisk };
   /** The image's command; its env, user and workingDir go over those of the sandbox. */
-  entrypoint?: ProcessDefaults & { argv: string[] };
+  entrypoint?: ProcessDefaults & {
+    argv: string[];
+    /** What asks it to end, as images name it; default SIGTERM. */
+    stopSignal?: string;
+  };
 }
 
 export interface ExecRequest {
@@ -240,7 +244,11 @@ export class GuestClient implements AsyncDisposable {
         entrypoint:
           config.entrypoint === undefined
             ? undefined
-            : { argv: config.entrypoint.argv, ...defaultsParams(config.entrypoint) },
+            : {
+                argv: config.entrypoint.argv,
+                stop_signal: config.entrypoint.stopSignal,
+                ...defaultsParams(config.entrypoint),
+              },
       },
       options,
     );
@@ -358,9 +366,13 @@ export class GuestClient implements AsyncDisposable {
     await this.#call('sync', {}, options);
   }
 
-  /** Stops all user processes and the scratch file system; the guest thaws by itself after `thawAfterMs`. */
-  async freeze(options: CallOptions & { thawAfterMs?: number } = {}): Promise<void> {
-    await this.#call('freeze', { deadline_ms: options.thawAfterMs }, options);
+  /**
+   * Stops all user processes and the scratch file system; the guest thaws by itself after `thawAfterMs`. With
+   * `processesOnly` nothing is flushed: for who keeps the guest's memory beside its disk.
+   */
+  async freeze(options: CallOptions & { thawAfterMs?: number; processesOnly?: boolean } = {}): Promise<void> {
+    const { thawAfterMs, processesOnly } = options;
+    await this.#call('freeze', { deadline_ms: thawAfterMs, processes_only: processesOnly }, options);
   }
 
   async thaw(options?: CallOptions): Promise<void> {

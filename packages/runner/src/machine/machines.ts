@@ -9,6 +9,7 @@ import type { Shape } from '../template/shape.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { DISKS, nodeName, placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
+import { PersistentMachines } from './persistent-machines.ts';
 import { VmFolders } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 
@@ -51,6 +52,17 @@ export interface RunningVm {
   timings: Record<string, number>;
 }
 
+/** What a VM is restored from, beside its record. */
+export interface RestoreSource<D extends VmDisks | undefined> {
+  disks: D;
+  /** Open file of the guest's memory: somebody else's to copy from on each write, or this VM's own. */
+  memory: { fd: number; sharing: 'private' | 'shared' };
+  /** Device state that goes with it. */
+  statePath: string;
+  /** Called when the state does not load into a VM that is otherwise fine. */
+  discard?: () => Promise<void>;
+}
+
 export interface MachinesOptions {
   /** Absolute; one folder a VM lies in it. Short: unix sockets are made below it. */
   folder: string;
@@ -63,6 +75,8 @@ export interface MachinesOptions {
 /** Makes, finds and removes the micro-VMs of one service. Every call may be repeated after a crash at any line. */
 export class Machines {
   readonly templates: TemplateStore;
+  /** Those whose disk outlives them. `adopt`, `destroy`, `usage` and `reclaim` are the same for all. */
+  readonly persistent: PersistentMachines;
   readonly #folders: VmFolders;
   readonly #cgroups: CgroupTree;
   readonly #emptyDisks: EmptyExt4Store;
@@ -74,6 +88,19 @@ export class Machines {
     this.templates = options.templates;
     this.#emptyDisks = options.emptyDisks;
     this.#log = options.log;
+    this.persistent = new PersistentMachines({
+      folders: this.#folders,
+      templates: options.templates,
+      emptyDisks: options.emptyDisks,
+      restore: async (boot, prepare, purpose) => {
+        const clock = new Stopwatch();
+        const { vm, record } = await this.#restore(boot, clock, prepare, 0, purpose);
+        const { diskBytes } = record;
+        return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.laps };
+      },
+      showSizes,
+      log: options.log,
+    });
   }
 
   /**
@@ -86,9 +113,10 @@ export class Machines {
     const template = await this.templates.ensure(options.shape);
     clock.lap('template');
     signal?.throwIfAborted();
-    const vm = await this.#restore(options, template, clock, async (jail, owner) => {
-      return await makeDisks(this.#emptyDisks, jail, owner, options.disks);
-    });
+    const vm = await this.#restore(options, clock, async (jail, owner) => ({
+      ...this.#fromTemplate(template),
+      disks: await makeDisks(this.#emptyDisks, jail, owner, options.disks),
+    }));
     try {
       signal?.throwIfAborted();
       await showSizes(vm.vm, vm.record.diskBytes);
@@ -119,10 +147,11 @@ export class Machines {
     const { disks } = options;
     const { vm, record } = await this.#restore(
       options,
-      template,
       clock,
-      async (jail, owner) =>
-        disks === undefined ? undefined : await makeDisks(this.#emptyDisks, jail, owner, disks),
+      async (jail, owner) => ({
+        ...this.#fromTemplate(template),
+        disks: disks === undefined ? undefined : await makeDisks(this.#emptyDisks, jail, owner, disks),
+      }),
       options.fileMaxMib,
     );
     try {
@@ -194,6 +223,15 @@ export class Machines {
     await this.#folders.remove(vmId);
   }
 
+  /** Ends a VM and removes all of it but its logs and what is kept of a persistent one. Like `destroy` otherwise. */
+  async end(vmId: string): Promise<void> {
+    const record = await this.#folders.load(vmId);
+    await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
+    const { memory } = await this.persistent.remains(vmId);
+    if (!memory) await this.persistent.dropMemory(vmId);
+    await this.#folders.clear(vmId);
+  }
+
   /** What a VM has used, VMM included; undefined when there is none. */
   async usage(vmId: string): Promise<CgroupUsage | undefined> {
     const record = await this.#folders.load(vmId);
@@ -209,6 +247,10 @@ export class Machines {
         kept.add(record.cgroup);
         continue;
       }
+      if (keep.has(vmId)) {
+        await this.end(vmId);
+        continue;
+      }
       this.#log.warn({ vm: vmId }, 'removing a VM that belongs to nobody');
       await this.destroy(vmId);
     }
@@ -219,22 +261,28 @@ export class Machines {
 
   async #restore<D extends VmDisks | undefined>(
     options: Omit<BootOptions, 'disks'>,
-    template: LoadedTemplate,
     clock: Stopwatch,
-    prepareDisks: (jail: string, owner: { uid: number; gid: number }) => Promise<D>,
+    prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource<D>>,
     blankFileMaxMib = 0,
+    purpose?: VmRecord['purpose'],
   ): Promise<{ vm: Vm; record: VmRecord & { diskBytes: { scratch: number; docker: number } } }> {
     const { vmId, slot, shape } = options;
     const { platform } = this.templates;
     const owner = { uid: slot.uid, gid: slot.uid };
     const dir = this.#folders.path(vmId);
-    const record: VmRecord = { cgroup: cgroupName(vmId), uid: slot.uid, shape, startedIn: dir };
+    const record: VmRecord = {
+      cgroup: cgroupName(vmId),
+      uid: slot.uid,
+      shape,
+      startedIn: dir,
+      ...(purpose && { purpose }),
+    };
     await this.#folders.create(vmId, record);
-    const [disks, cgroupProcs, state] = await Promise.all([
-      prepareDisks(this.#folders.jail(vmId), owner),
+    const [{ disks, memory, statePath, discard }, cgroupProcs] = await Promise.all([
+      prepare(this.#folders.jail(vmId), owner),
       this.#cgroups.create(record.cgroup, this.#limits(shape, options.cpu)),
-      open(template.statePath, 'r'),
     ]);
+    const state = await open(statePath, 'r');
     clock.lap('prepare');
     let vm: Vm;
     try {
@@ -244,7 +292,7 @@ export class Machines {
           cpuModel: platform.cpuModel,
           vcpus: shape.vcpus,
           memMib: shape.memMib,
-          memory: { path: '/proc/self/fd/3', sharing: 'private' },
+          memory: { path: '/proc/self/fd/3', sharing: memory.sharing },
           disks: disks?.nodes ?? {
             root: placeholderNode('root'),
             scratch: placeholderNode('scratch'),
@@ -257,7 +305,7 @@ export class Machines {
         netns: slot.netnsPath,
         cgroupProcs,
         fileMaxMib: FILE_SLACK_MIB + Math.max(blankFileMaxMib, ...Object.values(disks?.bytes ?? {}).map(mib)),
-        inheritFds: [template.memory.fd, state.fd],
+        inheritFds: [memory.fd, state.fd],
         onConsole: options.onConsole,
         log: this.#log.child({ vm: vmId }),
       });
@@ -276,7 +324,7 @@ export class Machines {
         const said = await lastWords(dir);
         // Damaged, or made by another machine after all: the next one is made anew. A VMM that was killed meanwhile
         // says nothing about its template.
-        if (said.includes('load of migration failed')) await this.templates.discard(template.key);
+        if (said.includes('load of migration failed')) await discard?.();
         throw new Error(`the VM could not be restored: ${said || (error as Error).message}`, {
           cause: error,
         });
@@ -288,6 +336,14 @@ export class Machines {
       await vm.kill();
       throw error;
     }
+  }
+
+  #fromTemplate(template: LoadedTemplate): Omit<RestoreSource<undefined>, 'disks'> {
+    return {
+      memory: { fd: template.memory.fd, sharing: 'private' },
+      statePath: template.statePath,
+      discard: () => this.templates.discard(template.key),
+    };
   }
 
   #limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {

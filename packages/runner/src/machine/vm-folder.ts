@@ -1,4 +1,4 @@
-import { chown, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Shape } from '../template/shape.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
@@ -14,6 +14,8 @@ export interface VmRecord {
   process?: ProcessIdentity;
   /** Folder that it was started in: its command line says so, also after the folder was renamed. */
   startedIn: string;
+  /** Absent for a boot. `resumed`: it goes on from kept memory; `flushing`: only to bring that memory's files to the disk. */
+  purpose?: 'resumed' | 'flushing';
 }
 
 /** Names that are made of what ids are made of, and never climb. */
@@ -21,7 +23,8 @@ const VM_ID = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 
 /**
  * The folders of the VMs of one service, one a VM: `vm.json`, the VMM's sockets and output, closed to everybody but
- * root, and in it `jail/`, which is the whole world of that VMM.
+ * root, and in it `jail/`, which is the whole world of that VMM and which it cannot change, and `keep/`, where a
+ * persistent sandbox's disk and memory stay while it has no VMM.
  */
 export class VmFolders {
   readonly #root: string;
@@ -39,13 +42,18 @@ export class VmFolders {
     return join(this.path(vmId), 'jail');
   }
 
-  /** Makes a VM's folder anew, with its record. @throws when there is one already */
+  /** What outlives the VM, if it is there. */
+  keep(vmId: string): string {
+    return join(this.path(vmId), 'keep');
+  }
+
+  /** Makes a VM's folder, with its record; what is kept may be there already. @throws when there is a VM already */
   async create(vmId: string, record: VmRecord): Promise<void> {
     await mkdir(this.#root, { recursive: true, mode: 0o700 });
-    await mkdir(this.path(vmId), { mode: 0o700 });
-    await this.save(vmId, record);
-    await mkdir(this.jail(vmId), { mode: 0o700 });
-    await chown(this.jail(vmId), record.uid, record.uid);
+    const kept = await readdir(this.keep(vmId)).catch(() => undefined);
+    if (kept === undefined) await mkdir(this.path(vmId), { mode: 0o700 });
+    await writeFile(join(this.path(vmId), 'vm.json'), JSON.stringify(record), { mode: 0o600, flag: 'wx' });
+    await mkdir(this.jail(vmId), { mode: 0o755 });
   }
 
   async save(vmId: string, record: VmRecord): Promise<void> {
@@ -73,6 +81,14 @@ export class VmFolders {
 
   async remove(vmId: string): Promise<void> {
     await rm(this.path(vmId), { recursive: true, force: true });
+  }
+
+  /** Removes all but what is kept. */
+  async clear(vmId: string): Promise<void> {
+    const names = await readdir(this.path(vmId)).catch(() => [] as string[]);
+    for (const name of names) {
+      if (name !== 'keep') await rm(join(this.path(vmId), name), { recursive: true, force: true });
+    }
   }
 
   async list(): Promise<string[]> {

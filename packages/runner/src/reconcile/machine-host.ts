@@ -1,24 +1,30 @@
-import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Assignment, Observation, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
+import type { Assignment, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
 import type { Logger } from 'pino';
-import type { GuestConfig } from '../guest/index.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import type { Machines, RunningVm, WarmPool } from '../machine/index.ts';
-import { GUEST } from '../network/address-plan.ts';
+import { GuestLostError } from '../machine/index.ts';
+import type { Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { AgentLine } from './agent-line.ts';
-import type { HeldImage, LiveSandbox, SandboxHost } from './sandbox-host.ts';
+import { guestConfig } from './guest-config.ts';
+import { powerOff, renewIdentity, watchExit } from './guest-life.ts';
+import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
 /** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
 const CONFIGURE_DEADLINE_MS = 60_000;
 const VMM_END_GRACE_MS = 1_000;
-/** RFC 1035 §2.3.4 */
-const HOSTNAME_MAX = 63;
+const CONNECT_DEADLINE_MS = 20_000;
+/** Frozen processes go on by themselves after this; longer than everything between a freeze and its end. */
+const THAW_AFTER_MS = 120_000;
+/** Files that are only in the guest's memory are brought to its disk before it is frozen, for so long at most. */
+const SYNC_DEADLINE_MS = 10_000;
+const FREEZE_DEADLINE_MS = 10_000;
+const THAW_DEADLINE_MS = 10_000;
+const ABANDON_DEADLINE_MS = 10_000;
 
 export interface MachineHostOptions {
   machines: Machines;
@@ -33,7 +39,7 @@ export interface MachineHostOptions {
   log: Logger;
 }
 
-type Events = { onExit: (reason: string) => void };
+type Logs = { console: LogFile; entrypoint: LogFile };
 
 /** Sandboxes as micro-VMs of this machine: image, network slot, VM, agent and logs brought together. */
 export class MachineHost implements SandboxHost {
@@ -43,24 +49,41 @@ export class MachineHost implements SandboxHost {
     this.#options = options;
   }
 
-  async hasImage(source: RootSource): Promise<boolean> {
-    return await this.#options.images.has(source);
+  async hasImage(source: RootSource, manifest?: string): Promise<boolean> {
+    const { images } = this.#options;
+    if (manifest !== undefined && (await images.find(manifest)) !== undefined) return true;
+    return await images.has(source);
   }
 
-  async acquireImage(source: RootSource, signal: AbortSignal): Promise<HeldImage> {
-    const held = await this.#options.images.acquire(source, { signal });
+  async acquireImage(source: RootSource, signal: AbortSignal, manifest?: string): Promise<HeldImage> {
+    const { images } = this.#options;
+    const found = manifest === undefined ? undefined : await images.find(manifest);
+    if (found !== undefined) {
+      const lease = images.lease(found.digest);
+      const { digest, path, config } = found;
+      return { digest, path, config, [Symbol.dispose]: () => lease.release() };
+    }
+    const held = await images.acquire(source, { signal });
     const { digest, path, config } = held.image;
+    if (manifest !== undefined && digest !== manifest) {
+      held.release();
+      throw new Error(
+        `its disk lies on root image ${manifest}, which is not here any more and cannot be had: what it was made from is now ${digest}`,
+      );
+    }
     return { digest, path, config, [Symbol.dispose]: () => held.release() };
   }
 
   async boot(
     assignment: Assignment,
     image: HeldImage,
-    events: Events,
+    past: Past,
+    events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
     const { network, log } = this.#options;
     const { vm_id: vmId, spec } = assignment;
+    const operation = past.manifest === undefined ? 'create' : 'start';
     const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
     logs.console.write(
@@ -73,13 +96,8 @@ export class MachineHost implements SandboxHost {
     try {
       const started = await this.#start(assignment, image, (chunk) => logs.console.write(chunk), signal);
       running = started.running;
-      racePoint('create:restored');
-      const died = Promise.withResolvers<never>();
-      died.promise.catch(() => undefined);
-      running.vm.onExit((reason) => {
-        died.reject(new Error(reason));
-        events.onExit(reason);
-      });
+      racePoint(`${operation}:restored`);
+      const died = watchExit(running, events);
       const guest = await agent.open(running.agentSocketPath, signal);
       const configured = guest.configure(guestConfig(vmId, spec, image, running, started.slot.dns), {
         signal,
@@ -87,13 +105,12 @@ export class MachineHost implements SandboxHost {
       });
       // When the VMM dies its connections close first; its end is the better reason.
       const failed = configured.catch(async (error: unknown) => {
-        if (!signal.aborted)
-          await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died.promise]);
+        if (!signal.aborted) await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
         throw error;
       });
-      await Promise.race([failed, died.promise]);
-      racePoint('create:configured');
-      const ports = await network.forward(vmId, spec.ports);
+      await Promise.race([failed, died]);
+      racePoint(`${operation}:configured`);
+      const ports = await network.forward(vmId, spec.ports, past.ports);
       log.info(
         {
           vm: vmId,
@@ -103,7 +120,7 @@ export class MachineHost implements SandboxHost {
         },
         'sandbox runs',
       );
-      return this.#live(running, agent, logs, started.slot.hostAddress, ports);
+      return this.#live(vmId, running, agent, logs, started.slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       running?.vm.detach();
@@ -126,10 +143,14 @@ export class MachineHost implements SandboxHost {
       scratchMib: spec.scratch_mib,
       ...(spec.docker_data_mib === undefined ? {} : { dockerDataMib: spec.docker_data_mib }),
     };
-    const cpu = { guaranteed: spec.cpu, max: spec.mode === 'dedicated' ? spec.cpu : spec.vcpus };
     const egress = spec.egress === undefined ? {} : { egress: spec.egress };
-    const options = { vmId, disks, cpu, onConsole, signal };
+    const options = { vmId, disks, cpu: cpuShare(spec), onConsole, signal };
 
+    if (spec.persistent) {
+      const slot = await network.take(vmId, egress);
+      racePoint('create:slot');
+      return { running: await machines.persistent.boot({ ...options, slot, shape }), slot, warm: false };
+    }
     const warm = pool.take({ shape, scratchMib: spec.scratch_mib, dockerDataMib: spec.docker_data_mib });
     if (warm !== undefined) {
       try {
@@ -147,23 +168,141 @@ export class MachineHost implements SandboxHost {
     return { running: await machines.boot({ ...options, slot, shape }), slot, warm: false };
   }
 
-  async adopt(assignment: Assignment, observation: Observation, events: Events): Promise<LiveSandbox> {
+  async resume(
+    assignment: Assignment,
+    past: Past,
+    events: SandboxEvents,
+    signal: AbortSignal,
+  ): Promise<LiveSandbox> {
+    const { network, log } = this.#options;
+    const { vm_id: vmId, spec } = assignment;
+    const startedAt = performance.now();
+    const logs = this.#openLogs(vmId);
+    const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+    let running: RunningVm | undefined;
+    try {
+      const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
+      const restored = await this.#restoreMemory(assignment, past, 'resumed', onConsole, signal);
+      running = restored.running;
+      const died = watchExit(running, events);
+      // The memory is used up: from here on nobody may interrupt, there are deadlines.
+      const guest = await agent.open(running.agentSocketPath, AbortSignal.timeout(CONNECT_DEADLINE_MS));
+      const [ports] = await Promise.all([
+        network.forward(vmId, spec.ports, past.ports),
+        Promise.race([renewIdentity(guest), died]),
+      ]);
+      racePoint('resume:thawed');
+      const ms = Math.round(performance.now() - startedAt);
+      log.info({ vm: vmId, ms, steps: running.timings }, 'sandbox goes on');
+      return this.#live(vmId, running, agent, logs, restored.slot.hostAddress, ports);
+    } catch (error) {
+      agent.close();
+      if (running) await this.#suspendAgain(vmId, running);
+      await closeLogs(logs);
+      throw error;
+    }
+  }
+
+  /** A guest that runs and does not answer has lost nothing yet. */
+  async #suspendAgain(vmId: string, running: RunningVm): Promise<void> {
+    try {
+      await this.#options.machines.persistent.suspend(vmId, running);
+    } catch (error) {
+      this.#options.log.warn({ vm: vmId, err: error }, 'a sandbox that could not be resumed lost its memory');
+    }
+    running.vm.detach();
+  }
+
+  /** A micro-VM that goes on from kept memory, its processes still frozen. */
+  async #restoreMemory(
+    { vm_id: vmId, spec }: Assignment,
+    past: Past,
+    purpose: 'resumed' | 'flushing',
+    onConsole: (chunk: Buffer) => void,
+    signal: AbortSignal,
+  ): Promise<{ running: RunningVm; slot: Slot }> {
+    const { machines, network } = this.#options;
+    await machines.persistent.checkMemory(vmId);
+    const heldPath = await machines.persistent.heldImage(vmId);
+    using image =
+      heldPath === undefined ? await this.acquireImage(spec.root, signal, past.manifest) : undefined;
+    const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
+    racePoint('resume:slot');
+    const running = await machines.persistent.resume({
+      vmId,
+      slot,
+      cpu: cpuShare(spec),
+      rootImagePath: heldPath ?? image?.path ?? '',
+      purpose,
+      onConsole,
+      signal,
+    });
+    return { running, slot };
+  }
+
+  async adopt(assignment: Assignment, past: Past, events: SandboxEvents): Promise<LiveSandbox> {
     const { machines, network, log } = this.#options;
     const vmId = assignment.vm_id;
     const slot = network.adopt(vmId);
     if (slot === undefined) throw new Error('its network is gone');
     const logs = this.#openLogs(vmId);
+    const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
     try {
       const running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
-      running.vm.onExit(events.onExit);
-      const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+      void watchExit(running, events);
+      // It stands when the last runner ended in the middle of pausing or resuming it.
+      const stood = !(await running.vm.isRunning());
+      if (stood) {
+        await running.vm.abandonSave(ABANDON_DEADLINE_MS);
+        await running.vm.continue();
+      }
       await agent.adopt(running.agentSocketPath);
-      const ports = await network.forward(vmId, assignment.spec.ports, observation.port_map);
-      return this.#live(running, agent, logs, slot.hostAddress, ports);
+      const guest = await agent.connected();
+      const { frozen } = await guest.hello();
+      if (stood || frozen) await renewIdentity(guest);
+      const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
+      return this.#live(vmId, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
+      agent.close();
       await closeLogs(logs);
       throw error;
     }
+  }
+
+  async remains(vmId: string): Promise<Remains> {
+    return await this.#options.machines.persistent.remains(vmId);
+  }
+
+  async checkMemory(vmId: string): Promise<void> {
+    await this.#options.machines.persistent.checkMemory(vmId);
+  }
+
+  async discardMemory(assignment: Assignment, past: Past, signal: AbortSignal): Promise<void> {
+    const { machines, log } = this.#options;
+    const vmId = assignment.vm_id;
+    if (!(await this.remains(vmId)).memory) return;
+    try {
+      const { running } = await this.#restoreMemory(assignment, past, 'flushing', () => undefined, signal);
+      const agent = new AgentLine(() => undefined, log);
+      try {
+        // What is frozen is killed where it stands.
+        const guest = await agent.open(running.agentSocketPath, signal);
+        await powerOff(running, guest, 0, signal);
+      } finally {
+        agent.close();
+        await running.vm.kill();
+      }
+    } catch (error) {
+      signal.throwIfAborted();
+      log.warn({ vm: vmId, err: error }, 'memory is given up without bringing its files to the disk');
+    }
+    await machines.persistent.dropMemory(vmId);
+    await this.end(vmId);
+  }
+
+  async end(vmId: string): Promise<void> {
+    await this.#options.machines.end(vmId);
+    await this.#options.network.release(vmId);
   }
 
   async destroy(vmId: string): Promise<void> {
@@ -176,7 +315,7 @@ export class MachineHost implements SandboxHost {
     return join(this.#options.logsFolder, vmId, `${kind}.log`);
   }
 
-  #openLogs(vmId: string): { console: LogFile; entrypoint: LogFile } {
+  #openLogs(vmId: string): Logs {
     return {
       console: new LogFile(this.logPath(vmId, 'console')),
       entrypoint: new LogFile(this.logPath(vmId, 'entrypoint')),
@@ -184,9 +323,10 @@ export class MachineHost implements SandboxHost {
   }
 
   #live(
+    vmId: string,
     running: RunningVm,
     agent: AgentLine,
-    logs: { console: LogFile; entrypoint: LogFile },
+    logs: Logs,
     vmIp: string,
     ports: PortMapping[],
   ): LiveSandbox {
@@ -194,6 +334,15 @@ export class MachineHost implements SandboxHost {
       guest: () => agent.connected(),
       addresses: { vm_ip: vmIp, host_ip: this.#options.listenHost, port_map: ports },
       ...logs,
+      shutDown: async (graceMs, hurry) => {
+        try {
+          await powerOff(running, await agent.connected(), graceMs, hurry);
+        } catch (error) {
+          this.#options.log.warn({ vm: vmId, err: error }, 'the guest did not power off; its VMM is ended');
+        }
+        await running.vm.kill();
+      },
+      suspend: async () => await this.#suspend(vmId, running, agent),
       close: async () => {
         agent.close();
         running.vm.detach();
@@ -201,49 +350,47 @@ export class MachineHost implements SandboxHost {
       },
     };
   }
+
+  async #suspend(vmId: string, running: RunningVm, agent: AgentLine): Promise<void> {
+    const { machines, log } = this.#options;
+    const guest = await agent.connected();
+    await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
+      // All of it is in the memory that is kept; it would be missing only to a start that throws that away.
+      log.warn({ vm: vmId, err: error }, 'files were not on the disk before the pause');
+    });
+    const startedAt = performance.now();
+    try {
+      await guest.freeze({
+        processesOnly: true,
+        thawAfterMs: THAW_AFTER_MS,
+        deadlineMs: FREEZE_DEADLINE_MS,
+      });
+      const frozenMs = Math.round((performance.now() - startedAt) * 10) / 10;
+      racePoint('pause:frozen');
+      const steps = await machines.persistent.suspend(vmId, running);
+      log.info({ vm: vmId, steps: { frozen: frozenMs, ...steps } }, 'sandbox paused');
+    } catch (error) {
+      if (error instanceof GuestLostError) throw error;
+      try {
+        const again = await agent.connected();
+        await again.thaw({ deadlineMs: THAW_DEADLINE_MS });
+      } catch (second) {
+        throw new GuestLostError(
+          `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
+        );
+      }
+      throw error;
+    }
+    machines.persistent
+      .settleMemory(vmId)
+      .catch((error: unknown) => log.warn({ vm: vmId, err: error }, 'paused memory is not on the disk yet'));
+  }
 }
 
-async function closeLogs(logs: { console: LogFile; entrypoint: LogFile }): Promise<void> {
+function cpuShare(spec: SandboxSpec): { guaranteed: number; max: number } {
+  return { guaranteed: spec.cpu, max: spec.mode === 'dedicated' ? spec.cpu : spec.vcpus };
+}
+
+async function closeLogs(logs: Logs): Promise<void> {
   await Promise.all([logs.console.close(), logs.entrypoint.close()]);
-}
-
-function guestConfig(
-  vmId: string,
-  spec: SandboxSpec,
-  image: HeldImage,
-  running: RunningVm,
-  dns: string[],
-): GuestConfig {
-  const { config } = image;
-  const argv = [...config.entrypoint, ...config.cmd];
-  return {
-    hostname: hostname(spec.name, vmId),
-    machineId: vmId.replaceAll('-', ''),
-    clockNs: BigInt(Date.now()) * 1_000_000n,
-    // The guest's random generator is the template's until this: every restored copy would draw the same numbers.
-    entropy: randomBytes(64),
-    dns,
-    network: { address: GUEST.ip, prefix: GUEST.prefix, gateway: GUEST.gatewayIp, mtu: GUEST.mtu },
-    disks: {
-      root: { device: 'vda', fstype: 'squashfs' },
-      scratch: { device: 'vdb', bytes: running.diskBytes.scratch },
-      ...(spec.docker_data_mib === undefined
-        ? {}
-        : { docker: { device: 'vdc', bytes: running.diskBytes.docker } }),
-    },
-    env: { ...config.env, ...spec.env },
-    ...(config.user === '' ? {} : { user: config.user }),
-    ...(config.workingDir === '' ? {} : { workingDir: config.workingDir }),
-    ...(argv.length === 0 ? {} : { entrypoint: { argv } }),
-  };
-}
-
-/** A display name as a host name: what DNS allows of it, or the id where nothing is left. */
-function hostname(name: string, vmId: string): string {
-  const label = name
-    .toLowerCase()
-    .replaceAll(/[^a-z0-9-]+/g, '-')
-    .slice(0, HOSTNAME_MAX)
-    .replaceAll(/^-+|-+$/g, '');
-  return label === '' ? `sandbox-${vmId.slice(0, 8)}` : label;
 }

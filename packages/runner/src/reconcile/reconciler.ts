@@ -17,8 +17,9 @@ export class Reconciler {
 
   /** Reads the records of a previous life of the runner. @returns the ids that they name */
   async load(): Promise<Set<string>> {
-    for (const { assignment, observation } of await this.#deps.records.load(this.#deps.log)) {
-      this.#sandboxes.set(assignment.vm_id, new Sandbox(this.#deps, assignment, observation));
+    for (const record of await this.#deps.records.load(this.#deps.log)) {
+      const { assignment } = record;
+      this.#sandboxes.set(assignment.vm_id, new Sandbox(this.#deps, assignment, record));
     }
     return new Set(this.#sandboxes.keys());
   }
@@ -42,7 +43,10 @@ export class Reconciler {
     if (message.type === 'sync') this.#sync(message.assignments, message.more === true);
   }
 
-  /** A sandbox whose end control has stored is forgotten: nothing of it is left here but its logs. */
+  /**
+   * A sandbox whose end control has stored is forgotten: nothing of it is left here but its logs. One that has a disk
+   * has ended only when it is deleted.
+   */
   async stored(observations: Observation[]): Promise<void> {
     for (const observation of observations) {
       const { vm_id } = observation;
@@ -53,7 +57,10 @@ export class Reconciler {
     }
   }
 
-  /** Ends every VM, for a machine that goes down for good. One that resists keeps no other. */
+  /**
+   * Ends every VM, for a service that goes down. What is persistent is stopped, and can be started again later. One
+   * that resists keeps no other.
+   */
   async drain(reason: string): Promise<void> {
     await Promise.all(
       [...this.#sandboxes.values()].map((sandbox) =>
@@ -97,7 +104,7 @@ export class Reconciler {
   #removeOrphan(vmId: string, sandbox: Sandbox): void {
     this.#deps.log.warn({ vm: vmId }, 'control does not know this sandbox any more; removing it');
     void sandbox
-      .shutDown('removed: the control plane does not know this sandbox')
+      .remove()
       .then(async () => {
         this.#sandboxes.delete(vmId);
         await this.#deps.records.remove(vmId);

@@ -1,13 +1,33 @@
-import type { Assignment, Observation, PortMapping, RootSource } from '@releap/contract';
+import type { Assignment, PortMapping, RootSource } from '@releap/contract';
 import type { GuestClient } from '../guest/index.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import type { ImageConfig } from '../image/image-config.ts';
+import type { Remains } from '../machine/index.ts';
 
 /** A root image that stays on this machine while it is held. */
 export interface HeldImage extends Disposable {
   digest: string;
   path: string;
   config: ImageConfig;
+}
+
+/** Why a VM has ended without being told to. */
+export interface Exit {
+  reason: string;
+  /** The guest has switched itself off, in good order. */
+  poweredOff: boolean;
+}
+
+export interface SandboxEvents {
+  onExit: (exit: Exit) => void;
+}
+
+/** What is known of a sandbox that has run before. */
+export interface Past {
+  /** Digest of the root image that its disk lies on. */
+  manifest?: string | undefined;
+  /** Its ports are published where they were, if nobody else has taken the place. */
+  ports?: PortMapping[] | undefined;
 }
 
 /** Where a running sandbox can be reached. */
@@ -24,29 +44,55 @@ export interface LiveSandbox {
   addresses: Addresses;
   console: LogFile;
   entrypoint: LogFile;
+  /**
+   * Ends the processes, the entrypoint being asked first and given `graceMs`, brings the disk in order and ends the
+   * VMM; it is gone afterwards, whatever the guest does. `hurry` ends the waiting.
+   */
+  shutDown(graceMs: number, hurry: AbortSignal): Promise<void>;
+  /**
+   * Keeps memory and devices; the VMM is gone afterwards. After an error the sandbox goes on as if nothing had been,
+   * unless it is a GuestLostError.
+   */
+  suspend(): Promise<void>;
   /** Lets go of sockets and files on this side; the VMM is not touched. */
   close(): Promise<void>;
 }
 
 /**
  * What a machine can do for a sandbox. Every call may be repeated, and `destroy` removes whatever any of them
- * left, finished or not.
+ * left, finished or not; `end` does, too, but leaves what is kept of a persistent sandbox.
  */
 export interface SandboxHost {
   /** Whether the root image lies here already, so that a create need not say `building`. */
-  hasImage(source: RootSource): Promise<boolean>;
-  acquireImage(source: RootSource, signal: AbortSignal): Promise<HeldImage>;
+  hasImage(source: RootSource, manifest?: string): Promise<boolean>;
+  /** @param manifest the one image that will do, for a disk that lies on it */
+  acquireImage(source: RootSource, signal: AbortSignal, manifest?: string): Promise<HeldImage>;
+  /** A persistent sandbox boots on its kept disk if there is one; memory that is kept must have been discarded. */
   boot(
     assignment: Assignment,
     image: HeldImage,
-    events: { onExit: (reason: string) => void },
+    past: Past,
+    events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
-  /** Finds the VM of a previous runner again; throws when it is gone. */
-  adopt(
+  /** Goes on from kept memory. After an error, `remains` tells whether the memory is still good. */
+  resume(
     assignment: Assignment,
-    observation: Observation,
-    events: { onExit: (reason: string) => void },
+    past: Past,
+    events: SandboxEvents,
+    signal: AbortSignal,
   ): Promise<LiveSandbox>;
+  /** Finds the VM of a previous runner again and lets its guest go on, should it stand; throws when it is gone. */
+  adopt(assignment: Assignment, past: Past, events: SandboxEvents): Promise<LiveSandbox>;
+  /** What is left here of a persistent sandbox. */
+  remains(vmId: string): Promise<Remains>;
+  /** @throws saying why kept memory cannot go on here */
+  checkMemory(vmId: string): Promise<void>;
+  /**
+   * Gives kept memory up. The files that were only in it, written but not yet on the disk, are brought there first
+   * where that can be done.
+   */
+  discardMemory(assignment: Assignment, past: Past, signal: AbortSignal): Promise<void>;
+  end(vmId: string): Promise<void>;
   destroy(vmId: string): Promise<void>;
 }

@@ -1,6 +1,6 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Assignment, Observation } from '@releap/contract';
+import type { Assignment, Observation, PortMapping } from '@releap/contract';
 import type { Logger } from 'pino';
 
 /**
@@ -10,6 +10,10 @@ import type { Logger } from 'pino';
 export interface SandboxRecord {
   assignment: Assignment;
   observation: Observation;
+  /** Digest of the root image, once it has run: what a persistent sandbox's disk lies on. */
+  manifest?: string | undefined;
+  /** Where its ports were published last. */
+  ports?: PortMapping[] | undefined;
 }
 
 /** The records of all sandboxes on this machine: one JSON file each, replaced atomically. */

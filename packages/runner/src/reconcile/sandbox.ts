@@ -1,15 +1,20 @@
 import type { Assignment, Observation, ObservedStatus } from '@releap/contract';
 import type { Logger } from 'pino';
+import { GuestLostError } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
-import type { LiveSandbox, SandboxHost } from './sandbox-host.ts';
-import type { RecordStore } from './sandbox-record.ts';
+import type { Exit, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
+import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
 
 /** From the first step to `running`, pulls not included. Twice what a cold boot takes under emulation. */
 const BOOT_DEADLINE_MS = 90_000;
 /** A pull or build of the root image; the registry client has deadlines of its own below this. */
 const IMAGE_DEADLINE_MS = 30 * 60_000;
+/** What an entrypoint has to end after it was asked to. */
+const STOP_GRACE_MS = 10_000;
 /** A step that broke (a full disk, a tool that failed) is done again after this long, then twice as long. */
 const RETRY_MS = { first: 1_000, most: 60_000 };
+/** For all of a stop while the service goes down: others wait for that. */
+const DRAIN_DEADLINE_MS = 25_000;
 
 export interface SandboxDeps {
   host: SandboxHost;
@@ -21,26 +26,34 @@ export interface SandboxDeps {
 /**
  * One sandbox on this machine: makes what is agree with what must be, one step after the other. Steps never
  * overlap; a newer assignment interrupts the step that runs. Every step may be repeated after a crash.
+ *
+ * What cannot be had is answered with what is instead (`runner-link.ts`): a sandbox that could not be paused runs,
+ * one that could not be resumed or started is paused or stopped, as long as nothing of it is lost.
  */
 export class Sandbox {
   readonly vmId: string;
   readonly #deps: SandboxDeps;
   readonly #log: Logger;
   #assignment: Assignment;
+  /** The assignment that the step at work, or else the last one, is for: what it observes belongs to that. */
+  #served: Assignment;
   #observation: Observation;
+  #past: Past;
   #live: LiveSandbox | undefined;
-  /** Why the VMM ended by itself, from when it did until all of it is removed. */
-  #exit: string | undefined;
+  /** Of the VMM that ended by itself, from when it did until all of it is removed. */
+  #exit: Exit | undefined;
   #step: { controller: AbortController; done: Promise<void> } | undefined;
   #retry: NodeJS.Timeout | undefined;
   #retryMs = RETRY_MS.first;
 
-  constructor(deps: SandboxDeps, assignment: Assignment, observation?: Observation) {
+  constructor(deps: SandboxDeps, assignment: Assignment, record?: SandboxRecord) {
     this.vmId = assignment.vm_id;
     this.#deps = deps;
     this.#log = deps.log.child({ vm: assignment.vm_id });
     this.#assignment = assignment;
-    this.#observation = observation ?? {
+    this.#served = assignment;
+    this.#past = { manifest: record?.manifest, ports: record?.ports };
+    this.#observation = record?.observation ?? {
       vm_id: assignment.vm_id,
       generation: assignment.generation,
       status: 'booting',
@@ -59,9 +72,16 @@ export class Sandbox {
     return this.#observation.status === 'running' && this.#live !== undefined;
   }
 
-  /** Whether this end is the last word: nothing newer is wanted, and no step is on its way to it. */
+  get isPersistent(): boolean {
+    return this.#assignment.spec.persistent;
+  }
+
+  /**
+   * Whether this end is the last word: nothing newer is wanted, and no step is on its way to it. One that has a disk
+   * has ended only when it is deleted.
+   */
   isOver({ generation, status }: Observation): boolean {
-    if (status !== 'deleted' && status !== 'failed') return false;
+    if (status !== 'deleted' && (status !== 'failed' || this.isPersistent)) return false;
     const now = this.#observation;
     return (
       now.status === status &&
@@ -86,28 +106,46 @@ export class Sandbox {
 
   /** After a restart of the runner: find the VMM again, or clean up after it. */
   async adopt(): Promise<void> {
-    if (this.#observation.status === 'running') {
-      this.#live = await this.#deps.host
-        .adopt(this.#assignment, this.#observation, this.#events())
-        .catch((error: unknown) => {
-          this.#log.warn({ err: error }, 'the micro-VM could not be adopted');
-          return undefined;
-        });
-      if (this.#live) {
-        this.#log.info('adopted a running micro-VM');
-        this.#endIfExited();
-        return;
-      }
-      this.#beginEnd('the micro-VM ended while the runner was not running');
-    } else if (!this.#isSettled()) {
-      this.#begin(() => this.#end());
-    }
+    this.#begin(async () => await (this.isPersistent ? this.#adoptPersistent() : this.#adoptEphemeral()));
     await this.idle();
   }
 
   /** Starts the step that leads to what is wanted; the one that runs is interrupted first. */
   converge(): void {
-    this.#begin((signal) => this.#converge(signal));
+    this.#begin(async (signal) => {
+      this.#served = this.#assignment;
+      await this.#converge(signal);
+    });
+  }
+
+  /** Resolves when no step runs. */
+  async idle(): Promise<void> {
+    while (this.#step) await this.#step.done;
+  }
+
+  /** The service is going down: end the VM and say why. What is persistent can be started again. */
+  async shutDown(reason: string): Promise<void> {
+    this.#step?.controller.abort(new Error(reason));
+    await this.idle();
+    clearTimeout(this.#retry);
+    if (this.#isSettled() && this.#observation.status !== 'running') return;
+    this.#begin(async () => await this.#drain(reason));
+    await this.idle();
+  }
+
+  /** Nobody wants it any more: all of it goes, its disk too. */
+  async remove(): Promise<void> {
+    this.#begin(async () => await this.#destroy());
+    await this.idle();
+  }
+
+  /** Lets go of the VM without ending it: a later runner takes it over. */
+  async detach(): Promise<void> {
+    this.#step?.controller.abort(new Error('the runner stops'));
+    await this.idle();
+    clearTimeout(this.#retry);
+    await this.#live?.close();
+    this.#live = undefined;
   }
 
   /** A step that breaks is begun again later, so that nothing stays half done. */
@@ -127,7 +165,7 @@ export class Sandbox {
       } finally {
         if (this.#step?.controller === controller) {
           this.#step = undefined;
-          this.#endIfExited();
+          this.#attendExit();
         }
       }
     })();
@@ -139,136 +177,303 @@ export class Sandbox {
     this.#retryMs = Math.min(this.#retryMs * 2, RETRY_MS.most);
   }
 
-  /** Resolves when no step runs. */
-  async idle(): Promise<void> {
-    while (this.#step) await this.#step.done;
-  }
-
-  /** The machine is going down for good: end the VM and say why. */
-  async shutDown(reason: string): Promise<void> {
-    this.#step?.controller.abort(new Error(reason));
-    await this.idle();
-    clearTimeout(this.#retry);
-    if (this.#isSettled() && this.#observation.status !== 'running') return;
-    await this.#end();
-    await this.#observe('failed', { error: reason });
-  }
-
-  /** Lets go of the VM without ending it: a later runner takes it over. */
-  async detach(): Promise<void> {
-    this.#step?.controller.abort(new Error('the runner stops'));
-    await this.idle();
-    clearTimeout(this.#retry);
-    await this.#live?.close();
-    this.#live = undefined;
-  }
-
   async #converge(signal: AbortSignal): Promise<void> {
-    switch (this.#assignment.desired) {
+    switch (this.#served.desired) {
       case 'running':
-        return this.#run(signal);
-      case 'deleted':
-        return this.#delete();
+        return await this.#run(signal);
       case 'stopped':
+        return await this.#stop(signal);
       case 'paused':
-        return this.#observe('failed', {
-          error: `this runner cannot make a sandbox ${this.#assignment.desired}`,
-        });
+        return await this.#pause();
+      case 'deleted':
+        return await this.#delete();
     }
   }
 
   async #run(signal: AbortSignal): Promise<void> {
-    if (this.#live)
-      return this.#observe('running', { ...this.#observation, generation: this.#assignment.generation });
+    if (this.#live) return await this.#observe('running', this.#live.addresses);
+    if (this.#served.start_from === 'memory') return await this.#resume(signal);
+    await this.#boot(signal);
+  }
+
+  async #boot(signal: AbortSignal): Promise<void> {
     const { host } = this.#deps;
-    const { root } = this.#assignment.spec;
+    const { root } = this.#served.spec;
+    const { manifest } = this.#past;
+    const operation = manifest === undefined ? 'create' : 'start';
     try {
-      await this.#observe((await host.hasImage(root)) ? 'booting' : 'building');
-      racePoint('create:recorded');
+      await this.#observe((await host.hasImage(root, manifest)) ? 'booting' : 'building');
+      racePoint(`${operation}:recorded`);
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
-      using image = await host.acquireImage(root, imageSignal);
+      using image = await host.acquireImage(root, imageSignal, manifest);
       if (this.#observation.status === 'building') await this.#observe('booting');
-      racePoint('create:image');
+      racePoint(`${operation}:image`);
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
-      this.#live = await host.boot(this.#assignment, image, this.#events(), bootSignal);
-      racePoint('create:booted');
+      if (this.isPersistent) {
+        await host.discardMemory(this.#served, this.#past, bootSignal);
+        racePoint(`${operation}:discarded`);
+        if (manifest !== undefined) await this.#requireDisk();
+      }
+      this.#live = await host.boot(this.#served, image, this.#past, this.#events(), bootSignal);
+      racePoint(`${operation}:booted`);
       signal.throwIfAborted();
-      await this.#observe('running', { ...this.#live.addresses, manifest_name: image.digest });
-      racePoint('create:running');
+      this.#past.manifest = image.digest;
+      await this.#observe('running', this.#live.addresses);
+      racePoint(`${operation}:running`);
     } catch (error) {
       await this.#end();
       if (signal.aborted) return;
-      const message = error instanceof Error ? error.message : String(error);
       this.#log.warn({ err: error }, 'the sandbox could not be started');
-      await this.#observe('failed', { error: message });
+      await this.#observe((await this.#canStart()) ? 'stopped' : 'failed', { error: messageOf(error) });
     }
+  }
+
+  async #resume(signal: AbortSignal): Promise<void> {
+    const { host } = this.#deps;
+    try {
+      await this.#observe('booting');
+      racePoint('resume:recorded');
+      const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+      this.#live = await host.resume(this.#served, this.#past, this.#events(), bootSignal);
+      await this.#observe('running', this.#live.addresses);
+      racePoint('resume:running');
+    } catch (error) {
+      await this.#end();
+      if (signal.aborted) return;
+      this.#log.warn({ err: error }, 'the sandbox could not be resumed');
+      await this.#observePaused(messageOf(error));
+    }
+  }
+
+  async #stop(signal: AbortSignal): Promise<void> {
+    const { host } = this.#deps;
+    const { memory } = await host.remains(this.vmId);
+    if (this.#live || memory) await this.#observe('stopping');
+    racePoint('stop:recorded');
+    // What supersedes a stop waits for its end, but for a deletion: nobody needs that disk to be in order.
+    using hurry = this.#onDeletion(signal);
+    if (this.#live) await this.#live.shutDown(STOP_GRACE_MS, hurry.signal);
+    else if (memory) await host.discardMemory(this.#served, this.#past, hurry.signal);
+    racePoint('stop:down');
+    await this.#end();
+    racePoint('stop:ended');
+    if (this.#past.manifest !== undefined && !(await host.remains(this.vmId)).disk) {
+      return await this.#observe('failed', { error: DISK_GONE });
+    }
+    await this.#observe('stopped');
+    racePoint('stop:stopped');
+  }
+
+  async #pause(): Promise<void> {
+    if (!this.#live) {
+      await this.#end();
+      return await this.#observePaused();
+    }
+    if (this.#served.spec.docker_data_mib !== undefined) {
+      const error = 'a sandbox with a Docker data device cannot be paused';
+      return await this.#observe('running', { ...this.#live.addresses, error });
+    }
+    await this.#observe('pausing');
+    racePoint('pause:recorded');
+    try {
+      await this.#live.suspend();
+      racePoint('pause:ended');
+      await this.#release();
+      await this.#observe('paused');
+      racePoint('pause:paused');
+    } catch (error) {
+      this.#log.warn({ err: error }, 'the sandbox could not be paused');
+      if (!(error instanceof GuestLostError) && this.#live && !this.#exit) {
+        return await this.#observe('running', { ...this.#live.addresses, error: messageOf(error) });
+      }
+      await this.#end();
+      const { memory } = await this.#deps.host.remains(this.vmId);
+      await (memory ? this.#observe('paused') : this.#observe('failed', { error: messageOf(error) }));
+    }
+    await this.#end();
   }
 
   async #delete(): Promise<void> {
     await this.#observe('deleting');
     racePoint('delete:recorded');
-    await this.#end();
+    await this.#destroy();
     racePoint('delete:destroyed');
     await this.#observe('deleted');
   }
 
-  async #end(): Promise<void> {
-    const live = this.#live;
-    this.#live = undefined;
-    await live?.close();
-    await this.#deps.host.destroy(this.vmId);
-    this.#exit = undefined;
+  async #drain(error: string): Promise<void> {
+    if (this.isPersistent) {
+      await this.#live?.shutDown(STOP_GRACE_MS, AbortSignal.timeout(DRAIN_DEADLINE_MS));
+    }
+    await this.#end();
+    if (this.isPersistent && (await this.#deps.host.remains(this.vmId)).memory) {
+      return await this.#observe('paused', { error });
+    }
+    await this.#observe((await this.#canStart()) ? 'stopped' : 'failed', { error });
   }
 
-  #events(): { onExit: (reason: string) => void } {
+  async #adoptEphemeral(): Promise<void> {
+    if (this.#observation.status === 'running') {
+      if (await this.#findAgain()) return;
+      await this.#end();
+      await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
+    } else if (!this.#isSettled()) {
+      await this.#end();
+    }
+  }
+
+  /** Finds out what the last runner left, in whatever step it ended, and makes a whole thing of it. */
+  async #adoptPersistent(): Promise<void> {
+    const { status } = this.#observation;
+    const remains = await this.#deps.host.remains(this.vmId);
+    const mayRun =
+      !remains.memory &&
+      (['running', 'pausing', 'stopping'].includes(status) || (status === 'booting' && remains.resumed));
+    if (mayRun && (await this.#findAgain())) return;
+    await this.#end();
+    // Kept memory is the truth about being paused, however far the runner had come.
+    if ((status === 'pausing' || status === 'running') && remains.memory)
+      return await this.#observe('paused');
+    if (status === 'stopping') return remains.memory ? undefined : await this.#observe('stopped');
+    if (status === 'booting' && remains.resumed && !remains.memory) {
+      return await this.#observePaused('it ended while it was being resumed');
+    }
+    if (status !== 'running' && status !== 'pausing') return;
+    if (remains.hostRestarted && (await this.#canStart())) {
+      return await this.#observe('stopped', { error: 'its host was restarted' });
+    }
+    await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
+  }
+
+  async #findAgain(): Promise<boolean> {
+    try {
+      this.#live = await this.#deps.host.adopt(this.#assignment, this.#past, this.#events());
+      this.#log.info('adopted a running micro-VM');
+      return true;
+    } catch (error) {
+      this.#log.warn({ err: error }, 'the micro-VM could not be adopted');
+      return false;
+    }
+  }
+
+  /** Of a sandbox that does not run. @param error why it does not, if it was to */
+  async #observePaused(error?: string): Promise<void> {
+    const { host } = this.#deps;
+    const { disk, memory } = await host.remains(this.vmId);
+    if (!disk) return await this.#observe('failed', { error: DISK_GONE });
+    if (!memory) {
+      const why = error ?? 'it did not run when it was to be paused';
+      return await this.#observe('paused', { memory: false, error: why });
+    }
+    try {
+      await host.checkMemory(this.vmId);
+    } catch (unusable) {
+      return await this.#observe('paused', { memory: false, error: messageOf(unusable) });
+    }
+    await this.#observe('paused', error === undefined ? {} : { error });
+  }
+
+  async #requireDisk(): Promise<void> {
+    if (!(await this.#deps.host.remains(this.vmId)).disk) throw new Error(DISK_GONE);
+  }
+
+  /** Whether it has run and its disk is here. */
+  async #canStart(): Promise<boolean> {
+    if (!this.isPersistent || this.#past.manifest === undefined) return false;
+    return (await this.#deps.host.remains(this.vmId)).disk;
+  }
+
+  /** The VM and all that was made for it goes; what is kept of a persistent sandbox stays. */
+  async #end(): Promise<void> {
+    await this.#release();
+    await (this.isPersistent ? this.#deps.host.end(this.vmId) : this.#deps.host.destroy(this.vmId));
+  }
+
+  async #destroy(): Promise<void> {
+    await this.#release();
+    await this.#deps.host.destroy(this.vmId);
+  }
+
+  async #release(): Promise<void> {
+    const live = this.#live;
+    this.#live = undefined;
+    this.#exit = undefined;
+    await live?.close();
+  }
+
+  #onDeletion(signal: AbortSignal): { signal: AbortSignal; [Symbol.dispose]: () => void } {
+    const controller = new AbortController();
+    const look = (): void => {
+      if (this.#assignment.desired === 'deleted') controller.abort(signal.reason);
+    };
+    signal.addEventListener('abort', look);
+    return {
+      signal: controller.signal,
+      [Symbol.dispose]: () => signal.removeEventListener('abort', look),
+    };
+  }
+
+  #events(): SandboxEvents {
     this.#exit = undefined;
     return {
-      onExit: (reason) => {
-        this.#exit = reason;
-        this.#endIfExited();
+      onExit: (exit) => {
+        this.#exit = exit;
+        this.#attendExit();
       },
     };
   }
 
-  /** Asked at every moment at which a VMM may be found to have ended, also in the middle of a step. */
-  #endIfExited(): void {
-    const reason = this.#exit;
-    if (reason === undefined || !this.#live || this.#step) return;
-    this.#log.warn({ reason }, 'the micro-VM ended by itself');
-    this.#beginEnd(reason);
-  }
-
-  #beginEnd(error: string): void {
+  /** A VM that ended by itself; while a step runs that is the step's to find out. */
+  #attendExit(): void {
+    const exit = this.#exit;
+    if (!exit || !this.#live || this.#step) return;
+    this.#log.warn(exit, 'the micro-VM ended by itself');
     this.#begin(async () => {
       await this.#end();
-      await this.#observe('failed', { error });
+      if (exit.poweredOff && (await this.#canStart())) {
+        await this.#observe('stopped', { error: 'the guest powered itself off' });
+      } else {
+        await this.#observe('failed', { error: exit.reason });
+      }
     });
   }
 
   #isSettled(): boolean {
     const { status, generation } = this.#observation;
     if (generation !== this.#assignment.generation) return false;
-    return status === 'failed' || status === 'deleted' || (status === 'running' && this.#live !== undefined);
+    if (status === 'running') return this.#live !== undefined;
+    return ['failed', 'deleted', 'stopped', 'paused'].includes(status);
   }
 
   /**
-   * On disk first, then said: what control hears, a restarted runner still knows. Only an end is said even if it
-   * cannot be written (the disk is full): a runner that reads the record of before finds nothing and says the same.
+   * On disk first, then said: what control hears, a restarted runner still knows. Where the disk is full it is said
+   * all the same, for a sandbox must not hang between two states; a restarted runner then finds out by looking. Only
+   * what begins needs its record: nothing may exist here that no record names.
    */
   async #observe(status: ObservedStatus, more: Partial<Observation> = {}): Promise<void> {
+    const { manifest } = this.#past;
+    if (more.port_map !== undefined) this.#past.ports = more.port_map;
     this.#observation = {
       vm_id: this.vmId,
-      generation: this.#assignment.generation,
+      generation: this.#served.generation,
       status,
+      ...(manifest !== undefined && TELLS_MANIFEST.has(status) ? { manifest_name: manifest } : {}),
       ...more,
     };
-    const { records, report } = this.#deps;
+    const record = { assignment: this.#assignment, observation: this.#observation, ...this.#past };
     try {
-      await records.save({ assignment: this.#assignment, observation: this.#observation });
+      await this.#deps.records.save(record);
     } catch (error) {
-      if (status !== 'failed' && status !== 'deleting' && status !== 'deleted') throw error;
+      if (status === 'building' || status === 'booting') throw error;
       this.#log.error({ err: error, status }, 'the record of the sandbox could not be written');
     }
-    report(this.#observation);
+    this.#deps.report(this.#observation);
   }
+}
+
+const TELLS_MANIFEST: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
+const DISK_GONE = 'its disk is not on this machine any more';
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }

@@ -1,13 +1,10 @@
-import { createWriteStream } from 'node:fs';
-import { chmod, chown, mkdir, open, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
+import { chown, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { pipeline } from 'node:stream/promises';
-import { Transform } from 'node:stream';
 import type { Logger } from 'pino';
 import { run } from '../network/command.ts';
 import { fileURLToPath } from 'node:url';
 import { placeholderNode } from '../vmm/command-line.ts';
+import { receiveState } from '../vmm/receive-state.ts';
 import { Vm } from '../vmm/vm.ts';
 import { awaitAgent } from './agent-hello.ts';
 import { kernelAppend } from './shape.ts';
@@ -15,17 +12,14 @@ import type { Platform, Shape } from './shape.ts';
 
 /** A cold boot takes 2 to 10 s under emulation, on a machine with little else to do. */
 const BOOT_DEADLINE_MS = 60_000;
-const SAVE_DEADLINE_MS = 30_000;
 const COMPACT_DEADLINE_MS = 300_000;
-/** The device state of this machine is 0.1 MB. */
-const STATE_MAX_BYTES = 64 * 1024 * 1024;
 /**
  * After its agent has answered, a kernel still has a few things to finish, such as taking its time-stamp counter for
  * good a second after it found it. They are better in the template than in each VM made from it.
  */
 const SETTLE_MS = 1_500;
 
-const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
+export const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
 
 /**
  * Boots a guest with an agent and no disks worth the name, and leaves its memory (`memory`) and the state of its
@@ -104,44 +98,6 @@ export async function makeTemplate(
     await rm(join(folder, name), { recursive: true, force: true });
   }
   log.info({ ...shape, took_ms: Math.round(performance.now() - started) }, 'template made');
-}
-
-/** The VMM is in its jail and has no descriptor of ours: it writes to a socket that we put there. */
-async function receiveState(vm: Vm, jail: string, target: string): Promise<void> {
-  const socketPath = join(jail, 'state');
-  const server = createServer();
-  try {
-    await new Promise<void>((resolve, reject) => {
-      server.once('error', reject);
-      server.listen(socketPath, resolve);
-    });
-    await chmod(socketPath, 0o666);
-    const received = new Promise<void>((resolve, reject) => {
-      server.once('connection', (socket) => {
-        let bytes = 0;
-        const bound = new Transform({
-          transform(chunk: Buffer, _encoding, done) {
-            bytes += chunk.length;
-            done(bytes > STATE_MAX_BYTES ? new Error('the device state is absurdly large') : null, chunk);
-          },
-        });
-        pipeline(socket, bound, createWriteStream(target, { flags: 'wx', mode: 0o644 })).then(
-          resolve,
-          reject,
-        );
-      });
-    });
-    received.catch(() => undefined);
-    await vm.saveState('/state', SAVE_DEADLINE_MS);
-    await Promise.race([
-      received,
-      new Promise((_resolve, reject) => {
-        setTimeout(() => reject(new Error('the device state did not arrive')), SAVE_DEADLINE_MS).unref();
-      }),
-    ]);
-  } finally {
-    server.close();
-  }
 }
 
 /** The last of what a guest printed, for an error message. */

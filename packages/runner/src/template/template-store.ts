@@ -33,6 +33,8 @@ export interface LoadedTemplate {
   key: string;
   shape: Shape;
   memory: SealedMemory;
+  /** What that memory was loaded from, to copy. */
+  memoryPath: string;
   /** Reads from position 0 only through descriptors of its own: open `statePath` anew for each VM. */
   statePath: string;
 }
@@ -120,8 +122,9 @@ export class TemplateStore {
     const folder = join(this.#folder, key);
     const now = new Date();
     await utimes(join(folder, 'template.json'), now, now).catch(() => undefined);
-    const memory = await SealedMemory.load(join(folder, 'memory'));
-    return { key, shape, memory, statePath: join(folder, 'state') };
+    const memoryPath = join(folder, 'memory');
+    const memory = await SealedMemory.load(memoryPath);
+    return { key, shape, memory, memoryPath, statePath: join(folder, 'state') };
   }
 
   /** The manifest of a template that is whole, else undefined. Published by rename, it can only be whole or damaged. */

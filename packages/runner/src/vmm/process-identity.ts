@@ -13,7 +13,8 @@ export interface ProcessIdentity {
 
 let cachedBootId: string | undefined;
 
-function bootId(): string {
+/** Of the host, from its start to its end. */
+export function bootId(): string {
   cachedBootId ??= readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
   return cachedBootId;
 }

@@ -49,12 +49,16 @@ export class Vm {
   #ended: string | undefined;
   #isOwnChild = false;
   #losing = false;
+  #poweredOff = false;
 
   private constructor(identity: ProcessIdentity, qmp: QmpClient, dir: string, log: Logger) {
     this.identity = identity;
     this.qmp = qmp;
     this.#dir = dir;
     this.#log = log;
+    qmp.onEvent(({ event, data }) => {
+      if (event === 'SHUTDOWN' && data['reason'] === 'guest-shutdown') this.#poweredOff = true;
+    });
     qmp.onClose(() => void this.#lost());
     this.#watch = setInterval(() => {
       if (!isAlive(identity)) void this.#lost();
@@ -168,6 +172,25 @@ export class Vm {
     return this.#exitReason !== undefined;
   }
 
+  /** Whether the guest has switched itself off; then the VMM ends. */
+  get poweredOff(): boolean {
+    return this.#poweredOff;
+  }
+
+  /** Resolves when the VMM has ended by itself. @throws when it has not within `deadlineMs` */
+  async ended(deadlineMs: number): Promise<void> {
+    await new Promise<void>((resolve, reject) => {
+      const timer = setTimeout(
+        () => reject(new Error(`the VMM did not end within ${deadlineMs} ms`)),
+        deadlineMs,
+      );
+      this.onExit(() => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
   /** Calls back once, with a reason fit for a user, when the VMM has ended; not after `detach` or `kill`. */
   onExit(listener: (reason: string) => void): void {
     if (this.#exitReason === undefined) this.#exitListeners.add(listener);
@@ -214,6 +237,19 @@ export class Vm {
     if (data['status'] !== 'completed') throw new Error('the VMM could not save its state');
   }
 
+  /** After a save that went wrong: gives it up, and resolves when the guest can go on. */
+  async abandonSave(deadlineMs: number): Promise<void> {
+    await this.qmp.execute('migrate_cancel');
+    for (const end = Date.now() + deadlineMs; ; await new Promise((resolve) => setTimeout(resolve, 2))) {
+      const [{ status: save = 'none' }, { status: guest }] = (await Promise.all([
+        this.qmp.execute('query-migrate'),
+        this.qmp.execute('query-status'),
+      ])) as [{ status?: string }, { status?: string }];
+      if (SAVE_OVER.has(save) && guest !== 'finish-migrate') return;
+      if (Date.now() >= end) throw new Error(`the VMM still saves its state (${save}, ${guest})`);
+    }
+  }
+
   /** Who gets what the guest prints from now on. */
   setConsole(listener: ((chunk: Buffer) => void) | undefined): void {
     this.#onConsole = listener;
@@ -221,6 +257,12 @@ export class Vm {
 
   async stop(): Promise<void> {
     await this.qmp.execute('stop');
+  }
+
+  /** Whether the guest's processors run. */
+  async isRunning(): Promise<boolean> {
+    const answer = (await this.qmp.execute('query-status')) as { running?: unknown };
+    return answer.running === true;
   }
 
   async continue(): Promise<void> {
@@ -277,6 +319,9 @@ export class Vm {
     for (const listener of listeners) listener(this.#exitReason);
   }
 }
+
+/** QEMU's MigrationStatus of one that is not under way. */
+const SAVE_OVER = new Set(['none', 'completed', 'failed', 'cancelled']);
 
 const STATE_CAPABILITIES = [
   { capability: 'x-ignore-shared', state: true },

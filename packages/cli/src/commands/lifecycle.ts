@@ -1,0 +1,99 @@
+/** `rlp stop|start|pause|resume VM…`: asks for all of them, then waits for each. */
+import type { SandboxRecord } from '@releap/contract';
+import { findSandbox } from '../api/find-sandbox.ts';
+import { openService, type Service } from '../api/service.ts';
+import { type Change, waitUntilChanged } from '../api/wait-sandbox.ts';
+import { CliError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { Spinner } from '../output/spinner.ts';
+import { parseDuration } from '../parse/values.ts';
+import { type Context, print, printJson } from '../terminal.ts';
+
+export type Verb = 'stop' | 'start' | 'pause' | 'resume';
+
+export interface LifecycleOptions {
+  /** False with `--no-wait`. */
+  wait?: boolean;
+  waitTimeout?: string;
+}
+
+/** Longer than the service lets a start, stop or pause take. */
+const WAIT_MS = 5 * 60_000;
+const STARTING = ['assigned', 'building', 'booting'] as const;
+
+const CHANGES: Record<Verb, Change> = {
+  stop: { wanted: 'stopped', passing: ['stopping'] },
+  start: { wanted: 'running', passing: STARTING },
+  pause: { wanted: 'paused', passing: ['pausing'] },
+  resume: { wanted: 'running', passing: STARTING },
+};
+
+interface Outcome {
+  vm: string;
+  vm_id?: string;
+  status?: string;
+  error?: string;
+}
+
+/** Goes on after a failure, and ends with the first one's exit code. */
+export async function changeSandboxes(
+  context: Context,
+  verb: Verb,
+  vms: string[],
+  options: LifecycleOptions,
+): Promise<number> {
+  const deadlineMs =
+    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  await using service = openService(context);
+  let exitCode: number = EXIT.ok;
+  const outcomes: Outcome[] = [];
+  const attempt = async (outcome: Outcome, work: () => Promise<void>): Promise<boolean> => {
+    try {
+      await work();
+      return true;
+    } catch (error) {
+      if (!(error instanceof CliError) || error.exitCode === EXIT.interrupted) throw error;
+      exitCode ||= error.exitCode;
+      outcome.error = error.message;
+      if (!context.options.json) context.terminal.stderr.write(`rlp: ${error.message}\n`);
+      return false;
+    }
+  };
+
+  const taken: { outcome: Outcome; sandbox: SandboxRecord }[] = [];
+  for (const vm of vms) {
+    const outcome: Outcome = { vm };
+    outcomes.push(outcome);
+    await attempt(outcome, async () => {
+      const sandbox = await findSandbox(service, vm);
+      const { vm_id, status } = await service.changeSandbox(sandbox.id, verb);
+      Object.assign(outcome, { vm_id, status });
+      taken.push({ outcome, sandbox });
+    });
+  }
+  for (const { outcome, sandbox } of taken) {
+    const done = await attempt(outcome, async () => {
+      if (options.wait !== false) outcome.status = await wait(context, service, verb, sandbox, deadlineMs);
+    });
+    if (done && !context.options.json) print(context, sandbox.id);
+  }
+  if (context.options.json) printJson(context, outcomes);
+  return exitCode;
+}
+
+async function wait(
+  context: Context,
+  service: Service,
+  verb: Verb,
+  { id, name }: SandboxRecord,
+  deadlineMs: number,
+): Promise<string> {
+  using spinner = new Spinner(context, `${name}: ${verb}`);
+  const record = await waitUntilChanged(service, id, CHANGES[verb], {
+    deadlineMs,
+    onStatus: (status) => {
+      spinner.text = `${name}: ${status}`;
+    },
+  });
+  return record.status;
+}

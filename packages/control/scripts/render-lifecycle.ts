@@ -1,0 +1,168 @@
+/** Makes docs/lifecycle.md from the transition table. Pure. */
+import { SANDBOX_STATUSES, type SandboxStatus } from '@releap/contract';
+import {
+  CREATIONS,
+  STATE_DEADLINES,
+  TRANSIENT,
+  TRANSITIONS,
+  type ConditionName,
+  type Effect,
+  type Transition,
+  type Trigger,
+} from '../src/sandboxes/transitions.ts';
+
+const WHEN: Record<ConditionName, string> = {
+  persistent: 'persistent',
+  ephemeral: 'not persistent',
+  spot: 'spot',
+  noVolumes: 'no volumes',
+  noDockerData: 'no Docker data device',
+  noGpus: 'no GPUs',
+  bootable: 'it has a bootable file system',
+  hasMemory: 'it has kept memory',
+  wantsRunning: 'meant to run',
+  wantsPaused: 'meant to be paused',
+  resumes: 'it is being resumed',
+  restarts: 'it boots a disk that it has',
+  begins: 'it has never run',
+};
+
+const EFFECTS: Record<Effect, string> = {
+  hold: 'its host holds something of it',
+  release: 'its host holds nothing of it any more',
+  memory: 'its memory is kept, unless the host says that it cannot be used',
+  'check-memory': 'its memory is forgotten if the host says that it cannot be used',
+  'forget-memory': 'kept memory is thrown away',
+  'use-memory': 'it begins with the kept memory',
+  evicted: '`spot_evicted_at` is set',
+};
+
+const WANTS: Record<NonNullable<Transition['wants']>, string> = {
+  running: 'its host is to run it',
+  stopped: 'its host is to stop it',
+  paused: 'its host is to pause it',
+  deleted: 'its host is to remove it',
+  reclaim: 'its host is to keep the disk of a persistent sandbox that has run, and nothing else',
+  same: 'its host is asked again',
+};
+
+const USER = new Set<Trigger>(['stop', 'start', 'pause', 'resume', 'fork', 'delete']);
+
+export function renderLifecycle(): string {
+  return `${[
+    ...head(),
+    ...diagram(),
+    ...deadlines(),
+    ...table('What users ask', (trigger) => USER.has(trigger)),
+    ...table('What hosts report', (trigger) => trigger.startsWith('observe:')),
+    ...table('What comes by itself', (trigger) => !USER.has(trigger) && !trigger.startsWith('observe:')),
+  ]
+    .join('\n')
+    .trimEnd()}\n`;
+}
+
+function head(): string[] {
+  return [
+    '# The life of a sandbox',
+    '',
+    '<!-- Made by packages/control/scripts/write-lifecycle.ts. Edit packages/control/src/sandboxes/transitions.ts instead. -->',
+    '',
+    'Every change of a status is a row of one table',
+    '([`transitions.ts`](../packages/control/src/sandboxes/transitions.ts)), and one conditional `UPDATE`: of two that come',
+    'together one wins, and the other is refused with 409 and told the state. This page is made from that table.',
+    '',
+    '- **Nothing is lost by a try.** A start that does not succeed leads back to `stopped`, a resume back to `paused`, a',
+    '  pause back to `running`; `error` says why. `failed` means that the sandbox as it is cannot go on.',
+    '- **Kept memory is used once.** From the moment the guest runs again the disk moves on, and that memory is gone.',
+    '- **A sandbox that stands still keeps its host**, where its disk is, and none of its cores and memory. A start or',
+    '  resume takes them again in the same transaction, or is refused with 409: there is no queue to wait in.',
+    '- **A host that is silent** for 60 s is lost. What was on its way or running there becomes `lost`; what is persistent',
+    '  comes back with the host, in the state that was wanted last. `stopped` and `paused` sandboxes stay what they are,',
+    '  and cannot be started until the host is back.',
+    '- **Addresses are new** after every start and resume; while it does not run a sandbox has none.',
+    '- **Delete works from everywhere**, and ends in `deleted` though no host ever answers.',
+    '',
+  ];
+}
+
+/** The states of a start are one node: nothing but the next of them tells them apart. */
+const STARTING = new Set<SandboxStatus>(['assigned', 'building', 'booting']);
+const node = (status: SandboxStatus): string => (STARTING.has(status) ? 'starting' : status);
+
+/** What is possible from nearly everywhere is told in words: drawn, it would hide the rest. */
+const EVERYWHERE = new Set<Trigger>(['delete', 'observe:failed', 'runner-lost']);
+
+function diagram(): string[] {
+  const labels = new Map<string, Set<string>>();
+  for (const row of TRANSITIONS) {
+    if (EVERYWHERE.has(row.on) || row.to === 'same') continue;
+    for (const from of row.from) {
+      const arrow = `${node(from)} --> ${node(row.to)}`;
+      // An ephemeral spot sandbox is deleted from wherever it is, and no host need lose one that it should have.
+      const rare =
+        (row.on === 'evict' && row.to === 'deleting') ||
+        (row.on === 'observe:deleted' && row.to === 'failed');
+      if (rare || node(from) === node(row.to)) continue;
+      labels.set(arrow, (labels.get(arrow) ?? new Set()).add(name(row.on)));
+    }
+  }
+  return [
+    '## The diagram',
+    '',
+    'Left out is what leads away from nearly every state: `delete` (to `deleting`, or to `deleted` where nothing has to be',
+    'torn down), a failure on the host (to `failed`), and the silence of the host (to `lost`). Words in brackets are what',
+    'the host reports.',
+    '',
+    '```mermaid',
+    'stateDiagram-v2',
+    '    state "assigned, building, booting" as starting',
+    ...CREATIONS.slice(0, 1).map(({ by, status }) => `    [*] --> ${status}: ${by}`),
+    ...[...labels].map(([arrow, triggers]) => `    ${arrow}: ${[...triggers].join(', ')}`),
+    '    deleted --> [*]',
+    '```',
+    '',
+  ];
+}
+
+const name = (trigger: Trigger): string =>
+  trigger.startsWith('observe:') ? `(${trigger.slice('observe:'.length)})` : trigger;
+
+function deadlines(): string[] {
+  const rows = SANDBOX_STATUSES.filter(isTransient).map((status) => {
+    const exits = TRANSITIONS.filter((row) => row.on === 'deadline' && row.from.includes(status));
+    const ways = exits.map((row) => `\`${row.to}\`${conditions(row) === '' ? '' : ` if ${conditions(row)}`}`);
+    return `| \`${status}\` | ${STATE_DEADLINES[status] / 1000} s | ${ways.join('; ')} |`;
+  });
+  return [
+    '## Deadlines',
+    '',
+    'No state that passes may last. When its time is over it is left, whether a host answers or not.',
+    '',
+    '| State | Longest | Then |',
+    '|---|---|---|',
+    ...rows,
+    '',
+  ];
+}
+
+const isTransient = (status: SandboxStatus): status is (typeof TRANSIENT)[number] =>
+  (TRANSIENT as readonly string[]).includes(status);
+
+function conditions(row: Transition): string {
+  return (row.when ?? []).map((condition) => WHEN[condition]).join(', ');
+}
+
+function table(title: string, chosen: (trigger: Trigger) => boolean): string[] {
+  const rows = TRANSITIONS.filter((row) => chosen(row.on)).map((row) => {
+    const to = row.to === 'same' ? 'unchanged' : `\`${row.to}\``;
+    const also = [
+      ...(row.note === undefined ? [] : [row.note]),
+      ...(row.wants === undefined ? [] : [WANTS[row.wants]]),
+      ...(row.effects ?? []).map((effect) => EFFECTS[effect]),
+      ...(row.error === undefined ? [] : [`error: ${row.error}`]),
+    ];
+    const from = row.from.map((status) => `\`${status}\``).join(', ');
+    return `| ${from} | ${name(row.on)} | ${conditions(row)} | ${to} | ${also.join('; ')} |`;
+  });
+  return [`## ${title}`, '', '| From | Trigger | If | To | Also |', '|---|---|---|---|---|', ...rows, ''];
+}

@@ -1,0 +1,70 @@
+/** What a user asks to become of one sandbox: one winner, and a refusal that says why to everybody else. */
+import { conflict, parseSandboxId, quote, sandboxNotFound } from '@releap/contract';
+import { restart, type Restarted, type RestartContext } from '../scheduler/restart.ts';
+import { getFacts } from './queries.ts';
+import type { SandboxRow } from './transition-sql.ts';
+import { decide, refusal } from './transitions.ts';
+
+export type ChangeTrigger = 'stop' | 'start' | 'pause' | 'resume' | 'delete';
+
+/** For sentences: "sandbox X cannot be …". */
+const DONE = {
+  stop: 'stopped',
+  start: 'started',
+  pause: 'paused',
+  resume: 'resumed',
+  delete: 'deleted',
+} as const;
+
+/** How often a trigger is pulled again when the sandbox changed under it. Each try means that another one won. */
+const TRIES = 8;
+
+/**
+ * @param shownId as the caller wrote it
+ * @returns what it is now; `moved` when this call did it, and not when it was so already
+ * @throws 404, or 409 with its state and what is allowed
+ */
+export async function changeSandbox(
+  context: RestartContext,
+  trigger: ChangeTrigger,
+  shownId: string,
+  projectId: string,
+): Promise<{ id: string; region: string; status: SandboxRow['status']; moved: boolean }> {
+  const { database } = context;
+  const id = uuidOf(shownId);
+  const refuse = (why: string): Error =>
+    conflict(`sandbox ${quote(shownId)} cannot be ${DONE[trigger]}: ${why}`);
+  for (let attempt = 0; attempt < TRIES; attempt++) {
+    const result = await pull(context, trigger, id, projectId);
+    if (result !== undefined) {
+      if ('refused' in result) throw refuse(result.refused);
+      const { moved } = result;
+      return { id: moved.id, region: moved.region, status: moved.status, moved: true };
+    }
+    const facts = await getFacts(database.pool, id, projectId);
+    if (facts === undefined) throw sandboxNotFound(shownId);
+    const row = decide(trigger, facts);
+    if (row === undefined) throw refuse(refusal(trigger, facts));
+    if (row.to === 'same') return { id: facts.id, region: facts.region, status: facts.status, moved: false };
+  }
+  throw conflict(`sandbox ${quote(shownId)} is changing too fast to be ${DONE[trigger]}: try again`);
+}
+
+async function pull(
+  context: RestartContext,
+  trigger: ChangeTrigger,
+  id: string,
+  projectId: string,
+): Promise<Restarted> {
+  const change = { id, project_id: projectId };
+  if (trigger === 'start' || trigger === 'resume') return restart(context, trigger, change);
+  const [moved] = await context.lifecycle.apply(trigger, [change]);
+  return moved && { moved };
+}
+
+/** Malformed ids, and ids under another region's name, are told like those that do not exist. */
+export function uuidOf(text: string): string {
+  const id = parseSandboxId(text);
+  if (id === null) throw sandboxNotFound(text);
+  return id.uuid;
+}

@@ -1,0 +1,62 @@
+/** What the hosts offer and what is promised of it, as the rows have it. */
+import type { RunnerFacts } from '@releap/contract';
+import { all, first, statement, type Queryable } from '@releap/database';
+import { OCCUPIES_CPU } from '../sandboxes/transitions.ts';
+import type { Host } from './placement.ts';
+
+interface HostRow {
+  id: string;
+  region: string;
+  status: 'online' | 'offline' | 'lost';
+  ready: boolean;
+  facts: RunnerFacts;
+  last_seen_at: Date;
+  cpu: number;
+  mem_mib: number;
+  disk_mib: number;
+  gpus: number;
+}
+
+/** Disk is taken by whatever a host holds, and by kept memory too; cores and memory by what may run. */
+function select(held: string, hosts: string): string {
+  const running = OCCUPIES_CPU.map((status) => `'${status}'`).join(', ');
+  return `select r.id, r.region, r.status, r.ready, r.facts, r.last_seen_at,
+          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0)::integer as mem_mib,
+          coalesce(u.disk_mib, 0)::integer as disk_mib, coalesce(u.gpus, 0)::integer as gpus
+     from runners r left join (
+       select runner_id,
+              sum(cpu) filter (where status in (${running})) as cpu,
+              sum(mem_mib) filter (where status in (${running})) as mem_mib,
+              sum(gpu_host) filter (where status in (${running})) as gpus,
+              sum(scratch_mib + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end) as disk_mib
+         from sandboxes where ${held} group by runner_id
+     ) u on u.runner_id = r.id
+    where ${hosts}`;
+}
+
+const HOSTS = statement<HostRow>('schedule-hosts', select('held', `r.status <> 'lost'`));
+const HOST = statement<HostRow>('schedule-host', select('held and runner_id = $1', 'r.id = $1'));
+
+/** All that are not lost. */
+export async function readHosts(on: Queryable): Promise<Host[]> {
+  return (await all(on, HOSTS)).map(toHost);
+}
+
+/** One of them, and since when it has not been heard from if it is lost. */
+export async function readHost(
+  on: Queryable,
+  id: string,
+): Promise<(Host & { lostSince: Date | null }) | undefined> {
+  const row = await first(on, HOST, [id]);
+  return row && { ...toHost(row), lostSince: row.status === 'lost' ? row.last_seen_at : null };
+}
+
+function toHost(row: HostRow): Host {
+  return {
+    id: row.id,
+    region: row.region,
+    ready: row.status === 'online' && row.ready,
+    facts: row.facts,
+    used: { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: row.disk_mib, gpus: row.gpus },
+  };
+}

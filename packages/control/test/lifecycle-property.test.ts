@@ -1,0 +1,354 @@
+/**
+ * Random lives of sandboxes on a real PostgreSQL: calls, a host that answers late, twice, in the wrong order or
+ * not at all, deaths, restarts and deadlines, several at the same time. The table without SQL is the model.
+ */
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { newUuid, type Assignment, type Observation } from '@releap/contract';
+import type { Database } from '@releap/database';
+import * as fc from 'fast-check';
+import { openFresh } from '../../database/test/support/postgres.ts';
+import { toAssignment } from '../src/runners/assignment.ts';
+import { createLifecycle, type Lifecycle } from '../src/sandboxes/lifecycle.ts';
+import type { Change, SandboxRow } from '../src/sandboxes/transition-sql.ts';
+import {
+  decide,
+  STATE_DEADLINES,
+  TRANSIENT,
+  type SandboxFacts,
+  type Trigger,
+} from '../src/sandboxes/transitions.ts';
+import { HostModel, type Outcome } from './support/host-model.ts';
+import { step } from './support/model.ts';
+
+const PROJECT = newUuid();
+const RUNNER = newUuid();
+let database: Database;
+let lifecycle: Lifecycle;
+/** What was told to hosts, by sandbox, in order. */
+const told = new Map<string, Assignment[]>();
+
+before(async () => {
+  database = await openFresh();
+  const { pool } = database;
+  await pool.query(
+    `with o as (insert into organizations (id, name) values ($1, 'o') returning id),
+          r as (insert into regions (id, name) values ('r', 'r') returning id)
+     insert into projects (id, org_id, name) select $2, o.id, 'p' from o`,
+    [newUuid(), PROJECT],
+  );
+  await pool.query(
+    `insert into runners (id, region, status, data_url, facts) values ($1, 'r', 'online', '', '{}')`,
+    [RUNNER],
+  );
+  lifecycle = createLifecycle({
+    database,
+    deadlines: STATE_DEADLINES,
+    onMoved(rows) {
+      for (const row of rows) if (row.held) told.get(row.id)?.push(toAssignment(row));
+    },
+  });
+});
+after(async () => database[Symbol.asyncDispose]());
+
+type Facts = SandboxFacts & { generation: number; held: boolean };
+
+/** The model with what the table does beside: the fence, and what the host holds. */
+function move(facts: Facts, pull: Pull): { facts: Facts; moved: boolean } {
+  if (pull.generation !== undefined && pull.generation !== facts.generation) return { facts, moved: false };
+  const next = step(facts, pull.trigger, pull);
+  return { facts: next, moved: next !== facts };
+}
+
+interface Pull {
+  trigger: Trigger;
+  generation?: number;
+  manifest_name?: string;
+  memory?: boolean;
+}
+
+async function apply(id: string, { trigger, ...said }: Pull): Promise<SandboxRow | undefined> {
+  const change: Change = { id, ...said };
+  if (trigger === 'place') change.place_on = RUNNER;
+  if (trigger.startsWith('observe:')) change.runner_id = RUNNER;
+  return (await lifecycle.apply(trigger, [change]))[0];
+}
+
+async function readRow(id: string): Promise<SandboxRow> {
+  const { rows } = await database.pool.query<SandboxRow>('select * from sandboxes where id = $1', [id]);
+  assert.ok(rows[0]);
+  return rows[0];
+}
+
+async function newSandbox(persistent: boolean): Promise<string> {
+  const id = newUuid();
+  told.set(id, []);
+  await database.pool.query(
+    `insert into sandboxes (id, job_id, project_id, name, region, status, desired, deadline_at, persistent, mode, cpu, vcpus,
+       mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash)
+     values ($1, gen_random_uuid(), $2, 'n', 'r', 'pending', 'running', now() + interval '1 hour', $3, 'burstable', 1, 1, 1, 1,
+       'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'))`,
+    [id, PROJECT, persistent],
+  );
+  return id;
+}
+
+/** One sandbox, its host, and the model beside them. */
+class Life {
+  readonly id: string;
+  readonly host: HostModel;
+  facts: Facts;
+  /** Somebody has been told that it runs: from now on its disk must not get lost. */
+  hasRun = false;
+
+  constructor(id: string, persistent: boolean) {
+    this.id = id;
+    this.host = new HostModel(persistent);
+    this.facts = {
+      status: 'pending',
+      desired: 'running',
+      persistent,
+      spot: false,
+      volume_count: 0,
+      docker_data_mib: null,
+      gpu_host: 0,
+      manifest_name: null,
+      has_memory: false,
+      start_from: 'disk',
+      generation: 1,
+      held: false,
+    };
+  }
+
+  /** Does them at the same time: whatever came of it must be what some order of them makes. */
+  async pull(pulls: Pull[]): Promise<void> {
+    const before = this.facts;
+    const rows = await Promise.all(pulls.map((pull) => apply(this.id, pull)));
+    const now = await readRow(this.id);
+    const seen = rows.map((row) => row !== undefined);
+    const explained = orders(pulls.map((_, index) => index)).some((order) => {
+      let facts = before;
+      const moved: boolean[] = [];
+      for (const index of order) {
+        const pull = pulls[index];
+        assert.ok(pull);
+        const result = move(facts, pull);
+        // The fence is part of the row, and grows with what is wanted.
+        const row = rows[index];
+        facts =
+          result.moved && row
+            ? { ...result.facts, generation: row.generation, held: row.held }
+            : result.facts;
+        moved[index] = result.moved;
+      }
+      this.facts = { ...facts, generation: now.generation, held: now.held };
+      return (
+        JSON.stringify(moved) === JSON.stringify(seen) &&
+        (Object.keys(before) as (keyof Facts)[]).every((key) => this.facts[key] === now[key])
+      );
+    });
+    assert.ok(
+      explained,
+      `${JSON.stringify(pulls)} of ${JSON.stringify(before)} made ${JSON.stringify(seen)} and ${now.status}/${now.desired}`,
+    );
+    this.hold(now);
+  }
+
+  /** What holds of every row at any moment. */
+  hold(row: SandboxRow): void {
+    assert.equal(row.deadline_at !== null, (TRANSIENT as readonly string[]).includes(row.status), row.status);
+    if (['running', 'stopped', 'paused'].includes(row.status)) assert.equal(row.desired, row.status);
+    if (row.start_from === 'memory') assert.ok(row.has_memory);
+    if (['running', 'stopping', 'stopped'].includes(row.status))
+      assert.ok(!row.has_memory, 'memory of the past');
+    if (row.status === 'running') this.hasRun = true;
+    if (['stopped', 'paused', 'failed', 'lost', 'deleted'].includes(row.status))
+      assert.equal(row.vm_ip, null);
+    if (this.hasRun && row.persistent && row.deleted_at === null && row.status !== 'deleting')
+      assert.notEqual(row.desired, 'deleted', 'the disk of what has run is kept');
+  }
+
+  /** The host hears the newest that it was told, does it, and is heard. */
+  async obey(how: Outcome): Promise<void> {
+    const newest = told.get(this.id)?.at(-1);
+    if (newest) this.host.receive(newest);
+    const before = this.host.said.length;
+    this.host.converge(how);
+    for (const observation of this.host.said.slice(before)) await this.observe(observation);
+  }
+
+  observe(observation: Observation | undefined): Promise<void> | undefined {
+    if (observation === undefined) return undefined;
+    const { status, generation, manifest_name, memory } = observation;
+    return this.pull([
+      {
+        trigger: `observe:${status}`,
+        generation,
+        ...(manifest_name === undefined ? {} : { manifest_name }),
+        ...(memory === undefined ? {} : { memory }),
+      },
+    ]);
+  }
+
+  /** Everybody does what he should from now on, and nothing is lost any more. */
+  async settle(): Promise<SandboxRow> {
+    for (let round = 0; round < 12; round++) {
+      const before = await readRow(this.id);
+      if (before.status === 'pending') await this.pull([{ trigger: 'place' }]);
+      const row = await readRow(this.id);
+      if (row.held) {
+        this.host.receive(toAssignment(row));
+        this.host.converge('well');
+        await this.observe(this.host.said.at(-1));
+      }
+      const after = await readRow(this.id);
+      if (after.generation === before.generation && after.status === before.status && round > 0) return after;
+    }
+    return assert.fail(`it does not come to rest: ${(await readRow(this.id)).status}`);
+  }
+}
+
+const orders = (items: number[]): number[][] =>
+  items.length < 2
+    ? [items]
+    : items.flatMap((item) => orders(items.filter((other) => other !== item)).map((rest) => [item, ...rest]));
+
+const USER = ['stop', 'start', 'pause', 'resume'] as const;
+const user = fc.constantFrom<Trigger>(...USER);
+const outcome = fc.oneof(
+  { weight: 6, arbitrary: fc.constant<Outcome>('well') },
+  { weight: 2, arbitrary: fc.constant<Outcome>('badly') },
+  { weight: 1, arbitrary: fc.constant<Outcome>('worse') },
+);
+const which = fc.nat({ max: 30 });
+type Act = (life: Life) => Promise<void> | undefined;
+interface Step {
+  text: string;
+  act: Act;
+}
+const named = (text: string, act: Act): Step => ({ text, act });
+
+const steps: fc.Arbitrary<Step> = fc.oneof(
+  { weight: 2, arbitrary: user.map((trigger) => named(trigger, (life) => life.pull([{ trigger }]))) },
+  {
+    // Something that it is in a state for, so that lives get far.
+    weight: 7,
+    arbitrary: fc.nat({ max: 11 }).map((pick) =>
+      named(`possible call ${pick}`, (life) => {
+        const possible = USER.filter((trigger) => decide(trigger, life.facts) !== undefined);
+        const trigger = possible[pick % possible.length];
+        return trigger && life.pull([{ trigger }]);
+      }),
+    ),
+  },
+  {
+    weight: 8,
+    arbitrary: outcome.map((how) =>
+      named(`the host does it ${how}, and all of it is heard`, (life) => life.obey(how)),
+    ),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.tuple(which, outcome).map(([index, how]) =>
+      named(`host does what it was told ${index} ago ${how}, and nothing is heard`, async (life) => {
+        const late = told.get(life.id)?.at(-1 - index);
+        if (late) life.host.receive(late);
+        life.host.converge(how);
+      }),
+    ),
+  },
+  {
+    weight: 4,
+    arbitrary: which.map((index) =>
+      named(`what the host said ${index} ago is heard`, (life) =>
+        life.observe(life.host.said.at(-1 - index)),
+      ),
+    ),
+  },
+  { weight: 1, arbitrary: fc.constant(named('the VMM dies', async (life) => life.host.dies())) },
+  { weight: 1, arbitrary: fc.constant(named('the guest powers off', async (life) => life.host.powersOff())) },
+  { weight: 1, arbitrary: fc.constant(named('the host restarts', async (life) => life.host.restarts())) },
+  { weight: 2, arbitrary: fc.constant(named('deadline', (life) => life.pull([{ trigger: 'deadline' }]))) },
+  {
+    weight: 1,
+    arbitrary: fc.constant(named('runner-lost', (life) => life.pull([{ trigger: 'runner-lost' }]))),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.tuple(user, user, which).map(([one, two, index]) =>
+      named(`${one}, ${two} and what the host said ${index} ago, at the same time`, (life) => {
+        const said = life.host.said.at(-1 - index);
+        return life.pull([
+          { trigger: one },
+          { trigger: two },
+          ...(said ? [{ trigger: `observe:${said.status}`, generation: said.generation } as const] : []),
+        ]);
+      }),
+    ),
+  },
+);
+const shown = (all: readonly Step[]): string => all.map((one) => one.text).join('; ');
+interface LifeStory {
+  persistent: boolean;
+  begun: boolean;
+  steps: Step[];
+}
+const lives: fc.Arbitrary<LifeStory> = fc
+  .record({
+    persistent: fc.constantFrom(true, true, true, false),
+    begun: fc.constantFrom(true, true, false),
+    steps: fc.array(steps, { minLength: 1, maxLength: 40, size: 'max' }),
+  })
+  .map((life) => ({
+    ...life,
+    toString: () =>
+      `${life.persistent ? 'persistent' : 'ephemeral'}${life.begun ? ', running' : ''}: ${shown(life.steps)}`,
+  }));
+
+async function live({ persistent, begun, steps: all }: LifeStory): Promise<Life> {
+  const life = new Life(await newSandbox(persistent), persistent);
+  await life.pull([{ trigger: 'place' }]);
+  if (begun) await life.obey('well');
+  for (const one of all) await one.act(life);
+  return life;
+}
+
+describe('any life of a sandbox', () => {
+  it('follows the table, has one winner at a time, comes to rest where its host agrees, and can be deleted', async () => {
+    await fc.assert(
+      fc.asyncProperty(lives, async (given) => {
+        const life = await live(given);
+
+        const rest = await life.settle();
+        const { host } = life;
+        const { persistent } = given;
+        const agreed = `${rest.status}, wanted ${rest.desired}; host: vm ${host.vm}, disk ${host.disk}, memory ${host.memory}`;
+        assert.ok(!(TRANSIENT as readonly string[]).includes(rest.status), agreed);
+        assert.equal(host.vm, rest.status === 'running', agreed);
+        if (rest.status === 'lost') assert.deepEqual([persistent, rest.held], [false, false], agreed);
+        if (rest.status === 'paused') assert.equal(rest.has_memory, host.memory, agreed);
+        else assert.equal(host.memory, false, agreed);
+        if (persistent && life.hasRun) assert.equal(host.disk, true, agreed);
+
+        await life.pull([{ trigger: 'delete' }]);
+        const gone = await life.settle();
+        assert.deepEqual([gone.status, gone.held], ['deleted', false]);
+        assert.deepEqual([host.vm, host.disk, host.memory], [false, false, false]);
+      }),
+      { numRuns: 150 },
+    );
+  });
+
+  it('can be deleted at any moment, though its host never says a word again', async () => {
+    await fc.assert(
+      fc.asyncProperty(lives, async (given) => {
+        const life = await live(given);
+        await life.pull([{ trigger: 'delete' }]);
+        assert.ok(['deleting', 'deleted'].includes(life.facts.status));
+        await life.pull([{ trigger: 'deadline' }]);
+        assert.equal(life.facts.status, 'deleted');
+      }),
+      { numRuns: 50 },
+    );
+  });
+});

@@ -1,0 +1,130 @@
+/** Sandboxes in the states that the tests of the life cycle begin with. */
+import assert from 'node:assert/strict';
+import type { Assignment, SandboxStatus } from '@releap/contract';
+import { TRANSIENT } from '../../src/sandboxes/transitions.ts';
+import {
+  create,
+  obedient,
+  until,
+  waitFor,
+  type Answer,
+  type Created,
+  type Script,
+  type ScriptedRunner,
+  type World,
+} from './world.ts';
+
+export type Verb = 'stop' | 'start' | 'pause' | 'resume';
+export const VERBS: readonly Verb[] = ['stop', 'start', 'pause', 'resume'];
+
+/** Obeys, except those that are in the set: they are left to the test. */
+export function obedientExcept(left: ReadonlySet<string>): Script {
+  return (assignment, runner) => (left.has(assignment.vm_id) ? undefined : obedient(assignment, runner));
+}
+
+export class Stage {
+  readonly world: World;
+  readonly runner: ScriptedRunner;
+  /** What the runner leaves to the test. */
+  readonly left = new Set<string>();
+
+  private constructor(world: World, runner: ScriptedRunner) {
+    this.world = world;
+    this.runner = runner;
+    runner.options.script = obedientExcept(this.left);
+  }
+
+  static async on(world: World, options: Parameters<World['runner']>[0] = {}): Promise<Stage> {
+    const stage = new Stage(world, await world.runner(options));
+    await until(async () => (await world.call('GET', '/healthz')).status === 200);
+    return stage;
+  }
+
+  /** A persistent sandbox that runs; from then on the runner does nothing with it by itself. */
+  async running(body: object = {}): Promise<Created> {
+    const vm = await create(this.world.call, this.world, { persistent: true, ...body });
+    await waitFor(this.world.call, vm.id, 'running');
+    this.left.add(vm.uuid);
+    return vm;
+  }
+
+  async stopped(body: object = {}): Promise<Created> {
+    const vm = await this.running(body);
+    await this.ok(vm, 'stop');
+    await this.report(vm, 'stopped');
+    return vm;
+  }
+
+  async paused(body: object = {}): Promise<Created> {
+    const vm = await this.running(body);
+    await this.ok(vm, 'pause');
+    await this.report(vm, 'paused');
+    return vm;
+  }
+
+  do(vm: Created, verb: Verb): Promise<Answer> {
+    return this.world.call('POST', `/vms/${vm.id}/${verb}`);
+  }
+
+  /** Asks, and expects to be heard. */
+  async ok(vm: Created, verb: Verb): Promise<Assignment> {
+    const before = this.runner.assignments.get(vm.uuid)?.generation ?? 0;
+    const answer = await this.do(vm, verb);
+    assert.equal(answer.status, 200, answer.text);
+    return this.runner.assigned(vm.uuid, (one) => one.generation > before);
+  }
+
+  async refused(vm: Created, verb: Verb, message: RegExp): Promise<void> {
+    const before = await this.row(vm);
+    const answer = await this.do(vm, verb);
+    assert.deepEqual([answer.status, Object.keys(answer.body as object)], [409, ['error']], answer.text);
+    assert.match(answer.body.error, message);
+    assert.deepEqual(await this.row(vm), before, 'nothing has changed');
+  }
+
+  /** Says as the runner what is, in the generation of the newest assignment. */
+  async report(
+    vm: Created,
+    status: Parameters<ScriptedRunner['observed']>[1]['status'],
+    more: Omit<Parameters<ScriptedRunner['observed']>[1], 'status'> = {},
+  ): Promise<void> {
+    const row = await this.row(vm);
+    await this.runner.observed({ vm_id: vm.uuid, generation: row.generation }, { status, ...more });
+  }
+
+  /** Puts it into a state that is hard to come by. */
+  async force(vm: Created, status: SandboxStatus, more = ''): Promise<void> {
+    await this.world.database.pool.query(
+      `update sandboxes set status = $2, deadline_at = case when $2 = any($3::text[]) then now() + interval '1 hour' end
+         ${more === '' ? '' : `, ${more}`} where id = $1`,
+      [vm.uuid, status, TRANSIENT],
+    );
+  }
+
+  async row(vm: Created): Promise<{
+    status: SandboxStatus;
+    desired: string;
+    generation: number;
+    has_memory: boolean;
+    start_from: string;
+    error: string | null;
+    held: boolean;
+  }> {
+    const { rows } = await this.world.database.pool.query(
+      'select status, desired, generation, has_memory, start_from, error, held from sandboxes where id = $1',
+      [vm.uuid],
+    );
+    return rows[0];
+  }
+
+  /** As if the time of its present state were over. */
+  async timeOver(vm: Created): Promise<void> {
+    const { rowCount } = await this.world.database.pool.query(
+      `update sandboxes set deadline_at = now() - interval '1 second' where id = $1 and deadline_at is not null`,
+      [vm.uuid],
+    );
+    assert.equal(rowCount, 1, 'it has a deadline');
+    const before = (await this.row(vm)).status;
+    await until(async () => (await this.row(vm)).status !== before);
+  }
+}

@@ -1,0 +1,28 @@
+/** The transition table as a model: what one trigger makes of one sandbox, with no SQL. */
+import { decide, type SandboxFacts, type Trigger } from '../../src/sandboxes/transitions.ts';
+
+export interface Said {
+  manifest_name?: string;
+  /** What a runner says of kept memory. */
+  memory?: boolean;
+}
+
+/** The sandbox afterwards; the same object when no row applies. */
+export function step<Facts extends SandboxFacts>(sandbox: Facts, trigger: Trigger, said: Said = {}): Facts {
+  const row = decide(trigger, sandbox);
+  if (row === undefined || (row.to === 'same' && row.effects === undefined)) return sandbox;
+  const next = { ...sandbox };
+  if (row.to !== 'same') next.status = row.to;
+  if (row.wants === 'reclaim')
+    next.desired = sandbox.persistent && sandbox.manifest_name !== null ? 'stopped' : 'deleted';
+  else if (row.wants !== undefined && row.wants !== 'same') next.desired = row.wants;
+  for (const effect of row.effects ?? []) {
+    if (effect === 'memory') next.has_memory = said.memory ?? true;
+    if (effect === 'check-memory') next.has_memory = next.has_memory && (said.memory ?? true);
+    if (effect === 'forget-memory') next.has_memory = false;
+    if (effect === 'memory' || effect === 'forget-memory') next.start_from = 'disk';
+    if (effect === 'use-memory') next.start_from = 'memory';
+  }
+  if (said.manifest_name !== undefined) next.manifest_name = said.manifest_name;
+  return next;
+}

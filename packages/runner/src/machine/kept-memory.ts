@@ -1,0 +1,169 @@
+import { randomUUID } from 'node:crypto';
+import { open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { DEVICE_MODEL } from '../template/shape.ts';
+import type { Platform, Shape } from '../template/shape.ts';
+import { bootId } from '../vmm/process-identity.ts';
+
+/** What a kept memory belongs to. It fits no other machine. */
+export interface Suspension {
+  /** Names this very suspension. */
+  id: string;
+  vmm: string;
+  accelerator: string;
+  /** Value of `-cpu`, and what it stood for. */
+  cpuModel: string;
+  hostCpu: string;
+  deviceModel: number;
+  mac: string;
+  shape: Shape;
+  diskBytes: { scratch: number; docker: number };
+  stateBytes: number;
+  /** The host's run in which it was made: until it is on the platters, it is good for that one only. */
+  bootId: string;
+}
+
+/** The memory that is kept cannot be gone on from; the message says why. */
+export class NotResumableError extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'NotResumableError';
+  }
+}
+
+/**
+ * Memory and device state of one paused VM: `memory` is the file that the VM itself had for its memory, `state` its
+ * devices, and `paused.json` says that both are whole. That file is the one fact about being paused: it appears after
+ * them, by rename, and goes before the guest takes another step.
+ */
+export class KeptMemory {
+  readonly memory: string;
+  readonly state: string;
+  readonly #marker: string;
+  readonly #durable: string;
+  readonly #folder: string;
+
+  constructor(folder: string) {
+    this.#folder = folder;
+    this.memory = join(folder, 'memory');
+    this.state = join(folder, 'state');
+    this.#marker = join(folder, 'paused.json');
+    this.#durable = join(folder, 'durable');
+  }
+
+  /** Undefined when no memory is kept. */
+  async read(): Promise<Suspension | undefined> {
+    try {
+      return JSON.parse(await readFile(this.#marker, 'utf8')) as Suspension;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+      throw error;
+    }
+  }
+
+  /** From here on the VM is paused. */
+  async complete(facts: Omit<Suspension, 'id' | 'bootId' | 'deviceModel'>): Promise<void> {
+    const suspension: Suspension = {
+      ...facts,
+      id: randomUUID(),
+      bootId: bootId(),
+      deviceModel: DEVICE_MODEL,
+    };
+    await writeFile(`${this.#marker}.next`, JSON.stringify(suspension), { mode: 0o600 });
+    await rename(`${this.#marker}.next`, this.#marker);
+  }
+
+  /** From here on the memory is a running guest's, and good for nothing else. @throws when there is none */
+  async consume(): Promise<void> {
+    await rename(this.#marker, `${this.#marker}.used`);
+    await rm(`${this.#marker}.used`, { force: true });
+  }
+
+  /** What a failed or finished capture has left. */
+  async abandon(): Promise<void> {
+    for (const path of [this.#durable, this.#marker, `${this.#marker}.next`, this.state]) {
+      await rm(path, { force: true });
+    }
+  }
+
+  async remove(): Promise<void> {
+    await this.abandon();
+    await rm(this.memory, { force: true });
+  }
+
+  /**
+   * Brings it to the platters, so that it survives the host's own end too. For the background: it takes as long as
+   * there is to write.
+   */
+  async settle(): Promise<void> {
+    const suspension = await this.read();
+    if (suspension === undefined) return;
+    for (const path of [this.memory, this.state, this.#marker, this.#folder]) await syncPath(path);
+    // Names the suspension, for by now there may be another, or none.
+    await writeFile(`${this.#durable}.next`, suspension.id, { mode: 0o600 });
+    await syncPath(`${this.#durable}.next`);
+    await rename(`${this.#durable}.next`, this.#durable);
+    await syncPath(this.#folder);
+  }
+
+  /**
+   * Makes sure that after a crash of the host nobody takes the memory for unused. Before the guest goes on, and not
+   * on its way: it waits for the disk.
+   */
+  async unsettle(): Promise<void> {
+    try {
+      await rm(this.#durable);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return;
+      throw error;
+    }
+    await syncPath(this.#folder);
+  }
+
+  /** @throws NotResumableError unless a VM of this machine can go on from it */
+  async check(platform: Platform): Promise<Suspension> {
+    const kept = await this.read();
+    if (kept === undefined) throw new NotResumableError('no memory of it is kept');
+    const differing = (
+      [
+        ['VMM', kept.vmm, platform.vmmVersion],
+        ['accelerator', kept.accelerator, platform.accelerator],
+        ['CPU', kept.hostCpu, platform.hostCpu],
+        ['CPU model', kept.cpuModel, platform.cpuModel],
+        ['machine model', kept.deviceModel, DEVICE_MODEL],
+        ['network address', kept.mac, platform.mac],
+      ] as const
+    ).filter(([, then, now]) => then !== now);
+    if (differing.length > 0) {
+      const list = differing.map(([what, then, now]) => `${what} ${then}, here ${now}`).join('; ');
+      throw new NotResumableError(
+        `its memory was captured on another machine (${list}) and cannot go on here; it can be started from its disk`,
+      );
+    }
+    const [memory, state] = await Promise.all([
+      stat(this.memory).catch(() => undefined),
+      stat(this.state).catch(() => undefined),
+    ]);
+    if (memory?.size !== kept.shape.memMib * 1024 * 1024 || state?.size !== kept.stateBytes) {
+      throw new NotResumableError('its memory is not whole; it can be started from its disk');
+    }
+    if (kept.bootId !== bootId()) {
+      const durable = await readFile(this.#durable, 'utf8').catch(() => '');
+      if (durable !== kept.id) {
+        throw new NotResumableError(
+          'its host was restarted before its memory had reached the disk; it can be started from its disk',
+        );
+      }
+    }
+    return kept;
+  }
+}
+
+async function syncPath(path: string): Promise<void> {
+  const file = await open(path, 'r');
+  try {
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}

@@ -1,0 +1,53 @@
+import { randomBytes } from 'node:crypto';
+import type { SandboxSpec } from '@releap/contract';
+import type { GuestConfig } from '../guest/index.ts';
+import type { RunningVm } from '../machine/index.ts';
+import { GUEST } from '../network/address-plan.ts';
+import type { HeldImage } from './sandbox-host.ts';
+
+/** RFC 1035 §2.3.4 */
+const HOSTNAME_MAX = 63;
+
+/** What a guest is told at its boot: the same identity each time, with a new clock and new random numbers. */
+export function guestConfig(
+  vmId: string,
+  spec: SandboxSpec,
+  image: HeldImage,
+  running: RunningVm,
+  dns: string[],
+): GuestConfig {
+  const { config } = image;
+  const argv = [...config.entrypoint, ...config.cmd];
+  return {
+    hostname: hostname(spec.name, vmId),
+    machineId: vmId.replaceAll('-', ''),
+    clockNs: BigInt(Date.now()) * 1_000_000n,
+    // The guest's random generator is the template's until this: every restored copy would draw the same numbers.
+    entropy: randomBytes(64),
+    dns,
+    network: { address: GUEST.ip, prefix: GUEST.prefix, gateway: GUEST.gatewayIp, mtu: GUEST.mtu },
+    disks: {
+      root: { device: 'vda', fstype: 'squashfs' },
+      scratch: { device: 'vdb', bytes: running.diskBytes.scratch },
+      ...(spec.docker_data_mib === undefined
+        ? {}
+        : { docker: { device: 'vdc', bytes: running.diskBytes.docker } }),
+    },
+    env: { ...config.env, ...spec.env },
+    ...(config.user === '' ? {} : { user: config.user }),
+    ...(config.workingDir === '' ? {} : { workingDir: config.workingDir }),
+    ...(argv.length === 0
+      ? {}
+      : { entrypoint: { argv, ...(config.stopSignal === '' ? {} : { stopSignal: config.stopSignal }) } }),
+  };
+}
+
+/** A display name as a host name: what DNS allows of it, or the id where nothing is left. */
+function hostname(name: string, vmId: string): string {
+  const label = name
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9-]+/g, '-')
+    .slice(0, HOSTNAME_MAX)
+    .replaceAll(/^-+|-+$/g, '');
+  return label === '' ? `sandbox-${vmId.slice(0, 8)}` : label;
+}

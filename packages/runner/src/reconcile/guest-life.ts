@@ -1,0 +1,63 @@
+import { randomBytes } from 'node:crypto';
+import type { GuestClient } from '../guest/index.ts';
+import type { RunningVm } from '../machine/index.ts';
+import type { SandboxEvents } from './sandbox-host.ts';
+
+/** Setting the clock and thawing; seconds only on a machine that is overloaded. */
+const RENEW_DEADLINE_MS = 60_000;
+/** Beyond its processes' grace, a guest may take this long to write what it has not, and then to power off. */
+const SHUTDOWN_DEADLINE_MS = 30_000;
+const POWER_OFF_DEADLINE_MS = 5_000;
+
+/** Rejects when the VM ends by itself, and tells whoever wants to know. */
+export function watchExit(running: RunningVm, events: SandboxEvents): Promise<never> {
+  const died = Promise.withResolvers<never>();
+  died.promise.catch(() => undefined);
+  running.vm.onExit((reason) => {
+    died.reject(new Error(reason));
+    events.onExit({ reason, poweredOff: running.vm.poweredOff });
+  });
+  return died.promise;
+}
+
+/** Clock and random numbers first; the processes go on after that. Host name and addresses are what they were. */
+export async function renewIdentity(guest: GuestClient): Promise<void> {
+  await guest.reconfigure(
+    { clockNs: BigInt(Date.now()) * 1_000_000n, entropy: randomBytes(64) },
+    { deadlineMs: RENEW_DEADLINE_MS },
+  );
+}
+
+/** Resolves when the guest has ended its processes and itself. */
+export async function powerOff(
+  running: RunningVm,
+  guest: GuestClient,
+  graceMs: number,
+  signal: AbortSignal,
+): Promise<void> {
+  const off = running.vm.ended(graceMs + SHUTDOWN_DEADLINE_MS + POWER_OFF_DEADLINE_MS);
+  const asked = guest.shutdown({ graceMs, deadlineMs: graceMs + SHUTDOWN_DEADLINE_MS, signal });
+  off.catch(() => undefined);
+  let cause: unknown;
+  await Promise.race([
+    off,
+    asked.catch((error: unknown) => {
+      // Perhaps its end has overtaken its answer.
+      cause = error;
+    }),
+  ]);
+  const cut = Promise.withResolvers<never>();
+  const timer = setTimeout(
+    () => cut.reject(new Error('it did not power off', { cause })),
+    POWER_OFF_DEADLINE_MS,
+  );
+  const onAbort = (): void => cut.reject(new Error('it was not waited for'));
+  signal.addEventListener('abort', onAbort, { once: true });
+  try {
+    signal.throwIfAborted();
+    await Promise.race([off, cut.promise]);
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', onAbort);
+  }
+}

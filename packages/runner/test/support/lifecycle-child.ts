@@ -1,0 +1,13 @@
+// A runner that is to be killed at a race point: brings one sandbox from where it is to what is wanted.
+// Arguments: home, sandbox id, JSON of the steps [{generation, desired, start_from?}].
+import type { Assignment } from '@releap/contract';
+import { TestRunner } from './sandboxes.ts';
+
+const [home = '', vmId = '', steps = '[]'] = process.argv.slice(2);
+const runner = await TestRunner.open(home);
+for (const { generation, desired, ...more } of JSON.parse(steps) as Assignment[]) {
+  runner.want(vmId, generation, desired, more);
+  await runner.reported(generation, desired);
+  await runner.reconciler.get(vmId)?.idle();
+}
+await runner.letGo();

@@ -1,0 +1,198 @@
+/** What a runner is made of, without its link to a control plane: tests play that. */
+import { mkdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Assignment, DesiredState, Observation, ObservedStatus, SandboxSpec } from '@releap/contract';
+import { ImageStore } from '../../src/image/image-store.ts';
+import { openMachines, WarmPool } from '../../src/machine/index.ts';
+import { builtGuest } from '../../src/machine/open-machines.ts';
+import { GUEST } from '../../src/network/address-plan.ts';
+import { Network } from '../../src/network/network.ts';
+import type { Slot } from '../../src/network/slot.ts';
+import { MachineHost } from '../../src/reconcile/machine-host.ts';
+import { Reconciler } from '../../src/reconcile/reconciler.ts';
+import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
+import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
+import { BUILD_DIR, log, SHAPE, TEST_CACHE } from './machines.ts';
+
+const PATIENCE_MS = 60_000;
+const TEMPLATE_UID = 1_899_999_999;
+
+export const SPEC: SandboxSpec = {
+  name: 'subject',
+  root: { type: 'builtin', name: 'busybox' },
+  mode: 'burstable',
+  cpu: 0.5,
+  vcpus: SHAPE.vcpus,
+  mem_mib: SHAPE.memMib,
+  scratch_mib: 256,
+  ports: [{ vm_port: 8080, proto: 'tcp' }],
+  env: { GREETING: 'hello' },
+  persistent: true,
+  spot: false,
+};
+
+/** The test images have no command of their own. This one says what happens to it. */
+const ENTRYPOINT = [
+  '/bin/sh',
+  '-c',
+  'trap "echo asked >> /entrypoint.log; exit 0" USR1; echo started >> /entrypoint.log; while :; do sleep 1000 & wait $!; done',
+];
+
+class TestHost extends MachineHost {
+  override async acquireImage(...args: Parameters<MachineHost['acquireImage']>): Promise<HeldImage> {
+    const image = await super.acquireImage(...args);
+    return { ...image, config: { ...image.config, entrypoint: ENTRYPOINT, cmd: [], stopSignal: 'SIGUSR1' } };
+  }
+}
+
+/** Runs in a network namespace that is the test's own (`isolateNetwork`). */
+export class TestRunner {
+  readonly home: string;
+  readonly reconciler: Reconciler;
+  readonly machines: Awaited<ReturnType<typeof openMachines>>['machines'];
+  readonly network: Network;
+  /** Everything that was reported, oldest first. */
+  readonly observations: Observation[] = [];
+  /** Changes to what its sandboxes ask for. */
+  spec: SandboxSpec = SPEC;
+  readonly #cgroups: Awaited<ReturnType<typeof openMachines>>['cgroups'];
+  readonly #images: ImageStore;
+
+  private constructor(
+    home: string,
+    opened: Awaited<ReturnType<typeof openMachines>>,
+    network: Network,
+    images: ImageStore,
+  ) {
+    this.home = home;
+    this.machines = opened.machines;
+    this.#cgroups = opened.cgroups;
+    this.network = network;
+    this.#images = images;
+    const pool = new WarmPool<Slot>({
+      machines: opened.machines,
+      slots: network,
+      shape: SHAPE,
+      size: 0,
+      budgetMib: 0,
+      diskMaxMib: 0,
+      log,
+    });
+    this.reconciler = new Reconciler({
+      host: new TestHost({
+        machines: opened.machines,
+        images,
+        network,
+        pool,
+        logsFolder: join(home, 'logs'),
+        listenHost: '127.0.0.1',
+        log,
+      }),
+      records: new RecordStore(join(home, 'state')),
+      report: (observation) => this.observations.push(observation),
+      log,
+    });
+  }
+
+  /** As a runner begins: finds again what an earlier one of the same home has left. */
+  static async open(home: string): Promise<TestRunner> {
+    await mkdir(home, { recursive: true });
+    const [opened, network] = await Promise.all([
+      openMachines({
+        home,
+        folder: join(home, 'vms'),
+        cacheDir: TEST_CACHE,
+        ...builtGuest(BUILD_DIR),
+        guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
+        templateUid: TEMPLATE_UID,
+        log,
+      }),
+      Network.open({
+        dir: join(home, 'network'),
+        identity: home,
+        listenHost: '127.0.0.1',
+        slots: 4,
+        ahead: 1,
+        dnsUpstreams: ['127.0.0.1'],
+        log,
+      }),
+    ]);
+    const images = new ImageStore({
+      cacheDir: TEST_CACHE,
+      packagesDir: join(BUILD_DIR, 'packages'),
+      log,
+    });
+    await images.start();
+    const runner = new TestRunner(home, opened, network, images);
+    const records = await runner.reconciler.load();
+    await runner.machines.reclaim(records);
+    await runner.network.reclaim(records);
+    await runner.reconciler.recover();
+    return runner;
+  }
+
+  want(vmId: string, generation: number, desired: DesiredState, more: Partial<Assignment> = {}): void {
+    const assignment = { vm_id: vmId, generation, desired, spec: this.spec, ...more };
+    this.reconciler.receive({ type: 'assign', assignment });
+  }
+
+  /** The first report of a generation that says one of these. @throws after a minute, or when it has failed */
+  async reported(generation: number, ...wanted: ObservedStatus[]): Promise<Observation> {
+    for (const end = Date.now() + PATIENCE_MS; ; ) {
+      const reports = this.observations.filter((observation) => observation.generation === generation);
+      const found = reports.find(({ status }) => wanted.includes(status));
+      if (found) return found;
+      const failed = reports.find(({ status }) => status === 'failed');
+      if (failed || Date.now() > end) {
+        throw new Error(`expected ${wanted.join(' or ')} and got ${JSON.stringify(reports)}`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, 2));
+    }
+  }
+
+  /** Output of a shell command in the guest; throws when it fails. */
+  async sh(vmId: string, shell: string): Promise<string> {
+    const live = this.reconciler.get(vmId)?.live;
+    if (live === undefined) throw new Error('the sandbox does not run');
+    const child = (await live.guest()).exec({ shell });
+    let text = '';
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.on('data', (chunk: Buffer) => {
+        text += chunk.toString();
+      });
+    }
+    const { exitCode } = await child.exit;
+    if (exitCode !== 0) throw new Error(`${shell} ended with ${exitCode}: ${text}`);
+    return text;
+  }
+
+  async #close(): Promise<void> {
+    await this.machines.templates.close();
+    await this.#images.close();
+  }
+
+  /** Ends without ending the VMs. */
+  async letGo(): Promise<void> {
+    await this.reconciler.detach();
+    await this.network.detach();
+    await this.#close();
+  }
+
+  /** Ends as with its service. */
+  async shutDown(): Promise<void> {
+    await this.reconciler.drain('the service was stopped');
+    await this.network.close();
+    await this.#close();
+    await this.#cgroups.close();
+  }
+
+  /** Removes everything, whatever state a test has left it in. */
+  async dispose(): Promise<void> {
+    await this.reconciler.detach().catch(() => undefined);
+    await this.machines.reclaim(new Set());
+    await this.network.close();
+    await this.#close();
+    await this.#cgroups.close();
+    await rm(this.home, { recursive: true, force: true });
+  }
+}
