@@ -79,7 +79,8 @@ describe('the private PostgreSQL', () => {
     }
     await using pg = await startPostgres({ dir, log });
     assert.deepEqual(await query(pg, 'select n from kept'), [{ n: 1 }]);
-    assert.doesNotMatch(await readFile('/proc/self/mountinfo', 'utf8'), /releap/, 'its mounts stay its own');
+    const mounts = await readFile('/proc/self/mountinfo', 'utf8');
+    assert.ok(!mounts.includes(path.dirname(dir)), 'its mounts stay its own');
   });
 
   test('loses nothing that was acknowledged when it is killed in the middle of writes', async () => {
@@ -209,8 +210,11 @@ describe('the private PostgreSQL', () => {
     const packaged = await embeddedBinaries(cache);
     if (packaged?.root === undefined) return;
     const copy = path.join(cache, `postgresql-${packaged.version}`);
-    assert.deepEqual(await readdir(cache), [], 'the package is complete here, so nothing was copied');
-    assert.equal(await makeReadyCopy(packaged.root, packaged.version, cache), copy);
+    // Where the package's install script has run, it is complete and nothing was copied so far.
+    if (packaged.root !== copy) {
+      assert.deepEqual(await readdir(cache), []);
+      assert.equal(await makeReadyCopy(packaged.root, packaged.version, cache), copy);
+    }
     await using pg = await startPostgres({
       dir: path.join(await closedFolder(), 'postgres'),
       log,
