@@ -9,11 +9,8 @@ import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { markdown, type SuiteResult } from './report.ts';
-import { type Machine, machineLine, writeDocs } from './results.ts';
+import { BUSY_LOAD, type Machine, machineLine, writeDocs } from './results.ts';
 import { SUITES } from './suites/index.ts';
-
-/** Above this something else is at work, and the numbers are no good. */
-const BUSY_LOAD = 0.5;
 
 const { values, positionals } = parseArgs({
   options: { samples: { type: 'string', default: '20' }, 'write-docs': { type: 'boolean', default: false } },
@@ -52,15 +49,21 @@ if (load > BUSY_LOAD)
   process.stderr.write(`\nthis machine is not idle (load ${load.toFixed(2)}): expect noise\n`);
 const results: Record<string, SuiteResult[]> = {};
 const began = performance.now();
-for (const [name, run] of Object.entries(SUITES)) {
-  if (positionals.length > 0 && !positionals.includes(name)) continue;
-  process.stderr.write(`\n${name} …\n`);
-  const progress = (text: string): void => {
-    const seconds = Math.round((performance.now() - began) / 1000);
-    process.stderr.write(`  ${String(seconds).padStart(4)} s  ${text}\n`);
-  };
-  results[name] = await run({ samples, progress, signal: stop.signal });
-  for (const result of results[name]) process.stdout.write(`\n${markdown(result)}`);
+try {
+  for (const [name, run] of Object.entries(SUITES)) {
+    if (positionals.length > 0 && !positionals.includes(name)) continue;
+    process.stderr.write(`\n${name} …\n`);
+    const progress = (text: string): void => {
+      const seconds = Math.round((performance.now() - began) / 1000);
+      process.stderr.write(`  ${String(seconds).padStart(4)} s  ${text}\n`);
+    };
+    results[name] = await run({ samples, progress, signal: stop.signal });
+    for (const result of results[name]) process.stdout.write(`\n${markdown(result)}`);
+  }
+} catch (error) {
+  if (error !== stop.signal.reason) throw error;
+  process.stderr.write('stopped, and everything taken away\n');
+  process.exit(130);
 }
 const folder = join(import.meta.dirname, 'results');
 await mkdir(folder, { recursive: true });

@@ -1,6 +1,9 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
+/** Above this load something else is at work. */
+export const BUSY_LOAD = 0.5;
+
 /** What the numbers depend on. */
 export interface Machine {
   cpu: string;
@@ -17,7 +20,10 @@ export function machineLine(machine: Machine, at: string): string {
   const { cpu, cores, memoryGiB, kernel, qemu, node, loadBefore } = machine;
   return (
     `Measured on ${at.slice(0, 10)}: ${cores} cores (${cpu}), ${memoryGiB} GiB, Linux ${kernel}, QEMU ${qemu}, ` +
-    `Node ${node}; load average before the run ${loadBefore.toFixed(2)}.`
+    `Node ${node}; load average before the run ${loadBefore.toFixed(2)}.` +
+    (loadBefore > BUSY_LOAD
+      ? ' **Something else was at work: the ratios tell, the times are too long.**'
+      : '')
   );
 }
 

@@ -89,7 +89,7 @@ export class MeasuredService implements AsyncDisposable {
     });
   }
 
-  /** Processes of the VMMs, waiting ones included. They stand outside of the service's own process tree. */
+  /** Processes of the VMMs, waiting ones included. */
   async vmms(): Promise<number[]> {
     const folder = join(this.#service.home, 'runner', 'vms');
     const pids = await Promise.all(
@@ -108,16 +108,19 @@ export class MeasuredService implements AsyncDisposable {
     return pids.filter((pid) => pid !== undefined);
   }
 
-  /** The service's own processes with the part that each is. */
+  /** The service's own processes with the part that each is, without VMMs and tools that run for a moment. */
   async processes(): Promise<{ pid: number; part: string }[]> {
     const { postgres, ...roles } = await partPids(this.#service.home);
     const partOf = new Map(Object.entries(roles).map(([role, pid]) => [pid, role]));
     const main = roles.control === undefined ? undefined : (await identify(roles.control))?.parent;
     if (main === undefined) throw new Error('the service has no control plane');
     const database = new Set(postgres === undefined ? [] : (await family(postgres)).map(({ pid }) => pid));
-    return (await family(main)).map(({ pid }) => {
-      if (pid === main) return { pid, part: 'supervisor' };
-      return { pid, part: database.has(pid) ? 'PostgreSQL' : (partOf.get(pid) ?? 'other') };
+    // VMMs have sessions of their own, but the runner for a parent while it lives.
+    const known = new Map([...[...database].map((pid) => [pid, 'PostgreSQL'] as const), ...partOf]);
+    known.set(main, 'supervisor');
+    return (await family(main)).flatMap(({ pid }) => {
+      const part = known.get(pid);
+      return part === undefined ? [] : [{ pid, part }];
     });
   }
 

@@ -6,7 +6,6 @@ import { interleave, type Samples, timed } from '../statistics.ts';
 import { type Suite, temporaryFolder } from '../suite.ts';
 
 const AT_ONCE = 10;
-const ROUNDS_MIN = 4;
 const SUSTAINED = 30;
 const LANES = 4;
 
@@ -33,7 +32,6 @@ export const burst: Suite = async ({ samples, progress, signal }) => {
     if (counts) all[last]?.push(longest);
     return longest;
   };
-  const rounds = Math.max(ROUNDS_MIN, Math.ceil(samples / AT_ONCE));
   await interleave(
     {
       service: async () => {
@@ -52,12 +50,12 @@ export const burst: Suite = async ({ samples, progress, signal }) => {
       floor: async () => note(FLOOR_EACH, FLOOR_LAST, await floor.restore(AT_ONCE)),
     },
     {
-      rounds,
+      rounds: samples,
       warmUp: 1,
       signal,
       onRound: (round) => {
         counts = round >= 0;
-        progress(counts ? `${AT_ONCE} at once, round ${round + 1} of ${rounds}` : 'warming up');
+        progress(counts ? `${AT_ONCE} at once, round ${round + 1} of ${samples}` : 'warming up');
       },
     },
   );

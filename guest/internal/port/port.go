@@ -25,7 +25,8 @@ type Port struct {
 	readable int
 	writable int
 	mu       sync.Mutex
-	gone     bool
+	away     bool // no host for as long as returnGrace
+	gone     bool // and that was told
 }
 
 // Find waits until the port of that name exists (its driver probes asynchronously) and gives its device path.
@@ -101,14 +102,18 @@ func (p *Port) Read(buf []byte) (int, error) {
 			// another queue. Saying io.EOF once more in between would drop a HELLO that was just read.
 			return n, nil
 		case err == nil: // no host
-			if p.gone {
+			switch {
+			case p.gone:
 				wait(p.readable)
-			} else if !waitFor(p.readable, returnGrace) {
+			case p.away:
 				p.gone = true
 				return 0, io.EOF
+			default:
+				// A host that comes back and is silent wakes nobody here: look once more before it is told.
+				p.away = !waitFor(p.readable, returnGrace)
 			}
 		case err == syscall.EAGAIN:
-			p.gone = false
+			p.away, p.gone = false, false
 			wait(p.readable)
 		case err != syscall.EINTR:
 			return 0, err

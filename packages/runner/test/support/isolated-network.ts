@@ -3,6 +3,7 @@
  * the machine's, and all of it is gone with the process, however that ends.
  */
 import { spawnSync } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
 
 const MARK = 'RELEAP_TEST_NETWORK';
 
@@ -10,6 +11,8 @@ const MARK = 'RELEAP_TEST_NETWORK';
 export function isolateNetwork(file: string): void {
   if (process.env[MARK] === '1') {
     spawnSync('ip', ['link', 'set', 'lo', 'up']);
+    // A new namespace begins with the switches of the machine, on which a service may be running.
+    writeFileSync('/proc/sys/net/ipv4/ip_forward', '0');
     return;
   }
   const command = ['unshare', '--net', '--', process.execPath, ...process.execArgv, file];
