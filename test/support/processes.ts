@@ -18,14 +18,19 @@ export async function processStatus(pid: number): Promise<Map<string, string> | 
 /** Pids of the parts of the service with this home, those that live. */
 export async function partPids(home: string): Promise<Partial<Record<Role, number>>> {
   const found: Partial<Record<Role, number>> = {};
+  const candidates = new Map<number, { role: Role; parent: number }>();
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue;
     const command = await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '');
     const role = /\/main\.ts\0(control|runner|gateway)\0/.exec(command)?.[1];
     if (role === undefined) continue;
     const environment = await readFile(`/proc/${name}/environ`, 'utf8').catch(() => '');
-    if (environment.includes(`RELEAP_HOME=${home}\0`)) found[role as Role] = Number(name);
+    if (!environment.includes(`RELEAP_HOME=${home}\0`)) continue;
+    const parent = Number((await processStatus(Number(name)))?.get('PPid'));
+    candidates.set(Number(name), { role: role as Role, parent });
   }
+  // A child that a part has just forked looks like the part itself until it is another program.
+  for (const [pid, { role, parent }] of candidates) if (!candidates.has(parent)) found[role] = pid;
   const pidFile = await readFile(join(home, 'postgres/data/postmaster.pid'), 'utf8').catch(() => '');
   const postmaster = Number.parseInt(pidFile, 10);
   if (postmaster > 0 && (await processStatus(postmaster))?.get('Name') === 'postgres') {

@@ -136,7 +136,7 @@ export class MachineHost implements SandboxHost {
     onConsole: (chunk: Buffer) => void,
     signal: AbortSignal,
   ): Promise<{ running: RunningVm; slot: Slot; warm: boolean }> {
-    const { machines, network, pool } = this.#options;
+    const { machines, network, pool, log } = this.#options;
     const shape = { vcpus: spec.vcpus, memMib: spec.mem_mib };
     const disks = {
       rootImagePath: image.path,
@@ -159,8 +159,11 @@ export class MachineHost implements SandboxHost {
         racePoint('create:slot');
         return { running: await warm.attach(options), slot, warm: true };
       } catch (error) {
+        // It died while it waited, or in the hand-over: nobody who creates a sandbox need know.
         await warm.discard();
-        throw error;
+        await this.destroy(vmId);
+        signal.throwIfAborted();
+        log.warn({ err: error, vm: vmId }, 'a waiting micro-VM could not be used; restoring another');
       }
     }
     const slot = await network.take(vmId, egress);
