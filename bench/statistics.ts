@@ -38,6 +38,8 @@ export async function timed(action: () => Promise<unknown>): Promise<number> {
 
 export interface InterleaveOptions {
   rounds: number;
+  /** No round begins later than this after the first; a busy machine then gives fewer samples, and `n` tells. */
+  maxMs?: number;
   warmUp: number;
   /** Aborted when the rest is not wanted any more. */
   signal: AbortSignal;
@@ -51,10 +53,12 @@ export interface InterleaveOptions {
  */
 export async function interleave(
   contenders: Record<string, () => Promise<number>>,
-  { rounds, warmUp, signal, onRound }: InterleaveOptions,
+  { rounds, maxMs = Infinity, warmUp, signal, onRound }: InterleaveOptions,
 ): Promise<Samples> {
   const samples: Samples = Object.fromEntries(Object.keys(contenders).map((name) => [name, []]));
+  const began = performance.now();
   for (let round = -warmUp; round < rounds; round++) {
+    if (round > 0 && performance.now() - began > maxMs) break;
     onRound?.(round);
     for (const [name, measure] of Object.entries(contenders)) {
       signal.throwIfAborted();
