@@ -25,10 +25,22 @@ export type RootSource =
   /** One of the images that a runner can make by itself: `busybox`, `debian`. */
   | { type: 'builtin'; name: string };
 
+/**
+ * What a sandbox begins with instead of an empty disk. It matters once: as soon as the runner has copied it into a
+ * disk (and memory) of the sandbox's own, only those count.
+ */
+export type Origin =
+  /** Memory and disk of another sandbox on the same runner, as they are at the moment the runner takes them. */
+  | { type: 'fork'; vm_id: string }
+  /** A capture that the same runner holds: the disk alone, or memory and disk. */
+  | { type: 'snapshot'; snapshot_id: string; kind: 'disk' | 'full' };
+
 /** Everything a runner needs to bring one sandbox to life, and to bring it back after a crash. */
 export interface SandboxSpec {
   name: string;
   root: RootSource;
+  /** Absent for a sandbox that begins with an empty disk. */
+  origin?: Origin;
   mode: SandboxMode;
   /** Guaranteed cores. */
   cpu: number;
@@ -97,6 +109,42 @@ export interface Observation {
   memory?: boolean;
 }
 
+/**
+ * Control to runner: what must be of one snapshot. `ready`: it is to exist; where it does not yet, it is captured from
+ * its sandbox. A snapshot that was reported `ready` is never captured again. `deleted`: nothing of it may remain.
+ */
+export interface SnapshotAssignment {
+  snapshot_id: string;
+  /** Fences as that of a sandbox does. */
+  generation: number;
+  desired: 'ready' | 'deleted';
+  vm_id: string;
+  kind: 'disk' | 'full';
+  /** The snapshot that the sandbox's disk descends from, if any: where nothing was written since, it is reused. */
+  parent_id?: string;
+}
+
+/** Runner to control: what is of a snapshot. Repeated until acknowledged. */
+export interface SnapshotObservation {
+  snapshot_id: string;
+  generation: number;
+  status: 'ready' | 'failed' | 'deleted';
+  /** Why it failed. The sandbox has lost nothing. */
+  error?: string;
+  /** The sandbox had written nothing since its parent, whose disk this one shares. */
+  no_changes?: boolean;
+  /** Where the runner keeps it, as a name without meaning to others. */
+  artifact_ref?: string;
+  /** Digest of the root image that its disk lies on. */
+  manifest_name?: string;
+  /** Bytes that the disk takes, without what it shares with others. */
+  disk_bytes?: number;
+  /** Only with memory: the VMM and its version, the CPU model and accelerator, and the size of the guest's memory. */
+  fc_version?: string;
+  cpu_marker?: string;
+  mem_bytes?: number;
+}
+
 /** A job that control hands to a runner under a lease; `attempt` is the fencing token. */
 export interface BuildJob {
   job_id: string;
@@ -139,6 +187,7 @@ export type RunnerMessage =
       facts: RunnerFacts;
     }
   | { type: 'observe'; seq: number; observations: Observation[] }
+  | { type: 'observe-snapshots'; seq: number; observations: SnapshotObservation[] }
   | { type: 'build-result'; seq: number; result: BuildResult }
   /** Every `HEARTBEAT_MS`; the answer to silence is `lost`. */
   | { type: 'heartbeat'; ready: boolean };
@@ -148,9 +197,10 @@ export type ControlMessage =
    * Everything this runner is to hold. First message after `hello`. With `more` it goes on in the next `sync`:
    * the whole is known, and orphans may be told, only after the one without it.
    */
-  | { type: 'sync'; assignments: Assignment[]; more?: boolean }
+  | { type: 'sync'; assignments: Assignment[]; snapshots?: SnapshotAssignment[]; more?: boolean }
   /** One that is new or has changed. */
   | { type: 'assign'; assignment: Assignment }
+  | { type: 'assign-snapshot'; snapshot: SnapshotAssignment }
   | { type: 'build'; job: BuildJob }
   /** All of `seq` and below is in the database. */
   | { type: 'ack'; seq: number };
