@@ -11,14 +11,13 @@ import { racePoint } from '../race-point.ts';
 import { MEMORY_SCRIPT } from '../template/make-template.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import { receiveState } from '../vmm/receive-state.ts';
+import { saveState } from '../vmm/save-state.ts';
 import type { Vm } from '../vmm/vm.ts';
 import { KeptMemory, NotResumableError } from './kept-memory.ts';
 import type { BootOptions, RestoreSource, RunningVm } from './machines.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 const COPY_DEADLINE_MS = 120_000;
-const ABANDON_DEADLINE_MS = 10_000;
 
 /** What is left of a persistent sandbox on this machine, VMM apart. */
 export interface Remains {
@@ -164,7 +163,7 @@ export class PersistentMachines {
       lap('stopped');
       racePoint('pause:stopped');
       await kept.abandon();
-      const stateBytes = await receiveState(vm, folders.jail(vmId), kept.state);
+      const stateBytes = await saveState(vm, { root: folders.jail(vmId), uid: record.uid }, kept.state);
       lap('state');
       racePoint('pause:saved');
       await kept.complete({
@@ -181,7 +180,6 @@ export class PersistentMachines {
     } catch (error) {
       try {
         // What makes it paused comes last, so it is not.
-        await vm.abandonSave(ABANDON_DEADLINE_MS);
         await vm.continue();
         await kept.abandon().catch((second: unknown) => this.#options.log.warn({ err: second, vm: vmId }));
       } catch (second) {

@@ -24,7 +24,6 @@ const THAW_AFTER_MS = 120_000;
 const SYNC_DEADLINE_MS = 10_000;
 const FREEZE_DEADLINE_MS = 10_000;
 const THAW_DEADLINE_MS = 10_000;
-const ABANDON_DEADLINE_MS = 10_000;
 
 export interface MachineHostOptions {
   machines: Machines;
@@ -255,10 +254,7 @@ export class MachineHost implements SandboxHost {
       void watchExit(running, events);
       // It stands when the last runner ended in the middle of pausing or resuming it.
       const stood = !(await running.vm.isRunning());
-      if (stood) {
-        await running.vm.abandonSave(ABANDON_DEADLINE_MS);
-        await running.vm.continue();
-      }
+      if (stood) await running.vm.continue();
       await agent.adopt(running.agentSocketPath);
       const guest = await agent.connected();
       const { frozen } = await guest.hello();

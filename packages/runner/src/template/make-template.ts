@@ -4,7 +4,7 @@ import type { Logger } from 'pino';
 import { run } from '../network/command.ts';
 import { fileURLToPath } from 'node:url';
 import { placeholderNode } from '../vmm/command-line.ts';
-import { receiveState } from '../vmm/receive-state.ts';
+import { saveState } from '../vmm/save-state.ts';
 import { Vm } from '../vmm/vm.ts';
 import { awaitAgent } from './agent-hello.ts';
 import { kernelAppend } from './shape.ts';
@@ -87,7 +87,7 @@ export async function makeTemplate(
     await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
     signal?.throwIfAborted();
     await vm.stop();
-    await receiveState(vm, jail, join(folder, 'state'));
+    await saveState(vm, { root: jail, uid: jailUid }, join(folder, 'state'));
   } finally {
     await vm.kill();
   }
