@@ -1,6 +1,8 @@
 export { Machines } from './machines.ts';
 export type { BootOptions, MachinesOptions, RunningVm, VmSlot } from './machines.ts';
-export { GuestLostError, NotResumableError } from './persistent-machines.ts';
+export { NotResumableError } from './kept-memory.ts';
+export { GuestLostError } from './pausing.ts';
+export type { Pausing } from './pausing.ts';
 export type { Remains } from './persistent-machines.ts';
 export { openMachines } from './open-machines.ts';
 export type { OpenMachinesOptions } from './open-machines.ts';

@@ -55,8 +55,8 @@ export interface RunningVm {
 /** What a VM is restored from, beside its record. */
 export interface RestoreSource<D extends VmDisks | undefined> {
   disks: D;
-  /** Open file of the guest's memory: somebody else's to copy from on each write, or this VM's own. */
-  memory: { fd: number; sharing: 'private' | 'shared' };
+  /** Open file of what the guest's memory begins with. It is mapped privately: the file stays as it is. */
+  memory: { fd: number };
   /** Device state that goes with it. */
   statePath: string;
   /** Called when the state does not load into a VM that is otherwise fine. */
@@ -99,6 +99,10 @@ export class Machines {
         return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.laps };
       },
       showSizes,
+      allowCopy: async ({ cgroup, shape }, allowed) => {
+        const most = this.#memoryMib(shape);
+        await this.#cgroups.setMemoryLimit(cgroup, allowed ? most + shape.memMib : most);
+      },
       log: options.log,
     });
   }
@@ -292,7 +296,7 @@ export class Machines {
           cpuModel: platform.cpuModel,
           vcpus: shape.vcpus,
           memMib: shape.memMib,
-          memory: { path: '/proc/self/fd/3', sharing: memory.sharing },
+          memory: { path: '/proc/self/fd/3', sharing: 'private' },
           disks: disks?.nodes ?? {
             root: placeholderNode('root'),
             scratch: placeholderNode('scratch'),
@@ -340,18 +344,22 @@ export class Machines {
 
   #fromTemplate(template: LoadedTemplate): Omit<RestoreSource<undefined>, 'disks'> {
     return {
-      memory: { fd: template.memory.fd, sharing: 'private' },
+      memory: template.memory,
       statePath: template.statePath,
       discard: () => this.templates.discard(template.key),
     };
   }
 
-  #limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
+  #memoryMib(shape: Shape): number {
     const emulator = this.templates.platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
+    return shape.memMib + VMM_OVERHEAD_MIB + emulator;
+  }
+
+  #limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
     return {
       cpu: cpu.guaranteed,
       cpuMax: cpu.max,
-      memoryMib: shape.memMib + VMM_OVERHEAD_MIB + emulator,
+      memoryMib: this.#memoryMib(shape),
       pids: VMM_PIDS + shape.vcpus,
     };
   }

@@ -208,7 +208,8 @@ export class MachineHost implements SandboxHost {
   /** A guest that runs and does not answer has lost nothing yet. */
   async #suspendAgain(vmId: string, running: RunningVm): Promise<void> {
     try {
-      await this.#options.machines.persistent.suspend(vmId, running);
+      await using pausing = await this.#options.machines.persistent.beginPause(vmId, running);
+      await pausing.finish();
     } catch (error) {
       this.#options.log.warn({ vm: vmId, err: error }, 'a sandbox that could not be resumed lost its memory');
     }
@@ -357,6 +358,7 @@ export class MachineHost implements SandboxHost {
       // All of it is in the memory that is kept; it would be missing only to a start that throws that away.
       log.warn({ vm: vmId, err: error }, 'files were not on the disk before the pause');
     });
+    await using pausing = await machines.persistent.beginPause(vmId, running);
     const startedAt = performance.now();
     try {
       await guest.freeze({
@@ -366,7 +368,7 @@ export class MachineHost implements SandboxHost {
       });
       const frozenMs = Math.round((performance.now() - startedAt) * 10) / 10;
       racePoint('pause:frozen');
-      const steps = await machines.persistent.suspend(vmId, running);
+      const steps = await pausing.finish();
       log.info({ vm: vmId, steps: { frozen: frozenMs, ...steps } }, 'sandbox paused');
     } catch (error) {
       if (error instanceof GuestLostError) throw error;

@@ -5,7 +5,7 @@ import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { lockFile } from '../image/cache-lock.ts';
 import { makeTemplate } from './make-template.ts';
-import { SealedMemory } from './sealed-memory.ts';
+import { SealedMemory } from '../memory/sealed-memory.ts';
 import { checkShape, templateKey } from './shape.ts';
 import type { Platform, Shape } from './shape.ts';
 
