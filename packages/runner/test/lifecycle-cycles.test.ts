@@ -45,8 +45,9 @@ describe('a persistent sandbox', () => {
     assert.match(manifest_name ?? '', /^sha256:/);
     assert.deepEqual((await readdir(vmFolder('keep'))).sort(), [
       'base.ext4',
+      'disk.json',
+      'layer-0.qcow2',
       'root.squashfs',
-      'scratch.qcow2',
     ]);
     await sh(`mkdir -p /data /www; echo served > /www/page; httpd -p 8080 -h /www;
       (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &
@@ -94,8 +95,9 @@ describe('a persistent sandbox', () => {
       assert.match(manifest_name ?? '', /^sha256:/);
       assert.deepEqual((await readdir(vmFolder('keep'))).sort(), [
         'base.ext4',
+        'disk.json',
+        'layer-0.qcow2',
         'root.squashfs',
-        'scratch.qcow2',
       ]);
       assert.deepEqual(await readdir(vmFolder()), ['keep']);
       assert.equal(runner.network.adopt(ID), undefined);

@@ -4,7 +4,8 @@ import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
-import type { DiskOptions, VmDisks } from '../disk/vm-disks.ts';
+import { createChain, diskMib } from '../disk/disk-chain.ts';
+import type { VmDisks } from '../disk/vm-disks.ts';
 import type { Shape } from '../template/shape.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { DISKS, nodeName, placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
@@ -31,11 +32,20 @@ export interface VmSlot {
   tap: string;
 }
 
+/** What a sandbox has for disks. */
+export interface SandboxDisks {
+  /** Absolute path of the read-only root image. */
+  rootImagePath: string;
+  scratchMib: number;
+  /** Absent for none; the guest still has a tiny vdc. */
+  dockerDataMib?: number | undefined;
+}
+
 export interface BootOptions {
   vmId: string;
   slot: VmSlot;
   shape: Shape;
-  disks: DiskOptions;
+  disks: SandboxDisks;
   /** Guaranteed cores, and cores it may burst to. */
   cpu: { guaranteed: number; max: number };
   onConsole?: ((chunk: Buffer) => void) | undefined;
@@ -119,7 +129,7 @@ export class Machines {
     signal?.throwIfAborted();
     const vm = await this.#restore(options, clock, async (jail, owner) => ({
       ...this.#fromTemplate(template),
-      disks: await makeDisks(this.#emptyDisks, jail, owner, options.disks),
+      disks: await this.#makeDisks(vmId, jail, owner, options.disks),
     }));
     try {
       signal?.throwIfAborted();
@@ -144,7 +154,7 @@ export class Machines {
    * @param options.disks what it may touch until then, e.g. to rehearse; nothing by default
    */
   async bootBlank(
-    options: Omit<BootOptions, 'disks'> & { disks?: DiskOptions; fileMaxMib: number },
+    options: Omit<BootOptions, 'disks'> & { disks?: SandboxDisks; fileMaxMib: number },
   ): Promise<RunningVm> {
     const template = await this.templates.ensure(options.shape);
     const clock = new Stopwatch();
@@ -154,7 +164,7 @@ export class Machines {
       clock,
       async (jail, owner) => ({
         ...this.#fromTemplate(template),
-        disks: disks === undefined ? undefined : await makeDisks(this.#emptyDisks, jail, owner, disks),
+        disks: disks === undefined ? undefined : await this.#makeDisks(options.vmId, jail, owner, disks),
       }),
       options.fileMaxMib,
     );
@@ -189,7 +199,7 @@ export class Machines {
     vm.setConsole(options.onConsole);
     const owner = { uid: record.uid, gid: record.uid };
     const [disks] = await Promise.all([
-      makeDisks(this.#emptyDisks, this.#folders.jail(vmId), owner, options.disks, true),
+      this.#makeDisks(vmId, this.#folders.jail(vmId), owner, options.disks, true),
       this.#cgroups.setLimits(record.cgroup, this.#limits(record.shape, options.cpu)),
     ]);
     clock.lap('prepare');
@@ -340,6 +350,19 @@ export class Machines {
       await vm.kill();
       throw error;
     }
+  }
+
+  /** Disks that end with their VM. */
+  async #makeDisks(
+    vmId: string,
+    jail: string,
+    owner: { uid: number; gid: number },
+    disks: SandboxDisks,
+    inside = false,
+  ): Promise<VmDisks> {
+    const folder = this.#folders.disk(vmId);
+    const scratch = await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay');
+    return await makeDisks(this.#emptyDisks, jail, owner, { ...disks, scratch, persistent: false }, inside);
   }
 
   #fromTemplate(template: LoadedTemplate): Omit<RestoreSource<undefined>, 'disks'> {

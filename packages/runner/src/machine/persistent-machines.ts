@@ -2,9 +2,10 @@ import { link, mkdir, open, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
-import { exists, keptDiskMib, keptDiskPaths, openKeptDisk } from '../disk/kept-disk.ts';
+import { checkChain, createChain, diskMib, readChain } from '../disk/disk-chain.ts';
+import type { DiskChain } from '../disk/disk-chain.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
-import type { DiskOptions, VmDisks } from '../disk/vm-disks.ts';
+import type { VmDisks } from '../disk/vm-disks.ts';
 import { racePoint } from '../race-point.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { SealedCache } from '../memory/sealed-cache.ts';
@@ -66,13 +67,12 @@ export class PersistentMachines {
     const kept = new KeptMemory(keep);
     if ((await kept.read()) !== undefined) throw new Error(`the memory of VM ${vmId} is still kept`);
     const running = await restore(options, async (jail, owner) => {
-      const [disk] = await Promise.all([
-        openKeptDisk(emptyDisks, keep, keptDiskMib(disks.scratchMib)),
+      const [scratch] = await Promise.all([
+        this.#openDisk(keep, diskMib(disks.scratchMib, true)),
         holdImage(disks.rootImagePath, keep),
       ]);
-      const all = { ...disks, scratchMib: keptDiskMib(disks.scratchMib), kept: disk };
       return {
-        disks: await makeDisks(emptyDisks, jail, owner, all),
+        disks: await makeDisks(emptyDisks, jail, owner, { ...disks, scratch, persistent: true }),
         memory: template.memory,
         statePath: template.statePath,
         discard: () => templates.discard(template.key),
@@ -105,9 +105,8 @@ export class PersistentMachines {
     const { shape, diskBytes } = suspension;
     await using memory = await this.#openMemory(kept.memory);
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
-      const scratchMib = diskBytes.scratch / 1024 / 1024;
-      const disk = await openKeptDisk(emptyDisks, keep, scratchMib);
-      const disks: DiskOptions = { rootImagePath, scratchMib, kept: disk };
+      const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
+      const disks = { rootImagePath, scratch, persistent: true };
       return { disks: await makeDisks(emptyDisks, jail, owner, disks), memory, statePath: kept.state };
     };
     const unsettled = kept.unsettle();
@@ -150,11 +149,11 @@ export class PersistentMachines {
     const keep = folders.keep(vmId);
     const [record, disk, memory] = await Promise.all([
       folders.load(vmId),
-      exists(keptDiskPaths(keep).layer),
+      readChain(keep),
       new KeptMemory(keep).read(),
     ]);
     return {
-      disk,
+      disk: disk !== undefined,
       memory: memory !== undefined,
       resumed: record?.purpose === 'resumed',
       hostRestarted: record?.process !== undefined && record.process.bootId !== bootId(),
@@ -176,6 +175,14 @@ export class PersistentMachines {
     await new KeptMemory(this.#options.folders.keep(vmId)).settle();
   }
 
+  /** The disk that is kept, or a new one. @throws when what is there is not what was made there */
+  async #openDisk(keep: string, mib: number): Promise<DiskChain> {
+    const chain = await readChain(keep);
+    if (chain === undefined) return await createChain(this.#options.emptyDisks, keep, mib, 'journal');
+    await checkChain(chain);
+    return chain;
+  }
+
   /** A descriptor for a VMM that maps it privately. Memory that others go on from as well is not handed out itself. */
   async #openMemory(path: string): Promise<{ fd: number } & AsyncDisposable> {
     if ((await stat(path)).nlink > 1) return await this.#shared.take(path);
@@ -186,7 +193,10 @@ export class PersistentMachines {
   /** Path of the root image that the disk was first booted on, where it could be held. */
   async heldImage(vmId: string): Promise<string | undefined> {
     const path = heldImagePath(this.#options.folders.keep(vmId));
-    return (await exists(path)) ? path : undefined;
+    return await stat(path).then(
+      () => path,
+      () => undefined,
+    );
   }
 }
 

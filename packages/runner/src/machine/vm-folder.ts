@@ -42,6 +42,11 @@ export class VmFolders {
     return join(this.path(vmId), 'jail');
   }
 
+  /** The files of a disk that ends with its VM. */
+  disk(vmId: string): string {
+    return join(this.path(vmId), 'disk');
+  }
+
   /** What outlives the VM, if it is there. */
   keep(vmId: string): string {
     return join(this.path(vmId), 'keep');
