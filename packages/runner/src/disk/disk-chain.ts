@@ -1,4 +1,4 @@
-import { chmod, chown, link, mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { chmod, chown, link, mkdir, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { run } from '../network/command.ts';
 import type { EmptyDiskKind, EmptyExt4Store } from './empty-ext4.ts';
@@ -114,6 +114,16 @@ export async function replaceLayer(chain: DiskChain, name: string): Promise<void
 export async function checkChain(chain: DiskChain): Promise<void> {
   await Promise.all(chain.layers.map((name) => checkQcow2(chainPath(chain, name), chain.bytes)));
   if (chain.base !== undefined) await stat(chainPath(chain, chain.base));
+}
+
+/** Brings what was written last to the platters. */
+export async function flushTop(chain: DiskChain): Promise<void> {
+  const file = await open(chainPath(chain, chain.layers.at(-1) ?? ''), 'r');
+  try {
+    await file.datasync();
+  } finally {
+    await file.close();
+  }
 }
 
 async function holdBase(source: string, target: string): Promise<void> {

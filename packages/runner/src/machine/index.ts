@@ -8,3 +8,8 @@ export { openMachines } from './open-machines.ts';
 export type { OpenMachinesOptions } from './open-machines.ts';
 export { WarmPool } from './warm-pool.ts';
 export type { SlotSource, WarmPoolOptions, WarmVm } from './warm-pool.ts';
+export type { CapturedImage, ForkOrigin } from './captures.ts';
+export type { GuestHold } from './moment.ts';
+export { SnapshotFolders } from './snapshot-folder.ts';
+export type { SnapshotFacts } from './snapshot-folder.ts';
+export { heldImagePath } from './vm-folder.ts';

@@ -4,13 +4,19 @@ import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
-import { createChain, diskMib } from '../disk/disk-chain.ts';
+import { checkChain, createChain, diskMib, forkChain } from '../disk/disk-chain.ts';
+import type { DiskChain } from '../disk/disk-chain.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
+import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
+import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { DISKS, nodeName, placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
+import { PageCopiers } from '../memory/page-copier.ts';
+import { Captures } from './captures.ts';
 import { PersistentMachines } from './persistent-machines.ts';
+import { SnapshotFolders } from './snapshot-folder.ts';
 import { VmFolders } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 
@@ -39,6 +45,8 @@ export interface SandboxDisks {
   scratchMib: number;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;
+  /** What the scratch disk begins with, instead of nothing. */
+  from?: DiskChain;
 }
 
 export interface BootOptions {
@@ -66,7 +74,9 @@ export interface RunningVm {
 export interface RestoreSource<D extends VmDisks | undefined> {
   disks: D;
   /** Open file of what the guest's memory begins with. It is mapped privately: the file stays as it is. */
-  memory: { fd: number };
+  memory: { fd: number; origin?: MemoryOrigin };
+  /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
+  complete?: (vmm: number) => Promise<void>;
   /** Device state that goes with it. */
   statePath: string;
   /** Called when the state does not load into a VM that is otherwise fine. */
@@ -76,6 +86,8 @@ export interface RestoreSource<D extends VmDisks | undefined> {
 export interface MachinesOptions {
   /** Absolute; one folder a VM lies in it. Short: unix sockets are made below it. */
   folder: string;
+  /** Absolute; one folder a snapshot lies in it. On the same file system, or each snapshot is a copy. */
+  snapshots: string;
   cgroups: CgroupTree;
   templates: TemplateStore;
   emptyDisks: EmptyExt4Store;
@@ -87,6 +99,9 @@ export class Machines {
   readonly templates: TemplateStore;
   /** Those whose disk outlives them. `adopt`, `destroy`, `usage` and `reclaim` are the same for all. */
   readonly persistent: PersistentMachines;
+  /** Forks and snapshots. */
+  readonly captures: Captures;
+  readonly snapshots: SnapshotFolders;
   readonly #folders: VmFolders;
   readonly #cgroups: CgroupTree;
   readonly #emptyDisks: EmptyExt4Store;
@@ -98,6 +113,20 @@ export class Machines {
     this.templates = options.templates;
     this.#emptyDisks = options.emptyDisks;
     this.#log = options.log;
+    const copiers = new PageCopiers();
+    const allowCopy = async ({ cgroup, shape }: VmRecord, allowed: boolean): Promise<void> => {
+      const most = this.#memoryMib(shape);
+      await this.#cgroups.setMemoryLimit(cgroup, allowed ? most + shape.memMib : most);
+    };
+    this.snapshots = new SnapshotFolders(options.snapshots);
+    this.captures = new Captures({
+      folders: this.#folders,
+      snapshots: this.snapshots,
+      platform: options.templates.platform,
+      copiers,
+      allowCopy,
+      log: options.log,
+    });
     this.persistent = new PersistentMachines({
       folders: this.#folders,
       templates: options.templates,
@@ -109,10 +138,8 @@ export class Machines {
         return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.laps };
       },
       showSizes,
-      allowCopy: async ({ cgroup, shape }, allowed) => {
-        const most = this.#memoryMib(shape);
-        await this.#cgroups.setMemoryLimit(cgroup, allowed ? most + shape.memMib : most);
-      },
+      copiers,
+      allowCopy,
       log: options.log,
     });
   }
@@ -232,6 +259,7 @@ export class Machines {
   /** Ends a VM and removes all of it but its logs. Works on whatever a crash has left; a VM that is not there is fine. */
   async destroy(vmId: string): Promise<void> {
     const record = await this.#folders.load(vmId);
+    this.captures.forget(vmId);
     // The cgroup was made before the VMM, under a name that follows from the first record.
     await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
     await this.#folders.remove(vmId);
@@ -239,6 +267,7 @@ export class Machines {
 
   /** Ends a VM and removes all of it but its logs and what is kept of a persistent one. Like `destroy` otherwise. */
   async end(vmId: string): Promise<void> {
+    this.captures.forget(vmId);
     const record = await this.#folders.load(vmId);
     await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
     const { memory } = await this.persistent.remains(vmId);
@@ -292,7 +321,7 @@ export class Machines {
       ...(purpose && { purpose }),
     };
     await this.#folders.create(vmId, record);
-    const [{ disks, memory, statePath, discard }, cgroupProcs] = await Promise.all([
+    const [{ disks, memory, complete, statePath, discard }, cgroupProcs] = await Promise.all([
       prepare(this.#folders.jail(vmId), owner),
       this.#cgroups.create(record.cgroup, this.#limits(shape, options.cpu)),
     ]);
@@ -332,8 +361,10 @@ export class Machines {
         ...record,
         process: vm.identity,
         diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
+        ...(memory.origin && { memoryOrigin: memory.origin }),
       };
       const saved = this.#folders.save(vmId, whole);
+      await complete?.(vm.identity.pid);
       await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
         const said = await lastWords(dir);
         // Damaged, or made by another machine after all: the next one is made anew. A VMM that was killed meanwhile
@@ -361,13 +392,17 @@ export class Machines {
     inside = false,
   ): Promise<VmDisks> {
     const folder = this.#folders.disk(vmId);
-    const scratch = await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay');
+    const scratch =
+      disks.from === undefined
+        ? await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay')
+        : await forkChain(disks.from, folder);
+    if (disks.from !== undefined) await checkChain(scratch);
     return await makeDisks(this.#emptyDisks, jail, owner, { ...disks, scratch, persistent: false }, inside);
   }
 
   #fromTemplate(template: LoadedTemplate): Omit<RestoreSource<undefined>, 'disks'> {
     return {
-      memory: template.memory,
+      memory: memoryOf(template),
       statePath: template.statePath,
       discard: () => this.templates.discard(template.key),
     };

@@ -1,21 +1,17 @@
 import { open, rename, rm, stat } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { DiskFullError } from '../disk/vm-disks.ts';
-import { findGuestMemory, guestMemoryFile } from '../memory/guest-memory.ts';
+import { findGuestMemory, guestMemoryFile, memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
+import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { ProcessCopy } from '../memory/process-copy.ts';
-import { MEMORY_SCRIPT } from '../memory/sealed-memory.ts';
-import { CommandError, run } from '../network/command.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform } from '../template/shape.ts';
 import { saveState } from '../vmm/save-state.ts';
 import type { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
 import type { VmRecord } from './vm-folder.ts';
-
-const COPY_DEADLINE_MS = 120_000;
 
 /** The guest neither was paused nor goes on. */
 export class GuestLostError extends Error {
@@ -70,7 +66,7 @@ export class Pausing implements AsyncDisposable {
     const memory = await findGuestMemory(pid, record.shape.memMib * 1024 * 1024);
     const next = (await isOwnFile(pid, kept.memory)) ? undefined : `${kept.memory}.next`;
     try {
-      if (next !== undefined) await copyFile(guestMemoryFile(pid), next);
+      if (next !== undefined) await copyMemoryFile(await memorySource(pid, record.memoryOrigin), next);
       const target = await open(next ?? kept.memory, 'r+');
       const pausing = new Pausing(options, memory, target, next);
       try {
@@ -82,7 +78,7 @@ export class Pausing implements AsyncDisposable {
       }
     } catch (error) {
       if (next !== undefined) await rm(next, { force: true });
-      throw fullDisk(error, kept.memory);
+      throw explainFullDisk(error, kept.memory);
     }
   }
 
@@ -129,7 +125,7 @@ export class Pausing implements AsyncDisposable {
           `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
         );
       }
-      throw fullDisk(error, kept.memory);
+      throw explainFullDisk(error, kept.memory);
     }
     racePoint('pause:marked');
     await vm.kill();
@@ -175,18 +171,4 @@ export class Pausing implements AsyncDisposable {
 async function isOwnFile(pid: number, path: string): Promise<boolean> {
   const [began, kept] = await Promise.all([stat(guestMemoryFile(pid)), stat(path).catch(() => undefined)]);
   return kept !== undefined && kept.ino === began.ino && kept.dev === began.dev && kept.nlink === 1;
-}
-
-async function copyFile(source: string, target: string): Promise<void> {
-  await rm(target, { force: true });
-  await run('perl', [MEMORY_SCRIPT, 'copy', source, target], { deadlineMs: COPY_DEADLINE_MS });
-}
-
-function fullDisk(error: unknown, path: string): unknown {
-  const full =
-    (error as NodeJS.ErrnoException).code === 'ENOSPC' ||
-    (error instanceof CommandError && /No space left|Disk quota/.test(error.stderr));
-  return full
-    ? new DiskFullError(`the host's disk is full: no room for the sandbox's memory at ${path}`)
-    : error;
 }

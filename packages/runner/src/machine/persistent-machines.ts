@@ -1,5 +1,4 @@
-import { link, mkdir, open, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { link, mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { checkChain, createChain, diskMib, readChain } from '../disk/disk-chain.ts';
@@ -7,14 +6,20 @@ import type { DiskChain } from '../disk/disk-chain.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import { racePoint } from '../race-point.ts';
-import { PageCopiers } from '../memory/page-copier.ts';
+import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedCache } from '../memory/sealed-cache.ts';
+import { memoryOf } from '../template/template-store.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { Vm } from '../vmm/vm.ts';
-import { KeptMemory, NotResumableError } from './kept-memory.ts';
+import { findGuestMemory } from '../memory/guest-memory.ts';
+import type { Shape } from '../template/shape.ts';
+import type { ForkOrigin } from './captures.ts';
+import type { ForkedMemory } from './fork-bases.ts';
+import { KeptMemory } from './kept-memory.ts';
 import type { BootOptions, RestoreSource, RunningVm } from './machines.ts';
 import { Pausing } from './pausing.ts';
+import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 /** What is left of a persistent sandbox on this machine, VMM apart. */
@@ -38,6 +43,7 @@ export interface PersistentMachinesOptions {
   folders: VmFolders;
   templates: TemplateStore;
   emptyDisks: EmptyExt4Store;
+  copiers: PageCopiers;
   /** Restores a VM; its guest stands still afterwards. */
   restore: Restore;
   showSizes: (vm: Vm, bytes: { scratch: number; docker: number }) => Promise<void>;
@@ -50,7 +56,6 @@ export interface PersistentMachinesOptions {
 export class PersistentMachines {
   readonly #options: PersistentMachinesOptions;
   readonly #shared = new SealedCache();
-  readonly #copiers = new PageCopiers();
 
   constructor(options: PersistentMachinesOptions) {
     this.#options = options;
@@ -73,7 +78,7 @@ export class PersistentMachines {
       ]);
       return {
         disks: await makeDisks(emptyDisks, jail, owner, { ...disks, scratch, persistent: true }),
-        memory: template.memory,
+        memory: memoryOf(template),
         statePath: template.statePath,
         discard: () => templates.discard(template.key),
       };
@@ -124,11 +129,54 @@ export class PersistentMachines {
   }
 
   /**
+   * Goes on from the memory of a source that was just forked, its processes frozen as they were. What is on the disk is
+   * in its folder already.
+   */
+  async continueFork(
+    options: Omit<BootOptions, 'shape' | 'disks'> & { rootImagePath: string; origin: ForkOrigin },
+  ): Promise<RunningVm> {
+    const { folders, emptyDisks, restore } = this.#options;
+    const { vmId, rootImagePath, signal, origin } = options;
+    const { memory, statePath, shape } = origin;
+    const scratch = await readChain(folders.keep(vmId));
+    if (scratch === undefined) throw new Error(`VM ${vmId} has no disk`);
+    await checkChain(scratch);
+    const running = await restore(
+      { ...options, shape },
+      async (jail, owner) => ({
+        disks: await makeDisks(emptyDisks, jail, owner, { rootImagePath, scratch, persistent: true }),
+        memory,
+        complete: (vmm: number) => this.#applyDelta(memory, vmm, shape),
+        statePath,
+      }),
+      'resumed',
+    );
+    return await finish(running, async () => {
+      await rm(statePath);
+      signal?.throwIfAborted();
+      racePoint('fork:loaded');
+      await running.vm.continue();
+    });
+  }
+
+  async #applyDelta({ delta }: ForkedMemory, vmm: number, shape: Shape): Promise<void> {
+    if (delta === undefined) return;
+    const file = await open(delta, 'r');
+    try {
+      const memory = await findGuestMemory(vmm, shape.memMib * 1024 * 1024);
+      await this.#options.copiers.calm.applyDelta(file.fd, memory);
+    } finally {
+      await file.close();
+    }
+    await rm(delta);
+  }
+
+  /**
    * Begins a pause: brings the memory to the disk while the guest goes on. `finish` of what comes back stops the guest
    * and keeps the rest.
    */
   async beginPause(vmId: string, running: RunningVm): Promise<Pausing> {
-    const { folders, templates, allowCopy, log } = this.#options;
+    const { folders, templates, copiers, allowCopy, log } = this.#options;
     const record = await folders.load(vmId);
     if (record === undefined) throw new Error(`there is no VM ${vmId}`);
     return await Pausing.begin({
@@ -137,7 +185,7 @@ export class PersistentMachines {
       kept: new KeptMemory(folders.keep(vmId)),
       jail: { root: folders.jail(vmId), uid: record.uid },
       platform: templates.platform,
-      copiers: this.#copiers,
+      copiers,
       allowCopy: (allowed) => allowCopy(record, allowed),
       log: log.child({ vm: vmId }),
     });
@@ -200,8 +248,6 @@ export class PersistentMachines {
   }
 }
 
-export { NotResumableError };
-
 /** The last step of a restore: a VM whose guest does not get to run is ended. */
 async function finish(running: RunningVm, step: () => Promise<void>): Promise<RunningVm> {
   try {
@@ -211,10 +257,6 @@ async function finish(running: RunningVm, step: () => Promise<void>): Promise<Ru
     await running.vm.kill();
     throw error;
   }
-}
-
-function heldImagePath(keep: string): string {
-  return join(keep, 'root.squashfs');
 }
 
 /**

@@ -26,3 +26,18 @@ export async function findGuestMemory(pid: number, bytes: number): Promise<Guest
 export function guestMemoryFile(pid: number): string {
   return `/proc/${pid}/fd/3`;
 }
+
+/** A file that is what a guest began with, too, as long as it is the same file. */
+export interface MemoryOrigin {
+  path: string;
+  ino: number;
+}
+
+/**
+ * A file to copy what a guest began with from: its origin where that is still there, for what VMMs have mapped holds
+ * every page that any of them has looked at.
+ */
+export async function memorySource(pid: number, origin: MemoryOrigin | undefined): Promise<string> {
+  const found = origin && (await stat(origin.path).catch(() => undefined));
+  return found?.ino === origin?.ino && origin !== undefined ? origin.path : guestMemoryFile(pid);
+}
