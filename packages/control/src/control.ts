@@ -18,6 +18,8 @@ import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle } from './sandboxes/lifecycle.ts';
 import { createHostClient } from './sandboxes/logs.ts';
 import { sandboxRoutes } from './sandboxes/routes.ts';
+import { snapshotRoutes } from './snapshots/routes.ts';
+import { createSnapshots } from './snapshots/snapshots.ts';
 import { createScheduler } from './scheduler/scheduler.ts';
 import { startSweeper } from './scheduler/sweeper.ts';
 
@@ -112,6 +114,15 @@ export async function startControl(options: ControlOptions): Promise<Control> {
       bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
     },
   });
+  const snapshots = createSnapshots({
+    database,
+    log,
+    onMoved(rows) {
+      registry?.pushSnapshots(rows);
+      hub.changed(rows.map((row) => row.id));
+      bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
+    },
+  });
   const scheduler = createScheduler({ database, lifecycle, limits, log });
   cleanup.defer(() => scheduler.close());
   const builds = createBuildQueue({ database, limits, log, links: () => registry?.links() ?? [] });
@@ -127,6 +138,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     serverId,
     internalToken: options.internalToken,
     lifecycle,
+    snapshots,
     limits,
     log,
     onRoom: () => scheduler.roomMayHaveCome(),
@@ -140,7 +152,8 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     onBuildsAbandoned: (link) => builds.abandon(link),
   });
   const platform = options.platform ?? PLATFORM_LIMITS;
-  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts });
+  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts, snapshots });
+  snapshotRoutes(app, { database, snapshots, limits, hub });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
   regionRoutes(app, { regions });
@@ -159,6 +172,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     lifecycle,
     scheduler,
     registry: links,
+    snapshots,
     builds,
     authenticator,
     bridge,

@@ -9,6 +9,7 @@ interface HostRow {
   region: string;
   status: 'online' | 'offline' | 'lost';
   ready: boolean;
+  draining: boolean;
   facts: RunnerFacts;
   last_seen_at: Date;
   cpu: number;
@@ -17,12 +18,12 @@ interface HostRow {
   gpus: number;
 }
 
-/** Disk is taken by whatever a host holds, and by kept memory too; cores and memory by what may run. */
+/** Disk is taken by whatever a host holds, kept memory and snapshots too; cores and memory by what may run. */
 function select(held: string, hosts: string): string {
   const running = OCCUPIES_CPU.map((status) => `'${status}'`).join(', ');
-  return `select r.id, r.region, r.status, r.ready, r.facts, r.last_seen_at,
+  return `select r.id, r.region, r.status, r.ready, r.draining_since is not null as draining, r.facts, r.last_seen_at,
           coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0)::integer as mem_mib,
-          coalesce(u.disk_mib, 0)::integer as disk_mib, coalesce(u.gpus, 0)::integer as gpus
+          (coalesce(u.disk_mib, 0) + coalesce(k.disk_mib, 0))::integer as disk_mib, coalesce(u.gpus, 0)::integer as gpus
      from runners r left join (
        select runner_id,
               sum(cpu) filter (where status in (${running})) as cpu,
@@ -31,6 +32,10 @@ function select(held: string, hosts: string): string {
               sum(scratch_mib + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end) as disk_mib
          from sandboxes where ${held} group by runner_id
      ) u on u.runner_id = r.id
+     left join (
+       select runner_id, ceil(sum(coalesce(disk_bytes, 0) + coalesce(mem_bytes, 0)) / 1048576) as disk_mib
+         from snapshots where ${held} group by runner_id
+     ) k on k.runner_id = r.id
     where ${hosts}`;
 }
 
@@ -56,6 +61,7 @@ function toHost(row: HostRow): Host {
     id: row.id,
     region: row.region,
     ready: row.status === 'online' && row.ready,
+    draining: row.draining,
     facts: row.facts,
     used: { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: row.disk_mib, gpus: row.gpus },
   };

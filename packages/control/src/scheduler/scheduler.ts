@@ -31,16 +31,22 @@ interface PendingRow {
   mem_mib: number;
   disk_mib: number;
   gpu_host: number;
+  /** The host that keeps the snapshot which it begins with. */
+  only: string | null;
 }
+
+/** Columns of what a sandbox needs, over `sandboxes s`. */
+export const NEED = `region, cpu_arch, cpu, mem_mib, gpu_host,
+  scratch_mib + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
+  (select k.runner_id from snapshots k where k.id = (s.origin ->> 'snapshot_id')::uuid) as only`;
 
 const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
-  `select 1 as n from runners where status = 'online' and ready limit 1`,
+  `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
 const PENDING = statement<PendingRow>(
   'schedule-pending',
-  `select id, region, cpu_arch, cpu, mem_mib, scratch_mib + coalesce(docker_data_mib, 0) as disk_mib, gpu_host
-     from sandboxes where status = 'pending' order by created_at limit $1`,
+  `select id, ${NEED}, spot from sandboxes s where status = 'pending' order by spot, created_at limit $1`,
 );
 const PENDING_COUNT = statement<{ n: number }>(
   'schedule-pending-count',
@@ -158,7 +164,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       let best = regions[0];
       let most = -Infinity;
       for (const host of await readHosts(database.pool)) {
-        if (!host.ready || !regions.includes(host.region)) continue;
+        if (!host.ready || host.draining || !regions.includes(host.region)) continue;
         const room = promisable(host.facts, limits.overcommit);
         const share = Math.min(1 - host.used.cpu / room.cpu, 1 - host.used.mem_mib / room.mem_mib);
         if (share > most) {
@@ -188,5 +194,6 @@ export function toNeed(row: PendingRow): Need {
     mem_mib: row.mem_mib,
     disk_mib: row.disk_mib,
     gpus: row.gpu_host,
+    only: row.only,
   };
 }
