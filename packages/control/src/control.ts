@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { createAuthenticator } from './auth/authenticator.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
+import { hostRoutes } from './hosts/routes.ts';
 import { createApp } from './http/app.ts';
 import { internalRoutes } from './http/internal.ts';
 import { serviceRoutes } from './http/service.ts';
@@ -158,6 +159,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   jobRoutes(app, { database });
   regionRoutes(app, { regions });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
+  hostRoutes(app, { database, lifecycle, scheduler, limits, internalToken: options.internalToken });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
 
   const links = registry;

@@ -4,6 +4,7 @@ import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
 import { readHosts } from './hosts.ts';
+import { makeRoom } from './make-room.ts';
 import { choose, promisable, type Need } from './placement.ts';
 import { promiseAlone } from './promise-lock.ts';
 
@@ -44,7 +45,8 @@ const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
   `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
-const PENDING = statement<PendingRow>(
+/** What pays in full comes first: room that spot sandboxes were evicted for must not go to others of them. */
+const PENDING = statement<PendingRow & { spot: boolean }>(
   'schedule-pending',
   `select id, ${NEED}, spot from sandboxes s where status = 'pending' order by spot, created_at limit $1`,
 );
@@ -90,6 +92,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       const hosts = await readHosts(client);
       const place: Change[] = [];
       const reject: Change[] = [];
+      const waits: Need[] = [];
       for (const row of pending) {
         const need = toNeed(row);
         const choice = choose(need, hosts, limits.overcommit);
@@ -102,13 +105,17 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
           place.push({ id: row.id, place_on: choice.host.id });
         } else if (choice.never) {
           reject.push({ id: row.id, error: choice.reason });
+        } else if (!row.spot) {
+          waits.push(need);
         }
       }
       const rows: SandboxRow[] = [
         ...(await lifecycle.applyWithin(client, 'place', place)),
         ...(await lifecycle.applyWithin(client, 'reject', reject)),
       ];
-      return { moved: rows, left: pending.length - rows.length };
+      const left = pending.length - rows.length;
+      rows.push(...(await makeRoom(client, lifecycle, waits, hosts, limits.overcommit)));
+      return { moved: rows, left };
     });
     waiting = left;
     if (moved.length > 0) lifecycle.announce(moved);

@@ -2,6 +2,7 @@ import { all, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { BuildQueue } from '../images/build-queue.ts';
 import type { Authenticator } from '../auth/authenticator.ts';
+import { drain } from '../hosts/drain.ts';
 import type { Bridge } from '../events/bridge.ts';
 import type { Hub } from '../events/hub.ts';
 import type { ControlLimits } from '../limits.ts';
@@ -92,6 +93,7 @@ export function startSweeper(options: SweeperOptions): Sweeper {
       if (now - aliveSince >= limits.runnerLostAfterMs) await registry.loseSilent(limits.runnerLostAfterMs);
     }
     await overdue();
+    await drain({ database, lifecycle });
     scheduler.kick();
     await options.snapshots.sweep();
     await builds.sweep();

@@ -22,7 +22,7 @@ export function restoredSandbox(
   snapshot: SnapshotRow,
   platform: PlatformLimits,
 ): ResolvedSandbox {
-  const refuse = (field: string, was: unknown, is: unknown): never => {
+  const refuse: Refuse = (field, was, is) => {
     throw badRequest(
       `${field} is ${was}, but that of snapshot ${quote(snapshot.name)} is ${is}: leave it out, or ask for the same`,
     );
@@ -60,13 +60,15 @@ export function restoredSandbox(
   };
 }
 
+type Refuse = (field: string, was: string | number, is: string | number) => never;
+
 /** The guest goes on with the virtual CPUs that it has; how much of them is guaranteed may be chosen anew. */
 function guarantee(
   asked: ResolvedSandbox,
   body: SandboxCreateRequest,
   snapshot: SnapshotRow,
   platform: PlatformLimits,
-  refuse: (field: string, was: unknown, is: unknown) => never,
+  refuse: Refuse,
 ): Pick<ResolvedSandbox, 'mode' | 'cpu' | 'vcpus'> {
   const { vcpus } = snapshot;
   if (body.cpu === undefined && body.vcpus === undefined) {
