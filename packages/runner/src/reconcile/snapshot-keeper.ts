@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { cpuMarker } from '@releap/contract';
 import type { ControlMessage, SnapshotAssignment, SnapshotObservation } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { SnapshotFacts, SnapshotFolders } from '../machine/index.ts';
@@ -138,7 +139,7 @@ function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, '
     ...(memory && {
       artifact_ref: id,
       fc_version: memory.vmm,
-      cpu_marker: `${memory.hostCpu} ${memory.accelerator}`,
+      cpu_marker: cpuMarker({ cpu_model: memory.hostCpu, accelerator: memory.accelerator }),
       mem_bytes: memory.shape.memMib * 1024 * 1024,
     }),
   };

@@ -128,7 +128,7 @@ export class TestRunner {
         dir: join(home, 'network'),
         identity: home,
         listenHost: '127.0.0.1',
-        slots: 8,
+        slots: 12,
         ahead: 1,
         dnsUpstreams: ['127.0.0.1'],
         log,
