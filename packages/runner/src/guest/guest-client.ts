@@ -9,12 +9,14 @@ import {
   type FileEntry,
   type GuestHello,
   readBag,
+  readCounts,
   readEntries,
   readEntrypoint,
   readEntry,
   readFlag,
   readInt,
   readText,
+  readTexts,
 } from './replies.ts';
 
 const CALL_DEADLINE_MS = 30_000;
@@ -116,6 +118,17 @@ export interface GuestStatus {
   processes: number;
   memory: { total: number; available: number };
   disk: { total: number; used: number; available: number };
+}
+
+/** How a sandbox was brought to a stand. */
+export interface GuestFreeze {
+  /**
+   * Some threads were waiting inside the kernel, such as for a disk. They do not come out of it before the sandbox is
+   * thawed, wherever that is.
+   */
+  inKernel: boolean;
+  /** Microseconds of `wait` (for a process that was just being started), `processes` and `disk`. */
+  stepsUs: Record<string, number>;
 }
 
 export interface CallOptions {
@@ -255,9 +268,18 @@ export class GuestClient implements AsyncDisposable {
     return { entrypoint: readEntrypoint(readBag(answer, 'entrypoint')), timingsUs: answer['timings_us'] };
   }
 
-  /** A new identity for a resumed or forked sandbox; `env` replaces. Thaws it. */
-  async reconfigure(config: GuestIdentity & ProcessDefaults, options?: CallOptions): Promise<void> {
-    await this.#call('reconfigure', { ...identityParams(config), ...defaultsParams(config) }, options);
+  /**
+   * A new identity for a resumed or forked sandbox; `env` replaces. Thaws it as its last act; after an error it stands
+   * until it is thawed. May be sent before the guest runs.
+   * @returns what could not be written below /etc, each with its reason
+   */
+  async reconfigure(
+    config: GuestIdentity & ProcessDefaults,
+    options?: CallOptions,
+  ): Promise<{ unwritten: string[]; timingsUs: Record<string, number> }> {
+    const params = { ...identityParams(config), ...defaultsParams(config) };
+    const answer = await this.#call('reconfigure', params, options);
+    return { unwritten: readTexts(answer, 'unwritten'), timingsUs: readCounts(answer, 'timings_us') };
   }
 
   exec(request: ExecRequest, options: { signal?: AbortSignal } = {}): GuestProcess {
@@ -367,16 +389,38 @@ export class GuestClient implements AsyncDisposable {
   }
 
   /**
-   * Stops all user processes and the scratch file system; the guest thaws by itself after `thawAfterMs`. With
-   * `processesOnly` nothing is flushed: for who keeps the guest's memory beside its disk.
+   * Makes the sandbox stand still for a capture: its processes, then its scratch disk, flushed; `processesOnly` is for
+   * who keeps the guest's memory beside its disk, `diskOnly` for who keeps the disk alone. A disk that has been synced
+   * before takes less. After an error the sandbox goes on as before. It thaws by itself `thawAfterMs` after the last
+   * sign of a host.
+   * @param options.settleMs how long the freezing itself may take
    */
-  async freeze(options: CallOptions & { thawAfterMs?: number; processesOnly?: boolean } = {}): Promise<void> {
-    const { thawAfterMs, processesOnly } = options;
-    await this.#call('freeze', { deadline_ms: thawAfterMs, processes_only: processesOnly }, options);
+  async freeze(
+    options: CallOptions & {
+      thawAfterMs?: number;
+      settleMs?: number;
+      processesOnly?: boolean;
+      diskOnly?: boolean;
+    } = {},
+  ): Promise<GuestFreeze> {
+    const { thawAfterMs, settleMs, processesOnly, diskOnly } = options;
+    const params = {
+      deadline_ms: thawAfterMs,
+      settle_ms: settleMs,
+      processes_only: processesOnly,
+      disk_only: diskOnly,
+    };
+    const answer = await this.#call('freeze', params, options);
+    return { inKernel: readFlag(answer, 'in_kernel'), stepsUs: readCounts(answer, 'steps_us') };
   }
 
-  async thaw(options?: CallOptions): Promise<void> {
-    await this.#call('thaw', {}, options);
+  /**
+   * May be sent while the guest's processors stand still: it is the first thing they do then.
+   * @param options.clockNs Unix time in nanoseconds. A guest's clock stands as long as its processors do.
+   */
+  async thaw(options: CallOptions & { clockNs?: bigint } = {}): Promise<Pick<GuestFreeze, 'stepsUs'>> {
+    const answer = await this.#call('thaw', { clock_ns: options.clockNs?.toString() }, options);
+    return { stepsUs: readCounts(answer, 'steps_us') };
   }
 
   /** Ends all processes within `graceMs`, makes the disk clean and powers off. */
