@@ -84,11 +84,9 @@ func (a *Agent) thawAtOnce(s *session.Stream, v jsonlite.Value) bool {
 		s.Fail(err)
 		return true
 	}
-	if a.pid1 && a.freezer.Frozen() {
-		if err := clock.Set(); err != nil {
-			s.Fail(err)
-			return true
-		}
+	if err := clock.Set(); err != nil {
+		s.Fail(err)
+		return true
 	}
 	laps, done := a.freezer.TryThaw()
 	if done {
@@ -98,20 +96,17 @@ func (a *Agent) thawAtOnce(s *session.Stream, v jsonlite.Value) bool {
 }
 
 func (a *Agent) thaw(s *session.Stream, v jsonlite.Value) error {
-	if a.freezer == nil {
-		s.Result(empty())
-		return nil
-	}
 	clock, err := boot.ParseClock(v)
 	if err != nil {
 		return err
 	}
-	if a.freezer.Frozen() {
+	var laps freeze.Laps
+	if a.freezer != nil {
 		if err := clock.Set(); err != nil {
 			return err
 		}
+		laps, err = a.freezer.Thaw()
 	}
-	laps, err := a.freezer.Thaw()
 	if err == nil {
 		answerThaw(s, laps)
 	}

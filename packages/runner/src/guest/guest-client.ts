@@ -9,6 +9,7 @@ import {
   type FileEntry,
   type GuestHello,
   readBag,
+  readClock,
   readCounts,
   readEntries,
   readEntrypoint,
@@ -20,6 +21,11 @@ import {
 } from './replies.ts';
 
 const CALL_DEADLINE_MS = 30_000;
+/** A guest's clock is right when it is not further behind than this, an answer's way to us included … */
+const CLOCK_BEHIND_MS = 30;
+/** … nor further ahead than what the agent leaves as it is. */
+const CLOCK_AHEAD_MS = 100;
+const CLOCK_TRIES = 5;
 
 export interface GuestNetwork {
   address: string;
@@ -134,6 +140,15 @@ export interface GuestFreeze {
 export interface CallOptions {
   signal?: AbortSignal;
   deadlineMs?: number;
+}
+
+/** Unix time in nanoseconds. */
+export function nowNs(): bigint {
+  return BigInt(Date.now()) * 1_000_000n;
+}
+
+function millisecondsSince(ns: bigint): number {
+  return Number(nowNs() - ns) / 1_000_000;
 }
 
 const identityParams = (identity: GuestIdentity): Record<string, unknown> => ({
@@ -271,15 +286,20 @@ export class GuestClient implements AsyncDisposable {
   /**
    * A new identity for a resumed or forked sandbox; `env` replaces. Thaws it as its last act; after an error it stands
    * until it is thawed. May be sent before the guest runs.
-   * @returns what could not be written below /etc, each with its reason
+   * @returns what could not be written below /etc, each with its reason, and the guest's clock as it was then: a request
+   *   that waited for the guest brought an old time, see `setClock`
    */
   async reconfigure(
     config: GuestIdentity & ProcessDefaults,
     options?: CallOptions,
-  ): Promise<{ unwritten: string[]; timingsUs: Record<string, number> }> {
+  ): Promise<{ unwritten: string[]; clockNs: bigint; timingsUs: Record<string, number> }> {
     const params = { ...identityParams(config), ...defaultsParams(config) };
     const answer = await this.#call('reconfigure', params, options);
-    return { unwritten: readTexts(answer, 'unwritten'), timingsUs: readCounts(answer, 'timings_us') };
+    return {
+      unwritten: readTexts(answer, 'unwritten'),
+      clockNs: readClock(answer, 'clock_ns'),
+      timingsUs: readCounts(answer, 'timings_us'),
+    };
   }
 
   exec(request: ExecRequest, options: { signal?: AbortSignal } = {}): GuestProcess {
@@ -418,9 +438,27 @@ export class GuestClient implements AsyncDisposable {
    * May be sent while the guest's processors stand still: it is the first thing they do then.
    * @param options.clockNs Unix time in nanoseconds. A guest's clock stands as long as its processors do.
    */
-  async thaw(options: CallOptions & { clockNs?: bigint } = {}): Promise<Pick<GuestFreeze, 'stepsUs'>> {
+  async thaw(
+    options: CallOptions & { clockNs?: bigint } = {},
+  ): Promise<{ clockNs: bigint; stepsUs: Record<string, number> }> {
     const answer = await this.#call('thaw', { clock_ns: options.clockNs?.toString() }, options);
-    return { stepsUs: readCounts(answer, 'steps_us') };
+    return { clockNs: readClock(answer, 'clock_ns'), stepsUs: readCounts(answer, 'steps_us') };
+  }
+
+  /**
+   * Sets the clock of a guest that is not frozen to ours, unless it is known to be right; again where the request took
+   * long on its way.
+   * @param known the guest's clock, as it has just told
+   * @returns how many milliseconds it is behind at most, the way of the last answer included
+   */
+  async setClock(known?: bigint, options?: CallOptions): Promise<number> {
+    let behind = known === undefined ? Number.POSITIVE_INFINITY : millisecondsSince(known);
+    const wrong = (): boolean => behind > CLOCK_BEHIND_MS || behind < -CLOCK_AHEAD_MS;
+    for (let tries = 0; tries < CLOCK_TRIES && wrong(); tries += 1) {
+      const { clockNs } = await this.thaw({ ...options, clockNs: nowNs() });
+      behind = millisecondsSince(clockNs);
+    }
+    return behind;
   }
 
   /** Ends all processes within `graceMs`, makes the disk clean and powers off. */

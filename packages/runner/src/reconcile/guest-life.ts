@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { nowNs } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { RunningVm } from '../machine/index.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
@@ -22,10 +23,11 @@ export function watchExit(running: RunningVm, events: SandboxEvents): Promise<ne
 
 /** Clock and random numbers first; the processes go on after that. Host name and addresses are what they were. */
 export async function renewIdentity(guest: GuestClient): Promise<void> {
-  await guest.reconfigure(
-    { clockNs: BigInt(Date.now()) * 1_000_000n, entropy: randomBytes(64) },
+  const { clockNs } = await guest.reconfigure(
+    { clockNs: nowNs(), entropy: randomBytes(64) },
     { deadlineMs: RENEW_DEADLINE_MS },
   );
+  await guest.setClock(clockNs, { deadlineMs: RENEW_DEADLINE_MS });
 }
 
 /** Resolves when the guest has ended its processes and itself. */
