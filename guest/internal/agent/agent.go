@@ -18,7 +18,7 @@ import (
 )
 
 // Version of the agent, told in HELLO.
-const Version = "0.1.0"
+const Version = "0.2.0"
 
 // Agent of one sandbox.
 type Agent struct {

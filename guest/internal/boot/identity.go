@@ -85,14 +85,18 @@ func (id *Identity) WriteFiles(address, previous string) (errs []error) {
 // every other line is its owner's.
 func (id *Identity) writeHosts(path, address, previous string) error {
 	text, ok := readSmall(path)
-	if ok && previous != "" && previous != id.Hostname {
+	if ok && previous != "" {
 		renamed := renameHost(text, previous, id.Hostname)
-		if renamed != text {
-			if !lineOf(renamed, []string{address, id.Hostname}) {
-				renamed = strings.TrimRight(renamed, "\n") + "\n" + address + "\t" + id.Hostname + "\n"
+		if !lineOf(renamed, []string{address, id.Hostname}) {
+			if renamed != "" && !strings.HasSuffix(renamed, "\n") {
+				renamed += "\n"
 			}
-			return replace(path, renamed)
+			renamed += address + "\t" + id.Hostname + "\n"
 		}
+		if renamed == text {
+			return nil
+		}
+		return replace(path, renamed)
 	}
 	if ok && lineOf(text, []string{address, id.Hostname}) {
 		return nil

@@ -26,7 +26,8 @@ func TestWriteHosts(t *testing.T) {
 		"used before":         {"172.16.0.2 new\n1.1.1.1 other\n", "", "172.16.0.2 new\n1.1.1.1 other\n"},
 		"of a fork's parent":  {"1.1.1.1 other\n172.16.0.2\told\n", "old", "1.1.1.1 other\n172.16.0.2\tnew\n"},
 		"at another address":  {"127.0.1.1\told", "old", "127.0.1.1\tnew\n172.16.0.2\tnew\n"},
-		"without the old one": {"1.1.1.1 other\n", "old", local + "172.16.0.2\tnew\n"},
+		"without the old one": {"1.1.1.1 other\n", "old", "1.1.1.1 other\n172.16.0.2\tnew\n"},
+		"gone":                {"", "old", local + "172.16.0.2\tnew\n"},
 		"of the same name":    {"172.16.0.2\tnew\n", "new", "172.16.0.2\tnew\n"},
 	} {
 		path := filepath.Join(t.TempDir(), "hosts")

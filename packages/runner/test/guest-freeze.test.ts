@@ -191,7 +191,7 @@ describe('a thaw that is written while the processors stand', () => {
     await running.vm.continue();
     const { clockNs } = await thawed;
     await counts();
-    assert.ok((await guest.setClock(clockNs)) < 100);
+    assert.ok(((await guest.setClock(clockNs)) ?? Number.POSITIVE_INFINITY) < 100);
     assert.ok(Number.parseFloat(await contents('/proc/uptime')) >= Number.parseFloat(before));
   });
 });

@@ -292,7 +292,7 @@ export class GuestClient implements AsyncDisposable {
   async reconfigure(
     config: GuestIdentity & ProcessDefaults,
     options?: CallOptions,
-  ): Promise<{ unwritten: string[]; clockNs: bigint; timingsUs: Record<string, number> }> {
+  ): Promise<{ unwritten: string[]; clockNs: bigint | undefined; timingsUs: Record<string, number> }> {
     const params = { ...identityParams(config), ...defaultsParams(config) };
     const answer = await this.#call('reconfigure', params, options);
     return {
@@ -440,7 +440,7 @@ export class GuestClient implements AsyncDisposable {
    */
   async thaw(
     options: CallOptions & { clockNs?: bigint } = {},
-  ): Promise<{ clockNs: bigint; stepsUs: Record<string, number> }> {
+  ): Promise<{ clockNs: bigint | undefined; stepsUs: Record<string, number> }> {
     const answer = await this.#call('thaw', { clock_ns: options.clockNs?.toString() }, options);
     return { clockNs: readClock(answer, 'clock_ns'), stepsUs: readCounts(answer, 'steps_us') };
   }
@@ -449,13 +449,15 @@ export class GuestClient implements AsyncDisposable {
    * Sets the clock of a guest that is not frozen to ours, unless it is known to be right; again where the request took
    * long on its way.
    * @param known the guest's clock, as it has just told
-   * @returns how many milliseconds it is behind at most, the way of the last answer included
+   * @returns how many milliseconds it is behind at most, the way of the last answer included; undefined when an old
+   *   agent did not say
    */
-  async setClock(known?: bigint, options?: CallOptions): Promise<number> {
-    let behind = known === undefined ? Number.POSITIVE_INFINITY : millisecondsSince(known);
-    const wrong = (): boolean => behind > CLOCK_BEHIND_MS || behind < -CLOCK_AHEAD_MS;
-    for (let tries = 0; tries < CLOCK_TRIES && wrong(); tries += 1) {
+  async setClock(known?: bigint, options?: CallOptions): Promise<number | undefined> {
+    let behind = known === undefined ? undefined : millisecondsSince(known);
+    for (let tries = 0; tries < CLOCK_TRIES; tries += 1) {
+      if (behind !== undefined && behind <= CLOCK_BEHIND_MS && behind >= -CLOCK_AHEAD_MS) break;
       const { clockNs } = await this.thaw({ ...options, clockNs: nowNs() });
+      if (clockNs === undefined) return undefined;
       behind = millisecondsSince(clockNs);
     }
     return behind;
