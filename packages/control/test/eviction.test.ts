@@ -44,7 +44,9 @@ const spot = (id: string, on: string, cpu: number, mem = 1000, disk = 100): Evic
   frees: { cpu, mem_mib: mem, disk_mib: disk, gpus: 0 },
 });
 const gone = (...args: Parameters<typeof chooseEviction>): string[] | undefined =>
-  chooseEviction(...args)?.evict.map((one) => one.id).sort();
+  chooseEviction(...args)
+    ?.evict.map((one) => one.id)
+    .sort();
 
 describe('the choice of who is evicted', () => {
   it('the newest of those that are enough alone', () => {
@@ -54,7 +56,9 @@ describe('the choice of who is evicted', () => {
 
   it('the fewest: one large one rather than three small ones, on whichever host', () => {
     const all = [spot('large', 'a', 3, 3000), spot('s1', 'b', 1), spot('s2', 'b', 1), spot('s3', 'b', 1)];
-    assert.deepEqual(gone(need({ cpu: 3, mem_mib: 3000 }), [host('a'), host('b')], all, overcommit), ['large']);
+    assert.deepEqual(gone(need({ cpu: 3, mem_mib: 3000 }), [host('a'), host('b')], all, overcommit), [
+      'large',
+    ]);
   });
 
   it('several when it must be, and none that is not needed', () => {
@@ -156,7 +160,11 @@ describe('a host that is full', () => {
     await new Promise((resolve) => setTimeout(resolve, 500));
     assert.deepEqual([...slow], [two.uuid]);
     assert.deepEqual(
-      [(await read(world, one)).status, (await read(world, third)).status, (await read(world, wanted)).status],
+      [
+        (await read(world, one)).status,
+        (await read(world, third)).status,
+        (await read(world, wanted)).status,
+      ],
       ['running', 'pending', 'pending'],
     );
   });
