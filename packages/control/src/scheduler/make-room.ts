@@ -36,6 +36,9 @@ const TAKEN = statement<Taken>(
           and (status = 'running' or (not persistent and status in ('assigned', 'building', 'booting')))))`,
 );
 
+/** For how many that wait somebody is looked for in one round. */
+const MOST = 50;
+
 /**
  * @param waiting what pays in full and found no room, in the order of the queue
  */
@@ -62,7 +65,7 @@ export async function makeRoom(
       .reduce((used, one) => plus(used, frees(one), -1), host.used),
   }));
   const evict: Evictable[] = [];
-  for (const need of waiting) {
+  for (const need of waiting.slice(0, MOST)) {
     let host: Host | undefined = hasRoom(need, future, overcommit);
     if (host === undefined) {
       const choice = chooseEviction(need, future, spot, overcommit);
