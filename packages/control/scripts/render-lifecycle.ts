@@ -193,8 +193,8 @@ function forks(): string[] {
     'begin. A fork of a running source settles in `running`, one of a paused source in `paused`. One that was taken and',
     'could not be resumed is `paused`, with `error`; one that could not be taken is `failed`.',
     '',
-    'A sandbox made from a snapshot waits for the host that keeps the snapshot, and for no other. Until the host has copied',
-    'it the snapshot cannot be deleted. From then on the two have nothing to do with each other.',
+    'A sandbox made from a snapshot waits for the host that keeps the snapshot, and for no other. Until it runs',
+    'the snapshot cannot be deleted. From then on the two have nothing to do with each other.',
     '',
   ];
 }

@@ -504,7 +504,7 @@ describe('DELETE /snapshots/:id', () => {
     assert.equal((await remove(one.id)).status, 409);
   });
 
-  it('409: a sandbox is being made from it, until that has what it needs', async () => {
+  it('409: a sandbox is being made from it, until that runs', async () => {
     const one = await taken(await ephemeral());
     stage.runner.options.script = () => undefined;
     const vm = await create(world.call, world, { image: { type: 'snapshot', name: one.name } });
@@ -513,6 +513,8 @@ describe('DELETE /snapshots/:id', () => {
     assert.equal(answer.status, 409);
     assert.match(answer.body.error, new RegExp(`sandbox "${vm.id}" is being made from it \\(assigned\\)`));
     await stage.runner.observed(assignment, { status: 'booting' });
+    assert.equal((await remove(one.id)).status, 409);
+    await stage.runner.observed(assignment, { status: 'running', manifest_name: CAPTURED.manifest_name });
     assert.equal((await remove(one.id)).status, 200);
     stage.runner.options.script = obedientExcept(stage.left);
   });
