@@ -129,6 +129,11 @@ export class SnapshotKeeper {
   }
 }
 
+/** The VMM and its version, as control compares them. */
+export function vmmName(version: string): string {
+  return `QEMU ${version}`;
+}
+
 function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, 'snapshot_id' | 'generation'> {
   const { memory } = facts;
   return {
@@ -138,7 +143,7 @@ function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, '
     disk_bytes: facts.diskBytes,
     ...(memory && {
       artifact_ref: id,
-      fc_version: memory.vmm,
+      fc_version: vmmName(memory.vmm),
       cpu_marker: cpuMarker({ cpu_model: memory.hostCpu, accelerator: memory.accelerator }),
       mem_bytes: memory.shape.memMib * 1024 * 1024,
     }),
