@@ -44,6 +44,11 @@ export interface Operation {
   query?: TSchema;
   body?: TSchema;
   /** By status; what it answers when it does what was asked. */
+  /**
+   * It takes `Idempotency-Key`. `same`: a try that was cut off is run again, and makes the same ids; `once`: it is not
+   * run again, because nobody knows what came of it.
+   */
+  repeats?: 'same' | 'once';
   success: { status: 200 | 204; response: OperationResponse };
   /** When each refusal is given. 401 (workload) and 500 are added to every operation. */
   errors: Partial<Record<ErrorStatus, string>>;
@@ -74,6 +79,7 @@ export const operations = {
       'Explicit sizes below what the platform can give are raised to it; unknown fields are ignored.',
     security: 'workload',
     body: SandboxCreateRequest,
+    repeats: 'same',
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
     errors: {
       400:
@@ -83,7 +89,9 @@ export const operations = {
       402: 'The organization is out of credits.',
       404: 'The snapshot named as image does not exist.',
       409: 'The image, snapshot, volume or object store is not ready.',
-      429: 'As many creates are under way as the service takes. Nothing was created.',
+      429:
+        'As many creates are under way as the service takes, or more requests than one API key or one organization may ' +
+        'make in a minute. Nothing was created.',
       503: 'The queue is away for the moment. Nothing was created.',
     },
   },
@@ -228,6 +236,8 @@ export const operations = {
     summary: 'Create an image, or replace one of the same name',
     security: 'workload',
     body: ImageCreateRequest,
+    // The name makes it the same image.
+    repeats: 'same',
     success: {
       status: 200,
       response: { description: 'Accepted; the job builds it.', schema: ImageCreateResponse },
@@ -353,10 +363,13 @@ export function listOperations(): [OperationId, Operation][] {
   return Object.entries(operations) as [OperationId, Operation][];
 }
 
+const TOO_MANY = 'More requests than one API key or one organization may make in a minute.';
+
 /** Every refusal an operation may give, with what it means there. */
 export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   const all: Partial<Record<ErrorStatus, string>> = {
     ...(operation.security === 'workload' ? { 401: 'No API key, or not a valid one.' } : {}),
+    ...(operation.security === 'public' ? {} : { 429: TOO_MANY }),
     ...operation.errors,
     500: 'Something broke inside the service.',
   };

@@ -2,11 +2,16 @@ import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract'
 import { migrate, openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
 import { createAuthenticator } from './auth/authenticator.ts';
+import { startBilling } from './billing/billing.ts';
+import { creditOperatorRoutes } from './billing/operator-routes.ts';
+import { BILLING_SETTINGS, type BillingSettings } from './billing/settings.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
 import { createApp } from './http/app.ts';
 import { internalRoutes } from './http/internal.ts';
+import type { RateLimits } from './http/rate-limits.ts';
 import { serviceRoutes } from './http/service.ts';
+import { createIdempotency } from './idempotency/idempotency.ts';
 import { createBuildQueue } from './images/build-queue.ts';
 import { ensureBuiltinImages } from './images/images.ts';
 import { imageRoutes } from './images/routes.ts';
@@ -35,6 +40,10 @@ export interface ControlOptions {
   builtinImages?: readonly string[];
   limits?: Partial<ControlLimits>;
   platform?: PlatformLimits;
+  /** Prices, and whether credits are enforced. */
+  billing?: Partial<BillingSettings>;
+  /** Requests a minute that callers may make. No limits when absent. */
+  rateLimits?: RateLimits;
   /** Base URL that callers use, for the OpenAPI document. */
   publicUrl?: string;
   log: Logger;
@@ -46,6 +55,8 @@ export interface Control extends AsyncDisposable {
   readonly port: number;
   /** Runs one pass of the sweeper now. */
   sweep(): Promise<void>;
+  /** Charges all that is due now. */
+  charge(): Promise<void>;
   /** Answers what waits, lets go of the runners and closes the database. Sandboxes go on. */
   close(): Promise<void>;
 }
@@ -112,6 +123,14 @@ export async function startControl(options: ControlOptions): Promise<Control> {
       bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
     },
   });
+  const billing = startBilling({
+    database,
+    lifecycle,
+    settings: { ...BILLING_SETTINGS, ...options.billing },
+    log,
+  });
+  cleanup.defer(() => billing.close());
+  const idempotency = createIdempotency({ database, secret: options.internalToken });
   const scheduler = createScheduler({ database, lifecycle, limits, log });
   cleanup.defer(() => scheduler.close());
   const builds = createBuildQueue({ database, limits, log, links: () => registry?.links() ?? [] });
@@ -120,7 +139,12 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   cleanup.use(hosts);
   const regions = createRegions(database);
 
-  const app = createApp({ authenticator, log });
+  const app = createApp({
+    authenticator,
+    idempotency,
+    ...(options.rateLimits === undefined ? {} : { rateLimits: options.rateLimits }),
+    log,
+  });
   registry = createRegistry({
     database,
     server: app.server,
@@ -136,16 +160,29 @@ export async function startControl(options: ControlOptions): Promise<Control> {
         .then(() => builds.retryBuiltins())
         .catch((error: unknown) => log.error({ err: error }, 'builds of a runner could not be resumed'));
     },
+    onUsage: (runnerId, readings) => billing.readings(runnerId, readings),
     onBuildResult: (link, { result }) => builds.finish(link, result),
     onBuildsAbandoned: (link) => builds.abandon(link),
   });
   const platform = options.platform ?? PLATFORM_LIMITS;
-  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts });
+  const { requireCredits } = billing;
+  sandboxRoutes(app, {
+    database,
+    regions,
+    scheduler,
+    limits,
+    platform,
+    requireCredits,
+    lifecycle,
+    hub,
+    hosts,
+  });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
   regionRoutes(app, { regions });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
+  creditOperatorRoutes(app, { database, billing, idempotency, internalToken: options.internalToken });
 
   const links = registry;
   cleanup.defer(async () => {
@@ -161,6 +198,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     registry: links,
     builds,
     authenticator,
+    idempotency,
     bridge,
     hub,
     limits,
@@ -172,5 +210,12 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const owned = cleanup.move();
   const port = (app.server.address() as { port: number }).port;
   const close = (): Promise<void> => owned.disposeAsync();
-  return { url, port, sweep: () => sweeper.sweep(), close, [Symbol.asyncDispose]: close };
+  return {
+    url,
+    port,
+    sweep: () => sweeper.sweep(),
+    charge: () => billing.pass(),
+    close,
+    [Symbol.asyncDispose]: close,
+  };
 }

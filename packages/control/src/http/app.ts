@@ -5,7 +5,9 @@ import {
   bearerToken,
   BOUNDS,
   fastifySchema,
+  IDEMPOTENCY_HEADER,
   notFound,
+  REPLAYED_HEADER,
   requestValidator,
   unauthorized,
   type Operation,
@@ -20,8 +22,11 @@ import fastify, {
 import type { Logger } from 'pino';
 import type { Static, TSchema } from 'typebox';
 import type { Authenticator, Principal } from '../auth/authenticator.ts';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
+import type { Idempotency } from '../idempotency/idempotency.ts';
 import { answerError } from './errors.ts';
 import { readJson } from './json.ts';
+import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
 
 type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] extends TSchema
   ? Static<O[K]>
@@ -35,6 +40,8 @@ export interface Call<O extends Operation> {
   principal: Principal;
   request: FastifyRequest;
   reply: FastifyReply;
+  /** Where the ids and tokens of what is made come from, so that a repeated request makes nothing twice. */
+  fresh: Fresh;
   /** Aborted when the caller has gone away or the server stops. Made on demand. */
   gone: () => AbortSignal;
 }
@@ -49,13 +56,15 @@ export interface App {
 
 export interface AppOptions {
   authenticator: Authenticator;
+  idempotency: Idempotency;
+  rateLimits?: RateLimits;
   log: Logger;
 }
 
 /** How long open answers get to end when the server stops. */
 const CLOSE_MS = 3_000;
 
-export function createApp({ authenticator, log }: AppOptions): App {
+export function createApp({ authenticator, idempotency, rateLimits, log }: AppOptions): App {
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
@@ -80,6 +89,7 @@ export function createApp({ authenticator, log }: AppOptions): App {
     },
   });
 
+  const limiter = createRateLimiter(app, rateLimits ?? NO_RATE_LIMITS);
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, data, done) => {
     try {
@@ -120,15 +130,21 @@ export function createApp({ authenticator, log }: AppOptions): App {
   const principals = new WeakMap<FastifyRequest, Principal>();
   const authenticate = (
     request: FastifyRequest,
-    _reply: FastifyReply,
+    reply: FastifyReply,
     done: (error?: Error) => void,
   ): void => {
     const token = bearerToken(request.headers.authorization);
     const found = token === null ? null : authenticator.byApiKey(token);
     const settle = (principal: Principal | null): void => {
-      if (principal === null) return done(unauthorized());
+      if (principal === null) {
+        if (!limiter.active) return done(unauthorized());
+        limiter.unknown(request, reply).then(() => done(unauthorized()), done);
+        return;
+      }
       principals.set(request, principal);
-      done();
+      if (!limiter.active) return done();
+      const { keyId, orgId } = principal;
+      limiter.known(request, reply, { key: keyId, org: orgId }).then(() => done(), done);
     };
     if (found instanceof Promise) found.then(settle, done);
     else settle(found);
@@ -146,16 +162,33 @@ export function createApp({ authenticator, log }: AppOptions): App {
         url: operation.path,
         schema,
         ...(operation.security === 'workload' ? { onRequest: authenticate } : {}),
-        handler: (request, reply) =>
-          handler({
-            params: request.params as never,
-            query: request.query as never,
-            body: request.body as never,
-            principal: principals.get(request) as Principal,
-            request,
-            reply,
-            gone: () => goneSignal(reply, closing.signal),
-          }),
+        handler: async (request, reply) => {
+          const perform = (fresh: Fresh): Promise<unknown> =>
+            handler({
+              params: request.params as never,
+              query: request.query as never,
+              body: request.body as never,
+              principal: principals.get(request) as Principal,
+              fresh,
+              request,
+              reply,
+              gone: () => goneSignal(reply, closing.signal),
+            });
+          const key = request.headers[IDEMPOTENCY_HEADER];
+          if (operation.repeats === undefined || key === undefined) return perform(RANDOM);
+          const { method, url, body } = request;
+          const { answer, replayed } = await idempotency.run(
+            {
+              caller: `key ${principals.get(request)?.keyId}`,
+              key: String(key),
+              request: { method, url, body },
+              repeatable: operation.repeats === 'same',
+            },
+            perform,
+          );
+          if (replayed) reply.header(REPLAYED_HEADER, 'true');
+          return answer;
+        },
       });
     },
     async close() {

@@ -18,6 +18,7 @@ export interface LinkEvents {
   hello(link: Link, hello: Hello): Promise<{ epoch: string; held: SandboxRow[] }>;
   observe(link: Link, message: Extract<RunnerMessage, { type: 'observe' }>): Promise<void>;
   buildResult(link: Link, message: Extract<RunnerMessage, { type: 'build-result' }>): Promise<void>;
+  usage(link: Link, message: Extract<RunnerMessage, { type: 'usage' }>): void;
   ready(link: Link, ready: boolean): Promise<void>;
   /** It is over: nothing more can be sent. */
   closed(link: Link): void;
@@ -164,6 +165,9 @@ export class Link {
       case 'build-result':
         await this.#events.buildResult(this, message);
         this.send({ type: 'ack', seq: message.seq });
+        break;
+      case 'usage':
+        this.#events.usage(this, message);
         break;
       case 'heartbeat':
         if (message.ready !== this.ready) {

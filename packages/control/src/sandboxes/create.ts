@@ -2,8 +2,6 @@ import {
   assertAvailable,
   DEFAULTS,
   formatSandboxId,
-  newSandboxName,
-  newToken,
   overloaded,
   resolveSandboxCreate,
   tokenDigest,
@@ -11,13 +9,14 @@ import {
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import type { Database } from '@releap/database';
+import { isUniqueViolation, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { resolveRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
-import { insertSandbox } from './queries.ts';
+import { getRecord, insertSandbox } from './queries.ts';
 
 export interface CreateContext {
   database: Database;
@@ -25,6 +24,8 @@ export interface CreateContext {
   scheduler: Scheduler;
   limits: ControlLimits;
   platform: PlatformLimits;
+  /** @throws 402 */
+  requireCredits: (orgId: string) => Promise<void>;
 }
 
 /** `POST /vms`: every rule, then one statement that writes it all down, then placement on its way. */
@@ -32,10 +33,30 @@ export async function createSandbox(
   context: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
+  fresh: Fresh = RANDOM,
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
+  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  const [id, jobId, accessToken, otherName] = [
+    fresh.uuid(),
+    fresh.uuid(),
+    fresh.token('sandbox'),
+    fresh.sandboxName(),
+  ];
+  const answer = (written: { region: string; name: string }): SandboxCreateResponse => ({
+    vm_id: formatSandboxId(written.region, id),
+    job_id: jobId,
+    name: written.name,
+    status: 'pending',
+    access_token: accessToken,
+  });
+  if (fresh.retried) {
+    const before = await getRecord(database.pool, id, principal.projectId);
+    if (before !== undefined) return answer(before);
+  }
   const sandbox = resolveSandboxCreate(body, context.platform);
   assertAvailable(sandbox);
+  await context.requireCredits(principal.orgId);
   const region = await context.regions.resolve(sandbox.region, principal, scheduler.roomiest);
   const root = await resolveRoot(database, principal.projectId, sandbox.image);
 
@@ -45,11 +66,11 @@ export async function createSandbox(
       `${place.waiting} sandboxes are waiting for a host already, and no more than ${limits.createQueue} may: try again later`,
     );
   }
-  const accessToken = newToken('sandbox');
-  const name = sandbox.name ?? newSandboxName();
-  let written;
+  const name = sandbox.name ?? otherName;
   try {
-    written = await insertSandbox(database, {
+    await insertSandbox(database, {
+      id,
+      jobId,
       sandbox,
       name,
       projectId: principal.projectId,
@@ -62,14 +83,12 @@ export async function createSandbox(
     });
   } catch (error) {
     place.withdraw();
+    const before = isUniqueViolation(error)
+      ? await getRecord(database.pool, id, principal.projectId)
+      : undefined;
+    if (before !== undefined) return answer(before);
     throw error;
   }
   scheduler.kick();
-  return {
-    vm_id: formatSandboxId(region, written.id),
-    job_id: written.jobId,
-    name,
-    status: 'pending',
-    access_token: accessToken,
-  };
+  return answer({ region, name });
 }

@@ -91,6 +91,9 @@ export async function getFacts(
 }
 
 export interface NewSandbox {
+  /** New ones when absent. */
+  id?: string;
+  jobId?: string;
   sandbox: ResolvedSandbox;
   name: string;
   projectId: string;
@@ -107,9 +110,7 @@ export async function insertSandbox(
   database: Database,
   create: NewSandbox,
 ): Promise<{ id: string; jobId: string }> {
-  const id = newUuid();
-  const jobId = newUuid();
-  const { sandbox } = create;
+  const { id = newUuid(), jobId = newUuid(), sandbox } = create;
   await all(database.pool, INSERT, [
     id,
     jobId,

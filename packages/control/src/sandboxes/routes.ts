@@ -21,7 +21,7 @@ import { changeSandbox, uuidOf } from './change.ts';
 import { createSandbox, type CreateContext } from './create.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes, type HostClient } from './logs.ts';
-import { getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
+import { getFacts, getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
 
 export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
@@ -32,7 +32,9 @@ export interface SandboxRoutes extends CreateContext {
 export function sandboxRoutes(app: App, context: SandboxRoutes): void {
   const { database, hub } = context;
 
-  app.operation(operations.createSandbox, ({ body, principal }) => createSandbox(context, principal, body));
+  app.operation(operations.createSandbox, ({ body, principal, fresh }) =>
+    createSandbox(context, principal, body, fresh),
+  );
 
   app.operation(operations.listSandboxes, async ({ query, principal }): Promise<SandboxList> => {
     const after = query.cursor === undefined ? null : decodeCursor('sandboxes', query.cursor);
@@ -66,6 +68,13 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
   ] as const;
   for (const [trigger, operation] of lifecycleOperations) {
     app.operation(operation, async ({ params, principal }): Promise<SandboxLifecycleResponse> => {
+      if (trigger === 'start' || trigger === 'resume') {
+        await context.requireCredits(principal.orgId).catch(async (refusal: unknown) => {
+          // What does not exist is told first, however little the caller can pay.
+          const facts = await getFacts(database.pool, uuidOf(params.id), principal.projectId);
+          throw facts === undefined ? sandboxNotFound(params.id) : refusal;
+        });
+      }
       const { id, region, status } = await changeSandbox(context, trigger, params.id, principal.projectId);
       return { vm_id: formatSandboxId(region, id), status };
     });

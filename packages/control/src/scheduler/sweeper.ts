@@ -2,6 +2,7 @@ import { all, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { BuildQueue } from '../images/build-queue.ts';
 import type { Authenticator } from '../auth/authenticator.ts';
+import type { Idempotency } from '../idempotency/idempotency.ts';
 import type { Bridge } from '../events/bridge.ts';
 import type { Hub } from '../events/hub.ts';
 import type { ControlLimits } from '../limits.ts';
@@ -23,6 +24,7 @@ export interface SweeperOptions {
   registry: RunnerRegistry;
   builds: BuildQueue;
   authenticator: Authenticator;
+  idempotency: Idempotency;
   bridge: Bridge;
   hub: Hub;
   limits: ControlLimits;
@@ -47,6 +49,7 @@ const OVERDUE = statement<{
 /** Every how many passes the slower work is done. */
 const HEARTBEAT_MS = 5_000;
 const LAST_USED_MS = 30_000;
+const IDEMPOTENCY_MS = 30_000;
 /** Waiters look by themselves this often while other servers write to the database. */
 const RECHECK_MS = 10_000;
 
@@ -92,6 +95,7 @@ export function startSweeper(options: SweeperOptions): Sweeper {
     scheduler.kick();
     await builds.sweep();
     if (every('last-used', LAST_USED_MS)) await options.authenticator.flush();
+    if (every('idempotency', IDEMPOTENCY_MS)) await options.idempotency.sweep();
     if (options.bridge.hasPeers && every('recheck', RECHECK_MS)) options.hub.changedAll();
     lastGood = Date.now();
   }
