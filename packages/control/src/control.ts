@@ -2,6 +2,8 @@ import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract'
 import { migrate, openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
 import { createAuthenticator } from './auth/authenticator.ts';
+import { createCallerAuthenticator } from './auth/caller.ts';
+import type { OidcOptions } from './auth/oidc/verifier.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
 import { createApp } from './http/app.ts';
@@ -12,6 +14,8 @@ import { ensureBuiltinImages } from './images/images.ts';
 import { imageRoutes } from './images/routes.ts';
 import { jobRoutes } from './jobs/routes.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
+import { managementRoutes } from './management/routes.ts';
+import { createTeardown } from './management/teardown.ts';
 import { createRegions, ensureRegion, type RegionConfig } from './regions/regions.ts';
 import { regionRoutes } from './regions/routes.ts';
 import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
@@ -35,6 +39,8 @@ export interface ControlOptions {
   builtinImages?: readonly string[];
   limits?: Partial<ControlLimits>;
   platform?: PlatformLimits;
+  /** Who issues the tokens of the management plane. Without it that plane answers 503. */
+  oidc?: OidcOptions;
   /** Base URL that callers use, for the OpenAPI document. */
   publicUrl?: string;
   log: Logger;
@@ -119,8 +125,11 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const hosts = createHostClient(options.internalToken);
   cleanup.use(hosts);
   const regions = createRegions(database);
+  const teardown = createTeardown({ database, lifecycle, log, graceMs: limits.teardownGraceMs });
+  cleanup.defer(() => teardown.close());
 
-  const app = createApp({ authenticator, log });
+  const callers = createCallerAuthenticator(database, options.oidc, log);
+  const app = createApp({ authenticator, callers, log });
   registry = createRegistry({
     database,
     server: app.server,
@@ -144,6 +153,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
   regionRoutes(app, { regions });
+  managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
 
@@ -160,6 +170,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     scheduler,
     registry: links,
     builds,
+    teardown,
     authenticator,
     bridge,
     hub,
