@@ -6,6 +6,7 @@ import { Type, type TSchema } from 'typebox';
 import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
+import { managementOperations } from './management-operations.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
 import {
@@ -20,8 +21,8 @@ import {
   SandboxRecord,
 } from './sandbox.ts';
 
-/** Who may call: `workload` wants a project's API key, `public` wants nothing. */
-export type Security = 'workload' | 'public';
+/** Who may call: `workload` wants a project's API key, `management` a user's OIDC token, `public` nothing. */
+export type Security = 'workload' | 'management' | 'public';
 
 export interface OperationResponse {
   description: string;
@@ -43,14 +44,14 @@ export interface Operation {
   params?: TSchema;
   query?: TSchema;
   body?: TSchema;
-  /** By status; what it answers when it does what was asked. */
   /**
    * It takes `Idempotency-Key`. `same`: a try that was cut off is run again, and makes the same ids; `once`: it is not
    * run again, because nobody knows what came of it.
    */
   repeats?: 'same' | 'once';
+  /** By status; what it answers when it does what was asked. */
   success: { status: 200 | 204; response: OperationResponse };
-  /** When each refusal is given. 401 (workload) and 500 are added to every operation. */
+  /** When each refusal is given. 401 (unless public), 503 (management) and 500 are added. */
   errors: Partial<Record<ErrorStatus, string>>;
 }
 
@@ -60,6 +61,8 @@ export const TAGS = {
   Images: 'Named root file systems of a project.',
   Jobs: 'The work behind a create.',
   Regions: 'Where sandboxes may be placed.',
+  Organizations: 'People, their organizations, who belongs to them, and who did what.',
+  Projects: 'What belongs together: sandboxes, images and the keys that reach them.',
   Service: 'The service itself.',
 } as const;
 
@@ -327,6 +330,7 @@ export const operations = {
     },
     errors: {},
   },
+  ...managementOperations,
   getHealth: {
     method: 'GET',
     path: '/healthz',
@@ -370,6 +374,12 @@ export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   const all: Partial<Record<ErrorStatus, string>> = {
     ...(operation.security === 'workload' ? { 401: 'No API key, or not a valid one.' } : {}),
     ...(operation.security === 'public' ? {} : { 429: TOO_MANY }),
+    ...(operation.security === 'management'
+      ? {
+          401: 'No OIDC token, or not a valid one. API keys are none.',
+          503: 'The issuer of tokens cannot be asked for its keys, or the server has none.',
+        }
+      : {}),
     ...operation.errors,
     500: 'Something broke inside the service.',
   };

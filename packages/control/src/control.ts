@@ -5,6 +5,8 @@ import { createAuthenticator } from './auth/authenticator.ts';
 import { startBilling } from './billing/billing.ts';
 import { creditOperatorRoutes } from './billing/operator-routes.ts';
 import { BILLING_SETTINGS, type BillingSettings } from './billing/settings.ts';
+import { createCallerAuthenticator } from './auth/caller.ts';
+import type { OidcOptions } from './auth/oidc/verifier.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
 import { createApp } from './http/app.ts';
@@ -17,6 +19,8 @@ import { ensureBuiltinImages } from './images/images.ts';
 import { imageRoutes } from './images/routes.ts';
 import { jobRoutes } from './jobs/routes.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
+import { managementRoutes } from './management/routes.ts';
+import { createTeardown } from './management/teardown.ts';
 import { createRegions, ensureRegion, type RegionConfig } from './regions/regions.ts';
 import { regionRoutes } from './regions/routes.ts';
 import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
@@ -44,6 +48,8 @@ export interface ControlOptions {
   billing?: Partial<BillingSettings>;
   /** Requests a minute that callers may make. No limits when absent. */
   rateLimits?: RateLimits;
+  /** Who issues the tokens of the management plane. Without it that plane answers 503. */
+  oidc?: OidcOptions;
   /** Base URL that callers use, for the OpenAPI document. */
   publicUrl?: string;
   log: Logger;
@@ -138,9 +144,13 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const hosts = createHostClient(options.internalToken);
   cleanup.use(hosts);
   const regions = createRegions(database);
+  const teardown = createTeardown({ database, lifecycle, log, graceMs: limits.teardownGraceMs });
+  cleanup.defer(() => teardown.close());
 
+  const callers = createCallerAuthenticator(database, options.oidc, log);
   const app = createApp({
     authenticator,
+    callers,
     idempotency,
     ...(options.rateLimits === undefined ? {} : { rateLimits: options.rateLimits }),
     log,
@@ -180,6 +190,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
   regionRoutes(app, { regions });
+  managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
   creditOperatorRoutes(app, { database, billing, idempotency, internalToken: options.internalToken });
@@ -197,6 +208,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     scheduler,
     registry: links,
     builds,
+    teardown,
     authenticator,
     idempotency,
     bridge,

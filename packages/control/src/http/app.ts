@@ -7,6 +7,7 @@ import {
   fastifySchema,
   IDEMPOTENCY_HEADER,
   notFound,
+  operations,
   REPLAYED_HEADER,
   requestValidator,
   unauthorized,
@@ -22,6 +23,7 @@ import fastify, {
 import type { Logger } from 'pino';
 import type { Static, TSchema } from 'typebox';
 import type { Authenticator, Principal } from '../auth/authenticator.ts';
+import { countHeader, type Caller, type CallerAuthenticator } from '../auth/caller.ts';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
 import { answerError } from './errors.ts';
@@ -36,8 +38,10 @@ export interface Call<O extends Operation> {
   params: Of<O, 'params'>;
   query: Of<O, 'query'>;
   body: Of<O, 'body'>;
-  /** Who calls; of a public operation, nobody: do not touch it there. */
-  principal: Principal;
+  /** The project whose key was shown; on workload operations. */
+  principal: O['security'] extends 'workload' ? Principal : never;
+  /** The signed-in user; on management operations. */
+  caller: O['security'] extends 'management' ? Caller : never;
   request: FastifyRequest;
   reply: FastifyReply;
   /** Where the ids and tokens of what is made come from, so that a repeated request makes nothing twice. */
@@ -56,15 +60,17 @@ export interface App {
 
 export interface AppOptions {
   authenticator: Authenticator;
+  callers: CallerAuthenticator;
   idempotency: Idempotency;
   rateLimits?: RateLimits;
   log: Logger;
 }
 
+const HEALTH_PATH = operations.getHealth.path;
 /** How long open answers get to end when the server stops. */
 const CLOSE_MS = 3_000;
 
-export function createApp({ authenticator, idempotency, rateLimits, log }: AppOptions): App {
+export function createApp({ authenticator, callers, idempotency, rateLimits, log }: AppOptions): App {
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
@@ -82,7 +88,12 @@ export function createApp({ authenticator, idempotency, rateLimits, log }: AppOp
         socket.destroy();
         return;
       }
-      const body = JSON.stringify({ error: 'the request is not valid HTTP' });
+      const tooLarge = (error as NodeJS.ErrnoException).code === 'HPE_HEADER_OVERFLOW';
+      const body = JSON.stringify({
+        error: tooLarge
+          ? 'the headers of the request are too large: at most 16 KiB are allowed'
+          : 'the request is not valid HTTP',
+      });
       socket.end(
         `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`,
       );
@@ -133,12 +144,16 @@ export function createApp({ authenticator, idempotency, rateLimits, log }: AppOp
     reply: FastifyReply,
     done: (error?: Error) => void,
   ): void => {
+    if (countHeader(request.raw, 'authorization') > 1) {
+      return done(unauthorized('more than one Authorization header was sent: send one'));
+    }
     const token = bearerToken(request.headers.authorization);
     const found = token === null ? null : authenticator.byApiKey(token);
     const settle = (principal: Principal | null): void => {
       if (principal === null) {
-        if (!limiter.active) return done(unauthorized());
-        limiter.unknown(request, reply).then(() => done(unauthorized()), done);
+        const refusal = refuseWorkload(token);
+        if (!limiter.active) return done(refusal);
+        limiter.unknown(request, reply).then(() => done(refusal), done);
         return;
       }
       principals.set(request, principal);
@@ -149,6 +164,29 @@ export function createApp({ authenticator, idempotency, rateLimits, log }: AppOp
     if (found instanceof Promise) found.then(settle, done);
     else settle(found);
   };
+
+  const signedIn = new WeakMap<FastifyRequest, Caller>();
+  const identify = async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
+    try {
+      signedIn.set(request, await callers.byRequest(request.raw, request.ip));
+    } catch (error) {
+      if (limiter.active && error instanceof ApiError && error.status === 401)
+        await limiter.unknown(request, reply);
+      throw error;
+    }
+    if (limiter.active) await limiter.known(request, reply, { key: asker(request) });
+  };
+  const anybody = async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
+    if (limiter.active) await limiter.unknown(request, reply);
+  };
+  const guards = {
+    workload: { onRequest: authenticate },
+    management: { onRequest: identify },
+    public: { onRequest: anybody },
+  };
+  /** One caller: what he repeats is his alone. */
+  const asker = (request: FastifyRequest): string =>
+    `key ${principals.get(request)?.keyId} user ${signedIn.get(request)?.userId}`;
 
   return {
     fastify: app,
@@ -161,14 +199,16 @@ export function createApp({ authenticator, idempotency, rateLimits, log }: AppOp
         method: operation.method,
         url: operation.path,
         schema,
-        ...(operation.security === 'workload' ? { onRequest: authenticate } : {}),
+        // A probe of the service's health comes as often as it likes.
+        ...(operation.path === HEALTH_PATH ? {} : guards[operation.security]),
         handler: async (request, reply) => {
           const perform = (fresh: Fresh): Promise<unknown> =>
             handler({
               params: request.params as never,
               query: request.query as never,
               body: request.body as never,
-              principal: principals.get(request) as Principal,
+              principal: principals.get(request) as never,
+              caller: signedIn.get(request) as never,
               fresh,
               request,
               reply,
@@ -179,7 +219,7 @@ export function createApp({ authenticator, idempotency, rateLimits, log }: AppOp
           const { method, url, body } = request;
           const { answer, replayed } = await idempotency.run(
             {
-              caller: `key ${principals.get(request)?.keyId}`,
+              caller: asker(request),
               key: String(key),
               request: { method, url, body },
               repeatable: operation.repeats === 'same',
@@ -201,6 +241,13 @@ export function createApp({ authenticator, idempotency, rateLimits, log }: AppOp
       }
     },
   };
+}
+
+function refuseWorkload(token: string | null): ApiError {
+  // Three parts with dots between: somebody who is signed in has taken the wrong door.
+  return token !== null && /^[\w-]+\.[\w-]+\.[\w-]*$/.test(token)
+    ? unauthorized("this route wants a project's API key (rlp_…), and not the OIDC token of a user")
+    : unauthorized();
 }
 
 function goneSignal(reply: FastifyReply, closing: AbortSignal): AbortSignal {

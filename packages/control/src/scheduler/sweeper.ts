@@ -6,6 +6,7 @@ import type { Idempotency } from '../idempotency/idempotency.ts';
 import type { Bridge } from '../events/bridge.ts';
 import type { Hub } from '../events/hub.ts';
 import type { ControlLimits } from '../limits.ts';
+import type { Teardown } from '../management/teardown.ts';
 import type { RunnerRegistry } from '../runners/registry.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change } from '../sandboxes/transition-sql.ts';
@@ -23,6 +24,7 @@ export interface SweeperOptions {
   scheduler: Scheduler;
   registry: RunnerRegistry;
   builds: BuildQueue;
+  teardown: Teardown;
   authenticator: Authenticator;
   idempotency: Idempotency;
   bridge: Bridge;
@@ -94,6 +96,8 @@ export function startSweeper(options: SweeperOptions): Sweeper {
     await overdue();
     scheduler.kick();
     await builds.sweep();
+    // Not waited for: deadlines must not be late because somebody deletes a lot.
+    options.teardown.kick();
     if (every('last-used', LAST_USED_MS)) await options.authenticator.flush();
     if (every('idempotency', IDEMPOTENCY_MS)) await options.idempotency.sweep();
     if (options.bridge.hasPeers && every('recheck', RECHECK_MS)) options.hub.changedAll();
