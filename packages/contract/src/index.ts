@@ -1,4 +1,5 @@
 export * from './amount.ts';
+export * from './credits-operations.ts';
 export * from './credits.ts';
 export * from './cursor.ts';
 export * from './egress.ts';

@@ -1,5 +1,6 @@
 /** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
 import type { TSchema } from 'typebox';
+import { CreditsRecord } from './credits.ts';
 import { ErrorBody, OverloadBody } from './errors.ts';
 import { IDEMPOTENCY_KEY_CHARS } from './idempotency.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
@@ -46,6 +47,7 @@ const NAMED = new Map<unknown, string>([
   [ImageList, 'ImageList'],
   [JobRecord, 'Job'],
   [RegionRecord, 'Region'],
+  [CreditsRecord, 'Credits'],
   [User, 'User'],
   [Organization, 'Organization'],
   [Member, 'Member'],

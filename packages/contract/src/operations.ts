@@ -3,6 +3,7 @@
  * from this list, so none of them can say something else. An operation appears here when it works.
  */
 import { Type, type TSchema } from 'typebox';
+import { creditsOperations } from './credits-operations.ts';
 import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
@@ -331,6 +332,7 @@ export const operations = {
     errors: {},
   },
   ...managementOperations,
+  ...creditsOperations,
   getHealth: {
     method: 'GET',
     path: '/healthz',

@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { createAuthenticator } from './auth/authenticator.ts';
 import { startBilling } from './billing/billing.ts';
 import { creditOperatorRoutes } from './billing/operator-routes.ts';
+import { creditRoutes } from './billing/routes.ts';
 import { BILLING_SETTINGS, type BillingSettings } from './billing/settings.ts';
 import { createCallerAuthenticator } from './auth/caller.ts';
 import type { OidcOptions } from './auth/oidc/verifier.ts';
@@ -193,6 +194,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
+  creditRoutes(app, { database, billing });
   creditOperatorRoutes(app, { database, billing, idempotency, internalToken: options.internalToken });
 
   const links = registry;

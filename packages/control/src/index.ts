@@ -7,7 +7,6 @@ export {
   type BillingMode,
   type BillingSettings,
 } from './billing/settings.ts';
-export { price, PRICE_DEFAULTS, type Prices } from './billing/prices.ts';
 export { startControl, type Control, type ControlOptions } from './control.ts';
 export { type RateLimits } from './http/rate-limits.ts';
 export { CONTROL_LIMITS, type ControlLimits, type Overcommit } from './limits.ts';

@@ -40,21 +40,22 @@ export const METER_BATCH = 2_000;
 
 /**
  * $1..$3 prices of cpu, memory, GPU; $4 percent that spot costs; $5 how long a meter may run uncharged, in
- * milliseconds; $6 batch. A running meter is charged up to the last time that its host was heard of: should the host
+ * milliseconds; $6 batch; $7 what time it is, or null. A running meter is charged up to the last time that its host was heard of: should the host
  * be lost, nothing after that was charged.
  */
 const CHARGE = statement<{ moved: number; full: boolean; orgs: string[] }>(
   'charge-meters',
   `with due as (
   select m.id, m.sandbox_id, m.org_id, m.region, m.metered_until as since, m.closed_at, m.carry,
-         coalesce(m.closed_at, least(now(), r.last_seen_at)) as until,
+         coalesce(m.closed_at, least(clock.now, r.last_seen_at)) as until,
          (m.millicores::numeric * 1024 * $1::numeric + m.mem_mib::numeric * 1000 * $2::numeric + m.gpus::numeric * ${SIZE} * $3::numeric)
            * case when m.spot then $4::integer else 100 end as rate
-    from sandbox_meters m left join runners r on r.id = m.runner_id
+    from (select coalesce($7::timestamptz, now()) as now) clock
+   cross join sandbox_meters m left join runners r on r.id = m.runner_id
    where m.closed_at is not null
-      or (m.closed_at is null and m.metered_until <= now() - $5 * interval '1 millisecond'
-          and least(now(), r.last_seen_at) >= m.metered_until + $5 * interval '1 millisecond')
-   order by m.id limit $6
+      or (m.closed_at is null and m.metered_until <= clock.now - $5 * interval '1 millisecond'
+          and least(clock.now, r.last_seen_at) >= m.metered_until + $5 * interval '1 millisecond')
+   order by m.metered_until limit $6
      for update of m skip locked
 ), priced as (
   select *, greatest(0, trunc(extract(epoch from until - since) * 1000000)) * rate + carry as parts from due
@@ -87,11 +88,15 @@ export interface Charged {
   orgs: string[];
 }
 
-/** Charges all that is due, in batches, each of which holds by itself. */
+/**
+ * Charges all that is due, in batches, each of which holds by itself.
+ * @param options.meterMs how long a meter may run uncharged, in milliseconds
+ * @param options.now for tests, instead of the database's clock
+ */
 export async function chargeMeters(
   on: Queryable,
   prices: Prices,
-  options: { meterMs: number; batch?: number },
+  options: { meterMs: number; batch?: number; now?: Date },
 ): Promise<Charged> {
   const batch = options.batch ?? METER_BATCH;
   const values = [
@@ -101,6 +106,7 @@ export async function chargeMeters(
     100 - prices.spotDiscountPercent,
     options.meterMs,
     batch,
+    options.now ?? null,
   ];
   const orgs = new Set<string>();
   let moved = 0;

@@ -43,13 +43,14 @@ const ACCOUNT = statement<Account>(
   `select balance, overdraft_limit from credit_accounts where org_id = $1`,
 );
 
-const APPEND = statement<EntryRow>(
+const APPEND = statement<EntryRow & { made: boolean }>(
   'ledger-append',
   `with made as (
      insert into credit_ledger (org_id, amount, kind, note, request_id) values ($1, $2, $3, $4, $5)
      on conflict (request_id) where request_id is not null do nothing returning ${ENTRY}
    )
-   select * from made union all select ${ENTRY} from credit_ledger where request_id = $5 and org_id = $1`,
+   select ${ENTRY}, true as made from made
+   union all select ${ENTRY}, false from credit_ledger where request_id = $5 and org_id = $1`,
 );
 
 const LIMIT = statement<Account>(
@@ -100,11 +101,11 @@ export async function appendEntry(
     note: string | null;
     requestId: string;
   },
-): Promise<LedgerEntry> {
+): Promise<{ entry: LedgerEntry; made: boolean }> {
   const { orgId, amount, kind, note, requestId } = entry;
   const row = await first(on, APPEND, [orgId, String(amount), kind, note, requestId]);
   if (row === undefined) throw new Error('the ledger took an entry and gave none back');
-  return toEntry(row);
+  return { entry: toEntry(row), made: row.made };
 }
 
 /** @param limit nano-credits; null for that of all organizations */

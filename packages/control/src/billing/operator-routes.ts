@@ -25,10 +25,17 @@ import type { App } from '../http/app.ts';
 import { internalOnly } from '../http/internal-only.ts';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
+import { writeAudit } from '../management/audit.ts';
 import type { Billing } from './billing.ts';
 import { appendEntry, readBalance, readCredits, readGrants, setOverdraftLimit } from './ledger.ts';
 
-const ORG = statement<{ id: string }>('credit-org', `select id from organizations where id = $1`);
+/** Whoever can read the installation's token. */
+const OPERATOR = { operator: 'operator' };
+
+const ORG = statement<{ id: string }>(
+  'credit-org',
+  `select id from organizations where id = $1 and deleted_at is null`,
+);
 
 export interface OperatorRoutes {
   database: Database;
@@ -57,16 +64,21 @@ export function creditOperatorRoutes(app: App, context: OperatorRoutes): void {
         `amount must be ${kind === 'grant' ? 'above 0 (to take credits away, send kind "adjustment")' : 'other than 0'}, but was ${quote(body.amount)}`,
       );
     }
-    const entry = await appendEntry(database.pool, {
-      orgId,
-      amount,
-      kind,
-      note: body.note ?? null,
-      requestId,
-    }).catch((error: unknown) => {
-      if ((error as { code?: string }).code !== NUMERIC_OUT_OF_RANGE) throw error;
-      throw badRequest(`amount ${quote(body.amount)} leads to a balance that is too large to be kept`);
-    });
+    const note = body.note ?? null;
+    const entry = await database
+      .transaction(async (client) => {
+        const { entry, made } = await appendEntry(client, { orgId, amount, kind, note, requestId });
+        if (made) {
+          const target = { kind: 'ledger-entry', id: String(entry.id) };
+          const details = { amount: entry.amount, note };
+          await writeAudit(client, { actor: OPERATOR, orgId, action: `credits.${kind}`, target, details });
+        }
+        return entry;
+      })
+      .catch((error: unknown) => {
+        if ((error as { code?: string }).code !== NUMERIC_OUT_OF_RANGE) throw error;
+        throw badRequest(`amount ${quote(body.amount)} leads to a balance that is too large to be kept`);
+      });
     billing.changed(orgId);
     return { org_id: orgId, entry, balance: formatAmount(await readBalance(database.pool, orgId)) };
   }
@@ -118,7 +130,12 @@ export function creditOperatorRoutes(app: App, context: OperatorRoutes): void {
       const limit = text === null ? null : toAmount('overdraft_limit', text);
       if (limit !== null && limit < 0n)
         throw badRequest(`overdraft_limit must be at least 0, but was ${quote(text)}`);
-      await setOverdraftLimit(database.pool, orgId, limit);
+      await database.transaction(async (client) => {
+        await setOverdraftLimit(client, orgId, limit);
+        const target = { kind: 'organization', id: orgId };
+        const details = { overdraft_limit: text };
+        await writeAudit(client, { actor: OPERATOR, orgId, action: 'credits.limit', target, details });
+      });
       return readCredits(database.pool, billing.settings, orgId, 1);
     },
   });

@@ -25,6 +25,8 @@ export async function controlRole({
       createQueue: config.createQueue,
       overcommit: { ...config.overcommit },
     },
+    billing: config.billing,
+    rateLimits: config.rateLimits,
     publicUrl: baseUrl,
     log,
   });
