@@ -8,7 +8,7 @@
  * is cut off is carried into the meter's next charge. However a time is divided into charges, they sum up to
  * `floor(microseconds × rate ÷ METER_SCALE)`.
  */
-import { all, statement, type Queryable } from '@releap/database';
+import { first, statement, type Queryable } from '@releap/database';
 import type { Prices } from './prices.ts';
 
 const MICROS = 1_000_000n;
@@ -38,12 +38,19 @@ export function meterRate(size: MeteredSize, prices: Prices): bigint {
 /** Meters that one statement moves: their rows stay locked while it runs, and whoever stops a sandbox waits. */
 export const METER_BATCH = 2_000;
 
+interface Row {
+  moved: number;
+  full: boolean;
+  orgs: string[];
+  now: string;
+}
+
 /**
  * $1..$3 prices of cpu, memory, GPU; $4 percent that spot costs; $5 how long a meter may run uncharged, in
  * milliseconds; $6 batch; $7 what time it is, or null. A running meter is charged up to the last time that its host was heard of: should the host
  * be lost, nothing after that was charged.
  */
-const CHARGE = statement<{ moved: number; full: boolean; orgs: string[] }>(
+const CHARGE = statement<Row>(
   'charge-meters',
   `with due as (
   select m.id, m.sandbox_id, m.org_id, m.region, m.metered_until as since, m.closed_at, m.carry,
@@ -78,7 +85,7 @@ const CHARGE = statement<{ moved: number; full: boolean; orgs: string[] }>(
 )
 select (select count(*)::integer from moved) + (select count(*)::integer from ended) as moved,
        (select count(*) from due) >= $6 as full,
-       array(select distinct org_id::text from charged) as orgs`,
+       array(select distinct org_id::text from charged) as orgs, coalesce($7::timestamptz, now())::text as now`,
 );
 
 export interface Charged {
@@ -106,12 +113,14 @@ export async function chargeMeters(
     100 - prices.spotDiscountPercent,
     options.meterMs,
     batch,
-    options.now ?? null,
   ];
   const orgs = new Set<string>();
   let moved = 0;
+  // All batches mean the same moment: each meter is due once, and the last batch comes.
+  let now: Date | string | null = options.now ?? null;
   for (;;) {
-    const [row] = await all(on, CHARGE, values);
+    const row: Row | undefined = await first(on, CHARGE, [...values, now]);
+    now = row?.now ?? now;
     moved += row?.moved ?? 0;
     for (const org of row?.orgs ?? []) orgs.add(org);
     // A batch that moved nothing was another server's.
