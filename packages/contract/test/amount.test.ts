@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { formatAmount, formatDecimal, parseAmount, parseDecimal } from '../src/index.ts';
 
 const NANO = 1_000_000_000n;

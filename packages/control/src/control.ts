@@ -176,7 +176,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     onBuildsAbandoned: (link) => builds.abandon(link),
   });
   const platform = options.platform ?? PLATFORM_LIMITS;
-  const { requireCredits } = billing;
+  const requireCredits = (orgId: string): Promise<void> => billing.requireCredits(orgId);
   sandboxRoutes(app, {
     database,
     regions,

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { CpuReading } from '@releap/contract';
 import type { Database } from '@releap/database';
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { openFresh } from '../../database/test/support/postgres.ts';
 import { createBurstMeter } from '../src/billing/burst.ts';
 import { accounts, charged, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';

@@ -40,15 +40,15 @@ it('metering that is killed in the middle, again and again, beside grants and li
   };
 
   let granted = 0n;
-  let going = true;
+  const end = new AbortController();
   const checks = (async () => {
-    while (going) {
+    while (!end.signal.aborted) {
       for (const { balance, sum } of await accounts(database)) assert.equal(balance, sum);
       await sleep(5);
     }
   })();
   const grants = (async () => {
-    while (going) {
+    while (!end.signal.aborted) {
       await database.pool.query(
         `insert into credit_ledger (org_id, amount, kind) select org_id, 7, 'grant' from unnest($1::uuid[]) as org_id`,
         [orgs.map((org) => org.orgId)],
@@ -59,7 +59,7 @@ it('metering that is killed in the middle, again and again, beside grants and li
   })();
   const all = await opened();
   const changes = (async () => {
-    for (let at = 0; going; at = (at + 7) % SANDBOXES) {
+    for (let at = 0; !end.signal.aborted; at = (at + 7) % SANDBOXES) {
       const vm = vms[at] ?? '';
       await setStatus(database, vm, 'stopped');
       await setStatus(database, vm, 'booting');
@@ -77,7 +77,7 @@ it('metering that is killed in the middle, again and again, beside grants and li
     child.kill('SIGKILL');
     await Promise.all([once(child, 'exit'), beside]);
   }
-  going = false;
+  end.abort();
   await Promise.all([checks, grants, changes]);
 
   for (const vm of vms) await setStatus(database, vm, 'deleting');
@@ -113,9 +113,9 @@ it('metering that is killed in the middle, again and again, beside grants and li
     if (run !== undefined) cost += exactCost(size, run[1] - run[0]);
     assert.equal(await charged(database, vm), cost);
   }
-  const end = await accounts(database);
-  assert.equal(end.length, orgs.length);
-  for (const { balance, sum } of end) assert.equal(balance, sum);
+  const last = await accounts(database);
+  assert.equal(last.length, orgs.length);
+  for (const { balance, sum } of last) assert.equal(balance, sum);
   const { rows: sums } = await database.pool.query<{ sum: string }>(
     `select sum(amount) from credit_ledger where kind = 'grant'`,
   );

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { SANDBOX_STATUSES, type SandboxStatus } from '@releap/contract';
 import type { Database } from '@releap/database';
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { openFresh } from '../../database/test/support/postgres.ts';
 import { chargeMeters } from '../src/billing/charge-meters.ts';
 import { METERED_STATUSES } from '../src/billing/metered-statuses.ts';

@@ -153,13 +153,13 @@ export function createApp({ authenticator, callers, idempotency, rateLimits, log
       if (principal === null) {
         const refusal = refuseWorkload(token);
         if (!limiter.active) return done(refusal);
-        limiter.unknown(request, reply).then(() => done(refusal), done);
+        after(limiter.unknown(request, reply), () => done(refusal), done);
         return;
       }
       principals.set(request, principal);
       if (!limiter.active) return done();
       const { keyId, orgId } = principal;
-      limiter.known(request, reply, { key: keyId, org: orgId }).then(() => done(), done);
+      after(limiter.known(request, reply, { key: keyId, org: orgId }), done, done);
     };
     if (found instanceof Promise) found.then(settle, done);
     else settle(found);
@@ -241,6 +241,11 @@ export function createApp({ authenticator, callers, idempotency, rateLimits, log
       }
     },
   };
+}
+
+/** Goes on by callback, as Fastify's hooks do, once a promise is settled. */
+function after(promise: Promise<void>, good: () => void, bad: (error: Error) => void): void {
+  promise.then(good, bad);
 }
 
 function refuseWorkload(token: string | null): ApiError {

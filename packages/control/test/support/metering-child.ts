@@ -4,7 +4,11 @@ import { chargeMeters } from '../../src/billing/charge-meters.ts';
 import { PRICES } from './billing.ts';
 import { pino } from 'pino';
 
-const database = openDatabase({ url: process.env['TEST_DATABASE_URL'] ?? '', log: pino({ level: 'silent' }), connections: 2 });
+const database = openDatabase({
+  url: process.env['TEST_DATABASE_URL'] ?? '',
+  log: pino({ level: 'silent' }),
+  connections: 2,
+});
 process.on('disconnect', () => process.exit());
 for (let passes = 0; ; passes++) {
   await chargeMeters(database.pool, PRICES, { meterMs: 1, batch: 40 });

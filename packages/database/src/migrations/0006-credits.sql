@@ -107,6 +107,13 @@ create trigger sandbox_meter_update after update of status on sandboxes
 create trigger sandbox_meter_delete after delete on sandboxes
   for each row when (sandbox_is_metered(old.status)) execute function sandbox_meter();
 
+create function sandbox_meters_end() returns trigger language plpgsql as $$
+begin
+  update sandbox_meters set closed_at = greatest(metered_until, clock_timestamp()) where closed_at is null;
+  return null;
+end $$;
+create trigger sandbox_meters_end after truncate on sandboxes for each statement execute function sandbox_meters_end();
+
 -- What runs while this is installed is charged from now on.
 insert into sandbox_meters (sandbox_id, org_id, region, runner_id, millicores, mem_mib, gpus, spot, opened_at, metered_until)
   select s.id, p.org_id, s.region, s.runner_id, round(s.cpu * 1000)::integer, s.mem_mib, s.gpu_host, s.spot, now(), now()
