@@ -305,7 +305,10 @@ describe('invitations', () => {
     const answers = await Promise.all(
       Array.from({ length: 5 }, () => member('POST', `/invitations/${id}/accept`)),
     );
-    assert.deepEqual(answers.map((answer) => answer.status).sort(), [200, 404, 404, 404, 404]);
+    assert.deepEqual(
+      answers.map((answer) => answer.status).sort((a, b) => a - b),
+      [200, 404, 404, 404, 404],
+    );
     const self = (await owner('POST', `/orgs/${orgId}/invitations`, { email: owner.email })).body;
     assert.deepEqual((await owner('POST', `/invitations/${self.id}/accept`)).body, {
       org_id: orgId,
@@ -332,7 +335,10 @@ describe('projects', () => {
     const race = await Promise.all(
       Array.from({ length: 8 }, () => owner('POST', `/orgs/${orgId}/projects`, { name: 'race' })),
     );
-    assert.deepEqual(race.map((answer) => answer.status).sort(), [200, ...Array<number>(7).fill(409)]);
+    assert.deepEqual(
+      race.map((answer) => answer.status).sort((a, b) => a - b),
+      [200, ...Array<number>(7).fill(409)],
+    );
     const names = (await owner('GET', `/orgs/${orgId}/projects`)).body.projects.map(
       (one: { name: string }) => one.name,
     );
