@@ -505,6 +505,19 @@ describe('the audit log', () => {
     refused(await stranger('GET', `/orgs/${orgId}/audit`), 404);
   });
 
+  test('believes no X-Forwarded-For, but that of the proxies it was told of', async () => {
+    const { orgId } = await world.tenant(owner);
+    const init = { headers: { 'x-forwarded-for': '203.0.113.9' } };
+    const lastIp = async (): Promise<string> =>
+      (await owner('GET', `/orgs/${orgId}/audit?limit=1`)).body.entries[0].ip;
+    await owner('PATCH', `/orgs/${orgId}`, { name: 'a' }, init);
+    assert.equal(await lastIp(), '127.0.0.1');
+    await world.restart({ trustedProxies: ['127.0.0.0/8'] });
+    await owner('PATCH', `/orgs/${orgId}`, { name: 'b' }, init);
+    assert.equal(await lastIp(), '203.0.113.9');
+    await world.restart();
+  });
+
   test('is append-only: neither changed nor shortened', async () => {
     const { pool } = world.database;
     for (const sql of [`update audit_log set action = 'x'`, 'delete from audit_log', 'truncate audit_log']) {

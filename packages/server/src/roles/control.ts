@@ -31,6 +31,7 @@ export async function controlRole({
       overcommit: { ...config.overcommit },
     },
     publicUrl: baseUrl,
+    trustedProxies: config.trustedProxies ?? [],
     ...(signIn.oidc === undefined ? {} : { oidc: signIn.oidc }),
     log,
   });
