@@ -2,6 +2,7 @@
 import type { TSchema } from 'typebox';
 import { CreditsRecord } from './credits.ts';
 import { ErrorBody, OverloadBody } from './errors.ts';
+import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { IDEMPOTENCY_KEY_CHARS } from './idempotency.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
 import { JobRecord } from './job.ts';
@@ -25,6 +26,7 @@ import {
   SandboxRecord,
 } from './sandbox.ts';
 import type { SchemaNode } from './schema-words.ts';
+import { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotList, SnapshotRecord } from './snapshot.ts';
 
 export interface OpenApiOptions {
   /** Base URL of the API; left out, the document has no `servers`. */
@@ -41,6 +43,12 @@ const NAMED = new Map<unknown, string>([
   [SandboxRecord, 'Sandbox'],
   [SandboxList, 'SandboxList'],
   [SandboxLifecycleResponse, 'SandboxChanging'],
+  [SandboxForkRequest, 'SandboxFork'],
+  [SandboxForkResponse, 'SandboxForked'],
+  [SnapshotCreateRequest, 'SnapshotCreate'],
+  [SnapshotCreateResponse, 'SnapshotCreated'],
+  [SnapshotRecord, 'Snapshot'],
+  [SnapshotList, 'SnapshotList'],
   [ImageCreateRequest, 'ImageCreate'],
   [ImageCreateResponse, 'ImageCreated'],
   [ImageRecord, 'Image'],

@@ -10,6 +10,7 @@ import { createCallerAuthenticator } from './auth/caller.ts';
 import type { OidcOptions } from './auth/oidc/verifier.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
+import { hostRoutes } from './hosts/routes.ts';
 import { createApp } from './http/app.ts';
 import { internalRoutes } from './http/internal.ts';
 import type { RateLimits } from './http/rate-limits.ts';
@@ -28,6 +29,8 @@ import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle } from './sandboxes/lifecycle.ts';
 import { createHostClient } from './sandboxes/logs.ts';
 import { sandboxRoutes } from './sandboxes/routes.ts';
+import { snapshotRoutes } from './snapshots/routes.ts';
+import { createSnapshots } from './snapshots/snapshots.ts';
 import { createScheduler } from './scheduler/scheduler.ts';
 import { startSweeper } from './scheduler/sweeper.ts';
 
@@ -53,6 +56,8 @@ export interface ControlOptions {
   oidc?: OidcOptions;
   /** Base URL that callers use, for the OpenAPI document. */
   publicUrl?: string;
+  /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
+  trustedProxies?: readonly string[];
   log: Logger;
 }
 
@@ -138,6 +143,15 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   });
   cleanup.defer(() => billing.close());
   const idempotency = createIdempotency({ database, secret: options.internalToken });
+  const snapshots = createSnapshots({
+    database,
+    log,
+    onMoved(rows) {
+      registry?.pushSnapshots(rows);
+      hub.changed(rows.map((row) => row.id));
+      bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
+    },
+  });
   const scheduler = createScheduler({ database, lifecycle, limits, log });
   cleanup.defer(() => scheduler.close());
   const builds = createBuildQueue({ database, limits, log, links: () => registry?.links() ?? [] });
@@ -145,7 +159,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const hosts = createHostClient(options.internalToken);
   cleanup.use(hosts);
   const regions = createRegions(database);
-  const teardown = createTeardown({ database, lifecycle, log, graceMs: limits.teardownGraceMs });
+  const teardown = createTeardown({ database, lifecycle, snapshots, log, graceMs: limits.teardownGraceMs });
   cleanup.defer(() => teardown.close());
 
   const callers = createCallerAuthenticator(database, options.oidc, log);
@@ -153,6 +167,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     authenticator,
     callers,
     idempotency,
+    trustedProxies: options.trustedProxies ?? [],
     ...(options.rateLimits === undefined ? {} : { rateLimits: options.rateLimits }),
     log,
   });
@@ -162,6 +177,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     serverId,
     internalToken: options.internalToken,
     lifecycle,
+    snapshots,
     limits,
     log,
     onRoom: () => scheduler.roomMayHaveCome(),
@@ -187,12 +203,15 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     lifecycle,
     hub,
     hosts,
+    snapshots,
   });
+  snapshotRoutes(app, { database, snapshots, limits, hub });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
   regionRoutes(app, { regions });
   managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
+  hostRoutes(app, { database, lifecycle, scheduler, limits, internalToken: options.internalToken });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
   creditRoutes(app, { database, billing });
   creditOperatorRoutes(app, { database, billing, idempotency, internalToken: options.internalToken });
@@ -209,6 +228,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     lifecycle,
     scheduler,
     registry: links,
+    snapshots,
     builds,
     teardown,
     authenticator,

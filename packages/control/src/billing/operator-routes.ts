@@ -22,7 +22,7 @@ import {
 import { first, statement, type Database } from '@releap/database';
 import type { FastifyRequest } from 'fastify';
 import type { App } from '../http/app.ts';
-import { internalOnly } from '../http/internal-only.ts';
+import { internalOnly } from '../http/internal-token.ts';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
 import { writeAudit } from '../management/audit.ts';

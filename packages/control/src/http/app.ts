@@ -63,6 +63,8 @@ export interface AppOptions {
   callers: CallerAuthenticator;
   idempotency: Idempotency;
   rateLimits?: RateLimits;
+  /** Whose word on where a request came from is taken; none by default. */
+  trustedProxies: readonly string[];
   log: Logger;
 }
 
@@ -70,11 +72,13 @@ const HEALTH_PATH = operations.getHealth.path;
 /** How long open answers get to end when the server stops. */
 const CLOSE_MS = 3_000;
 
-export function createApp({ authenticator, callers, idempotency, rateLimits, log }: AppOptions): App {
+export function createApp(options: AppOptions): App {
+  const { authenticator, callers, idempotency, rateLimits, trustedProxies, log } = options;
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
     loggerInstance: base,
+    trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BOUNDS.requestBodyBytes,
     // Headers and body must arrive in this time; answers may take as long as a long poll.

@@ -15,7 +15,7 @@ import {
 import { first, statement, type Database } from '@releap/database';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { App } from './app.ts';
-import { internalOnly } from './internal-only.ts';
+import { internalOnly } from './internal-token.ts';
 
 interface Holder {
   id: string;

@@ -9,6 +9,7 @@ import {
   waitIsOver,
   waitTarget,
   type SandboxDeleteResponse,
+  type SandboxForkResponse,
   type SandboxGetQuery,
   type SandboxLifecycleResponse,
   type SandboxList,
@@ -17,8 +18,10 @@ import {
 import type { Principal } from '../auth/authenticator.ts';
 import type { Hub } from '../events/hub.ts';
 import type { App } from '../http/app.ts';
+import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
 import { changeSandbox, uuidOf } from './change.ts';
 import { createSandbox, type CreateContext } from './create.ts';
+import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes, type HostClient } from './logs.ts';
 import { getFacts, getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
@@ -27,6 +30,7 @@ export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
   hub: Hub;
   hosts: HostClient;
+  snapshots: Snapshots;
 }
 
 export function sandboxRoutes(app: App, context: SandboxRoutes): void {
@@ -57,6 +61,7 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
     );
     // One that never reached a host may have been in the way of others.
     if (moved && status === 'deleted') context.scheduler.roomMayHaveCome();
+    if (moved) await context.snapshots.sandboxesGone([id], SANDBOX_DELETED);
     return { vm_id: formatSandboxId(region, id), status: 'deleting' };
   });
 
@@ -68,19 +73,31 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
   ] as const;
   for (const [trigger, operation] of lifecycleOperations) {
     app.operation(operation, async ({ params, principal }): Promise<SandboxLifecycleResponse> => {
-      if (trigger === 'start' || trigger === 'resume') {
-        await context.requireCredits(principal.orgId).catch(async (refusal: unknown) => {
-          // What does not exist is told first, however little the caller can pay.
-          const facts = await getFacts(database.pool, uuidOf(params.id), principal.projectId);
-          throw facts === undefined ? sandboxNotFound(params.id) : refusal;
-        });
-      }
+      if (trigger === 'start' || trigger === 'resume') await requireCredits(principal, params.id);
       const { id, region, status } = await changeSandbox(context, trigger, params.id, principal.projectId);
       return { vm_id: formatSandboxId(region, id), status };
     });
   }
 
+  app.operation(
+    operations.forkSandbox,
+    async ({ params, body, principal, fresh }): Promise<SandboxForkResponse> => {
+      if (!fresh.retried) await requireCredits(principal, params.id);
+      return forkSandbox(context, params.id, principal.projectId, body, fresh);
+    },
+  );
+
   logRoutes(app, context);
+
+  async function requireCredits(principal: Principal, shownId: string): Promise<void> {
+    try {
+      await context.requireCredits(principal.orgId);
+    } catch (refusal) {
+      // What does not exist is told first, however little the caller can pay.
+      const facts = await getFacts(database.pool, uuidOf(shownId), principal.projectId);
+      throw facts === undefined ? sandboxNotFound(shownId) : refusal;
+    }
+  }
 
   async function waitFor(
     id: string,

@@ -14,6 +14,7 @@ export interface Config {
   port: number;
   gatewayPort?: number;
   publicUrl?: string;
+  trustedProxies?: readonly string[];
   toolboxUrl?: string;
   previewDomain?: string;
   controlUrl?: string;
@@ -28,7 +29,8 @@ export interface Config {
   overcommit: { cpu: number; mem: number; disk: number };
   billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
   rateLimits: RateLimits;
-  oidc: { issuer?: string; audience: string };
+  oidc: { issuer?: string; audience: string; clientId: string };
+  identityPort?: number;
   log: { level: (typeof LOG_LEVELS)[number]; fileBytes: number };
 }
 
@@ -87,6 +89,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     port: get('RELEAP_PORT'),
     gatewayPort: get('RELEAP_GATEWAY_PORT'),
     publicUrl: url('RELEAP_PUBLIC_URL'),
+    trustedProxies: get('RELEAP_TRUSTED_PROXIES'),
     toolboxUrl: url('RELEAP_TOOLBOX_URL'),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     controlUrl: url('RELEAP_CONTROL_URL'),
@@ -125,7 +128,13 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       perOrg: get('RELEAP_RATE_LIMIT_ORG'),
       perAddress: get('RELEAP_RATE_LIMIT_ADDRESS'),
     },
-    oidc: compact({ issuer: url('RELEAP_OIDC_ISSUER'), audience: get('RELEAP_OIDC_AUDIENCE') }),
+    // To the letter: an issuer with a slash at its end is another one than that without.
+    oidc: compact({
+      issuer: get('RELEAP_OIDC_ISSUER'),
+      audience: get('RELEAP_OIDC_AUDIENCE'),
+      clientId: get('RELEAP_OIDC_CLIENT_ID'),
+    }),
+    identityPort: get('RELEAP_IDENTITY_PORT'),
     log: { level: get('RELEAP_LOG_LEVEL'), fileBytes: Number(get('RELEAP_LOG_FILE_MIB')) * 2 ** 20 },
   };
   return compact(config) as unknown as Config;

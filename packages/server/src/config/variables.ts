@@ -1,3 +1,4 @@
+import { isIP } from 'node:net';
 import { isRegionSlug } from '@releap/contract';
 import { BILLING_MODES, BILLING_SETTINGS, OVERDRAFT_DEFAULT, PRICE_DEFAULTS } from '@releap/control/billing';
 import { Type, type TSchema } from 'typebox';
@@ -16,6 +17,7 @@ export interface Variable<S extends TSchema = TSchema> {
     | 'Database'
     | 'This machine'
     | 'The service'
+    | 'Signing in'
     | 'Billing'
     | 'Limits'
     | 'Log';
@@ -40,6 +42,14 @@ const Credits = Type.String({
 });
 const Rate = Type.Integer({ minimum: 0, maximum: 100_000_000 });
 const Overcommit = Type.Number({ minimum: 1, maximum: 100 });
+
+/** An address, or a block of them. */
+function isNetwork(text: string): boolean {
+  const [address = '', bits, ...rest] = text.split('/');
+  const family = isIP(address);
+  if (family === 0 || rest.length > 0) return false;
+  return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (family === 4 ? 32 : 128));
+}
 
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const;
 export const BUILTIN_IMAGE_NAMES = ['busybox', 'debian'] as const;
@@ -81,6 +91,14 @@ export const VARIABLES = {
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_PORT`',
     description: 'Base URL under which callers reach the API, when a proxy stands in front of it.',
+    group: 'Network',
+  }),
+  RELEAP_TRUSTED_PROXIES: variable({
+    schema: Type.Array(Type.Refine(Type.String(), isNetwork), {
+      expected: 'IP addresses and CIDR blocks, separated by commas',
+    }),
+    description:
+      'Proxies whose `X-Forwarded-For` is believed when the audit log writes down where a call came from, and when calls of an address are counted. Nobody else is.',
     group: 'Network',
   }),
   RELEAP_TOOLBOX_URL: variable({
@@ -287,19 +305,35 @@ export const VARIABLES = {
     unit: 'requests a minute',
     description:
       'Most requests of one address (IPv6: of one /64) that are public or have no valid credentials, `/healthz` left ' +
-      'out. 0 for no limit; set that when a proxy in front makes all requests come from one address.',
+      'out. 0 for no limit.',
     group: 'Limits',
   }),
   RELEAP_OIDC_ISSUER: variable({
     schema: HttpUrl,
-    description: 'OpenID Connect issuer of the management plane. Comes with a later version.',
-    group: 'The service',
+    defaultText: 'the development identity provider of `releap all`',
+    description:
+      'OpenID Connect issuer whose tokens the management plane takes, exactly as its discovery document and its tokens write it. Switches the development identity provider off.',
+    group: 'Signing in',
   }),
   RELEAP_OIDC_AUDIENCE: variable({
     schema: Type.String({ minLength: 1 }),
     default: 'releap',
-    description: 'Audience that tokens of the issuer must name. Comes with a later version.',
-    group: 'The service',
+    description: 'Audience that tokens of the issuer must name.',
+    group: 'Signing in',
+  }),
+  RELEAP_OIDC_CLIENT_ID: variable({
+    schema: Type.String({ minLength: 1, maxLength: 256 }),
+    default: 'releap-cli',
+    description:
+      'Public client at the issuer that `rlp login` uses, with device code or with authorization code and PKCE.',
+    group: 'Signing in',
+  }),
+  RELEAP_IDENTITY_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 10000, or a free one when that is taken',
+    description:
+      'Port of the development identity provider, on 127.0.0.1 whatever `RELEAP_HOST` is. Without `RELEAP_OIDC_ISSUER` only. 0 takes a free one.',
+    group: 'Signing in',
   }),
   RELEAP_LOG_LEVEL: variable({
     schema: Type.Enum(LOG_LEVELS),

@@ -2,7 +2,7 @@ import { timingSafeEqual } from 'node:crypto';
 import { bearerToken, tokenDigest, unauthorized } from '@releap/contract';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 
-/** An `onRequest` hook: only who has the installation's token gets further. */
+/** Lets through only the processes and operators of this installation. */
 export function internalOnly(
   internalToken: string,
 ): (request: FastifyRequest, reply: FastifyReply, done: (error?: Error) => void) => void {
