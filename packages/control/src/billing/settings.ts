@@ -20,7 +20,7 @@ export interface BillingSettings {
   passMs: number;
 }
 
-/** One credit: with the default prices some 20 hours of a sandbox of the default size. */
+/** One credit: with the default prices some 44 hours of a sandbox of the default size. */
 export const OVERDRAFT_DEFAULT = '1';
 
 export const BILLING_SETTINGS: BillingSettings = {
