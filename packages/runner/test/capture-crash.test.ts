@@ -124,13 +124,15 @@ describe('a runner that is killed, again and again, in the middle of', () => {
       assert.equal(await runner.hasNetwork(child), false, point);
     });
     // From here on there is a child that can be found again.
-    for (const point of at('fork', 'loaded', 'thawed', 'running')) {
-      await walk([point], SOURCE, act);
-      await act();
-      assert.match((await runner.reported(child, 1, 'running')).manifest_name ?? '', /^sha256:/);
-      await isWhole(child);
-      assert.equal(await runner.sh(child, 'hostname'), 'child\n');
-      await removed(child);
+    for (const [index, point] of at('fork', 'loaded', 'thawed', 'running').entries()) {
+      const another = id(30 + index);
+      const begun = (): Promise<void> => begin(another, 'running', { type: 'fork', vm_id: SOURCE });
+      await walk([point], SOURCE, begun);
+      await begun();
+      assert.match((await runner.reported(another, 1, 'running')).manifest_name ?? '', /^sha256:/);
+      await isWhole(another);
+      assert.equal(await runner.sh(another, 'hostname'), 'child\n');
+      await removed(another);
     }
     await goesOn(SOURCE, 'the end');
     await holdsOnly([SOURCE, EPHEMERAL], []);
