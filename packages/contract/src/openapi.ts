@@ -5,6 +5,7 @@ import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from 
 import { JobRecord } from './job.ts';
 import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './operations.ts';
 import { RegionRecord } from './region.ts';
+import { RegistryRecord } from './registry-credential.ts';
 import {
   SandboxCreateRequest,
   SandboxCreateResponse,
@@ -13,6 +14,7 @@ import {
   SandboxRecord,
 } from './sandbox.ts';
 import type { SchemaNode } from './schema-words.ts';
+import { SecretRecord } from './secret.ts';
 
 export interface OpenApiOptions {
   /** Base URL of the API; left out, the document has no `servers`. */
@@ -35,6 +37,8 @@ const NAMED = new Map<unknown, string>([
   [ImageList, 'ImageList'],
   [JobRecord, 'Job'],
   [RegionRecord, 'Region'],
+  [SecretRecord, 'Secret'],
+  [RegistryRecord, 'RegistryCredential'],
 ]);
 
 export function openApiDocument(options: OpenApiOptions = {}): Record<string, unknown> {

@@ -8,6 +8,7 @@ import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
+import { secretOperations } from './secret-operations.ts';
 import {
   LogQuery,
   SandboxCreateRequest,
@@ -54,6 +55,9 @@ export const TAGS = {
     'Micro-VMs: created from an image, read, awaited, stopped and started, paused and resumed, deleted.',
   Images: 'Named root file systems of a project.',
   Jobs: 'The work behind a create.',
+  Secrets:
+    'Values that sandboxes may use and never see: inside, a placeholder stands for each. [secrets.md](secrets.md) has the whole of it.',
+  Registries: 'Credentials for pulls, one a registry host.',
   Regions: 'Where sandboxes may be placed.',
   Service: 'The service itself.',
 } as const;
@@ -317,6 +321,7 @@ export const operations = {
     },
     errors: {},
   },
+  ...secretOperations,
   getHealth: {
     method: 'GET',
     path: '/healthz',
