@@ -60,7 +60,8 @@ const KIND_HOSTS: Record<RegistryKind, { fits: (host: string) => boolean; words:
   basic: { fits: () => true, words: 'any host' },
   ghcr: { fits: (host) => host === 'ghcr.io', words: 'ghcr.io' },
   gcr: {
-    fits: (host) => host === 'gcr.io' || /^[a-z0-9-]+\.gcr\.io$/.test(host) || /^[a-z0-9-]+-docker\.pkg\.dev$/.test(host),
+    fits: (host) =>
+      host === 'gcr.io' || /^[a-z0-9-]+\.gcr\.io$/.test(host) || /^[a-z0-9-]+-docker\.pkg\.dev$/.test(host),
     words: 'gcr.io, <region>.gcr.io or <region>-docker.pkg.dev',
   },
   ecr: {
@@ -78,7 +79,9 @@ export function resolveRegistryWrite(hostText: string, body: RegistryWrite): Res
   // RFC 7617 §2: a colon would end the user name where it is sent, and control characters cannot be sent.
   // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
   if (/[:\u0000-\u001f\u007f]/.test(body.username))
-    throw badRequest(`username must have no colon and no control characters, but was ${quote(body.username)}`);
+    throw badRequest(
+      `username must have no colon and no control characters, but was ${quote(body.username)}`,
+    );
   const bytes = Buffer.byteLength(body.password, 'utf8');
   if (bytes > LIMITS.secretValueBytes)
     throw badRequest(`password has ${bytes} bytes; at most ${LIMITS.secretValueBytes} (64 KiB) are allowed`);

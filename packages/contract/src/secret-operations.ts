@@ -35,7 +35,10 @@ export const secretOperations = {
     summary: 'List the secrets, by name',
     security: 'workload',
     query: SecretListQuery,
-    success: { status: 200, response: { description: 'What is known of them, never a value.', schema: SecretList } },
+    success: {
+      status: 200,
+      response: { description: 'What is known of them, never a value.', schema: SecretList },
+    },
     errors: { 400: 'A query parameter is not valid.' },
   },
   getSecret: {

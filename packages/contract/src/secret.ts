@@ -36,7 +36,8 @@ export const SecretListQuery = Type.Object({
   include_object_store: Type.Optional(
     Type.Boolean({
       default: false,
-      description: 'Also those that object stores use as their credentials; each item then says whether it is one.',
+      description:
+        'Also those that object stores use as their credentials; each item then says whether it is one.',
     }),
   ),
 });

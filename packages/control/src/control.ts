@@ -2,6 +2,9 @@ import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract'
 import { migrate, openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
 import { createAuthenticator } from './auth/authenticator.ts';
+import { createEncryption } from './encryption/encryption.ts';
+import { startKeeper } from './encryption/keeper.ts';
+import { noKeys, type KeyEncryptionKeys } from './encryption/keys.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
 import { createApp } from './http/app.ts';
@@ -14,11 +17,16 @@ import { jobRoutes } from './jobs/routes.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
 import { createRegions, ensureRegion, type RegionConfig } from './regions/regions.ts';
 import { regionRoutes } from './regions/routes.ts';
+import { createPullCredentials } from './registries/pull-credentials.ts';
+import { createRegistries } from './registries/registries.ts';
+import { registryRoutes } from './registries/routes.ts';
 import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle } from './sandboxes/lifecycle.ts';
 import { createHostClient } from './sandboxes/logs.ts';
 import { sandboxRoutes } from './sandboxes/routes.ts';
 import { createScheduler } from './scheduler/scheduler.ts';
+import { secretRoutes } from './secrets/routes.ts';
+import { createSecrets, hasEncrypted } from './secrets/secrets.ts';
 import { startSweeper } from './scheduler/sweeper.ts';
 
 export interface ControlOptions {
@@ -33,6 +41,8 @@ export interface ControlOptions {
   region: RegionConfig;
   /** Names of the images that runners can make by themselves. */
   builtinImages?: readonly string[];
+  /** What encrypts secrets and registry passwords. Without it they cannot be written. */
+  keys?: KeyEncryptionKeys;
   limits?: Partial<ControlLimits>;
   platform?: PlatformLimits;
   /** Base URL that callers use, for the OpenAPI document. */
@@ -71,6 +81,11 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   cleanup.use(database);
   await ensureRegion(database.pool, options.region);
   await ensureBuiltinImages(database.pool, options.builtinImages ?? []);
+
+  const keys = options.keys ?? noKeys();
+  await keys.prepare(!(await hasEncrypted(database.pool)));
+  const encryption = createEncryption(keys);
+  const credentials = createPullCredentials(database, encryption, log);
 
   const hub = createHub();
   const authenticator = createAuthenticator(database);
@@ -114,7 +129,13 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   });
   const scheduler = createScheduler({ database, lifecycle, limits, log });
   cleanup.defer(() => scheduler.close());
-  const builds = createBuildQueue({ database, limits, log, links: () => registry?.links() ?? [] });
+  const builds = createBuildQueue({
+    database,
+    credentials,
+    limits,
+    log,
+    links: () => registry?.links() ?? [],
+  });
   cleanup.defer(() => builds.close());
   const hosts = createHostClient(options.internalToken);
   cleanup.use(hosts);
@@ -127,6 +148,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     serverId,
     internalToken: options.internalToken,
     lifecycle,
+    credentials,
     limits,
     log,
     onRoom: () => scheduler.roomMayHaveCome(),
@@ -143,6 +165,8 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
+  secretRoutes(app, createSecrets(database, encryption));
+  registryRoutes(app, createRegistries(database, encryption));
   regionRoutes(app, { regions });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
@@ -167,6 +191,8 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     log,
   });
   cleanup.defer(() => sweeper.close());
+  const keeper = startKeeper({ database, encryption, log });
+  cleanup.defer(() => keeper.close());
   log.info({ url, server: serverId, region: options.region.id }, 'the control plane listens');
 
   const owned = cleanup.move();

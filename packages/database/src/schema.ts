@@ -2,6 +2,7 @@
 import type { ColumnType, Generated, JSONColumnType } from 'kysely';
 import type {
   PortMapping,
+  RegistryKind,
   RootSource,
   RunnerFacts,
   SandboxStatus,
@@ -157,6 +158,39 @@ export interface JobTable {
   finished_at: MaybeStamp;
 }
 
+export interface SecretTable {
+  id: string;
+  project_id: string;
+  name: string;
+  allowed_domains: JSONColumnType<string[]>;
+  description: string | null;
+  key_id: string;
+  envelope: Buffer;
+  created_at: Stamp;
+  updated_at: Stamp;
+  deleted_at: MaybeStamp;
+}
+
+export interface SandboxSecretTable {
+  sandbox_id: string;
+  placeholder_hash: Buffer;
+  secret_id: string;
+  name: string;
+  inherited: Generated<boolean>;
+}
+
+export interface RegistryCredentialTable {
+  project_id: string;
+  host: string;
+  kind: RegistryKind;
+  username: string;
+  description: string | null;
+  key_id: string;
+  envelope: Buffer;
+  created_at: Stamp;
+  updated_at: Stamp;
+}
+
 export interface Tables {
   organizations: OrganizationTable;
   projects: ProjectTable;
@@ -168,4 +202,7 @@ export interface Tables {
   images: ImageTable;
   sandboxes: SandboxTable;
   jobs: JobTable;
+  secrets: SecretTable;
+  sandbox_secrets: SandboxSecretTable;
+  registry_credentials: RegistryCredentialTable;
 }

@@ -11,12 +11,13 @@ import {
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import type { Database } from '@releap/database';
+import { isForeignKeyViolation, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 import { resolveRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
+import { mintByName } from '../secrets/placeholders.ts';
 import { insertSandbox } from './queries.ts';
 
 export interface CreateContext {
@@ -38,6 +39,7 @@ export async function createSandbox(
   assertAvailable(sandbox);
   const region = await context.regions.resolve(sandbox.region, principal, scheduler.roomiest);
   const root = await resolveRoot(database, principal.projectId, sandbox.image);
+  const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
 
   const place = scheduler.admit();
   if (!place.admitted) {
@@ -56,12 +58,15 @@ export async function createSandbox(
       region,
       arch: sandbox.cpu_arch ?? DEFAULTS.cpuArch,
       root,
+      secrets,
       desired: 'running',
       accessTokenHash: tokenDigest(accessToken),
       pendingMs: limits.deadlines.pending,
     });
   } catch (error) {
     place.withdraw();
+    // A secret was erased meanwhile: this says which.
+    if (isForeignKeyViolation(error)) await mintByName(database.pool, principal.projectId, sandbox.secrets);
     throw error;
   }
   scheduler.kick();
