@@ -1,4 +1,4 @@
-import { CONTROL_LIMITS, startControl } from '@releap/control';
+import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
 import { urlHost } from '../config/config.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
@@ -20,6 +20,7 @@ export async function controlRole({
     internalToken,
     region: { ...config.region, toolboxProxyUrl: config.toolboxUrl },
     builtinImages: config.builtinImages,
+    keys: fileKeys(config.keyFile, log),
     limits: {
       ...CONTROL_LIMITS,
       createQueue: config.createQueue,
