@@ -11,7 +11,7 @@ import { pino } from 'pino';
 import { ImageError, ImageStore } from '../src/image/image-store.ts';
 import type { ImageProgress } from '../src/image/image-store.ts';
 import type { ImageLimits } from '../src/image/image-limits.ts';
-import { filesWith } from './support/find-text.ts';
+import { filesWith } from '../../contract/test/support/find-text.ts';
 import { run, sha256, tarOf, temporaryFolder, writeOciLayout } from './support/image-layers.ts';
 import type { OciOptions } from './support/image-layers.ts';
 import { REGISTRY_USER, handmadeRegistry, startRegistry } from './support/image-registry.ts';

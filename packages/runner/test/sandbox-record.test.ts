@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { pino } from 'pino';
 import { RecordStore, type SandboxRecord } from '../src/reconcile/sandbox-record.ts';
-import { filesWith } from './support/find-text.ts';
+import { filesWith } from '../../contract/test/support/find-text.ts';
 import { temporaryFolder } from './support/image-layers.ts';
 
 test('the record of a sandbox holds all of its assignment but the credential for the registry', async () => {

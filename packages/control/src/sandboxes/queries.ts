@@ -103,7 +103,7 @@ export interface NewSandbox {
   arch: string;
   root: ResolvedRoot;
   /** Placeholders: their variables come over those of `sandbox.env`. */
-  secrets: Minted;
+  secrets?: Minted;
   desired: DesiredState;
   accessTokenHash: Buffer;
   /** How long it may wait for a host, in milliseconds. */
@@ -133,7 +133,7 @@ export async function insertSandbox(
     sandbox.gpu_host,
     sandbox.docker_data_mib,
     JSON.stringify(sandbox.ports),
-    JSON.stringify({ ...sandbox.env, ...create.secrets.env }),
+    JSON.stringify({ ...sandbox.env, ...create.secrets?.env }),
     sandbox.egress_policy === null ? null : JSON.stringify(sandbox.egress_policy),
     sandbox.persistent,
     sandbox.spot,
@@ -141,7 +141,7 @@ export async function insertSandbox(
     create.root.imageRef,
     JSON.stringify(create.root.root),
     create.accessTokenHash,
-    JSON.stringify(create.secrets.rows),
+    JSON.stringify(create.secrets?.rows ?? []),
   ]);
   return { id, jobId };
 }
