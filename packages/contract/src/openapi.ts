@@ -3,6 +3,16 @@ import type { TSchema } from 'typebox';
 import { ErrorBody, OverloadBody } from './errors.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
 import { JobRecord } from './job.ts';
+import {
+  ApiKey,
+  ApiKeyMinted,
+  AuditEntry,
+  Invitation,
+  Member,
+  Organization,
+  Project,
+  User,
+} from './management.ts';
 import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './operations.ts';
 import { RegionRecord } from './region.ts';
 import { RegistryRecord } from './registry-credential.ts';
@@ -39,6 +49,14 @@ const NAMED = new Map<unknown, string>([
   [RegionRecord, 'Region'],
   [SecretRecord, 'Secret'],
   [RegistryRecord, 'RegistryCredential'],
+  [User, 'User'],
+  [Organization, 'Organization'],
+  [Member, 'Member'],
+  [Invitation, 'Invitation'],
+  [Project, 'Project'],
+  [ApiKey, 'ApiKey'],
+  [ApiKeyMinted, 'ApiKeyMinted'],
+  [AuditEntry, 'AuditEntry'],
 ]);
 
 export function openApiDocument(options: OpenApiOptions = {}): Record<string, unknown> {
@@ -61,6 +79,12 @@ export function openApiDocument(options: OpenApiOptions = {}): Record<string, un
     components: {
       securitySchemes: {
         workload: { type: 'http', scheme: 'bearer', description: "A project's API key, `rlp_…`." },
+        management: {
+          type: 'http',
+          scheme: 'bearer',
+          bearerFormat: 'JWT',
+          description: "A user's token from the issuer that `GET /auth/config` names.",
+        },
       },
       schemas: Object.fromEntries(
         [...NAMED].map(([schema, name]) => [name, plainSchema(schema as TSchema, schema as TSchema)]),
@@ -91,7 +115,7 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
     ...(operation.body
       ? {
           requestBody: {
-            required: true,
+            required: ((operation.body as SchemaNode).required?.length ?? 0) > 0,
             content: { 'application/json': { schema: plainSchema(operation.body) } },
           },
         }

@@ -6,6 +6,7 @@ import { Type, type TSchema } from 'typebox';
 import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
+import { managementOperations } from './management-operations.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
 import { secretOperations } from './secret-operations.ts';
@@ -21,8 +22,8 @@ import {
   SandboxRecord,
 } from './sandbox.ts';
 
-/** Who may call: `workload` wants a project's API key, `public` wants nothing. */
-export type Security = 'workload' | 'public';
+/** Who may call: `workload` wants a project's API key, `management` a user's OIDC token, `public` nothing. */
+export type Security = 'workload' | 'management' | 'public';
 
 export interface OperationResponse {
   description: string;
@@ -46,7 +47,7 @@ export interface Operation {
   body?: TSchema;
   /** By status; what it answers when it does what was asked. */
   success: { status: 200 | 204; response: OperationResponse };
-  /** When each refusal is given. 401 (workload) and 500 are added to every operation. */
+  /** When each refusal is given. 401 (unless public), 503 (management) and 500 are added. */
   errors: Partial<Record<ErrorStatus, string>>;
 }
 
@@ -59,6 +60,8 @@ export const TAGS = {
     'Values that sandboxes may use and never see: inside, a placeholder stands for each. [secrets.md](secrets.md) has the whole of it.',
   Registries: 'Credentials for pulls, one a registry host.',
   Regions: 'Where sandboxes may be placed.',
+  Organizations: 'People, their organizations, who belongs to them, and who did what.',
+  Projects: 'What belongs together: sandboxes, images and the keys that reach them.',
   Service: 'The service itself.',
 } as const;
 
@@ -322,6 +325,7 @@ export const operations = {
     errors: {},
   },
   ...secretOperations,
+  ...managementOperations,
   getHealth: {
     method: 'GET',
     path: '/healthz',
@@ -362,6 +366,12 @@ export function listOperations(): [OperationId, Operation][] {
 export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   const all: Partial<Record<ErrorStatus, string>> = {
     ...(operation.security === 'workload' ? { 401: 'No API key, or not a valid one.' } : {}),
+    ...(operation.security === 'management'
+      ? {
+          401: 'No OIDC token, or not a valid one. API keys are none.',
+          503: 'The issuer of tokens cannot be asked for its keys, or the server has none.',
+        }
+      : {}),
     ...operation.errors,
     500: 'Something broke inside the service.',
   };

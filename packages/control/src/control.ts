@@ -2,6 +2,8 @@ import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract'
 import { migrate, openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
 import { createAuthenticator } from './auth/authenticator.ts';
+import { createCallerAuthenticator } from './auth/caller.ts';
+import type { OidcOptions } from './auth/oidc/verifier.ts';
 import { createEncryption } from './encryption/encryption.ts';
 import { startKeeper } from './encryption/keeper.ts';
 import { noKeys, type KeyEncryptionKeys } from './encryption/keys.ts';
@@ -15,6 +17,8 @@ import { ensureBuiltinImages } from './images/images.ts';
 import { imageRoutes } from './images/routes.ts';
 import { jobRoutes } from './jobs/routes.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
+import { managementRoutes } from './management/routes.ts';
+import { createTeardown } from './management/teardown.ts';
 import { createRegions, ensureRegion, type RegionConfig } from './regions/regions.ts';
 import { regionRoutes } from './regions/routes.ts';
 import { createPullCredentials } from './registries/pull-credentials.ts';
@@ -45,6 +49,8 @@ export interface ControlOptions {
   keys?: KeyEncryptionKeys;
   limits?: Partial<ControlLimits>;
   platform?: PlatformLimits;
+  /** Who issues the tokens of the management plane. Without it that plane answers 503. */
+  oidc?: OidcOptions;
   /** Base URL that callers use, for the OpenAPI document. */
   publicUrl?: string;
   log: Logger;
@@ -140,8 +146,11 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const hosts = createHostClient(options.internalToken);
   cleanup.use(hosts);
   const regions = createRegions(database);
+  const teardown = createTeardown({ database, lifecycle, log, graceMs: limits.teardownGraceMs });
+  cleanup.defer(() => teardown.close());
 
-  const app = createApp({ authenticator, log });
+  const callers = createCallerAuthenticator(database, options.oidc, log);
+  const app = createApp({ authenticator, callers, log });
   registry = createRegistry({
     database,
     server: app.server,
@@ -168,6 +177,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   secretRoutes(app, createSecrets(database, encryption));
   registryRoutes(app, createRegistries(database, encryption));
   regionRoutes(app, { regions });
+  managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
 
@@ -184,6 +194,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     scheduler,
     registry: links,
     builds,
+    teardown,
     authenticator,
     bridge,
     hub,

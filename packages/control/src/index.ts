@@ -15,3 +15,7 @@ export {
   type Transition,
   type Trigger,
 } from './sandboxes/transitions.ts';
+export type { Caller } from './auth/caller.ts';
+export type { OidcOptions } from './auth/oidc/verifier.ts';
+export { requireOrg, requireProject, type OrgAccess, type ProjectAccess } from './management/access.ts';
+export { writeAudit, type Actor, type AuditRecord } from './management/audit.ts';

@@ -19,6 +19,10 @@ export interface OrganizationTable {
   name: string;
   default_region: string | null;
   created_at: Stamp;
+  /** Whose personal organization it is. */
+  personal_of: string | null;
+  bootstrap: Generated<boolean>;
+  deleted_at: MaybeStamp;
 }
 
 export interface ProjectTable {
@@ -26,6 +30,58 @@ export interface ProjectTable {
   org_id: string;
   name: string;
   default_region: string | null;
+  created_at: Stamp;
+  deleted_at: MaybeStamp;
+  /** When the teardown is to look at it next; null when nothing is to be torn down. */
+  teardown_after: MaybeStamp;
+  torn_down_at: MaybeStamp;
+}
+
+export interface UserTable {
+  id: string;
+  issuer: string;
+  subject: string;
+  email: string;
+  email_verified: Generated<boolean>;
+  name: string;
+  created_at: Stamp;
+  updated_at: Stamp;
+}
+
+export interface MemberTable {
+  org_id: string;
+  user_id: string;
+  role: 'owner' | 'member';
+  created_at: Stamp;
+}
+
+export interface InvitationTable {
+  id: string;
+  org_id: string;
+  email: string;
+  email_key: string;
+  role: 'owner' | 'member';
+  invited_by: string;
+  created_at: Stamp;
+  expires_at: Stamp;
+  accepted_at: MaybeStamp;
+  accepted_by: string | null;
+}
+
+export interface AuditLogTable {
+  id: string;
+  org_id: string;
+  project_id: string | null;
+  actor_kind: 'user' | 'operator' | 'system';
+  actor_id: string | null;
+  actor_name: string | null;
+  action: string;
+  target_kind: string;
+  target_id: string;
+  details: JSONColumnType<Record<string, unknown>>;
+  ip: string | null;
+  user_agent: string | null;
+  outcome: 'done' | 'refused';
   created_at: Stamp;
 }
 
@@ -205,4 +261,8 @@ export interface Tables {
   secrets: SecretTable;
   sandbox_secrets: SandboxSecretTable;
   registry_credentials: RegistryCredentialTable;
+  users: UserTable;
+  members: MemberTable;
+  invitations: InvitationTable;
+  audit_log: AuditLogTable;
 }

@@ -20,6 +20,7 @@ import fastify, {
 import type { Logger } from 'pino';
 import type { Static, TSchema } from 'typebox';
 import type { Authenticator, Principal } from '../auth/authenticator.ts';
+import { countHeader, type Caller, type CallerAuthenticator } from '../auth/caller.ts';
 import { answerError } from './errors.ts';
 import { readJson } from './json.ts';
 
@@ -31,8 +32,10 @@ export interface Call<O extends Operation> {
   params: Of<O, 'params'>;
   query: Of<O, 'query'>;
   body: Of<O, 'body'>;
-  /** Who calls; of a public operation, nobody: do not touch it there. */
-  principal: Principal;
+  /** The project whose key was shown; on workload operations. */
+  principal: O['security'] extends 'workload' ? Principal : never;
+  /** The signed-in user; on management operations. */
+  caller: O['security'] extends 'management' ? Caller : never;
   request: FastifyRequest;
   reply: FastifyReply;
   /** Aborted when the caller has gone away or the server stops. Made on demand. */
@@ -49,13 +52,14 @@ export interface App {
 
 export interface AppOptions {
   authenticator: Authenticator;
+  callers: CallerAuthenticator;
   log: Logger;
 }
 
 /** How long open answers get to end when the server stops. */
 const CLOSE_MS = 3_000;
 
-export function createApp({ authenticator, log }: AppOptions): App {
+export function createApp({ authenticator, callers, log }: AppOptions): App {
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
@@ -73,7 +77,12 @@ export function createApp({ authenticator, log }: AppOptions): App {
         socket.destroy();
         return;
       }
-      const body = JSON.stringify({ error: 'the request is not valid HTTP' });
+      const tooLarge = (error as NodeJS.ErrnoException).code === 'HPE_HEADER_OVERFLOW';
+      const body = JSON.stringify({
+        error: tooLarge
+          ? 'the headers of the request are too large: at most 16 KiB are allowed'
+          : 'the request is not valid HTTP',
+      });
       socket.end(
         `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`,
       );
@@ -123,16 +132,25 @@ export function createApp({ authenticator, log }: AppOptions): App {
     _reply: FastifyReply,
     done: (error?: Error) => void,
   ): void => {
+    if (countHeader(request.raw, 'authorization') > 1) {
+      return done(unauthorized('more than one Authorization header was sent: send one'));
+    }
     const token = bearerToken(request.headers.authorization);
     const found = token === null ? null : authenticator.byApiKey(token);
     const settle = (principal: Principal | null): void => {
-      if (principal === null) return done(unauthorized());
+      if (principal === null) return done(refuseWorkload(token));
       principals.set(request, principal);
       done();
     };
     if (found instanceof Promise) found.then(settle, done);
     else settle(found);
   };
+
+  const signedIn = new WeakMap<FastifyRequest, Caller>();
+  const identify = async (request: FastifyRequest): Promise<void> => {
+    signedIn.set(request, await callers.byRequest(request.raw, request.ip));
+  };
+  const guards = { workload: { onRequest: authenticate }, management: { onRequest: identify }, public: {} };
 
   return {
     fastify: app,
@@ -145,13 +163,14 @@ export function createApp({ authenticator, log }: AppOptions): App {
         method: operation.method,
         url: operation.path,
         schema,
-        ...(operation.security === 'workload' ? { onRequest: authenticate } : {}),
+        ...guards[operation.security],
         handler: (request, reply) =>
           handler({
             params: request.params as never,
             query: request.query as never,
             body: request.body as never,
-            principal: principals.get(request) as Principal,
+            principal: principals.get(request) as never,
+            caller: signedIn.get(request) as never,
             request,
             reply,
             gone: () => goneSignal(reply, closing.signal),
@@ -168,6 +187,13 @@ export function createApp({ authenticator, log }: AppOptions): App {
       }
     },
   };
+}
+
+function refuseWorkload(token: string | null): ApiError {
+  // Three parts with dots between: somebody who is signed in has taken the wrong door.
+  return token !== null && /^[\w-]+\.[\w-]+\.[\w-]*$/.test(token)
+    ? unauthorized("this route wants a project's API key (rlp_…), and not the OIDC token of a user")
+    : unauthorized();
 }
 
 function goneSignal(reply: FastifyReply, closing: AbortSignal): AbortSignal {

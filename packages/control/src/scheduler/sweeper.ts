@@ -5,6 +5,7 @@ import type { Authenticator } from '../auth/authenticator.ts';
 import type { Bridge } from '../events/bridge.ts';
 import type { Hub } from '../events/hub.ts';
 import type { ControlLimits } from '../limits.ts';
+import type { Teardown } from '../management/teardown.ts';
 import type { RunnerRegistry } from '../runners/registry.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change } from '../sandboxes/transition-sql.ts';
@@ -22,6 +23,7 @@ export interface SweeperOptions {
   scheduler: Scheduler;
   registry: RunnerRegistry;
   builds: BuildQueue;
+  teardown: Teardown;
   authenticator: Authenticator;
   bridge: Bridge;
   hub: Hub;
@@ -91,6 +93,8 @@ export function startSweeper(options: SweeperOptions): Sweeper {
     await overdue();
     scheduler.kick();
     await builds.sweep();
+    // Not waited for: deadlines must not be late because somebody deletes a lot.
+    options.teardown.kick();
     if (every('last-used', LAST_USED_MS)) await options.authenticator.flush();
     if (options.bridge.hasPeers && every('recheck', RECHECK_MS)) options.hub.changedAll();
     lastGood = Date.now();

@@ -24,7 +24,8 @@ export interface Config {
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
   overcommit: { cpu: number; mem: number; disk: number };
-  oidc: { issuer?: string; audience: string };
+  oidc: { issuer?: string; audience: string; clientId: string };
+  identityPort?: number;
   log: { level: (typeof LOG_LEVELS)[number]; fileBytes: number };
 }
 
@@ -104,7 +105,13 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       mem: get('RELEAP_MEMORY_OVERCOMMIT'),
       disk: get('RELEAP_DISK_OVERCOMMIT'),
     },
-    oidc: compact({ issuer: url('RELEAP_OIDC_ISSUER'), audience: get('RELEAP_OIDC_AUDIENCE') }),
+    // To the letter: an issuer with a slash at its end is another one than that without.
+    oidc: compact({
+      issuer: get('RELEAP_OIDC_ISSUER'),
+      audience: get('RELEAP_OIDC_AUDIENCE'),
+      clientId: get('RELEAP_OIDC_CLIENT_ID'),
+    }),
+    identityPort: get('RELEAP_IDENTITY_PORT'),
     log: { level: get('RELEAP_LOG_LEVEL'), fileBytes: Number(get('RELEAP_LOG_FILE_MIB')) * 2 ** 20 },
   };
   return compact(config) as unknown as Config;

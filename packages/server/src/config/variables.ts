@@ -9,7 +9,7 @@ export interface Variable<S extends TSchema = TSchema> {
   defaultText?: string;
   unit?: string;
   description: string;
-  group: 'Where things are' | 'Network' | 'Database' | 'This machine' | 'The service' | 'Log';
+  group: 'Where things are' | 'Network' | 'Database' | 'This machine' | 'The service' | 'Signing in' | 'Log';
 }
 
 const variable = <S extends TSchema>(value: Variable<S>): Variable<S> => value;
@@ -191,14 +191,30 @@ export const VARIABLES = {
   }),
   RELEAP_OIDC_ISSUER: variable({
     schema: HttpUrl,
-    description: 'OpenID Connect issuer of the management plane. Comes with a later version.',
-    group: 'The service',
+    defaultText: 'the development identity provider of `releap all`',
+    description:
+      'OpenID Connect issuer whose tokens the management plane takes, exactly as its discovery document and its tokens write it. Switches the development identity provider off.',
+    group: 'Signing in',
   }),
   RELEAP_OIDC_AUDIENCE: variable({
     schema: Type.String({ minLength: 1 }),
     default: 'releap',
-    description: 'Audience that tokens of the issuer must name. Comes with a later version.',
-    group: 'The service',
+    description: 'Audience that tokens of the issuer must name.',
+    group: 'Signing in',
+  }),
+  RELEAP_OIDC_CLIENT_ID: variable({
+    schema: Type.String({ minLength: 1, maxLength: 256 }),
+    default: 'releap-cli',
+    description:
+      'Public client at the issuer that `rlp login` uses, with device code or with authorization code and PKCE.',
+    group: 'Signing in',
+  }),
+  RELEAP_IDENTITY_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 2, or a free one when that is taken',
+    description:
+      'Port of the development identity provider, on 127.0.0.1 whatever `RELEAP_HOST` is. Without `RELEAP_OIDC_ISSUER` only. 0 takes a free one.',
+    group: 'Signing in',
   }),
   RELEAP_LOG_LEVEL: variable({
     schema: Type.Enum(LOG_LEVELS),
