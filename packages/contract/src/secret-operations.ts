@@ -1,11 +1,21 @@
 /** The operations on secrets and registry credentials; `operations.ts` has them in its list and checks their form. */
-import { Type } from 'typebox';
+import { Type, type TSchema } from 'typebox';
+import { ProjectParams } from './management.ts';
 import { HostedRegistryWrite, RegistryList, RegistryRecord, RegistryWrite } from './registry-credential.ts';
-import { SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';
+import { NamedSecretWrite, SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';
 
 /** `refusal`: what no such path can name is told as a bad request, and not as a path that leads to nothing. */
 const SecretParams = Type.Object({ name: Type.String() }, { refusal: 400 });
 const RegistryParams = Type.Object({ host: Type.String() }, { refusal: 400 });
+
+const ProjectSecretParams = Type.Object(
+  { ...ProjectParams.properties, ...SecretParams.properties },
+  { refusal: 400 },
+);
+const ProjectRegistryParams = Type.Object(
+  { ...ProjectParams.properties, ...RegistryParams.properties },
+  { refusal: 400 },
+);
 
 const noEncryption = 'Values cannot be encrypted for the moment. Nothing was written.';
 const badSecret =
@@ -14,7 +24,7 @@ const badRegistry =
   'Not a registry host, a kind that does not fit the host, an empty or invalid user name, an empty password or one larger than 64 KiB, or the project has as many credentials as it may.';
 const badHost = 'Not a registry host.';
 
-export const secretOperations = {
+const workloadOperations = {
   putSecret: {
     method: 'PUT',
     path: '/secrets/:name',
@@ -118,4 +128,57 @@ export const secretOperations = {
     success: { status: 204, response: { description: 'There is none for this host any more.' } },
     errors: { 400: badHost },
   },
+} as const;
+
+const unknownProject = 'There is no such project, or the caller is not a member of its organization.';
+
+/** The same on the management plane, for any member of the project's organization. */
+function ofProject<
+  O extends { method: string; path: string; errors: Record<number, string>; params?: TSchema },
+  P extends TSchema,
+>(operation: O, params: P) {
+  const { errors } = operation;
+  const missing = 404 in errors ? `${unknownProject} Or: ${String(errors[404])}` : unknownProject;
+  return {
+    ...(operation as Omit<O, 'path' | 'security' | 'params' | 'errors' | 'description'>),
+    path: `/projects/:id${operation.path}`,
+    description: `As \`${operation.method} ${operation.path}\` with an API key.${operation.method === 'GET' ? '' : ' The audit log tells of it.'}`,
+    security: 'management' as const,
+    params,
+    errors: { ...errors, 404: missing },
+  };
+}
+
+const {
+  putSecret,
+  listSecrets,
+  getSecret,
+  deleteSecret,
+  putRegistry,
+  putRegistryByBody,
+  listRegistries,
+  getRegistry,
+  deleteRegistry,
+} = workloadOperations;
+
+export const secretOperations = {
+  ...workloadOperations,
+  putProjectSecret: ofProject(putSecret, ProjectSecretParams),
+  putProjectSecretByBody: ofProject(
+    {
+      ...putSecret,
+      path: '/secrets',
+      summary: 'Write a secret that the body names',
+      body: NamedSecretWrite,
+    } as const,
+    ProjectParams,
+  ),
+  listProjectSecrets: ofProject(listSecrets, ProjectParams),
+  getProjectSecret: ofProject(getSecret, ProjectSecretParams),
+  deleteProjectSecret: ofProject(deleteSecret, ProjectSecretParams),
+  putProjectRegistry: ofProject(putRegistry, ProjectRegistryParams),
+  putProjectRegistryByBody: ofProject(putRegistryByBody, ProjectParams),
+  listProjectRegistries: ofProject(listRegistries, ProjectParams),
+  getProjectRegistry: ofProject(getRegistry, ProjectRegistryParams),
+  deleteProjectRegistry: ofProject(deleteRegistry, ProjectRegistryParams),
 } as const;

@@ -174,8 +174,8 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
-  secretRoutes(app, createSecrets(database, encryption));
-  registryRoutes(app, createRegistries(database, encryption));
+  secretRoutes(app, { database, secrets: createSecrets(database, encryption) });
+  registryRoutes(app, { database, registries: createRegistries(database, encryption) });
   regionRoutes(app, { regions });
   managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });

@@ -12,7 +12,8 @@ import {
 } from '@releap/contract';
 import { all, first, statement, type Database } from '@releap/database';
 import { asRefusal, type Encryption } from '../encryption/encryption.ts';
-import { together, type Within } from '../secrets/secrets.ts';
+import type { Within } from '../management/project-scope.ts';
+import { together } from '../secrets/secrets.ts';
 
 /** What both planes do with credentials: whoever calls has been let into the project before. */
 export interface Registries {

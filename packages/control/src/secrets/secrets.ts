@@ -12,6 +12,7 @@ import {
 } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
 import { asRefusal, type Encryption } from '../encryption/encryption.ts';
+import type { Within } from '../management/project-scope.ts';
 
 /** What both planes do with secrets: whoever calls has been let into the project before. */
 export interface Secrets {
@@ -22,9 +23,6 @@ export interface Secrets {
   get(projectId: string, name: string): Promise<SecretRecord>;
   remove(projectId: string, name: string, within?: Within): Promise<void>;
 }
-
-/** Work that is to be written in the same transaction, or not at all: what an audit log says of it. */
-export type Within = (on: Queryable) => Promise<void>;
 
 interface Row {
   name: string;
@@ -139,14 +137,6 @@ export async function hasEncrypted(on: Queryable): Promise<boolean> {
 /** Erases the values that were deleted and that no sandbox can use any more. @returns how many */
 export async function eraseUnused(on: Queryable, id: string | null = null): Promise<number> {
   return (await all(on, ERASE, [id])).length;
-}
-
-/** For a project that is deleted: its secrets are deleted like by its users, its registry credentials are erased. */
-export async function forgetProjectSecrets(on: Queryable, projectId: string): Promise<void> {
-  await on.query('update secrets set deleted_at = now() where project_id = $1 and deleted_at is null', [
-    projectId,
-  ]);
-  await on.query('delete from registry_credentials where project_id = $1', [projectId]);
 }
 
 /** One transaction with `within`, or the statement alone where there is nothing beside it. */
