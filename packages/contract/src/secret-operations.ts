@@ -122,7 +122,7 @@ const workloadOperations = {
     path: '/registries/:host',
     tag: 'Registries',
     summary: 'Delete the credential for a registry',
-    description: 'May be repeated. Images that were pulled with it stay usable for the project.',
+    description: 'May be repeated.',
     security: 'workload',
     params: RegistryParams,
     success: { status: 204, response: { description: 'There is none for this host any more.' } },
@@ -138,7 +138,7 @@ function ofProject<
   P extends TSchema,
 >(operation: O, params: P) {
   const { errors } = operation;
-  const missing = 404 in errors ? `${unknownProject} Or: ${String(errors[404])}` : unknownProject;
+  const missing = 404 in errors ? `${unknownProject} Or: ${errors[404]}` : unknownProject;
   return {
     ...(operation as Omit<O, 'path' | 'security' | 'params' | 'errors' | 'description'>),
     path: `/projects/:id${operation.path}`,
