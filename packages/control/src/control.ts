@@ -53,6 +53,8 @@ export interface ControlOptions {
   oidc?: OidcOptions;
   /** Base URL that callers use, for the OpenAPI document. */
   publicUrl?: string;
+  /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
+  trustedProxies?: readonly string[];
   log: Logger;
 }
 
@@ -150,7 +152,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   cleanup.defer(() => teardown.close());
 
   const callers = createCallerAuthenticator(database, options.oidc, log);
-  const app = createApp({ authenticator, callers, log });
+  const app = createApp({ authenticator, callers, trustedProxies: options.trustedProxies ?? [], log });
   registry = createRegistry({
     database,
     server: app.server,

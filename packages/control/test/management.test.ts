@@ -305,7 +305,10 @@ describe('invitations', () => {
     const answers = await Promise.all(
       Array.from({ length: 5 }, () => member('POST', `/invitations/${id}/accept`)),
     );
-    assert.deepEqual(answers.map((answer) => answer.status).sort(), [200, 404, 404, 404, 404]);
+    assert.deepEqual(
+      answers.map((answer) => answer.status).sort((a, b) => a - b),
+      [200, 404, 404, 404, 404],
+    );
     const self = (await owner('POST', `/orgs/${orgId}/invitations`, { email: owner.email })).body;
     assert.deepEqual((await owner('POST', `/invitations/${self.id}/accept`)).body, {
       org_id: orgId,
@@ -332,7 +335,10 @@ describe('projects', () => {
     const race = await Promise.all(
       Array.from({ length: 8 }, () => owner('POST', `/orgs/${orgId}/projects`, { name: 'race' })),
     );
-    assert.deepEqual(race.map((answer) => answer.status).sort(), [200, ...Array<number>(7).fill(409)]);
+    assert.deepEqual(
+      race.map((answer) => answer.status).sort((a, b) => a - b),
+      [200, ...Array<number>(7).fill(409)],
+    );
     const names = (await owner('GET', `/orgs/${orgId}/projects`)).body.projects.map(
       (one: { name: string }) => one.name,
     );
@@ -497,6 +503,19 @@ describe('the audit log', () => {
     assert.ok(!JSON.stringify(whole).includes('rlp_') || !/rlp_[0-9A-Za-z]{20}/.test(JSON.stringify(whole)));
     refused(await owner('GET', `/orgs/${orgId}/audit?cursor=nonsense`), 400, /cursor/);
     refused(await stranger('GET', `/orgs/${orgId}/audit`), 404);
+  });
+
+  test('believes no X-Forwarded-For, but that of the proxies it was told of', async () => {
+    const { orgId } = await world.tenant(owner);
+    const init = { headers: { 'x-forwarded-for': '203.0.113.9' } };
+    const lastIp = async (): Promise<string> =>
+      (await owner('GET', `/orgs/${orgId}/audit?limit=1`)).body.entries[0].ip;
+    await owner('PATCH', `/orgs/${orgId}`, { name: 'a' }, init);
+    assert.equal(await lastIp(), '127.0.0.1');
+    await world.restart({ trustedProxies: ['127.0.0.0/8'] });
+    await owner('PATCH', `/orgs/${orgId}`, { name: 'b' }, init);
+    assert.equal(await lastIp(), '203.0.113.9');
+    await world.restart();
   });
 
   test('is append-only: neither changed nor shortened', async () => {

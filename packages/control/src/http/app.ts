@@ -53,17 +53,20 @@ export interface App {
 export interface AppOptions {
   authenticator: Authenticator;
   callers: CallerAuthenticator;
+  /** Whose word on where a request came from is taken; none by default. */
+  trustedProxies: readonly string[];
   log: Logger;
 }
 
 /** How long open answers get to end when the server stops. */
 const CLOSE_MS = 3_000;
 
-export function createApp({ authenticator, callers, log }: AppOptions): App {
+export function createApp({ authenticator, callers, trustedProxies, log }: AppOptions): App {
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
     loggerInstance: base,
+    trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BOUNDS.requestBodyBytes,
     // Headers and body must arrive in this time; answers may take as long as a long poll.

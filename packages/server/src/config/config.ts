@@ -11,6 +11,7 @@ export interface Config {
   port: number;
   gatewayPort?: number;
   publicUrl?: string;
+  trustedProxies?: readonly string[];
   toolboxUrl?: string;
   previewDomain?: string;
   controlUrl?: string;
@@ -84,6 +85,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     port: get('RELEAP_PORT'),
     gatewayPort: get('RELEAP_GATEWAY_PORT'),
     publicUrl: url('RELEAP_PUBLIC_URL'),
+    trustedProxies: get('RELEAP_TRUSTED_PROXIES'),
     toolboxUrl: url('RELEAP_TOOLBOX_URL'),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     controlUrl: url('RELEAP_CONTROL_URL'),

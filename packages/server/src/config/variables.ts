@@ -1,3 +1,4 @@
+import { isIP } from 'node:net';
 import { isRegionSlug } from '@releap/contract';
 import { Type, type TSchema } from 'typebox';
 
@@ -22,6 +23,14 @@ const HttpUrl = Type.String({
 });
 const Positive = Type.Integer({ minimum: 1 });
 const Overcommit = Type.Number({ minimum: 1, maximum: 100 });
+
+/** An address, or a block of them. */
+function isNetwork(text: string): boolean {
+  const [address = '', bits, ...rest] = text.split('/');
+  const family = isIP(address);
+  if (family === 0 || rest.length > 0) return false;
+  return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (family === 4 ? 32 : 128));
+}
 
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const;
 export const BUILTIN_IMAGE_NAMES = ['busybox', 'debian'] as const;
@@ -63,6 +72,14 @@ export const VARIABLES = {
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_PORT`',
     description: 'Base URL under which callers reach the API, when a proxy stands in front of it.',
+    group: 'Network',
+  }),
+  RELEAP_TRUSTED_PROXIES: variable({
+    schema: Type.Array(Type.Refine(Type.String(), isNetwork), {
+      expected: 'IP addresses and CIDR blocks, separated by commas',
+    }),
+    description:
+      'Proxies whose `X-Forwarded-For` is believed when the audit log writes down where a call came from. Nobody else is.',
     group: 'Network',
   }),
   RELEAP_TOOLBOX_URL: variable({
@@ -211,7 +228,7 @@ export const VARIABLES = {
   }),
   RELEAP_IDENTITY_PORT: variable({
     schema: Port,
-    defaultText: '`RELEAP_PORT` + 2, or a free one when that is taken',
+    defaultText: '`RELEAP_PORT` + 10000, or a free one when that is taken',
     description:
       'Port of the development identity provider, on 127.0.0.1 whatever `RELEAP_HOST` is. Without `RELEAP_OIDC_ISSUER` only. 0 takes a free one.',
     group: 'Signing in',

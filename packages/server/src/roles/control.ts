@@ -32,6 +32,7 @@ export async function controlRole({
       overcommit: { ...config.overcommit },
     },
     publicUrl: baseUrl,
+    trustedProxies: config.trustedProxies ?? [],
     ...(signIn.oidc === undefined ? {} : { oidc: signIn.oidc }),
     log,
   });

@@ -54,7 +54,9 @@ export async function runAll(config: Config): Promise<number> {
       ? await preferPort(config.host, port + 1)
       : await claimPort(config.host, config.gatewayPort, 'RELEAP_GATEWAY_PORT');
   const identityPort =
-    config.oidc.issuer === undefined ? await claimIdentityPort(config.identityPort, port + 2) : undefined;
+    config.oidc.issuer === undefined
+      ? await claimIdentityPort(config.identityPort, port + IDENTITY_PORT_OFFSET)
+      : undefined;
   const apiUrl = config.publicUrl ?? localUrl(config.host, port);
   const toolboxUrl = config.toolboxUrl ?? `${localUrl(config.host, gatewayPort)}/toolbox`;
   await readOrMakeToken(config.tokenFile);
@@ -139,6 +141,8 @@ export async function runAll(config: Config): Promise<number> {
 }
 
 const LOOPBACK = '127.0.0.1';
+/** Out of the way of other services, whose ports people choose next to each other. */
+const IDENTITY_PORT_OFFSET = 10_000;
 
 /** Fixed for the length of the run: the issuer's name has it. */
 async function claimIdentityPort(configured: number | undefined, wanted: number): Promise<number> {

@@ -10,6 +10,9 @@ export interface KeyCacheOptions {
   maxAgeMs: number;
 }
 
+/** An issuer that did not answer is asked again sooner: until it does, somebody may not be able to sign in. */
+const FAILED_COOL_DOWN_MS = 5_000;
+
 /** What is known of the issuer's keys, and whether it can be relied on. */
 export interface KnownKeys {
   set: KeySet | null;
@@ -46,7 +49,9 @@ export class KeyCache {
 
   /** Asks the issuer again, unless that was done just now. */
   async renew(): Promise<KnownKeys> {
-    if (this.#asking === undefined && performance.now() - this.#askedAt >= this.#options.coolDownMs) {
+    const { coolDownMs } = this.#options;
+    const wait = this.#failed ? Math.min(coolDownMs, FAILED_COOL_DOWN_MS) : coolDownMs;
+    if (this.#asking === undefined && performance.now() - this.#askedAt >= wait) {
       this.#askedAt = performance.now();
       this.#asking = this.#ask().finally(() => (this.#asking = undefined));
     }
