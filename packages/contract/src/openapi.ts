@@ -1,6 +1,7 @@
 /** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
 import type { TSchema } from 'typebox';
 import { ErrorBody, OverloadBody } from './errors.ts';
+import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
 import { JobRecord } from './job.ts';
 import {
@@ -25,6 +26,7 @@ import {
 } from './sandbox.ts';
 import type { SchemaNode } from './schema-words.ts';
 import { SecretRecord } from './secret.ts';
+import { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotList, SnapshotRecord } from './snapshot.ts';
 
 export interface OpenApiOptions {
   /** Base URL of the API; left out, the document has no `servers`. */
@@ -41,6 +43,12 @@ const NAMED = new Map<unknown, string>([
   [SandboxRecord, 'Sandbox'],
   [SandboxList, 'SandboxList'],
   [SandboxLifecycleResponse, 'SandboxChanging'],
+  [SandboxForkRequest, 'SandboxFork'],
+  [SandboxForkResponse, 'SandboxForked'],
+  [SnapshotCreateRequest, 'SnapshotCreate'],
+  [SnapshotCreateResponse, 'SnapshotCreated'],
+  [SnapshotRecord, 'Snapshot'],
+  [SnapshotList, 'SnapshotList'],
   [ImageCreateRequest, 'ImageCreate'],
   [ImageCreateResponse, 'ImageCreated'],
   [ImageRecord, 'Image'],

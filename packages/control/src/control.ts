@@ -9,6 +9,7 @@ import { startKeeper } from './encryption/keeper.ts';
 import { noKeys, type KeyEncryptionKeys } from './encryption/keys.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
+import { hostRoutes } from './hosts/routes.ts';
 import { createApp } from './http/app.ts';
 import { internalRoutes } from './http/internal.ts';
 import { serviceRoutes } from './http/service.ts';
@@ -28,6 +29,8 @@ import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle } from './sandboxes/lifecycle.ts';
 import { createHostClient } from './sandboxes/logs.ts';
 import { sandboxRoutes } from './sandboxes/routes.ts';
+import { snapshotRoutes } from './snapshots/routes.ts';
+import { createSnapshots } from './snapshots/snapshots.ts';
 import { createScheduler } from './scheduler/scheduler.ts';
 import { secretRoutes } from './secrets/routes.ts';
 import { createSecrets, hasEncrypted } from './secrets/secrets.ts';
@@ -135,6 +138,15 @@ export async function startControl(options: ControlOptions): Promise<Control> {
       bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
     },
   });
+  const snapshots = createSnapshots({
+    database,
+    log,
+    onMoved(rows) {
+      registry?.pushSnapshots(rows);
+      hub.changed(rows.map((row) => row.id));
+      bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
+    },
+  });
   const scheduler = createScheduler({ database, lifecycle, limits, log });
   cleanup.defer(() => scheduler.close());
   const builds = createBuildQueue({
@@ -160,6 +172,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     internalToken: options.internalToken,
     lifecycle,
     credentials,
+    snapshots,
     limits,
     log,
     onRoom: () => scheduler.roomMayHaveCome(),
@@ -173,7 +186,8 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     onBuildsAbandoned: (link) => builds.abandon(link),
   });
   const platform = options.platform ?? PLATFORM_LIMITS;
-  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts });
+  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts, snapshots });
+  snapshotRoutes(app, { database, snapshots, limits, hub });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
   secretRoutes(app, { database, secrets: createSecrets(database, encryption) });
@@ -181,6 +195,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   regionRoutes(app, { regions });
   managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
+  hostRoutes(app, { database, lifecycle, scheduler, limits, internalToken: options.internalToken });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
 
   const links = registry;
@@ -195,6 +210,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     lifecycle,
     scheduler,
     registry: links,
+    snapshots,
     builds,
     teardown,
     authenticator,

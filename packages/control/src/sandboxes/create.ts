@@ -1,24 +1,33 @@
 import {
   assertAvailable,
+  badRequest,
+  conflict,
   DEFAULTS,
   formatSandboxId,
   newSandboxName,
   newToken,
+  newUuid,
   overloaded,
+  quote,
   resolveSandboxCreate,
+  snapshotNotFound,
   tokenDigest,
   type PlatformLimits,
+  type ResolvedSandbox,
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import { isForeignKeyViolation, type Database } from '@releap/database';
+import { first, isForeignKeyViolation, statement, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
-import { resolveRoot } from '../images/images.ts';
+import { resolveRoot, type ResolvedRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
-import { mintByName } from '../secrets/placeholders.ts';
-import { insertSandbox } from './queries.ts';
+import { copySecrets, mintByName } from '../secrets/placeholders.ts';
+import { keepSnapshot, snapshotByName } from '../snapshots/queries.ts';
+import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
+import type { SnapshotRow } from '../snapshots/transition-sql.ts';
+import { insertSandbox, type NewSandbox } from './queries.ts';
 
 export interface CreateContext {
   database: Database;
@@ -35,10 +44,9 @@ export async function createSandbox(
   body: SandboxCreateRequest,
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
-  const sandbox = resolveSandboxCreate(body, context.platform);
-  assertAvailable(sandbox);
-  const region = await context.regions.resolve(sandbox.region, principal, scheduler.roomiest);
-  const root = await resolveRoot(database, principal.projectId, sandbox.image);
+  const asked = resolveSandboxCreate(body, context.platform);
+  assertAvailable(asked);
+  const { sandbox, region, root, snapshot } = await begin(context, principal, body, asked);
   const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
 
   const place = scheduler.admit();
@@ -51,7 +59,7 @@ export async function createSandbox(
   const name = sandbox.name ?? newSandboxName();
   let written;
   try {
-    written = await insertSandbox(database, {
+    const write: NewSandbox = {
       sandbox,
       name,
       projectId: principal.projectId,
@@ -62,7 +70,11 @@ export async function createSandbox(
       desired: 'running',
       accessTokenHash: tokenDigest(accessToken),
       pendingMs: limits.deadlines.pending,
-    });
+    };
+    written =
+      snapshot === undefined
+        ? await insertSandbox(database.pool, write)
+        : await insertRestored(database, write, snapshot, Object.keys(body.env ?? {}));
   } catch (error) {
     place.withdraw();
     // A secret was erased meanwhile: this says which.
@@ -77,4 +89,79 @@ export async function createSandbox(
     status: 'pending',
     access_token: accessToken,
   };
+}
+
+interface Beginning {
+  sandbox: ResolvedSandbox;
+  region: string;
+  root: ResolvedRoot;
+  snapshot?: SnapshotRow;
+}
+
+/** What it begins with, and where: an image anywhere, a snapshot where that one is. */
+async function begin(
+  { database, regions, scheduler, platform }: CreateContext,
+  principal: Principal,
+  body: SandboxCreateRequest,
+  asked: ResolvedSandbox,
+): Promise<Beginning> {
+  if (asked.image.type !== 'snapshot') {
+    const region = await regions.resolve(asked.region, principal, scheduler.roomiest);
+    return { sandbox: asked, region, root: await resolveRoot(database, principal.projectId, asked.image) };
+  }
+  const { name } = asked.image;
+  const snapshot = await snapshotByName(database.pool, name, principal.projectId);
+  if (snapshot === undefined) throw snapshotNotFound(name);
+  // Where nothing is said the home of the snapshot is meant, and so it is where a global region has it.
+  const home = snapshot.region;
+  const region = await regions.resolve(asked.region ?? home, principal, async (ids) =>
+    ids.includes(home) ? home : scheduler.roomiest(ids),
+  );
+  if (region !== home) {
+    throw snapshot.kind === 'full'
+      ? badRequest(
+          `full snapshot ${quote(name)} can be restored in its home region ${quote(home)} only, not in ${quote(region)}`,
+        )
+      : conflict(
+          `snapshot ${quote(name)} is in region ${quote(home)} and not in ${quote(region)}: it is not replicated between regions in this version`,
+        );
+  }
+  const sandbox = restoredSandbox(asked, body, snapshot, platform);
+  const host = await first(database.pool, HOST, [snapshot.runner_id]);
+  if (host === undefined) throw new Error(`snapshot ${snapshot.id} has no host`);
+  assertRestorable(snapshot, host);
+  return { sandbox, region, root: { root: snapshot.root, imageRef: `snapshot:${name}` }, snapshot };
+}
+
+const HOST = statement<SnapshotHost>(
+  'create-snapshot-host',
+  'select id, status, draining_since, last_seen_at, facts from runners where id = $1',
+);
+
+/**
+ * The snapshot is still there when the row is, which from then on keeps it from being deleted. What is captured with
+ * its memory goes on with the secrets of its source.
+ * @param given names of variables that the caller sets
+ */
+async function insertRestored(
+  database: Database,
+  write: NewSandbox,
+  { id: snapshotId, name, kind, sandbox_id: from }: SnapshotRow,
+  given: readonly string[],
+): Promise<{ id: string; jobId: string }> {
+  return database.transaction(async (client) => {
+    const now = await keepSnapshot(client, snapshotId);
+    if (now?.status !== 'ready') throw snapshotNotFound(name);
+    const id = newUuid();
+    const except = write.sandbox.secrets;
+    const copied = kind === 'full' ? await copySecrets(client, { from, to: id, except }) : {};
+    const both = given.find((variable) => Object.hasOwn(copied, variable));
+    if (both !== undefined)
+      throw badRequest(
+        `env.${both} cannot be set, because snapshot ${quote(name)} has a secret of that name attached: leave it out`,
+      );
+    const sandbox = { ...write.sandbox, env: { ...write.sandbox.env, ...copied } };
+    const origin = { type: 'snapshot', snapshot_id: snapshotId, kind } as const;
+    return insertSandbox(client, { ...write, id, sandbox, origin });
+  });
 }

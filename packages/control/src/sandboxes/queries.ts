@@ -2,6 +2,7 @@ import {
   formatSandboxId,
   newUuid,
   type DesiredState,
+  type Origin,
   type ResolvedSandbox,
   type SandboxRecord,
 } from '@releap/contract';
@@ -70,13 +71,14 @@ const INSERT = statement<{ id: string }>(
    ), attached as (
      insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name)
      select $1::uuid, decode(t.hash, 'hex'), t.secret_id, t.name
-       from jsonb_to_recordset($24::jsonb) as t(secret_id uuid, name text, hash text)
+       from jsonb_to_recordset($27::jsonb) as t(secret_id uuid, name text, hash text)
    )
    insert into sandboxes (id, job_id, project_id, name, region, status, desired, deadline_at, mode, cpu, vcpus, mem_mib,
      scratch_mib, gpu_host, docker_data_mib, ports, env, egress_policy, persistent, spot, cpu_arch, image_ref, root,
-     access_token_hash)
+     access_token_hash, origin, parent_snapshot_id, start_from, has_memory)
    values ($1, $2, $3, $4, $5, 'pending', $6, now() + $7 * interval '1 millisecond', $8, $9, $10, $11,
-     $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18, $19, $20, $21, $22::jsonb, $23)`,
+     $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18, $19, $20, $21, $22::jsonb, $23,
+     $24::jsonb, $25, $26, $26 = 'memory')`,
 );
 
 export async function getRecord(
@@ -96,6 +98,8 @@ export async function getFacts(
 }
 
 export interface NewSandbox {
+  /** Where something has been written for it already. */
+  id?: string;
   sandbox: ResolvedSandbox;
   name: string;
   projectId: string;
@@ -108,16 +112,18 @@ export interface NewSandbox {
   accessTokenHash: Buffer;
   /** How long it may wait for a host, in milliseconds. */
   pendingMs: number;
+  /** What it begins with instead of an empty disk. */
+  origin?: Extract<Origin, { type: 'snapshot' }>;
 }
 
 export async function insertSandbox(
-  database: Database,
+  on: Queryable,
   create: NewSandbox,
 ): Promise<{ id: string; jobId: string }> {
-  const id = newUuid();
+  const id = create.id ?? newUuid();
   const jobId = newUuid();
   const { sandbox } = create;
-  await all(database.pool, INSERT, [
+  await all(on, INSERT, [
     id,
     jobId,
     create.projectId,
@@ -141,6 +147,9 @@ export async function insertSandbox(
     create.root.imageRef,
     JSON.stringify(create.root.root),
     create.accessTokenHash,
+    create.origin === undefined ? null : JSON.stringify(create.origin),
+    create.origin?.snapshot_id ?? null,
+    create.origin?.kind === 'full' ? 'memory' : 'disk',
     JSON.stringify(create.secrets?.rows ?? []),
   ]);
   return { id, jobId };

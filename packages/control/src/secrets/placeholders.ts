@@ -84,14 +84,16 @@ export async function attachSecrets(on: Queryable, sandboxId: string, minted: Mi
  * of its own. Those of the source go on working in it, because its memory holds them. Call it in the transaction
  * that writes the new sandbox, before or after its row.
  * @param ids.from may be deleted by now
+ * @param ids.except names of variables that get their placeholders in another way
  * @returns what belongs over the source's environment
  */
 export async function copySecrets(
   on: Queryable,
-  { from, to }: { from: string; to: string },
+  { from, to, except = [] }: { from: string; to: string; except?: readonly string[] },
 ): Promise<Record<string, string>> {
-  const minted = mint(await all(on, OF_SANDBOX, [from]));
-  if (minted.rows.length === 0) return {};
+  const attached = await all(on, OF_SANDBOX, [from]);
+  if (attached.length === 0) return {};
+  const minted = mint(attached.filter(({ name }) => !except.includes(name)));
   await attachSecrets(on, to, minted);
   await all(on, INHERIT, [to, from]);
   return minted.env;

@@ -66,7 +66,7 @@ const REMOVE = statement<{ id: string }>(
     where project_id = $1 and name = $2 and deleted_at is null returning id`,
 );
 
-/** Deleted ones that no sandbox uses any more, with the placeholders of sandboxes that are gone. $1 one of them, or null for all */
+/** Deleted ones that no sandbox uses any more, and none that is restored with its memory could, with the placeholders of sandboxes that are gone. $1 one of them, or null for all */
 const ERASE = statement<{ id: string }>(
   'secret-erase',
   `with unused as (
@@ -75,6 +75,8 @@ const ERASE = statement<{ id: string }>(
         and not exists (select 1 from sandbox_secrets a join sandboxes s on s.id = a.sandbox_id
                          where a.secret_id = x.id and s.desired <> 'deleted' and s.status <> 'deleted'
                            and (s.persistent or s.status <> 'failed'))
+        and not exists (select 1 from sandbox_secrets a join snapshots n on n.sandbox_id = a.sandbox_id
+                         where a.secret_id = x.id and n.kind = 'full' and n.desired <> 'deleted' and n.status <> 'failed')
       limit 1000 for update of x skip locked
    ), placeholders as (
      delete from sandbox_secrets where secret_id in (select id from unused)

@@ -2,7 +2,7 @@ import { chown, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { run } from '../network/command.ts';
-import { fileURLToPath } from 'node:url';
+import { MEMORY_SCRIPT } from '../memory/sealed-memory.ts';
 import { placeholderNode } from '../vmm/command-line.ts';
 import { saveState } from '../vmm/save-state.ts';
 import { Vm } from '../vmm/vm.ts';
@@ -18,8 +18,6 @@ const COMPACT_DEADLINE_MS = 300_000;
  * good a second after it found it. They are better in the template than in each VM made from it.
  */
 const SETTLE_MS = 1_500;
-
-export const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
 
 /**
  * Boots a guest with an agent and no disks worth the name, and leaves its memory (`memory`) and the state of its
