@@ -1,4 +1,4 @@
-import { CONTROL_LIMITS, startControl, type OidcOptions } from '@releap/control';
+import { CONTROL_LIMITS, fileKeys, startControl, type OidcOptions } from '@releap/control';
 import type { Logger } from 'pino';
 import { writeBootstrap } from '../bootstrap.ts';
 import { urlHost, type Config } from '../config/config.ts';
@@ -25,6 +25,7 @@ export async function controlRole({
     internalToken,
     region: { ...config.region, toolboxProxyUrl: config.toolboxUrl },
     builtinImages: config.builtinImages,
+    keys: fileKeys(config.keyFile, log),
     limits: {
       ...CONTROL_LIMITS,
       createQueue: config.createQueue,
