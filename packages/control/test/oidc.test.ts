@@ -7,7 +7,7 @@ import * as fc from 'fast-check';
 import { exportSPKI, importJWK, SignJWT, UnsecuredJWT } from 'jose';
 import { OAuth2Server } from 'oauth2-mock-server';
 import { AUDIENCE, startSignedInWorld, TestIssuer, type SignedInWorld } from './support/issuer.ts';
-import { caller, startWorld, type Answer } from './support/world.ts';
+import { caller, startWorld, until, type Answer } from './support/world.ts';
 
 describe('OIDC tokens on the management plane', () => {
   let world: SignedInWorld;
@@ -75,6 +75,13 @@ describe('OIDC tokens on the management plane', () => {
     await refused(await world.issuer.token('ada', { claims: { nbf: now + 70 } }), /not valid yet/);
     assert.equal((await me(await world.issuer.token('ada', { claims: { nbf: now + 50 } }))).status, 200);
     await refused(await world.issuer.token('ada', { claims: { exp: undefined } }), /exp/);
+  });
+
+  test('one that was good is refused once it has expired, although its signature was looked at already', async () => {
+    const token = await world.issuer.token('ada', { expiresIn: -56 });
+    assert.equal((await me(token)).status, 200);
+    await until(async () => (await me(token)).status === 401);
+    await refused(token, /expired/);
   });
 
   test('wrong audience, wrong issuer to the letter, no subject: 401', async () => {
