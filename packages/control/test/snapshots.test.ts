@@ -7,6 +7,7 @@ import { obedientExcept, Stage } from './support/lifecycle.ts';
 import {
   CAPTURED,
   CAPTURED_MEMORY,
+  caller,
   create,
   startWorld,
   takesSnapshots,
@@ -388,7 +389,31 @@ describe('several snapshots of one sandbox', () => {
     const vm = await ephemeral();
     const name = fresh();
     const answers = await Promise.all(Array.from({ length: 6 }, () => take(vm, { name })));
-    assert.deepEqual(answers.map((one) => one.status).sort(), [200, 409, 409, 409, 409, 409]);
+    assert.deepEqual(
+      answers.map((one) => one.status).sort((a, b) => a - b),
+      [200, 409, 409, 409, 409, 409],
+    );
+  });
+});
+
+describe('two servers on one database', () => {
+  it('a fork and a snapshot asked of one reach the runner that is connected to the other', async () => {
+    const second = await world.another();
+    // Each knows of the other from its next beat on.
+    await Promise.all([world.control.sweep(), second.sweep()]);
+    const vm = await stage.running();
+    const call = caller(() => second.url, world.call.key, world.call.projectId);
+    const answer = await call('POST', `/vms/${vm.id}/snapshots`, { name: fresh(), kind: 'full' });
+    assert.equal(answer.status, 200, answer.text);
+    assert.equal(
+      (await call('GET', `/snapshots/${answer.body.id}?wait=ready&timeout_ms=15000`)).body.status,
+      'ready',
+    );
+    const child = (await call('POST', `/vms/${vm.id}/fork`)).body;
+    await waitFor(call, child.vm_id, 'running');
+    assert.equal((await call('DELETE', `/snapshots/${answer.body.id}`)).status, 200);
+    await until(async () => !(await rowOf(answer.body.id)).held);
+    await second.close();
   });
 });
 
@@ -479,7 +504,7 @@ describe('DELETE /snapshots/:id', () => {
     assert.equal((await remove(one.id)).status, 409);
   });
 
-  it('409: a sandbox is being made from it, until that has what it needs', async () => {
+  it('409: a sandbox is being made from it, until that runs', async () => {
     const one = await taken(await ephemeral());
     stage.runner.options.script = () => undefined;
     const vm = await create(world.call, world, { image: { type: 'snapshot', name: one.name } });
@@ -488,6 +513,8 @@ describe('DELETE /snapshots/:id', () => {
     assert.equal(answer.status, 409);
     assert.match(answer.body.error, new RegExp(`sandbox "${vm.id}" is being made from it \\(assigned\\)`));
     await stage.runner.observed(assignment, { status: 'booting' });
+    assert.equal((await remove(one.id)).status, 409);
+    await stage.runner.observed(assignment, { status: 'running', manifest_name: CAPTURED.manifest_name });
     assert.equal((await remove(one.id)).status, 200);
     stage.runner.options.script = obedientExcept(stage.left);
   });
@@ -502,7 +529,10 @@ describe('DELETE /snapshots/:id', () => {
         world.call('POST', '/vms', { image: { type: 'snapshot', name: one.name } }),
         remove(one.id),
       ]);
-      assert.deepEqual([made.status, gone.status].sort(), made.status === 200 ? [200, 409] : [200, 404]);
+      assert.deepEqual(
+        [made.status, gone.status].sort((a, b) => a - b),
+        made.status === 200 ? [200, 409] : [200, 404],
+      );
       if (made.status === 200) await world.call('DELETE', `/vms/${made.body.vm_id}`);
     }
     stage.runner.options.script = obedientExcept(stage.left);

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { cpuMarker } from '@releap/contract';
 import type { ControlMessage, SnapshotAssignment, SnapshotObservation } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { SnapshotFacts, SnapshotFolders } from '../machine/index.ts';
@@ -128,6 +129,11 @@ export class SnapshotKeeper {
   }
 }
 
+/** The VMM and its version, as control compares them. */
+export function vmmName(version: string): string {
+  return `QEMU ${version}`;
+}
+
 function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, 'snapshot_id' | 'generation'> {
   const { memory } = facts;
   return {
@@ -137,8 +143,8 @@ function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, '
     disk_bytes: facts.diskBytes,
     ...(memory && {
       artifact_ref: id,
-      fc_version: memory.vmm,
-      cpu_marker: `${memory.hostCpu} ${memory.accelerator}`,
+      fc_version: vmmName(memory.vmm),
+      cpu_marker: cpuMarker({ cpu_model: memory.hostCpu, accelerator: memory.accelerator }),
       mem_bytes: memory.shape.memMib * 1024 * 1024,
     }),
   };

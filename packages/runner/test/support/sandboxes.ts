@@ -128,7 +128,7 @@ export class TestRunner {
         dir: join(home, 'network'),
         identity: home,
         listenHost: '127.0.0.1',
-        slots: 8,
+        slots: 12,
         ahead: 1,
         dnsUpstreams: ['127.0.0.1'],
         log,
@@ -177,7 +177,7 @@ export class TestRunner {
       if (found) return found;
       const failed = reports.find(({ status }) => status === 'failed');
       if (failed || Date.now() > end) {
-        throw new Error(`expected ${wanted.join(' or ')} and got ${JSON.stringify(reports)}`);
+        throw new Error(`expected ${JSON.stringify(wanted)} and got ${JSON.stringify(reports)}`);
       }
       await new Promise((resolve) => setTimeout(resolve, 2));
     }
