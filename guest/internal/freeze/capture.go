@@ -21,8 +21,9 @@ const (
 
 // Request of a host that is about to capture the sandbox.
 type Request struct {
-	// Processes and Disk are what is to stand.
-	Processes, Disk bool
+	// Processes and Disk are what is to stand. Flush is for who has the processes stand and then takes the disk as it
+	// is at one moment: all that they have written is on it, and its journal as after a power cut.
+	Processes, Disk, Flush bool
 	// Settle bounds the freezing itself.
 	Settle time.Duration
 	// Deadline after which the sandbox thaws by itself; 0 for never.
@@ -68,7 +69,7 @@ func (f *Freezer) Start(r Request) *Capture {
 	if !c.done && r.Processes {
 		c.settle(c.began.Add(atOnce))
 	}
-	if !c.done && c.err == nil && c.standing() && !r.Disk {
+	if !c.done && c.err == nil && c.standing() && !r.Disk && !r.Flush {
 		c.finish()
 	}
 	return c
@@ -102,8 +103,8 @@ func (c *Capture) Wait() {
 		}
 		c.settle(end)
 	}
-	if !c.done && c.r.Disk {
-		c.freezeDisk(end)
+	if !c.done && (c.r.Disk || c.r.Flush) {
+		c.settleDisk(end)
 	}
 	if !c.done {
 		c.finish()
@@ -128,7 +129,7 @@ func (c *Capture) begin() {
 	case f.frozen.Load():
 		c.fail(fault.New(fault.Frozen, "the sandbox is frozen already"))
 		return
-	case c.r.Disk && f.unfinish != nil:
+	case (c.r.Disk || c.r.Flush) && f.unfinish != nil:
 		select {
 		case <-f.unfinish:
 			f.unfinish = nil
@@ -187,30 +188,36 @@ func (c *Capture) settle(end time.Time) {
 	}
 }
 
-// freezeDisk flushes and stops the disk. The kernel cannot be made to give that up; we can.
-func (c *Capture) freezeDisk(end time.Time) {
+// settleDisk flushes the disk and, where asked to, stops it. The kernel cannot be made to give that up; we can.
+func (c *Capture) settleDisk(end time.Time) {
 	f := c.f
 	if f.scratch == nil {
 		return
 	}
-	frozen := make(chan error, 1)
-	go func() { frozen <- control(f.scratch, fiFreeze) }()
+	settled := make(chan error, 1)
+	go func() {
+		if c.r.Disk {
+			settled <- control(f.scratch, fiFreeze)
+		} else {
+			settled <- flush(f.scratch)
+		}
+	}()
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	select {
-	case err := <-frozen:
+	case err := <-settled:
 		if err != nil {
-			c.fail(fault.New(fault.Internal, "freezing the file system: "+err.Error()))
+			c.fail(fault.New(fault.Internal, "flushing the file system: "+err.Error()))
 			return
 		}
-		f.disk = true
+		f.disk = c.r.Disk
 		c.laps.Disk = c.next()
 	case <-timer.C:
 		undone := make(chan struct{})
 		f.unfinish = undone
 		go func() {
 			defer close(undone)
-			if err := <-frozen; err == nil {
+			if err := <-settled; err == nil && c.r.Disk {
 				_ = control(f.scratch, fiThaw)
 			}
 		}()

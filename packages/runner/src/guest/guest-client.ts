@@ -410,8 +410,9 @@ export class GuestClient implements AsyncDisposable {
 
   /**
    * Makes the sandbox stand still for a capture: its processes, then its scratch disk, flushed; `processesOnly` is for
-   * who keeps the guest's memory beside its disk, `diskOnly` for who keeps the disk alone. A disk that has been synced
-   * before takes less. After an error the sandbox goes on as before. It thaws by itself `thawAfterMs` after the last
+   * who keeps the guest's memory beside its disk, `diskOnly` for who keeps the disk alone, and `flushOnly` stops the
+   * processes, flushes the disk and lets it be: what is taken of it then has a journal to replay. A disk that has been
+   * synced before takes less. After an error the sandbox goes on as before. It thaws by itself `thawAfterMs` after the last
    * sign of a host.
    * @param options.settleMs how long the freezing itself may take
    */
@@ -421,14 +422,16 @@ export class GuestClient implements AsyncDisposable {
       settleMs?: number;
       processesOnly?: boolean;
       diskOnly?: boolean;
+      flushOnly?: boolean;
     } = {},
   ): Promise<GuestFreeze> {
-    const { thawAfterMs, settleMs, processesOnly, diskOnly } = options;
+    const { thawAfterMs, settleMs, processesOnly, diskOnly, flushOnly } = options;
     const params = {
       deadline_ms: thawAfterMs,
       settle_ms: settleMs,
       processes_only: processesOnly,
       disk_only: diskOnly,
+      flush_only: flushOnly,
     };
     const answer = await this.#call('freeze', params, options);
     return { inKernel: readFlag(answer, 'in_kernel'), stepsUs: readCounts(answer, 'steps_us') };
