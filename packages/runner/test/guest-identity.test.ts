@@ -83,7 +83,10 @@ async function suspendParent(slot: TestSlot): Promise<void> {
   await guest.sync();
   await guest.freeze({ processesOnly: true });
   drawnBefore = await buffer(guest.readFile('/dev/shm/draws'));
-  await service.machines.persistent.suspend('parent', running);
+  {
+    await using pausing = await service.machines.persistent.beginPause('parent', running);
+    await pausing.finish();
+  }
   guest.close();
   await service.machines.end('parent');
 }

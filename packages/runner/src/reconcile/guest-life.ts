@@ -1,8 +1,15 @@
-import { randomBytes } from 'node:crypto';
-import { nowNs } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { RunningVm } from '../machine/index.ts';
+import { freshness } from './guest-config.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
+
+/** What a guest is told when it goes on as somebody. */
+export interface Renewal {
+  hostname: string;
+  machineId: string;
+  /** Left as it is where that is not known. */
+  env?: Record<string, string>;
+}
 
 /** Setting the clock and thawing; seconds only on a machine that is overloaded. */
 const RENEW_DEADLINE_MS = 60_000;
@@ -21,10 +28,13 @@ export function watchExit(running: RunningVm, events: SandboxEvents): Promise<ne
   return died.promise;
 }
 
-/** Clock and random numbers first; the processes go on after that. Host name and addresses are what they were. */
-export async function renewIdentity(guest: GuestClient): Promise<void> {
+/**
+ * Makes a guest that was restored nobody else: clock, random numbers, names, environment. The processes go on after
+ * that. What it was called before changes nothing.
+ */
+export async function renewIdentity(guest: GuestClient, identity: Renewal): Promise<void> {
   const { clockNs } = await guest.reconfigure(
-    { clockNs: nowNs(), entropy: randomBytes(64) },
+    { ...identity, ...freshness() },
     { deadlineMs: RENEW_DEADLINE_MS },
   );
   await guest.setClock(clockNs, { deadlineMs: RENEW_DEADLINE_MS });
