@@ -1,6 +1,7 @@
 package freeze
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -160,7 +161,7 @@ func (c *Capture) standing() bool { return !c.r.Processes || c.laps.Processes > 
 func (c *Capture) settle(end time.Time) {
 	pause := syscall.Timespec{Nsec: 50_000}
 	for !c.done {
-		stands, err := c.f.stands()
+		stands, err := standsIn(c.f.state)
 		now := time.Now()
 		if err == nil && !stands && now.Sub(c.lap) > c.look {
 			stands = c.inKernel()
@@ -256,10 +257,10 @@ func (c *Capture) next() time.Duration {
 	return took
 }
 
-// stands asks the kernel whether all of the group's processes stand.
-func (f *Freezer) stands() (bool, error) {
+// standsIn asks the kernel whether all processes of a group stand.
+func standsIn(state *os.File) (bool, error) {
 	var buf [32]byte
-	n, err := syscall.Pread(int(f.state.Fd()), buf[:], 0)
+	n, err := syscall.Pread(int(state.Fd()), buf[:], 0)
 	if err != nil {
 		return false, err
 	}

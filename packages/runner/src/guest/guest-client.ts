@@ -409,6 +409,16 @@ export class GuestClient implements AsyncDisposable {
   }
 
   /**
+   * Goes the way of a freeze on a thread of the agent's own: the next one, which somebody outside may feel, is several
+   * times faster than the first. An agent that cannot does nothing.
+   */
+  async rehearseFreeze(options?: CallOptions): Promise<void> {
+    await this.#call('rehearse', {}, options).catch((error: unknown) => {
+      if (!(error instanceof GuestError && error.code === 'invalid')) throw error;
+    });
+  }
+
+  /**
    * Makes the sandbox stand still for a capture: its processes, then its scratch disk, flushed; `processesOnly` is for
    * who keeps the guest's memory beside its disk, `diskOnly` for who keeps the disk alone, and `flushOnly` stops the
    * processes, flushes the disk and lets it be: what is taken of it then has a journal to replay. A disk that has been
