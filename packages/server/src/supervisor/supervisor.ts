@@ -111,7 +111,7 @@ export async function runAll(config: Config): Promise<number> {
           toolboxUrl,
           database,
           accelerator: outcome['accelerator'] ?? '',
-          vmm: `QEMU ${outcome['vmm'] ?? ''}`,
+          vmm: outcome['vmm'] ?? '',
         },
         book.color,
       ),
