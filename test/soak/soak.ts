@@ -43,7 +43,8 @@ export interface SoakOptions {
 export interface SoakResult {
   rows: number;
   files: number;
-  addresses: number;
+  /** All that it and its forks have had. */
+  addresses: (string | null)[];
   drawn: number;
   /** From the call to the status, milliseconds, sorted. */
   ms: Record<'pause' | 'resume' | 'stop' | 'start', number[]>;
@@ -153,7 +154,7 @@ class Soak {
     await this.#service.remove(this.#id);
     for (const list of Object.values(this.#ms)) list.sort((a, b) => a - b);
     const { rows, files } = this.#verified;
-    return { rows, files, addresses: this.#addresses.size, drawn: this.#drawn.size, ms: this.#ms };
+    return { rows, files, addresses: [...this.#addresses], drawn: this.#drawn.size, ms: this.#ms };
   }
 
   async #move(verb: keyof SoakResult['ms'], status: string): Promise<void> {

@@ -2,7 +2,7 @@
 
   workload.py run            writes until it is ended; says how it stands to whoever connects to port 8080 and says nothing
   workload.py verify N HASH  checks what is on the disk, and that the chain of rows goes on from row N, whose hash that was;
-                             says {"rows": ..., "hash": ...}
+                             says {"rows": ..., "hash": ..., "files": ...}
 
 SQLite (Python's own module, which is the C library) in WAL mode with synchronous=FULL: a writer whose rows form a hash
 chain, and a reader beside it. Files of random bytes whose SHA-256 is in a list that is synced after them. A TCP server
@@ -64,17 +64,39 @@ def reader():
 
 
 def files():
+    """Forty at a time: a line for each once it is on the disk, and one with a minus before it goes."""
     os.makedirs(FILES, exist_ok=True)
     listed = open(LIST, "ab", buffering=0)
+    names = sorted(listing())
+
+    def note(line):
+        listed.write(line.encode() + b"\n")
+        os.fsync(listed.fileno())
+
     while True:
-        data, name = os.urandom(65536), f"f{state['files'] % 40}-{os.urandom(4).hex()}"
+        data, name = os.urandom(65536), os.urandom(8).hex()
         with open(f"{FILES}/{name}", "wb") as file:
             file.write(data)
             os.fsync(file.fileno())
-        listed.write(f"{hashlib.sha256(data).hexdigest()} {name}\n".encode())
-        os.fsync(listed.fileno())
+        note(f"{hashlib.sha256(data).hexdigest()} {name}")
+        names.append(name)
+        if len(names) > 40:
+            note(f"- {names[0]}")
+            os.unlink(f"{FILES}/{names.pop(0)}")
         state["files"] += 1
         time.sleep(0.5)
+
+
+def listing():
+    found = {}
+    lines = open(LIST, "rb").read().split(b"\n")[:-1] if os.path.exists(LIST) else []
+    for line in lines:
+        digest, name = line.decode().split(" ")
+        if digest == "-":
+            del found[name]
+        else:
+            found[name] = digest
+    return found
 
 
 def serve(connection):
@@ -121,14 +143,17 @@ def verify(n, last):
     for number, payload, found in db.execute("select n, payload, hash from rows where n > ? order by n", (n,)):
         n, last = n + 1, link(last, payload)
         assert number == n and found == last, f"row {n} is not what was written"
-    newest = {}
-    for line in open(LIST, "rb").read().split(b"\n")[:-1]:
-        digest, name = line.decode().split(" ")
-        newest[name] = digest
-    for name, digest in newest.items():
-        with open(f"{FILES}/{name}", "rb") as file:
-            assert hashlib.sha256(file.read()).hexdigest() == digest, f"{name} is not what was written"
-    print(json.dumps({"rows": n, "hash": last, "files": len(newest)}))
+    listed = listing()
+    for name, digest in listed.items():
+        try:
+            with open(f"{FILES}/{name}", "rb") as file:
+                found = hashlib.sha256(file.read()).hexdigest()
+        except FileNotFoundError:
+            # The workload goes on meanwhile, and says first what it removes.
+            assert name not in listing(), f"{name} is gone"
+            continue
+        assert found == digest, f"{name} is not what was written"
+    print(json.dumps({"rows": n, "hash": last, "files": len(listed)}))
 
 
 if sys.argv[1] == "verify":
