@@ -18,6 +18,7 @@ import {
   type SandboxStatus,
 } from '@releap/contract';
 import { type WebSocket, WebSocketServer } from 'ws';
+import { forkOf, oneSnapshot, snapshotOf, type TestSnapshot } from './service-snapshots.ts';
 
 export const KEY = 'rlp_test';
 
@@ -32,9 +33,10 @@ export interface TestService extends AsyncDisposable {
   url: string;
   sandboxes: TestSandbox[];
   images: Record<string, unknown>[];
+  snapshots: TestSnapshot[];
   /** `METHOD /path` of everything that was asked. */
   calls: string[];
-  /** Bodies of `POST /vms` and `POST /images`. */
+  /** Bodies of what makes something: `POST /vms`, `POST /images`, forks, snapshots. */
   bodies: Record<string, unknown>[];
   /** Logs by path; every read takes the first of several. */
   logs: Map<string, string[]>;
@@ -59,6 +61,7 @@ export async function startService(): Promise<TestService> {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     sandboxes: [],
     images: [],
+    snapshots: [],
     calls: [],
     bodies: [],
     logs: new Map(),
@@ -152,6 +155,8 @@ async function answer(
     ]);
   if (call === 'GET /vms') return sendPage(response, url, 'vms', service.sandboxes);
   if (call === 'GET /images') return sendPage(response, url, 'images', service.images);
+  if (call === 'GET /snapshots') return sendPage(response, url, 'snapshots', service.snapshots);
+  if (first === 'snapshots') return oneSnapshot(service, request, response, second);
   if (call === 'POST /vms') {
     const body = await readJson(request);
     service.bodies.push(body);
@@ -177,6 +182,15 @@ async function answer(
       status: 'pending',
       region: 'local',
     });
+  }
+  if (first === 'vms' && request.method === 'POST' && (rest[0] === 'fork' || rest[0] === 'snapshots')) {
+    const sandbox = service.sandboxes.find((one) => one.id === second);
+    if (!sandbox) return send(response, 404, { error: `sandbox "${second}" not found` });
+    const body = await readJson(request);
+    service.bodies.push(body);
+    return rest[0] === 'fork'
+      ? forkOf(service, sandbox, body, response)
+      : snapshotOf(service, sandbox, body, response);
   }
   if (first === 'vms') return oneSandbox(service, request, response, second, rest[0]);
   return send(response, 404, { error: `no such path ${url.pathname}` });
@@ -317,7 +331,7 @@ function sendPage(response: ServerResponse, url: URL, key: string, items: readon
   send(response, 200, { [key]: page, next_cursor: from + 2 < items.length ? String(from + 2) : null });
 }
 
-async function readJson(request: IncomingMessage): Promise<Record<string, unknown>> {
+export async function readJson(request: IncomingMessage): Promise<Record<string, unknown>> {
   let text = '';
   for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');
   return JSON.parse(text) as Record<string, unknown>;

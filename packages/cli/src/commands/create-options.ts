@@ -23,7 +23,11 @@ export interface CreateOptions {
   arch?: string;
 }
 
-export function createRequest(context: Context, image: string, options: CreateOptions): SandboxCreateRequest {
+export function createRequest(
+  context: Context,
+  image: SandboxCreateRequest['image'],
+  options: CreateOptions,
+): SandboxCreateRequest {
   const { mode, arch } = options;
   if (mode !== undefined && mode !== 'burstable' && mode !== 'dedicated')
     throw usageError(`--mode must be burstable or dedicated, but was ${JSON.stringify(mode)}`);
