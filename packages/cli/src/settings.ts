@@ -11,7 +11,7 @@ export interface Settings {
   apiKey: string;
 }
 
-interface Bootstrap {
+export interface Bootstrap {
   base_url: string;
   api_key: string;
 }
@@ -50,7 +50,8 @@ export function loadSettings(context: Context): Settings {
   return { url: local, apiKey: checkKey(apiKey ?? found.api_key) };
 }
 
-function readBootstrap(path: string): Bootstrap | string {
+/** What a server of this machine wrote down, or a sentence on why that is not known. */
+export function readBootstrap(path: string): Bootstrap | string {
   let text: string;
   try {
     text = readFileSync(path, 'utf8');
@@ -69,7 +70,8 @@ function readBootstrap(path: string): Bootstrap | string {
   return `${path} is not what a server writes: it needs base_url and api_key.`;
 }
 
-function checkUrl(text: string): string {
+/** Without a final slash; a usage error when it cannot be the URL of a service. */
+export function checkUrl(text: string): string {
   const url = URL.parse(text);
   if (!url || (url.protocol !== 'http:' && url.protocol !== 'https:'))
     throw usageError(`the service's URL must be http:// or https://, but was ${JSON.stringify(text)}`);

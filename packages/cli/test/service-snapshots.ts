@@ -1,13 +1,8 @@
 /** Forks and snapshots of the service that tests talk to. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { newUuid } from '@releap/contract';
-import type { SnapshotRecord } from '../src/api/snapshots.ts';
-import { send, type TestSandbox, type TestService } from './service.ts';
-
-export interface TestSnapshot extends SnapshotRecord {
-  /** Statuses that the next reads show, one a read; the last one stays. */
-  coming: SnapshotRecord['status'][];
-}
+import { send } from './service-http.ts';
+import type { TestSandbox, TestService, TestSnapshot } from './service-state.ts';
 
 export function addSnapshot(
   service: TestService,

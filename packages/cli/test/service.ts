@@ -14,44 +14,16 @@ import {
   parseSandboxId,
   type ProcessStreamClientMessage,
   type ProcessStreamStart,
-  type SandboxRecord,
-  type SandboxStatus,
 } from '@releap/contract';
 import { type WebSocket, WebSocketServer } from 'ws';
-import { forkOf, oneSnapshot, snapshotOf, type TestSnapshot } from './service-snapshots.ts';
+import { readJson, send, sendPage } from './service-http.ts';
+import { forkOf, oneSnapshot, snapshotOf } from './service-snapshots.ts';
+import type { TestSandbox, TestService } from './service-state.ts';
+
+export { send } from './service-http.ts';
+export type { TestSandbox, TestService } from './service-state.ts';
 
 export const KEY = 'rlp_test';
-
-export interface TestSandbox extends SandboxRecord {
-  /** Statuses that the next reads show, one a read; the last one stays. */
-  coming: SandboxStatus[];
-}
-
-type Handler = (request: IncomingMessage, response: ServerResponse, url: URL) => unknown;
-
-export interface TestService extends AsyncDisposable {
-  url: string;
-  sandboxes: TestSandbox[];
-  images: Record<string, unknown>[];
-  snapshots: TestSnapshot[];
-  /** `METHOD /path` of everything that was asked. */
-  calls: string[];
-  /** Bodies of what makes something: `POST /vms`, `POST /images`, forks, snapshots. */
-  bodies: Record<string, unknown>[];
-  /** Logs by path; every read takes the first of several. */
-  logs: Map<string, string[]>;
-  /** Answers in place of the usual ones, by `METHOD /path`; one that returns false falls through. */
-  special: Map<string, Handler>;
-  /** What becomes of the next sandboxes. */
-  coming: SandboxStatus[];
-  /** What becomes of a sandbox after a call, by `VERB NAME`. */
-  outcomes: Map<string, SandboxStatus[]>;
-  /** No web socket: the oldest kind of service. */
-  streams: boolean;
-  /** Command lines that were started. */
-  started: ProcessStreamStart[];
-  add: (name: string, more?: Partial<TestSandbox>) => TestSandbox;
-}
 
 export async function startService(): Promise<TestService> {
   const server = createServer();
@@ -318,21 +290,4 @@ function startCommand(ws: WebSocket, start: ProcessStreamStart): ReturnType<type
     ws.close(1000);
   });
   return child;
-}
-
-export function send(response: ServerResponse, status: number, body: unknown): void {
-  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
-}
-
-function sendPage(response: ServerResponse, url: URL, key: string, items: readonly object[]): void {
-  const from = Number(url.searchParams.get('cursor') ?? 0);
-  // Small pages, so that every list is read in several.
-  const page = items.slice(from, from + 2).map((item) => ({ ...item, coming: undefined }));
-  send(response, 200, { [key]: page, next_cursor: from + 2 < items.length ? String(from + 2) : null });
-}
-
-export async function readJson(request: IncomingMessage): Promise<Record<string, unknown>> {
-  let text = '';
-  for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');
-  return JSON.parse(text) as Record<string, unknown>;
 }

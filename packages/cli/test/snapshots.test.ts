@@ -104,7 +104,7 @@ describe('rlp snapshot ls', () => {
       rows.map((row) => row[0]),
       ['NAME', 'evil?[2J', 'three', 'two', 'one'],
     );
-    assert.deepEqual(rows[1]?.slice(1, 4), ['full', 'failed', '1024 MiB']);
+    assert.deepEqual(rows[1]?.slice(1, 5), ['full', 'failed', '-', '1024 MiB']);
     assert.match(stdout, /no room/);
     assert.equal((await rlp(service, ['snapshot', 'ls', '-q'])).stdout.trim().split('\n').length, 4);
     assert.equal((JSON.parse((await rlp(service, ['snapshot', '--json'])).stdout) as unknown[]).length, 4);

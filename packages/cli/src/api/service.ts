@@ -25,10 +25,7 @@ const FORK_MS = 60_000;
 /** What an answer may take beyond the poll that was asked for. */
 export const POLL_SLACK_MS = 15_000;
 
-export interface SandboxForkResponse {
-  vm_id: string;
-  name: string;
-  status: SandboxStatus;
+export interface SandboxForkResponse extends SandboxCreateResponse {
   forked_from: string;
 }
 

@@ -14,7 +14,10 @@ export interface SnapshotRecord {
   kind: SnapshotKind;
   status: 'pending' | 'ready' | 'failed';
   error: string | null;
+  /** Nothing was written since its parent, whose disk it shares. */
   no_changes: boolean;
+  sandbox_id?: string;
+  disk_bytes?: number;
   mem_bytes?: number;
   created_at?: string;
 }

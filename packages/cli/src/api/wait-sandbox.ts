@@ -79,7 +79,10 @@ export async function waitUntilChanged(
   );
 }
 
-/** Waits until a fork runs or is paused, as its source was when its state was taken. */
+/**
+ * Waits until a fork runs or is paused, as its source was when its state was taken. One that is paused with a reason
+ * was to run and could not.
+ */
 export async function waitUntilForked(
   service: Service,
   id: string,
@@ -92,7 +95,7 @@ export async function waitUntilForked(
     { wait_exact: likely },
     { ...options, isOver: (status) => !FORKING.includes(status) },
   );
-  if (record.status === 'running' || record.status === 'paused') return record;
+  if (record.status === 'running' || (record.status === 'paused' && !record.error)) return record;
   throw ended(record);
 }
 

@@ -74,12 +74,13 @@ export async function listSnapshots(context: Context, options: { quiet?: boolean
     print(
       context,
       table(
-        ['NAME', 'KIND', 'STATUS', 'MEM', 'AGE', 'ID', 'ERROR'],
+        ['NAME', 'KIND', 'STATUS', 'DISK', 'MEM', 'AGE', 'ID', 'ERROR'],
         found.map((one) => [
           one.name,
           one.kind,
           one.status,
-          one.mem_bytes === undefined ? '-' : `${Math.ceil(one.mem_bytes / 2 ** 20)} MiB`,
+          mebibytes(one.disk_bytes),
+          mebibytes(one.mem_bytes),
           age(one.created_at),
           one.id,
           one.error ?? '',
@@ -87,6 +88,10 @@ export async function listSnapshots(context: Context, options: { quiet?: boolean
       ),
     );
   return EXIT.ok;
+}
+
+function mebibytes(bytes: number | undefined): string {
+  return bytes === undefined ? '-' : `${Math.ceil(bytes / 2 ** 20)} MiB`;
 }
 
 export async function removeSnapshots(
