@@ -1,25 +1,19 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, symlink } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
+import { home } from './home.ts';
 import { BIN, rlp } from './rlp.ts';
 import { KEY, startService } from './service.ts';
-
-async function home(bootstrap: unknown): Promise<AsyncDisposable & { path: string }> {
-  const path = await mkdtemp(join(tmpdir(), 'rlp-home-'));
-  await writeFile(
-    join(path, 'bootstrap.json'),
-    typeof bootstrap === 'string' ? bootstrap : JSON.stringify(bootstrap),
-  );
-  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
-}
 
 describe('which service', () => {
   test('flags win over the environment, and that over bootstrap.json', async () => {
     await using service = await startService();
-    await using folder = await home({ base_url: `${service.url}/`, api_key: KEY });
+    await using folder = await home(null, {
+      'bootstrap.json': JSON.stringify({ base_url: `${service.url}/`, api_key: KEY }),
+    });
     const wrong = { RELEAP_URL: 'http://127.0.0.1:1', RELEAP_API_KEY: 'rlp_wrong' };
     assert.equal((await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path } })).code, 0);
     assert.equal((await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path, ...wrong } })).code, 3);
@@ -30,7 +24,9 @@ describe('which service', () => {
 
   test("the key of this machine's server is never told to another one", async () => {
     await using service = await startService();
-    await using folder = await home({ base_url: 'http://127.0.0.1:1', api_key: 'rlp_secret' });
+    await using folder = await home(null, {
+      'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:1', api_key: 'rlp_secret' }),
+    });
     const outcome = await rlp(null, ['ps', '--url', service.url], { env: { RELEAP_HOME: folder.path } });
     assert.equal(outcome.code, 3);
     assert.match(outcome.stderr, /no API key is configured for/);
@@ -44,7 +40,7 @@ describe('which service', () => {
   });
 
   test('a broken bootstrap.json is told without its contents', async () => {
-    await using folder = await home('{"api_key": "rlp_secret", oops');
+    await using folder = await home(null, { 'bootstrap.json': '{"api_key": "rlp_secret", oops' });
     const outcome = await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path } });
     assert.equal(outcome.code, 3);
     assert.match(outcome.stderr, /is not what a server writes/);

@@ -1,6 +1,7 @@
 /** What the service that tests talk to holds, and what a test may set. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { ProcessStreamStart, SandboxRecord, SandboxStatus } from '@releap/contract';
+import type { HostRecord } from '../src/api/hosts.ts';
 import type { SnapshotRecord } from '../src/api/snapshots.ts';
 
 export interface TestSandbox extends SandboxRecord {
@@ -20,6 +21,7 @@ export interface TestService extends AsyncDisposable {
   sandboxes: TestSandbox[];
   images: Record<string, unknown>[];
   snapshots: TestSnapshot[];
+  hosts: HostRecord[];
   /** `METHOD /path` of everything that was asked. */
   calls: string[];
   /** Bodies of what makes something: `POST /vms`, `POST /images`, forks, snapshots. */

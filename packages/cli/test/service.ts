@@ -17,6 +17,7 @@ import {
 } from '@releap/contract';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { readJson, send, sendPage } from './service-http.ts';
+import { hostsPath } from './service-hosts.ts';
 import { forkOf, oneSnapshot, snapshotOf } from './service-snapshots.ts';
 import type { TestSandbox, TestService } from './service-state.ts';
 
@@ -34,6 +35,7 @@ export async function startService(): Promise<TestService> {
     sandboxes: [],
     images: [],
     snapshots: [],
+    hosts: [],
     calls: [],
     bodies: [],
     logs: new Map(),
@@ -111,9 +113,10 @@ async function answer(
   service.calls.push(call);
   const special = service.special.get(call);
   if (special && (await special(request, response, url)) !== false) return;
+  const [, first = '', second = '', ...rest] = url.pathname.split('/');
+  if (first === 'internal' && second === 'hosts') return hostsPath(service, request, response, rest);
   if (request.headers.authorization !== `Bearer ${KEY}`)
     return send(response, 401, { error: 'invalid API key' });
-  const [, first = '', second = '', ...rest] = url.pathname.split('/');
   if (first === 'toolbox') return toolbox(service, request, response, url, second, rest.join('/'));
   if (call === 'GET /regions')
     return send(response, 200, [
