@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { Http } from './api/http.ts';
 import { CliError } from './cli-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { checkUrl, readBootstrap, releapHome } from './settings.ts';
+import { checkUrl, isLoopback, readBootstrap, releapHome } from './settings.ts';
 import type { Context } from './terminal.ts';
 
 export function openOperator(context: Context): Http {
@@ -57,9 +57,4 @@ function serviceOfThisMachine(context: Context): string {
       { exitCode: EXIT.usage },
     );
   return local;
-}
-
-export function isLoopback(url: string): boolean {
-  const { hostname } = new URL(url);
-  return hostname === 'localhost' || hostname === '[::1]' || /^127(\.\d{1,3}){3}$/.test(hostname);
 }

@@ -4,12 +4,19 @@
  */
 import { Command } from 'commander';
 import { EXIT } from './exit-codes.ts';
+import {
+  accountCommands,
+  invitationCommands,
+  organizationCommands,
+  projectCommands,
+} from './program/account.ts';
 import { commandCommands } from './program/commands.ts';
 import { hostCommands } from './program/hosts.ts';
 import { imageCommands } from './program/images.ts';
 import { lifecycleCommands } from './program/lifecycle.ts';
 import type { Registration } from './program/registration.ts';
 import { sandboxCommands } from './program/sandboxes.ts';
+import { secretCommands } from './program/secrets.ts';
 import { snapshotCommands } from './program/snapshots.ts';
 import type { Context, GlobalOptions, Terminal } from './terminal.ts';
 
@@ -24,7 +31,8 @@ export interface ProgramHost {
 /** In the order of the help. */
 const GROUPS: readonly [title: string, registrations: ((registration: Registration) => void)[]][] = [
   ['Sandboxes:', [commandCommands, sandboxCommands, lifecycleCommands, snapshotCommands]],
-  ['Images:', [imageCommands]],
+  ['What a project has besides:', [imageCommands, secretCommands]],
+  ['Account:', [accountCommands, organizationCommands, projectCommands, invitationCommands]],
   ["This machine, for the service's operator:", [hostCommands]],
 ];
 

@@ -7,12 +7,15 @@ import { printable } from '../terminal.ts';
 export interface HttpOptions {
   /** Without a final slash; paths are put behind it. */
   baseUrl: string;
-  apiKey: string;
+  /** An API key or another token. Nothing is sent without one. */
+  apiKey?: string;
+  /** What to do about a token that is not taken, put behind what the service says. */
+  hint401?: string;
   signal: AbortSignal;
 }
 
 export interface Call {
-  method?: 'GET' | 'POST' | 'PUT' | 'DELETE';
+  method?: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   query?: Readonly<Record<string, string | number | boolean | undefined>>;
   json?: unknown;
   body?: Buffer | NodeJS.ReadableStream;
@@ -41,7 +44,7 @@ export class Http implements AsyncDisposable {
   }
 
   get apiKey(): string {
-    return this.#options.apiKey;
+    return this.#options.apiKey ?? '';
   }
 
   get agent(): Agent {
@@ -74,7 +77,7 @@ export class Http implements AsyncDisposable {
         headersTimeout: call.timeoutMs ?? DEFAULT_TIMEOUT_MS,
         bodyTimeout: call.idleMs ?? DEFAULT_TIMEOUT_MS,
         headers: {
-          authorization: `Bearer ${this.#options.apiKey}`,
+          ...(this.#options.apiKey === undefined ? {} : { authorization: `Bearer ${this.#options.apiKey}` }),
           accept: '*/*',
           ...(call.json === undefined ? {} : { 'content-type': 'application/json' }),
           ...call.headers,
@@ -86,7 +89,8 @@ export class Http implements AsyncDisposable {
       throw networkError(error, url, this.#options.signal);
     }
     if (answer.statusCode >= 200 && answer.statusCode < 300) return answer;
-    throw refusal(answer, await this.#text(answer.body, ERROR_MAX_BYTES, 'the refusal').catch(() => ''), url);
+    const text = await this.#text(answer.body, ERROR_MAX_BYTES, 'the refusal').catch(() => '');
+    throw refusal(answer, text, url, this.#options.hint401);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -117,14 +121,23 @@ export class Http implements AsyncDisposable {
   }
 }
 
-function refusal(answer: Dispatcher.ResponseData, text: string, url: URL): CliError {
+function refusal(
+  answer: Dispatcher.ResponseData,
+  text: string,
+  url: URL,
+  hint401: string | undefined,
+): CliError {
   const status = answer.statusCode;
+  const hint = status === 401 && hint401 !== undefined ? `: ${hint401}` : '';
   const retryAfter = Number(answer.headers['retry-after']);
-  return new CliError(serverSentence(text) ?? `${url.origin} answered ${status} to ${url.pathname}`, {
-    status,
-    exitCode: status === 401 ? EXIT.unavailable : status === 404 ? EXIT.notFound : EXIT.failed,
-    ...(Number.isFinite(retryAfter) && retryAfter > 0 ? { retryAfterSecs: retryAfter } : {}),
-  });
+  return new CliError(
+    `${serverSentence(text) ?? `${url.origin} answered ${status} to ${url.pathname}`}${hint}`,
+    {
+      status,
+      exitCode: status === 401 ? EXIT.unavailable : status === 404 ? EXIT.notFound : EXIT.failed,
+      ...(Number.isFinite(retryAfter) && retryAfter > 0 ? { retryAfterSecs: retryAfter } : {}),
+    },
+  );
 }
 
 function serverSentence(text: string): string | undefined {

@@ -75,6 +75,7 @@ function withCreateOptions(command: Command): Command {
       'environment of the sandbox; NAME alone takes the value from here',
       collect,
     )
+    .option('--secret <name>', 'give it a secret of the project as a placeholder (repeatable)', collect)
     .option('-p, --port <port[/proto]>', 'make a port reachable from outside', collect)
     .option(
       '--allow <target>',

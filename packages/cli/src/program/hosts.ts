@@ -59,4 +59,22 @@ export function hostCommands({ program, context, finish }: Registration): void {
       const { evict } = await import('../commands/hosts.ts');
       await finish(evict(context(), vm, options));
     });
+
+  const admin = program
+    .command('admin')
+    .summary('what else only the operator may do')
+    .description(
+      "What else only the operator may do. As with rlp host, the service's internal token is read.",
+    );
+  admin
+    .command('grant')
+    .description('Give an organization credits, and print its balance.')
+    .argument('<org>', 'id of the organization')
+    .argument('<amount>', 'as in 100 or 2.5')
+    .option('--note <text>', 'for the ledger, where the members read it')
+    .option('--adjustment', 'enter it as an adjustment, which may be below 0 (after --, as in -- ORG -5)')
+    .action(async (org: string, amount: string, options) => {
+      const { grant } = await import('../commands/credits.ts');
+      await finish(grant(context(), org, amount, options));
+    });
 }
