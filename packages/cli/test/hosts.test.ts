@@ -4,12 +4,12 @@ import { chmod } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { home, type Home } from './home.ts';
-import { json, type Outcome, rlp } from './rlp.ts';
+import { json, type Outcome, rlpHere } from './rlp.ts';
 import { send, startService } from './service.ts';
 import { addHost, INTERNAL_TOKEN } from './service-hosts.ts';
 
 function host(folder: Home, args: string[], env: Record<string, string> = {}): Promise<Outcome> {
-  return rlp(null, ['host', ...args], { env: { RELEAP_HOME: folder.path, ...env } });
+  return rlpHere(null, ['host', ...args], { env: { RELEAP_HOME: folder.path, ...env } });
 }
 
 describe('rlp host ls', () => {

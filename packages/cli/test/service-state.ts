@@ -4,6 +4,8 @@ import type { ProcessStreamStart, SandboxRecord, SandboxStatus } from '@releap/c
 import type { HostRecord } from '../src/api/hosts.ts';
 import type { SnapshotRecord } from '../src/api/snapshots.ts';
 
+import type { TestManagement } from './service-management.ts';
+
 export interface TestSandbox extends SandboxRecord {
   /** Statuses that the next reads show, one a read; the last one stays. */
   coming: SandboxStatus[];
@@ -22,6 +24,10 @@ export interface TestService extends AsyncDisposable {
   images: Record<string, unknown>[];
   snapshots: TestSnapshot[];
   hosts: HostRecord[];
+  /** Without it the service has no issuer of tokens. */
+  management: TestManagement | undefined;
+  /** Secrets and credentials for registries as they were put, by path. */
+  kept: Map<string, Record<string, unknown>>;
   /** `METHOD /path` of everything that was asked. */
   calls: string[];
   /** Bodies of what makes something: `POST /vms`, `POST /images`, forks, snapshots. */

@@ -18,6 +18,8 @@ import {
 import { type WebSocket, WebSocketServer } from 'ws';
 import { readJson, send, sendPage } from './service-http.ts';
 import { hostsPath } from './service-hosts.ts';
+import { managementPath } from './service-management.ts';
+import { keptPath } from './service-kept.ts';
 import { forkOf, oneSnapshot, snapshotOf } from './service-snapshots.ts';
 import type { TestSandbox, TestService } from './service-state.ts';
 
@@ -36,6 +38,8 @@ export async function startService(): Promise<TestService> {
     images: [],
     snapshots: [],
     hosts: [],
+    management: undefined,
+    kept: new Map(),
     calls: [],
     bodies: [],
     logs: new Map(),
@@ -115,8 +119,12 @@ async function answer(
   if (special && (await special(request, response, url)) !== false) return;
   const [, first = '', second = '', ...rest] = url.pathname.split('/');
   if (first === 'internal' && second === 'hosts') return hostsPath(service, request, response, rest);
-  if (request.headers.authorization !== `Bearer ${KEY}`)
-    return send(response, 401, { error: 'invalid API key' });
+  if (await managementPath(service, request, response, url)) return;
+  const key = request.headers.authorization?.replace('Bearer ', '');
+  const minted = service.management?.keys.find((one) => one.token === key && one.revoked_at === null);
+  if (key !== KEY && minted === undefined) return send(response, 401, { error: 'invalid API key' });
+  if (first === 'secrets' || first === 'registries')
+    return keptPath(service, request, response, first, second);
   if (first === 'toolbox') return toolbox(service, request, response, url, second, rest.join('/'));
   if (call === 'GET /regions')
     return send(response, 200, [

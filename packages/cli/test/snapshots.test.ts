@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { json, rlp } from './rlp.ts';
+import { json, rlpHere } from './rlp.ts';
 import { send, startService } from './service.ts';
 import { addSnapshot } from './service-snapshots.ts';
 
@@ -9,10 +9,10 @@ describe('rlp snapshot create', () => {
     await using service = await startService();
     service.add('short');
     service.add('long', { persistent: true });
-    const disk = await rlp(service, ['snapshot', 'create', 'short', 'base']);
+    const disk = await rlpHere(service, ['snapshot', 'create', 'short', 'base']);
     assert.deepEqual(disk, { code: 0, stdout: `${service.snapshots[0]?.id}\n`, stderr: '' });
     assert.equal(service.snapshots[0]?.status, 'ready');
-    const full = json(await rlp(service, ['snapshot', 'create', 'long', 'warm', '--json']));
+    const full = json(await rlpHere(service, ['snapshot', 'create', 'long', 'warm', '--json']));
     assert.deepEqual([full['name'], full['status']], ['warm', 'ready']);
     assert.equal(typeof full['job_id'], 'string');
     assert.deepEqual(service.bodies, [
@@ -24,13 +24,13 @@ describe('rlp snapshot create', () => {
   test('--kind is the service’s to refuse; another word is wrong usage', async () => {
     await using service = await startService();
     service.add('short');
-    const refused = await rlp(service, ['snapshot', 'create', 'short', 'x', '--kind', 'full']);
+    const refused = await rlpHere(service, ['snapshot', 'create', 'short', 'x', '--kind', 'full']);
     assert.deepEqual(refused, {
       code: 1,
       stdout: '',
       stderr: 'rlp: kind full is not for a sandbox of this sort\n',
     });
-    const wrong = await rlp(service, ['snapshot', 'create', 'short', 'x', '--kind', 'warm']);
+    const wrong = await rlpHere(service, ['snapshot', 'create', 'short', 'x', '--kind', 'warm']);
     assert.equal(wrong.code, 2);
     assert.match(wrong.stderr, /disk, full/);
   });
@@ -39,15 +39,15 @@ describe('rlp snapshot create', () => {
     await using service = await startService();
     service.add('web');
     addSnapshot(service, 'base');
-    const taken = await rlp(service, ['snapshot', 'create', 'web', 'base', '--json']);
+    const taken = await rlpHere(service, ['snapshot', 'create', 'web', 'base', '--json']);
     assert.deepEqual(JSON.parse(taken.stderr), {
       error: 'a snapshot named "base" exists',
       exit_code: 1,
       status: 409,
     });
-    assert.equal((await rlp(service, ['snapshot', 'create', 'nobody', 'x'])).code, 4);
-    assert.equal((await rlp(service, ['snapshot', 'create', 'web', ''])).code, 2);
-    assert.equal((await rlp(service, ['snapshot', 'create', 'web'])).code, 2);
+    assert.equal((await rlpHere(service, ['snapshot', 'create', 'nobody', 'x'])).code, 4);
+    assert.equal((await rlpHere(service, ['snapshot', 'create', 'web', ''])).code, 2);
+    assert.equal((await rlpHere(service, ['snapshot', 'create', 'web'])).code, 2);
   });
 
   test('one that fails: exit code 1, and the reason', async () => {
@@ -61,7 +61,7 @@ describe('rlp snapshot create', () => {
     service.special.set(`POST /vms/${vm.id}/snapshots`, (_request, response) =>
       send(response, 200, { ...failing, job_id: 'x' }),
     );
-    const outcome = await rlp(service, ['snapshot', 'create', 'web', 'base']);
+    const outcome = await rlpHere(service, ['snapshot', 'create', 'web', 'base']);
     assert.deepEqual(outcome, {
       code: 1,
       stdout: '',
@@ -76,10 +76,10 @@ describe('rlp snapshot create', () => {
     service.special.set(`POST /vms/${vm.id}/snapshots`, (_request, response) =>
       send(response, 200, { ...slow, job_id: 'x' }),
     );
-    const late = await rlp(service, ['snapshot', 'create', 'web', 'slow', '--wait-timeout', '1s']);
+    const late = await rlpHere(service, ['snapshot', 'create', 'web', 'slow', '--wait-timeout', '1s']);
     assert.equal(late.code, 1);
     assert.match(late.stderr, /snapshot slow is still pending after 1 s; it goes on without us/);
-    const outcome = await rlp(service, ['snapshot', 'create', 'web', 'slow', '--no-wait']);
+    const outcome = await rlpHere(service, ['snapshot', 'create', 'web', 'slow', '--no-wait']);
     assert.deepEqual(outcome, { code: 0, stdout: `${slow.id}\n`, stderr: '' });
   });
 });
@@ -94,7 +94,7 @@ describe('rlp snapshot ls', () => {
       status: 'failed',
       error: 'no room',
     });
-    const { code, stdout } = await rlp(service, ['snapshot', 'ls']);
+    const { code, stdout } = await rlpHere(service, ['snapshot', 'ls']);
     assert.equal(code, 0);
     const rows = stdout
       .trim()
@@ -106,8 +106,11 @@ describe('rlp snapshot ls', () => {
     );
     assert.deepEqual(rows[1]?.slice(1, 5), ['full', 'failed', '-', '1024 MiB']);
     assert.match(stdout, /no room/);
-    assert.equal((await rlp(service, ['snapshot', 'ls', '-q'])).stdout.trim().split('\n').length, 4);
-    assert.equal((JSON.parse((await rlp(service, ['snapshot', '--json'])).stdout) as unknown[]).length, 4);
+    assert.equal((await rlpHere(service, ['snapshot', 'ls', '-q'])).stdout.trim().split('\n').length, 4);
+    assert.equal(
+      (JSON.parse((await rlpHere(service, ['snapshot', '--json'])).stdout) as unknown[]).length,
+      4,
+    );
   });
 });
 
@@ -118,7 +121,7 @@ describe('rlp snapshot rm', () => {
     service.special.set(`DELETE /snapshots/${parent?.id}`, (_request, response) =>
       send(response, 409, { error: 'snapshot "parent" has descendants' }),
     );
-    const outcome = await rlp(service, ['snapshot', 'rm', 'one', 'parent', String(two?.id), 'nobody']);
+    const outcome = await rlpHere(service, ['snapshot', 'rm', 'one', 'parent', String(two?.id), 'nobody']);
     assert.equal(outcome.code, 1);
     assert.equal(outcome.stdout, `${one?.id}\n${two?.id}\n`);
     assert.equal(
@@ -134,19 +137,19 @@ describe('rlp snapshot rm', () => {
 
   test('-f: one that does not exist is no error', async () => {
     await using service = await startService();
-    const outcome = await rlp(service, ['snapshot', 'rm', '-f', 'nobody', '--json']);
+    const outcome = await rlpHere(service, ['snapshot', 'rm', '-f', 'nobody', '--json']);
     assert.equal(outcome.code, 0);
     assert.deepEqual(json(outcome), [{ snapshot: 'nobody', status: 'absent' }]);
-    assert.equal((await rlp(service, ['snapshot', 'rm'])).code, 2);
+    assert.equal((await rlpHere(service, ['snapshot', 'rm'])).code, 2);
   });
 });
 
 describe('rlp run --from-snapshot', () => {
   test('takes the place of the image, with a command and without one', async () => {
     await using service = await startService();
-    const ran = await rlp(service, ['run', '--from-snapshot', 'base', '--', 'echo', 'hi']);
+    const ran = await rlpHere(service, ['run', '--from-snapshot', 'base', '--', 'echo', 'hi']);
     assert.deepEqual(ran, { code: 0, stdout: 'hi\n', stderr: '' });
-    const bare = await rlp(service, ['run', '--from-snapshot', 'base', '--name', 'web']);
+    const bare = await rlpHere(service, ['run', '--from-snapshot', 'base', '--name', 'web']);
     assert.deepEqual([bare.code, bare.stdout], [0, `${service.sandboxes[0]?.id}\n`]);
     assert.deepEqual(service.bodies, [
       { image: { type: 'snapshot', name: 'base' } },
@@ -163,7 +166,7 @@ describe('rlp run --from-snapshot', () => {
       ['--from-snapshot', '', '--', 'echo'],
       [],
     ])
-      assert.equal((await rlp(service, ['run', ...args])).code, 2, args.join(' '));
+      assert.equal((await rlpHere(service, ['run', ...args])).code, 2, args.join(' '));
     assert.deepEqual(service.calls, []);
   });
 
@@ -172,7 +175,7 @@ describe('rlp run --from-snapshot', () => {
     service.special.set('POST /vms', (_request, response) =>
       send(response, 404, { error: 'snapshot "nobody" not found' }),
     );
-    const outcome = await rlp(service, ['run', '--from-snapshot', 'nobody']);
+    const outcome = await rlpHere(service, ['run', '--from-snapshot', 'nobody']);
     assert.deepEqual(outcome, { code: 4, stdout: '', stderr: 'rlp: snapshot "nobody" not found\n' });
   });
 });
