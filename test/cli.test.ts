@@ -34,7 +34,7 @@ describe('rlp, against a live service', () => {
     const { RELEAP_URL: _url, RELEAP_API_KEY: _key, ...env } = process.env;
     const child = spawn(RLP, args, {
       cwd: folder,
-      env: { ...env, RELEAP_HOME: service.home },
+      env: { ...env, RELEAP_HOME: service.home, XDG_CONFIG_HOME: folder },
       stdio: ['pipe', 'pipe', 'pipe'],
       timeout: 120_000,
     });

@@ -25,8 +25,6 @@ export async function signInWithBrowser(context: Context, issuer: Issuer): Promi
     code_challenge_method: 'S256',
     state,
     nonce,
-    // OpenID Connect Core §11: without it no refresh token is given.
-    ...(settings.scopes.includes('offline_access') ? { prompt: 'consent' } : {}),
   });
   say(context, `To sign in, open this address in a browser of this machine:\n\n  ${address.href}\n`);
   say(context, 'On another machine: rlp login --device');
