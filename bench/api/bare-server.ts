@@ -35,7 +35,7 @@ async function recorded(run: (pool: Database['pool']) => Promise<unknown>): Prom
 
 const select = await recorded((pool) => getRecord(pool, '', projectId));
 const insert = await recorded((pool) =>
-  insertSandbox({ pool } as Database, {
+  insertSandbox(pool, {
     sandbox: resolveSandboxCreate({ image: 'busybox' }),
     name: 'bare',
     projectId,

@@ -38,6 +38,7 @@ export const BOUNDS = {
   displayNameChars: 256,
   /** Names of images: 1 to 128 characters, like those of volumes. */
   imageNameChars: 128,
+  snapshotNameChars: 128,
   portsPerSandbox: 64,
   egressEntries: 256,
   secretsPerSandbox: 64,

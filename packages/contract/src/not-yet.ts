@@ -11,7 +11,6 @@ export function assertAvailable(sandbox: ResolvedSandbox): void {
     ['cpu_type', sandbox.cpu_type !== null],
     ['network_class', sandbox.network_class !== null],
     ['disk_class', sandbox.disk_class !== null],
-    ['image of type "snapshot"', sandbox.image.type === 'snapshot'],
     ['image of type "dockerfile"', sandbox.image.type === 'dockerfile'],
   ];
   for (const [field, used] of asked) {

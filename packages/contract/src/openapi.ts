@@ -1,6 +1,7 @@
 /** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
 import type { TSchema } from 'typebox';
 import { ErrorBody, OverloadBody } from './errors.ts';
+import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
 import { JobRecord } from './job.ts';
 import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './operations.ts';
@@ -13,6 +14,7 @@ import {
   SandboxRecord,
 } from './sandbox.ts';
 import type { SchemaNode } from './schema-words.ts';
+import { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotList, SnapshotRecord } from './snapshot.ts';
 
 export interface OpenApiOptions {
   /** Base URL of the API; left out, the document has no `servers`. */
@@ -29,6 +31,12 @@ const NAMED = new Map<unknown, string>([
   [SandboxRecord, 'Sandbox'],
   [SandboxList, 'SandboxList'],
   [SandboxLifecycleResponse, 'SandboxChanging'],
+  [SandboxForkRequest, 'SandboxFork'],
+  [SandboxForkResponse, 'SandboxForked'],
+  [SnapshotCreateRequest, 'SnapshotCreate'],
+  [SnapshotCreateResponse, 'SnapshotCreated'],
+  [SnapshotRecord, 'Snapshot'],
+  [SnapshotList, 'SnapshotList'],
   [ImageCreateRequest, 'ImageCreate'],
   [ImageCreateResponse, 'ImageCreated'],
   [ImageRecord, 'Image'],

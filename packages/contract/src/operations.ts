@@ -4,6 +4,7 @@
  */
 import { Type, type TSchema } from 'typebox';
 import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
+import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
 import { PageQuery } from './paging.ts';
@@ -19,6 +20,15 @@ import {
   SandboxParams,
   SandboxRecord,
 } from './sandbox.ts';
+import {
+  SnapshotCreateRequest,
+  SnapshotCreateResponse,
+  SnapshotDeleteResponse,
+  SnapshotGetQuery,
+  SnapshotList,
+  SnapshotParams,
+  SnapshotRecord,
+} from './snapshot.ts';
 
 /** Who may call: `workload` wants a project's API key, `public` wants nothing. */
 export type Security = 'workload' | 'public';
@@ -51,7 +61,10 @@ export interface Operation {
 
 export const TAGS = {
   Sandboxes:
-    'Micro-VMs: created from an image, read, awaited, stopped and started, paused and resumed, deleted.',
+    'Micro-VMs: created from an image or a snapshot, read, awaited, stopped and started, paused and resumed, forked, deleted.',
+  Snapshots:
+    'Captures of a running sandbox: its disk, or its memory and disk. A new sandbox begins with one through ' +
+    '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
   Images: 'Named root file systems of a project.',
   Jobs: 'The work behind a create.',
   Regions: 'Where sandboxes may be placed.',
@@ -71,7 +84,10 @@ export const operations = {
     summary: 'Create a sandbox',
     description:
       'Answers as soon as the create is written down. Follow it with `GET /vms/:id?wait=running`, or through its job. ' +
-      'Explicit sizes below what the platform can give are raised to it; unknown fields are ignored.',
+      'Explicit sizes below what the platform can give are raised to it; unknown fields are ignored. From a snapshot: the ' +
+      'region is its home region when none is named, and `scratch_mib` is its own. From a full one the sandbox goes on where ' +
+      'the snapshot was taken, is persistent, has its cores and memory, and environment, ports and egress policy of the ' +
+      'sandbox that it was taken of unless others are given.',
     security: 'workload',
     body: SandboxCreateRequest,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
@@ -79,10 +95,13 @@ export const operations = {
       400:
         'A field is not valid: mode, cpu (not above 0, over a cap), guarantees over the burstable caps, name or value of ' +
         'an environment variable, unknown secret, a mount path that is invalid, reserved or used twice, more than 8 ' +
-        'volumes or object-store mounts, unknown region, cpu_arch, cpu_type, network_class or disk_class.',
+        'volumes or object-store mounts, unknown region, cpu_arch, cpu_type, network_class or disk_class; a full snapshot ' +
+        'outside its home region, or sizes that are not those of the snapshot.',
       402: 'The organization is out of credits.',
       404: 'The snapshot named as image does not exist.',
-      409: 'The image, snapshot, volume or object store is not ready.',
+      409:
+        'The image, snapshot, volume or object store is not ready; the machine that keeps the snapshot has not been heard ' +
+        'from, is being drained, or cannot run it (another VMM or CPU); a disk snapshot is not in that region.',
       429: 'As many creates are under way as the service takes. Nothing was created.',
       503: 'The queue is away for the moment. Nothing was created.',
     },
@@ -188,6 +207,90 @@ export const operations = {
       402: 'The organization is out of credits.',
       404: unknownSandbox,
       409: `It is not persistent; it is not paused; it has no saved memory (use start); it is resuming already; ${noHost}.`,
+    },
+  },
+  forkSandbox: {
+    method: 'POST',
+    path: '/vms/:id/fork',
+    tag: 'Sandboxes',
+    summary: 'Make a second sandbox that goes on from where this one is',
+    description:
+      'The new sandbox has the memory and disk of the source, and an identity, an access token and addresses of its own. ' +
+      'Of a running source, which goes on after a moment of standing still, it settles in `running`; of a paused one in ' +
+      '`paused`. It inherits sizes, environment, ports, egress policy and tier. One that is captured and could not be ' +
+      'resumed is `paused`, with `error`.',
+    security: 'workload',
+    params: SandboxParams,
+    body: SandboxForkRequest,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxForkResponse } },
+    errors: {
+      400: 'The name is not valid.',
+      402: 'The organization is out of credits.',
+      404: unknownSandbox,
+      409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; a fork of it is being captured already; ${noHost}.`,
+    },
+  },
+  createSnapshot: {
+    method: 'POST',
+    path: '/vms/:id/snapshots',
+    tag: 'Snapshots',
+    summary: 'Take a snapshot of a running sandbox',
+    description:
+      'Answers as soon as it is written down; the sandbox goes on after a moment of standing still. Wait with ' +
+      '`GET /snapshots/:id?wait=ready`. Several snapshots of one sandbox are taken one after the other.',
+    security: 'workload',
+    params: SandboxParams,
+    body: SnapshotCreateRequest,
+    success: { status: 200, response: { description: 'Accepted.', schema: SnapshotCreateResponse } },
+    errors: {
+      400: 'The name or kind is not valid.',
+      404: unknownSandbox,
+      409:
+        'The sandbox is not running, not placed on a machine yet, or without an image manifest; a snapshot of this name ' +
+        'exists; a disk snapshot of a persistent sandbox; a full one of a sandbox that could not be resumed (not persistent, ' +
+        'or with volumes, a Docker data device or GPUs).',
+    },
+  },
+  listSnapshots: {
+    method: 'GET',
+    path: '/snapshots',
+    tag: 'Snapshots',
+    summary: 'List snapshots, newest first',
+    security: 'workload',
+    query: PageQuery,
+    success: { status: 200, response: { description: 'One page.', schema: SnapshotList } },
+    errors: { 400: 'The cursor is malformed.' },
+  },
+  getSnapshot: {
+    method: 'GET',
+    path: '/snapshots/:id',
+    tag: 'Snapshots',
+    summary: 'Read a snapshot, or wait for it',
+    description:
+      'With `wait` the answer comes at that status, or at ready or failed. When the time is over the answer is the record ' +
+      'as it is, with 200.',
+    security: 'workload',
+    params: SnapshotParams,
+    query: SnapshotGetQuery,
+    success: { status: 200, response: { description: 'The record.', schema: SnapshotRecord } },
+    errors: {
+      400: 'A query parameter is not valid.',
+      404: 'The id is unknown, malformed, of another project, or of a snapshot that was deleted.',
+    },
+  },
+  deleteSnapshot: {
+    method: 'DELETE',
+    path: '/snapshots/:id',
+    tag: 'Snapshots',
+    summary: 'Delete a snapshot',
+    description:
+      'Its name is free at once; its machine removes the artifact as soon as it can. Sandboxes that were made from it go on.',
+    security: 'workload',
+    params: SnapshotParams,
+    success: { status: 200, response: { description: 'Deleted.', schema: SnapshotDeleteResponse } },
+    errors: {
+      404: 'The id is unknown, malformed, of another project, or of a snapshot that was deleted.',
+      409: 'Other snapshots descend from it, or a sandbox is being made from it at this moment.',
     },
   },
   getConsoleLog: {

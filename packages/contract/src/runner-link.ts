@@ -122,6 +122,8 @@ export interface SnapshotAssignment {
   kind: 'disk' | 'full';
   /** The snapshot that the sandbox's disk descends from, if any: where nothing was written since, it is reused. */
   parent_id?: string;
+  /** It was reported `ready` before: a runner that does not have it says `failed`, and captures nothing. */
+  captured?: true;
 }
 
 /** Runner to control: what is of a snapshot. Repeated until acknowledged. */

@@ -143,7 +143,8 @@ function refuseOver(field: string, value: number, cap: number, unit: string): vo
     throw badRequest(`${field} asks for ${value} ${unit}; a burstable sandbox is guaranteed at most ${cap}`);
 }
 
-function checkDisplayName(name: string | undefined): string | null {
+/** Null for a name that is absent or empty. Throws a 400 on one that could not be shown. */
+export function checkDisplayName(name: string | undefined): string | null {
   const text = name?.trim() ?? '';
   // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
   if (/[\u0000-\u001f\u007f-\u009f]/.test(text))

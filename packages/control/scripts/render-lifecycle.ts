@@ -18,6 +18,8 @@ const WHEN: Record<ConditionName, string> = {
   noVolumes: 'no volumes',
   noDockerData: 'no Docker data device',
   noGpus: 'no GPUs',
+  unpausable: 'with volumes, a Docker data device or GPUs',
+  diskless: 'it has no disk of its own yet',
   bootable: 'it has a bootable file system',
   hasMemory: 'it has kept memory',
   wantsRunning: 'meant to run',

@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { createAuthenticator } from './auth/authenticator.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
+import { hostRoutes } from './hosts/routes.ts';
 import { createApp } from './http/app.ts';
 import { internalRoutes } from './http/internal.ts';
 import { serviceRoutes } from './http/service.ts';
@@ -18,6 +19,8 @@ import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle } from './sandboxes/lifecycle.ts';
 import { createHostClient } from './sandboxes/logs.ts';
 import { sandboxRoutes } from './sandboxes/routes.ts';
+import { snapshotRoutes } from './snapshots/routes.ts';
+import { createSnapshots } from './snapshots/snapshots.ts';
 import { createScheduler } from './scheduler/scheduler.ts';
 import { startSweeper } from './scheduler/sweeper.ts';
 
@@ -112,6 +115,15 @@ export async function startControl(options: ControlOptions): Promise<Control> {
       bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
     },
   });
+  const snapshots = createSnapshots({
+    database,
+    log,
+    onMoved(rows) {
+      registry?.pushSnapshots(rows);
+      hub.changed(rows.map((row) => row.id));
+      bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
+    },
+  });
   const scheduler = createScheduler({ database, lifecycle, limits, log });
   cleanup.defer(() => scheduler.close());
   const builds = createBuildQueue({ database, limits, log, links: () => registry?.links() ?? [] });
@@ -127,6 +139,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     serverId,
     internalToken: options.internalToken,
     lifecycle,
+    snapshots,
     limits,
     log,
     onRoom: () => scheduler.roomMayHaveCome(),
@@ -140,11 +153,13 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     onBuildsAbandoned: (link) => builds.abandon(link),
   });
   const platform = options.platform ?? PLATFORM_LIMITS;
-  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts });
+  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts, snapshots });
+  snapshotRoutes(app, { database, snapshots, limits, hub });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
   regionRoutes(app, { regions });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
+  hostRoutes(app, { database, lifecycle, scheduler, limits, internalToken: options.internalToken });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
 
   const links = registry;
@@ -159,6 +174,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     lifecycle,
     scheduler,
     registry: links,
+    snapshots,
     builds,
     authenticator,
     bridge,

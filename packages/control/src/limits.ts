@@ -1,5 +1,6 @@
 /** What an operator may set of the control plane, and what it is when nobody did. */
 import { HEARTBEAT_MS, RUNNER_LOST_AFTER_MS } from '@releap/contract';
+import { SNAPSHOT_DEADLINE_MS } from './snapshots/transitions.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './sandboxes/transitions.ts';
 
 /**
@@ -17,6 +18,8 @@ export interface ControlLimits {
   createQueue: number;
   overcommit: Overcommit;
   deadlines: StateDeadlines;
+  /** Longest that a snapshot may be pending, in milliseconds. */
+  snapshotDeadlineMs: number;
   /** A runner silent for this long is gone, in milliseconds. */
   runnerLostAfterMs: number;
   /** A link without any message for this long is closed, in milliseconds. */
@@ -37,6 +40,7 @@ export const CONTROL_LIMITS: ControlLimits = {
   createQueue: 1000,
   overcommit: { cpu: 8, mem: 4, disk: 4 },
   deadlines: STATE_DEADLINES,
+  snapshotDeadlineMs: SNAPSHOT_DEADLINE_MS,
   runnerLostAfterMs: RUNNER_LOST_AFTER_MS,
   linkSilentMs: 3 * HEARTBEAT_MS,
   buildsPerRunner: 2,

@@ -204,10 +204,10 @@ describe('POST /vms refuses', () => {
     /not available yet/,
   );
   row(
-    'snapshot source, not available yet',
+    'snapshot named in image does not exist',
     { image: { type: 'snapshot', name: 's' } },
-    400,
-    /not available yet/,
+    404,
+    /^snapshot "s" not found$/,
   );
   row(
     'dockerfile source, not available yet',

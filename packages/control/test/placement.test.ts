@@ -9,6 +9,7 @@ const host = (id: string, extra: Partial<Host> = {}, facts: Partial<Host['facts'
   id,
   region: 'here',
   ready: true,
+  draining: false,
   used: { cpu: 0, mem_mib: 0, disk_mib: 0, gpus: 0 },
   ...extra,
   facts: { ...FACTS, cores: 4, mem_mib: 4096, disk_mib: 10_000, ...facts },
@@ -16,6 +17,7 @@ const host = (id: string, extra: Partial<Host> = {}, facts: Partial<Host['facts'
 const need = (extra: Partial<Need> = {}): Need => ({
   region: 'here',
   arch: 'amd64',
+  only: null,
   cpu: 1,
   mem_mib: 1024,
   disk_mib: 512,

@@ -106,8 +106,8 @@ describe('the transition table', () => {
             ...shape,
             status: creation.status,
             desired: creation.desired,
-            has_memory: false,
-            start_from: 'disk',
+            has_memory: creation.start_from === 'memory',
+            start_from: creation.start_from,
           };
           for (const trigger of triggers) {
             sandbox = step(sandbox, trigger);
@@ -192,6 +192,9 @@ const SPEC: [SandboxStatus, Trigger, Partial<SandboxFacts>, SandboxStatus | 'ref
   ['paused', 'fork', { persistent: true, volume_count: 0, has_memory: false }, 'refused'],
   ['running', 'fork', { persistent: true, volume_count: 0 }, 'running'],
   ['running', 'fork', { persistent: true, volume_count: 1 }, 'refused'],
+  ['running', 'fork', { persistent: true, docker_data_mib: 512 }, 'refused'],
+  ['running', 'fork', { persistent: true, gpu_host: 1 }, 'refused'],
+  ['stopped', 'fork', { persistent: true }, 'refused'],
   ['running', 'fork', { persistent: false, volume_count: 0 }, 'refused'],
   ['running', 'delete', {}, 'deleting'],
   ['deleting', 'observe:deleted', {}, 'deleted'],

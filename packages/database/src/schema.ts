@@ -1,6 +1,7 @@
 /** The tables as Kysely sees them. Migrations are the truth; a test compares the two. */
 import type { ColumnType, Generated, JSONColumnType } from 'kysely';
 import type {
+  Origin,
   PortMapping,
   RootSource,
   RunnerFacts,
@@ -68,6 +69,9 @@ export interface RunnerTable {
   epoch: Generated<string>;
   last_seen_at: Stamp;
   created_at: Stamp;
+  /** Set while it is being drained: it takes nothing new. */
+  draining_since: MaybeStamp;
+  drain_force: Generated<boolean>;
 }
 
 export interface ControlServerTable {
@@ -127,11 +131,57 @@ export interface SandboxTable {
   has_memory: Generated<boolean>;
   start_from: Generated<'disk' | 'memory'>;
   forked_from: string | null;
+  /** What it begins with instead of an empty disk; of interest until it has run. */
+  origin: JSONColumnType<Origin> | null;
+  /** The newest snapshot that its disk descends from. */
+  parent_snapshot_id: string | null;
   vm_ip: string | null;
   host_ip: string | null;
   port_map: JSONColumnType<PortMapping[]>;
   access_token_hash: Buffer;
   spot_evicted_at: MaybeStamp;
+  created_at: Stamp;
+  updated_at: Stamp;
+  deleted_at: MaybeStamp;
+}
+
+export type SnapshotRowStatus = 'pending' | 'ready' | 'failed' | 'deleted';
+
+export interface SnapshotTable {
+  id: string;
+  project_id: string;
+  name: string;
+  kind: 'disk' | 'full';
+  status: SnapshotRowStatus;
+  desired: 'ready' | 'deleted';
+  generation: Generated<number>;
+  deadline_at: MaybeStamp;
+  runner_id: string;
+  held: boolean;
+  job_id: string;
+  error: string | null;
+  sandbox_id: string;
+  parent_id: string | null;
+  region: string;
+  no_changes: Generated<boolean>;
+  artifact_ref: string | null;
+  manifest_name: string | null;
+  fc_version: string | null;
+  cpu_marker: string | null;
+  /** Bigints, which the driver gives as text. */
+  mem_bytes: string | null;
+  disk_bytes: string | null;
+  image_ref: string;
+  root: JSONColumnType<RootSource>;
+  mode: SandboxMode;
+  cpu: number;
+  vcpus: number;
+  mem_mib: number;
+  scratch_mib: number;
+  cpu_arch: string;
+  ports: JSONColumnType<{ vm_port: number; proto: 'tcp' | 'udp' }[]>;
+  env: JSONColumnType<Record<string, string>>;
+  egress_policy: JSONColumnType<{ enabled: boolean; allow: string[] }> | null;
   created_at: Stamp;
   updated_at: Stamp;
   deleted_at: MaybeStamp;
@@ -167,5 +217,6 @@ export interface Tables {
   control_servers: ControlServerTable;
   images: ImageTable;
   sandboxes: SandboxTable;
+  snapshots: SnapshotTable;
   jobs: JobTable;
 }

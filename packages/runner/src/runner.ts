@@ -18,6 +18,7 @@ import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
+import { SnapshotKeeper } from './reconcile/snapshot-keeper.ts';
 import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
 import { registerToolbox } from './toolbox/index.ts';
@@ -138,6 +139,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     report: (observation) => link.observe(observation),
     log: log.child({ part: 'sandbox' }),
   });
+  const snapshots = new SnapshotKeeper({
+    folders: machines.snapshots,
+    find: (vmId) => reconciler.get(vmId),
+    report: (observation) => link.observeSnapshot(observation),
+    log: log.child({ part: 'snapshot' }),
+  });
   const builds = new ImageBuilds({
     images,
     onResult: (result) => link.buildResult(result),
@@ -148,12 +155,16 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     token: options.internalToken,
     hello: () => {
       reconciler.linked();
+      snapshots.linked();
       return { type: 'hello', runner_id: id, region: options.region, data_url: dataServer.url, facts };
     },
     isReady: () => ready,
     onMessage: (message) => {
       if (message.type === 'build') builds.take(message.job);
-      else reconciler.receive(message);
+      else {
+        reconciler.receive(message);
+        snapshots.receive(message);
+      }
     },
     onStored: (observations) => {
       reconciler

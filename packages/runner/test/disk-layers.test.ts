@@ -8,6 +8,7 @@ import { after, before, describe, it } from 'node:test';
 import * as fc from 'fast-check';
 import { EmptyExt4Store } from '../src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
+import { createChain, forkChain, readChain } from '../src/disk/disk-chain.ts';
 import { DiskFullError, makeDisks } from '../src/disk/vm-disks.ts';
 
 let dir: string;
@@ -100,14 +101,16 @@ describe('the disks of a VM', () => {
     const jail = join(dir, 'jail');
     await mkdir(jail);
     const root = await store.ensure(8);
-    const disks = await makeDisks(store, jail, OWNER, { rootImagePath: root, scratchMib: 100 });
+    const scratch = await createChain(store, join(dir, 'chain'), 100, 'overlay');
+    const options = { rootImagePath: root, scratch, persistent: false };
+    const disks = await makeDisks(store, jail, OWNER, options);
     assert.deepEqual(disks.bytes, { scratch: 100 * 1024 * 1024, docker: 8 * 1024 * 1024 });
-    const layer = await stat(join(jail, 'scratch.qcow2'));
+    const layer = await stat(join(dir, 'chain', 'layer-0.qcow2'));
     assert.equal(layer.uid, OWNER.uid);
     assert.equal(layer.mode & 0o777, 0o600);
     assert.equal(disks.nodes.root['read-only'], true);
     // Again, as after a crash in the middle.
-    await makeDisks(store, jail, OWNER, { rootImagePath: root, scratchMib: 100 });
+    await makeDisks(store, jail, OWNER, options);
   });
 
   it('says so when the host has no room', async () => {
@@ -117,12 +120,35 @@ describe('the disks of a VM', () => {
     try {
       const store = new EmptyExt4Store(join(dir, 'cache'));
       const root = await store.ensure(8);
+      const scratch = await createChain(store, join(dir, 'other'), 100, 'overlay');
       await assert.rejects(
-        makeDisks(store, small, OWNER, { rootImagePath: root, scratchMib: 100 }),
+        makeDisks(store, small, OWNER, { rootImagePath: root, scratch, persistent: false }),
         (error: Error) => error instanceof DiskFullError && /host's disk .* is full/.test(error.message),
       );
     } finally {
       execFileSync('umount', [small]);
     }
+  });
+});
+
+describe('a chain of layers', () => {
+  it('is shared by what begins with it: those below never change again, each has a top of its own', async () => {
+    const store = new EmptyExt4Store(join(dir, 'cache'));
+    const source = await createChain(store, join(dir, 'source'), 64, 'journal');
+    const child = await forkChain(source, join(dir, 'child'));
+    assert.deepEqual(child.layers, ['layer-0.qcow2', 'layer-1.qcow2']);
+    assert.deepEqual(await readChain(join(dir, 'child')), child);
+    const [first, shared] = await Promise.all(
+      ['source', 'child'].map((name) => stat(join(dir, name, 'layer-0.qcow2'))),
+    );
+    assert.equal(first?.ino, shared?.ino);
+    assert.equal(shared?.uid, 0);
+    assert.equal((shared?.mode ?? 0) & 0o777, 0o444);
+    await rm(join(dir, 'source'), { recursive: true });
+    assert.equal((await forkChain(child, join(dir, 'grandchild'))).layers.length, 3);
+  });
+
+  it('is no disk until its list is written', async () => {
+    assert.equal(await readChain(join(dir, 'nothing')), undefined);
   });
 });

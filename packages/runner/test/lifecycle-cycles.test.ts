@@ -37,13 +37,18 @@ async function fetchPage(port: number): Promise<string> {
 }
 
 describe('a persistent sandbox', () => {
-  it('is created, and its memory is a file of its own', async () => {
+  it('is created, with a disk of its own and no copy of any memory', async () => {
     runner.want(ID, 1, 'running');
     const { vm_ip, port_map, manifest_name } = await runner.reported(1, 'running');
     assert.match(vm_ip ?? '', /^100\./);
     assert.equal(port_map?.[0]?.vm_port, 8080);
     assert.match(manifest_name ?? '', /^sha256:/);
-    assert.equal((await stat(vmFolder('keep', 'memory'))).size, 512 * 1024 * 1024);
+    assert.deepEqual((await readdir(vmFolder('keep'))).sort(), [
+      'base.ext4',
+      'disk.json',
+      'layer-0.qcow2',
+      'root.squashfs',
+    ]);
     await sh(`mkdir -p /data /www; echo served > /www/page; httpd -p 8080 -h /www;
       (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &
       echo started`);
@@ -90,8 +95,9 @@ describe('a persistent sandbox', () => {
       assert.match(manifest_name ?? '', /^sha256:/);
       assert.deepEqual((await readdir(vmFolder('keep'))).sort(), [
         'base.ext4',
+        'disk.json',
+        'layer-0.qcow2',
         'root.squashfs',
-        'scratch.qcow2',
       ]);
       assert.deepEqual(await readdir(vmFolder()), ['keep']);
       assert.equal(runner.network.adopt(ID), undefined);

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { awaitAgent } from '../src/template/agent-hello.ts';
-import { SealedMemory } from '../src/template/sealed-memory.ts';
+import { SealedMemory } from '../src/memory/sealed-memory.ts';
 import { checkShape, templateKey } from '../src/template/shape.ts';
 import { SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
 
@@ -40,10 +40,7 @@ describe('sealed memory', () => {
   });
 
   it('says what is wrong with a file that is not there', async () => {
-    await assert.rejects(
-      SealedMemory.load(join(dir, 'nothing')),
-      /nothing cannot be loaded: cannot read .*No such file/,
-    );
+    await assert.rejects(SealedMemory.load(join(dir, 'nothing')), /nothing cannot be loaded: .*no such file/);
   });
 });
 

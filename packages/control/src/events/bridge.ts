@@ -1,5 +1,5 @@
 /**
- * Tells the other control servers which sandboxes have changed, over LISTEN/NOTIFY. A server that is alone
+ * Tells the other control servers which sandboxes and snapshots have changed, over LISTEN/NOTIFY. A server that is alone
  * notifies nobody; one that is not does so after the commit and in batches, because a NOTIFY inside the
  * writing transaction makes every writer wait for every other.
  */
@@ -13,7 +13,7 @@ const ENTRIES_PER_MESSAGE = 80;
 /** A server that has not been seen for this long is not told any more. */
 const PEER_GONE_MS = 20_000;
 
-/** A sandbox that has changed: id, and the runner that is to hear of it. */
+/** A sandbox or a snapshot that has changed: id, and the runner that is to hear of it. */
 export type ChangedSandbox = readonly [id: string, runnerId: string | null, generation: number];
 
 interface Message {

@@ -1,8 +1,8 @@
-/** Who waits for which sandbox, in this process. */
+/** Who waits for which sandbox or snapshot, in this process: ids of both are UUIDs, and no two are the same. */
 export type WaitOutcome = 'changed' | 'timeout' | 'aborted';
 
 /**
- * One party's interest in one sandbox. Take it before reading the row: a change between the read and `next`
+ * One party's interest in one of them. Take it before reading the row: a change between the read and `next`
  * is remembered, so none is missed.
  */
 export interface Watch extends Disposable {

@@ -1,6 +1,4 @@
-import { timingSafeEqual } from 'node:crypto';
 import {
-  bearerToken,
   conflict,
   parseSandboxId,
   quote,
@@ -17,6 +15,7 @@ import {
 import { first, statement, type Database } from '@releap/database';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { App } from './app.ts';
+import { internalOnly } from './internal-token.ts';
 
 interface Holder {
   id: string;
@@ -43,8 +42,6 @@ export interface InternalRoutes {
 
 /** What only the processes of this installation may ask. */
 export function internalRoutes(app: App, { database, authenticator, internalToken }: InternalRoutes): void {
-  const expected = tokenDigest(internalToken);
-
   async function holder(uuid: string, shownId: string, token: string): Promise<Holder> {
     const refused = unauthorized(
       'missing or invalid credentials: use an API key of the project or the access token of the sandbox',
@@ -71,14 +68,7 @@ export function internalRoutes(app: App, { database, authenticator, internalToke
   app.fastify.route({
     method: 'POST',
     url: RESOLVE_PATH,
-    onRequest: (request, _reply, done) => {
-      const token = bearerToken(request.headers.authorization);
-      done(
-        token !== null && timingSafeEqual(tokenDigest(token), expected)
-          ? undefined
-          : unauthorized('missing or invalid internal token'),
-      );
-    },
+    onRequest: internalOnly(internalToken),
     preValidation: (request, _reply, done) => {
       const result = requestValidator(ResolveRequest, 'body')(request.body);
       if ('error' in result) return done(result.error);

@@ -4,7 +4,7 @@ import type { App } from './app.ts';
 
 const READY = statement<{ n: number }>(
   'health-ready',
-  `select 1 as n from runners where status = 'online' and ready limit 1`,
+  `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
 /** However often it is asked, the database is asked this seldom. */
 const HEALTH_CACHE_MS = 250;
@@ -37,7 +37,7 @@ export function serviceRoutes(
     }
     // Only a good answer is used again: whoever waits for the start hears of it at once.
     if (!ready) cached = undefined;
-    if (!ready) throw unavailable('no host is connected and ready yet');
+    if (!ready) throw unavailable('no host is connected and ready yet, and not being drained');
     return { status: 'ok' };
   });
 }

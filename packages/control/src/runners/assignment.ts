@@ -11,6 +11,10 @@ export function toAssignment(row: SandboxRow): Assignment {
     spec: {
       name: row.name,
       root: pinned(row),
+      // What has run has a disk of its own, and never begins again.
+      ...(row.origin === null || row.manifest_name !== null || row.desired === 'deleted'
+        ? {}
+        : { origin: row.origin }),
       mode: row.mode,
       cpu: row.cpu,
       vcpus: row.vcpus,
@@ -28,6 +32,6 @@ export function toAssignment(row: SandboxRow): Assignment {
 }
 
 /** The write layer of what has run lies on one root image, and on no later one of the same tag. */
-function pinned({ root, manifest_name: digest }: SandboxRow): RootSource {
+export function pinned({ root, manifest_name: digest }: SandboxRow): RootSource {
   return root.type === 'registry' && digest !== null ? { ...root, digest } : root;
 }

@@ -1,13 +1,17 @@
 /** One runner's connection: what it says is taken in order, what it is told is bounded and never repeated in vain. */
 import {
+  type Assignment,
   type ControlMessage,
   LINK_MESSAGE_MAX_BYTES,
   type RunnerFacts,
   type RunnerMessage,
+  type SnapshotAssignment,
 } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { WebSocket } from 'ws';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import { toSnapshotAssignment } from '../snapshots/assignment.ts';
+import type { SnapshotRow } from '../snapshots/transition-sql.ts';
 import { toAssignment } from './assignment.ts';
 import { readRunnerMessage, SYNC_PART_BYTES } from './messages.ts';
 
@@ -15,8 +19,9 @@ export type Hello = Extract<RunnerMessage, { type: 'hello' }>;
 
 export interface LinkEvents {
   /** Gives the connection's epoch and what the runner is to hold. Throws to refuse the runner. */
-  hello(link: Link, hello: Hello): Promise<{ epoch: string; held: SandboxRow[] }>;
+  hello(link: Link, hello: Hello): Promise<{ epoch: string; held: SandboxRow[]; snapshots: SnapshotRow[] }>;
   observe(link: Link, message: Extract<RunnerMessage, { type: 'observe' }>): Promise<void>;
+  observeSnapshots(link: Link, message: Extract<RunnerMessage, { type: 'observe-snapshots' }>): Promise<void>;
   buildResult(link: Link, message: Extract<RunnerMessage, { type: 'build-result' }>): Promise<void>;
   ready(link: Link, ready: boolean): Promise<void>;
   /** It is over: nothing more can be sent. */
@@ -48,7 +53,7 @@ export class Link {
   ready = false;
   facts: RunnerFacts | undefined;
   lastHeard = Date.now();
-  /** Newest generation that was sent of each sandbox. */
+  /** Newest generation that was sent of each sandbox and each snapshot. */
   readonly sent = new Map<string, number>();
   /** Builds it was given and has not answered: job id to attempt. */
   readonly builds = new Map<string, number>();
@@ -58,6 +63,7 @@ export class Link {
   readonly #log: Logger;
   #synced = false;
   #early: SandboxRow[] = [];
+  #earlySnapshots: SnapshotRow[] = [];
   #closed = false;
   #inbound: string[] = [];
   #working = false;
@@ -107,6 +113,22 @@ export class Link {
     if ((this.sent.get(row.id) ?? -1) >= row.generation) return;
     this.sent.set(row.id, row.generation);
     this.send({ type: 'assign', assignment: toAssignment(row) });
+  }
+
+  /** The same of a snapshot. */
+  assignSnapshot(row: SnapshotRow): void {
+    if (this.#closed) return;
+    if (!this.#synced) {
+      this.#earlySnapshots.push(row);
+      return;
+    }
+    if (!row.held) {
+      this.sent.delete(row.id);
+      return;
+    }
+    if ((this.sent.get(row.id) ?? -1) >= row.generation) return;
+    this.sent.set(row.id, row.generation);
+    this.send({ type: 'assign-snapshot', snapshot: toSnapshotAssignment(row) });
   }
 
   send(message: ControlMessage): void {
@@ -161,6 +183,10 @@ export class Link {
         await this.#events.observe(this, message);
         this.send({ type: 'ack', seq: message.seq });
         break;
+      case 'observe-snapshots':
+        await this.#events.observeSnapshots(this, message);
+        this.send({ type: 'ack', seq: message.seq });
+        break;
       case 'build-result':
         await this.#events.buildResult(this, message);
         this.send({ type: 'ack', seq: message.seq });
@@ -180,31 +206,40 @@ export class Link {
     this.runnerId = hello.runner_id;
     this.region = hello.region;
     this.facts = hello.facts;
-    const { epoch, held } = await this.#events.hello(this, hello);
+    const { epoch, held, snapshots } = await this.#events.hello(this, hello);
     this.epoch = epoch;
     if (this.#closed) return;
-    this.#sync(held);
+    this.#sync(held, snapshots);
   }
 
   /** In parts when it is large, so that no tenant's environments can make it too large to send. */
-  #sync(rows: SandboxRow[]): void {
-    let part: ReturnType<typeof toAssignment>[] = [];
+  #sync(rows: SandboxRow[], snapshots: SnapshotRow[]): void {
+    let part: { assignments: Assignment[]; snapshots: SnapshotAssignment[] } = {
+      assignments: [],
+      snapshots: [],
+    };
     let bytes = 0;
-    for (const row of rows) {
-      const assignment = toAssignment(row);
-      const size = Buffer.byteLength(JSON.stringify(assignment));
-      if (part.length > 0 && bytes + size > SYNC_PART_BYTES) {
-        this.send({ type: 'sync', assignments: part, more: true });
-        part = [];
+    const add = (one: { assignment: Assignment } | { snapshot: SnapshotAssignment }): void => {
+      const size = Buffer.byteLength(JSON.stringify(one));
+      if (bytes > 0 && bytes + size > SYNC_PART_BYTES) {
+        this.send({ type: 'sync', ...part, more: true });
+        part = { assignments: [], snapshots: [] };
         bytes = 0;
       }
-      part.push(assignment);
       bytes += size;
+      if ('assignment' in one) part.assignments.push(one.assignment);
+      else part.snapshots.push(one.snapshot);
+    };
+    for (const row of [...rows, ...snapshots])
       this.sent.set(row.id, Math.max(row.generation, this.sent.get(row.id) ?? -1));
-    }
-    this.send({ type: 'sync', assignments: part });
+    // Snapshots first: what begins with one may come only after it.
+    for (const row of snapshots) add({ snapshot: toSnapshotAssignment(row) });
+    for (const row of rows) add({ assignment: toAssignment(row) });
+    this.send({ type: 'sync', ...part });
     this.#synced = true;
     for (const row of this.#early) this.assign(row);
+    for (const row of this.#earlySnapshots) this.assignSnapshot(row);
     this.#early = [];
+    this.#earlySnapshots = [];
   }
 }

@@ -7,6 +7,8 @@ const uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-
 const text = (maxLength: number) => Type.String({ maxLength });
 const count = Type.Integer({ minimum: 0, maximum: 2_147_483_647 });
 
+const bytes = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
+
 const Facts = Type.Object({
   arch: Type.Enum(['amd64', 'arm64'] as const),
   cores: Type.Number({ exclusiveMinimum: 0 }),
@@ -41,6 +43,20 @@ const Observed = Type.Object({
   memory: Type.Optional(Type.Boolean()),
 });
 
+const SnapshotObserved = Type.Object({
+  snapshot_id: uuid,
+  generation: count,
+  status: Type.Enum(['ready', 'failed', 'deleted'] as const),
+  error: Type.Optional(Type.String()),
+  no_changes: Type.Optional(Type.Boolean()),
+  artifact_ref: Type.Optional(text(1024)),
+  manifest_name: Type.Optional(text(512)),
+  disk_bytes: Type.Optional(bytes),
+  fc_version: Type.Optional(text(200)),
+  cpu_marker: Type.Optional(text(400)),
+  mem_bytes: Type.Optional(bytes),
+});
+
 const Message = Type.Union([
   Type.Object({
     type: Type.Literal('hello'),
@@ -50,6 +66,11 @@ const Message = Type.Union([
     facts: Facts,
   }),
   Type.Object({ type: Type.Literal('observe'), seq: Type.Integer(), observations: Type.Array(Observed) }),
+  Type.Object({
+    type: Type.Literal('observe-snapshots'),
+    seq: Type.Integer(),
+    observations: Type.Array(SnapshotObserved),
+  }),
   Type.Object({
     type: Type.Literal('build-result'),
     seq: Type.Integer(),

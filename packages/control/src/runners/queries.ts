@@ -1,5 +1,6 @@
 import { statement } from '@releap/database';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { SnapshotRow } from '../snapshots/transition-sql.ts';
 
 /** A runner has said hello: it is online, not ready yet, and its newest connection counts. $1..$5 */
 export const RUNNER_HELLO = statement<{ epoch: string }>(
@@ -58,4 +59,16 @@ export const SANDBOXES_HELD = statement<SandboxRow>(
 export const SANDBOXES_TO_PUSH = statement<SandboxRow>(
   'sandboxes-to-push',
   `select * from sandboxes where held and id = any($1::uuid[]) and runner_id = $2`,
+);
+
+/** The snapshots that a runner is to keep, to take or to remove. $1 runner id */
+export const SNAPSHOTS_HELD = statement<SnapshotRow>(
+  'snapshots-held',
+  'select * from snapshots where held and runner_id = $1 order by created_at, id',
+);
+
+/** $1 ids, $2 runner id */
+export const SNAPSHOTS_TO_PUSH = statement<SnapshotRow>(
+  'snapshots-to-push',
+  'select * from snapshots where held and id = any($1::uuid[]) and runner_id = $2',
 );

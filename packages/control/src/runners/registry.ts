@@ -9,6 +9,7 @@ import {
   tokenDigest,
   type Observation,
   type SandboxStatus,
+  type SnapshotObservation,
 } from '@releap/contract';
 import { all, first, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -17,6 +18,8 @@ import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
 import { OCCUPIES_CPU, type ObserveTrigger } from '../sandboxes/transitions.ts';
+import type { Snapshots } from '../snapshots/snapshots.ts';
+import type { SnapshotChange, SnapshotRow } from '../snapshots/transition-sql.ts';
 import { CLOSE, Link, type LinkEvents } from './link.ts';
 import { readReason } from './messages.ts';
 import * as queries from './queries.ts';
@@ -24,7 +27,8 @@ import * as queries from './queries.ts';
 export interface RunnerRegistry {
   /** Tells the runners that are connected here what is to be of these sandboxes. */
   push(rows: readonly SandboxRow[]): void;
-  /** Reads these sandboxes and tells the runner, if it is connected here. For changes made by another server. */
+  pushSnapshots(rows: readonly SnapshotRow[]): void;
+  /** Reads these sandboxes and snapshots and tells the runner, if it is connected here. For changes made by another server. */
   pushById(runnerId: string, ids: readonly string[]): Promise<void>;
   isConnected(runnerId: string): boolean;
   /** Connected and synced, in no order. */
@@ -42,6 +46,7 @@ export interface RegistryOptions {
   serverId: string;
   internalToken: string;
   lifecycle: Lifecycle;
+  snapshots: Snapshots;
   limits: ControlLimits;
   log: Logger;
   /** Room may have come: a runner is ready, or something left it. */
@@ -74,22 +79,33 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
         link.close(CLOSE.refused, `unknown region ${JSON.stringify(hello.region).slice(0, 60)}`);
         return undefined;
       });
-      if (row === undefined) return { epoch: '0', held: [] };
+      if (row === undefined) return { epoch: '0', held: [], snapshots: [] };
       // The newest connection of a runner wins; a half-open older one must not speak for it any more.
       links.get(hello.runner_id)?.close(CLOSE.replaced, 'the runner has connected again');
       if (!link.closed) links.set(hello.runner_id, link);
       const held = await all(database.pool, queries.SANDBOXES_HELD, [hello.runner_id]);
+      const snapshots = await all(database.pool, queries.SNAPSHOTS_HELD, [hello.runner_id]);
       log.info(
-        { runner: hello.runner_id, region: hello.region, holds: held.length },
+        { runner: hello.runner_id, region: hello.region, holds: held.length, snapshots: snapshots.length },
         'a runner has connected',
       );
-      return { epoch: row.epoch, held };
+      return { epoch: row.epoch, held, snapshots };
     },
 
     async observe(link, { observations }) {
       for (const [trigger, changes] of inOrder(link.runnerId, observations)) {
         const moved = await retrying(() => lifecycle.apply(trigger, changes));
         if (moved.some((row) => !row.held || !occupies(row.status))) options.onRoom();
+      }
+    },
+
+    async observeSnapshots(link, { observations }) {
+      for (const observation of observations) {
+        await retrying(() =>
+          options.snapshots.apply(`observe:${observation.status}`, [
+            toSnapshotChange(link.runnerId, observation),
+          ]),
+        );
       }
     },
 
@@ -150,11 +166,16 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
         if (row.runner_id !== null) links.get(row.runner_id)?.assign(row);
       }
     },
+    pushSnapshots(rows) {
+      for (const row of rows) links.get(row.runner_id)?.assignSnapshot(row);
+    },
     async pushById(runnerId, ids) {
       const link = links.get(runnerId);
       if (link === undefined) return;
       for (const row of await all(database.pool, queries.SANDBOXES_TO_PUSH, [ids, runnerId]))
         link.assign(row);
+      for (const row of await all(database.pool, queries.SNAPSHOTS_TO_PUSH, [ids, runnerId]))
+        link.assignSnapshot(row);
     },
     isConnected: (runnerId) => links.has(runnerId),
     links: () => [...links.values()],
@@ -248,6 +269,12 @@ function toChange(runnerId: string, observation: Observation): Change {
     ...(observation.manifest_name === undefined ? {} : { manifest_name: observation.manifest_name }),
     ...(observation.memory === undefined ? {} : { memory: observation.memory }),
   };
+}
+
+function toSnapshotChange(runnerId: string, observation: SnapshotObservation): SnapshotChange {
+  const { snapshot_id: id, status: _status, error, ...told } = observation;
+  const reason = readReason(error);
+  return { ...told, id, runner_id: runnerId, ...(reason === undefined ? {} : { error: reason }) };
 }
 
 /** A hiccup of the database is waited out; what lasts longer closes the link, and the runner repeats itself. */

@@ -1,23 +1,31 @@
 import {
   assertAvailable,
+  badRequest,
+  conflict,
   DEFAULTS,
   formatSandboxId,
   newSandboxName,
   newToken,
   overloaded,
+  quote,
   resolveSandboxCreate,
+  snapshotNotFound,
   tokenDigest,
   type PlatformLimits,
+  type ResolvedSandbox,
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import type { Database } from '@releap/database';
+import { first, statement, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
-import { resolveRoot } from '../images/images.ts';
+import { resolveRoot, type ResolvedRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
-import { insertSandbox } from './queries.ts';
+import { keepSnapshot, snapshotByName } from '../snapshots/queries.ts';
+import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
+import type { SnapshotRow } from '../snapshots/transition-sql.ts';
+import { insertSandbox, type NewSandbox } from './queries.ts';
 
 export interface CreateContext {
   database: Database;
@@ -34,10 +42,9 @@ export async function createSandbox(
   body: SandboxCreateRequest,
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
-  const sandbox = resolveSandboxCreate(body, context.platform);
-  assertAvailable(sandbox);
-  const region = await context.regions.resolve(sandbox.region, principal, scheduler.roomiest);
-  const root = await resolveRoot(database, principal.projectId, sandbox.image);
+  const asked = resolveSandboxCreate(body, context.platform);
+  assertAvailable(asked);
+  const { sandbox, region, root, snapshot } = await begin(context, principal, body, asked);
 
   const place = scheduler.admit();
   if (!place.admitted) {
@@ -49,7 +56,7 @@ export async function createSandbox(
   const name = sandbox.name ?? newSandboxName();
   let written;
   try {
-    written = await insertSandbox(database, {
+    const write: NewSandbox = {
       sandbox,
       name,
       projectId: principal.projectId,
@@ -59,7 +66,11 @@ export async function createSandbox(
       desired: 'running',
       accessTokenHash: tokenDigest(accessToken),
       pendingMs: limits.deadlines.pending,
-    });
+    };
+    written =
+      snapshot === undefined
+        ? await insertSandbox(database.pool, write)
+        : await insertRestored(database, write, snapshot);
   } catch (error) {
     place.withdraw();
     throw error;
@@ -72,4 +83,64 @@ export async function createSandbox(
     status: 'pending',
     access_token: accessToken,
   };
+}
+
+interface Beginning {
+  sandbox: ResolvedSandbox;
+  region: string;
+  root: ResolvedRoot;
+  snapshot?: SnapshotRow;
+}
+
+/** What it begins with, and where: an image anywhere, a snapshot where that one is. */
+async function begin(
+  { database, regions, scheduler, platform }: CreateContext,
+  principal: Principal,
+  body: SandboxCreateRequest,
+  asked: ResolvedSandbox,
+): Promise<Beginning> {
+  if (asked.image.type !== 'snapshot') {
+    const region = await regions.resolve(asked.region, principal, scheduler.roomiest);
+    return { sandbox: asked, region, root: await resolveRoot(database, principal.projectId, asked.image) };
+  }
+  const { name } = asked.image;
+  const snapshot = await snapshotByName(database.pool, name, principal.projectId);
+  if (snapshot === undefined) throw snapshotNotFound(name);
+  // Where nothing is said the home of the snapshot is meant, and so it is where a global region has it.
+  const home = snapshot.region;
+  const region = await regions.resolve(asked.region ?? home, principal, async (ids) =>
+    ids.includes(home) ? home : scheduler.roomiest(ids),
+  );
+  if (region !== home) {
+    throw snapshot.kind === 'full'
+      ? badRequest(
+          `full snapshot ${quote(name)} can be restored in its home region ${quote(home)} only, not in ${quote(region)}`,
+        )
+      : conflict(
+          `snapshot ${quote(name)} is in region ${quote(home)} and not in ${quote(region)}: it is not replicated between regions in this version`,
+        );
+  }
+  const sandbox = restoredSandbox(asked, body, snapshot, platform);
+  const host = await first(database.pool, HOST, [snapshot.runner_id]);
+  if (host === undefined) throw new Error(`snapshot ${snapshot.id} has no host`);
+  assertRestorable(snapshot, host);
+  return { sandbox, region, root: { root: snapshot.root, imageRef: `snapshot:${name}` }, snapshot };
+}
+
+const HOST = statement<SnapshotHost>(
+  'create-snapshot-host',
+  'select id, status, draining_since, last_seen_at, facts from runners where id = $1',
+);
+
+/** The snapshot is still there when the row is, which from then on keeps it from being deleted. */
+async function insertRestored(
+  database: Database,
+  write: NewSandbox,
+  { id, name, kind }: SnapshotRow,
+): Promise<{ id: string; jobId: string }> {
+  return database.transaction(async (client) => {
+    const now = await keepSnapshot(client, id);
+    if (now?.status !== 'ready') throw snapshotNotFound(name);
+    return insertSandbox(client, { ...write, origin: { type: 'snapshot', snapshot_id: id, kind } });
+  });
 }

@@ -2,6 +2,7 @@ import {
   formatSandboxId,
   newUuid,
   type DesiredState,
+  type Origin,
   type ResolvedSandbox,
   type SandboxRecord,
 } from '@releap/contract';
@@ -69,9 +70,10 @@ const INSERT = statement<{ id: string }>(
    )
    insert into sandboxes (id, job_id, project_id, name, region, status, desired, deadline_at, mode, cpu, vcpus, mem_mib,
      scratch_mib, gpu_host, docker_data_mib, ports, env, egress_policy, persistent, spot, cpu_arch, image_ref, root,
-     access_token_hash)
+     access_token_hash, origin, parent_snapshot_id, start_from, has_memory)
    values ($1, $2, $3, $4, $5, 'pending', $6, now() + $7 * interval '1 millisecond', $8, $9, $10, $11,
-     $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18, $19, $20, $21, $22::jsonb, $23)`,
+     $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18, $19, $20, $21, $22::jsonb, $23,
+     $24::jsonb, $25, $26, $26 = 'memory')`,
 );
 
 export async function getRecord(
@@ -101,16 +103,18 @@ export interface NewSandbox {
   accessTokenHash: Buffer;
   /** How long it may wait for a host, in milliseconds. */
   pendingMs: number;
+  /** What it begins with instead of an empty disk. */
+  origin?: Extract<Origin, { type: 'snapshot' }>;
 }
 
 export async function insertSandbox(
-  database: Database,
+  on: Queryable,
   create: NewSandbox,
 ): Promise<{ id: string; jobId: string }> {
   const id = newUuid();
   const jobId = newUuid();
   const { sandbox } = create;
-  await all(database.pool, INSERT, [
+  await all(on, INSERT, [
     id,
     jobId,
     create.projectId,
@@ -134,6 +138,9 @@ export async function insertSandbox(
     create.root.imageRef,
     JSON.stringify(create.root.root),
     create.accessTokenHash,
+    create.origin === undefined ? null : JSON.stringify(create.origin),
+    create.origin?.snapshot_id ?? null,
+    create.origin?.kind === 'full' ? 'memory' : 'disk',
   ]);
   return { id, jobId };
 }

@@ -9,6 +9,7 @@ import {
   waitIsOver,
   waitTarget,
   type SandboxDeleteResponse,
+  type SandboxForkResponse,
   type SandboxGetQuery,
   type SandboxLifecycleResponse,
   type SandboxList,
@@ -17,8 +18,10 @@ import {
 import type { Principal } from '../auth/authenticator.ts';
 import type { Hub } from '../events/hub.ts';
 import type { App } from '../http/app.ts';
+import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
 import { changeSandbox, uuidOf } from './change.ts';
 import { createSandbox, type CreateContext } from './create.ts';
+import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes, type HostClient } from './logs.ts';
 import { getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
@@ -27,6 +30,7 @@ export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
   hub: Hub;
   hosts: HostClient;
+  snapshots: Snapshots;
 }
 
 export function sandboxRoutes(app: App, context: SandboxRoutes): void {
@@ -55,6 +59,7 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
     );
     // One that never reached a host may have been in the way of others.
     if (moved && status === 'deleted') context.scheduler.roomMayHaveCome();
+    if (moved) await context.snapshots.sandboxesGone([id], SANDBOX_DELETED);
     return { vm_id: formatSandboxId(region, id), status: 'deleting' };
   });
 
@@ -70,6 +75,12 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
       return { vm_id: formatSandboxId(region, id), status };
     });
   }
+
+  app.operation(
+    operations.forkSandbox,
+    ({ params, body, principal }): Promise<SandboxForkResponse> =>
+      forkSandbox(context, params.id, principal.projectId, body),
+  );
 
   logRoutes(app, context);
 

@@ -30,6 +30,8 @@ export interface Condition {
 const resumes = (s: SandboxFacts): boolean => s.desired === 'running' && s.start_from === 'memory';
 const restarts = (s: SandboxFacts): boolean =>
   s.desired === 'running' && s.start_from === 'disk' && s.persistent && s.manifest_name !== null;
+const unpausable = (s: SandboxFacts): boolean =>
+  s.volume_count > 0 || s.docker_data_mib !== null || s.gpu_host > 0;
 const RESUMES = `s.desired = 'running' and s.start_from = 'memory'`;
 const RESTARTS = `s.desired = 'running' and s.start_from = 'disk' and s.persistent and s.manifest_name is not null`;
 
@@ -52,6 +54,18 @@ export const CONDITIONS = {
     otherwise: 'it has a Docker data device',
   },
   noGpus: { sql: 's.gpu_host = 0', holds: (s) => s.gpu_host === 0, otherwise: 'it has GPUs' },
+  /** Its memory cannot be kept: the opposite of the three above together. */
+  unpausable: {
+    sql: '(s.volume_count > 0 or s.docker_data_mib is not null or s.gpu_host > 0)',
+    holds: unpausable,
+    otherwise: 'it can be paused',
+  },
+  /** No host has said that there is a disk to boot: of a fork, or a restored snapshot, nothing may have been copied. */
+  diskless: {
+    sql: 's.manifest_name is null',
+    holds: (s) => s.manifest_name === null,
+    otherwise: 'it has a disk of its own',
+  },
   bootable: {
     sql: 's.manifest_name is not null',
     holds: (s) => s.manifest_name !== null,
@@ -102,7 +116,10 @@ export type Trigger =
   /** Its runner has been silent for too long. */
   | 'runner-lost'
   /** The platform needs the room of a spot sandbox. */
-  | 'evict';
+  | 'evict'
+  /** Its host is being drained (by force: what cannot be kept is ended too). */
+  | 'drain'
+  | 'drain-force';
 
 export type Effect =
   /** The runner may have something of it (has nothing any more). */
@@ -159,7 +176,9 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: STARTING, on: 'observe:paused', when: ['resumes'], to: 'paused', wants: 'paused', effects: ['memory'], note: 'it could not be resumed' },
   { from: STARTING, on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', effects: ['forget-memory'], note: 'it could not be started' },
   { from: STARTING, on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'deleted', error: 'the guest powered itself off' },
-  { from: STARTING, on: 'deadline', when: ['resumes'], to: 'paused', wants: 'paused', effects: ['memory'], error: 'it did not resume in time' },
+  { from: ['booting'], on: 'deadline', when: ['resumes'], to: 'paused', wants: 'paused', effects: ['memory'], error: 'it did not resume in time' },
+  { from: ['assigned', 'building'], on: 'deadline', when: ['resumes', 'bootable'], to: 'paused', wants: 'paused', effects: ['memory'], error: 'it did not resume in time' },
+  { from: ['assigned', 'building'], on: 'deadline', when: ['resumes', 'diskless'], to: 'failed', wants: 'deleted', error: 'nothing was copied for it in time' },
   { from: STARTING, on: 'deadline', when: ['restarts'], to: 'stopped', wants: 'stopped', error: 'it did not start in time' },
   { from: STARTING, on: 'deadline', when: ['begins'], to: 'failed', wants: 'reclaim', error: 'it did not start in time' },
 
@@ -185,7 +204,7 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory'], to: 'booting', wants: 'running', effects: ['use-memory'] },
 
   // fork: the source stays as it is. The new sandbox begins as CREATIONS says.
-  { from: ['running'], on: 'fork', when: ['persistent', 'noVolumes'], to: 'same' },
+  { from: ['running'], on: 'fork', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'same' },
   { from: ['paused'], on: 'fork', when: ['persistent', 'noVolumes', 'hasMemory'], to: 'same' },
 
   // delete works from everywhere.
@@ -218,15 +237,28 @@ export const TRANSITIONS: readonly Transition[] = [
 
   // The spot tier.
   { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused', effects: ['evicted'] },
+  { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'unpausable'], to: 'stopping', wants: 'stopped', effects: ['evicted', 'forget-memory'], note: 'its memory cannot be kept' },
   { from: LIVE, on: 'evict', when: ['spot', 'ephemeral'], to: 'deleting', wants: 'deleted', effects: ['evicted'] },
+
+  // The operator empties a host. What is on its way there is taken up as soon as it runs.
+  { from: ['running'], on: 'drain', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused' },
+  { from: ['running'], on: 'drain', when: ['persistent', 'unpausable'], to: 'stopping', wants: 'stopped', effects: ['forget-memory'], note: 'its memory cannot be kept' },
+  { from: LIVE, on: 'drain-force', when: ['ephemeral'], to: 'deleting', wants: 'deleted', error: 'its host was drained' },
 ];
 
 /** How a sandbox comes to be. */
 export const CREATIONS = [
-  { by: 'POST /vms', status: 'pending', desired: 'running' },
-  { by: 'fork of a running source', status: 'pending', desired: 'running' },
-  { by: 'fork of a paused source', status: 'pending', desired: 'paused' },
-] as const satisfies readonly { by: string; status: SandboxStatus; desired: DesiredState }[];
+  { by: 'POST /vms', status: 'pending', desired: 'running', start_from: 'disk' },
+  { by: 'POST /vms from a full snapshot', status: 'pending', desired: 'running', start_from: 'memory' },
+  // At once on the host of its source: there is nowhere else to take it from.
+  { by: 'fork of a running source', status: 'assigned', desired: 'running', start_from: 'memory' },
+  { by: 'fork of a paused source', status: 'assigned', desired: 'paused', start_from: 'disk' },
+] as const satisfies readonly {
+  by: string;
+  status: SandboxStatus;
+  desired: DesiredState;
+  start_from: 'disk' | 'memory';
+}[];
 
 /** Statuses that may not last: each has a deadline, and a row for `deadline` that leaves it. */
 export const TRANSIENT = [

@@ -7,6 +7,8 @@ export interface Host {
   region: string;
   /** Connected and ready: may be given something now. */
   ready: boolean;
+  /** It is being emptied, and takes nothing new. */
+  draining: boolean;
   facts: RunnerFacts;
   /** What is promised already. */
   used: Room;
@@ -22,6 +24,8 @@ export interface Room {
 export interface Need extends Room {
   region: string;
   arch: string;
+  /** The one host that has what it begins with. */
+  only: string | null;
 }
 
 export type Choice = { host: Host } | { reason: string; never: boolean };
@@ -36,7 +40,7 @@ export function promisable(facts: RunnerFacts, overcommit: Overcommit): Room {
   };
 }
 
-function free(host: Host, overcommit: Overcommit): Room {
+export function free(host: Host, overcommit: Overcommit): Room {
   const all = promisable(host.facts, overcommit);
   return {
     cpu: all.cpu - host.used.cpu,
@@ -49,7 +53,7 @@ function free(host: Host, overcommit: Overcommit): Room {
 /** Sums of eighths are exact in floating point; this is for other fractions. */
 const EPSILON = 1e-9;
 
-function fits(need: Room, room: Room): boolean {
+export function fits(need: Room, room: Room): boolean {
   return (
     need.cpu <= room.cpu + EPSILON &&
     need.mem_mib <= room.mem_mib &&
@@ -99,12 +103,11 @@ function slack(need: Need, host: Host, overcommit: Overcommit): number {
  * and no known one of the region, however empty, could take it.
  */
 export function choose(need: Need, hosts: readonly Host[], overcommit: Overcommit): Choice {
-  const here = hosts.filter((host) => host.region === need.region);
+  const here = hosts.filter((host) => host.region === need.region && (need.only ?? host.id) === host.id);
   let best: Host | undefined;
   let most = -Infinity;
   for (const host of here) {
-    if (!host.ready || host.facts.arch !== need.arch) continue;
-    if (!couldHold(need, host.facts) || !fits(need, free(host, overcommit))) continue;
+    if (!takes(need, host) || !fits(need, free(host, overcommit))) continue;
     const left = slack(need, host, overcommit);
     if (left > most) {
       best = host;
@@ -114,10 +117,36 @@ export function choose(need: Need, hosts: readonly Host[], overcommit: Overcommi
   return best === undefined ? explain(need, here, overcommit) : { host: best };
 }
 
+/** Whether it would be taken there if the host were empty. */
+export function takes(need: Need, host: Host): boolean {
+  return (
+    host.ready &&
+    !host.draining &&
+    host.region === need.region &&
+    (need.only ?? host.id) === host.id &&
+    host.facts.arch === need.arch &&
+    couldHold(need, host.facts)
+  );
+}
+
 function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Choice {
   const region = `region "${need.region}"`;
-  const ready = here.filter((host) => host.ready);
-  if (ready.length === 0) return { reason: `no host of ${region} is connected and ready`, never: false };
+  const connected = here.filter((host) => host.ready);
+  const ready = connected.filter((host) => !host.draining);
+  if (ready.length === 0 && need.only !== null) {
+    const why = connected.length === 0 ? 'is not connected and ready' : 'is being drained';
+    return {
+      reason: `the host ${need.only}, which has the snapshot that it begins with, ${why}`,
+      never: false,
+    };
+  }
+  if (ready.length === 0) {
+    const why =
+      connected.length === 0
+        ? 'is connected and ready'
+        : 'takes sandboxes: all that are ready are being drained';
+    return { reason: `no host of ${region} ${why}`, never: false };
+  }
   const sameArch = here.filter((host) => host.facts.arch === need.arch);
   if (sameArch.length === 0) {
     const archs = [...new Set(here.map((host) => host.facts.arch))].join(', ');

@@ -8,7 +8,7 @@ import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
 import { readHost } from './hosts.ts';
-import { excess, type Host } from './placement.ts';
+import { excess, type Host, type Room } from './placement.ts';
 import { promiseAlone } from './promise-lock.ts';
 
 export interface RestartContext {
@@ -36,7 +36,8 @@ export async function restart(
       if (row === undefined) return undefined;
       // It counts already: what is promised now includes it.
       const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
-      const why = host === undefined ? 'it has no host' : unable(host, row, limits);
+      const need = { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: 0, gpus: row.gpu_host };
+      const why = host === undefined ? 'it has no host' : unable(host, need, limits);
       if (why !== undefined) throw new NoRoom(why);
       return row;
     });
@@ -49,14 +50,15 @@ export async function restart(
   return { moved };
 }
 
-function unable(
+/** Why this host cannot take what is counted in already, as the end of a sentence about the sandbox whose disk it has. */
+export function unable(
   host: Host & { lostSince: Date | null },
-  row: SandboxRow,
+  need: Room,
   limits: ControlLimits,
 ): string | undefined {
   if (host.lostSince !== null)
     return `its host ${host.id}, which has its disk, has not been heard from since ${host.lostSince.toISOString()}`;
-  const need = { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: 0, gpus: row.gpu_host };
+  if (host.draining) return `its host ${host.id}, which has its disk, is being drained`;
   const over = excess(need, host, limits.overcommit);
   return over && `its host ${host.id}, which has its disk, has no room for it now: ${over}`;
 }

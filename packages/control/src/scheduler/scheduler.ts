@@ -4,6 +4,7 @@ import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
 import { readHosts } from './hosts.ts';
+import { makeRoom } from './make-room.ts';
 import { choose, promisable, type Need } from './placement.ts';
 import { promiseAlone } from './promise-lock.ts';
 
@@ -31,16 +32,23 @@ interface PendingRow {
   mem_mib: number;
   disk_mib: number;
   gpu_host: number;
+  /** The host that keeps the snapshot which it begins with. */
+  only: string | null;
 }
+
+/** Columns of what a sandbox needs, over `sandboxes s`. */
+export const NEED = `region, cpu_arch, cpu, mem_mib, gpu_host,
+  scratch_mib + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
+  (select k.runner_id from snapshots k where k.id = (s.origin ->> 'snapshot_id')::uuid) as only`;
 
 const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
-  `select 1 as n from runners where status = 'online' and ready limit 1`,
+  `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
-const PENDING = statement<PendingRow>(
+/** What pays in full comes first: room that spot sandboxes were evicted for must not go to others of them. */
+const PENDING = statement<PendingRow & { spot: boolean }>(
   'schedule-pending',
-  `select id, region, cpu_arch, cpu, mem_mib, scratch_mib + coalesce(docker_data_mib, 0) as disk_mib, gpu_host
-     from sandboxes where status = 'pending' order by created_at limit $1`,
+  `select id, ${NEED}, spot from sandboxes s where status = 'pending' order by spot, created_at limit $1`,
 );
 const PENDING_COUNT = statement<{ n: number }>(
   'schedule-pending-count',
@@ -84,6 +92,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       const hosts = await readHosts(client);
       const place: Change[] = [];
       const reject: Change[] = [];
+      const waits: Need[] = [];
       for (const row of pending) {
         const need = toNeed(row);
         const choice = choose(need, hosts, limits.overcommit);
@@ -96,13 +105,17 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
           place.push({ id: row.id, place_on: choice.host.id });
         } else if (choice.never) {
           reject.push({ id: row.id, error: choice.reason });
+        } else if (!row.spot) {
+          waits.push(need);
         }
       }
       const rows: SandboxRow[] = [
         ...(await lifecycle.applyWithin(client, 'place', place)),
         ...(await lifecycle.applyWithin(client, 'reject', reject)),
       ];
-      return { moved: rows, left: pending.length - rows.length };
+      const left = pending.length - rows.length;
+      rows.push(...(await makeRoom(client, lifecycle, waits, hosts, limits.overcommit)));
+      return { moved: rows, left };
     });
     waiting = left;
     if (moved.length > 0) lifecycle.announce(moved);
@@ -158,7 +171,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       let best = regions[0];
       let most = -Infinity;
       for (const host of await readHosts(database.pool)) {
-        if (!host.ready || !regions.includes(host.region)) continue;
+        if (!host.ready || host.draining || !regions.includes(host.region)) continue;
         const room = promisable(host.facts, limits.overcommit);
         const share = Math.min(1 - host.used.cpu / room.cpu, 1 - host.used.mem_mib / room.mem_mib);
         if (share > most) {
@@ -188,5 +201,6 @@ export function toNeed(row: PendingRow): Need {
     mem_mib: row.mem_mib,
     disk_mib: row.disk_mib,
     gpus: row.gpu_host,
+    only: row.only,
   };
 }

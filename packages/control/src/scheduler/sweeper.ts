@@ -2,13 +2,15 @@ import { all, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { BuildQueue } from '../images/build-queue.ts';
 import type { Authenticator } from '../auth/authenticator.ts';
+import { drain } from '../hosts/drain.ts';
 import type { Bridge } from '../events/bridge.ts';
 import type { Hub } from '../events/hub.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { RunnerRegistry } from '../runners/registry.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { Snapshots } from '../snapshots/snapshots.ts';
 import type { Change } from '../sandboxes/transition-sql.ts';
-import { toNeed, type Scheduler } from './scheduler.ts';
+import { NEED, toNeed, type Scheduler } from './scheduler.ts';
 
 export interface Sweeper {
   /** One pass; the timer does the same. */
@@ -21,6 +23,7 @@ export interface SweeperOptions {
   lifecycle: Lifecycle;
   scheduler: Scheduler;
   registry: RunnerRegistry;
+  snapshots: Snapshots;
   builds: BuildQueue;
   authenticator: Authenticator;
   bridge: Bridge;
@@ -38,10 +41,11 @@ const OVERDUE = statement<{
   mem_mib: number;
   disk_mib: number;
   gpu_host: number;
+  only: string | null;
 }>(
   'sandboxes-overdue',
-  `select id, status, region, cpu_arch, cpu, mem_mib, scratch_mib + coalesce(docker_data_mib, 0) as disk_mib, gpu_host
-     from sandboxes where deadline_at <= now() order by deadline_at limit 500`,
+  `select id, status, ${NEED}
+     from sandboxes s where deadline_at <= now() order by deadline_at limit 500`,
 );
 
 /** Every how many passes the slower work is done. */
@@ -89,7 +93,9 @@ export function startSweeper(options: SweeperOptions): Sweeper {
       if (now - aliveSince >= limits.runnerLostAfterMs) await registry.loseSilent(limits.runnerLostAfterMs);
     }
     await overdue();
+    await drain({ database, lifecycle });
     scheduler.kick();
+    await options.snapshots.sweep();
     await builds.sweep();
     if (every('last-used', LAST_USED_MS)) await options.authenticator.flush();
     if (options.bridge.hasPeers && every('recheck', RECHECK_MS)) options.hub.changedAll();

@@ -4,6 +4,7 @@ import { randomUUID } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
+  cpuMarker,
   newUuid,
   RUNNER_LINK_PATH,
   type Assignment,
@@ -13,6 +14,8 @@ import {
   type RunnerFacts,
   type RunnerMessage,
   type SandboxRecord,
+  type SnapshotAssignment,
+  type SnapshotObservation,
 } from '@releap/contract';
 import { openDatabase, type Database } from '@releap/database';
 import { WebSocket } from 'ws';
@@ -49,6 +52,8 @@ export interface World extends AsyncDisposable {
   url: string;
   /** With the default project's key. */
   call: Caller;
+  /** With the internal token. */
+  operator: Caller;
   /** With the key of a project of its own. */
   stranger(): Promise<Caller>;
   runner(options?: Partial<RunnerOptions>): Promise<ScriptedRunner>;
@@ -116,6 +121,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
       return world.control.url;
     },
     call: caller(base, bootstrap.apiKey, bootstrap.projectId),
+    operator: caller(base, TOKEN, ''),
     async stranger() {
       const projectId = newUuid();
       await database.pool.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [
@@ -178,6 +184,7 @@ export interface RunnerOptions {
   facts: Partial<RunnerFacts>;
   script: Script;
   build: (job: BuildJob, runner: ScriptedRunner) => void;
+  snapshot: (assignment: SnapshotAssignment, runner: ScriptedRunner) => void;
   ready: boolean;
   connect: boolean;
   /** Resolves once the server knows that this runner is away. */
@@ -206,6 +213,25 @@ export const obedient: Script = (assignment, runner) => {
     });
   }
 };
+export const CAPTURED = {
+  status: 'ready',
+  artifact_ref: 'kept/here',
+  manifest_name: `sha256:${'ab'.repeat(32)}`,
+  disk_bytes: 4096,
+} as const;
+/** What a full one of the scripted host says beside that. */
+export const CAPTURED_MEMORY = {
+  fc_version: FACTS.vmm,
+  cpu_marker: cpuMarker(FACTS),
+  mem_bytes: 1024 * 1024 * 1024,
+} as const;
+
+/** Takes and removes every snapshot at once. */
+export const takesSnapshots: RunnerOptions['snapshot'] = (assignment, runner) => {
+  if (assignment.desired === 'deleted') runner.observeSnapshot(assignment, { status: 'deleted' });
+  else if (assignment.captured === undefined)
+    runner.observeSnapshot(assignment, { ...CAPTURED, ...(assignment.kind === 'full' ? CAPTURED_MEMORY : {}) });
+};
 /** Takes everything in and says nothing. */
 export const silent: Script = () => undefined;
 
@@ -214,6 +240,7 @@ export class ScriptedRunner implements AsyncDisposable {
   readonly id: string;
   readonly options: RunnerOptions;
   readonly assignments = new Map<string, Assignment>();
+  readonly snapshots = new Map<string, SnapshotAssignment>();
   readonly builds: BuildJob[] = [];
   readonly received: ControlMessage[] = [];
   acked = 0;
@@ -235,6 +262,7 @@ export class ScriptedRunner implements AsyncDisposable {
       script: obedient,
       build: (job, runner) =>
         runner.built(job, { manifest_name: `sha256:${'cd'.repeat(32)}`, layer_count: 3 }),
+      snapshot: takesSnapshots,
       ready: true,
       connect: true,
       ...options,
@@ -332,6 +360,35 @@ export class ScriptedRunner implements AsyncDisposable {
     await until(() => this.acked >= seq);
   }
 
+  observeSnapshot(
+    { snapshot_id, generation }: Pick<SnapshotAssignment, 'snapshot_id' | 'generation'>,
+    seen: Omit<SnapshotObservation, 'snapshot_id' | 'generation'>,
+  ): number {
+    const seq = ++this.seq;
+    this.send({ type: 'observe-snapshots', seq, observations: [{ snapshot_id, generation, ...seen }] });
+    return seq;
+  }
+
+  /** Observes, and waits until it is written down. */
+  async observedSnapshot(
+    ...said: Parameters<ScriptedRunner['observeSnapshot']>
+  ): Promise<void> {
+    const seq = this.observeSnapshot(...said);
+    await until(() => this.acked >= seq);
+  }
+
+  /** The newest assignment of a snapshot, once it has come. */
+  async snapshotAssigned(
+    id: string,
+    wanted: (assignment: SnapshotAssignment) => boolean = () => true,
+  ): Promise<SnapshotAssignment> {
+    await until(() => {
+      const assignment = this.snapshots.get(id);
+      return assignment !== undefined && wanted(assignment);
+    });
+    return this.snapshots.get(id) as SnapshotAssignment;
+  }
+
   built(job: BuildJob, result: { error?: string; manifest_name?: string; layer_count?: number }): number {
     const seq = ++this.seq;
     this.send({ type: 'build-result', seq, result: { job_id: job.job_id, attempt: job.attempt, ...result } });
@@ -364,6 +421,16 @@ export class ScriptedRunner implements AsyncDisposable {
     }
     const assignments =
       message.type === 'sync' ? message.assignments : message.type === 'assign' ? [message.assignment] : [];
+    const snapshots =
+      message.type === 'sync'
+        ? (message.snapshots ?? [])
+        : message.type === 'assign-snapshot'
+          ? [message.snapshot]
+          : [];
+    for (const snapshot of snapshots) {
+      this.snapshots.set(snapshot.snapshot_id, snapshot);
+      this.options.snapshot(snapshot, this);
+    }
     for (const assignment of assignments) {
       this.assignments.set(assignment.vm_id, assignment);
       void this.options.script(assignment, this);

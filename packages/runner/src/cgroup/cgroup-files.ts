@@ -63,14 +63,14 @@ export function limitFiles(
 ): { controller: Controller; file: string; value: string }[] {
   const periodMicros = 100_000;
   const quotaMicros = Math.max(1_000, Math.round(limits.cpuMax * periodMicros));
-  const memoryBytes = limits.memoryMib * 1024 * 1024;
+  const memory = { controller: 'memory' as const, ...memoryLimit(version, limits.memoryMib) };
   if (version === 2) {
     // A weight of 100 is what everybody else has; it stands for one core.
     const weight = Math.min(10_000, Math.max(1, Math.round(limits.cpu * 100)));
     return [
       { controller: 'cpu', file: 'cpu.weight', value: String(weight) },
       { controller: 'cpu', file: 'cpu.max', value: `${quotaMicros} ${periodMicros}` },
-      { controller: 'memory', file: 'memory.max', value: String(memoryBytes) },
+      memory,
       { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
     ];
   }
@@ -79,7 +79,15 @@ export function limitFiles(
     { controller: 'cpu', file: 'cpu.shares', value: String(shares) },
     { controller: 'cpu', file: 'cpu.cfs_period_us', value: String(periodMicros) },
     { controller: 'cpu', file: 'cpu.cfs_quota_us', value: String(quotaMicros) },
-    { controller: 'memory', file: 'memory.limit_in_bytes', value: String(memoryBytes) },
+    memory,
     { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
   ];
+}
+
+/** The control file that bounds memory, and what is to be written to it. */
+export function memoryLimit(version: 1 | 2, mib: number): { file: string; value: string } {
+  return {
+    file: version === 2 ? 'memory.max' : 'memory.limit_in_bytes',
+    value: String(mib * 1024 * 1024),
+  };
 }

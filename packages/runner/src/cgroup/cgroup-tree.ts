@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { CONTROLLERS, detectLayout, limitFiles } from './cgroup-files.ts';
+import { CONTROLLERS, detectLayout, limitFiles, memoryLimit } from './cgroup-files.ts';
 import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
 
 const REMOVE_DEADLINE_MS = 5_000;
@@ -63,6 +63,14 @@ export class CgroupTree {
       const parent = this.#parents.get(controller);
       if (parent !== undefined) await writeFile(join(parent, name, file), value);
     }
+  }
+
+  /** Changes the most memory that a cgroup may have, leaving its other limits. */
+  async setMemoryLimit(name: string, mib: number): Promise<void> {
+    checkName(name);
+    const parent = this.#parents.get('memory');
+    const { file, value } = memoryLimit(this.layout.version, mib);
+    if (parent !== undefined) await writeFile(join(parent, name, file), value);
   }
 
   /** What a cgroup has used, or undefined when there is none of that name. */

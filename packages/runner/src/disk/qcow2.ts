@@ -1,7 +1,8 @@
 import { open } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
 
 const CLUSTER_BITS = 16;
-const CLUSTER_BYTES = 1 << CLUSTER_BITS;
+export const CLUSTER_BYTES = 1 << CLUSTER_BITS;
 /** Each L1 entry names one L2 table of CLUSTER_BYTES / 8 entries. */
 const BYTES_PER_L1_ENTRY = CLUSTER_BYTES * (CLUSTER_BYTES / 8);
 const HEADER_BYTES = 104;
@@ -89,5 +90,100 @@ export async function checkQcow2(path: string, virtualBytes: number): Promise<vo
   const wrong = Object.entries(facts).filter(([, holds]) => !holds);
   if (wrong.length > 0) {
     throw new Error(`the disk ${path} is damaged (${wrong.map(([name]) => name).join(', ')})`);
+  }
+}
+
+const OFFSET_MASK = 0x00ff_ffff_ffff_fe00n;
+
+/**
+ * One cluster of a layer that nobody writes to any more, as a guest would read it.
+ * @param index of the cluster, counted in `CLUSTER_BYTES`
+ * @returns undefined when the layer does not have it, so that what is below counts
+ */
+export async function readCluster(path: string, index: number): Promise<Buffer | undefined> {
+  const layer = await LayerReader.open(path);
+  try {
+    const at = await layer.find(index);
+    return at === undefined ? undefined : await layer.read(at, CLUSTER_BYTES);
+  } finally {
+    await layer.close();
+  }
+}
+
+/** Which clusters a layer has, lowest first, but no more than `most`: then it has that many at least. */
+export async function listClusters(path: string, most: number): Promise<number[]> {
+  const layer = await LayerReader.open(path);
+  try {
+    const found: number[] = [];
+    for await (const index of layer.clusters()) {
+      found.push(index);
+      if (found.length >= most) break;
+    }
+    return found;
+  } finally {
+    await layer.close();
+  }
+}
+
+/** Reads a layer's tables. What they say is a VMM's word: nothing is believed beyond the end of the file. */
+class LayerReader {
+  readonly #file: FileHandle;
+  readonly #l1: Buffer;
+
+  private constructor(file: FileHandle, l1: Buffer) {
+    this.#file = file;
+    this.#l1 = l1;
+  }
+
+  static async open(path: string): Promise<LayerReader> {
+    const file = await open(path, 'r');
+    try {
+      const header = Buffer.alloc(HEADER_BYTES);
+      await file.read(header, 0, HEADER_BYTES, 0);
+      const bytes = Number(header.readBigUInt64BE(24));
+      const entries = Math.ceil(bytes / BYTES_PER_L1_ENTRY);
+      const l1 = Buffer.alloc(entries * 8);
+      await file.read(l1, 0, l1.length, Number(header.readBigUInt64BE(40)));
+      return new LayerReader(file, l1);
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#file.close();
+  }
+
+  async read(at: number, bytes: number): Promise<Buffer> {
+    const buffer = Buffer.alloc(bytes);
+    await this.#file.read(buffer, 0, bytes, at);
+    return buffer;
+  }
+
+  /** Where in the file a cluster is; undefined when it is not there. Zeroed clusters count as there, at a hole. */
+  async find(index: number): Promise<number | undefined> {
+    const perTable = CLUSTER_BYTES / 8;
+    const table = await this.#table(Math.floor(index / perTable));
+    const entry = table?.readBigUInt64BE((index % perTable) * 8) ?? 0n;
+    const offset = entry & OFFSET_MASK;
+    return offset === 0n ? undefined : Number(offset);
+  }
+
+  async *clusters(): AsyncGenerator<number> {
+    const perTable = CLUSTER_BYTES / 8;
+    for (let at = 0; at < this.#l1.length / 8; at++) {
+      const table = await this.#table(at);
+      if (table === undefined) continue;
+      for (let entry = 0; entry < perTable; entry++) {
+        if (table.readBigUInt64BE(entry * 8) !== 0n) yield at * perTable + entry;
+      }
+    }
+  }
+
+  async #table(at: number): Promise<Buffer | undefined> {
+    if ((at + 1) * 8 > this.#l1.length) return undefined;
+    const offset = Number(this.#l1.readBigUInt64BE(at * 8) & OFFSET_MASK);
+    return offset === 0 ? undefined : await this.read(offset, CLUSTER_BYTES);
   }
 }

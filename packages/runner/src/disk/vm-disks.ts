@@ -1,10 +1,11 @@
-import { chown, link, rm, statfs } from 'node:fs/promises';
+import { chown, rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import { nodeName } from '../vmm/command-line.ts';
 import type { BlockNode, DiskName } from '../vmm/command-line.ts';
 import type { EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
-import type { KeptDisk } from './kept-disk.ts';
+import { chainPath, linkOrCopy } from './disk-chain.ts';
+import type { DiskChain } from './disk-chain.ts';
 import { createEmptyQcow2 } from './qcow2.ts';
 
 /** A disk is refused when the host would be left with less than this. */
@@ -23,11 +24,11 @@ export class DiskFullError extends Error {
 export interface DiskOptions {
   /** Absolute path of the read-only root image. */
   rootImagePath: string;
-  scratchMib: number;
+  scratch: DiskChain;
+  /** What is on it outlives a crash of the host, so its flushes must reach the platters. */
+  persistent: boolean;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;
-  /** The scratch disk of a persistent sandbox, instead of an empty one. */
-  kept?: KeptDisk;
 }
 
 /** Disks of one VM, ready to be attached. */
@@ -38,8 +39,8 @@ export interface VmDisks {
 }
 
 /**
- * Makes the write layers of one VM in its jail. The graph of each disk is told to the VMM node by node and nothing
- * in a file names another file, so a guest that takes over its VMM finds no path to follow.
+ * Makes the disks of one VM. The graph of each disk is told to the VMM node by node and nothing in a file names another
+ * file, so a guest that takes over its VMM finds no path to follow.
  * @param folder the jail; must exist
  * @param inside true: the VMM runs already and will open the files by itself from inside the jail, so that they must
  *   all lie there, and their nodes have other names than those that it has
@@ -52,48 +53,40 @@ export async function makeDisks(
   options: DiskOptions,
   inside = false,
 ): Promise<VmDisks> {
-  const wanted = [
-    { name: 'scratch' as const, mib: Math.max(options.scratchMib, EXT4_MIN_MIB) },
-    { name: 'docker' as const, mib: Math.max(options.dockerDataMib ?? UNUSED_DOCKER_MIB, EXT4_MIN_MIB) },
-  ];
+  const { rootImagePath, scratch, persistent } = options;
+  const dockerMib = Math.max(options.dockerDataMib ?? UNUSED_DOCKER_MIB, EXT4_MIN_MIB);
+  const dockerLayer = join(folder, 'docker.qcow2');
+  const writable = chainPath(scratch, scratch.layers.at(-1) ?? '');
   try {
     await checkSpace(folder);
-    const layers = await Promise.all(
-      wanted.map(async ({ name, mib }) => {
-        if (name === 'scratch' && options.kept !== undefined) return { name, ...options.kept };
-        const layer = join(folder, `${name}.qcow2`);
-        const [base] = await Promise.all([
-          store.ensure(mib, name === 'scratch' ? 'overlay' : 'plain'),
-          rm(layer, { force: true }).then(() => createEmptyQcow2(layer, mib * 1024 * 1024)),
-        ]);
-        await chown(layer, owner.uid, owner.gid);
-        return { name, layer, base };
-      }),
-    );
-    const place = async (path: string, name: string): Promise<string> => {
-      if (!inside) return path;
-      const target = join(folder, name);
-      await rm(target, { force: true });
-      await link(path, target);
-      return `/${name}`;
-    };
+    const [dockerBase] = await Promise.all([
+      store.ensure(dockerMib, 'plain'),
+      rm(dockerLayer, { force: true })
+        .then(() => createEmptyQcow2(dockerLayer, dockerMib * 1024 * 1024))
+        .then(() => chown(dockerLayer, owner.uid, owner.gid)),
+      chown(writable, owner.uid, owner.gid),
+    ]);
+    const place = async (path: string, name: string): Promise<string> =>
+      inside ? await placeInJail(folder, path, name) : path;
     const node = (name: DiskName): string => `${nodeName(name)}${inside ? '-real' : ''}`;
-    const nodes = {} as Record<DiskName, BlockNode>;
-    nodes.root = rawNode(node('root'), await place(options.rootImagePath, 'root.image'));
-    for (const { name, layer, base } of layers) {
-      const basePath = await place(base, `${name}.base`);
-      nodes[name] = {
+    const base =
+      scratch.base === undefined ? undefined : await place(chainPath(scratch, scratch.base), 'scratch.base');
+    const layers = await Promise.all(
+      scratch.layers.map((name) => place(chainPath(scratch, name), `scratch-${name}`)),
+    );
+    const nodes: Record<DiskName, BlockNode> = {
+      root: rawNode(node('root'), await place(rootImagePath, 'root.image')),
+      scratch: chainNode(node('scratch'), layers, base, persistent),
+      docker: {
         driver: 'qcow2',
-        'node-name': node(name),
+        'node-name': node('docker'),
         discard: 'unmap',
-        // What ends with the sandbox does not outlive a crash of the host, so its flushes need not reach any platters.
-        ...(name === 'scratch' && options.kept !== undefined ? {} : { cache: { 'no-flush': true } }),
-        file: { driver: 'file', filename: inside ? `/${name}.qcow2` : layer, discard: 'unmap' },
-        backing: rawNode(`${node(name)}-base`, basePath),
-      };
-    }
-    const [scratch, docker] = wanted.map(({ mib }) => mib * 1024 * 1024) as [number, number];
-    return { nodes, bytes: { scratch, docker } };
+        cache: { 'no-flush': true },
+        file: { driver: 'file', filename: inside ? '/docker.qcow2' : dockerLayer, discard: 'unmap' },
+        backing: rawNode(`${node('docker')}-base`, await place(dockerBase, 'docker.base')),
+      },
+    };
+    return { nodes, bytes: { scratch: scratch.bytes, docker: dockerMib * 1024 * 1024 } };
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOSPC') {
       throw new DiskFullError(
@@ -102,6 +95,39 @@ export async function makeDisks(
     }
     throw error;
   }
+}
+
+/** Lets a VMM in its jail have a file of ours. @returns its path as the VMM sees it */
+export async function placeInJail(jail: string, path: string, name: string): Promise<string> {
+  const target = join(jail, name);
+  await rm(target, { force: true });
+  await linkOrCopy(path, target);
+  return `/${name}`;
+}
+
+/** The layers of a disk, each on the one before, and only the last one written to. */
+function chainNode(
+  name: string,
+  layers: readonly string[],
+  base: string | undefined,
+  persistent: boolean,
+): BlockNode {
+  let below = base === undefined ? null : rawNode(`${name}-base`, base);
+  layers.forEach((filename, at) => {
+    const isTop = at === layers.length - 1;
+    below = {
+      driver: 'qcow2',
+      'node-name': isTop ? name : `${name}-${at}`,
+      // What ends with the sandbox does not outlive a crash of the host, so its flushes need not reach any platters.
+      ...(persistent || !isTop ? {} : { cache: { 'no-flush': true } }),
+      ...(isTop ? { discard: 'unmap' } : { 'read-only': true }),
+      file: isTop
+        ? { driver: 'file', filename, discard: 'unmap' }
+        : { driver: 'file', filename, 'read-only': true, locking: 'off' },
+      backing: below,
+    };
+  });
+  return below as BlockNode;
 }
 
 /** A file that many VMs read at once: no locks to hold, and never written. */

@@ -6,6 +6,7 @@ import {
   LINK_MESSAGE_MAX_BYTES,
   type Observation,
   type RunnerMessage,
+  type SnapshotObservation,
 } from '@releap/contract';
 import type { Logger } from 'pino';
 import { WebSocket } from 'ws';
@@ -52,6 +53,10 @@ export class ControlLink {
 
   observe(observation: Observation): void {
     this.#send(this.#outbox.observe(observation));
+  }
+
+  observeSnapshot(observation: SnapshotObservation): void {
+    this.#send(this.#outbox.observeSnapshot(observation));
   }
 
   buildResult(result: BuildResult): void {

@@ -1,4 +1,4 @@
-import type { BuildResult, Observation, RunnerMessage } from '@releap/contract';
+import type { BuildResult, Observation, RunnerMessage, SnapshotObservation } from '@releap/contract';
 
 type Numbered = Extract<RunnerMessage, { seq: number }>;
 
@@ -14,6 +14,14 @@ export class Outbox {
   observe(observation: Observation): RunnerMessage {
     return this.#put(`vm:${observation.vm_id}`, {
       type: 'observe',
+      seq: ++this.#seq,
+      observations: [observation],
+    });
+  }
+
+  observeSnapshot(observation: SnapshotObservation): RunnerMessage {
+    return this.#put(`snapshot:${observation.snapshot_id}`, {
+      type: 'observe-snapshots',
       seq: ++this.#seq,
       observations: [observation],
     });

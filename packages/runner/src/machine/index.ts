@@ -1,8 +1,15 @@
 export { Machines } from './machines.ts';
 export type { BootOptions, MachinesOptions, RunningVm, VmSlot } from './machines.ts';
-export { GuestLostError, NotResumableError } from './persistent-machines.ts';
+export { NotResumableError } from './kept-memory.ts';
+export { GuestLostError } from './pausing.ts';
+export type { Pausing } from './pausing.ts';
 export type { Remains } from './persistent-machines.ts';
 export { openMachines } from './open-machines.ts';
 export type { OpenMachinesOptions } from './open-machines.ts';
 export { WarmPool } from './warm-pool.ts';
 export type { SlotSource, WarmPoolOptions, WarmVm } from './warm-pool.ts';
+export type { CapturedImage, ForkOrigin } from './captures.ts';
+export type { GuestHold } from './moment.ts';
+export { SnapshotFolders } from './snapshot-folder.ts';
+export type { SnapshotFacts } from './snapshot-folder.ts';
+export { heldImagePath } from './vm-folder.ts';

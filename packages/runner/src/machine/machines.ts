@@ -4,12 +4,19 @@ import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
-import type { DiskOptions, VmDisks } from '../disk/vm-disks.ts';
+import { checkChain, createChain, diskMib, forkChain } from '../disk/disk-chain.ts';
+import type { DiskChain } from '../disk/disk-chain.ts';
+import type { VmDisks } from '../disk/vm-disks.ts';
+import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
+import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { DISKS, nodeName, placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
+import { PageCopiers } from '../memory/page-copier.ts';
+import { Captures } from './captures.ts';
 import { PersistentMachines } from './persistent-machines.ts';
+import { SnapshotFolders } from './snapshot-folder.ts';
 import { VmFolders } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 
@@ -31,11 +38,22 @@ export interface VmSlot {
   tap: string;
 }
 
+/** What a sandbox has for disks. */
+export interface SandboxDisks {
+  /** Absolute path of the read-only root image. */
+  rootImagePath: string;
+  scratchMib: number;
+  /** Absent for none; the guest still has a tiny vdc. */
+  dockerDataMib?: number | undefined;
+  /** What the scratch disk begins with, instead of nothing. */
+  from?: DiskChain;
+}
+
 export interface BootOptions {
   vmId: string;
   slot: VmSlot;
   shape: Shape;
-  disks: DiskOptions;
+  disks: SandboxDisks;
   /** Guaranteed cores, and cores it may burst to. */
   cpu: { guaranteed: number; max: number };
   onConsole?: ((chunk: Buffer) => void) | undefined;
@@ -55,8 +73,10 @@ export interface RunningVm {
 /** What a VM is restored from, beside its record. */
 export interface RestoreSource<D extends VmDisks | undefined> {
   disks: D;
-  /** Open file of the guest's memory: somebody else's to copy from on each write, or this VM's own. */
-  memory: { fd: number; sharing: 'private' | 'shared' };
+  /** Open file of what the guest's memory begins with. It is mapped privately: the file stays as it is. */
+  memory: { fd: number; origin?: MemoryOrigin };
+  /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
+  complete?: (vmm: number) => Promise<void>;
   /** Device state that goes with it. */
   statePath: string;
   /** Called when the state does not load into a VM that is otherwise fine. */
@@ -66,6 +86,8 @@ export interface RestoreSource<D extends VmDisks | undefined> {
 export interface MachinesOptions {
   /** Absolute; one folder a VM lies in it. Short: unix sockets are made below it. */
   folder: string;
+  /** Absolute; one folder a snapshot lies in it. On the same file system, or each snapshot is a copy. */
+  snapshots: string;
   cgroups: CgroupTree;
   templates: TemplateStore;
   emptyDisks: EmptyExt4Store;
@@ -77,6 +99,9 @@ export class Machines {
   readonly templates: TemplateStore;
   /** Those whose disk outlives them. `adopt`, `destroy`, `usage` and `reclaim` are the same for all. */
   readonly persistent: PersistentMachines;
+  /** Forks and snapshots. */
+  readonly captures: Captures;
+  readonly snapshots: SnapshotFolders;
   readonly #folders: VmFolders;
   readonly #cgroups: CgroupTree;
   readonly #emptyDisks: EmptyExt4Store;
@@ -88,6 +113,20 @@ export class Machines {
     this.templates = options.templates;
     this.#emptyDisks = options.emptyDisks;
     this.#log = options.log;
+    const copiers = new PageCopiers();
+    const allowCopy = async ({ cgroup, shape }: VmRecord, allowed: boolean): Promise<void> => {
+      const most = this.#memoryMib(shape);
+      await this.#cgroups.setMemoryLimit(cgroup, allowed ? most + shape.memMib : most);
+    };
+    this.snapshots = new SnapshotFolders(options.snapshots);
+    this.captures = new Captures({
+      folders: this.#folders,
+      snapshots: this.snapshots,
+      platform: options.templates.platform,
+      copiers,
+      allowCopy,
+      log: options.log,
+    });
     this.persistent = new PersistentMachines({
       folders: this.#folders,
       templates: options.templates,
@@ -99,6 +138,8 @@ export class Machines {
         return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.laps };
       },
       showSizes,
+      copiers,
+      allowCopy,
       log: options.log,
     });
   }
@@ -115,7 +156,7 @@ export class Machines {
     signal?.throwIfAborted();
     const vm = await this.#restore(options, clock, async (jail, owner) => ({
       ...this.#fromTemplate(template),
-      disks: await makeDisks(this.#emptyDisks, jail, owner, options.disks),
+      disks: await this.#makeDisks(vmId, jail, owner, options.disks),
     }));
     try {
       signal?.throwIfAborted();
@@ -140,7 +181,7 @@ export class Machines {
    * @param options.disks what it may touch until then, e.g. to rehearse; nothing by default
    */
   async bootBlank(
-    options: Omit<BootOptions, 'disks'> & { disks?: DiskOptions; fileMaxMib: number },
+    options: Omit<BootOptions, 'disks'> & { disks?: SandboxDisks; fileMaxMib: number },
   ): Promise<RunningVm> {
     const template = await this.templates.ensure(options.shape);
     const clock = new Stopwatch();
@@ -150,7 +191,7 @@ export class Machines {
       clock,
       async (jail, owner) => ({
         ...this.#fromTemplate(template),
-        disks: disks === undefined ? undefined : await makeDisks(this.#emptyDisks, jail, owner, disks),
+        disks: disks === undefined ? undefined : await this.#makeDisks(options.vmId, jail, owner, disks),
       }),
       options.fileMaxMib,
     );
@@ -185,7 +226,7 @@ export class Machines {
     vm.setConsole(options.onConsole);
     const owner = { uid: record.uid, gid: record.uid };
     const [disks] = await Promise.all([
-      makeDisks(this.#emptyDisks, this.#folders.jail(vmId), owner, options.disks, true),
+      this.#makeDisks(vmId, this.#folders.jail(vmId), owner, options.disks, true),
       this.#cgroups.setLimits(record.cgroup, this.#limits(record.shape, options.cpu)),
     ]);
     clock.lap('prepare');
@@ -218,6 +259,7 @@ export class Machines {
   /** Ends a VM and removes all of it but its logs. Works on whatever a crash has left; a VM that is not there is fine. */
   async destroy(vmId: string): Promise<void> {
     const record = await this.#folders.load(vmId);
+    this.captures.forget(vmId);
     // The cgroup was made before the VMM, under a name that follows from the first record.
     await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
     await this.#folders.remove(vmId);
@@ -225,6 +267,7 @@ export class Machines {
 
   /** Ends a VM and removes all of it but its logs and what is kept of a persistent one. Like `destroy` otherwise. */
   async end(vmId: string): Promise<void> {
+    this.captures.forget(vmId);
     const record = await this.#folders.load(vmId);
     await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
     const { memory } = await this.persistent.remains(vmId);
@@ -278,7 +321,7 @@ export class Machines {
       ...(purpose && { purpose }),
     };
     await this.#folders.create(vmId, record);
-    const [{ disks, memory, statePath, discard }, cgroupProcs] = await Promise.all([
+    const [{ disks, memory, complete, statePath, discard }, cgroupProcs] = await Promise.all([
       prepare(this.#folders.jail(vmId), owner),
       this.#cgroups.create(record.cgroup, this.#limits(shape, options.cpu)),
     ]);
@@ -292,7 +335,7 @@ export class Machines {
           cpuModel: platform.cpuModel,
           vcpus: shape.vcpus,
           memMib: shape.memMib,
-          memory: { path: '/proc/self/fd/3', sharing: memory.sharing },
+          memory: { path: '/proc/self/fd/3', sharing: 'private' },
           disks: disks?.nodes ?? {
             root: placeholderNode('root'),
             scratch: placeholderNode('scratch'),
@@ -318,8 +361,10 @@ export class Machines {
         ...record,
         process: vm.identity,
         diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
+        ...(memory.origin && { memoryOrigin: memory.origin }),
       };
       const saved = this.#folders.save(vmId, whole);
+      await complete?.(vm.identity.pid);
       await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
         const said = await lastWords(dir);
         // Damaged, or made by another machine after all: the next one is made anew. A VMM that was killed meanwhile
@@ -338,20 +383,41 @@ export class Machines {
     }
   }
 
+  /** Disks that end with their VM. */
+  async #makeDisks(
+    vmId: string,
+    jail: string,
+    owner: { uid: number; gid: number },
+    disks: SandboxDisks,
+    inside = false,
+  ): Promise<VmDisks> {
+    const folder = this.#folders.disk(vmId);
+    const scratch =
+      disks.from === undefined
+        ? await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay')
+        : await forkChain(disks.from, folder);
+    if (disks.from !== undefined) await checkChain(scratch);
+    return await makeDisks(this.#emptyDisks, jail, owner, { ...disks, scratch, persistent: false }, inside);
+  }
+
   #fromTemplate(template: LoadedTemplate): Omit<RestoreSource<undefined>, 'disks'> {
     return {
-      memory: { fd: template.memory.fd, sharing: 'private' },
+      memory: memoryOf(template),
       statePath: template.statePath,
       discard: () => this.templates.discard(template.key),
     };
   }
 
-  #limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
+  #memoryMib(shape: Shape): number {
     const emulator = this.templates.platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
+    return shape.memMib + VMM_OVERHEAD_MIB + emulator;
+  }
+
+  #limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
     return {
       cpu: cpu.guaranteed,
       cpuMax: cpu.max,
-      memoryMib: shape.memMib + VMM_OVERHEAD_MIB + emulator,
+      memoryMib: this.#memoryMib(shape),
       pids: VMM_PIDS + shape.vcpus,
     };
   }

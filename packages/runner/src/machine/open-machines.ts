@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import type { Logger } from 'pino';
 import { CgroupTree } from '../cgroup/cgroup-tree.ts';
@@ -55,6 +55,7 @@ export async function openMachines(
   const templates = new TemplateStore({ cacheDir, platform, jailUid: options.templateUid, cgroups, log });
   const machines = new Machines({
     folder: options.folder,
+    snapshots: join(dirname(options.folder), 'snapshots'),
     cgroups,
     templates,
     emptyDisks: new EmptyExt4Store(cacheDir),

@@ -1,24 +1,26 @@
-import { link, mkdir, open, rm } from 'node:fs/promises';
-import type { FileHandle } from 'node:fs/promises';
-import { join } from 'node:path';
+import { link, mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
-import { exists, keptDiskMib, keptDiskPaths, openKeptDisk } from '../disk/kept-disk.ts';
-import { DiskFullError, makeDisks } from '../disk/vm-disks.ts';
-import type { DiskOptions, VmDisks } from '../disk/vm-disks.ts';
-import { CommandError, run } from '../network/command.ts';
+import { checkChain, createChain, diskMib, readChain } from '../disk/disk-chain.ts';
+import type { DiskChain } from '../disk/disk-chain.ts';
+import { makeDisks } from '../disk/vm-disks.ts';
+import type { VmDisks } from '../disk/vm-disks.ts';
 import { racePoint } from '../race-point.ts';
-import { MEMORY_SCRIPT } from '../template/make-template.ts';
+import type { PageCopiers } from '../memory/page-copier.ts';
+import { SealedCache } from '../memory/sealed-cache.ts';
+import { memoryOf } from '../template/template-store.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import { receiveState } from '../vmm/receive-state.ts';
 import type { Vm } from '../vmm/vm.ts';
-import { KeptMemory, NotResumableError } from './kept-memory.ts';
+import { findGuestMemory } from '../memory/guest-memory.ts';
+import type { Shape } from '../template/shape.ts';
+import type { ForkOrigin } from './captures.ts';
+import type { ForkedMemory } from './fork-bases.ts';
+import { KeptMemory } from './kept-memory.ts';
 import type { BootOptions, RestoreSource, RunningVm } from './machines.ts';
+import { Pausing } from './pausing.ts';
+import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
-
-const COPY_DEADLINE_MS = 120_000;
-const ABANDON_DEADLINE_MS = 10_000;
 
 /** What is left of a persistent sandbox on this machine, VMM apart. */
 export interface Remains {
@@ -41,18 +43,19 @@ export interface PersistentMachinesOptions {
   folders: VmFolders;
   templates: TemplateStore;
   emptyDisks: EmptyExt4Store;
+  copiers: PageCopiers;
   /** Restores a VM; its guest stands still afterwards. */
   restore: Restore;
   showSizes: (vm: Vm, bytes: { scratch: number; docker: number }) => Promise<void>;
+  /** Lets a VM have twice its memory while a copy of it exists, and no longer. */
+  allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
   log: Logger;
 }
 
-/**
- * VMs whose disk outlives them, and whose memory is a file of their own: what the guest writes is in the file the
- * moment it is written, so that pausing costs the device state and nothing else.
- */
+/** VMs whose disk outlives them, and whose memory can. */
 export class PersistentMachines {
   readonly #options: PersistentMachinesOptions;
+  readonly #shared = new SealedCache();
 
   constructor(options: PersistentMachinesOptions) {
     this.#options = options;
@@ -68,31 +71,23 @@ export class PersistentMachines {
     await mkdir(keep, { recursive: true, mode: 0o700 });
     const kept = new KeptMemory(keep);
     if ((await kept.read()) !== undefined) throw new Error(`the memory of VM ${vmId} is still kept`);
-    let memory: FileHandle | undefined;
-    try {
-      const running = await restore(options, async (jail, owner) => {
-        const [disk] = await Promise.all([
-          openKeptDisk(emptyDisks, keep, keptDiskMib(disks.scratchMib)),
-          holdImage(disks.rootImagePath, keep),
-          ownMemory(template.memoryPath, kept.memory),
-        ]);
-        memory = await open(kept.memory, 'r+');
-        const all = { ...disks, scratchMib: keptDiskMib(disks.scratchMib), kept: disk };
-        return {
-          disks: await makeDisks(emptyDisks, jail, owner, all),
-          memory: { fd: memory.fd, sharing: 'shared' },
-          statePath: template.statePath,
-          discard: () => templates.discard(template.key),
-        };
-      });
-      return await finish(running, async () => {
-        signal?.throwIfAborted();
-        await showSizes(running.vm, running.diskBytes);
-        await running.vm.continue();
-      });
-    } finally {
-      await memory?.close();
-    }
+    const running = await restore(options, async (jail, owner) => {
+      const [scratch] = await Promise.all([
+        this.#openDisk(keep, diskMib(disks.scratchMib, true)),
+        holdImage(disks.rootImagePath, keep),
+      ]);
+      return {
+        disks: await makeDisks(emptyDisks, jail, owner, { ...disks, scratch, persistent: true }),
+        memory: memoryOf(template),
+        statePath: template.statePath,
+        discard: () => templates.discard(template.key),
+      };
+    });
+    return await finish(running, async () => {
+      signal?.throwIfAborted();
+      await showSizes(running.vm, running.diskBytes);
+      await running.vm.continue();
+    });
   }
 
   /**
@@ -113,88 +108,87 @@ export class PersistentMachines {
     const kept = new KeptMemory(keep);
     const suspension = await kept.check(templates.platform);
     const { shape, diskBytes } = suspension;
-    let memory: FileHandle | undefined;
-    try {
-      const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
-        const scratchMib = diskBytes.scratch / 1024 / 1024;
-        const disk = await openKeptDisk(emptyDisks, keep, scratchMib);
-        memory = await open(kept.memory, 'r+');
-        const disks: DiskOptions = { rootImagePath, scratchMib, kept: disk };
-        return {
-          disks: await makeDisks(emptyDisks, jail, owner, disks),
-          memory: { fd: memory.fd, sharing: 'shared' as const },
-          statePath: kept.state,
-        };
-      };
-      const unsettled = kept.unsettle();
-      unsettled.catch(() => undefined);
-      const running = await restore({ ...options, shape }, prepare, purpose);
-      return await finish(running, async () => {
-        racePoint('resume:loaded');
-        await unsettled;
-        signal?.throwIfAborted();
-        await kept.consume();
-        racePoint('resume:consumed');
-        await running.vm.continue();
-        racePoint('resume:continued');
-      });
-    } finally {
-      await memory?.close();
-    }
+    await using memory = await this.#openMemory(kept.memory);
+    const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
+      const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
+      const disks = { rootImagePath, scratch, persistent: true };
+      return { disks: await makeDisks(emptyDisks, jail, owner, disks), memory, statePath: kept.state };
+    };
+    const unsettled = kept.unsettle();
+    unsettled.catch(() => undefined);
+    const running = await restore({ ...options, shape }, prepare, purpose);
+    return await finish(running, async () => {
+      racePoint('resume:loaded');
+      await unsettled;
+      signal?.throwIfAborted();
+      await kept.consume();
+      racePoint('resume:consumed');
+      await running.vm.continue();
+      racePoint('resume:continued');
+    });
   }
 
   /**
-   * Stops a guest whose processes are frozen and keeps its memory and device state. Afterwards its VMM is gone; after
-   * an error the guest goes on where it was.
-   * @throws GuestLostError when the guest could not even be let go on
+   * Goes on from the memory of a source that was just forked, its processes frozen as they were. What is on the disk is
+   * in its folder already.
    */
-  async suspend(vmId: string, { vm, diskBytes }: RunningVm): Promise<Record<string, number>> {
-    const { folders, templates } = this.#options;
-    const { platform } = templates;
-    const kept = new KeptMemory(folders.keep(vmId));
+  async continueFork(
+    options: Omit<BootOptions, 'shape' | 'disks'> & { rootImagePath: string; origin: ForkOrigin },
+  ): Promise<RunningVm> {
+    const { folders, emptyDisks, restore } = this.#options;
+    const { vmId, rootImagePath, signal, origin } = options;
+    const { memory, statePath, shape } = origin;
+    const scratch = await readChain(folders.keep(vmId));
+    if (scratch === undefined) throw new Error(`VM ${vmId} has no disk`);
+    await checkChain(scratch);
+    const running = await restore(
+      { ...options, shape },
+      async (jail, owner) => ({
+        disks: await makeDisks(emptyDisks, jail, owner, { rootImagePath, scratch, persistent: true }),
+        memory,
+        complete: (vmm: number) => this.#applyDelta(memory, vmm, shape),
+        statePath,
+      }),
+      'resumed',
+    );
+    return await finish(running, async () => {
+      await rm(statePath);
+      signal?.throwIfAborted();
+      racePoint('fork:loaded');
+      await running.vm.continue();
+    });
+  }
+
+  async #applyDelta({ delta }: ForkedMemory, vmm: number, shape: Shape): Promise<void> {
+    if (delta === undefined) return;
+    const file = await open(delta, 'r');
+    try {
+      const memory = await findGuestMemory(vmm, shape.memMib * 1024 * 1024);
+      await this.#options.copiers.calm.applyDelta(file.fd, memory);
+    } finally {
+      await file.close();
+    }
+    await rm(delta);
+  }
+
+  /**
+   * Begins a pause: brings the memory to the disk while the guest goes on. `finish` of what comes back stops the guest
+   * and keeps the rest.
+   */
+  async beginPause(vmId: string, running: RunningVm): Promise<Pausing> {
+    const { folders, templates, copiers, allowCopy, log } = this.#options;
     const record = await folders.load(vmId);
     if (record === undefined) throw new Error(`there is no VM ${vmId}`);
-    const began = performance.now();
-    const laps: Record<string, number> = {};
-    const lap = (name: string): void => {
-      laps[name] = Math.round((performance.now() - began) * 10) / 10;
-    };
-    try {
-      await vm.stop();
-      lap('stopped');
-      racePoint('pause:stopped');
-      await kept.abandon();
-      const stateBytes = await receiveState(vm, folders.jail(vmId), kept.state);
-      lap('state');
-      racePoint('pause:saved');
-      await kept.complete({
-        vmm: platform.vmmVersion,
-        accelerator: platform.accelerator,
-        cpuModel: platform.cpuModel,
-        hostCpu: platform.hostCpu,
-        mac: platform.mac,
-        shape: record.shape,
-        diskBytes,
-        stateBytes,
-      });
-      lap('safe');
-    } catch (error) {
-      try {
-        // What makes it paused comes last, so it is not.
-        await vm.abandonSave(ABANDON_DEADLINE_MS);
-        await vm.continue();
-        await kept.abandon().catch((second: unknown) => this.#options.log.warn({ err: second, vm: vmId }));
-      } catch (second) {
-        throw new GuestLostError(
-          `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
-        );
-      }
-      throw error;
-    }
-    racePoint('pause:marked');
-    await vm.kill();
-    lap('ended');
-    return laps;
+    return await Pausing.begin({
+      running,
+      record,
+      kept: new KeptMemory(folders.keep(vmId)),
+      jail: { root: folders.jail(vmId), uid: record.uid },
+      platform: templates.platform,
+      copiers,
+      allowCopy: (allowed) => allowCopy(record, allowed),
+      log: log.child({ vm: vmId }),
+    });
   }
 
   /** What is left of it here. */
@@ -203,11 +197,11 @@ export class PersistentMachines {
     const keep = folders.keep(vmId);
     const [record, disk, memory] = await Promise.all([
       folders.load(vmId),
-      exists(keptDiskPaths(keep).layer),
+      readChain(keep),
       new KeptMemory(keep).read(),
     ]);
     return {
-      disk,
+      disk: disk !== undefined,
       memory: memory !== undefined,
       resumed: record?.purpose === 'resumed',
       hostRestarted: record?.process !== undefined && record.process.bootId !== bootId(),
@@ -229,22 +223,30 @@ export class PersistentMachines {
     await new KeptMemory(this.#options.folders.keep(vmId)).settle();
   }
 
+  /** The disk that is kept, or a new one. @throws when what is there is not what was made there */
+  async #openDisk(keep: string, mib: number): Promise<DiskChain> {
+    const chain = await readChain(keep);
+    if (chain === undefined) return await createChain(this.#options.emptyDisks, keep, mib, 'journal');
+    await checkChain(chain);
+    return chain;
+  }
+
+  /** A descriptor for a VMM that maps it privately. Memory that others go on from as well is not handed out itself. */
+  async #openMemory(path: string): Promise<{ fd: number } & AsyncDisposable> {
+    if ((await stat(path)).nlink > 1) return await this.#shared.take(path);
+    const file = await open(path, 'r+');
+    return { fd: file.fd, [Symbol.asyncDispose]: () => file.close() };
+  }
+
   /** Path of the root image that the disk was first booted on, where it could be held. */
   async heldImage(vmId: string): Promise<string | undefined> {
     const path = heldImagePath(this.#options.folders.keep(vmId));
-    return (await exists(path)) ? path : undefined;
+    return await stat(path).then(
+      () => path,
+      () => undefined,
+    );
   }
 }
-
-/** The guest neither was paused nor goes on. */
-export class GuestLostError extends Error {
-  constructor(message: string) {
-    super(message);
-    this.name = 'GuestLostError';
-  }
-}
-
-export { NotResumableError };
 
 /** The last step of a restore: a VM whose guest does not get to run is ended. */
 async function finish(running: RunningVm, step: () => Promise<void>): Promise<RunningVm> {
@@ -255,24 +257,6 @@ async function finish(running: RunningVm, step: () => Promise<void>): Promise<Ru
     await running.vm.kill();
     throw error;
   }
-}
-
-/** A template's memory as a file of one VM: about 40 ms for 100 MB, nothing where the file system clones. */
-async function ownMemory(template: string, target: string): Promise<void> {
-  await rm(target, { force: true });
-  try {
-    await run('perl', [MEMORY_SCRIPT, 'own', template, target], { deadlineMs: COPY_DEADLINE_MS });
-  } catch (error) {
-    await rm(target, { force: true });
-    if (error instanceof CommandError && /No space left|Disk quota/.test(error.stderr)) {
-      throw new DiskFullError(`the host's disk is full: no room for the sandbox's memory at ${target}`);
-    }
-    throw error;
-  }
-}
-
-function heldImagePath(keep: string): string {
-  return join(keep, 'root.squashfs');
 }
 
 /**

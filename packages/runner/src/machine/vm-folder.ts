@@ -1,5 +1,6 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
 
@@ -10,6 +11,8 @@ export interface VmRecord {
   shape: Shape;
   /** Sizes that the guest sees. Absent while they are made. */
   diskBytes?: { scratch: number; docker: number };
+  /** What its memory began as, if that has a name. */
+  memoryOrigin?: MemoryOrigin;
   /** Absent until the VMM was started. */
   process?: ProcessIdentity;
   /** Folder that it was started in: its command line says so, also after the folder was renamed. */
@@ -40,6 +43,11 @@ export class VmFolders {
 
   jail(vmId: string): string {
     return join(this.path(vmId), 'jail');
+  }
+
+  /** The files of a disk that ends with its VM. */
+  disk(vmId: string): string {
+    return join(this.path(vmId), 'disk');
   }
 
   /** What outlives the VM, if it is there. */
@@ -95,4 +103,9 @@ export class VmFolders {
     const names = await readdir(this.#root).catch(() => [] as string[]);
     return names.filter((name) => VM_ID.test(name));
   }
+}
+
+/** The second name of a root image that something in `folder` lies on: an image with one is not tidied away. */
+export function heldImagePath(folder: string): string {
+  return join(folder, 'root.squashfs');
 }

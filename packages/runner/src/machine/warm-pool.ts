@@ -1,10 +1,9 @@
 import { randomBytes } from 'node:crypto';
 import type { Logger } from 'pino';
-import type { DiskOptions } from '../disk/vm-disks.ts';
 import { awaitAgent } from '../template/agent-hello.ts';
 import type { Shape } from '../template/shape.ts';
 import type { Vm } from '../vmm/vm.ts';
-import type { BootOptions, Machines, RunningVm, VmSlot } from './machines.ts';
+import type { BootOptions, Machines, RunningVm, SandboxDisks, VmSlot } from './machines.ts';
 
 /** What a waiting VM keeps of the host's memory, rounded up: measured 60 MB proportional, emulated. */
 const WARM_VM_MIB = 96;
@@ -35,7 +34,7 @@ export interface WarmPoolOptions<S extends VmSlot> {
    * needs in its caches. The guest has disks meanwhile, and must hold nothing of them afterwards. A rehearsal that
    * fails costs the VM.
    */
-  rehearsal?: () => Promise<{ disks: DiskOptions; run: (vm: RunningVm) => Promise<void> }>;
+  rehearsal?: () => Promise<{ disks: SandboxDisks; run: (vm: RunningVm) => Promise<void> }>;
   log: Logger;
 }
 

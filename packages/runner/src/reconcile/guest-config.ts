@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import type { SandboxSpec } from '@releap/contract';
 import type { GuestConfig } from '../guest/index.ts';
+import type { ImageConfig } from '../image/image-config.ts';
 import type { RunningVm } from '../machine/index.ts';
 import { GUEST } from '../network/address-plan.ts';
 import type { HeldImage } from './sandbox-host.ts';
@@ -19,11 +20,8 @@ export function guestConfig(
   const { config } = image;
   const argv = [...config.entrypoint, ...config.cmd];
   return {
-    hostname: hostname(spec.name, vmId),
-    machineId: vmId.replaceAll('-', ''),
-    clockNs: BigInt(Date.now()) * 1_000_000n,
-    // The guest's random generator is the template's until this: every restored copy would draw the same numbers.
-    entropy: randomBytes(64),
+    ...identityOf(vmId, spec),
+    ...freshness(),
     dns,
     network: { address: GUEST.ip, prefix: GUEST.prefix, gateway: GUEST.gatewayIp, mtu: GUEST.mtu },
     disks: {
@@ -33,13 +31,32 @@ export function guestConfig(
         ? {}
         : { docker: { device: 'vdc', bytes: running.diskBytes.docker } }),
     },
-    env: { ...config.env, ...spec.env },
+    env: environmentOf(spec, config),
     ...(config.user === '' ? {} : { user: config.user }),
     ...(config.workingDir === '' ? {} : { workingDir: config.workingDir }),
     ...(argv.length === 0
       ? {}
       : { entrypoint: { argv, ...(config.stopSignal === '' ? {} : { stopSignal: config.stopSignal }) } }),
   };
+}
+
+/** Who a guest is, all its life. */
+export function identityOf(vmId: string, spec: SandboxSpec): { hostname: string; machineId: string } {
+  return { hostname: hostname(spec.name, vmId), machineId: vmId.replaceAll('-', '') };
+}
+
+/** What a guest must be told each time it begins or goes on. */
+export function freshness(): { clockNs: bigint; entropy: Uint8Array } {
+  return {
+    clockNs: BigInt(Date.now()) * 1_000_000n,
+    // The guest's random generator is that of what it was restored from: every other copy would draw the same numbers.
+    entropy: randomBytes(64),
+  };
+}
+
+/** The environment of what is started in it. */
+export function environmentOf(spec: SandboxSpec, image: ImageConfig): Record<string, string> {
+  return { ...image.env, ...spec.env };
 }
 
 /** A display name as a host name: what DNS allows of it, or the id where nothing is left. */

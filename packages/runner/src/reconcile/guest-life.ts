@@ -1,7 +1,15 @@
-import { randomBytes } from 'node:crypto';
 import type { GuestClient } from '../guest/index.ts';
 import type { RunningVm } from '../machine/index.ts';
+import { freshness } from './guest-config.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
+
+/** What a guest is told when it goes on as somebody. */
+export interface Renewal {
+  hostname: string;
+  machineId: string;
+  /** Left as it is where that is not known. */
+  env?: Record<string, string>;
+}
 
 /** Setting the clock and thawing; seconds only on a machine that is overloaded. */
 const RENEW_DEADLINE_MS = 60_000;
@@ -20,12 +28,17 @@ export function watchExit(running: RunningVm, events: SandboxEvents): Promise<ne
   return died.promise;
 }
 
-/** Clock and random numbers first; the processes go on after that. Host name and addresses are what they were. */
-export async function renewIdentity(guest: GuestClient): Promise<void> {
-  await guest.reconfigure(
-    { clockNs: BigInt(Date.now()) * 1_000_000n, entropy: randomBytes(64) },
-    { deadlineMs: RENEW_DEADLINE_MS },
-  );
+/**
+ * Makes a guest that was restored nobody else: clock, random numbers, names, environment. The processes go on after
+ * that. What it was called before changes nothing.
+ */
+export async function renewIdentity(guest: GuestClient, identity: Renewal): Promise<void> {
+  await guest.reconfigure({ ...identity, ...freshness() }, { deadlineMs: RENEW_DEADLINE_MS });
+}
+
+/** After a moment of standing still: its clock has stood, too. */
+export async function setClock(guest: GuestClient): Promise<void> {
+  await guest.reconfigure(freshness(), { deadlineMs: RENEW_DEADLINE_MS });
 }
 
 /** Resolves when the guest has ended its processes and itself. */

@@ -1,17 +1,18 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Assignment, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
+import type { Assignment, Origin, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import { GuestLostError } from '../machine/index.ts';
-import type { Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
+import { GuestLostError, heldImagePath } from '../machine/index.ts';
+import type { ForkOrigin, GuestHold, Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { AgentLine } from './agent-line.ts';
-import { guestConfig } from './guest-config.ts';
-import { powerOff, renewIdentity, watchExit } from './guest-life.ts';
+import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
+import { powerOff, renewIdentity, setClock, watchExit } from './guest-life.ts';
+import type { Renewal } from './guest-life.ts';
 import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
 /** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
@@ -24,7 +25,6 @@ const THAW_AFTER_MS = 120_000;
 const SYNC_DEADLINE_MS = 10_000;
 const FREEZE_DEADLINE_MS = 10_000;
 const THAW_DEADLINE_MS = 10_000;
-const ABANDON_DEADLINE_MS = 10_000;
 
 export interface MachineHostOptions {
   machines: Machines;
@@ -55,13 +55,32 @@ export class MachineHost implements SandboxHost {
     return await images.has(source);
   }
 
-  async acquireImage(source: RootSource, signal: AbortSignal, manifest?: string): Promise<HeldImage> {
+  /** An image that must be here, for something lies on it. */
+  async #findImage(manifest: string): Promise<HeldImage> {
     const { images } = this.#options;
-    const found = manifest === undefined ? undefined : await images.find(manifest);
-    if (found !== undefined) {
-      const lease = images.lease(found.digest);
-      const { digest, path, config } = found;
-      return { digest, path, config, [Symbol.dispose]: () => lease.release() };
+    const found = await images.find(manifest);
+    if (found === undefined) throw new Error(`its root image ${manifest} is not on this machine any more`);
+    const lease = images.lease(found.digest);
+    const { digest, path, config } = found;
+    return { digest, path, config, [Symbol.dispose]: () => lease.release() };
+  }
+
+  async acquireImage(
+    source: RootSource,
+    signal: AbortSignal,
+    manifest?: string,
+    origin?: Origin,
+  ): Promise<HeldImage> {
+    const { images, machines } = this.#options;
+    if (manifest !== undefined && (await images.find(manifest)) !== undefined) {
+      return await this.#findImage(manifest);
+    }
+    if (origin?.type === 'snapshot') {
+      const { folder, facts } = await machines.snapshots.open(origin.snapshot_id);
+      if (facts.manifest === manifest) {
+        const path = heldImagePath(folder);
+        return { digest: facts.manifest, path, config: facts.image, [Symbol.dispose]: () => undefined };
+      }
     }
     const held = await images.acquire(source, { signal });
     const { digest, path, config } = held.image;
@@ -120,7 +139,7 @@ export class MachineHost implements SandboxHost {
         },
         'sandbox runs',
       );
-      return this.#live(vmId, running, agent, logs, started.slot.hostAddress, ports);
+      return this.#live(assignment, running, agent, logs, started.slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       running?.vm.detach();
@@ -142,6 +161,9 @@ export class MachineHost implements SandboxHost {
       rootImagePath: image.path,
       scratchMib: spec.scratch_mib,
       ...(spec.docker_data_mib === undefined ? {} : { dockerDataMib: spec.docker_data_mib }),
+      ...(spec.origin?.type === 'snapshot' && !spec.persistent
+        ? { from: await machines.captures.diskOf(spec.origin.snapshot_id) }
+        : {}),
     };
     const egress = spec.egress === undefined ? {} : { egress: spec.egress };
     const options = { vmId, disks, cpu: cpuShare(spec), onConsole, signal };
@@ -192,12 +214,12 @@ export class MachineHost implements SandboxHost {
       const guest = await agent.open(running.agentSocketPath, AbortSignal.timeout(CONNECT_DEADLINE_MS));
       const [ports] = await Promise.all([
         network.forward(vmId, spec.ports, past.ports),
-        Promise.race([renewIdentity(guest), died]),
+        Promise.race([renewIdentity(guest, await this.#renewal(assignment, past)), died]),
       ]);
       racePoint('resume:thawed');
       const ms = Math.round(performance.now() - startedAt);
       log.info({ vm: vmId, ms, steps: running.timings }, 'sandbox goes on');
-      return this.#live(vmId, running, agent, logs, restored.slot.hostAddress, ports);
+      return this.#live(assignment, running, agent, logs, restored.slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       if (running) await this.#suspendAgain(vmId, running);
@@ -209,7 +231,8 @@ export class MachineHost implements SandboxHost {
   /** A guest that runs and does not answer has lost nothing yet. */
   async #suspendAgain(vmId: string, running: RunningVm): Promise<void> {
     try {
-      await this.#options.machines.persistent.suspend(vmId, running);
+      await using pausing = await this.#options.machines.persistent.beginPause(vmId, running);
+      await pausing.finish();
     } catch (error) {
       this.#options.log.warn({ vm: vmId, err: error }, 'a sandbox that could not be resumed lost its memory');
     }
@@ -218,29 +241,111 @@ export class MachineHost implements SandboxHost {
 
   /** A micro-VM that goes on from kept memory, its processes still frozen. */
   async #restoreMemory(
-    { vm_id: vmId, spec }: Assignment,
+    assignment: Assignment,
     past: Past,
     purpose: 'resumed' | 'flushing',
     onConsole: (chunk: Buffer) => void,
     signal: AbortSignal,
   ): Promise<{ running: RunningVm; slot: Slot }> {
     const { machines, network } = this.#options;
+    const { vm_id: vmId, spec } = assignment;
     await machines.persistent.checkMemory(vmId);
-    const heldPath = await machines.persistent.heldImage(vmId);
-    using image =
-      heldPath === undefined ? await this.acquireImage(spec.root, signal, past.manifest) : undefined;
+    const root = await this.#rootOf(assignment, past, signal);
+    using _image = root.image;
     const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
     racePoint('resume:slot');
     const running = await machines.persistent.resume({
       vmId,
       slot,
       cpu: cpuShare(spec),
-      rootImagePath: heldPath ?? image?.path ?? '',
+      rootImagePath: root.path,
       purpose,
       onConsole,
       signal,
     });
     return { running, slot };
+  }
+
+  async manifestOf(snapshotId: string): Promise<string> {
+    return (await this.#options.machines.snapshots.open(snapshotId)).facts.manifest;
+  }
+
+  async seed(vmId: string, origin: Origin): Promise<void> {
+    const { captures, persistent } = this.#options.machines;
+    if (origin.type === 'fork') {
+      await captures.forkKept(origin.vm_id, vmId);
+    } else {
+      await captures.restore(origin.snapshot_id, vmId);
+    }
+    persistent
+      .settleMemory(vmId)
+      .catch((error: unknown) =>
+        this.#options.log.warn({ vm: vmId, err: error }, 'copied memory is not on the disk yet'),
+      );
+  }
+
+  async continueFork(
+    assignment: Assignment,
+    origin: ForkOrigin,
+    past: Past,
+    events: SandboxEvents,
+    signal: AbortSignal,
+  ): Promise<LiveSandbox> {
+    const { machines, network, log } = this.#options;
+    const { vm_id: vmId, spec } = assignment;
+    const startedAt = performance.now();
+    const logs = this.#openLogs(vmId);
+    const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+    let running: RunningVm | undefined;
+    try {
+      const held = await this.#rootOf(assignment, past, signal);
+      using _image = held.image;
+      const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
+      racePoint('fork:slot');
+      running = await machines.persistent.continueFork({
+        vmId,
+        slot,
+        cpu: cpuShare(spec),
+        rootImagePath: held.path,
+        origin,
+        onConsole: (chunk) => logs.console.write(chunk),
+        signal,
+      });
+      const died = watchExit(running, events);
+      const guest = await agent.open(running.agentSocketPath, signal);
+      const [ports] = await Promise.all([
+        network.forward(vmId, spec.ports, past.ports),
+        Promise.race([renewIdentity(guest, await this.#renewal(assignment, past)), died]),
+      ]);
+      racePoint('fork:thawed');
+      const ms = Math.round(performance.now() - startedAt);
+      log.info({ vm: vmId, ms, steps: running.timings }, 'fork goes on');
+      return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
+    } catch (error) {
+      agent.close();
+      running?.vm.detach();
+      await closeLogs(logs);
+      throw error;
+    }
+  }
+
+  /** What a restored guest is told of itself. Its environment only where the image is at hand that has a part in it. */
+  async #renewal({ vm_id: vmId, spec }: Assignment, past: Past): Promise<Renewal> {
+    const { images } = this.#options;
+    const image = past.manifest === undefined ? undefined : await images.find(past.manifest);
+    return { ...identityOf(vmId, spec), ...(image && { env: environmentOf(spec, image.config) }) };
+  }
+
+  /** The root image of a disk that has run: the one that is held, or the same fetched again. */
+  async #rootOf(
+    { vm_id: vmId, spec }: Assignment,
+    past: Past,
+    signal: AbortSignal,
+  ): Promise<{ path: string; image: HeldImage | undefined }> {
+    const path = await this.#options.machines.persistent.heldImage(vmId);
+    if (path !== undefined) return { path, image: undefined };
+    const image = await this.acquireImage(spec.root, signal, past.manifest);
+    return { path: image.path, image };
   }
 
   async adopt(assignment: Assignment, past: Past, events: SandboxEvents): Promise<LiveSandbox> {
@@ -255,16 +360,13 @@ export class MachineHost implements SandboxHost {
       void watchExit(running, events);
       // It stands when the last runner ended in the middle of pausing or resuming it.
       const stood = !(await running.vm.isRunning());
-      if (stood) {
-        await running.vm.abandonSave(ABANDON_DEADLINE_MS);
-        await running.vm.continue();
-      }
+      if (stood) await running.vm.continue();
       await agent.adopt(running.agentSocketPath);
       const guest = await agent.connected();
       const { frozen } = await guest.hello();
-      if (stood || frozen) await renewIdentity(guest);
+      if (stood || frozen) await renewIdentity(guest, await this.#renewal(assignment, past));
       const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
-      return this.#live(vmId, running, agent, logs, slot.hostAddress, ports);
+      return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       await closeLogs(logs);
@@ -326,7 +428,7 @@ export class MachineHost implements SandboxHost {
   }
 
   #live(
-    vmId: string,
+    { vm_id: vmId, spec: { persistent } }: Assignment,
     running: RunningVm,
     agent: AgentLine,
     logs: Logs,
@@ -346,6 +448,13 @@ export class MachineHost implements SandboxHost {
         await running.vm.kill();
       },
       suspend: async () => await this.#suspend(vmId, running, agent),
+      fork: async (child) =>
+        await this.#options.machines.captures.fork({ vmId, running, persistent, hold: holdOf(agent) }, child),
+      snapshot: async (id, kind, manifest, parentId) => {
+        using image = await this.#findImage(manifest);
+        const source = { vmId, running, persistent, hold: holdOf(agent) };
+        return await this.#options.machines.captures.snapshot(id, kind, source, image, parentId);
+      },
       close: async () => {
         agent.close();
         running.vm.detach();
@@ -361,6 +470,7 @@ export class MachineHost implements SandboxHost {
       // All of it is in the memory that is kept; it would be missing only to a start that throws that away.
       log.warn({ vm: vmId, err: error }, 'files were not on the disk before the pause');
     });
+    await using pausing = await machines.persistent.beginPause(vmId, running);
     const startedAt = performance.now();
     try {
       await guest.freeze({
@@ -370,7 +480,7 @@ export class MachineHost implements SandboxHost {
       });
       const frozenMs = Math.round((performance.now() - startedAt) * 10) / 10;
       racePoint('pause:frozen');
-      const steps = await machines.persistent.suspend(vmId, running);
+      const steps = await pausing.finish();
       log.info({ vm: vmId, steps: { frozen: frozenMs, ...steps } }, 'sandbox paused');
     } catch (error) {
       if (error instanceof GuestLostError) throw error;
@@ -388,6 +498,27 @@ export class MachineHost implements SandboxHost {
       .settleMemory(vmId)
       .catch((error: unknown) => log.warn({ vm: vmId, err: error }, 'paused memory is not on the disk yet'));
   }
+}
+
+/** What a capture asks of the agent. */
+function holdOf(agent: AgentLine): GuestHold {
+  return {
+    sync: async () => {
+      // What is not on the disk in time is not in the snapshot, as after a power failure.
+      await (await agent.connected()).sync({ deadlineMs: SYNC_DEADLINE_MS }).catch(() => undefined);
+    },
+    freeze: async (disk) =>
+      await (await agent.connected()).freeze({
+        processesOnly: !disk,
+        thawAfterMs: THAW_AFTER_MS,
+        deadlineMs: FREEZE_DEADLINE_MS,
+      }),
+    thaw: async () => {
+      const guest = await agent.connected();
+      await guest.thaw({ deadlineMs: THAW_DEADLINE_MS });
+      await setClock(guest);
+    },
+  };
 }
 
 function cpuShare(spec: SandboxSpec): { guaranteed: number; max: number } {

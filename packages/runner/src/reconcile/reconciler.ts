@@ -11,8 +11,8 @@ export class Reconciler {
   /** Named by the parts of a `sync` that have come so far. */
   readonly #named = new Set<string>();
 
-  constructor(deps: SandboxDeps) {
-    this.#deps = deps;
+  constructor(deps: Omit<SandboxDeps, 'find'>) {
+    this.#deps = { ...deps, find: (vmId) => this.#sandboxes.get(vmId) };
   }
 
   /** Reads the records of a previous life of the runner. @returns the ids that they name */

@@ -1,8 +1,8 @@
-import type { Assignment, PortMapping, RootSource } from '@releap/contract';
+import type { Assignment, Origin, PortMapping, RootSource } from '@releap/contract';
 import type { GuestClient } from '../guest/index.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import type { ImageConfig } from '../image/image-config.ts';
-import type { Remains } from '../machine/index.ts';
+import type { ForkOrigin, Remains, SnapshotFacts } from '../machine/index.ts';
 
 /** A root image that stays on this machine while it is held. */
 export interface HeldImage extends Disposable {
@@ -54,6 +54,15 @@ export interface LiveSandbox {
    * unless it is a GuestLostError.
    */
   suspend(): Promise<void>;
+  /** Takes it as the beginning of `child`. It goes on after a few milliseconds, whatever comes of that. */
+  fork(child: string): Promise<ForkOrigin>;
+  /** Takes it for later. @param manifest digest of the root image that it runs on */
+  snapshot(
+    id: string,
+    kind: 'disk' | 'full',
+    manifest: string,
+    parentId: string | undefined,
+  ): Promise<SnapshotFacts>;
   /** Lets go of sockets and files on this side; the VMM is not touched. */
   close(): Promise<void>;
 }
@@ -65,8 +74,16 @@ export interface LiveSandbox {
 export interface SandboxHost {
   /** Whether the root image lies here already, so that a create need not say `building`. */
   hasImage(source: RootSource, manifest?: string): Promise<boolean>;
-  /** @param manifest the one image that will do, for a disk that lies on it */
-  acquireImage(source: RootSource, signal: AbortSignal, manifest?: string): Promise<HeldImage>;
+  /**
+   * @param manifest the one image that will do, for a disk that lies on it
+   * @param origin a snapshot holds the image that its disk lies on
+   */
+  acquireImage(
+    source: RootSource,
+    signal: AbortSignal,
+    manifest?: string,
+    origin?: Origin,
+  ): Promise<HeldImage>;
   /** A persistent sandbox boots on its kept disk if there is one; memory that is kept must have been discarded. */
   boot(
     assignment: Assignment,
@@ -78,6 +95,20 @@ export interface SandboxHost {
   /** Goes on from kept memory. After an error, `remains` tells whether the memory is still good. */
   resume(
     assignment: Assignment,
+    past: Past,
+    events: SandboxEvents,
+    signal: AbortSignal,
+  ): Promise<LiveSandbox>;
+  /**
+   * Makes a persistent sandbox what it begins with: stopped with a disk, or paused. The source of a fork must be paused.
+   */
+  seed(vmId: string, origin: Origin): Promise<void>;
+  /** Digest of the root image that a snapshot's disk lies on. @throws when the snapshot is not here */
+  manifestOf(snapshotId: string): Promise<string>;
+  /** Lets a child go on that `fork` of its source has taken, with an identity of its own. */
+  continueFork(
+    assignment: Assignment,
+    origin: ForkOrigin,
     past: Past,
     events: SandboxEvents,
     signal: AbortSignal,

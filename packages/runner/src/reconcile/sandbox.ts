@@ -1,6 +1,7 @@
 import type { Assignment, Observation, ObservedStatus } from '@releap/contract';
 import type { Logger } from 'pino';
 import { GuestLostError } from '../machine/index.ts';
+import type { SnapshotFacts } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
 import type { Exit, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
@@ -18,6 +19,8 @@ const DRAIN_DEADLINE_MS = 25_000;
 
 export interface SandboxDeps {
   host: SandboxHost;
+  /** Another sandbox of this machine. */
+  find: (vmId: string) => Sandbox | undefined;
   records: RecordStore;
   report: (observation: Observation) => void;
   log: Logger;
@@ -184,7 +187,7 @@ export class Sandbox {
       case 'stopped':
         return await this.#stop(signal);
       case 'paused':
-        return await this.#pause();
+        return await this.#pause(signal);
       case 'deleted':
         return await this.#delete();
     }
@@ -192,27 +195,109 @@ export class Sandbox {
 
   async #run(signal: AbortSignal): Promise<void> {
     if (this.#live) return await this.#observe('running', this.#live.addresses);
+    if (!(await this.#seeded(signal))) return;
+    if (this.#live) return;
     if (this.#served.start_from === 'memory') return await this.#resume(signal);
     await this.#boot(signal);
   }
 
+  /**
+   * Gets what it begins with, where that is another sandbox or a snapshot, unless it has. The fork of a sandbox that runs
+   * does so itself afterwards.
+   * @returns false when it cannot be had
+   */
+  async #seeded(signal: AbortSignal): Promise<boolean> {
+    const { host } = this.#deps;
+    const { origin } = this.#served.spec;
+    if (origin === undefined || !this.isPersistent || this.#past.manifest !== undefined) return true;
+    if ((await host.remains(this.vmId)).disk) return true;
+    try {
+      // Nothing may exist here that no record names; control hears of it when it has what it begins with.
+      await this.#observe('booting', {}, false);
+      racePoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
+      if (origin.type === 'fork') await this.#beginAsFork(origin.vm_id, signal);
+      else {
+        await host.seed(this.vmId, origin);
+        this.#past.manifest = await host.manifestOf(origin.snapshot_id);
+      }
+      return true;
+    } catch (error) {
+      this.#past.manifest = undefined;
+      await this.#destroy();
+      if (signal.aborted) return false;
+      this.#log.warn({ err: error, origin }, 'the sandbox could not begin as what it is to be');
+      await this.#observe('failed', { error: messageOf(error) });
+      return false;
+    }
+  }
+
+  async #beginAsFork(sourceId: string, signal: AbortSignal): Promise<void> {
+    const { host, find } = this.#deps;
+    const source = find(sourceId);
+    if (source === undefined) throw new Error('the sandbox that it is a fork of is not on this machine');
+    const origin = await source.#hold(async () => {
+      signal.throwIfAborted();
+      this.#past.manifest = source.#past.manifest;
+      if (source.#live) return await source.#live.fork(this.vmId);
+      await host.seed(this.vmId, { type: 'fork', vm_id: sourceId });
+      return undefined;
+    });
+    if (origin === undefined) return;
+    await this.#observe('booting');
+    const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+    this.#live = await host.continueFork(this.#served, origin, this.#past, this.#events(), bootSignal);
+    if (this.#served.desired !== 'running') return;
+    await this.#observe('running', this.#live.addresses);
+    racePoint('fork:running');
+  }
+
+  /** Takes it, as it runs, for later. Its steps wait. @throws when it does not run */
+  async snapshot(id: string, kind: 'disk' | 'full', parentId: string | undefined): Promise<SnapshotFacts> {
+    return await this.#hold(async () => {
+      const { manifest } = this.#past;
+      if (!this.#live || manifest === undefined) {
+        throw new Error(`the sandbox is ${this.#observation.status}, and must be running`);
+      }
+      return await this.#live.snapshot(id, kind, manifest, parentId);
+    });
+  }
+
+  /** Does something with it between its steps: none begins before that is done. */
+  async #hold<T>(work: () => Promise<T>): Promise<T> {
+    await this.idle();
+    const controller = new AbortController();
+    const result = work();
+    const step = { controller, done: result.then(ignore, ignore) };
+    this.#step = step;
+    try {
+      return await result;
+    } finally {
+      if (this.#step === step) {
+        this.#step = undefined;
+        this.#attendExit();
+      }
+    }
+  }
+
   async #boot(signal: AbortSignal): Promise<void> {
     const { host } = this.#deps;
-    const { root } = this.#served.spec;
-    const { manifest } = this.#past;
-    const operation = manifest === undefined ? 'create' : 'start';
+    const { root, origin } = this.#served.spec;
+    const operation = this.#past.manifest === undefined ? 'create' : 'start';
     try {
+      const manifest =
+        this.#past.manifest ??
+        (origin?.type === 'snapshot' ? await host.manifestOf(origin.snapshot_id) : undefined);
       await this.#observe((await host.hasImage(root, manifest)) ? 'booting' : 'building');
       racePoint(`${operation}:recorded`);
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
-      using image = await host.acquireImage(root, imageSignal, manifest);
+      using image = await host.acquireImage(root, imageSignal, manifest, origin);
       if (this.#observation.status === 'building') await this.#observe('booting');
       racePoint(`${operation}:image`);
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
       if (this.isPersistent) {
         await host.discardMemory(this.#served, this.#past, bootSignal);
         racePoint(`${operation}:discarded`);
-        if (manifest !== undefined) await this.#requireDisk();
+        if (this.#past.manifest !== undefined) await this.#requireDisk();
       }
       this.#live = await host.boot(this.#served, image, this.#past, this.#events(), bootSignal);
       racePoint(`${operation}:booted`);
@@ -264,7 +349,8 @@ export class Sandbox {
     racePoint('stop:stopped');
   }
 
-  async #pause(): Promise<void> {
+  async #pause(signal: AbortSignal): Promise<void> {
+    if (!this.#live && !(await this.#seeded(signal))) return;
     if (!this.#live) {
       await this.#end();
       return await this.#observePaused();
@@ -325,12 +411,18 @@ export class Sandbox {
   /** Finds out what the last runner left, in whatever step it ended, and makes a whole thing of it. */
   async #adoptPersistent(): Promise<void> {
     const { status } = this.#observation;
+    const { origin } = this.#assignment.spec;
     const remains = await this.#deps.host.remains(this.vmId);
     const mayRun =
       !remains.memory &&
       (['running', 'pausing', 'stopping'].includes(status) || (status === 'booting' && remains.resumed));
     if (mayRun && (await this.#findAgain())) return;
     await this.#end();
+    if (status === 'booting' && origin?.type === 'fork') {
+      // It was being made from its source, whose memory went with the last runner. It begins again.
+      this.#past.manifest = undefined;
+      return await this.#destroy();
+    }
     // Kept memory is the truth about being paused, however far the runner had come.
     if ((status === 'pausing' || status === 'running') && remains.memory)
       return await this.#observe('paused');
@@ -450,7 +542,7 @@ export class Sandbox {
    * all the same, for a sandbox must not hang between two states; a restarted runner then finds out by looking. Only
    * what begins needs its record: nothing may exist here that no record names.
    */
-  async #observe(status: ObservedStatus, more: Partial<Observation> = {}): Promise<void> {
+  async #observe(status: ObservedStatus, more: Partial<Observation> = {}, tell = true): Promise<void> {
     const { manifest } = this.#past;
     if (more.port_map !== undefined) this.#past.ports = more.port_map;
     this.#observation = {
@@ -467,9 +559,11 @@ export class Sandbox {
       if (status === 'building' || status === 'booting') throw error;
       this.#log.error({ err: error, status }, 'the record of the sandbox could not be written');
     }
-    this.#deps.report(this.#observation);
+    if (tell) this.#deps.report(this.#observation);
   }
 }
+
+function ignore(): void {}
 
 const TELLS_MANIFEST: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
 const DISK_GONE = 'its disk is not on this machine any more';

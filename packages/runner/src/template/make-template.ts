@@ -2,9 +2,9 @@ import { chown, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { run } from '../network/command.ts';
-import { fileURLToPath } from 'node:url';
+import { MEMORY_SCRIPT } from '../memory/sealed-memory.ts';
 import { placeholderNode } from '../vmm/command-line.ts';
-import { receiveState } from '../vmm/receive-state.ts';
+import { saveState } from '../vmm/save-state.ts';
 import { Vm } from '../vmm/vm.ts';
 import { awaitAgent } from './agent-hello.ts';
 import { kernelAppend } from './shape.ts';
@@ -18,8 +18,6 @@ const COMPACT_DEADLINE_MS = 300_000;
  * good a second after it found it. They are better in the template than in each VM made from it.
  */
 const SETTLE_MS = 1_500;
-
-export const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
 
 /**
  * Boots a guest with an agent and no disks worth the name, and leaves its memory (`memory`) and the state of its
@@ -87,7 +85,7 @@ export async function makeTemplate(
     await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
     signal?.throwIfAborted();
     await vm.stop();
-    await receiveState(vm, jail, join(folder, 'state'));
+    await saveState(vm, { root: jail, uid: jailUid }, join(folder, 'state'));
   } finally {
     await vm.kill();
   }

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import type { Accelerator } from '../vmm/accelerator.ts';
 
 /** Raised by whoever changes the machine (devices, command line of the kernel) in a way that old states do not fit. */
-export const DEVICE_MODEL = 1;
+export const DEVICE_MODEL = 2;
 
 /** What a sandbox may ask for and a template depends on. */
 export interface Shape {

@@ -5,7 +5,8 @@ import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { lockFile } from '../image/cache-lock.ts';
 import { makeTemplate } from './make-template.ts';
-import { SealedMemory } from './sealed-memory.ts';
+import type { MemoryOrigin } from '../memory/guest-memory.ts';
+import { SealedMemory } from '../memory/sealed-memory.ts';
 import { checkShape, templateKey } from './shape.ts';
 import type { Platform, Shape } from './shape.ts';
 
@@ -34,9 +35,14 @@ export interface LoadedTemplate {
   shape: Shape;
   memory: SealedMemory;
   /** What that memory was loaded from, to copy. */
-  memoryPath: string;
+  origin: MemoryOrigin;
   /** Reads from position 0 only through descriptors of its own: open `statePath` anew for each VM. */
   statePath: string;
+}
+
+/** What the memory of a VM that is made from a template begins with. */
+export function memoryOf({ memory, origin }: LoadedTemplate): { fd: number; origin: MemoryOrigin } {
+  return { fd: memory.fd, origin };
 }
 
 /** The templates of one cache folder, which several services may share. */
@@ -123,8 +129,9 @@ export class TemplateStore {
     const now = new Date();
     await utimes(join(folder, 'template.json'), now, now).catch(() => undefined);
     const memoryPath = join(folder, 'memory');
+    const { ino } = await stat(memoryPath);
     const memory = await SealedMemory.load(memoryPath);
-    return { key, shape, memory, memoryPath, statePath: join(folder, 'state') };
+    return { key, shape, memory, origin: { path: memoryPath, ino }, statePath: join(folder, 'state') };
   }
 
   /** The manifest of a template that is whole, else undefined. Published by rename, it can only be whole or damaged. */

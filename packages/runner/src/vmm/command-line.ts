@@ -109,6 +109,8 @@ export function commandLine(options: MachineOptions): string[] {
   args.push('-netdev', `tap,id=net,ifname=${option(nic.tap)},script=no,downscript=no,vhost=off`);
   args.push('-device', `virtio-net-device,netdev=net,mac=${nic.mac},guest_announce=off`);
   args.push('-object', 'rng-builtin,id=rng', '-device', 'virtio-rng-device,rng=rng');
+  // A saved state is the devices alone, without the section that a migration begins with.
+  args.push('-global', 'migration.send-configuration=off');
   if (boot) {
     args.push('-kernel', boot.kernel, '-initrd', boot.initramfs, '-append', boot.append);
   } else {

@@ -218,38 +218,6 @@ export class Vm {
     if (data['status'] !== 'completed') throw new Error('the VMM could not load the saved state');
   }
 
-  /**
-   * Writes the device state, without the guest's memory, to a unix socket: a path as the VMM sees it in its jail.
-   * The guest must stand still.
-   */
-  async saveState(socketPath: string, deadlineMs: number): Promise<void> {
-    const { qmp } = this;
-    const done = qmp.waitEvent(
-      ({ event, data }) =>
-        event === 'MIGRATION' && (data['status'] === 'completed' || data['status'] === 'failed'),
-      deadlineMs,
-    );
-    done.catch(() => undefined);
-    await qmp.execute('migrate-set-capabilities', { capabilities: STATE_CAPABILITIES });
-    await qmp.execute('migrate-set-parameters', { 'max-bandwidth': 2 ** 40, 'announce-rounds': 0 });
-    await qmp.execute('migrate', { uri: `unix:${socketPath}` });
-    const { data } = await done;
-    if (data['status'] !== 'completed') throw new Error('the VMM could not save its state');
-  }
-
-  /** After a save that went wrong: gives it up, and resolves when the guest can go on. */
-  async abandonSave(deadlineMs: number): Promise<void> {
-    await this.qmp.execute('migrate_cancel');
-    for (const end = Date.now() + deadlineMs; ; await new Promise((resolve) => setTimeout(resolve, 2))) {
-      const [{ status: save = 'none' }, { status: guest }] = (await Promise.all([
-        this.qmp.execute('query-migrate'),
-        this.qmp.execute('query-status'),
-      ])) as [{ status?: string }, { status?: string }];
-      if (SAVE_OVER.has(save) && guest !== 'finish-migrate') return;
-      if (Date.now() >= end) throw new Error(`the VMM still saves its state (${save}, ${guest})`);
-    }
-  }
-
   /** Who gets what the guest prints from now on. */
   setConsole(listener: ((chunk: Buffer) => void) | undefined): void {
     this.#onConsole = listener;
@@ -320,13 +288,7 @@ export class Vm {
   }
 }
 
-/** QEMU's MigrationStatus of one that is not under way. */
-const SAVE_OVER = new Set(['none', 'completed', 'failed', 'cancelled']);
-
-const STATE_CAPABILITIES = [
-  { capability: 'x-ignore-shared', state: true },
-  { capability: 'events', state: true },
-];
+const STATE_CAPABILITIES = [{ capability: 'events', state: true }];
 
 /** The end of what a VMM printed, on one line. */
 export async function lastWords(dir: string): Promise<string> {

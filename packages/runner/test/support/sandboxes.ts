@@ -1,7 +1,15 @@
 /** What a runner is made of, without its link to a control plane: tests play that. */
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Assignment, DesiredState, Observation, ObservedStatus, SandboxSpec } from '@releap/contract';
+import type {
+  Assignment,
+  DesiredState,
+  Observation,
+  ObservedStatus,
+  SandboxSpec,
+  SnapshotAssignment,
+  SnapshotObservation,
+} from '@releap/contract';
 import { ImageStore } from '../../src/image/image-store.ts';
 import { openMachines, WarmPool } from '../../src/machine/index.ts';
 import { builtGuest } from '../../src/machine/open-machines.ts';
@@ -10,6 +18,7 @@ import { Network } from '../../src/network/network.ts';
 import type { Slot } from '../../src/network/slot.ts';
 import { MachineHost } from '../../src/reconcile/machine-host.ts';
 import { Reconciler } from '../../src/reconcile/reconciler.ts';
+import { SnapshotKeeper } from '../../src/reconcile/snapshot-keeper.ts';
 import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
 import { BUILD_DIR, log, SHAPE, TEST_CACHE } from './machines.ts';
@@ -49,10 +58,12 @@ class TestHost extends MachineHost {
 export class TestRunner {
   readonly home: string;
   readonly reconciler: Reconciler;
+  readonly snapshots: SnapshotKeeper;
   readonly machines: Awaited<ReturnType<typeof openMachines>>['machines'];
   readonly network: Network;
   /** Everything that was reported, oldest first. */
   readonly observations: Observation[] = [];
+  readonly snapshotObservations: SnapshotObservation[] = [];
   /** Changes to what its sandboxes ask for. */
   spec: SandboxSpec = SPEC;
   readonly #cgroups: Awaited<ReturnType<typeof openMachines>>['cgroups'];
@@ -92,6 +103,12 @@ export class TestRunner {
       report: (observation) => this.observations.push(observation),
       log,
     });
+    this.snapshots = new SnapshotKeeper({
+      folders: opened.machines.snapshots,
+      find: (vmId) => this.reconciler.get(vmId),
+      report: (observation) => this.snapshotObservations.push(observation),
+      log,
+    });
   }
 
   /** As a runner begins: finds again what an earlier one of the same home has left. */
@@ -111,7 +128,7 @@ export class TestRunner {
         dir: join(home, 'network'),
         identity: home,
         listenHost: '127.0.0.1',
-        slots: 4,
+        slots: 12,
         ahead: 1,
         dnsUpstreams: ['127.0.0.1'],
         log,
@@ -136,10 +153,26 @@ export class TestRunner {
     this.reconciler.receive({ type: 'assign', assignment });
   }
 
+  /** What came of wanting a snapshot. */
+  async snapshot(snapshot: SnapshotAssignment): Promise<SnapshotObservation> {
+    this.snapshots.receive({ type: 'assign-snapshot', snapshot });
+    await this.snapshots.idle();
+    const found = this.snapshotObservations.findLast(
+      ({ snapshot_id, generation }) =>
+        snapshot_id === snapshot.snapshot_id && generation === snapshot.generation,
+    );
+    if (found === undefined) throw new Error('the snapshot was not reported');
+    return found;
+  }
+
   /** The first report of a generation that says one of these. @throws after a minute, or when it has failed */
-  async reported(generation: number, ...wanted: ObservedStatus[]): Promise<Observation> {
+  async reported(generation: number, ...wanted: (ObservedStatus | { of: string })[]): Promise<Observation> {
     for (const end = Date.now() + PATIENCE_MS; ; ) {
-      const reports = this.observations.filter((observation) => observation.generation === generation);
+      const ids = wanted.flatMap((one) => (typeof one === 'string' ? [] : [one.of]));
+      const reports = this.observations.filter(
+        (observation) =>
+          observation.generation === generation && (ids.length === 0 || ids.includes(observation.vm_id)),
+      );
       const found = reports.find(({ status }) => wanted.includes(status));
       if (found) return found;
       const failed = reports.find(({ status }) => status === 'failed');

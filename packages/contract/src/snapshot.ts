@@ -1,0 +1,113 @@
+/** Snapshots on the wire: what a create takes, the record that reads show, and what full ones are tied to. */
+import { Type, type Static } from 'typebox';
+import { badRequest, notFound, quote } from './errors.ts';
+import { BOUNDS } from './limits.ts';
+import { NextCursor, TimeoutParam } from './paging.ts';
+import type { RunnerFacts } from './runner-link.ts';
+
+export const SNAPSHOT_KINDS = ['disk', 'full'] as const;
+export type SnapshotKind = (typeof SNAPSHOT_KINDS)[number];
+
+export const SNAPSHOT_STATUSES = ['pending', 'ready', 'failed'] as const;
+export const SnapshotStatus = Type.Enum(SNAPSHOT_STATUSES);
+export type SnapshotStatus = Static<typeof SnapshotStatus>;
+
+export const SnapshotCreateRequest = Type.Object({
+  name: Type.String({
+    minLength: 1,
+    maxLength: BOUNDS.snapshotNameChars,
+    description: 'Unique in the project; a snapshot that is deleted gives its name back.',
+  }),
+  kind: Type.Optional(
+    Type.Enum(SNAPSHOT_KINDS, {
+      default: 'disk',
+      description:
+        'Disk: of any running sandbox that is not persistent. Full, memory and disk: of a persistent one.',
+    }),
+  ),
+});
+export type SnapshotCreateRequest = Static<typeof SnapshotCreateRequest>;
+
+export const SnapshotRecord = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  name: Type.String(),
+  kind: Type.Enum(SNAPSHOT_KINDS),
+  status: SnapshotStatus,
+  error: Type.Union([Type.String(), Type.Null()], { description: 'Why it failed.' }),
+  no_changes: Type.Boolean({
+    description: 'The sandbox had written nothing since the snapshot before: the disk of that one is used.',
+  }),
+  parent_id: Type.Union([Type.String(), Type.Null()], {
+    description: 'The snapshot that it descends from. That one cannot be deleted before this one.',
+  }),
+  sandbox_id: Type.String({ description: 'What it was taken of.' }),
+  region: Type.String({ description: 'Its home region.' }),
+  image_ref: Type.String({ description: 'The image of the sandbox, as it was asked for.' }),
+  vcpus: Type.Integer(),
+  mem_mib: Type.Integer(),
+  scratch_mib: Type.Integer(),
+  manifest_name: Type.Optional(
+    Type.String({ description: 'Digest of the root image below its disk; once ready.' }),
+  ),
+  disk_bytes: Type.Optional(
+    Type.Integer({ description: 'What its disk takes, without what it shares; once ready.' }),
+  ),
+  artifact_ref: Type.Optional(Type.String({ description: 'Full, once ready: where its machine keeps it.' })),
+  fc_version: Type.Optional(Type.String({ description: 'Full, once ready: the VMM and its version.' })),
+  cpu_marker: Type.Optional(Type.String({ description: 'Full, once ready: CPU model and accelerator.' })),
+  mem_bytes: Type.Optional(Type.Integer({ description: 'Full, once ready: size of the memory.' })),
+  runner_id: Type.Optional(Type.String({ description: 'Full: the machine that keeps it.' })),
+  created_at: Type.String({ description: 'RFC 3339.' }),
+});
+export type SnapshotRecord = Static<typeof SnapshotRecord>;
+
+export const SnapshotCreateResponse = Type.Object({
+  ...SnapshotRecord.properties,
+  job_id: Type.String({ format: 'uuid' }),
+});
+export type SnapshotCreateResponse = Static<typeof SnapshotCreateResponse>;
+
+export const SnapshotList = Type.Object({ snapshots: Type.Array(SnapshotRecord), next_cursor: NextCursor });
+export type SnapshotList = Static<typeof SnapshotList>;
+
+export const SnapshotParams = Type.Object({ id: Type.String({ description: 'Snapshot id.' }) });
+
+export const SnapshotGetQuery = Type.Object({
+  wait: Type.Optional(SnapshotStatus),
+  timeout_ms: Type.Optional(TimeoutParam),
+});
+export type SnapshotGetQuery = Static<typeof SnapshotGetQuery>;
+
+export const SnapshotDeleteResponse = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  deleted: Type.Literal(true),
+});
+export type SnapshotDeleteResponse = Static<typeof SnapshotDeleteResponse>;
+
+/** Throws a 400 on a name that could not be told from another one, or not be shown. */
+export function checkSnapshotName(name: string): string {
+  // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
+  if (/[\u0000-\u001f\u007f-\u009f]/.test(name) || name !== name.trim() || name === '')
+    throw badRequest(
+      `name must have no control characters, and no space at either end, but was ${quote(name)}`,
+    );
+  return name;
+}
+
+/** Whether a long poll for `wait` is to be answered: nothing follows `ready` and `failed` by itself. */
+export function snapshotWaitIsOver(wait: SnapshotStatus | undefined, status: SnapshotStatus): boolean {
+  return wait === undefined || wait === status || status !== 'pending';
+}
+
+/** An unknown id, a malformed one, a deleted one and another project's are told in the same words. */
+export function snapshotNotFound(idOrName: string): Error {
+  return notFound(`snapshot ${quote(idOrName)} not found`);
+}
+
+/**
+ * What the memory of a guest is tied to beside the VMM: it runs on with the features of the CPU that it began with.
+ * `cpu_marker` of a full snapshot, compared as a whole.
+ */
+export function cpuMarker(facts: Pick<RunnerFacts, 'cpu_model' | 'accelerator'>): string {
+  return `${facts.cpu_model} ${facts.accelerator}`;
+}

@@ -1,0 +1,91 @@
+/**
+ * Emptying a host: it takes nothing new, spot sandboxes are evicted, persistent ones paused, or stopped where their
+ * memory cannot be kept. Ephemeral ones go on until they end, unless it is done by force. The host keeps the wish in its
+ * row: the sweeper goes on with what comes to run, on whatever server and after whatever restart.
+ */
+import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
+import { all, first, statement, type Database } from '@releap/database';
+import { promiseAlone } from '../scheduler/promise-lock.ts';
+import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { Trigger } from '../sandboxes/transitions.ts';
+import { hostNotFound } from './queries.ts';
+
+export interface DrainContext {
+  database: Database;
+  lifecycle: Lifecycle;
+}
+
+export type Drained = HostDrainResponse['did'];
+
+const DRAIN = statement<{ id: string }>(
+  'host-drain',
+  `update runners set draining_since = coalesce(draining_since, now()), drain_force = drain_force or $2 where id = $1 returning id`,
+);
+const UNDRAIN = statement<{ id: string }>(
+  'host-undrain',
+  'update runners set draining_since = null, drain_force = false where id = $1 returning id',
+);
+/**
+ * What is to leave the draining hosts, or this one. One that could not be paused goes on with an error, and is asked
+ * again later. A host that is away is left alone: what it cannot answer would become lost. $1 host or null
+ */
+const LEAVING = statement<{ id: string; runner_id: string; on: Trigger }>(
+  'host-leaving',
+  `select s.id, s.runner_id, case when s.spot then 'evict' when s.persistent then 'drain' else 'drain-force' end as on
+     from runners r join sandboxes s on s.runner_id = r.id and s.held
+    where r.draining_since is not null and r.status = 'online' and ($1::uuid is null or r.id = $1)
+      and (s.status = 'running' or (not s.persistent and s.status in ('assigned', 'building', 'booting')))
+      and (s.spot or s.persistent or r.drain_force)
+      and (s.error is null or s.updated_at < now() - interval '30 seconds')
+    limit 500`,
+);
+const LEFT = statement<{
+  id: string;
+  region: string;
+  status: HostDrainResponse['left'][number]['status'];
+  persistent: boolean;
+  spot: boolean;
+}>(
+  'host-left',
+  `select id, region, status, persistent, spot from sandboxes
+    where held and runner_id = $1 and status in ('assigned', 'building', 'booting', 'running') order by created_at`,
+);
+
+/** Writes the wish down. From here on nothing new is placed there. Throws 404 for an unknown host. */
+export async function beginDrain(database: Database, id: string, force: boolean): Promise<void> {
+  await database.transaction(async (client) => {
+    // A placement that is under way ends first, and is then seen by whoever looks what has to leave.
+    await promiseAlone(client);
+    if ((await first(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
+  });
+}
+
+export async function endDrain(database: Database, id: string): Promise<void> {
+  if ((await first(database.pool, UNDRAIN, [id])) === undefined) throw hostNotFound(id);
+}
+
+/** One step of all drains, or of one host's. Returns what it has begun. */
+export async function drain(
+  { database, lifecycle }: DrainContext,
+  id: string | null = null,
+): Promise<Drained> {
+  const did: Drained = { paused: [], stopped: [], deleted: [] };
+  const lists = { pausing: did.paused, stopping: did.stopped, deleting: did.deleted } as const;
+  const leaving = await all(database.pool, LEAVING, [id]);
+  for (const trigger of ['evict', 'drain', 'drain-force'] as const) {
+    const changes = leaving
+      .filter((row) => row.on === trigger)
+      .map(({ id: vm, runner_id }) => ({ id: vm, runner_id }));
+    for (const row of await lifecycle.apply(trigger, changes))
+      lists[row.status as keyof typeof lists]?.push(formatSandboxId(row.region, row.id));
+  }
+  return did;
+}
+
+/** What goes on there. */
+export async function left(database: Database, id: string): Promise<HostDrainResponse['left']> {
+  return (await all(database.pool, LEFT, [id])).map(({ id: vm, region, ...row }) => ({
+    vm_id: formatSandboxId(region, vm),
+    ...row,
+  }));
+}

@@ -1,0 +1,112 @@
+/**
+ * Forks. The new sandbox is placed at once, where its source is: memory and disk are nowhere else. Its host takes
+ * them and says so; until then no other fork of the same source begins, so that the source stands still once a time.
+ */
+import {
+  BOUNDS,
+  checkDisplayName,
+  conflict,
+  formatSandboxId,
+  newToken,
+  newUuid,
+  parseSandboxId,
+  quote,
+  sandboxNotFound,
+  tokenDigest,
+  type SandboxForkRequest,
+  type SandboxForkResponse,
+} from '@releap/contract';
+import { all, first, statement } from '@releap/database';
+import { pinned } from '../runners/assignment.ts';
+import { readHost } from '../scheduler/hosts.ts';
+import { promiseAlone } from '../scheduler/promise-lock.ts';
+import { unable, type RestartContext } from '../scheduler/restart.ts';
+import type { SandboxRow } from './transition-sql.ts';
+import { decide, refusal } from './transitions.ts';
+
+const SOURCE = statement<SandboxRow>(
+  'fork-source',
+  'select * from sandboxes where id = $1 and project_id = $2 for no key update',
+);
+/** One that its host has not yet said to have taken. */
+const IN_PROGRESS = statement<{ id: string; region: string }>(
+  'fork-in-progress',
+  `select id, region from sandboxes where forked_from = $1 and status in ('pending', 'assigned') limit 1`,
+);
+const INSERT = statement<SandboxRow>(
+  'fork-insert',
+  `with job as (
+     insert into jobs (id, project_id, kind, status, attempts, runner_id, sandbox_id)
+     select $2, s.project_id, 'vm.create', 'running', 1, s.runner_id, $1 from sandboxes s where s.id = $3
+   )
+   insert into sandboxes (id, job_id, forked_from, name, access_token_hash, root, origin, status, held, has_memory, deadline_at,
+     desired, start_from, project_id, region, runner_id, mode, cpu, vcpus, mem_mib, scratch_mib, ports, env, egress_policy,
+     persistent, spot, cpu_arch, image_ref)
+   select $1, $2, s.id, $4, $5, $6::jsonb, $7::jsonb, 'assigned', true, true, now() + $8 * interval '1 millisecond',
+     s.status, case s.status when 'running' then 'memory' else 'disk' end, s.project_id, s.region, s.runner_id, s.mode, s.cpu, s.vcpus,
+     s.mem_mib, s.scratch_mib, s.ports, s.env, s.egress_policy, s.persistent, s.spot, s.cpu_arch, s.image_ref
+     from sandboxes s where s.id = $3
+   returning *`,
+);
+
+/**
+ * `POST /vms/:id/fork`: the rules and the new row, with the source locked and nobody else promising room.
+ * @throws 404, or 409 with what is in the way
+ */
+export async function forkSandbox(
+  { database, lifecycle, limits }: RestartContext,
+  shownId: string,
+  projectId: string,
+  body: SandboxForkRequest,
+): Promise<SandboxForkResponse> {
+  const asked = checkDisplayName(body.name);
+  const id = parseSandboxId(shownId)?.uuid;
+  if (id === undefined) throw sandboxNotFound(shownId);
+  const refuse = (why: string): Error => conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`);
+  const accessToken = newToken('sandbox');
+  const child = await database.transaction(async (client) => {
+    await promiseAlone(client);
+    const source = await first(client, SOURCE, [id, projectId]);
+    if (source === undefined) throw sandboxNotFound(shownId);
+    if (decide('fork', source) === undefined) throw refuse(refusal('fork', source));
+    const other = await first(client, IN_PROGRESS, [id]);
+    if (other !== undefined)
+      throw refuse(
+        `a fork of it is in progress already (${formatSandboxId(other.region, other.id)}): try again in a moment`,
+      );
+    const [row] = await all(client, INSERT, [
+      newUuid(),
+      newUuid(),
+      id,
+      asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length)}${SUFFIX}`,
+      tokenDigest(accessToken),
+      JSON.stringify(pinned(source)),
+      JSON.stringify({ type: 'fork', vm_id: id }),
+      limits.deadlines.assigned,
+    ]);
+    if (row === undefined) throw new Error('the fork was not written');
+    // It counts already. What lands paused takes no cores and memory of the host.
+    const runs = row.desired === 'running';
+    const need = {
+      cpu: runs ? row.cpu : 0,
+      mem_mib: runs ? row.mem_mib : 0,
+      disk_mib: row.scratch_mib + row.mem_mib,
+      gpus: 0,
+    };
+    const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
+    const why = host === undefined ? 'it has no host' : unable(host, need, limits);
+    if (why !== undefined) throw refuse(why);
+    return row;
+  });
+  lifecycle.announce([child]);
+  return {
+    vm_id: formatSandboxId(child.region, child.id),
+    job_id: child.job_id,
+    name: child.name,
+    status: child.status,
+    access_token: accessToken,
+    forked_from: formatSandboxId(child.region, id),
+  };
+}
+
+const SUFFIX = '-fork';

@@ -1,0 +1,99 @@
+/** Which spot sandboxes must go so that one that pays in full has room. Pure: numbers in, a choice out. */
+import type { Overcommit } from '../limits.ts';
+import { fits, free, takes, type Host, type Need, type Room } from './placement.ts';
+
+/** A spot sandbox that could be evicted. */
+export interface Evictable {
+  id: string;
+  runner_id: string;
+  created_at: Date;
+  /** What its eviction gives back. Paused it keeps its disk, and needs room for its memory there. */
+  frees: Room;
+}
+
+export interface Eviction {
+  host: Host;
+  evict: Evictable[];
+}
+
+const KEYS = ['cpu', 'mem_mib', 'disk_mib', 'gpus'] as const;
+
+/**
+ * The host where the fewest have to go, and who goes there; of equals the newest. Undefined when it would not help.
+ * @param hosts with what is being given back already taken off `used`
+ */
+export function chooseEviction(
+  need: Need,
+  hosts: readonly Host[],
+  spot: readonly Evictable[],
+  overcommit: Overcommit,
+): Eviction | undefined {
+  let best: Eviction | undefined;
+  for (const host of hosts) {
+    if (!takes(need, host)) continue;
+    const evict = fewest(
+      need,
+      free(host, overcommit),
+      spot.filter((one) => one.runner_id === host.id),
+    );
+    if (evict === undefined || evict.length === 0) continue;
+    if (best === undefined || evict.length < best.evict.length) best = { host, evict };
+  }
+  return best;
+}
+
+/** Whether it fits without anybody going. */
+export function hasRoom(need: Need, hosts: readonly Host[], overcommit: Overcommit): Host | undefined {
+  return hosts.find((host) => takes(need, host) && fits(need, free(host, overcommit)));
+}
+
+function fewest(need: Need, room: Room, spot: readonly Evictable[]): Evictable[] | undefined {
+  const waiting = [...spot].sort((a, b) => b.created_at.getTime() - a.created_at.getTime());
+  const chosen: Evictable[] = [];
+  let left = room;
+  while (!fits(need, left)) {
+    // The newest that is enough, else the one that helps most.
+    const next = waiting.find((one) => fits(need, plus(left, one.frees))) ?? mostHelpful(need, left, waiting);
+    if (next === undefined) return undefined;
+    waiting.splice(waiting.indexOf(next), 1);
+    chosen.push(next);
+    left = plus(left, next.frees);
+  }
+  // What was chosen early may have become needless; the oldest of those stays.
+  for (const one of [...chosen].sort((a, b) => a.created_at.getTime() - b.created_at.getTime())) {
+    const without = plus(left, one.frees, -1);
+    if (!fits(need, without)) continue;
+    left = without;
+    chosen.splice(chosen.indexOf(one), 1);
+  }
+  return chosen;
+}
+
+function mostHelpful(need: Need, room: Room, spot: readonly Evictable[]): Evictable | undefined {
+  let best: Evictable | undefined;
+  let least = lacking(need, room);
+  for (const one of spot) {
+    const then = lacking(need, plus(room, one.frees));
+    if (then >= least) continue;
+    best = one;
+    least = then;
+  }
+  return best;
+}
+
+/** How much is missing, as shares of what is needed. */
+function lacking(need: Need, room: Room): number {
+  return KEYS.reduce(
+    (sum, key) => sum + (need[key] > 0 ? Math.max(0, need[key] - room[key]) / need[key] : 0),
+    0,
+  );
+}
+
+export function plus(room: Room, other: Room, times = 1): Room {
+  return {
+    cpu: room.cpu + times * other.cpu,
+    mem_mib: room.mem_mib + times * other.mem_mib,
+    disk_mib: room.disk_mib + times * other.disk_mib,
+    gpus: room.gpus + times * other.gpus,
+  };
+}

@@ -1,0 +1,114 @@
+import {
+  checkSnapshotName,
+  conflict,
+  newUuid,
+  parseSandboxId,
+  quote,
+  sandboxNotFound,
+  type SnapshotCreateRequest,
+  type SnapshotCreateResponse,
+  type SnapshotKind,
+} from '@releap/contract';
+import { all, first, isUniqueViolation, statement, type Database } from '@releap/database';
+import { pinned } from '../runners/assignment.ts';
+import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import { CONDITIONS, type ConditionName } from '../sandboxes/transitions.ts';
+import { keepSnapshot, toSnapshotRecord } from './queries.ts';
+import type { Snapshots } from './snapshots.ts';
+import type { SnapshotRow } from './transition-sql.ts';
+
+export interface SnapshotContext {
+  database: Database;
+  snapshots: Snapshots;
+  limits: { snapshotDeadlineMs: number };
+}
+
+/** Snapshots of one sandbox are added one after the other. */
+const SANDBOX = statement<SandboxRow>(
+  'snapshot-sandbox',
+  `select * from sandboxes where id = $1 and project_id = $2 for no key update`,
+);
+
+/** With its job. It is its turn at once when no other of this sandbox is being taken. */
+const INSERT = statement<SnapshotRow>(
+  'snapshot-insert',
+  `with turn as (
+     select not exists (select 1 from snapshots where sandbox_id = $5 and status = 'pending') as now
+   ), job as (
+     insert into jobs (id, project_id, kind, status, attempts, runner_id, sandbox_id)
+     select $2, $3, 'snapshot.create', case when now then 'running' else 'queued' end, now::integer,
+            case when now then $7::uuid end, $5 from turn
+   )
+   insert into snapshots (id, job_id, project_id, name, sandbox_id, kind, runner_id, parent_id, status, desired, held, deadline_at,
+     root, manifest_name, region, image_ref, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, ports, env, egress_policy)
+   select $1, $2, $3, $4, $5, $6, $7, $8, 'pending', 'ready', turn.now, now() + $9 * interval '1 millisecond',
+          $10::jsonb, s.manifest_name, s.region, s.image_ref, s.mode, s.cpu, s.vcpus, s.mem_mib, s.scratch_mib, s.cpu_arch, s.ports,
+          case when $6 = 'full' then s.env else '{}'::jsonb end, s.egress_policy
+     from sandboxes s, turn where s.id = $5
+   returning *`,
+);
+
+/** What a full snapshot asks of the sandbox: that it could be resumed. */
+const RESUMABLE: readonly ConditionName[] = ['persistent', 'noVolumes', 'noDockerData', 'noGpus'];
+
+/** Why there can be no snapshot of this kind of it, as the end of a sentence. */
+export function snapshotRefusal(sandbox: SandboxRow, kind: SnapshotKind): string | undefined {
+  // What no state could mend is told first.
+  if (kind === 'disk' && sandbox.persistent)
+    return 'it is persistent, and a disk snapshot is not enough for it: take one of kind "full"';
+  const lacking = RESUMABLE.find((name) => kind === 'full' && !CONDITIONS[name].holds(sandbox));
+  if (lacking !== undefined)
+    return `it could not be resumed from a full one: ${CONDITIONS[lacking].otherwise}`;
+  if (sandbox.status === 'pending') return 'it is pending, not yet placed on a host, and must be running';
+  if (sandbox.status !== 'running') return `it is ${sandbox.status}, and must be running`;
+  if (sandbox.runner_id === null) return 'it is not yet placed on a host';
+  if (sandbox.manifest_name === null) return 'it has no image manifest yet';
+  return undefined;
+}
+
+/** `POST /vms/:id/snapshots`: the rules, and all that is written down of it, under a lock of the sandbox. */
+export async function createSnapshot(
+  { database, snapshots, limits }: SnapshotContext,
+  shownId: string,
+  projectId: string,
+  body: SnapshotCreateRequest,
+): Promise<SnapshotCreateResponse> {
+  const name = checkSnapshotName(body.name);
+  const kind = body.kind ?? 'disk';
+  const id = parseSandboxId(shownId)?.uuid;
+  if (id === undefined) throw sandboxNotFound(shownId);
+  const row = await database
+    .transaction(async (client) => {
+      const sandbox = await first(client, SANDBOX, [id, projectId]);
+      if (sandbox === undefined) throw sandboxNotFound(shownId);
+      const why = snapshotRefusal(sandbox, kind);
+      if (why !== undefined)
+        throw conflict(`no ${kind} snapshot can be taken of sandbox ${quote(shownId)}: ${why}`);
+      const parent =
+        sandbox.parent_snapshot_id === null
+          ? undefined
+          : await keepSnapshot(client, sandbox.parent_snapshot_id);
+      const [inserted] = await all(client, INSERT, [
+        newUuid(),
+        newUuid(),
+        projectId,
+        name,
+        id,
+        kind,
+        sandbox.runner_id,
+        parent?.status === 'ready' ? parent.id : null,
+        limits.snapshotDeadlineMs,
+        JSON.stringify(pinned(sandbox)),
+      ]);
+      if (inserted === undefined) throw new Error('the snapshot was not written');
+      return inserted;
+    })
+    .catch((error: unknown) => {
+      if (!isUniqueViolation(error, 'snapshots_by_name')) throw error;
+      throw conflict(
+        `a snapshot named ${quote(name)} exists in this project: take another name, or delete that one first`,
+      );
+    });
+  snapshots.announce([row]);
+  return { ...toSnapshotRecord(row), job_id: row.job_id };
+}

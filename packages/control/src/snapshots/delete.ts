@@ -1,0 +1,55 @@
+import { conflict, formatSandboxId, isUuid, quote, snapshotNotFound } from '@releap/contract';
+import { first, statement } from '@releap/database';
+import type { SnapshotContext } from './create.ts';
+import type { SnapshotRow } from './transition-sql.ts';
+
+const LOCK_SANDBOX = statement(
+  'snapshot-delete-lock-sandbox',
+  `select 1 from sandboxes where id = (select sandbox_id from snapshots where id = $1 and project_id = $2) for no key update`,
+);
+/** Whoever is to descend from it, or to begin with it, waits for this lock. */
+const LOCK = statement<SnapshotRow>(
+  'snapshot-delete-lock',
+  `select * from snapshots where id = $1 and project_id = $2 and status <> 'deleted' for update`,
+);
+const CHILD = statement<{ name: string; n: number }>(
+  'snapshot-delete-child',
+  `select min(name) as name, count(*)::integer as n from snapshots where parent_id = $1 and status in ('pending', 'ready') having count(*) > 0`,
+);
+/** A sandbox that has nothing of it yet and still may want it. */
+const BEGINNING = statement<{ id: string; region: string; status: string }>(
+  'snapshot-delete-beginning',
+  `select id, region, status from sandboxes
+    where origin ->> 'snapshot_id' = $1::text and manifest_name is null and desired = 'running'
+      and status in ('pending', 'assigned', 'building', 'lost') limit 1`,
+);
+
+/**
+ * `DELETE /snapshots/:id`. Gone for everybody at once; its runner is told until nothing of it is left.
+ * @throws 404, or 409 while others need it
+ */
+export async function deleteSnapshot(
+  { database, snapshots }: SnapshotContext,
+  id: string,
+  projectId: string,
+): Promise<void> {
+  if (!isUuid(id)) throw snapshotNotFound(id);
+  const { moved, next } = await database.transaction(async (client) => {
+    await first(client, LOCK_SANDBOX, [id, projectId]);
+    const row = await first(client, LOCK, [id, projectId]);
+    if (row === undefined) throw snapshotNotFound(id);
+    const refuse = (why: string): Error => conflict(`snapshot ${quote(row.name)} cannot be deleted: ${why}`);
+    const child = await first(client, CHILD, [id]);
+    if (child !== undefined) {
+      const others = child.n === 1 ? '' : ` and ${child.n - 1} more`;
+      throw refuse(`snapshot ${quote(child.name)}${others} descends from it: delete that first`);
+    }
+    const vm = await first(client, BEGINNING, [id]);
+    if (vm !== undefined)
+      throw refuse(
+        `sandbox ${quote(formatSandboxId(vm.region, vm.id))} is being made from it (${vm.status}): try again when it runs`,
+      );
+    return snapshots.applyWithin(client, 'delete', [{ id }]);
+  });
+  snapshots.announce([...moved, ...next]);
+}

@@ -1,0 +1,93 @@
+import { formatSandboxId, type SnapshotRecord } from '@releap/contract';
+import { all, first, statement, type Database, type Queryable } from '@releap/database';
+import type { SnapshotRow } from './transition-sql.ts';
+
+const GET = statement<SnapshotRow>(
+  'snapshot-get',
+  `select * from snapshots where id = $1 and project_id = $2 and status <> 'deleted'`,
+);
+const BY_NAME = statement<SnapshotRow>(
+  'snapshot-by-name',
+  `select * from snapshots where name = $1 and project_id = $2 and status <> 'deleted'`,
+);
+/** For one that is to be there, as it is, until the end of the transaction. */
+const KEEP = statement<SnapshotRow>('snapshot-keep', `select * from snapshots where id = $1 for key share`);
+
+/** Newest first. $1 project, $2 and $3 position or null, $4 limit */
+const LIST = statement<SnapshotRow & { position: string }>(
+  'snapshot-list',
+  `select *, to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
+     from snapshots where project_id = $1 and status <> 'deleted'
+      and ($2::timestamptz is null or (created_at, id) < ($2::timestamptz, $3::uuid))
+    order by created_at desc, id desc limit $4`,
+);
+
+export function getSnapshot(on: Queryable, id: string, projectId: string): Promise<SnapshotRow | undefined> {
+  return first(on, GET, [id, projectId]);
+}
+
+export function snapshotByName(
+  on: Queryable,
+  name: string,
+  projectId: string,
+): Promise<SnapshotRow | undefined> {
+  return first(on, BY_NAME, [name, projectId]);
+}
+
+/** The newest of it; nobody deletes it before this transaction ends. */
+export function keepSnapshot(on: Queryable, id: string): Promise<SnapshotRow | undefined> {
+  return first(on, KEEP, [id]);
+}
+
+export async function listSnapshots(
+  database: Database,
+  projectId: string,
+  limit: number,
+  after: { created_at: string; id: string } | null,
+): Promise<{ snapshots: SnapshotRecord[]; last: { created_at: string; id: string } | null }> {
+  const rows = await all(database.pool, LIST, [
+    projectId,
+    after?.created_at ?? null,
+    after?.id ?? null,
+    limit + 1,
+  ]);
+  const page = rows.slice(0, limit);
+  const last = rows.length > limit ? page.at(-1) : undefined;
+  return {
+    snapshots: page.map(toSnapshotRecord),
+    last: last === undefined ? null : { created_at: last.position, id: last.id },
+  };
+}
+
+/** The public record. */
+export function toSnapshotRecord(row: SnapshotRow): SnapshotRecord {
+  if (row.status === 'deleted') throw new Error(`snapshot ${row.id} is deleted and must not be shown`);
+  const { manifest_name, disk_bytes, artifact_ref, fc_version, cpu_marker, mem_bytes } = row;
+  return {
+    id: row.id,
+    name: row.name,
+    kind: row.kind,
+    status: row.status,
+    error: row.error,
+    no_changes: row.no_changes,
+    parent_id: row.parent_id,
+    sandbox_id: formatSandboxId(row.region, row.sandbox_id),
+    region: row.region,
+    image_ref: row.image_ref,
+    vcpus: row.vcpus,
+    mem_mib: row.mem_mib,
+    scratch_mib: row.scratch_mib,
+    ...(manifest_name === null ? {} : { manifest_name }),
+    ...(disk_bytes === null ? {} : { disk_bytes: Number(disk_bytes) }),
+    ...(row.kind === 'full'
+      ? {
+          ...(artifact_ref === null ? {} : { artifact_ref }),
+          ...(fc_version === null ? {} : { fc_version }),
+          ...(cpu_marker === null ? {} : { cpu_marker }),
+          ...(mem_bytes === null ? {} : { mem_bytes: Number(mem_bytes) }),
+          runner_id: row.runner_id,
+        }
+      : {}),
+    created_at: row.created_at.toISOString(),
+  };
+}

@@ -1,0 +1,112 @@
+/** Sandboxes that begin with a snapshot: what it fixes of them, and whether its host can do it. Pure. */
+import {
+  badRequest,
+  conflict,
+  cpuMarker,
+  quote,
+  resolveResources,
+  type PlatformLimits,
+  type ResolvedSandbox,
+  type RunnerFacts,
+  type SandboxCreateRequest,
+} from '@releap/contract';
+import type { SnapshotRow } from './transition-sql.ts';
+
+/**
+ * The sandbox as it was asked for, with what the snapshot decides put in.
+ * @throws 400 for a size that was asked for and is not the snapshot's
+ */
+export function restoredSandbox(
+  asked: ResolvedSandbox,
+  body: SandboxCreateRequest,
+  snapshot: SnapshotRow,
+  platform: PlatformLimits,
+): ResolvedSandbox {
+  const refuse: Refuse = (field, was, is) => {
+    throw badRequest(
+      `${field} is ${was}, but that of snapshot ${quote(snapshot.name)} is ${is}: leave it out, or ask for the same`,
+    );
+  };
+  if (body.scratch_mib !== undefined && asked.scratch_mib !== snapshot.scratch_mib)
+    refuse('scratch_mib', asked.scratch_mib, snapshot.scratch_mib);
+  if (asked.cpu_arch !== null && asked.cpu_arch !== snapshot.cpu_arch)
+    refuse('cpu_arch', asked.cpu_arch, snapshot.cpu_arch);
+  const disk: ResolvedSandbox = {
+    ...asked,
+    scratch_mib: snapshot.scratch_mib,
+    cpu_arch: snapshot.cpu_arch as ResolvedSandbox['cpu_arch'],
+  };
+  if (snapshot.kind === 'disk') return disk;
+
+  if (body.mem_mib !== undefined && asked.mem_mib !== snapshot.mem_mib)
+    refuse('mem_mib', asked.mem_mib, snapshot.mem_mib);
+  for (const [field, used] of [
+    ['gpu_host', asked.gpu_host > 0],
+    ['docker_data_mib', asked.docker_data_mib !== null],
+  ] as const) {
+    if (used)
+      throw badRequest(
+        `${field} cannot be combined with a full snapshot: the memory of ${quote(snapshot.name)} does not know it`,
+      );
+  }
+  return {
+    ...disk,
+    ...guarantee(asked, body, snapshot, platform, refuse),
+    mem_mib: snapshot.mem_mib,
+    persistent: true,
+    env: body.env === undefined ? snapshot.env : asked.env,
+    ports: body.ports === undefined ? snapshot.ports : asked.ports,
+    egress_policy: asked.egress_policy ?? snapshot.egress_policy,
+  };
+}
+
+type Refuse = (field: string, was: string | number, is: string | number) => never;
+
+/** The guest goes on with the virtual CPUs that it has; how much of them is guaranteed may be chosen anew. */
+function guarantee(
+  asked: ResolvedSandbox,
+  body: SandboxCreateRequest,
+  snapshot: SnapshotRow,
+  platform: PlatformLimits,
+  refuse: Refuse,
+): Pick<ResolvedSandbox, 'mode' | 'cpu' | 'vcpus'> {
+  const { vcpus } = snapshot;
+  if (body.cpu === undefined && body.vcpus === undefined) {
+    if (body.mode === undefined || body.mode === snapshot.mode)
+      return { mode: snapshot.mode, cpu: snapshot.cpu, vcpus };
+    const { mode, cpu } = resolveResources({ mode: body.mode, vcpus }, platform);
+    return { mode, cpu, vcpus };
+  }
+  if (asked.vcpus !== vcpus && asked.cpu !== snapshot.cpu) refuse('vcpus', asked.vcpus, vcpus);
+  return { mode: asked.mode, cpu: asked.cpu, vcpus };
+}
+
+export interface SnapshotHost {
+  id: string;
+  status: 'online' | 'offline' | 'lost';
+  draining_since: Date | null;
+  last_seen_at: Date;
+  facts: RunnerFacts;
+}
+
+/** @throws 409 with the reason when its host cannot make a sandbox from it now. */
+export function assertRestorable(snapshot: SnapshotRow, host: SnapshotHost): void {
+  const refuse = (why: string): never => {
+    throw conflict(`snapshot ${quote(snapshot.name)} cannot be restored: ${why}`);
+  };
+  if (snapshot.status === 'pending')
+    refuse('it is not ready yet (pending): wait for GET /snapshots/:id?wait=ready');
+  if (snapshot.status !== 'ready')
+    refuse(`it is not ready but ${snapshot.status}: ${snapshot.error ?? 'no reason was given'}`);
+  if (host.status === 'lost')
+    refuse(`its host ${host.id} has not been heard from since ${host.last_seen_at.toISOString()}`);
+  if (host.draining_since !== null) refuse(`its host ${host.id} is being drained`);
+  if (snapshot.kind === 'disk') return;
+  const marker = cpuMarker(host.facts);
+  if (snapshot.fc_version !== host.facts.vmm)
+    refuse(
+      `it was taken with the VMM ${quote(snapshot.fc_version)}, and its host has ${quote(host.facts.vmm)} now`,
+    );
+  if (snapshot.cpu_marker !== marker)
+    refuse(`it was taken on the CPU ${quote(snapshot.cpu_marker)}, and its host has ${quote(marker)} now`);
+}

@@ -1,0 +1,141 @@
+/** The only way to change a snapshot's status, and whose turn it is to be taken. */
+import { all, statement, type Database, type Queryable } from '@releap/database';
+import type { Logger } from 'pino';
+import { snapshotStatement, type SnapshotChange, type SnapshotRow } from './transition-sql.ts';
+import type { SnapshotTrigger } from './transitions.ts';
+
+export interface Snapshots {
+  /** Pulls a trigger for some snapshots (each id at most once) and gives those that it moved. */
+  apply(trigger: SnapshotTrigger, changes: readonly SnapshotChange[]): Promise<SnapshotRow[]>;
+  /** The same inside a transaction of the caller, who calls `announce` with the result after the commit. */
+  applyWithin(
+    on: Queryable,
+    trigger: SnapshotTrigger,
+    changes: readonly SnapshotChange[],
+  ): Promise<{ moved: SnapshotRow[]; next: SnapshotRow[] }>;
+  /** Tells everybody who waits, and the runners, that these have changed. Only after the commit. */
+  announce(rows: readonly SnapshotRow[]): void;
+  /** Fails what cannot be taken any more, because these sandboxes have ended. */
+  sandboxesGone(ids: readonly string[], error: string): Promise<void>;
+  /** Leads every pending snapshot to its end, whatever else was missed. */
+  sweep(): Promise<void>;
+}
+
+export interface SnapshotsOptions {
+  database: Database;
+  onMoved: (rows: readonly SnapshotRow[]) => void;
+  log: Logger;
+}
+
+/** Taken before any snapshot is touched, so that of one sandbox they come and go one after the other. $1 snapshots */
+const LOCK_SANDBOXES = statement(
+  'snapshot-lock-sandboxes',
+  `select 1 from sandboxes where id in (select sandbox_id from snapshots where id = any($1::uuid[])) order by id for no key update`,
+);
+const LINEAGE = statement(
+  'snapshot-lineage',
+  `update sandboxes b set parent_snapshot_id = t.id from unnest($1::uuid[], $2::uuid[]) as t(id, sandbox_id) where b.id = t.sandbox_id`,
+);
+/**
+ * The oldest that waits for its turn, of each of these sandboxes where none is being taken. Its parent is known only
+ * now, and is locked so that it is not deleted meanwhile. $1 sandboxes
+ */
+const NEXT = statement<{ id: string; parent_id: string | null }>(
+  'snapshot-next',
+  `select n.id, p.id as parent_id
+     from (select distinct on (sandbox_id) id, sandbox_id from snapshots
+            where status = 'pending' and sandbox_id = any($1::uuid[]) order by sandbox_id, created_at, id) n
+     join snapshots s on s.id = n.id and not s.held
+     join sandboxes b on b.id = n.sandbox_id
+     left join lateral (select id from snapshots where id = b.parent_snapshot_id and status = 'ready' for key share) p on true`,
+);
+const TURN = statement<SnapshotRow>(
+  'snapshot-turn',
+  `with moved as (
+     update snapshots s set held = true, parent_id = t.parent_id, updated_at = now()
+       from unnest($1::uuid[], $2::uuid[]) as t(id, parent_id) where s.id = t.id and s.status = 'pending' and not s.held
+     returning s.*
+   ), job as (
+     update jobs j set status = 'running', attempts = attempts + 1, runner_id = m.runner_id, updated_at = now()
+       from moved m where j.id = m.job_id and j.status = 'queued'
+   ) select * from moved`,
+);
+const OVERDUE = statement<{ id: string }>(
+  'snapshots-overdue',
+  `select id from snapshots where deadline_at <= now() limit 500`,
+);
+const ORPHANED = statement<{ id: string; status: string; error: string | null }>(
+  'snapshots-orphaned',
+  `select s.id, b.status, b.error from snapshots s join sandboxes b on b.id = s.sandbox_id
+    where s.status = 'pending' and b.status in ('deleting', 'deleted', 'failed') limit 500`,
+);
+const PENDING_OF = statement<{ id: string }>(
+  'snapshots-pending-of',
+  `select id from snapshots where status = 'pending' and sandbox_id = any($1::uuid[])`,
+);
+
+const DEADLOCK = '40P01';
+const ATTEMPTS = 4;
+
+export function createSnapshots({ database, onMoved, log }: SnapshotsOptions): Snapshots {
+  const applyWithin: Snapshots['applyWithin'] = async (on, trigger, changes) => {
+    if (changes.length === 0) return { moved: [], next: [] };
+    await all(on, LOCK_SANDBOXES, [changes.map((change) => change.id)]);
+    const moved = await all(on, snapshotStatement(trigger), [JSON.stringify(changes)]);
+    if (moved.length === 0) return { moved, next: [] };
+    if (trigger === 'observe:ready')
+      await all(on, LINEAGE, [moved.map((row) => row.id), moved.map((row) => row.sandbox_id)]);
+    const waiting = await all(on, NEXT, [moved.map((row) => row.sandbox_id)]);
+    const next =
+      waiting.length === 0
+        ? []
+        : await all(on, TURN, [waiting.map((row) => row.id), waiting.map((row) => row.parent_id)]);
+    return { moved, next };
+  };
+
+  const apply: Snapshots['apply'] = async (trigger, changes) => {
+    if (changes.length === 0) return [];
+    for (let attempt = 1; ; attempt++) {
+      try {
+        const { moved, next } = await database.transaction((client) => applyWithin(client, trigger, changes));
+        if (moved.length > 0) onMoved([...moved, ...next]);
+        return moved;
+      } catch (error) {
+        if ((error as { code?: string }).code !== DEADLOCK || attempt === ATTEMPTS) throw error;
+      }
+    }
+  };
+
+  return {
+    apply,
+    applyWithin,
+    announce: onMoved,
+    async sandboxesGone(ids, error) {
+      const pending = await all(database.pool, PENDING_OF, [ids]);
+      await apply(
+        'sandbox-gone',
+        pending.map(({ id }) => ({ id, error })),
+      );
+    },
+    async sweep() {
+      const late = await apply(
+        'deadline',
+        (await all(database.pool, OVERDUE)).map(({ id }) => ({ id, overdue: true })),
+      );
+      for (const row of late)
+        log.warn({ snapshot: row.id, sandbox: row.sandbox_id }, 'a snapshot was not taken in time');
+      await apply(
+        'sandbox-gone',
+        (await all(database.pool, ORPHANED)).map(({ id, status, error }) => ({
+          id,
+          error:
+            status === 'failed'
+              ? `its sandbox failed before it was taken${error === null ? '' : `: ${error}`}`
+              : SANDBOX_DELETED,
+        })),
+      );
+    },
+  };
+}
+
+export const SANDBOX_DELETED = 'its sandbox was deleted before it was taken';

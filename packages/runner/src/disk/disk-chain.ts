@@ -1,0 +1,146 @@
+import { chmod, chown, link, mkdir, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { run } from '../network/command.ts';
+import type { EmptyDiskKind, EmptyExt4Store } from './empty-ext4.ts';
+import { EXT4_MIN_MIB } from './empty-ext4.ts';
+import { checkQcow2, createEmptyQcow2 } from './qcow2.ts';
+
+const COPY_DEADLINE_MS = 30_000;
+/** A journal needs room besides the files. */
+const JOURNALLED_MIN_MIB = 2 * EXT4_MIN_MIB;
+const BASE = 'base.ext4';
+const LIST = 'disk.json';
+
+/**
+ * A writable disk as files of one folder: a formatted empty disk, and layers of what was written on top of it. All but
+ * the last layer never change again, so disks that have them in common hold the same files, each under its own name:
+ * the file system counts who needs them.
+ */
+export interface DiskChain {
+  folder: string;
+  /** Name of the empty disk. Absent below a layer that stands for itself. */
+  base?: string;
+  /** Names, lowest first. The last one is written to. */
+  layers: readonly string[];
+  /** Size that the guest sees. */
+  bytes: number;
+}
+
+/** Size that the guest sees of a disk of `mib`, which is to outlive its VM or not. */
+export function diskMib(mib: number, persistent: boolean): number {
+  return Math.max(mib, persistent ? JOURNALLED_MIN_MIB : EXT4_MIN_MIB);
+}
+
+/** Path of one of its files. */
+export function chainPath(chain: DiskChain, name: string): string {
+  return join(chain.folder, name);
+}
+
+/** The disk in a folder. Undefined when there is none: its list is written last. */
+export async function readChain(folder: string): Promise<DiskChain | undefined> {
+  try {
+    return {
+      ...(JSON.parse(await readFile(join(folder, LIST), 'utf8')) as Omit<DiskChain, 'folder'>),
+      folder,
+    };
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+/** Replaces the list. */
+export async function saveChain({ folder, ...chain }: DiskChain): Promise<void> {
+  const path = join(folder, LIST);
+  await writeFile(`${path}.next`, JSON.stringify(chain), { mode: 0o600 });
+  await rename(`${path}.next`, path);
+}
+
+/** An empty disk. Its empty base is held, too, whatever becomes of the cache: no other one has the same bytes for sure. */
+export async function createChain(
+  store: EmptyExt4Store,
+  folder: string,
+  mib: number,
+  kind: EmptyDiskKind,
+): Promise<DiskChain> {
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  const chain = { folder, base: BASE, layers: ['layer-0.qcow2'], bytes: mib * 1024 * 1024 };
+  await holdBase(await store.ensure(mib, kind), join(folder, BASE));
+  await replaceLayer(chain, 'layer-0.qcow2');
+  await saveChain(chain);
+  return chain;
+}
+
+/**
+ * The beginning of another disk with the same content: it shares all layers, which must not be written to any more, and
+ * gets an empty one of its own.
+ */
+export async function forkChain(from: DiskChain, folder: string): Promise<DiskChain> {
+  const chain = await shareChain(from, folder);
+  const forked = { ...chain, layers: [...chain.layers, nextLayer(chain)] };
+  await replaceLayer(forked, forked.layers.at(-1) as string);
+  await saveChain(forked);
+  return forked;
+}
+
+/** The same disk under another folder's names, without its list. Its layers must not be written to any more. */
+export async function shareChain(from: DiskChain, folder: string): Promise<DiskChain> {
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  for (const name of [...from.layers, ...(from.base === undefined ? [] : [from.base])]) {
+    const target = join(folder, name);
+    await rm(target, { force: true });
+    await linkOrCopy(chainPath(from, name), target);
+    // Whoever wrote to it must not be able to any more.
+    await chown(target, 0, 0);
+    await chmod(target, 0o444);
+  }
+  return { ...from, folder };
+}
+
+/** Name of a layer that it does not have yet. */
+export function nextLayer({ layers }: DiskChain): string {
+  const numbers = layers.map((name) => Number(/^layer-(\d+)\./.exec(name)?.[1] ?? 0));
+  return `layer-${Math.max(...numbers) + 1}.qcow2`;
+}
+
+/** An empty layer of that name, for a disk of that size, in the place of whatever is there. */
+export async function replaceLayer(chain: DiskChain, name: string): Promise<void> {
+  const path = chainPath(chain, name);
+  await rm(path, { force: true });
+  await createEmptyQcow2(path, chain.bytes);
+}
+
+/** @throws when a layer is not what was made there, or a file is missing */
+export async function checkChain(chain: DiskChain): Promise<void> {
+  await Promise.all(chain.layers.map((name) => checkQcow2(chainPath(chain, name), chain.bytes)));
+  if (chain.base !== undefined) await stat(chainPath(chain, chain.base));
+}
+
+/** Brings what was written last to the platters. */
+export async function flushTop(chain: DiskChain): Promise<void> {
+  const file = await open(chainPath(chain, chain.layers.at(-1) ?? ''), 'r');
+  try {
+    await file.datasync();
+  } finally {
+    await file.close();
+  }
+}
+
+async function holdBase(source: string, target: string): Promise<void> {
+  await rm(target, { force: true });
+  await linkOrCopy(source, target);
+}
+
+/** @throws only when neither can be done */
+export async function linkOrCopy(source: string, target: string): Promise<void> {
+  try {
+    await link(source, target);
+  } catch {
+    // Another file system.
+    const partial = `${target}.partial`;
+    await run('cp', ['--sparse=always', '--reflink=auto', '--', source, partial], {
+      deadlineMs: COPY_DEADLINE_MS,
+    });
+    await rename(partial, target);
+  }
+}

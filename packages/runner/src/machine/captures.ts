@@ -1,0 +1,304 @@
+import { copyFile, mkdir, open, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Logger } from 'pino';
+import {
+  chainPath,
+  forkChain,
+  linkOrCopy,
+  nextLayer,
+  readChain,
+  replaceLayer,
+  saveChain,
+  shareChain,
+} from '../disk/disk-chain.ts';
+import type { DiskChain } from '../disk/disk-chain.ts';
+import { isTopUnchanged } from '../disk/unchanged.ts';
+import type { ImageConfig } from '../image/image-config.ts';
+import { memorySource } from '../memory/guest-memory.ts';
+import type { GuestMemory } from '../memory/guest-memory.ts';
+import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
+import type { PageCopiers } from '../memory/page-copier.ts';
+import { racePoint } from '../race-point.ts';
+import type { Platform, Shape } from '../template/shape.ts';
+import { ForkBases } from './fork-bases.ts';
+import type { ForkedMemory } from './fork-bases.ts';
+import { KeptMemory } from './kept-memory.ts';
+import type { RunningVm } from './machines.ts';
+import { takeDisk, takeMoment } from './moment.ts';
+import type { GuestHold, MomentOptions } from './moment.ts';
+import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
+import { heldImagePath } from './vm-folder.ts';
+import type { VmFolders, VmRecord } from './vm-folder.ts';
+
+/** A VM that is to be captured while its guest runs. */
+export interface CaptureSource {
+  vmId: string;
+  running: RunningVm;
+  persistent: boolean;
+  hold: GuestHold;
+}
+
+/** The root image that a disk lies on. */
+export interface CapturedImage {
+  digest: string;
+  path: string;
+  config: ImageConfig;
+}
+
+/** What a fork's child is restored from; its disk is in its folder already. */
+export interface ForkOrigin {
+  memory: ForkedMemory;
+  statePath: string;
+  shape: Shape;
+}
+
+export interface CapturesOptions {
+  folders: VmFolders;
+  snapshots: SnapshotFolders;
+  platform: Platform;
+  copiers: PageCopiers;
+  allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
+  log: Logger;
+}
+
+/** Takes sandboxes as they are, to make others of them: at once, or later. */
+export class Captures {
+  readonly #options: CapturesOptions;
+  readonly #bases: ForkBases;
+
+  constructor(options: CapturesOptions) {
+    this.#options = options;
+    this.#bases = new ForkBases(options.copiers, options.log);
+  }
+
+  /**
+   * Takes a running source as the beginning of `child`: its disk goes into the child's folder, its memory to whoever
+   * restores the child, soon. The source goes on after a few milliseconds, whatever comes of it. One after the other.
+   */
+  async fork(source: CaptureSource, child: string): Promise<ForkOrigin> {
+    const { folders, log } = this.#options;
+    const { vmId, running } = source;
+    const record = await this.#record(vmId);
+    const keep = await this.#emptyKeep(child);
+    const statePath = join(keep, 'state');
+    await using moment = await takeMoment(this.#moment(source, record, 'fork'), statePath);
+    await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
+    const memory = await this.#bases.take(vmId, running.vm, record, moment.memory, join(keep, 'delta'));
+    await forkChain(moment.disk, keep);
+    racePoint('fork:copied');
+    log.info({ vm: vmId, child, steps: moment.laps }, 'sandbox forked');
+    return { memory, statePath, shape: record.shape };
+  }
+
+  /** Makes `child` what a paused source is: paused, with the same memory, disk and devices. */
+  async forkKept(vmId: string, child: string): Promise<void> {
+    const { folders } = this.#options;
+    const chain = await readChain(folders.keep(vmId));
+    if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
+    const keep = await this.#emptyKeep(child);
+    // What both have in common must not change any more, so the source goes on in a layer of its own, too.
+    const top = nextLayer(chain);
+    await replaceLayer(chain, top);
+    await saveChain({ ...chain, layers: [...chain.layers, top] });
+    racePoint('fork:prepared');
+    await this.#shareKept(folders.keep(vmId), keep);
+    await forkChain(chain, keep);
+    racePoint('fork:copied');
+  }
+
+  /** Lets go of what is held for further forks of a VM. */
+  forget(vmId: string): void {
+    this.#bases.forget(vmId);
+  }
+
+  /**
+   * Takes a running source for later.
+   * @param parentId the snapshot that its disk descends from
+   */
+  async snapshot(
+    id: string,
+    kind: 'disk' | 'full',
+    source: CaptureSource,
+    image: CapturedImage,
+    parentId: string | undefined,
+  ): Promise<SnapshotFacts> {
+    const { snapshots } = this.#options;
+    const folder = await snapshots.begin(id);
+    try {
+      const facts =
+        kind === 'full'
+          ? await this.#takeFull(folder, source, image)
+          : await this.#takeDisk(folder, source, image, parentId);
+      await linkOrCopy(image.path, heldImagePath(folder));
+      racePoint('snapshot:copied');
+      await snapshots.complete(id, facts);
+      racePoint('snapshot:completed');
+      return facts;
+    } catch (error) {
+      await snapshots.abandon(id).catch(() => undefined);
+      throw explainFullDisk(error, folder);
+    }
+  }
+
+  /**
+   * Puts a snapshot's content into the folder of a persistent VM that has none: a full one makes it paused, one of the
+   * disk alone makes it stopped.
+   * @throws when the snapshot is not here
+   */
+  async restore(id: string, vmId: string): Promise<void> {
+    const { snapshots } = this.#options;
+    const folder = snapshots.path(id);
+    const chain = await this.diskOf(id);
+    const keep = await this.#emptyKeep(vmId);
+    const facts = await snapshots.load(id);
+    if (facts?.memory !== undefined) await this.#shareKept(folder, keep);
+    else await linkOrCopy(heldImagePath(folder), heldImagePath(keep));
+    await forkChain(chain, keep);
+    racePoint('restore:copied');
+  }
+
+  /** The disk of a snapshot, to begin others with. @throws when it is not here */
+  async diskOf(id: string): Promise<DiskChain> {
+    const chain = await readChain(this.#options.snapshots.path(id));
+    if (chain === undefined) throw new Error(`snapshot ${id} is not on this machine any more`);
+    return chain;
+  }
+
+  async #takeFull(folder: string, source: CaptureSource, image: CapturedImage): Promise<SnapshotFacts> {
+    const { platform, log } = this.#options;
+    const { vmId, running } = source;
+    const record = await this.#record(vmId);
+    const kept = new KeptMemory(folder);
+    await using moment = await takeMoment(this.#moment(source, record, 'snapshot'), kept.state);
+    const chain = await shareChain(moment.disk, folder);
+    await saveChain(chain);
+    await this.#writeMemory(running, record, moment.memory, kept.memory);
+    await kept.complete({
+      vmm: platform.vmmVersion,
+      accelerator: platform.accelerator,
+      cpuModel: platform.cpuModel,
+      hostCpu: platform.hostCpu,
+      mac: platform.mac,
+      shape: record.shape,
+      diskBytes: running.diskBytes,
+      stateBytes: moment.stateBytes,
+    });
+    await kept.settle();
+    log.info({ vm: vmId, kind: 'full', steps: moment.laps }, 'snapshot taken');
+    return {
+      kind: 'full',
+      vmId,
+      manifest: image.digest,
+      image: image.config,
+      noChanges: false,
+      diskBytes: await topBytes(chain),
+      scratchBytes: chain.bytes,
+      memory: {
+        shape: record.shape,
+        vmm: platform.vmmVersion,
+        hostCpu: platform.hostCpu,
+        accelerator: platform.accelerator,
+      },
+    };
+  }
+
+  async #takeDisk(
+    folder: string,
+    source: CaptureSource,
+    image: CapturedImage,
+    parentId: string | undefined,
+  ): Promise<SnapshotFacts> {
+    const { vmId } = source;
+    const record = await this.#record(vmId);
+    const { disk, laps } = await takeDisk(this.#moment(source, record, 'snapshot'));
+    const parent = parentId && (await readChain(this.#options.snapshots.path(parentId)));
+    const noChanges = Boolean(parent) && isChildOf(disk, parent as DiskChain) && (await isTopUnchanged(disk));
+    const content = noChanges ? { ...disk, layers: disk.layers.slice(0, -1) } : disk;
+    const chain = await shareChain(content, folder);
+    await saveChain(chain);
+    this.#options.log.info({ vm: vmId, kind: 'disk', steps: laps }, 'snapshot taken');
+    return {
+      kind: 'disk',
+      vmId,
+      manifest: image.digest,
+      image: image.config,
+      noChanges,
+      diskBytes: noChanges ? 0 : await topBytes(chain),
+      scratchBytes: chain.bytes,
+    };
+  }
+
+  async #writeMemory(
+    { vm }: RunningVm,
+    record: VmRecord,
+    moment: GuestMemory,
+    target: string,
+  ): Promise<void> {
+    await copyMemoryFile(await memorySource(vm.identity.pid, record.memoryOrigin), target);
+    const file = await open(target, 'r+');
+    try {
+      await this.#options.copiers.calm.copy(moment, 'written', file.fd);
+    } finally {
+      await file.close();
+    }
+  }
+
+  /** Another name for kept memory, devices and root image. */
+  async #shareKept(from: string, to: string): Promise<void> {
+    const [source, target] = [new KeptMemory(from), new KeptMemory(to)];
+    await linkOrCopy(source.memory, target.memory);
+    await linkOrCopy(source.state, target.state);
+    await linkOrCopy(heldImagePath(from), heldImagePath(to)).catch(() => undefined);
+    for (const name of ['durable', 'paused.json']) {
+      await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
+        // Not on the platters yet.
+        if (name !== 'durable' || error.code !== 'ENOENT') throw error;
+      });
+    }
+  }
+
+  #moment(
+    { vmId, running, persistent, hold }: CaptureSource,
+    record: VmRecord,
+    operation: MomentOptions['operation'],
+  ): MomentOptions {
+    const { folders, allowCopy } = this.#options;
+    return {
+      vmId,
+      running,
+      record,
+      disk: persistent ? folders.keep(vmId) : folders.disk(vmId),
+      jail: folders.jail(vmId),
+      persistent,
+      hold,
+      allowCopy: (allowed) => allowCopy(record, allowed),
+      operation,
+    };
+  }
+
+  async #record(vmId: string): Promise<VmRecord> {
+    const record = await this.#options.folders.load(vmId);
+    if (record === undefined) throw new Error(`there is no VM ${vmId}`);
+    return record;
+  }
+
+  async #emptyKeep(vmId: string): Promise<string> {
+    const keep = this.#options.folders.keep(vmId);
+    await rm(keep, { recursive: true, force: true });
+    await mkdir(keep, { recursive: true, mode: 0o700 });
+    return keep;
+  }
+}
+
+/** Whether a disk is its parent and one layer more. */
+function isChildOf(disk: DiskChain, parent: DiskChain): boolean {
+  return (
+    disk.base === parent.base &&
+    disk.layers.length === parent.layers.length + 1 &&
+    parent.layers.every((name, at) => disk.layers[at] === name)
+  );
+}
+
+async function topBytes(chain: DiskChain): Promise<number> {
+  return (await stat(chainPath(chain, chain.layers.at(-1) ?? ''))).blocks * 512;
+}

@@ -1,0 +1,149 @@
+import { flushTop, readChain } from '../disk/disk-chain.ts';
+import type { DiskChain } from '../disk/disk-chain.ts';
+import { LiveLayer } from '../disk/live-layer.ts';
+import { findGuestMemory } from '../memory/guest-memory.ts';
+import type { GuestMemory } from '../memory/guest-memory.ts';
+import { ProcessCopy } from '../memory/process-copy.ts';
+import { racePoint } from '../race-point.ts';
+import { saveState } from '../vmm/save-state.ts';
+import type { RunningVm } from './machines.ts';
+import type { VmRecord } from './vm-folder.ts';
+
+/** What the guest's agent does for a capture. */
+export interface GuestHold {
+  /** Brings what is only in the guest's memory to its disk, as far as that goes in a bounded time. */
+  sync(): Promise<void>;
+  /** Stops the user's processes, and with `disk` the file system, clean. */
+  freeze(disk: boolean): Promise<void>;
+  /** Lets them go on. Told right before the processors go on, it is done first. */
+  thaw(): Promise<void>;
+}
+
+export interface MomentOptions {
+  vmId: string;
+  running: RunningVm;
+  record: VmRecord;
+  /** Folder of its disk. */
+  disk: string;
+  jail: string;
+  persistent: boolean;
+  hold: GuestHold;
+  /** Lets the VMM have twice its memory while a copy of it exists. */
+  allowCopy: (allowed: boolean) => Promise<void>;
+  /** For race points. */
+  operation: 'fork' | 'snapshot';
+}
+
+/** One moment of a guest that has long gone on: to be read, and let go of soon. */
+export interface Moment extends AsyncDisposable {
+  memory: GuestMemory;
+  /** As it was; none of it changes again. */
+  disk: DiskChain;
+  stateBytes: number;
+  /** Milliseconds from the start of the freeze. */
+  laps: Record<string, number>;
+}
+
+/**
+ * Takes memory, devices and disk of a running guest at one moment. Everything that takes time is done before or
+ * after: the guest stands while its devices are saved, a layer is put on its disk and its memory is copied as fork(2)
+ * copies.
+ * @param statePath where the device state goes; must not exist
+ * @throws when it cannot be; the guest goes on all the same
+ */
+export async function takeMoment(options: MomentOptions, statePath: string): Promise<Moment> {
+  const { running, record, jail, persistent, hold, allowCopy, operation } = options;
+  const { vm } = running;
+  const chain = await diskOf(options);
+  await using prepared = new AsyncDisposableStack();
+  const memory = await findGuestMemory(vm.identity.pid, record.shape.memMib * 1024 * 1024);
+  const copy = prepared.use(await ProcessCopy.prepare(memory));
+  await allowCopy(true);
+  prepared.defer(async () => {
+    if (!vm.exited) await allowCopy(false).catch(() => undefined);
+  });
+  // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
+  await flushTop(chain);
+  const layer = await LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
+  racePoint(`${operation}:prepared`);
+
+  const clock = new Laps();
+  let taken: [number, DiskChain, GuestMemory];
+  try {
+    await hold.freeze(false);
+    clock.lap('frozen');
+    racePoint(`${operation}:frozen`);
+    await vm.stop();
+    clock.lap('stopped');
+    racePoint(`${operation}:stopped`);
+    taken = await settled([
+      saveState(vm, { root: jail, uid: record.uid }, statePath),
+      layer.putOnTop(),
+      copy.take(),
+    ]);
+    clock.lap('taken');
+    racePoint(`${operation}:taken`);
+  } finally {
+    // Both at once: the agent hears of it as soon as there is time again.
+    await Promise.all([vm.continue(), hold.thaw()]);
+  }
+  clock.lap('thawed');
+  const [stateBytes, disk, twin] = taken;
+  const held = prepared.move();
+  return {
+    memory: twin,
+    disk,
+    stateBytes,
+    laps: clock.laps,
+    [Symbol.asyncDispose]: () => held.disposeAsync(),
+  };
+}
+
+/**
+ * Takes the disk alone. The guest's processes and file system stand while a layer is put on it, clean as after an
+ * unmount, however large it is.
+ */
+export async function takeDisk(
+  options: MomentOptions,
+): Promise<{ disk: DiskChain; laps: Record<string, number> }> {
+  const { running, record, jail, persistent, hold, operation } = options;
+  const chain = await diskOf(options);
+  await hold.sync();
+  const layer = await LiveLayer.prepare(running.vm, chain, { jail, uid: record.uid, persistent });
+  racePoint(`${operation}:prepared`);
+  const clock = new Laps();
+  let disk: DiskChain;
+  try {
+    await hold.freeze(true);
+    clock.lap('frozen');
+    racePoint(`${operation}:frozen`);
+    disk = await layer.putOnTop();
+    clock.lap('taken');
+    racePoint(`${operation}:taken`);
+  } finally {
+    await hold.thaw();
+  }
+  clock.lap('thawed');
+  return { disk, laps: clock.laps };
+}
+
+async function diskOf({ vmId, disk }: MomentOptions): Promise<DiskChain> {
+  const chain = await readChain(disk);
+  if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
+  return chain;
+}
+
+/** Like Promise.all, but waits for all of them first: nothing may still be at work when the guest goes on. */
+async function settled<T extends readonly unknown[]>(work: { [K in keyof T]: Promise<T[K]> }): Promise<T> {
+  await Promise.allSettled(work);
+  return (await Promise.all(work)) as unknown as T;
+}
+
+class Laps {
+  readonly laps: Record<string, number> = {};
+  readonly #began = performance.now();
+
+  lap(name: string): void {
+    this.laps[name] = Math.round((performance.now() - this.#began) * 10) / 10;
+  }
+}

@@ -1,0 +1,174 @@
+import { open, rename, rm, stat } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
+import type { Logger } from 'pino';
+import { findGuestMemory, guestMemoryFile, memorySource } from '../memory/guest-memory.ts';
+import type { GuestMemory } from '../memory/guest-memory.ts';
+import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
+import type { PageCopiers } from '../memory/page-copier.ts';
+import { ProcessCopy } from '../memory/process-copy.ts';
+import { racePoint } from '../race-point.ts';
+import type { Platform } from '../template/shape.ts';
+import { saveState } from '../vmm/save-state.ts';
+import type { KeptMemory } from './kept-memory.ts';
+import type { RunningVm } from './machines.ts';
+import type { VmRecord } from './vm-folder.ts';
+
+/** The guest neither was paused nor goes on. */
+export class GuestLostError extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'GuestLostError';
+  }
+}
+
+export interface PausingOptions {
+  running: RunningVm;
+  record: VmRecord;
+  kept: KeptMemory;
+  jail: { root: string; uid: number };
+  platform: Platform;
+  copiers: PageCopiers;
+  allowCopy: (allowed: boolean) => Promise<void>;
+  log: Logger;
+}
+
+/**
+ * One pause. What the guest has written is brought to the file while it goes on, out of an instant copy of its VMM; when
+ * it stops, only what it has written since is missing. So it stands still for as long as that takes, however much it
+ * had written before.
+ */
+export class Pausing implements AsyncDisposable {
+  readonly #options: PausingOptions;
+  readonly #memory: GuestMemory;
+  readonly #target: FileHandle;
+  /** The target, until it takes the place of what is kept; undefined when it is that already. */
+  readonly #next: string | undefined;
+  readonly #laps: Record<string, number> = {};
+  readonly #began = performance.now();
+  #copy: ProcessCopy | undefined;
+
+  private constructor(
+    options: PausingOptions,
+    memory: GuestMemory,
+    target: FileHandle,
+    next: string | undefined,
+  ) {
+    this.#options = options;
+    this.#memory = memory;
+    this.#target = target;
+    this.#next = next;
+  }
+
+  /** @throws when there is no room; nothing is left then, and the guest has noticed nothing */
+  static async begin(options: PausingOptions): Promise<Pausing> {
+    const { running, record, kept } = options;
+    const { pid } = running.vm.identity;
+    const memory = await findGuestMemory(pid, record.shape.memMib * 1024 * 1024);
+    const next = (await isOwnFile(pid, kept.memory)) ? undefined : `${kept.memory}.next`;
+    try {
+      if (next !== undefined) await copyMemoryFile(await memorySource(pid, record.memoryOrigin), next);
+      const target = await open(next ?? kept.memory, 'r+');
+      const pausing = new Pausing(options, memory, target, next);
+      try {
+        await pausing.#copyAhead();
+        return pausing;
+      } catch (error) {
+        await pausing[Symbol.asyncDispose]();
+        throw error;
+      }
+    } catch (error) {
+      if (next !== undefined) await rm(next, { force: true });
+      throw explainFullDisk(error, kept.memory);
+    }
+  }
+
+  /**
+   * Stops the guest, whose processes are frozen, and keeps what is missing. Afterwards its VMM is gone; after an error
+   * the guest goes on where it was.
+   * @returns milliseconds since the pause began, at each step
+   * @throws GuestLostError when the guest could not even be let go on
+   */
+  async finish(): Promise<Record<string, number>> {
+    const { running, record, kept, jail, platform, copiers, log } = this.#options;
+    const { vm, diskBytes } = running;
+    try {
+      await vm.stop();
+      this.#lap('stopped');
+      racePoint('pause:stopped');
+      await kept.abandon();
+      const pages = this.#copy === undefined ? 'written' : 'unshared';
+      const [stateBytes] = await Promise.all([
+        saveState(vm, jail, kept.state),
+        copiers.urgent.copy(this.#memory, pages, this.#target.fd),
+      ]);
+      this.#lap('copied');
+      racePoint('pause:saved');
+      if (this.#next !== undefined) await rename(this.#next, kept.memory);
+      await kept.complete({
+        vmm: platform.vmmVersion,
+        accelerator: platform.accelerator,
+        cpuModel: platform.cpuModel,
+        hostCpu: platform.hostCpu,
+        mac: platform.mac,
+        shape: record.shape,
+        diskBytes,
+        stateBytes,
+      });
+      this.#lap('safe');
+    } catch (error) {
+      try {
+        // What makes it paused comes last, so it is not.
+        await vm.continue();
+        await kept.abandon().catch((second: unknown) => log.warn({ err: second }));
+      } catch (second) {
+        throw new GuestLostError(
+          `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
+        );
+      }
+      throw explainFullDisk(error, kept.memory);
+    }
+    racePoint('pause:marked');
+    await vm.kill();
+    this.#lap('ended');
+    return this.#laps;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#copy?.[Symbol.asyncDispose]();
+    await this.#target.close();
+    if (this.#next !== undefined) await rm(this.#next, { force: true });
+    if (!this.#options.running.vm.exited) await this.#options.allowCopy(false).catch(() => undefined);
+  }
+
+  async #copyAhead(): Promise<void> {
+    const { allowCopy, copiers, log } = this.#options;
+    copiers.urgent.warm();
+    await allowCopy(true);
+    let twin: GuestMemory;
+    try {
+      this.#copy = await ProcessCopy.prepare(this.#memory);
+      twin = await this.#copy.take();
+    } catch (error) {
+      // Then all of it is copied while the guest stands still.
+      log.warn({ err: error }, 'the memory of a VMM could not be copied in an instant');
+      await this.#copy?.[Symbol.asyncDispose]();
+      this.#copy = undefined;
+      return;
+    }
+    await copiers.calm.copy(twin, 'written', this.#target.fd);
+    this.#lap('ahead');
+  }
+
+  #lap(name: string): void {
+    this.#laps[name] = Math.round((performance.now() - this.#began) * 10) / 10;
+  }
+}
+
+/**
+ * Whether the VM began with the very file that is kept, and nobody else goes on from that. Then what it has written
+ * since is all that is missing in the file; and writing that there changes nothing for the VM, which has it already.
+ */
+async function isOwnFile(pid: number, path: string): Promise<boolean> {
+  const [began, kept] = await Promise.all([stat(guestMemoryFile(pid)), stat(path).catch(() => undefined)]);
+  return kept !== undefined && kept.ino === began.ino && kept.dev === began.dev && kept.nlink === 1;
+}

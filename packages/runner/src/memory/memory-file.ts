@@ -1,0 +1,22 @@
+import { rm } from 'node:fs/promises';
+import { DiskFullError } from '../disk/vm-disks.ts';
+import { CommandError, run } from '../network/command.ts';
+import { MEMORY_SCRIPT } from './sealed-memory.ts';
+
+const COPY_DEADLINE_MS = 120_000;
+
+/** Copies what a memory file holds; nothing where the file system clones, else a third of a millisecond a megabyte. */
+export async function copyMemoryFile(source: string, target: string): Promise<void> {
+  await rm(target, { force: true });
+  await run('perl', [MEMORY_SCRIPT, 'copy', source, target], { deadlineMs: COPY_DEADLINE_MS });
+}
+
+/** The same error, in words for people when it says that a disk is full. */
+export function explainFullDisk(error: unknown, path: string): unknown {
+  const full =
+    (error as NodeJS.ErrnoException).code === 'ENOSPC' ||
+    (error instanceof CommandError && /No space left|Disk quota/.test(error.stderr));
+  return full
+    ? new DiskFullError(`the host's disk is full: no room for the sandbox's memory at ${path}`)
+    : error;
+}

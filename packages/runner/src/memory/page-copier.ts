@@ -1,0 +1,90 @@
+import { Worker } from 'node:worker_threads';
+import type { GuestMemory } from './guest-memory.ts';
+import type { Pages } from './pages.ts';
+
+/** Files are descriptors of this process. */
+type Job =
+  | { type: 'copy'; memory: GuestMemory; pages: Pages; target: number }
+  | { type: 'write-delta'; memory: GuestMemory; base: number; target: number; most: number }
+  | { type: 'apply-delta'; memory: GuestMemory; delta: number };
+
+export interface PageRequest {
+  id: number;
+  job: Job;
+}
+
+export interface PageAnswer {
+  id: number;
+  bytes?: number | undefined;
+  error?: string;
+  code?: string | undefined;
+}
+
+/** A thread that copies guests' pages, one job after the other. It is started with the first one. */
+export class PageCopier {
+  #worker: Worker | undefined;
+  #last = 0;
+  readonly #waiting = new Map<number, (answer: PageAnswer) => void>();
+
+  /** Starts the thread, so that the first job does not wait for that. */
+  warm(): void {
+    this.#worker ??= this.#start();
+  }
+
+  /** Like `copyPages` of pages.ts. */
+  async copy(memory: GuestMemory, pages: Pages, target: number): Promise<number> {
+    return (await this.#do({ type: 'copy', memory, pages, target })) ?? 0;
+  }
+
+  /** Like `writeDelta` of pages.ts. */
+  async writeDelta(
+    memory: GuestMemory,
+    base: number,
+    target: number,
+    most: number,
+  ): Promise<number | undefined> {
+    return await this.#do({ type: 'write-delta', memory, base, target, most });
+  }
+
+  /** Like `applyDelta` of pages.ts. */
+  async applyDelta(delta: number, memory: GuestMemory): Promise<void> {
+    await this.#do({ type: 'apply-delta', memory, delta });
+  }
+
+  async #do(job: Job): Promise<number | undefined> {
+    this.warm();
+    const id = ++this.#last;
+    const { promise, resolve } = Promise.withResolvers<PageAnswer>();
+    this.#waiting.set(id, resolve);
+    this.#worker?.ref();
+    this.#worker?.postMessage({ id, job } satisfies PageRequest);
+    const { bytes, error, code } = await promise;
+    if (error === undefined) return bytes;
+    throw Object.assign(new Error(`pages of the guest could not be copied: ${error}`), { code });
+  }
+
+  #start(): Worker {
+    const worker = new Worker(new URL('./page-worker.ts', import.meta.url));
+    worker.unref();
+    worker.on('message', (answer: PageAnswer) => {
+      this.#waiting.get(answer.id)?.(answer);
+      this.#waiting.delete(answer.id);
+      if (this.#waiting.size === 0) worker.unref();
+    });
+    worker.on('error', (error) => {
+      this.#worker = undefined;
+      for (const [id, resolve] of this.#waiting) resolve({ id, error: error.message });
+      this.#waiting.clear();
+    });
+    return worker;
+  }
+}
+
+/**
+ * Two threads, so that what a guest stands still for never waits for what it does not: `calm` copies while guests go
+ * on, `urgent` while they stand.
+ */
+export class PageCopiers {
+  readonly calm = new PageCopier();
+  readonly urgent = new PageCopier();
+}

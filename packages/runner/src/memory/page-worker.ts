@@ -1,0 +1,23 @@
+/** The thread in which pages are copied, so that a gigabyte of them holds up nothing else. */
+import { parentPort } from 'node:worker_threads';
+import { applyDelta, copyPages, writeDelta } from './pages.ts';
+import type { PageAnswer, PageRequest } from './page-copier.ts';
+
+parentPort?.on('message', ({ id, job }: PageRequest) => {
+  let answer: PageAnswer;
+  try {
+    answer = { id, bytes: work(job) };
+  } catch (error) {
+    const { message, code } = error as NodeJS.ErrnoException;
+    answer = { id, error: message, code };
+  }
+  // oxlint-disable-next-line unicorn/require-post-message-target-origin -- that is of windows, not of threads
+  parentPort?.postMessage(answer);
+});
+
+function work(job: PageRequest['job']): number | undefined {
+  if (job.type === 'copy') return copyPages(job.memory, job.pages, job.target);
+  if (job.type === 'write-delta') return writeDelta(job.memory, job.base, job.target, job.most);
+  applyDelta(job.delta, job.memory);
+  return undefined;
+}

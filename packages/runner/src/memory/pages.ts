@@ -1,0 +1,170 @@
+/** What is done with a guest's pages, synchronously: for a thread of its own (`page-worker.ts`). */
+import { closeSync, fstatSync, openSync, readSync, writeSync } from 'node:fs';
+import type { GuestMemory } from './guest-memory.ts';
+
+const PAGE_BYTES = 4096;
+const CHUNK_BYTES = 1024 * 1024;
+/** Entries of /proc/PID/pagemap read at once: for 256 MiB of memory. */
+const SCAN_PAGES = 65_536;
+/** Bits of the upper half of a pagemap entry (Documentation/admin-guide/mm/pagemap.rst). */
+const PRESENT = 1 << 31;
+const SWAPPED = 1 << 30;
+const OF_A_FILE = 1 << 29;
+const MAPPED_ONCE = 1 << 24;
+/** Before each run of pages in a delta: its place in the guest's memory and its length, bytes, 8 each, little endian. */
+const HEAD_BYTES = 16;
+
+/**
+ * Which pages. `written`: those that the guest has written to since its VMM was started, which are no longer those of
+ * the file that is mapped. `unshared`: those of them that no copy of the process has in common with it, which is what
+ * was written to since the copy was taken.
+ */
+export type Pages = 'written' | 'unshared';
+
+/** Writes pages to the place in a file that they have in the guest. @returns how many bytes those are */
+export function copyPages(memory: GuestMemory, pages: Pages, target: number): number {
+  let total = 0;
+  eachChunk(memory, pages, (chunk, offset) => {
+    writeAll(target, chunk, offset);
+    total += chunk.length;
+  });
+  return total;
+}
+
+/**
+ * Writes down where a guest's memory differs from the file `base`, which once was that very guest's: all of it lies
+ * there, but for pages that the guest has written to since its VMM was started.
+ * @param most gives up when it differs in more bytes
+ * @returns bytes that differ; undefined when they are too many
+ */
+export function writeDelta(
+  memory: GuestMemory,
+  base: number,
+  target: number,
+  most: number,
+): number | undefined {
+  const known = Buffer.allocUnsafeSlow(CHUNK_BYTES);
+  const head = Buffer.alloc(HEAD_BYTES);
+  let differing = 0;
+  let end = 0;
+  eachChunk(memory, 'written', (chunk, offset) => {
+    if (differing > most) return;
+    const before = known.subarray(0, chunk.length);
+    readAll(base, before, offset);
+    for (const run of differingRuns(chunk, before)) {
+      head.writeBigUInt64LE(BigInt(offset + run.start), 0);
+      head.writeBigUInt64LE(BigInt(run.end - run.start), 8);
+      writeAll(target, head, end);
+      writeAll(target, chunk.subarray(run.start, run.end), end + HEAD_BYTES);
+      end += HEAD_BYTES + run.end - run.start;
+      differing += run.end - run.start;
+    }
+  });
+  return differing > most ? undefined : differing;
+}
+
+/**
+ * Puts the pages of a delta into the memory of a VMM whose guest has not run yet. The VMM maps the base privately: the
+ * base stays what it is.
+ * @throws when the delta is not whole, or does not belong to a guest of that size
+ */
+export function applyDelta(delta: number, memory: GuestMemory): void {
+  const content = openSync(`/proc/${memory.pid}/mem`, 'r+');
+  try {
+    const { size } = fstatSync(delta);
+    const head = Buffer.alloc(HEAD_BYTES);
+    const part = Buffer.allocUnsafeSlow(CHUNK_BYTES);
+    for (let at = 0; at < size; ) {
+      readAll(delta, head, at);
+      const offset = Number(head.readBigUInt64LE(0));
+      const length = Number(head.readBigUInt64LE(8));
+      if (length > CHUNK_BYTES || offset + length > memory.bytes) {
+        throw new Error(`the delta does not fit a guest of ${memory.bytes} bytes`);
+      }
+      const bytes = part.subarray(0, length);
+      readAll(delta, bytes, at + HEAD_BYTES);
+      writeAll(content, bytes, memory.address + offset);
+      at += HEAD_BYTES + length;
+    }
+  } finally {
+    closeSync(content);
+  }
+}
+
+/** Calls with each run of such pages, in parts of at most a megabyte; the buffer is good during the call. */
+function eachChunk(memory: GuestMemory, pages: Pages, work: (chunk: Buffer, offset: number) => void): void {
+  const content = openSync(`/proc/${memory.pid}/mem`, 'r');
+  try {
+    const buffer = Buffer.allocUnsafeSlow(CHUNK_BYTES);
+    for (const { offset, length } of runs(memory, pages)) {
+      const chunk = buffer.subarray(0, length);
+      readAll(content, chunk, memory.address + offset);
+      work(chunk, offset);
+    }
+  } finally {
+    closeSync(content);
+  }
+}
+
+function* runs(
+  { pid, address, bytes }: GuestMemory,
+  pages: Pages,
+): Generator<{ offset: number; length: number }> {
+  const pagemap = openSync(`/proc/${pid}/pagemap`, 'r');
+  try {
+    const count = bytes / PAGE_BYTES;
+    // The kernel writes them in the machine's order; ours are little endian.
+    const entries = new Uint32Array(2 * Math.min(SCAN_PAGES, count));
+    let start = -1;
+    for (let first = 0; first < count; first += SCAN_PAGES) {
+      const scanned = Math.min(SCAN_PAGES, count - first);
+      readAll(pagemap, Buffer.from(entries.buffer, 0, scanned * 8), (address / PAGE_BYTES + first) * 8);
+      for (let page = 0; page <= scanned; page++) {
+        const counts = page < scanned && isOne(entries[2 * page + 1] as number, pages);
+        const at = (first + page) * PAGE_BYTES;
+        if (counts && start < 0) start = at;
+        else if (start >= 0 && (!counts || at - start === CHUNK_BYTES)) {
+          yield { offset: start, length: at - start };
+          start = counts ? at : -1;
+        }
+      }
+    }
+  } finally {
+    closeSync(pagemap);
+  }
+}
+
+function isOne(entry: number, pages: Pages): boolean {
+  if ((entry & SWAPPED) !== 0) return true;
+  if ((entry & PRESENT) === 0 || (entry & OF_A_FILE) !== 0) return false;
+  return pages === 'written' || (entry & MAPPED_ONCE) !== 0;
+}
+
+function* differingRuns(chunk: Buffer, known: Buffer): Generator<{ start: number; end: number }> {
+  if (chunk.equals(known)) return;
+  let start = -1;
+  for (let page = 0; page < chunk.length; page += PAGE_BYTES) {
+    const same = chunk.compare(known, page, page + PAGE_BYTES, page, page + PAGE_BYTES) === 0;
+    if (!same && start < 0) start = page;
+    if (same && start >= 0) {
+      yield { start, end: page };
+      start = -1;
+    }
+  }
+  if (start >= 0) yield { start, end: chunk.length };
+}
+
+/** @throws when the file ends before the buffer is full */
+function readAll(fd: number, buffer: Buffer, position: number): void {
+  for (let done = 0; done < buffer.length; ) {
+    const count = readSync(fd, buffer, done, buffer.length - done, position + done);
+    if (count === 0) throw new Error(`it ended at byte ${position + done}`);
+    done += count;
+  }
+}
+
+function writeAll(fd: number, buffer: Buffer, position: number): void {
+  for (let done = 0; done < buffer.length; ) {
+    done += writeSync(fd, buffer, done, buffer.length - done, position + done);
+  }
+}

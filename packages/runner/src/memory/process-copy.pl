@@ -1,0 +1,132 @@
+# process-copy.pl PID ADDRESS BYTES
+#
+# Copies a process's memory in an instant, as fork(2) does: copy on write. The process is made to fork by ptrace(2), and
+# the copy never runs: it stands where it was born, for its memory to be read at leisure, and dies with this program.
+#
+#   says "ready\n"; told "copy\n", says "<pid of the copy>\n"; ends, and the copy with it, when standard input does
+#
+# ADDRESS and BYTES name the part that counts: QEMU keeps its guest's memory out of forks (MADV_DONTFORK), and for this
+# one that is lifted. Of all its threads only the main one is held up, for about a millisecond and what the page tables
+# take. Should this program be killed in that very moment (EXITKILL), both die: that is better than a twin of a VMM.
+use strict;
+use warnings;
+use POSIX ();
+no warnings 'portable';
+
+use constant {
+    SYS_PTRACE => 101, SYS_MADVISE => 28, SYS_CLONE => 56, SYS_WAIT4 => 61,
+    STEP => 9, GETREGS => 12, SETREGS => 13, DETACH => 17, SETOPTIONS => 0x4200, GETEVENTMSG => 0x4201,
+    SEIZE => 0x4206, INTERRUPT => 0x4207, GETSIGMASK => 0x420a, SETSIGMASK => 0x420b,
+    TRACEFORK => 0x2, EXITKILL => 0x100000, SUSPEND_SECCOMP => 0x200000,
+    EVENT_FORK => 1, WALL => 0x40000000, DONTFORK => 10, DOFORK => 11,
+};
+# Of user_regs_struct (sys/user.h): 27 words.
+use constant { WORDS => 27, RAX => 10, ORIG_RAX => 15, RIP => 16 };
+my @ARGUMENTS = ( 14, 13, 12, 7, 9, 8 );    # rdi rsi rdx r10 r8 r9
+
+die "this machine is no x86_64\n" unless ( POSIX::uname() )[4] eq 'x86_64';
+my ( $pid, $address, $bytes ) = map { $_ + 0 } @ARGV;
+my $syscall = find_syscall($pid);
+$| = 1;
+print "ready\n";
+while ( my $line = <STDIN> ) {
+    next unless $line eq "copy\n";
+    print copy(), "\n";
+}
+
+# The kernel maps a few functions into every process (vdso(7)); among them is the instruction for a system call.
+sub find_syscall {
+    my ($pid) = @_;
+    open( my $maps, '<', "/proc/$pid/maps" ) or die "there is no process $pid: $!\n";
+    my ( $start, $end ) = map { /^([0-9a-f]+)-([0-9a-f]+) .*\[vdso\]$/ ? ( hex $1, hex $2 ) : () } <$maps>;
+    die "process $pid has no vdso\n" unless defined $end;
+    open( my $memory, '<:raw', "/proc/$pid/mem" ) or die "cannot read process $pid: $!\n";
+    sysseek( $memory, $start, 0 );
+    sysread( $memory, my $code, $end - $start ) or die "cannot read process $pid: $!\n";
+    my $at = index( $code, "\x0f\x05" );
+    die "no system call was found in the vdso of process $pid\n" if $at < 0;
+    return $start + $at;
+}
+
+sub copy {
+    trace( SEIZE, $pid, 0, TRACEFORK | SUSPEND_SECCOMP );
+    trace( INTERRUPT, $pid, 0, 0 );
+    stopped($pid);
+    my $before = registers();
+    my $mask   = "\0" x 8;
+    trace( GETSIGMASK, $pid, 8, $mask );
+    my $all = "\xff" x 8;
+    trace( SETSIGMASK, $pid, 8, $all );
+
+    my ( $copy, $failure );
+    my ($lifted) = call( $before, SYS_MADVISE, $address, $bytes, DOFORK );
+    if ( $lifted == 0 ) {
+        trace( SETOPTIONS, $pid, 0, TRACEFORK | SUSPEND_SECCOMP | EXITKILL );
+        ( my $forked, $copy ) = call( $before, SYS_CLONE, POSIX::SIGCHLD, 0, 0, 0, 0 );
+        trace( SETOPTIONS, $pid, 0, SUSPEND_SECCOMP );
+        $failure = "it cannot fork (error " . -$forked . ")" if $forked < 0;
+        stopped($copy) if defined $copy;
+        call( $before, SYS_MADVISE, $address, $bytes, DONTFORK );
+    }
+    else { $failure = "its memory cannot be forked (error " . -$lifted . ")" }
+
+    # The system call that it was in is begun again, as after a signal that nobody handles (signal(7)).
+    my @after = @$before;
+    if ( $after[ORIG_RAX] >= 0 && $after[RAX] <= -512 && $after[RAX] >= -516 ) {
+        $after[RIP] -= 2;
+        $after[RAX] = $after[ORIG_RAX];
+    }
+    $after[ORIG_RAX] = -1;
+    set_registers( \@after );
+    trace( SETSIGMASK, $pid, 8,     $mask );
+    trace( DETACH,     $pid, 0, 0 );
+    die "process $pid: $failure\n" if defined $failure;
+    return $copy;
+}
+
+# Makes the process do one system call. Its result, and the pid of the process that it has made, if any.
+sub call {
+    my ( $before, $number, @arguments ) = @_;
+    my @registers = @$before;
+    @registers[@ARGUMENTS] = ( @arguments, (0) x 6 )[ 0 .. 5 ];
+    @registers[ RAX, ORIG_RAX, RIP ] = ( $number, -1, $syscall );
+    set_registers( \@registers );
+    my $made;
+    while (1) {
+        trace( STEP, $pid, 0, 0 );
+        my $status = stopped($pid);
+        last if $status >> 8 == POSIX::SIGTRAP;
+        die sprintf( "process %d stopped unexpectedly (%x)\n", $pid, $status )
+          unless $status >> 8 == ( POSIX::SIGTRAP | EVENT_FORK << 8 );
+        my $message = "\0" x 8;
+        trace( GETEVENTMSG, $pid, 0, $message );
+        $made = unpack( 'q', $message );
+    }
+    return ( registers()->[RAX], $made );
+}
+
+sub registers {
+    my $buffer = "\0" x ( 8 * WORDS );
+    trace( GETREGS, $pid, 0, $buffer );
+    return [ unpack( 'q' . WORDS, $buffer ) ];
+}
+
+sub set_registers {
+    my $buffer = pack( 'q' . WORDS, @{ $_[0] } );
+    trace( SETREGS, $pid, 0, $buffer );
+}
+
+# The last argument is used where it stands: the kernel may write into it.
+sub trace {
+    my $result = syscall( SYS_PTRACE, $_[0] + 0, $_[1] + 0, $_[2] + 0, $_[3] );
+    die "ptrace(2) request $_[0] on process $_[1]: $!\n" if $result < 0;
+}
+
+sub stopped {
+    my ($which) = @_;
+    my $status = "\0" x 4;
+    syscall( SYS_WAIT4, $which + 0, $status, WALL, 0 ) > 0 or die "wait4(2) for process $which: $!\n";
+    my $value = unpack( 'l', $status );
+    die sprintf( "process %d ended (%x)\n", $which, $value ) unless ( $value & 0xff ) == 0x7f;
+    return $value;
+}

@@ -1,0 +1,146 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { cpuMarker } from '@releap/contract';
+import type { ControlMessage, SnapshotAssignment, SnapshotObservation } from '@releap/contract';
+import type { Logger } from 'pino';
+import type { SnapshotFacts, SnapshotFolders } from '../machine/index.ts';
+import type { Sandbox } from './sandbox.ts';
+
+const REMOVE_AGAIN_MS = 5_000;
+
+export interface SnapshotKeeperOptions {
+  folders: SnapshotFolders;
+  find: (vmId: string) => Sandbox | undefined;
+  report: (observation: SnapshotObservation) => void;
+  log: Logger;
+}
+
+interface Kept {
+  assignment: SnapshotAssignment;
+  /** Of the newest generation, once it is known. */
+  observation?: SnapshotObservation;
+  work: Promise<void>;
+}
+
+/**
+ * The snapshots that lie on this machine: makes what is agree with what control wants. Like the sandboxes' reconciler
+ * it acts only on what was said since the link was last made, and everything may be said again.
+ */
+export class SnapshotKeeper {
+  readonly #options: SnapshotKeeperOptions;
+  readonly #kept = new Map<string, Kept>();
+  readonly #named = new Set<string>();
+
+  constructor(options: SnapshotKeeperOptions) {
+    this.#options = options;
+  }
+
+  /** A new link begins with a whole new `sync`; parts of the last one are void. */
+  linked(): void {
+    this.#named.clear();
+  }
+
+  receive(message: ControlMessage): void {
+    if (message.type === 'assign-snapshot') this.#want(message.snapshot);
+    if (message.type !== 'sync') return;
+    for (const snapshot of message.snapshots ?? []) {
+      this.#named.add(snapshot.snapshot_id);
+      this.#want(snapshot);
+    }
+    if (message.more === true) return;
+    const named = new Set(this.#named);
+    this.#named.clear();
+    this.#removeOrphans(named).catch((error: unknown) =>
+      this.#options.log.error({ err: error }, 'snapshots that belong to nobody could not be removed'),
+    );
+  }
+
+  /** Resolves when nothing is at work. */
+  async idle(): Promise<void> {
+    await Promise.all([...this.#kept.values()].map(({ work }) => work));
+  }
+
+  #want(assignment: SnapshotAssignment): void {
+    const id = assignment.snapshot_id;
+    const known = this.#kept.get(id);
+    if (known !== undefined && assignment.generation < known.assignment.generation) return;
+    if (known !== undefined && assignment.generation === known.assignment.generation) {
+      if (known.observation !== undefined) this.#options.report(known.observation);
+      return;
+    }
+    const kept: Kept = { assignment, work: Promise.resolve() };
+    this.#kept.set(id, kept);
+    kept.work = (async () => {
+      await known?.work;
+      // Something newer has come while this waited.
+      if (this.#kept.get(id) !== kept) return;
+      kept.observation = {
+        snapshot_id: id,
+        generation: assignment.generation,
+        ...(await this.#serve(assignment)),
+      };
+      this.#options.report(kept.observation);
+    })();
+  }
+
+  async #serve(
+    assignment: SnapshotAssignment,
+  ): Promise<Omit<SnapshotObservation, 'snapshot_id' | 'generation'>> {
+    const { folders, find, log } = this.#options;
+    const { snapshot_id: id, vm_id, kind, parent_id } = assignment;
+    try {
+      if (assignment.desired === 'deleted') {
+        await this.#remove(id);
+        return { status: 'deleted' };
+      }
+      const found = await folders.load(id);
+      if (found !== undefined) return describe(id, found);
+      if (assignment.captured === true) throw new Error('it is not on this machine any more');
+      const sandbox = find(vm_id);
+      if (sandbox === undefined) throw new Error('its sandbox is not on this machine');
+      return describe(id, await sandbox.snapshot(id, kind, parent_id));
+    } catch (error) {
+      log.warn({ err: error, snapshot: id, vm: vm_id }, 'a snapshot could not be had');
+      return { status: 'failed', error: error instanceof Error ? error.message : String(error) };
+    }
+  }
+
+  /** What cannot be removed now is tried again: nobody else will. */
+  async #remove(id: string): Promise<void> {
+    for (;;) {
+      try {
+        return await this.#options.folders.remove(id);
+      } catch (error) {
+        this.#options.log.error({ err: error, snapshot: id }, 'a snapshot could not be removed');
+        await sleep(REMOVE_AGAIN_MS, undefined, { ref: false });
+      }
+    }
+  }
+
+  async #removeOrphans(named: ReadonlySet<string>): Promise<void> {
+    const { folders, log } = this.#options;
+    for (const id of this.#kept.keys()) {
+      if (!named.has(id)) this.#kept.delete(id);
+    }
+    for (const id of await folders.list()) {
+      if (named.has(id) || this.#kept.has(id)) continue;
+      log.warn({ snapshot: id }, 'control does not know this snapshot any more; removing it');
+      await folders.remove(id);
+    }
+  }
+}
+
+function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, 'snapshot_id' | 'generation'> {
+  const { memory } = facts;
+  return {
+    status: 'ready',
+    no_changes: facts.noChanges,
+    manifest_name: facts.manifest,
+    disk_bytes: facts.diskBytes,
+    ...(memory && {
+      artifact_ref: id,
+      fc_version: memory.vmm,
+      cpu_marker: cpuMarker({ cpu_model: memory.hostCpu, accelerator: memory.accelerator }),
+      mem_bytes: memory.shape.memMib * 1024 * 1024,
+    }),
+  };
+}

@@ -1,0 +1,140 @@
+import assert from 'node:assert/strict';
+import { mkdtemp } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import type { Observation } from '@releap/contract';
+import { isolateNetwork } from './support/isolated-network.ts';
+import { SPEC, TestRunner } from './support/sandboxes.ts';
+
+isolateNetwork(fileURLToPath(import.meta.url));
+
+const SOURCE = '21111111-2222-4333-8444-555555555555';
+const id = (n: number): string => `21111111-2222-4333-8444-${String(n).padStart(12, '0')}`;
+
+let runner: TestRunner;
+before(async () => {
+  runner = await TestRunner.open(await mkdtemp(join(tmpdir(), 'releap-fk-')));
+  runner.want(SOURCE, 1, 'running');
+  await runner.reported(1, 'running', { of: SOURCE });
+  await sh(`mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=8 2> /dev/null; sync
+    dd if=/dev/urandom of=/dev/shm/m bs=1M count=32 2> /dev/null
+    (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums)
+    (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &
+    echo $! > /dev/shm/pid`);
+});
+after(async () => await runner.dispose());
+
+const sh = async (script: string, vmId = SOURCE): Promise<string> => await runner.sh(vmId, script);
+
+async function fork(n: number, desired: 'running' | 'paused' = 'running'): Promise<Observation> {
+  runner.want(id(n), 1, desired, {
+    ...(desired === 'running' ? { start_from: 'memory' as const } : {}),
+    spec: {
+      ...SPEC,
+      name: `child-${n}`,
+      env: { GREETING: `from ${n}` },
+      origin: { type: 'fork', vm_id: SOURCE },
+    },
+  });
+  return await runner.reported(1, desired, { of: id(n) });
+}
+
+describe('fork of a running sandbox', () => {
+  it('goes on with its memory, disk and processes, under a name, address and machine id of its own', async () => {
+    const source = runner.observations.find(({ status }) => status === 'running');
+    const child = await fork(1);
+    assert.notEqual(child.vm_ip, source?.vm_ip);
+    assert.notEqual(child.port_map?.[0]?.host_port, source?.port_map?.[0]?.host_port);
+    assert.equal(child.manifest_name, source?.manifest_name);
+    assert.match(await sh('cd /; sha256sum -c /dev/shm/sums', id(1)), /file: OK\n.*m: OK/);
+    const before = Number(await sh('cat /dev/shm/count', id(1)));
+    await sh('sleep 0.5', id(1));
+    assert.ok(Number(await sh('cat /dev/shm/count', id(1))) > before, 'its process goes on');
+    assert.equal(
+      await sh('hostname; cat /etc/hostname; cat /etc/machine-id', id(1)),
+      `child-1\nchild-1\n${id(1).replaceAll('-', '')}\n`,
+    );
+    assert.equal(await sh('echo $GREETING', id(1)), 'from 1\n');
+  });
+
+  it('leaves the source as it was, and neither sees what the other does', async () => {
+    assert.match(await sh('cd /; sha256sum -c /dev/shm/sums; hostname'), /file: OK\n.*m: OK\nsubject/);
+    await sh('echo source > /dev/shm/who; echo source > /data/who; sync');
+    await sh('echo child > /dev/shm/who; echo child > /data/who; sync', id(1));
+    assert.equal(await sh('cat /dev/shm/who /data/who'), 'source\nsource\n');
+    assert.equal(await sh('cat /dev/shm/who /data/who', id(1)), 'child\nchild\n');
+  });
+
+  it('draws random numbers that nobody else draws, and has the right time', async () => {
+    await Promise.all([fork(2), fork(3)]);
+    const drawn = new Set<string>();
+    for (const vmId of [SOURCE, id(1), id(2), id(3)]) {
+      drawn.add(await sh('head -c 16 /dev/urandom | sha256sum; cat /proc/sys/kernel/random/uuid', vmId));
+      const skew = Math.abs(Number(await sh('date +%s', vmId)) - Date.now() / 1000);
+      assert.ok(skew < 3, `its clock is off by ${skew} s`);
+    }
+    assert.equal(drawn.size, 4);
+    for (const vmId of [id(2), id(3)]) {
+      assert.match(
+        await sh('cd /; sha256sum -c /dev/shm/sums; cat /data/who', vmId),
+        /file: OK\n.*m: OK\nsource/,
+      );
+    }
+  });
+
+  it('can be stopped and started, paused and resumed, and forked itself', async () => {
+    await sh('echo kept > /data/own', id(2));
+    runner.want(id(2), 2, 'stopped');
+    await runner.reported(2, 'stopped', { of: id(2) });
+    runner.want(id(2), 3, 'running', { start_from: 'disk' });
+    await runner.reported(3, 'running', { of: id(2) });
+    assert.equal(
+      await sh('cat /data/own; cd /; sha256sum data/file | cut -d" " -f1', id(2)),
+      `kept\n${await sh('sha256sum /data/file | cut -d" " -f1')}`,
+    );
+    runner.want(id(3), 2, 'paused');
+    await runner.reported(2, 'paused', { of: id(3) });
+    runner.want(id(3), 3, 'running', { start_from: 'memory' });
+    await runner.reported(3, 'running', { of: id(3) });
+    assert.match(await sh('cd /; sha256sum -c /dev/shm/sums', id(3)), /file: OK\n.*m: OK/);
+    for (const n of [1, 2, 3]) {
+      runner.want(id(n), 9, 'deleted');
+      await runner.reported(9, 'deleted', { of: id(n) });
+    }
+  });
+});
+
+describe('fork of a paused sandbox', () => {
+  it('is paused as the source is, and both go on from the same memory, each for itself', async () => {
+    runner.want(SOURCE, 2, 'paused');
+    await runner.reported(2, 'paused', { of: SOURCE });
+    const children = [await fork(4, 'paused'), await fork(5, 'paused')];
+    for (const child of children) assert.match(child.manifest_name ?? '', /^sha256:/);
+    runner.want(SOURCE, 3, 'running', { start_from: 'memory' });
+    await runner.reported(3, 'running', { of: SOURCE });
+    for (const n of [4, 5]) {
+      runner.want(id(n), 2, 'running', {
+        start_from: 'memory',
+        spec: { ...SPEC, name: `child-${n}` },
+      });
+      await runner.reported(2, 'running', { of: id(n) });
+    }
+    for (const vmId of [SOURCE, id(4), id(5)]) {
+      assert.match(await sh('cd /; sha256sum -c /dev/shm/sums', vmId), /file: OK\n.*m: OK/);
+      await sh(`echo ${vmId} > /data/me; sync`, vmId);
+    }
+    for (const vmId of [SOURCE, id(4), id(5)]) assert.equal(await sh('cat /data/me', vmId), `${vmId}\n`);
+    assert.equal(await sh('hostname', id(5)), 'child-5\n');
+  });
+
+  it('of a source that is not there fails with the reason, and leaves nothing', async () => {
+    runner.want(id(8), 1, 'running', {
+      start_from: 'memory',
+      spec: { ...SPEC, origin: { type: 'fork', vm_id: id(7) } },
+    });
+    const { error } = await runner.reported(1, 'failed', { of: id(8) });
+    assert.match(error ?? '', /the sandbox that it is a fork of is not on this machine/);
+  });
+});
