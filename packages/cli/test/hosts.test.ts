@@ -18,7 +18,7 @@ describe('rlp host ls', () => {
     await using folder = await home(service);
     const one = addHost(service, { sandboxes: { running: 3, paused: 1 }, snapshots: 2 });
     addHost(service, { draining: true, status: 'lost' });
-    addHost(service, { ready: false, last_seen_at: null });
+    addHost(service, { ready: false, last_seen_at: 'never' });
     const { code, stdout } = await host(folder, ['ls']);
     assert.equal(code, 0);
     const rows = stdout

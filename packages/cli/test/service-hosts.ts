@@ -1,7 +1,6 @@
 /** The operator's part of the service that tests talk to. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { newUuid } from '@releap/contract';
-import type { HostRecord } from '../src/api/hosts.ts';
+import { type HostRecord, newUuid } from '@releap/contract';
 import { readJson, send } from './service-http.ts';
 import type { TestService } from './service-state.ts';
 

@@ -16,6 +16,13 @@ export function addSnapshot(
     status: 'ready',
     error: null,
     no_changes: false,
+    parent_id: null,
+    sandbox_id: 'local-x',
+    region: 'local',
+    image_ref: 'busybox',
+    vcpus: 2,
+    mem_mib: 1024,
+    scratch_mib: 512,
     created_at: new Date().toISOString(),
     coming: [],
     ...more,
@@ -38,7 +45,14 @@ export function forkOf(
     forked_from: source.id,
     coming: [...(service.outcomes.get(`fork ${source.name}`) ?? ['booting', source.status])],
   });
-  send(response, 200, { vm_id: child.id, name: child.name, status: 'assigned', forked_from: source.id });
+  send(response, 200, {
+    vm_id: child.id,
+    job_id: newUuid(),
+    name: child.name,
+    status: 'assigned',
+    access_token: 'rlpv_x',
+    forked_from: source.id,
+  });
 }
 
 export function snapshotOf(
@@ -71,7 +85,7 @@ export function oneSnapshot(
   if (!found) return send(response, 404, { error: `snapshot "${id}" not found` });
   if (request.method === 'DELETE') {
     service.snapshots.splice(service.snapshots.indexOf(found), 1);
-    return send(response, 200, { id, status: 'deleted' });
+    return send(response, 200, { id, deleted: true });
   }
   const { coming, ...record } = found;
   send(response, 200, record);

@@ -1,8 +1,12 @@
 /** What the service that tests talk to holds, and what a test may set. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { ProcessStreamStart, SandboxRecord, SandboxStatus } from '@releap/contract';
-import type { HostRecord } from '../src/api/hosts.ts';
-import type { SnapshotRecord } from '../src/api/snapshots.ts';
+import type {
+  HostRecord,
+  ProcessStreamStart,
+  SandboxRecord,
+  SandboxStatus,
+  SnapshotRecord,
+} from '@releap/contract';
 
 import type { TestManagement } from './service-management.ts';
 

@@ -5,8 +5,6 @@ import { EXIT } from '../exit-codes.ts';
 import { findService } from '../settings.ts';
 import type { Context } from '../terminal.ts';
 import { changeCredentials, readCredentials, type Session } from './credentials.ts';
-import { findIssuer } from './issuer.ts';
-import { refreshTokens } from './sign-in.ts';
 
 /** A token that ends so soon may end on the way. */
 const SPARE_MS = 30_000;
@@ -39,6 +37,11 @@ async function freshSession(context: Context, url: string): Promise<Session> {
     if (session?.refresh_token === undefined)
       throw new CliError(`the sign-in to ${url} has ended: ${SIGN_IN}`, { exitCode: EXIT.unavailable });
     if (!endsSoon(session)) return session;
+    // Loaded only here: what it takes would be felt at the start of every other command.
+    const [{ findIssuer }, { refreshTokens }] = await Promise.all([
+      import('./issuer.ts'),
+      import('./sign-in.ts'),
+    ]);
     const issuer = await findIssuer(context, url);
     // A refresh token is told to who gave it, and to nobody else.
     if (issuer.settings.issuer !== session.issuer || issuer.settings.client_id !== session.client_id)

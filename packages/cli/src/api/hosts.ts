@@ -1,68 +1,37 @@
 /** The operator's operations on hosts, the machines that hold sandboxes. */
-import type { RunnerFacts, SandboxStatus } from '@releap/contract';
+import type {
+  HostDrainResponse,
+  HostEvictResponse,
+  HostList,
+  HostRecord,
+  HostUndrainResponse,
+} from '@releap/contract';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import type { Http } from './http.ts';
-
-export interface HostAmounts {
-  cpu: number;
-  mem_mib: number;
-  disk_mib: number;
-  gpus: number;
-}
-
-export interface HostRecord {
-  id: string;
-  region: string;
-  status: 'online' | 'offline' | 'lost';
-  ready: boolean;
-  draining: boolean;
-  draining_since: string | null;
-  /** Whether the drain deletes what cannot be kept. */
-  force: boolean;
-  last_seen_at: string | null;
-  facts: RunnerFacts;
-  used: HostAmounts;
-  promisable: HostAmounts;
-  /** How many sandboxes it holds, by status; no zeros. */
-  sandboxes: Partial<Record<SandboxStatus, number>>;
-  snapshots: number;
-}
-
-export interface DrainResponse {
-  host: HostRecord;
-  /** Sandboxes that this call has begun to move off. */
-  did: { paused: string[]; stopped: string[]; deleted: string[] };
-  left: { vm_id: string; status: SandboxStatus; persistent: boolean; spot: boolean }[];
-}
-
-export interface EvictResponse {
-  evicted: { vm_id: string; status: SandboxStatus }[];
-  left: { vm_id: string; why: string }[];
-}
 
 const PATH = '/internal/hosts';
 /** A host may hold thousands of sandboxes. */
 const CALL_MS = 60_000;
 
 export async function hosts(http: Http): Promise<HostRecord[]> {
-  const answer = await http.json<{ hosts?: HostRecord[] } | undefined>(PATH);
+  const answer = await http.json<Partial<HostList> | undefined>(PATH);
   if (!Array.isArray(answer?.hosts))
     throw new CliError('the service did not answer with a list of hosts: is it a Releap service?');
   return answer.hosts;
 }
 
-export function drainHost(http: Http, id: string, force: boolean): Promise<DrainResponse> {
+export function drainHost(http: Http, id: string, force: boolean): Promise<HostDrainResponse> {
   const json = force ? { force } : {};
   return http.json(`${PATH}/${encodeURIComponent(id)}/drain`, { method: 'POST', json, timeoutMs: CALL_MS });
 }
 
-export function undrainHost(http: Http, id: string): Promise<{ host: HostRecord }> {
+export function undrainHost(http: Http, id: string): Promise<HostUndrainResponse> {
   return http.json(`${PATH}/${encodeURIComponent(id)}/undrain`, { method: 'POST', json: {} });
 }
 
 /** Without a sandbox: every spot sandbox on the host. */
-export function evictFrom(http: Http, id: string, vmId?: string): Promise<EvictResponse> {
+export function evictFrom(http: Http, id: string, vmId?: string): Promise<HostEvictResponse> {
   const json = vmId === undefined ? {} : { vm_id: vmId };
   return http.json(`${PATH}/${encodeURIComponent(id)}/evict`, { method: 'POST', json, timeoutMs: CALL_MS });
 }

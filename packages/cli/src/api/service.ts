@@ -8,6 +8,7 @@ import type {
   SandboxCreateRequest,
   SandboxCreateResponse,
   SandboxDeleteResponse,
+  SandboxForkResponse,
   SandboxLifecycleResponse,
   SandboxRecord,
   SandboxStatus,
@@ -24,10 +25,6 @@ export const POLL_MS = 25_000;
 const FORK_MS = 60_000;
 /** What an answer may take beyond the poll that was asked for. */
 export const POLL_SLACK_MS = 15_000;
-
-export interface SandboxForkResponse extends SandboxCreateResponse {
-  forked_from: string;
-}
 
 export class Service implements AsyncDisposable {
   readonly http: Http;

@@ -1,4 +1,5 @@
 /** The operations on snapshots. */
+import type { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotRecord } from '@releap/contract';
 import { isUuid } from '@releap/contract/ids';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
@@ -6,30 +7,10 @@ import { printable } from '../terminal.ts';
 import { pause } from './retry.ts';
 import { POLL_MS, POLL_SLACK_MS, type Service } from './service.ts';
 
-export type SnapshotKind = 'disk' | 'full';
-
-export interface SnapshotRecord {
-  id: string;
-  name: string;
-  kind: SnapshotKind;
-  status: 'pending' | 'ready' | 'failed';
-  error: string | null;
-  /** Nothing was written since its parent, whose disk it shares. */
-  no_changes: boolean;
-  sandbox_id?: string;
-  disk_bytes?: number;
-  mem_bytes?: number;
-  created_at?: string;
-}
-
-export interface SnapshotCreateResponse extends SnapshotRecord {
-  job_id: string;
-}
-
 export function createSnapshot(
   service: Service,
   vmId: string,
-  body: { name: string; kind: SnapshotKind },
+  body: SnapshotCreateRequest,
 ): Promise<SnapshotCreateResponse> {
   return service.http.json(`/vms/${encodeURIComponent(vmId)}/snapshots`, { method: 'POST', json: body });
 }

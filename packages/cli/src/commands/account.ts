@@ -1,4 +1,4 @@
-/** `rlp login|logout|whoami`. */
+/** `rlp login|logout`. */
 import * as openid from 'openid-client';
 import { changeCredentials, readCredentials, type Session } from '../account/credentials.ts';
 import { findIssuer } from '../account/issuer.ts';
@@ -79,23 +79,4 @@ async function revokeAll(context: Context, url: string, before: Session): Promis
 /** A key whose project is gone is gone too. */
 function ifStillThere(error: unknown): void {
   if (!(error instanceof CliError && error.status === 404)) throw error;
-}
-
-export async function whoami(context: Context): Promise<number> {
-  await using account = await openAccount(context);
-  const user = await me(account.http);
-  const { project, keys } = account.session;
-  const used = project === undefined ? undefined : keys?.[project];
-  if (context.options.json)
-    printJson(context, {
-      url: account.url,
-      user,
-      project: used && project ? { id: project, name: used.name, org_id: used.org_id } : null,
-    });
-  else {
-    const name = user.name === '' || user.name === user.email ? '' : ` (${printable(user.name)})`;
-    print(context, `${printable(user.email || user.id)}${name} at ${account.url}`);
-    print(context, used && project ? `project ${printable(used.name)} (${project})` : 'no project in use');
-  }
-  return EXIT.ok;
 }

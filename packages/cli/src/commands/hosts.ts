@@ -1,15 +1,8 @@
 /** `rlp host ls|drain|undrain|evict`: what the operator does with the machines that hold sandboxes. */
+import type { HostEvictResponse, HostRecord } from '@releap/contract';
 import { parseSandboxId } from '@releap/contract/ids';
 import { findSandbox } from '../api/find-sandbox.ts';
-import {
-  drainHost,
-  type EvictResponse,
-  evictFrom,
-  findHost,
-  type HostRecord,
-  hosts,
-  undrainHost,
-} from '../api/hosts.ts';
+import { drainHost, evictFrom, findHost, hosts, undrainHost } from '../api/hosts.ts';
 import type { Http } from '../api/http.ts';
 import { pause } from '../api/retry.ts';
 import { openService } from '../api/service.ts';
@@ -56,7 +49,7 @@ function row(host: HostRecord): string[] {
     host.id,
     host.region,
     host.draining ? `${status}, ${busy(host) > 0 ? 'draining' : 'drained'}` : status,
-    age(host.last_seen_at ?? undefined),
+    age(host.last_seen_at),
     `${used.cpu}/${promisable.cpu}`,
     `${used.mem_mib}/${promisable.mem_mib} MiB`,
     `${used.disk_mib}/${promisable.disk_mib} MiB`,
@@ -147,7 +140,7 @@ export async function evict(
   if (vm !== undefined && options.host !== undefined) throw usageError('--host goes with --all');
   await using http = openOperator(context);
   const all = options.host === undefined ? await hosts(http) : [await findHost(http, options.host)];
-  const outcome: EvictResponse = { evicted: [], left: [] };
+  const outcome: HostEvictResponse = { evicted: [], left: [] };
   if (vm !== undefined) add(outcome, await evictOne(context, http, all, vm));
   else for (const { id } of all) add(outcome, await evictFrom(http, id));
   if (context.options.json) printJson(context, outcome);
@@ -160,13 +153,18 @@ export async function evict(
   return outcome.left.length > 0 ? EXIT.failed : EXIT.ok;
 }
 
-function add(sum: EvictResponse, { evicted, left }: EvictResponse): void {
+function add(sum: HostEvictResponse, { evicted, left }: HostEvictResponse): void {
   sum.evicted.push(...evicted);
   sum.left.push(...left);
 }
 
 /** An id may be of any project; a name is looked up in the project of this machine's key. */
-async function evictOne(context: Context, http: Http, all: HostRecord[], vm: string): Promise<EvictResponse> {
+async function evictOne(
+  context: Context,
+  http: Http,
+  all: HostRecord[],
+  vm: string,
+): Promise<HostEvictResponse> {
   let id = vm;
   if (parseSandboxId(vm) === null) {
     await using service = openService(context);

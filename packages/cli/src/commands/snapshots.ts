@@ -1,18 +1,18 @@
 /** `rlp snapshot create|ls|rm`. */
+import type { SnapshotRecord } from '@releap/contract';
 import { findSandbox } from '../api/find-sandbox.ts';
 import { openService } from '../api/service.ts';
 import {
   createSnapshot as askForSnapshot,
   deleteSnapshot,
   findSnapshot,
-  type SnapshotRecord,
   snapshots,
   waitUntilReady,
 } from '../api/snapshots.ts';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
-import { age, table } from '../output/table.ts';
+import { age, size, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
@@ -79,8 +79,8 @@ export async function listSnapshots(context: Context, options: { quiet?: boolean
           one.name,
           one.kind,
           one.status,
-          mebibytes(one.disk_bytes),
-          mebibytes(one.mem_bytes),
+          size(one.disk_bytes),
+          size(one.mem_bytes),
           age(one.created_at),
           one.id,
           one.error ?? '',
@@ -88,10 +88,6 @@ export async function listSnapshots(context: Context, options: { quiet?: boolean
       ),
     );
   return EXIT.ok;
-}
-
-function mebibytes(bytes: number | undefined): string {
-  return bytes === undefined ? '-' : `${Math.ceil(bytes / 2 ** 20)} MiB`;
 }
 
 export async function removeSnapshots(

@@ -29,7 +29,7 @@ export function accountCommands({ program, context, finish }: Registration): voi
     .command('whoami')
     .description('Tell who is signed in where, and which project is in use.')
     .action(async () => {
-      const { whoami } = await import('../commands/account.ts');
+      const { whoami } = await import('../commands/whoami.ts');
       await finish(whoami(context()));
     });
   program
