@@ -7,6 +7,7 @@ import { obedientExcept, Stage } from './support/lifecycle.ts';
 import {
   CAPTURED,
   CAPTURED_MEMORY,
+  caller,
   create,
   startWorld,
   takesSnapshots,
@@ -27,13 +28,18 @@ after(async () => world[Symbol.asyncDispose]());
 
 let count = 0;
 const fresh = (): string => `snap-${++count}`;
-const take = (vm: Created, body: object): Promise<Answer> => world.call('POST', `/vms/${vm.id}/snapshots`, body);
+const take = (vm: Created, body: object): Promise<Answer> =>
+  world.call('POST', `/vms/${vm.id}/snapshots`, body);
 const read = async (id: string) => (await world.call('GET', `/snapshots/${id}`)).body;
-const wait = async (id: string) => (await world.call('GET', `/snapshots/${id}?wait=ready&timeout_ms=15000`)).body;
+const wait = async (id: string) =>
+  (await world.call('GET', `/snapshots/${id}?wait=ready&timeout_ms=15000`)).body;
 const remove = (id: string): Promise<Answer> => world.call('DELETE', `/snapshots/${id}`);
 const ephemeral = (body: object = {}): Promise<Created> => stage.running({ persistent: false, ...body });
 
-async function taken(vm: Created, body: object = {}): Promise<{ id: string; name: string; parent_id: string | null }> {
+async function taken(
+  vm: Created,
+  body: object = {},
+): Promise<{ id: string; name: string; parent_id: string | null }> {
   const answer = await take(vm, { name: fresh(), ...body });
   assert.equal(answer.status, 200, answer.text);
   const record = await wait(answer.body.id);
@@ -42,7 +48,10 @@ async function taken(vm: Created, body: object = {}): Promise<{ id: string; name
 }
 
 /** Asked for, and left to the test. */
-async function pending(vm: Created, body: object = {}): Promise<{ id: string; name: string; job_id: string }> {
+async function pending(
+  vm: Created,
+  body: object = {},
+): Promise<{ id: string; name: string; job_id: string }> {
   stage.runner.options.snapshot = () => undefined;
   const answer = await take(vm, { name: fresh(), ...body });
   assert.equal(answer.status, 200, answer.text);
@@ -71,20 +80,42 @@ describe('POST /vms/:id/snapshots', () => {
     assert.ok(Compile(SnapshotCreateResponse).Check(answer.body));
     const { id, job_id, ...rest } = answer.body;
     assert.deepEqual(
-      [rest.name, rest.kind, rest.status, rest.error, rest.no_changes, rest.parent_id, rest.sandbox_id, rest.region],
+      [
+        rest.name,
+        rest.kind,
+        rest.status,
+        rest.error,
+        rest.no_changes,
+        rest.parent_id,
+        rest.sandbox_id,
+        rest.region,
+      ],
       [name, 'disk', 'pending', null, false, null, vm.id, 'here'],
     );
     const job = async () => (await world.call('GET', `/jobs/${job_id}`)).body;
     assert.deepEqual([(await job()).kind, (await job()).status], ['snapshot.create', 'running']);
     const assignment = await stage.runner.snapshotAssigned(id);
-    assert.deepEqual(assignment, { snapshot_id: id, generation: 1, desired: 'ready', vm_id: vm.uuid, kind: 'disk' });
+    assert.deepEqual(assignment, {
+      snapshot_id: id,
+      generation: 1,
+      desired: 'ready',
+      vm_id: vm.uuid,
+      kind: 'disk',
+    });
 
     const waiting = wait(id);
     await stage.runner.observedSnapshot(assignment, { ...CAPTURED, no_changes: true });
     const record = await waiting;
     assert.ok(Compile(SnapshotRecord).Check(record));
     assert.deepEqual(
-      [record.status, record.no_changes, record.manifest_name, record.disk_bytes, record.artifact_ref, record.runner_id],
+      [
+        record.status,
+        record.no_changes,
+        record.manifest_name,
+        record.disk_bytes,
+        record.artifact_ref,
+        record.runner_id,
+      ],
       ['ready', true, CAPTURED.manifest_name, 4096, undefined, undefined],
     );
     assert.equal((await job()).status, 'done');
@@ -96,14 +127,35 @@ describe('POST /vms/:id/snapshots', () => {
     const vm = await stage.running();
     const record = await read((await taken(vm, { kind: 'full' })).id);
     assert.deepEqual(
-      [record.kind, record.artifact_ref, record.fc_version, record.cpu_marker, record.mem_bytes, record.runner_id],
-      ['full', CAPTURED.artifact_ref, CAPTURED_MEMORY.fc_version, 'max tcg', CAPTURED_MEMORY.mem_bytes, stage.runner.id],
+      [
+        record.kind,
+        record.artifact_ref,
+        record.fc_version,
+        record.cpu_marker,
+        record.mem_bytes,
+        record.runner_id,
+      ],
+      [
+        'full',
+        CAPTURED.artifact_ref,
+        CAPTURED_MEMORY.fc_version,
+        'max tcg',
+        CAPTURED_MEMORY.mem_bytes,
+        stage.runner.id,
+      ],
     );
   });
 
   it('400: no name, a name that cannot be shown, another kind', async () => {
     const vm = await ephemeral();
-    for (const body of [{}, { name: '' }, { name: ' a' }, { name: 'a\nb' }, { name: 'x'.repeat(129) }, { name: 'a', kind: 'half' }]) {
+    for (const body of [
+      {},
+      { name: '' },
+      { name: ' a' },
+      { name: 'a\nb' },
+      { name: 'x'.repeat(129) },
+      { name: 'a', kind: 'half' },
+    ]) {
       const answer = await take(vm, body);
       assert.equal(answer.status, 400, JSON.stringify(body));
       assert.match(answer.body.error, /name|kind/);
@@ -121,12 +173,24 @@ describe('POST /vms/:id/snapshots', () => {
     const vm = await ephemeral();
     for (const status of SANDBOX_STATUSES.filter((one) => !['pending', 'running'].includes(one))) {
       await stage.force(vm, status);
-      await refused(vm, {}, new RegExp(`no disk snapshot can be taken of sandbox "${vm.id}": it is ${status}, and must be running$`));
+      await refused(
+        vm,
+        {},
+        new RegExp(
+          `no disk snapshot can be taken of sandbox "${vm.id}": it is ${status}, and must be running$`,
+        ),
+      );
     }
   });
 
   it('409: not yet placed on a host', async () => {
-    const answer = await world.call('POST', '/vms', { image: 'busybox', mem_mib: 60_000, mode: 'dedicated', cpu: 16, cpu_arch: 'arm64' });
+    const answer = await world.call('POST', '/vms', {
+      image: 'busybox',
+      mem_mib: 60_000,
+      mode: 'dedicated',
+      cpu: 16,
+      cpu_arch: 'arm64',
+    });
     const waits = { id: answer.body.vm_id, uuid: '', token: '', jobId: '' };
     const { status, body } = await take(waits, { name: fresh() });
     assert.deepEqual([status], [409]);
@@ -142,22 +206,37 @@ describe('POST /vms/:id/snapshots', () => {
   it('409: name exists, in this project alone, and until that one is deleted', async () => {
     const vm = await ephemeral();
     const one = await taken(vm);
-    await refused(vm, { name: one.name }, new RegExp(`a snapshot named "${one.name}" exists in this project`));
+    await refused(
+      vm,
+      { name: one.name },
+      new RegExp(`a snapshot named "${one.name}" exists in this project`),
+    );
     const stranger = await world.stranger();
     const theirs = await stranger('POST', '/vms', { image: 'busybox' });
     await waitFor(stranger, theirs.body.vm_id, 'running');
-    assert.equal((await stranger('POST', `/vms/${theirs.body.vm_id}/snapshots`, { name: one.name })).status, 200);
+    assert.equal(
+      (await stranger('POST', `/vms/${theirs.body.vm_id}/snapshots`, { name: one.name })).status,
+      200,
+    );
     assert.equal((await remove(one.id)).status, 200);
     await taken(vm, { name: one.name });
   });
 
   it('409: kind=disk on a persistent sandbox', async () => {
     const vm = await stage.running();
-    await refused(vm, {}, /it is persistent, and a disk snapshot is not enough for it: take one of kind "full"$/);
+    await refused(
+      vm,
+      {},
+      /it is persistent, and a disk snapshot is not enough for it: take one of kind "full"$/,
+    );
   });
 
   it('409: kind=full on a non-resumable sandbox', async () => {
-    await refused(await ephemeral(), { kind: 'full' }, /could not be resumed from a full one: it is not persistent/);
+    await refused(
+      await ephemeral(),
+      { kind: 'full' },
+      /could not be resumed from a full one: it is not persistent/,
+    );
     const vm = await stage.running();
     for (const [column, message] of [
       ['volume_count = 1', /it has volumes attached$/],
@@ -176,7 +255,10 @@ describe('a snapshot that does not succeed', () => {
     const { id, job_id } = await pending(vm);
     const assignment = await stage.runner.snapshotAssigned(id);
     await stage.runner.observedSnapshot(assignment, { status: 'failed', error: 'no space left on device' });
-    assert.deepEqual((({ status, error }) => [status, error])(await read(id)), ['failed', 'no space left on device']);
+    assert.deepEqual((({ status, error }) => [status, error])(await read(id)), [
+      'failed',
+      'no space left on device',
+    ]);
     assert.equal((await world.call('GET', `/jobs/${job_id}`)).body.error, 'no space left on device');
     assert.equal((await stage.row(vm)).status, 'running');
     const gone = await stage.runner.snapshotAssigned(id, (one) => one.desired === 'deleted');
@@ -191,7 +273,10 @@ describe('a snapshot that does not succeed', () => {
     const { id } = await pending(vm);
     const assignment = await stage.runner.snapshotAssigned(id);
     await world.database.pool.query(`update snapshots set deadline_at = now() where id = $1`, [id]);
-    assert.deepEqual((({ status, error }) => [status, error])(await wait(id)), ['failed', 'it was not taken in time']);
+    assert.deepEqual((({ status, error }) => [status, error])(await wait(id)), [
+      'failed',
+      'it was not taken in time',
+    ]);
     await stage.runner.observedSnapshot(assignment, CAPTURED);
     assert.equal((await read(id)).status, 'failed');
     obeyAgain();
@@ -212,7 +297,10 @@ describe('a snapshot that does not succeed', () => {
     const vm = await ephemeral();
     const { id } = await pending(vm);
     await stage.report(vm, 'failed', { error: 'the VMM died of SIGKILL' });
-    assert.deepEqual((await wait(id)).error, 'its sandbox failed before it was taken: the VMM died of SIGKILL');
+    assert.deepEqual(
+      (await wait(id)).error,
+      'its sandbox failed before it was taken: the VMM died of SIGKILL',
+    );
     obeyAgain();
   });
 
@@ -220,7 +308,10 @@ describe('a snapshot that does not succeed', () => {
     const vm = await ephemeral();
     const { id } = await taken(vm);
     await stage.runner.observedSnapshot({ snapshot_id: id, generation: 1 }, { status: 'deleted' });
-    assert.deepEqual((({ status, error }) => [status, error])(await read(id)), ['failed', 'its host no longer has it']);
+    assert.deepEqual((({ status, error }) => [status, error])(await read(id)), [
+      'failed',
+      'its host no longer has it',
+    ]);
   });
 
   it('its host is away: it stays pending, and is asked for again when the host is back', async () => {
@@ -252,7 +343,11 @@ describe('a snapshot that does not succeed', () => {
 });
 
 const rowOf = async (id: string) =>
-  (await world.database.pool.query('select held, status, desired, parent_id from snapshots where id = $1', [id])).rows[0];
+  (
+    await world.database.pool.query('select held, status, desired, parent_id from snapshots where id = $1', [
+      id,
+    ])
+  ).rows[0];
 
 describe('several snapshots of one sandbox', () => {
   it('descend from one another, are taken one after the other, and each knows its parent then', async () => {
@@ -283,7 +378,10 @@ describe('several snapshots of one sandbox', () => {
     obeyAgain();
     assert.equal((await remove(first.id)).status, 200);
     assert.equal((await wait(third.id)).status, 'ready');
-    assert.equal((await world.call('GET', `/jobs/${first.job_id}`)).body.error, 'the snapshot was deleted before it was taken');
+    assert.equal(
+      (await world.call('GET', `/jobs/${first.job_id}`)).body.error,
+      'the snapshot was deleted before it was taken',
+    );
     assert.equal(stage.runner.snapshots.has(second.id), false, 'its host never heard of it');
   });
 
@@ -291,7 +389,31 @@ describe('several snapshots of one sandbox', () => {
     const vm = await ephemeral();
     const name = fresh();
     const answers = await Promise.all(Array.from({ length: 6 }, () => take(vm, { name })));
-    assert.deepEqual(answers.map((one) => one.status).sort(), [200, 409, 409, 409, 409, 409]);
+    assert.deepEqual(
+      answers.map((one) => one.status).sort((a, b) => a - b),
+      [200, 409, 409, 409, 409, 409],
+    );
+  });
+});
+
+describe('two servers on one database', () => {
+  it('a fork and a snapshot asked of one reach the runner that is connected to the other', async () => {
+    const second = await world.another();
+    // Each knows of the other from its next beat on.
+    await Promise.all([world.control.sweep(), second.sweep()]);
+    const vm = await stage.running();
+    const call = caller(() => second.url, world.call.key, world.call.projectId);
+    const answer = await call('POST', `/vms/${vm.id}/snapshots`, { name: fresh(), kind: 'full' });
+    assert.equal(answer.status, 200, answer.text);
+    assert.equal(
+      (await call('GET', `/snapshots/${answer.body.id}?wait=ready&timeout_ms=15000`)).body.status,
+      'ready',
+    );
+    const child = (await call('POST', `/vms/${vm.id}/fork`)).body;
+    await waitFor(call, child.vm_id, 'running');
+    assert.equal((await call('DELETE', `/snapshots/${answer.body.id}`)).status, 200);
+    await until(async () => !(await rowOf(answer.body.id)).held);
+    await second.close();
   });
 });
 
@@ -317,7 +439,10 @@ describe('GET /snapshots', () => {
   it('one: 404 for what is unknown, malformed, foreign or deleted; a wait ends with its time', async () => {
     const vm = await ephemeral();
     const { id } = await pending(vm);
-    assert.equal((await world.call('GET', `/snapshots/${id}?wait=ready&timeout_ms=20`)).body.status, 'pending');
+    assert.equal(
+      (await world.call('GET', `/snapshots/${id}?wait=ready&timeout_ms=20`)).body.status,
+      'pending',
+    );
     assert.equal((await world.call('GET', `/snapshots/${id}?wait=gone`)).status, 400);
     const stranger = await world.stranger();
     assert.equal((await stranger('GET', `/snapshots/${id}`)).status, 404);
@@ -350,7 +475,11 @@ describe('DELETE /snapshots/:id', () => {
     const vm = await ephemeral();
     const { id } = await taken(vm);
     const stranger = await world.stranger();
-    for (const answer of [await stranger('DELETE', `/snapshots/${id}`), await remove('nonsense'), await remove(vm.uuid)])
+    for (const answer of [
+      await stranger('DELETE', `/snapshots/${id}`),
+      await remove('nonsense'),
+      await remove(vm.uuid),
+    ])
       assert.equal(answer.status, 404);
     assert.equal((await read(id)).status, 'ready');
   });
@@ -375,7 +504,7 @@ describe('DELETE /snapshots/:id', () => {
     assert.equal((await remove(one.id)).status, 409);
   });
 
-  it('409: a sandbox is being made from it, until that has what it needs', async () => {
+  it('409: a sandbox is being made from it, until that runs', async () => {
     const one = await taken(await ephemeral());
     stage.runner.options.script = () => undefined;
     const vm = await create(world.call, world, { image: { type: 'snapshot', name: one.name } });
@@ -384,6 +513,8 @@ describe('DELETE /snapshots/:id', () => {
     assert.equal(answer.status, 409);
     assert.match(answer.body.error, new RegExp(`sandbox "${vm.id}" is being made from it \\(assigned\\)`));
     await stage.runner.observed(assignment, { status: 'booting' });
+    assert.equal((await remove(one.id)).status, 409);
+    await stage.runner.observed(assignment, { status: 'running', manifest_name: CAPTURED.manifest_name });
     assert.equal((await remove(one.id)).status, 200);
     stage.runner.options.script = obedientExcept(stage.left);
   });
@@ -398,7 +529,10 @@ describe('DELETE /snapshots/:id', () => {
         world.call('POST', '/vms', { image: { type: 'snapshot', name: one.name } }),
         remove(one.id),
       ]);
-      assert.deepEqual([made.status, gone.status].sort(), made.status === 200 ? [200, 409] : [200, 404]);
+      assert.deepEqual(
+        [made.status, gone.status].sort((a, b) => a - b),
+        made.status === 200 ? [200, 409] : [200, 404],
+      );
       if (made.status === 200) await world.call('DELETE', `/vms/${made.body.vm_id}`);
     }
     stage.runner.options.script = obedientExcept(stage.left);

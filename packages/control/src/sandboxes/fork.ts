@@ -20,7 +20,7 @@ import { all, first, statement } from '@releap/database';
 import { pinned } from '../runners/assignment.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { promiseAlone } from '../scheduler/promise-lock.ts';
-import { unable, type RestartContext } from '../scheduler/restart.ts';
+import { makingRoom, NoRoom, unable, type RestartContext } from '../scheduler/restart.ts';
 import type { SandboxRow } from './transition-sql.ts';
 import { decide, refusal } from './transitions.ts';
 
@@ -54,17 +54,18 @@ const INSERT = statement<SandboxRow>(
  * @throws 404, or 409 with what is in the way
  */
 export async function forkSandbox(
-  { database, lifecycle, limits }: RestartContext,
+  context: RestartContext,
   shownId: string,
   projectId: string,
   body: SandboxForkRequest,
 ): Promise<SandboxForkResponse> {
+  const { database, lifecycle, limits } = context;
   const asked = checkDisplayName(body.name);
   const id = parseSandboxId(shownId)?.uuid;
   if (id === undefined) throw sandboxNotFound(shownId);
   const refuse = (why: string): Error => conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`);
   const accessToken = newToken('sandbox');
-  const child = await database.transaction(async (client) => {
+  const written = database.transaction(async (client) => {
     await promiseAlone(client);
     const source = await first(client, SOURCE, [id, projectId]);
     if (source === undefined) throw sandboxNotFound(shownId);
@@ -78,7 +79,7 @@ export async function forkSandbox(
       newUuid(),
       newUuid(),
       id,
-      asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length)}${SUFFIX}`,
+      asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length).toWellFormed()}${SUFFIX}`,
       tokenDigest(accessToken),
       JSON.stringify(pinned(source)),
       JSON.stringify({ type: 'fork', vm_id: id }),
@@ -95,8 +96,11 @@ export async function forkSandbox(
     };
     const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
     const why = host === undefined ? 'it has no host' : unable(host, need, limits);
-    if (why !== undefined) throw refuse(why);
+    if (why !== undefined) throw new NoRoom(why, row, need);
     return row;
+  });
+  const child = await written.catch(async (error: unknown) => {
+    throw error instanceof NoRoom ? refuse(await makingRoom(context, error)) : error;
   });
   lifecycle.announce([child]);
   return {

@@ -76,11 +76,14 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
     await vm.stop();
     clock.lap('stopped');
     racePoint(`${operation}:stopped`);
-    taken = await settled([
+    const work = [
       saveState(vm, { root: jail, uid: record.uid }, statePath),
       layer.putOnTop(),
       copy.take(),
-    ]);
+    ] as const;
+    // Nothing may still be at work when the guest goes on.
+    await Promise.allSettled(work);
+    taken = await Promise.all(work);
     clock.lap('taken');
     racePoint(`${operation}:taken`);
   } finally {
@@ -131,12 +134,6 @@ async function diskOf({ vmId, disk }: MomentOptions): Promise<DiskChain> {
   const chain = await readChain(disk);
   if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
   return chain;
-}
-
-/** Like Promise.all, but waits for all of them first: nothing may still be at work when the guest goes on. */
-async function settled<T extends readonly unknown[]>(work: { [K in keyof T]: Promise<T[K]> }): Promise<T> {
-  await Promise.allSettled(work);
-  return (await Promise.all(work)) as unknown as T;
 }
 
 class Laps {

@@ -177,7 +177,7 @@ export class TestRunner {
       if (found) return found;
       const failed = reports.find(({ status }) => status === 'failed');
       if (failed || Date.now() > end) {
-        throw new Error(`expected ${wanted.join(' or ')} and got ${JSON.stringify(reports)}`);
+        throw new Error(`expected ${JSON.stringify(wanted)} and got ${JSON.stringify(reports)}`);
       }
       await new Promise((resolve) => setTimeout(resolve, 2));
     }
