@@ -165,6 +165,22 @@ describe('rlp, against a live service', () => {
     assert.notEqual(json.code, 0);
   });
 
+  test('fork, snapshot, run --from-snapshot: others begin where one is; host ls counts them', async () => {
+    const id = (await output(['run', ...SIZE, '--persistent', '--name', 'origin', 'busybox'])).trim();
+    await output(['exec', 'origin', '--', 'sh', '-c', 'echo kept > /root/file; echo here > /dev/shm/file']);
+    const fork = (await output(['fork', 'origin', '--name', 'copy'])).trim();
+    assert.notEqual(fork, id);
+    const snapshot = (await output(['snapshot', 'create', 'origin', 'warm'])).trim();
+    assert.match(await output(['snapshot', 'ls']), new RegExp(`^warm +full +ready .* ${snapshot}`, 'm'));
+    const restored = ['run', '--rm', '--from-snapshot', 'warm', '--', 'cat', '/root/file', '/dev/shm/file'];
+    assert.equal(await output(restored), 'kept\nhere\n');
+    assert.equal(await output(['exec', 'copy', '--', 'cat', '/root/file', '/dev/shm/file']), 'kept\nhere\n');
+    assert.match(await output(['host', 'ls']), /online .* 2 running/);
+    await output(['rm', '--wait', 'origin', 'copy']);
+    await output(['snapshot', 'rm', 'warm']);
+    await noneListed();
+  });
+
   test('interrupted while a command runs, run --rm still takes the sandbox away', async () => {
     const { child, outcome, ended } = start([
       'run',
