@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict';
 import { mkdtemp, rm, symlink } from 'node:fs/promises';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { home } from './home.ts';
-import { BIN, rlp } from './rlp.ts';
-import { KEY, startService } from './service.ts';
+import { BIN, rlp, rlpHere } from './rlp.ts';
+import { KEY, send, startService } from './service.ts';
 
 describe('which service', () => {
   test('flags win over the environment, and that over bootstrap.json', async () => {
@@ -70,6 +71,22 @@ describe('a service that is not well', () => {
     await using service = await startService();
     const outcome = await rlp(service, ['ps', '--api-key', 'rlp_wrong']);
     assert.deepEqual(outcome, { code: 3, stdout: '', stderr: 'rlp: invalid API key\n' });
+  });
+
+  test('that has had enough for the moment: a read is repeated when it says, a change is not', async () => {
+    await using service = await startService();
+    let refused = 0;
+    const full = (request: IncomingMessage, response: ServerResponse): unknown => {
+      if (refused++ > 0 && request.method === 'GET') return false;
+      response.setHeader('retry-after', '1');
+      return send(response, 429, { error: 'too many requests' });
+    };
+    service.special.set('GET /vms', full);
+    assert.equal((await rlpHere(service, ['ps'])).code, 0);
+    assert.deepEqual(service.calls, ['GET /vms', 'GET /vms']);
+    service.special.set('DELETE /secrets/A', full);
+    const change = await rlpHere(service, ['secret', 'rm', 'A']);
+    assert.deepEqual([change.code, change.stderr], [1, 'rlp: too many requests\n']);
   });
 
   test('something else that listens there', async () => {

@@ -3,6 +3,7 @@ import { Agent, type Dispatcher, request } from 'undici';
 import { CliError, interruptedError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { printable } from '../terminal.ts';
+import { pause } from './retry.ts';
 
 export interface HttpOptions {
   /** Without a final slash; paths are put behind it. */
@@ -26,6 +27,9 @@ export interface Call {
   idleMs?: number;
 }
 
+/** Beyond that somebody is wrong about what a rate is. */
+const READ_ATTEMPTS = 5;
+const LONGEST_PAUSE_SECS = 30;
 const CONNECT_MS = 10_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
 const JSON_MAX_BYTES = 32 * 1024 * 1024;
@@ -65,12 +69,26 @@ export class Http implements AsyncDisposable {
     }
   }
 
-  /** The body of a 2xx answer as it comes. Everything else throws. */
+  /**
+   * The body of a 2xx answer as it comes. Everything else throws; only a read that is refused because there were too
+   * many (429) is repeated, when the service says so, for a while.
+   */
   async stream(path: string, call: Call = {}): Promise<Dispatcher.ResponseData> {
     const url = this.#url(path, call.query);
-    let answer: Dispatcher.ResponseData;
+    for (let attempt = 1; ; attempt++) {
+      const answer = await this.#ask(url, call);
+      if (answer.statusCode >= 200 && answer.statusCode < 300) return answer;
+      const text = await this.#text(answer.body, ERROR_MAX_BYTES, 'the refusal').catch(() => '');
+      const error = refusal(answer, text, url, this.#options.hint401);
+      const read = (call.method ?? 'GET') === 'GET';
+      if (error.status !== 429 || !read || attempt >= READ_ATTEMPTS) throw error;
+      await pause(Math.min(error.retryAfterSecs ?? 1, LONGEST_PAUSE_SECS) * 1000, this.#options.signal);
+    }
+  }
+
+  async #ask(url: URL, call: Call): Promise<Dispatcher.ResponseData> {
     try {
-      answer = await request(url, {
+      return await request(url, {
         method: call.method ?? 'GET',
         dispatcher: this.#agent,
         signal: this.#options.signal,
@@ -88,9 +106,6 @@ export class Http implements AsyncDisposable {
     } catch (error) {
       throw networkError(error, url, this.#options.signal);
     }
-    if (answer.statusCode >= 200 && answer.statusCode < 300) return answer;
-    const text = await this.#text(answer.body, ERROR_MAX_BYTES, 'the refusal').catch(() => '');
-    throw refusal(answer, text, url, this.#options.hint401);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
