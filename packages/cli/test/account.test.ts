@@ -282,7 +282,7 @@ describe('rlp invite', () => {
 describe('rlp credits', () => {
   test('the balance, and what has changed it', async () => {
     await using it = await signedInWorld();
-    const entry = { id: 2, amount: '-0.000000001', kind: 'usage', vm_id: 'local-x', note: null };
+    const entry = { id: 2, amount: '-0.000000001', kind: 'usage' as const, vm_id: 'local-x', note: null };
     it.management.organizations[0]?.ledger.push(
       { ...entry, created_at: new Date().toISOString() },
       {

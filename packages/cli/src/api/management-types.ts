@@ -1,3 +1,4 @@
+/** What is answered to signed-in users and operators, and about secrets, as far as it is used here. */
 export type Role = 'owner' | 'member';
 export interface AuthConfig {
   issuer: string;
