@@ -4,8 +4,6 @@ import {
   conflict,
   DEFAULTS,
   formatSandboxId,
-  newSandboxName,
-  newToken,
   overloaded,
   quote,
   resolveSandboxCreate,
@@ -16,8 +14,9 @@ import {
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { first, isUniqueViolation, statement, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { resolveRoot, type ResolvedRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
@@ -25,7 +24,7 @@ import type { Scheduler } from '../scheduler/scheduler.ts';
 import { keepSnapshot, snapshotByName } from '../snapshots/queries.ts';
 import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
 import type { SnapshotRow } from '../snapshots/transition-sql.ts';
-import { insertSandbox, type NewSandbox } from './queries.ts';
+import { getRecord, insertSandbox, type NewSandbox } from './queries.ts';
 
 export interface CreateContext {
   database: Database;
@@ -33,6 +32,8 @@ export interface CreateContext {
   scheduler: Scheduler;
   limits: ControlLimits;
   platform: PlatformLimits;
+  /** @throws 402 */
+  requireCredits: (orgId: string) => Promise<void>;
 }
 
 /** `POST /vms`: every rule, then one statement that writes it all down, then placement on its way. */
@@ -40,10 +41,30 @@ export async function createSandbox(
   context: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
+  fresh: Fresh = RANDOM,
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
+  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  const [id, jobId, accessToken, otherName] = [
+    fresh.uuid(),
+    fresh.uuid(),
+    fresh.token('sandbox'),
+    fresh.sandboxName(),
+  ];
+  const answer = (written: { region: string; name: string }): SandboxCreateResponse => ({
+    vm_id: formatSandboxId(written.region, id),
+    job_id: jobId,
+    name: written.name,
+    status: 'pending',
+    access_token: accessToken,
+  });
+  if (fresh.retried) {
+    const before = await getRecord(database.pool, id, principal.projectId);
+    if (before !== undefined) return answer(before);
+  }
   const asked = resolveSandboxCreate(body, context.platform);
   assertAvailable(asked);
+  await context.requireCredits(principal.orgId);
   const { sandbox, region, root, snapshot } = await begin(context, principal, body, asked);
 
   const place = scheduler.admit();
@@ -52,11 +73,11 @@ export async function createSandbox(
       `${place.waiting} sandboxes are waiting for a host already, and no more than ${limits.createQueue} may: try again later`,
     );
   }
-  const accessToken = newToken('sandbox');
-  const name = sandbox.name ?? newSandboxName();
-  let written;
+  const name = sandbox.name ?? otherName;
   try {
     const write: NewSandbox = {
+      id,
+      jobId,
       sandbox,
       name,
       projectId: principal.projectId,
@@ -67,22 +88,18 @@ export async function createSandbox(
       accessTokenHash: tokenDigest(accessToken),
       pendingMs: limits.deadlines.pending,
     };
-    written =
-      snapshot === undefined
-        ? await insertSandbox(database.pool, write)
-        : await insertRestored(database, write, snapshot);
+    if (snapshot === undefined) await insertSandbox(database.pool, write);
+    else await insertRestored(database, write, snapshot);
   } catch (error) {
     place.withdraw();
+    const before = isUniqueViolation(error)
+      ? await getRecord(database.pool, id, principal.projectId)
+      : undefined;
+    if (before !== undefined) return answer(before);
     throw error;
   }
   scheduler.kick();
-  return {
-    vm_id: formatSandboxId(region, written.id),
-    job_id: written.jobId,
-    name,
-    status: 'pending',
-    access_token: accessToken,
-  };
+  return answer({ region, name });
 }
 
 interface Beginning {

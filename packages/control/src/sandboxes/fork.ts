@@ -7,8 +7,6 @@ import {
   checkDisplayName,
   conflict,
   formatSandboxId,
-  newToken,
-  newUuid,
   parseSandboxId,
   quote,
   sandboxNotFound,
@@ -17,6 +15,7 @@ import {
   type SandboxForkResponse,
 } from '@releap/contract';
 import { all, first, statement } from '@releap/database';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { pinned } from '../runners/assignment.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { promiseAlone } from '../scheduler/promise-lock.ts';
@@ -28,6 +27,8 @@ const SOURCE = statement<SandboxRow>(
   'fork-source',
   'select * from sandboxes where id = $1 and project_id = $2 for no key update',
 );
+/** By a try that was cut off. */
+const MADE = statement<SandboxRow>('fork-made', 'select * from sandboxes where id = $1 and project_id = $2');
 /** One that its host has not yet said to have taken. */
 const IN_PROGRESS = statement<{ id: string; region: string }>(
   'fork-in-progress',
@@ -58,13 +59,27 @@ export async function forkSandbox(
   shownId: string,
   projectId: string,
   body: SandboxForkRequest,
+  fresh: Fresh = RANDOM,
 ): Promise<SandboxForkResponse> {
   const { database, lifecycle, limits } = context;
+  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  const drawn = { id: fresh.uuid(), jobId: fresh.uuid(), accessToken: fresh.token('sandbox') };
   const asked = checkDisplayName(body.name);
   const id = parseSandboxId(shownId)?.uuid;
   if (id === undefined) throw sandboxNotFound(shownId);
   const refuse = (why: string): Error => conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`);
-  const accessToken = newToken('sandbox');
+  const answer = (child: SandboxRow): SandboxForkResponse => ({
+    vm_id: formatSandboxId(child.region, child.id),
+    job_id: child.job_id,
+    name: child.name,
+    status: 'assigned',
+    access_token: drawn.accessToken,
+    forked_from: formatSandboxId(child.region, id),
+  });
+  if (fresh.retried) {
+    const made = await first(database.pool, MADE, [drawn.id, projectId]);
+    if (made !== undefined) return answer(made);
+  }
   const written = database.transaction(async (client) => {
     await promiseAlone(client);
     const source = await first(client, SOURCE, [id, projectId]);
@@ -76,11 +91,11 @@ export async function forkSandbox(
         `a fork of it is in progress already (${formatSandboxId(other.region, other.id)}): try again in a moment`,
       );
     const [row] = await all(client, INSERT, [
-      newUuid(),
-      newUuid(),
+      drawn.id,
+      drawn.jobId,
       id,
       asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length).toWellFormed()}${SUFFIX}`,
-      tokenDigest(accessToken),
+      tokenDigest(drawn.accessToken),
       JSON.stringify(pinned(source)),
       JSON.stringify({ type: 'fork', vm_id: id }),
       limits.deadlines.assigned,
@@ -103,14 +118,7 @@ export async function forkSandbox(
     throw error instanceof NoRoom ? refuse(await makingRoom(context, error)) : error;
   });
   lifecycle.announce([child]);
-  return {
-    vm_id: formatSandboxId(child.region, child.id),
-    job_id: child.job_id,
-    name: child.name,
-    status: child.status,
-    access_token: accessToken,
-    forked_from: formatSandboxId(child.region, id),
-  };
+  return answer(child);
 }
 
 const SUFFIX = '-fork';

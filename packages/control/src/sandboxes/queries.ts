@@ -93,6 +93,9 @@ export async function getFacts(
 }
 
 export interface NewSandbox {
+  /** New ones when absent. */
+  id?: string;
+  jobId?: string;
   sandbox: ResolvedSandbox;
   name: string;
   projectId: string;
@@ -111,9 +114,7 @@ export async function insertSandbox(
   on: Queryable,
   create: NewSandbox,
 ): Promise<{ id: string; jobId: string }> {
-  const id = newUuid();
-  const jobId = newUuid();
-  const { sandbox } = create;
+  const { id = newUuid(), jobId = newUuid(), sandbox } = create;
   await all(on, INSERT, [
     id,
     jobId,

@@ -1,6 +1,7 @@
 import { open } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
+import type { CpuCounter } from '../metering/usage-reporter.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
@@ -279,6 +280,21 @@ export class Machines {
   async usage(vmId: string): Promise<CgroupUsage | undefined> {
     const record = await this.#folders.load(vmId);
     return record === undefined ? undefined : await this.#cgroups.usage(record.cgroup);
+  }
+
+  /** The CPU time of the present life of a VM; undefined when it has none. */
+  async cpuCounter(vmId: string): Promise<CpuCounter | undefined> {
+    const record = await this.#folders.load(vmId);
+    if (record?.process === undefined) return undefined;
+    const usage = await this.#cgroups.usage(record.cgroup);
+    if (usage === undefined) return undefined;
+    const { bootId, pid, startTicks } = record.process;
+    return {
+      incarnation: `${bootId}.${pid}.${startTicks}`,
+      cpuMicros: usage.cpuMicros,
+      // Clock ticks of /proc are hundredths of a second since the boot, on every architecture (proc(5), USER_HZ).
+      ageMicros: Number(process.hrtime.bigint() / 1000n) - Number(startTicks) * 10_000,
+    };
   }
 
   /** Removes every VM that `keep` does not name, and every cgroup that belongs to none. Once, before the first boot. */

@@ -105,6 +105,7 @@ export class TestRunner {
     });
     this.snapshots = new SnapshotKeeper({
       folders: opened.machines.snapshots,
+      flatten: (id) => opened.machines.captures.flatten(id),
       find: (vmId) => this.reconciler.get(vmId),
       report: (observation) => this.snapshotObservations.push(observation),
       log,
