@@ -4,6 +4,7 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { Browser } from '../packages/server/test/support/browser.ts';
 import { eventually } from './support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
 import { REPO, Service } from './support/service.ts';
@@ -179,6 +180,31 @@ describe('rlp, against a live service', () => {
     await output(['rm', '--wait', 'origin', 'copy']);
     await output(['snapshot', 'rm', 'warm']);
     await noneListed();
+  });
+
+  test('login, org and project create, project use: a new person runs a sandbox in a project of their own', async () => {
+    const login = start(['login']);
+    login.child.stdin?.end();
+    const address = await eventually(
+      'the address to sign in at',
+      () => /^ {2}(http\S+)$/m.exec(login.outcome.stderr)?.[1],
+    );
+    const browser = new Browser();
+    const page = await browser.submit(await browser.open(address), { email: 'ada@example.com', name: 'Ada' });
+    assert.match(await (await fetch(page.url)).text(), /Signed in/);
+    assert.equal((await login.ended).code, 0, login.outcome.stderr);
+    await output(['org', 'create', 'Office']);
+    const project = (await output(['project', 'create', 'web', '--org', 'Office'])).trim();
+    await output(['project', 'use', 'web']);
+    assert.match(await output(['whoami']), new RegExp(`^ada@example\\.com .*\nproject web \\(${project}\\)`));
+    await output(['run', ...SIZE, '--name', 'mine', 'busybox']);
+    assert.equal(await output(['exec', 'mine', '--', 'echo', 'hello']), 'hello\n');
+    await output(['project', 'use', '--none']);
+    assert.equal(await output(['ps', '-q']), '', 'of the first project');
+    await output(['org', 'rm', 'Office']);
+    assert.doesNotMatch(await output(['project', 'ls']), /web/);
+    await output(['logout']);
+    assert.equal((await rlp(['whoami'])).code, 3);
   });
 
   test('interrupted while a command runs, run --rm still takes the sandbox away', async () => {
