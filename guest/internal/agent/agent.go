@@ -186,8 +186,10 @@ func (a *Agent) call(s *session.Stream, method string, v jsonlite.Value) error {
 		return a.files(s, method, v)
 	case "sync":
 		syscall.Sync()
+	case "rehearse":
 		if a.freezer != nil {
 			a.freezer.Rehearse()
+			answerCapture(nil, &freeze.Capture{})
 		}
 	case "freeze":
 		if work := a.freeze(s, v); work != nil {

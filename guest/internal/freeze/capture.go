@@ -1,6 +1,7 @@
 package freeze
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -21,8 +22,9 @@ const (
 
 // Request of a host that is about to capture the sandbox.
 type Request struct {
-	// Processes and Disk are what is to stand.
-	Processes, Disk bool
+	// Processes and Disk are what is to stand. Flush is for who has the processes stand and then takes the disk as it
+	// is at one moment: all that they have written is on it, and its journal as after a power cut.
+	Processes, Disk, Flush bool
 	// Settle bounds the freezing itself.
 	Settle time.Duration
 	// Deadline after which the sandbox thaws by itself; 0 for never.
@@ -68,7 +70,7 @@ func (f *Freezer) Start(r Request) *Capture {
 	if !c.done && r.Processes {
 		c.settle(c.began.Add(atOnce))
 	}
-	if !c.done && c.err == nil && c.standing() && !r.Disk {
+	if !c.done && c.err == nil && c.standing() && !r.Disk && !r.Flush {
 		c.finish()
 	}
 	return c
@@ -102,8 +104,8 @@ func (c *Capture) Wait() {
 		}
 		c.settle(end)
 	}
-	if !c.done && c.r.Disk {
-		c.freezeDisk(end)
+	if !c.done && (c.r.Disk || c.r.Flush) {
+		c.settleDisk(end)
 	}
 	if !c.done {
 		c.finish()
@@ -128,7 +130,7 @@ func (c *Capture) begin() {
 	case f.frozen.Load():
 		c.fail(fault.New(fault.Frozen, "the sandbox is frozen already"))
 		return
-	case c.r.Disk && f.unfinish != nil:
+	case (c.r.Disk || c.r.Flush) && f.unfinish != nil:
 		select {
 		case <-f.unfinish:
 			f.unfinish = nil
@@ -159,7 +161,7 @@ func (c *Capture) standing() bool { return !c.r.Processes || c.laps.Processes > 
 func (c *Capture) settle(end time.Time) {
 	pause := syscall.Timespec{Nsec: 50_000}
 	for !c.done {
-		stands, err := c.f.stands()
+		stands, err := standsIn(c.f.state)
 		now := time.Now()
 		if err == nil && !stands && now.Sub(c.lap) > c.look {
 			stands = c.inKernel()
@@ -187,30 +189,36 @@ func (c *Capture) settle(end time.Time) {
 	}
 }
 
-// freezeDisk flushes and stops the disk. The kernel cannot be made to give that up; we can.
-func (c *Capture) freezeDisk(end time.Time) {
+// settleDisk flushes the disk and, where asked to, stops it. The kernel cannot be made to give that up; we can.
+func (c *Capture) settleDisk(end time.Time) {
 	f := c.f
 	if f.scratch == nil {
 		return
 	}
-	frozen := make(chan error, 1)
-	go func() { frozen <- control(f.scratch, fiFreeze) }()
+	settled := make(chan error, 1)
+	go func() {
+		if c.r.Disk {
+			settled <- control(f.scratch, fiFreeze)
+		} else {
+			settled <- flush(f.scratch)
+		}
+	}()
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	select {
-	case err := <-frozen:
+	case err := <-settled:
 		if err != nil {
-			c.fail(fault.New(fault.Internal, "freezing the file system: "+err.Error()))
+			c.fail(fault.New(fault.Internal, "flushing the file system: "+err.Error()))
 			return
 		}
-		f.disk = true
+		f.disk = c.r.Disk
 		c.laps.Disk = c.next()
 	case <-timer.C:
 		undone := make(chan struct{})
 		f.unfinish = undone
 		go func() {
 			defer close(undone)
-			if err := <-frozen; err == nil {
+			if err := <-settled; err == nil && c.r.Disk {
 				_ = control(f.scratch, fiThaw)
 			}
 		}()
@@ -249,10 +257,10 @@ func (c *Capture) next() time.Duration {
 	return took
 }
 
-// stands asks the kernel whether all of the group's processes stand.
-func (f *Freezer) stands() (bool, error) {
+// standsIn asks the kernel whether all processes of a group stand.
+func standsIn(state *os.File) (bool, error) {
 	var buf [32]byte
-	n, err := syscall.Pread(int(f.state.Fd()), buf[:], 0)
+	n, err := syscall.Pread(int(state.Fd()), buf[:], 0)
 	if err != nil {
 		return false, err
 	}

@@ -203,3 +203,10 @@ func control(file *os.File, request uintptr) error {
 	}
 	return nil
 }
+
+func flush(file *os.File) error {
+	if _, _, errno := syscall.Syscall(sysSyncFS, file.Fd(), 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}

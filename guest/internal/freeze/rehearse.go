@@ -3,6 +3,7 @@ package freeze
 import (
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,14 +28,17 @@ func (f *Freezer) Rehearse() {
 		return
 	}
 	defer syscall.Close(pipe[1])
-	inside, done := make(chan bool, 1), make(chan struct{})
+	thread, done := make(chan int, 1), make(chan struct{})
 	go func() {
 		defer fault.Guard(f.log, "rehearsal")
 		defer close(done)
 		defer syscall.Close(pipe[0])
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, wherever it is
-		_, err := f.dryTasks.WriteAt([]byte("0"), 0)
-		inside <- err == nil
+		if _, err := f.dryTasks.WriteAt([]byte("0"), 0); err == nil {
+			thread <- syscall.Gettid()
+		} else {
+			thread <- 0
+		}
 		var nothing [1]byte
 		for {
 			if _, err := syscall.Read(pipe[0], nothing[:]); err != syscall.EINTR {
@@ -43,27 +47,46 @@ func (f *Freezer) Rehearse() {
 		}
 		_, _ = f.top.WriteAt([]byte("0"), 0)
 	}()
-	if <-inside {
-		for i := 0; i < 2; i++ {
-			f.dryRun()
+	if tid := strconv.Itoa(<-thread); tid != "0" {
+		for i := 0; i < 2 && f.waitsIn(tid, syscall.SYS_READ, pipe[0]); i++ {
+			f.dryRun(tid)
 		}
 	}
 	_, _ = syscall.Write(pipe[1], []byte("x"))
 	<-done
 }
 
+// waitsIn waits until a thread of the agent waits in that very system call. Anywhere else it might hold a lock of the
+// Go runtime, and must not stand for a moment: nothing could then thaw it.
+func (f *Freezer) waitsIn(tid string, call, fd int) bool {
+	want := strconv.Itoa(call) + " 0x" + strconv.FormatInt(int64(fd), 16) + " "
+	var buf [256]byte
+	for end := time.Now().Add(rehearsalLimit); time.Now().Before(end); short() {
+		file, err := syscall.Openat(int(f.proc.Fd()), tid+"/syscall", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+		if err != nil {
+			return false
+		}
+		n, _ := syscall.Read(file, buf[:])
+		syscall.Close(file)
+		if n > 0 && strings.HasPrefix(string(buf[:n]), want) {
+			return true
+		}
+	}
+	return false
+}
+
 // dryRun leaves the group thawed whatever happens: its thread is the agent's.
-func (f *Freezer) dryRun() {
-	pause := syscall.Timespec{Nsec: 50_000}
-	_ = syscall.Nanosleep(&pause, nil) // until the thread waits
+func (f *Freezer) dryRun(tid string) {
 	if _, err := f.dryState.WriteAt([]byte(frozenState), 0); err == nil {
-		for end := time.Now().Add(rehearsalLimit); time.Now().Before(end); _ = syscall.Nanosleep(&pause, nil) {
-			var buf [32]byte
-			n, err := syscall.Pread(int(f.dryState.Fd()), buf[:], 0)
-			if err != nil || strings.HasPrefix(string(buf[:n]), frozenState) {
+		for end := time.Now().Add(rehearsalLimit); time.Now().Before(end); short() {
+			if stands, err := standsIn(f.dryState); err != nil || stands {
 				break
 			}
 		}
+		// What a freeze does when it takes longer.
+		_, _ = f.tasks()
+		var text [512]byte
+		_ = f.threadState(tid, text[:])
 	}
 	for tries := 0; tries < 100; tries++ {
 		if _, err := f.dryState.WriteAt([]byte(thawedState), 0); err == nil {
@@ -72,6 +95,10 @@ func (f *Freezer) dryRun() {
 		time.Sleep(time.Millisecond)
 	}
 	f.log("releap: a thread of the agent stays frozen")
+}
+
+func short() {
+	_ = syscall.Nanosleep(&syscall.Timespec{Nsec: 50_000}, nil)
 }
 
 func openGroup(group string, tasks, state **os.File) error {

@@ -11,6 +11,7 @@ import { JobParams, JobRecord } from './job.ts';
 import { managementOperations } from './management-operations.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
+import { secretOperations } from './secret-operations.ts';
 import {
   LogQuery,
   SandboxCreateRequest,
@@ -66,6 +67,9 @@ export const TAGS = {
     '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
   Images: 'Named root file systems of a project.',
   Jobs: 'The work behind a create.',
+  Secrets:
+    'Values that sandboxes may use and never see: inside, a placeholder stands for each. [secrets.md](secrets.md) has the whole of it.',
+  Registries: 'Credentials for pulls, one a registry host.',
   Regions: 'Where sandboxes may be placed.',
   Organizations: 'People, their organizations, who belongs to them, and who did what.',
   Projects: 'What belongs together: sandboxes, images and the keys that reach them.',
@@ -365,6 +369,7 @@ export const operations = {
     },
     errors: {},
   },
+  ...secretOperations,
   ...managementOperations,
   ...creditsOperations,
   getHealth: {

@@ -109,6 +109,11 @@ describe('a freeze', () => {
     await assertStands();
     await guest.thaw();
     await counts();
+    const flushed = await guest.freeze({ flushOnly: true });
+    await assertStands();
+    assert.ok((flushed.stepsUs['disk'] ?? 0) > 0);
+    await guest.thaw();
+    await counts();
     await assert.rejects(guest.freeze({ diskOnly: true, processesOnly: true }), { code: 'invalid' });
   });
 

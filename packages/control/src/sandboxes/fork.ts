@@ -20,6 +20,7 @@ import { pinned } from '../runners/assignment.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { promiseAlone } from '../scheduler/promise-lock.ts';
 import { makingRoom, NoRoom, unable, type RestartContext } from '../scheduler/restart.ts';
+import { copySecrets } from '../secrets/placeholders.ts';
 import type { SandboxRow } from './transition-sql.ts';
 import { decide, refusal } from './transitions.ts';
 
@@ -45,7 +46,7 @@ const INSERT = statement<SandboxRow>(
      persistent, spot, cpu_arch, image_ref)
    select $1, $2, s.id, $4, $5, $6::jsonb, $7::jsonb, 'assigned', true, true, now() + $8 * interval '1 millisecond',
      s.status, case s.status when 'running' then 'memory' else 'disk' end, s.project_id, s.region, s.runner_id, s.mode, s.cpu, s.vcpus,
-     s.mem_mib, s.scratch_mib, s.ports, s.env, s.egress_policy, s.persistent, s.spot, s.cpu_arch, s.image_ref
+     s.mem_mib, s.scratch_mib, s.ports, s.env || $9::jsonb, s.egress_policy, s.persistent, s.spot, s.cpu_arch, s.image_ref
      from sandboxes s where s.id = $3
    returning *`,
 );
@@ -90,6 +91,7 @@ export async function forkSandbox(
       throw refuse(
         `a fork of it is in progress already (${formatSandboxId(other.region, other.id)}): try again in a moment`,
       );
+    const secrets = await copySecrets(client, { from: id, to: drawn.id });
     const [row] = await all(client, INSERT, [
       drawn.id,
       drawn.jobId,
@@ -99,6 +101,7 @@ export async function forkSandbox(
       JSON.stringify(pinned(source)),
       JSON.stringify({ type: 'fork', vm_id: id }),
       limits.deadlines.assigned,
+      JSON.stringify(secrets),
     ]);
     if (row === undefined) throw new Error('the fork was not written');
     // It counts already. What lands paused takes no cores and memory of the host.
