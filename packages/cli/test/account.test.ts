@@ -317,28 +317,42 @@ describe('rlp admin grant', () => {
     await using it = await signedInWorld();
     await using folder = await home(it.service);
     const bodies: unknown[] = [];
+    const keys: unknown[] = [];
     it.service.special.set(`POST /internal/orgs/${ORG}/grants`, async (request, response) => {
       assert.equal(request.headers.authorization, `Bearer ${INTERNAL_TOKEN}`);
       let text = '';
       for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');
       bodies.push(JSON.parse(text));
+      keys.push(request.headers['idempotency-key']);
       return send(response, 200, { org_id: ORG, entry: {}, balance: '112.5' });
     });
     const env = { RELEAP_HOME: folder.path };
     const given = await it.ada.rlp(['admin', 'grant', ORG, '100', '--note', 'welcome'], { env });
     assert.deepEqual(given, { code: 0, stdout: '112.5\n', stderr: '' });
-    assert.equal((await it.ada.rlp(['admin', 'grant', '--adjustment', '--', ORG, '-5'], { env })).code, 0);
+    assert.equal(
+      (await it.ada.rlp(['admin', 'grant', '--adjustment', '--once', 'invoice-17', '--', ORG, '-5'], { env }))
+        .code,
+      0,
+    );
     assert.deepEqual(bodies, [
       { amount: '100', note: 'welcome' },
       { amount: '-5', kind: 'adjustment' },
     ]);
+    assert.deepEqual(keys, [undefined, 'invoice-17']);
   });
 
   test('what is no id or no amount, and no token to be read', async () => {
     await using it = await signedInWorld();
     await using folder = await home(it.service);
     const env = { RELEAP_HOME: folder.path };
-    for (const args of [[ORG, 'much'], [ORG, '1e9'], [ORG, '0.0000000001'], ['ada', '5'], [ORG]])
+    for (const args of [
+      [ORG, 'much'],
+      [ORG, '1e9'],
+      [ORG, '0.0000000001'],
+      [ORG, '5', '--once', 'two words'],
+      ['ada', '5'],
+      [ORG],
+    ])
       assert.equal((await it.ada.rlp(['admin', 'grant', ...args], { env })).code, 2, args.join(' '));
     const nobody = await it.ada.rlp(['admin', 'grant', ORG, '5']);
     assert.equal(nobody.code, 3);

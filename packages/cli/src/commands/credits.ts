@@ -48,6 +48,7 @@ export async function showCredits(
 export interface GrantOptions {
   note?: string;
   adjustment?: boolean;
+  once?: string;
 }
 
 /** An amount below 0 takes credits away, and is an adjustment. */
@@ -65,9 +66,12 @@ export async function grant(
     throw usageError(
       `the amount must be a decimal number, as in 100 or 2.5, but was ${JSON.stringify(amount)}`,
     );
+  if (options.once !== undefined && !/^[\x21-\x7e]{1,255}$/.test(options.once))
+    throw usageError('--once must be 1 to 255 visible ASCII characters without blanks');
   await using http = openOperator(context);
   const answer = await http.json<GrantResponse>(`/internal/orgs/${encodeURIComponent(org)}/grants`, {
     method: 'POST',
+    ...(options.once === undefined ? {} : { headers: { 'idempotency-key': options.once } }),
     json: {
       amount,
       ...(options.note === undefined ? {} : { note: options.note }),

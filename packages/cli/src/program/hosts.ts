@@ -72,6 +72,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
     .argument('<org>', 'id of the organization')
     .argument('<amount>', 'as in 100 or 2.5')
     .option('--note <text>', 'for the ledger, where the members read it')
+    .option('--once <key>', 'called again with the same key within a day, it gives nothing twice')
     .option('--adjustment', 'enter it as an adjustment, which may be below 0 (after --, as in -- ORG -5)')
     .action(async (org: string, amount: string, options) => {
       const { grant } = await import('../commands/credits.ts');
