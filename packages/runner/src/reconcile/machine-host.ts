@@ -26,6 +26,8 @@ const THAW_AFTER_MS = 120_000;
 const SYNC_DEADLINE_MS = 10_000;
 const FREEZE_DEADLINE_MS = 10_000;
 const THAW_DEADLINE_MS = 10_000;
+/** A freeze that was not rehearsed is slower, no more. */
+const REHEARSAL_DEADLINE_MS = 2_000;
 
 export interface MachineHostOptions {
   machines: Machines;
@@ -471,6 +473,7 @@ export class MachineHost implements SandboxHost {
       // All of it is in the memory that is kept; it would be missing only to a start that throws that away.
       log.warn({ vm: vmId, err: error }, 'files were not on the disk before the pause');
     });
+    await guest.rehearseFreeze({ deadlineMs: REHEARSAL_DEADLINE_MS }).catch(() => undefined);
     await using pausing = await machines.persistent.beginPause(vmId, running);
     const startedAt = performance.now();
     try {
@@ -504,6 +507,10 @@ export class MachineHost implements SandboxHost {
 /** What a capture asks of the agent. */
 function holdOf(agent: AgentLine): GuestHold {
   return {
+    rehearse: async () => {
+      const guest = await agent.connected();
+      await guest.rehearseFreeze({ deadlineMs: REHEARSAL_DEADLINE_MS }).catch(() => undefined);
+    },
     sync: async () => {
       // What is not on the disk in time is not in the snapshot, as after a power failure.
       await (await agent.connected()).sync({ deadlineMs: SYNC_DEADLINE_MS }).catch(() => undefined);
