@@ -18,6 +18,7 @@ import {
 } from './management.ts';
 import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './operations.ts';
 import { RegionRecord } from './region.ts';
+import { RegistryRecord } from './registry-credential.ts';
 import {
   SandboxCreateRequest,
   SandboxCreateResponse,
@@ -26,6 +27,7 @@ import {
   SandboxRecord,
 } from './sandbox.ts';
 import type { SchemaNode } from './schema-words.ts';
+import { SecretRecord } from './secret.ts';
 import { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotList, SnapshotRecord } from './snapshot.ts';
 
 export interface OpenApiOptions {
@@ -56,6 +58,8 @@ const NAMED = new Map<unknown, string>([
   [JobRecord, 'Job'],
   [RegionRecord, 'Region'],
   [CreditsRecord, 'Credits'],
+  [SecretRecord, 'Secret'],
+  [RegistryRecord, 'RegistryCredential'],
   [User, 'User'],
   [Organization, 'Organization'],
   [Member, 'Member'],

@@ -11,6 +11,7 @@ import { JobParams, JobRecord } from './job.ts';
 import { managementOperations } from './management-operations.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
+import { secretOperations } from './secret-operations.ts';
 import {
   LogQuery,
   SandboxCreateRequest,
@@ -22,15 +23,7 @@ import {
   SandboxParams,
   SandboxRecord,
 } from './sandbox.ts';
-import {
-  SnapshotCreateRequest,
-  SnapshotCreateResponse,
-  SnapshotDeleteResponse,
-  SnapshotGetQuery,
-  SnapshotList,
-  SnapshotParams,
-  SnapshotRecord,
-} from './snapshot.ts';
+import { snapshotOperations } from './snapshot-operations.ts';
 
 /** Who may call: `workload` wants a project's API key, `management` a user's OIDC token, `public` nothing. */
 export type Security = 'workload' | 'management' | 'public';
@@ -74,6 +67,9 @@ export const TAGS = {
     '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
   Images: 'Named root file systems of a project.',
   Jobs: 'The work behind a create.',
+  Secrets:
+    'Values that sandboxes may use and never see: inside, a placeholder stands for each. [secrets.md](secrets.md) has the whole of it.',
+  Registries: 'Credentials for pulls, one a registry host.',
   Regions: 'Where sandboxes may be placed.',
   Organizations: 'People, their organizations, who belongs to them, and who did what.',
   Projects: 'What belongs together: sandboxes, images and the keys that reach them.',
@@ -243,70 +239,7 @@ export const operations = {
       409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; a fork of it is being captured already; ${noHost}.`,
     },
   },
-  createSnapshot: {
-    method: 'POST',
-    path: '/vms/:id/snapshots',
-    tag: 'Snapshots',
-    summary: 'Take a snapshot of a running sandbox',
-    description:
-      'Answers as soon as it is written down; the sandbox goes on after a moment of standing still. Wait with ' +
-      '`GET /snapshots/:id?wait=ready`. Several snapshots of one sandbox are taken one after the other.',
-    security: 'workload',
-    params: SandboxParams,
-    body: SnapshotCreateRequest,
-    repeats: 'same',
-    success: { status: 200, response: { description: 'Accepted.', schema: SnapshotCreateResponse } },
-    errors: {
-      400: 'The name or kind is not valid.',
-      404: unknownSandbox,
-      409:
-        'The sandbox is not running, not placed on a machine yet, or without an image manifest; a snapshot of this name ' +
-        'exists; a disk snapshot of a persistent sandbox; a full one of a sandbox that could not be resumed (not persistent, ' +
-        'or with volumes, a Docker data device or GPUs).',
-    },
-  },
-  listSnapshots: {
-    method: 'GET',
-    path: '/snapshots',
-    tag: 'Snapshots',
-    summary: 'List snapshots, newest first',
-    security: 'workload',
-    query: PageQuery,
-    success: { status: 200, response: { description: 'One page.', schema: SnapshotList } },
-    errors: { 400: 'The cursor is malformed.' },
-  },
-  getSnapshot: {
-    method: 'GET',
-    path: '/snapshots/:id',
-    tag: 'Snapshots',
-    summary: 'Read a snapshot, or wait for it',
-    description:
-      'With `wait` the answer comes at that status, or at ready or failed. When the time is over the answer is the record ' +
-      'as it is, with 200.',
-    security: 'workload',
-    params: SnapshotParams,
-    query: SnapshotGetQuery,
-    success: { status: 200, response: { description: 'The record.', schema: SnapshotRecord } },
-    errors: {
-      400: 'A query parameter is not valid.',
-      404: 'The id is unknown, malformed, of another project, or of a snapshot that was deleted.',
-    },
-  },
-  deleteSnapshot: {
-    method: 'DELETE',
-    path: '/snapshots/:id',
-    tag: 'Snapshots',
-    summary: 'Delete a snapshot',
-    description:
-      'Its name is free at once; its machine removes the artifact as soon as it can. Sandboxes that were made from it go on.',
-    security: 'workload',
-    params: SnapshotParams,
-    success: { status: 200, response: { description: 'Deleted.', schema: SnapshotDeleteResponse } },
-    errors: {
-      404: 'The id is unknown, malformed, of another project, or of a snapshot that was deleted.',
-      409: 'Other snapshots descend from it, or a sandbox is being made from it at this moment.',
-    },
-  },
+  ...snapshotOperations,
   getConsoleLog: {
     method: 'GET',
     path: '/vms/:id/logs',
@@ -436,6 +369,7 @@ export const operations = {
     },
     errors: {},
   },
+  ...secretOperations,
   ...managementOperations,
   ...creditsOperations,
   getHealth: {

@@ -21,7 +21,15 @@ export type DesiredState = 'running' | 'stopped' | 'paused' | 'deleted';
 /** Where a root file system comes from, after control has resolved names. */
 export type RootSource =
   /** An OCI registry reference as the user gave it; `digest` pins it once somebody has resolved it. */
-  | { type: 'registry'; ref: string; digest?: string; credential?: { username: string; password: string } }
+  | {
+      type: 'registry';
+      ref: string;
+      digest?: string;
+      /** For the reference's registry; only on the link and in memory, never written down by either side. */
+      credential?: { username: string; password: string };
+      /** Why there is a credential and control cannot give it: what needs the registry fails with this. */
+      no_credential?: string;
+    }
   /** One of the images that a runner can make by itself: `busybox`, `debian`. */
   | { type: 'builtin'; name: string };
 

@@ -8,6 +8,9 @@ import { creditRoutes } from './billing/routes.ts';
 import { BILLING_SETTINGS, type BillingSettings } from './billing/settings.ts';
 import { createCallerAuthenticator } from './auth/caller.ts';
 import type { OidcOptions } from './auth/oidc/verifier.ts';
+import { createEncryption } from './encryption/encryption.ts';
+import { startKeeper } from './encryption/keeper.ts';
+import { noKeys, type KeyEncryptionKeys } from './encryption/keys.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
 import { hostRoutes } from './hosts/routes.ts';
@@ -25,6 +28,9 @@ import { managementRoutes } from './management/routes.ts';
 import { createTeardown } from './management/teardown.ts';
 import { createRegions, ensureRegion, type RegionConfig } from './regions/regions.ts';
 import { regionRoutes } from './regions/routes.ts';
+import { createPullCredentials } from './registries/pull-credentials.ts';
+import { createRegistries } from './registries/registries.ts';
+import { registryRoutes } from './registries/routes.ts';
 import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle } from './sandboxes/lifecycle.ts';
 import { createHostClient } from './sandboxes/logs.ts';
@@ -32,6 +38,8 @@ import { sandboxRoutes } from './sandboxes/routes.ts';
 import { snapshotRoutes } from './snapshots/routes.ts';
 import { createSnapshots } from './snapshots/snapshots.ts';
 import { createScheduler } from './scheduler/scheduler.ts';
+import { secretRoutes } from './secrets/routes.ts';
+import { createSecrets, hasEncrypted } from './secrets/secrets.ts';
 import { startSweeper } from './scheduler/sweeper.ts';
 
 export interface ControlOptions {
@@ -46,6 +54,8 @@ export interface ControlOptions {
   region: RegionConfig;
   /** Names of the images that runners can make by themselves. */
   builtinImages?: readonly string[];
+  /** What encrypts secrets and registry passwords. Without it they cannot be written. */
+  keys?: KeyEncryptionKeys;
   limits?: Partial<ControlLimits>;
   platform?: PlatformLimits;
   /** Prices, and whether credits are enforced. */
@@ -94,6 +104,11 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   cleanup.use(database);
   await ensureRegion(database.pool, options.region);
   await ensureBuiltinImages(database.pool, options.builtinImages ?? []);
+
+  const keys = options.keys ?? noKeys();
+  await keys.prepare(!(await hasEncrypted(database.pool)));
+  const encryption = createEncryption(keys);
+  const credentials = createPullCredentials(database, encryption, log);
 
   const hub = createHub();
   const authenticator = createAuthenticator(database);
@@ -154,7 +169,13 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   });
   const scheduler = createScheduler({ database, lifecycle, limits, log });
   cleanup.defer(() => scheduler.close());
-  const builds = createBuildQueue({ database, limits, log, links: () => registry?.links() ?? [] });
+  const builds = createBuildQueue({
+    database,
+    credentials,
+    limits,
+    log,
+    links: () => registry?.links() ?? [],
+  });
   cleanup.defer(() => builds.close());
   const hosts = createHostClient(options.internalToken);
   cleanup.use(hosts);
@@ -177,6 +198,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     serverId,
     internalToken: options.internalToken,
     lifecycle,
+    credentials,
     snapshots,
     limits,
     log,
@@ -208,6 +230,8 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   snapshotRoutes(app, { database, snapshots, limits, hub });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
+  secretRoutes(app, { database, secrets: createSecrets(database, encryption) });
+  registryRoutes(app, { database, registries: createRegistries(database, encryption) });
   regionRoutes(app, { regions });
   managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
@@ -239,6 +263,8 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     log,
   });
   cleanup.defer(() => sweeper.close());
+  const keeper = startKeeper({ database, encryption, log });
+  cleanup.defer(() => keeper.close());
   log.info({ url, server: serverId, region: options.region.id }, 'the control plane listens');
 
   const owned = cleanup.move();

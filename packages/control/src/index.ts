@@ -7,6 +7,8 @@ export {
   type BillingMode,
   type BillingSettings,
 } from './billing/settings.ts';
+export { addKey, fileKeys } from './encryption/key-file.ts';
+export { KeysUnavailableError, type KeyEncryptionKeys, type WrappedKey } from './encryption/keys.ts';
 export { startControl, type Control, type ControlOptions } from './control.ts';
 export { type RateLimits } from './http/rate-limits.ts';
 export { CONTROL_LIMITS, type ControlLimits, type Overcommit } from './limits.ts';

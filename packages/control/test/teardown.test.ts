@@ -118,6 +118,26 @@ describe('the deletion of a project', () => {
     await until(() => tornDown(projectId));
   });
 
+  test('takes what is created while it is deleted', async () => {
+    await world.restart({ limits: { teardownGraceMs: 1_500 } });
+    const runner = await world.runner({ facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
+    await using _ = runner;
+    const { projectId, key } = await world.tenant(owner);
+    const creating = Array.from({ length: 30 }, () => key('POST', '/vms', { image: 'busybox' }));
+    const deleting = owner('DELETE', `/projects/${projectId}`);
+    const answers = await Promise.all(creating);
+    assert.equal((await deleting).status, 200);
+    assert.ok(answers.every(({ status }) => status === 200 || status === 401));
+    await until(() => tornDown(projectId));
+    const made = answers.filter(({ status }) => status === 200).length;
+    assert.equal(await count('sandboxes where project_id = $1', projectId), made);
+    assert.equal(
+      await count(`sandboxes where project_id = $1 and (status <> 'deleted' or held)`, projectId),
+      0,
+    );
+    await world.restart();
+  });
+
   test('of an organization takes all of its projects, members and invitations', async () => {
     const runner = await world.runner();
     await using _ = runner;

@@ -4,6 +4,7 @@ import type {
   LedgerKind,
   Origin,
   PortMapping,
+  RegistryKind,
   RootSource,
   RunnerFacts,
   SandboxStatus,
@@ -326,6 +327,39 @@ export interface IdempotencyKeyTable {
   expires_at: Date;
 }
 
+export interface SecretTable {
+  id: string;
+  project_id: string;
+  name: string;
+  allowed_domains: JSONColumnType<string[]>;
+  description: string | null;
+  key_id: string;
+  envelope: Buffer;
+  created_at: Stamp;
+  updated_at: Stamp;
+  deleted_at: MaybeStamp;
+}
+
+export interface SandboxSecretTable {
+  sandbox_id: string;
+  placeholder_hash: Buffer;
+  secret_id: string;
+  name: string;
+  inherited: Generated<boolean>;
+}
+
+export interface RegistryCredentialTable {
+  project_id: string;
+  host: string;
+  kind: RegistryKind;
+  username: string;
+  description: string | null;
+  key_id: string;
+  envelope: Buffer;
+  created_at: Stamp;
+  updated_at: Stamp;
+}
+
 export interface Tables {
   organizations: OrganizationTable;
   projects: ProjectTable;
@@ -343,6 +377,9 @@ export interface Tables {
   sandbox_meters: SandboxMeterTable;
   cpu_readings: CpuReadingTable;
   idempotency_keys: IdempotencyKeyTable;
+  secrets: SecretTable;
+  sandbox_secrets: SandboxSecretTable;
+  registry_credentials: RegistryCredentialTable;
   users: UserTable;
   members: MemberTable;
   invitations: InvitationTable;

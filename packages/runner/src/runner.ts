@@ -19,7 +19,7 @@ import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
-import { SnapshotKeeper } from './reconcile/snapshot-keeper.ts';
+import { SnapshotKeeper, vmmName } from './reconcile/snapshot-keeper.ts';
 import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
 import { registerToolbox } from './toolbox/index.ts';
@@ -129,7 +129,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     disk_mib: options.capacity?.diskMib ?? (await diskMib(folder)),
     accelerator: accelerator.accelerator,
     cpu_model: accelerator.hostCpu,
-    vmm: accelerator.vmmVersion,
+    vmm: vmmName(accelerator.vmmVersion),
     gpus: 0,
   };
 
@@ -142,6 +142,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   const snapshots = new SnapshotKeeper({
     folders: machines.snapshots,
+    flatten: (id) => machines.captures.flatten(id),
     find: (vmId) => reconciler.get(vmId),
     report: (observation) => link.observeSnapshot(observation),
     log: log.child({ part: 'snapshot' }),

@@ -37,6 +37,7 @@ describe('the configuration', () => {
     const config = loadConfig({ RELEAP_HOME: '/srv/a/', RELEAP_PUBLIC_URL: 'https://api.example.org/' });
     assert.equal(config.cacheDir, '/srv/a/cache');
     assert.equal(config.tokenFile, '/srv/a/internal.token');
+    assert.equal(config.keyFile, '/srv/a/keys.json');
     assert.equal(config.publicUrl, 'https://api.example.org');
   });
 

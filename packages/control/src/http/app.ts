@@ -84,7 +84,7 @@ export function createApp(options: AppOptions): App {
     // Headers and body must arrive in this time; answers may take as long as a long poll.
     requestTimeout: 60_000,
     forceCloseConnections: 'idle',
-    routerOptions: { maxParamLength: 512 },
+    routerOptions: { maxParamLength: 4096 },
     genReqId: (request) => requestId(request.headers['x-request-id']),
     frameworkErrors: (error, request, reply) => answerError(error, request, reply),
     clientErrorHandler(error, socket) {
@@ -115,7 +115,7 @@ export function createApp(options: AppOptions): App {
   });
   app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => {
     const validator = requestValidator(schema, httpPart as 'body');
-    if (httpPart !== 'params') return validator;
+    if (httpPart !== 'params' || (schema as { refusal?: number }).refusal === 400) return validator;
     // A path with a name that nothing can have leads to nothing.
     return (data) => {
       const result = validator(data);

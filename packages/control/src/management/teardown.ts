@@ -90,6 +90,17 @@ export const TEARDOWN_STEPS: readonly TeardownStep[] = [
     `(select 1 from sandboxes where project_id = $1 and status <> 'deleted' limit 1)
      union all (select 1 from sandboxes where project_id = $1 and held limit 1)`,
   ),
+  // The sandboxes that used them have ended.
+  simple(
+    'secrets',
+    `with unused as (delete from sandbox_secrets where secret_id in (select id from secrets where project_id = $1)),
+          gone as (delete from secrets where project_id = $1)
+     select 1 where false`,
+  ),
+  simple(
+    'registry-credentials',
+    'with gone as (delete from registry_credentials where project_id = $1) select 1 where false',
+  ),
   simple('images', 'with gone as (delete from images where project_id = $1) select 1 where false'),
   // The records of what ran stay, for the organization's books, without what its users put in.
   simple(

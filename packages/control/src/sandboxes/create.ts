@@ -14,13 +14,20 @@ import {
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import { first, isUniqueViolation, statement, type Database } from '@releap/database';
+import {
+  first,
+  isForeignKeyViolation,
+  isUniqueViolation,
+  statement,
+  type Database,
+} from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { resolveRoot, type ResolvedRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
+import { copySecrets, mintByName } from '../secrets/placeholders.ts';
 import { keepSnapshot, snapshotByName } from '../snapshots/queries.ts';
 import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
 import type { SnapshotRow } from '../snapshots/transition-sql.ts';
@@ -66,6 +73,7 @@ export async function createSandbox(
   assertAvailable(asked);
   await context.requireCredits(principal.orgId);
   const { sandbox, region, root, snapshot } = await begin(context, principal, body, asked);
+  const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
 
   const place = scheduler.admit();
   if (!place.admitted) {
@@ -75,7 +83,7 @@ export async function createSandbox(
   }
   const name = sandbox.name ?? otherName;
   try {
-    const write: NewSandbox = {
+    const write: NewSandbox & { id: string } = {
       id,
       jobId,
       sandbox,
@@ -84,18 +92,21 @@ export async function createSandbox(
       region,
       arch: sandbox.cpu_arch ?? DEFAULTS.cpuArch,
       root,
+      secrets,
       desired: 'running',
       accessTokenHash: tokenDigest(accessToken),
       pendingMs: limits.deadlines.pending,
     };
     if (snapshot === undefined) await insertSandbox(database.pool, write);
-    else await insertRestored(database, write, snapshot);
+    else await insertRestored(database, write, snapshot, Object.keys(body.env ?? {}));
   } catch (error) {
     place.withdraw();
     const before = isUniqueViolation(error)
       ? await getRecord(database.pool, id, principal.projectId)
       : undefined;
     if (before !== undefined) return answer(before);
+    // A secret was erased meanwhile: this says which.
+    if (isForeignKeyViolation(error)) await mintByName(database.pool, principal.projectId, sandbox.secrets);
     throw error;
   }
   scheduler.kick();
@@ -149,15 +160,30 @@ const HOST = statement<SnapshotHost>(
   'select id, status, draining_since, last_seen_at, facts from runners where id = $1',
 );
 
-/** The snapshot is still there when the row is, which from then on keeps it from being deleted. */
+/**
+ * The snapshot is still there when the row is, which from then on keeps it from being deleted. What is captured with
+ * its memory goes on with the secrets of its source.
+ * @param given names of variables that the caller sets
+ */
 async function insertRestored(
   database: Database,
-  write: NewSandbox,
-  { id, name, kind }: SnapshotRow,
+  write: NewSandbox & { id: string },
+  { id: snapshotId, name, kind, sandbox_id: from }: SnapshotRow,
+  given: readonly string[],
 ): Promise<{ id: string; jobId: string }> {
   return database.transaction(async (client) => {
-    const now = await keepSnapshot(client, id);
+    const now = await keepSnapshot(client, snapshotId);
     if (now?.status !== 'ready') throw snapshotNotFound(name);
-    return insertSandbox(client, { ...write, origin: { type: 'snapshot', snapshot_id: id, kind } });
+    const { id } = write;
+    const except = write.sandbox.secrets;
+    const copied = kind === 'full' ? await copySecrets(client, { from, to: id, except }) : {};
+    const both = given.find((variable) => Object.hasOwn(copied, variable));
+    if (both !== undefined)
+      throw badRequest(
+        `env.${both} cannot be set, because snapshot ${quote(name)} has a secret of that name attached: leave it out`,
+      );
+    const sandbox = { ...write.sandbox, env: { ...write.sandbox.env, ...copied } };
+    const origin = { type: 'snapshot', snapshot_id: snapshotId, kind } as const;
+    return insertSandbox(client, { ...write, sandbox, origin });
   });
 }

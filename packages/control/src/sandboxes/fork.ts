@@ -19,7 +19,8 @@ import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { pinned } from '../runners/assignment.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { promiseAlone } from '../scheduler/promise-lock.ts';
-import { unable, type RestartContext } from '../scheduler/restart.ts';
+import { makingRoom, NoRoom, unable, type RestartContext } from '../scheduler/restart.ts';
+import { copySecrets } from '../secrets/placeholders.ts';
 import type { SandboxRow } from './transition-sql.ts';
 import { decide, refusal } from './transitions.ts';
 
@@ -45,7 +46,7 @@ const INSERT = statement<SandboxRow>(
      persistent, spot, cpu_arch, image_ref)
    select $1, $2, s.id, $4, $5, $6::jsonb, $7::jsonb, 'assigned', true, true, now() + $8 * interval '1 millisecond',
      s.status, case s.status when 'running' then 'memory' else 'disk' end, s.project_id, s.region, s.runner_id, s.mode, s.cpu, s.vcpus,
-     s.mem_mib, s.scratch_mib, s.ports, s.env, s.egress_policy, s.persistent, s.spot, s.cpu_arch, s.image_ref
+     s.mem_mib, s.scratch_mib, s.ports, s.env || $9::jsonb, s.egress_policy, s.persistent, s.spot, s.cpu_arch, s.image_ref
      from sandboxes s where s.id = $3
    returning *`,
 );
@@ -55,12 +56,13 @@ const INSERT = statement<SandboxRow>(
  * @throws 404, or 409 with what is in the way
  */
 export async function forkSandbox(
-  { database, lifecycle, limits }: RestartContext,
+  context: RestartContext,
   shownId: string,
   projectId: string,
   body: SandboxForkRequest,
   fresh: Fresh = RANDOM,
 ): Promise<SandboxForkResponse> {
+  const { database, lifecycle, limits } = context;
   // In this order, whatever comes of it: an earlier try with the same seed has made the same.
   const drawn = { id: fresh.uuid(), jobId: fresh.uuid(), accessToken: fresh.token('sandbox') };
   const asked = checkDisplayName(body.name);
@@ -79,7 +81,7 @@ export async function forkSandbox(
     const made = await first(database.pool, MADE, [drawn.id, projectId]);
     if (made !== undefined) return answer(made);
   }
-  const child = await database.transaction(async (client) => {
+  const written = database.transaction(async (client) => {
     await promiseAlone(client);
     const source = await first(client, SOURCE, [id, projectId]);
     if (source === undefined) throw sandboxNotFound(shownId);
@@ -89,15 +91,17 @@ export async function forkSandbox(
       throw refuse(
         `a fork of it is in progress already (${formatSandboxId(other.region, other.id)}): try again in a moment`,
       );
+    const secrets = await copySecrets(client, { from: id, to: drawn.id });
     const [row] = await all(client, INSERT, [
       drawn.id,
       drawn.jobId,
       id,
-      asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length)}${SUFFIX}`,
+      asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length).toWellFormed()}${SUFFIX}`,
       tokenDigest(drawn.accessToken),
       JSON.stringify(pinned(source)),
       JSON.stringify({ type: 'fork', vm_id: id }),
       limits.deadlines.assigned,
+      JSON.stringify(secrets),
     ]);
     if (row === undefined) throw new Error('the fork was not written');
     // It counts already. What lands paused takes no cores and memory of the host.
@@ -110,8 +114,11 @@ export async function forkSandbox(
     };
     const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
     const why = host === undefined ? 'it has no host' : unable(host, need, limits);
-    if (why !== undefined) throw refuse(why);
+    if (why !== undefined) throw new NoRoom(why, row, need);
     return row;
+  });
+  const child = await written.catch(async (error: unknown) => {
+    throw error instanceof NoRoom ? refuse(await makingRoom(context, error)) : error;
   });
   lifecycle.announce([child]);
   return answer(child);

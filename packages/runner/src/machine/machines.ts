@@ -254,6 +254,7 @@ export class Machines {
       onConsole: options.onConsole,
       log: this.#log.child({ vm: vmId }),
     });
+    await this.#endCaptures(vmId, record, vm);
     return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: record.diskBytes, timings: {} };
   }
 
@@ -316,6 +317,21 @@ export class Machines {
     for (const name of await this.#cgroups.list()) {
       if (!kept.has(name)) await this.#cgroups.destroy(name);
     }
+  }
+
+  /** A runner that ended in the middle of a capture has left a copy of the VMM, room for it, and half a file. */
+  async #endCaptures(vmId: string, { cgroup, shape }: VmRecord, vm: Vm): Promise<void> {
+    for (const pid of await this.#cgroups.processes(cgroup)) {
+      try {
+        if (pid !== vm.identity.pid) process.kill(pid, 'SIGKILL');
+      } catch {
+        // It went by itself, as it should.
+      }
+    }
+    await this.#cgroups.setMemoryLimit(cgroup, this.#memoryMib(shape)).catch((error: unknown) => {
+      this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be set back');
+    });
+    await this.persistent.dropPartialMemory(vmId);
   }
 
   async #restore<D extends VmDisks | undefined>(

@@ -21,6 +21,7 @@ export interface Config {
   databaseUrl?: string;
   databaseConnections: number;
   tokenFile: string;
+  keyFile: string;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   warmPool: number;
   region: { id: string; name?: string };
@@ -96,6 +97,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
     tokenFile: get('RELEAP_TOKEN_FILE') ?? path.join(home, 'internal.token'),
+    keyFile: get('RELEAP_KEY_FILE') ?? path.join(home, 'keys.json'),
     capacity: compact({
       cores: get('RELEAP_CORES'),
       memMib: get('RELEAP_MEMORY_MIB'),

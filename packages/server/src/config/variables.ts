@@ -140,6 +140,13 @@ export const VARIABLES = {
       'File with the token by which control plane, runners and gateways know each other. The same on all machines.',
     group: 'Database',
   }),
+  RELEAP_KEY_FILE: variable({
+    schema: AbsolutePath,
+    defaultText: '`$RELEAP_HOME/keys.json`, made on first start',
+    description:
+      'File with the keys that encrypt secrets and registry passwords ([secrets.md](secrets.md)). Readable by its owner alone; the same on all control servers. Keep a copy of it, and not beside one of the database.',
+    group: 'Database',
+  }),
   RELEAP_CORES: variable({
     schema: Positive,
     defaultText: 'what the machine has',
