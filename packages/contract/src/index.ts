@@ -1,3 +1,6 @@
+export * from './amount.ts';
+export * from './credits-operations.ts';
+export * from './credits.ts';
 export * from './cursor.ts';
 export * from './domain-name.ts';
 export * from './egress.ts';
@@ -5,6 +8,7 @@ export * from './environment.ts';
 export * from './errors.ts';
 export * from './fork.ts';
 export * from './hosts.ts';
+export * from './idempotency.ts';
 export * from './ids.ts';
 export * from './image-reference.ts';
 export * from './image-source.ts';

@@ -56,6 +56,7 @@ export const managementOperations = {
     summary: 'Make an organization; the caller becomes its owner',
     security: 'management',
     body: OrgWrite,
+    repeats: 'same',
     success: { status: 200, response: { description: 'Made.', schema: OrgCreated } },
     errors: { 400: badName, 409: 'The caller is in as many organizations as a user may be.' },
   },
@@ -208,6 +209,7 @@ export const managementOperations = {
     security: 'management',
     params: OrgParams,
     body: ProjectCreate,
+    repeats: 'same',
     success: { status: 200, response: { description: 'Made.', schema: Project } },
     errors: {
       400: badName,
@@ -246,6 +248,7 @@ export const managementOperations = {
     security: 'management',
     params: ProjectParams,
     body: ApiKeyCreate,
+    repeats: 'same',
     success: { status: 200, response: { description: 'Minted.', schema: ApiKeyMinted } },
     errors: { 400: badName, 404: unknownProject, 409: 'The project has as many keys as it may.' },
   },

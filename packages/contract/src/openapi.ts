@@ -1,7 +1,9 @@
 /** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
 import type { TSchema } from 'typebox';
+import { CreditsRecord } from './credits.ts';
 import { ErrorBody, OverloadBody } from './errors.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
+import { IDEMPOTENCY_KEY_CHARS } from './idempotency.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
 import { JobRecord } from './job.ts';
 import {
@@ -55,6 +57,7 @@ const NAMED = new Map<unknown, string>([
   [ImageList, 'ImageList'],
   [JobRecord, 'Job'],
   [RegionRecord, 'Region'],
+  [CreditsRecord, 'Credits'],
   [SecretRecord, 'Secret'],
   [RegistryRecord, 'RegistryCredential'],
   [User, 'User'],
@@ -112,7 +115,11 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
         : {}),
     };
   }
-  const parameters = [...parametersOf('path', operation.params), ...parametersOf('query', operation.query)];
+  const parameters = [
+    ...parametersOf('path', operation.params),
+    ...parametersOf('query', operation.query),
+    ...(operation.repeats === undefined ? [] : [IDEMPOTENCY_PARAMETER]),
+  ];
   return {
     operationId: id,
     tags: [operation.tag],
@@ -131,6 +138,16 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
     responses,
   };
 }
+
+const IDEMPOTENCY_PARAMETER = {
+  name: 'Idempotency-Key',
+  in: 'header',
+  required: false,
+  description:
+    'The same key with the same request is answered again for 24 hours, and nothing is made again. The same key with ' +
+    'another request is refused with 409.',
+  schema: { type: 'string', minLength: 1, maxLength: IDEMPOTENCY_KEY_CHARS },
+};
 
 function responseObject(
   description: string,

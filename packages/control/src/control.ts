@@ -2,6 +2,10 @@ import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract'
 import { migrate, openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
 import { createAuthenticator } from './auth/authenticator.ts';
+import { startBilling } from './billing/billing.ts';
+import { creditOperatorRoutes } from './billing/operator-routes.ts';
+import { creditRoutes } from './billing/routes.ts';
+import { BILLING_SETTINGS, type BillingSettings } from './billing/settings.ts';
 import { createCallerAuthenticator } from './auth/caller.ts';
 import type { OidcOptions } from './auth/oidc/verifier.ts';
 import { createEncryption } from './encryption/encryption.ts';
@@ -12,7 +16,9 @@ import { createHub } from './events/hub.ts';
 import { hostRoutes } from './hosts/routes.ts';
 import { createApp } from './http/app.ts';
 import { internalRoutes } from './http/internal.ts';
+import type { RateLimits } from './http/rate-limits.ts';
 import { serviceRoutes } from './http/service.ts';
+import { createIdempotency } from './idempotency/idempotency.ts';
 import { createBuildQueue } from './images/build-queue.ts';
 import { ensureBuiltinImages } from './images/images.ts';
 import { imageRoutes } from './images/routes.ts';
@@ -52,6 +58,10 @@ export interface ControlOptions {
   keys?: KeyEncryptionKeys;
   limits?: Partial<ControlLimits>;
   platform?: PlatformLimits;
+  /** Prices, and whether credits are enforced. */
+  billing?: Partial<BillingSettings>;
+  /** Requests a minute that callers may make. No limits when absent. */
+  rateLimits?: RateLimits;
   /** Who issues the tokens of the management plane. Without it that plane answers 503. */
   oidc?: OidcOptions;
   /** Base URL that callers use, for the OpenAPI document. */
@@ -67,6 +77,8 @@ export interface Control extends AsyncDisposable {
   readonly port: number;
   /** Runs one pass of the sweeper now. */
   sweep(): Promise<void>;
+  /** Charges all that is due now. */
+  charge(): Promise<void>;
   /** Answers what waits, lets go of the runners and closes the database. Sandboxes go on. */
   close(): Promise<void>;
 }
@@ -138,6 +150,14 @@ export async function startControl(options: ControlOptions): Promise<Control> {
       bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
     },
   });
+  const billing = startBilling({
+    database,
+    lifecycle,
+    settings: { ...BILLING_SETTINGS, ...options.billing },
+    log,
+  });
+  cleanup.defer(() => billing.close());
+  const idempotency = createIdempotency({ database, secret: options.internalToken });
   const snapshots = createSnapshots({
     database,
     log,
@@ -160,11 +180,18 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const hosts = createHostClient(options.internalToken);
   cleanup.use(hosts);
   const regions = createRegions(database);
-  const teardown = createTeardown({ database, lifecycle, log, graceMs: limits.teardownGraceMs });
+  const teardown = createTeardown({ database, lifecycle, snapshots, log, graceMs: limits.teardownGraceMs });
   cleanup.defer(() => teardown.close());
 
   const callers = createCallerAuthenticator(database, options.oidc, log);
-  const app = createApp({ authenticator, callers, trustedProxies: options.trustedProxies ?? [], log });
+  const app = createApp({
+    authenticator,
+    callers,
+    idempotency,
+    trustedProxies: options.trustedProxies ?? [],
+    ...(options.rateLimits === undefined ? {} : { rateLimits: options.rateLimits }),
+    log,
+  });
   registry = createRegistry({
     database,
     server: app.server,
@@ -182,11 +209,24 @@ export async function startControl(options: ControlOptions): Promise<Control> {
         .then(() => builds.retryBuiltins())
         .catch((error: unknown) => log.error({ err: error }, 'builds of a runner could not be resumed'));
     },
+    onUsage: (runnerId, readings) => billing.readings(runnerId, readings),
     onBuildResult: (link, { result }) => builds.finish(link, result),
     onBuildsAbandoned: (link) => builds.abandon(link),
   });
   const platform = options.platform ?? PLATFORM_LIMITS;
-  sandboxRoutes(app, { database, regions, scheduler, limits, platform, lifecycle, hub, hosts, snapshots });
+  const requireCredits = (orgId: string): Promise<void> => billing.requireCredits(orgId);
+  sandboxRoutes(app, {
+    database,
+    regions,
+    scheduler,
+    limits,
+    platform,
+    requireCredits,
+    lifecycle,
+    hub,
+    hosts,
+    snapshots,
+  });
   snapshotRoutes(app, { database, snapshots, limits, hub });
   imageRoutes(app, { database, regions, scheduler, builds });
   jobRoutes(app, { database });
@@ -197,6 +237,8 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
   hostRoutes(app, { database, lifecycle, scheduler, limits, internalToken: options.internalToken });
   internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
+  creditRoutes(app, { database, billing });
+  creditOperatorRoutes(app, { database, billing, idempotency, internalToken: options.internalToken });
 
   const links = registry;
   cleanup.defer(async () => {
@@ -214,6 +256,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     builds,
     teardown,
     authenticator,
+    idempotency,
     bridge,
     hub,
     limits,
@@ -227,5 +270,12 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const owned = cleanup.move();
   const port = (app.server.address() as { port: number }).port;
   const close = (): Promise<void> => owned.disposeAsync();
-  return { url, port, sweep: () => sweeper.sweep(), close, [Symbol.asyncDispose]: close };
+  return {
+    url,
+    port,
+    sweep: () => sweeper.sweep(),
+    charge: () => billing.pass(),
+    close,
+    [Symbol.asyncDispose]: close,
+  };
 }

@@ -121,7 +121,9 @@ describe('a host that is full', () => {
     assert.equal(record.status, 'paused');
     assert.ok(Math.abs(Date.parse(record.spot_evicted_at) - Date.now()) < 60_000);
     assert.equal((await read(world, kept)).status, 'running');
-    assert.match((await world.call('POST', `/vms/${evicted.id}/resume`)).body.error, /no room for it now/);
+    const resume = await world.call('POST', `/vms/${evicted.id}/resume`);
+    assert.equal(resume.status, 409);
+    assert.match(resume.body.error, /no room for it now: it needs 4 cores, and 0 are free$/);
   });
 
   it('spot, ephemeral: deleted, with spot_evicted_at', async () => {
@@ -141,6 +143,39 @@ describe('a host that is full', () => {
     const evicted = await running(world, { persistent: true, spot: true, docker_data_mib: 512 });
     await waitFor(world.call, (await create(world.call, world, full)).id, 'running');
     assert.equal((await read(world, evicted)).status, 'stopped');
+  });
+
+  for (const verb of ['start', 'resume'] as const) {
+    it(`for a ${verb} of one that is not spot: refused, and a moment later it succeeds`, async () => {
+      await using world = await crowded();
+      const resting = await running(world, { persistent: true });
+      const [rest, status] = verb === 'start' ? ['stop', 'stopped'] : ['pause', 'paused'];
+      await world.call('POST', `/vms/${resting.id}/${rest}`);
+      await waitFor(world.call, resting.id, status);
+      await running(world, {});
+      const evicted = await running(world, { spot: true });
+      const answer = await world.call('POST', `/vms/${resting.id}/${verb}`);
+      assert.equal(answer.status, 409);
+      assert.match(answer.body.error, /spot sandboxes are being evicted for it: try again in a moment$/);
+      await waitFor(world.call, evicted.id, 'deleted');
+      assert.equal((await world.call('POST', `/vms/${resting.id}/${verb}`)).status, 200);
+    });
+  }
+
+  it('for a fork: refused, and a moment later it succeeds', async () => {
+    await using world = await crowded();
+    const source = await running(world, { persistent: true });
+    const evicted = await running(world, { spot: true });
+    const answer = await world.call('POST', `/vms/${source.id}/fork`);
+    assert.equal(answer.status, 409);
+    assert.match(
+      answer.body.error,
+      /it needs 4 cores, and 0 are free; spot sandboxes are being evicted for it/,
+    );
+    await waitFor(world.call, evicted.id, 'deleted');
+    const child = await world.call('POST', `/vms/${source.id}/fork`);
+    assert.equal(child.status, 200);
+    await waitFor(world.call, child.body.vm_id, 'running');
   });
 
   it('evicts nobody for another spot sandbox, nor twice for one that waits', async () => {

@@ -3,10 +3,11 @@ import { once } from 'node:events';
 import { request } from 'node:http';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import * as fc from 'fast-check';
 import { exportSPKI, importJWK, SignJWT, UnsecuredJWT } from 'jose';
 import { OAuth2Server } from 'oauth2-mock-server';
 import { AUDIENCE, startSignedInWorld, TestIssuer, type SignedInWorld } from './support/issuer.ts';
-import { caller, startWorld, type Answer } from './support/world.ts';
+import { caller, startWorld, until, type Answer } from './support/world.ts';
 
 describe('OIDC tokens on the management plane', () => {
   let world: SignedInWorld;
@@ -74,6 +75,13 @@ describe('OIDC tokens on the management plane', () => {
     await refused(await world.issuer.token('ada', { claims: { nbf: now + 70 } }), /not valid yet/);
     assert.equal((await me(await world.issuer.token('ada', { claims: { nbf: now + 50 } }))).status, 200);
     await refused(await world.issuer.token('ada', { claims: { exp: undefined } }), /exp/);
+  });
+
+  test('one that was good is refused once it has expired, although its signature was looked at already', async () => {
+    const token = await world.issuer.token('ada', { expiresIn: -56 });
+    assert.equal((await me(token)).status, 200);
+    await until(async () => (await me(token)).status === 401);
+    await refused(token, /expired/);
   });
 
   test('wrong audience, wrong issuer to the letter, no subject: 401', async () => {
@@ -173,6 +181,34 @@ describe('OIDC tokens on the management plane', () => {
     const withToken = await caller(() => world.url, await world.issuer.token('ada'), '')('GET', '/vms');
     assert.equal(withToken.status, 401);
     assert.match(withToken.body.error, /API key \(rlp_…\), and not the OIDC token/);
+  });
+
+  test('whatever is sent as a token is refused, and never is a failure of ours', async () => {
+    const part = fc.oneof(
+      fc.base64String({ maxLength: 60 }).map((text) => text.replaceAll(/[+/=]/g, '')),
+      fc.jsonValue().map((value) => Buffer.from(JSON.stringify(value)).toString('base64url')),
+      fc
+        .record({
+          alg: fc.constantFrom('none', 'HS256', 'RS256', 'ES256', 'dir', ''),
+          kid: fc.string(),
+          typ: fc.string(),
+        })
+        .map((header) => Buffer.from(JSON.stringify(header)).toString('base64url')),
+    );
+    const anything = fc.oneof(
+      fc.array(part, { minLength: 1, maxLength: 6 }).map((parts) => parts.join('.')),
+      fc.string({
+        unit: fc.integer({ min: 0x21, max: 0x7e }).map((code) => String.fromCharCode(code)),
+        minLength: 1,
+      }),
+    );
+    await fc.assert(
+      fc.asyncProperty(anything, async (token) => {
+        const answer = await me(token.slice(0, 4_000));
+        assert.equal(answer.status, 401, `${token}: ${answer.text}`);
+      }),
+      { numRuns: 150 },
+    );
   });
 
   test('a key that the issuer has just begun to use is found, and one that it withdrew is not good for ever', async () => {

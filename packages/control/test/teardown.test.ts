@@ -68,6 +68,31 @@ describe('the deletion of a project', () => {
     assert.equal(await count('api_keys where project_id = $1 and revoked_at is null', projectId), 0);
   });
 
+  test('takes away snapshots, those that descend from others first', async () => {
+    const runner = await world.runner();
+    await using _ = runner;
+    const { projectId, key } = await world.tenant(owner);
+    const sandbox = await create(key, world, { env: { PASSWORD: 'hunter2' } });
+    await waitFor(key, sandbox.id, 'running');
+    const ids: string[] = [];
+    for (const name of ['first', 'second', 'third']) {
+      const { body } = await key('POST', `/vms/${sandbox.id}/snapshots`, { name });
+      ids.push(body.id);
+      assert.equal((await key('GET', `/snapshots/${body.id}?wait=ready`)).body.status, 'ready');
+    }
+    const removed: string[] = [];
+    runner.options.snapshot = (assignment) => {
+      if (assignment.desired !== 'deleted') return;
+      removed.push(assignment.snapshot_id);
+      runner.observeSnapshot(assignment, { status: 'deleted' });
+    };
+    await owner('DELETE', `/projects/${projectId}`);
+    await until(() => tornDown(projectId));
+    assert.deepEqual([...new Set(removed)], ids.toReversed());
+    const left = `snapshots where project_id = $1 and (status <> 'deleted' or held or env <> '{}')`;
+    assert.equal(await count(left, projectId), 0);
+  });
+
   test('waits for a host that does not answer, and goes on after a restart of the server', async () => {
     const runner = await world.runner({ script: silent });
     await using _ = runner;
@@ -91,6 +116,26 @@ describe('the deletion of a project', () => {
     assert.equal(await tornDown(projectId), false);
     runner.observe(last, { status: 'deleted' });
     await until(() => tornDown(projectId));
+  });
+
+  test('takes what is created while it is deleted', async () => {
+    await world.restart({ limits: { teardownGraceMs: 1_500 } });
+    const runner = await world.runner({ facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
+    await using _ = runner;
+    const { projectId, key } = await world.tenant(owner);
+    const creating = Array.from({ length: 30 }, () => key('POST', '/vms', { image: 'busybox' }));
+    const deleting = owner('DELETE', `/projects/${projectId}`);
+    const answers = await Promise.all(creating);
+    assert.equal((await deleting).status, 200);
+    assert.ok(answers.every(({ status }) => status === 200 || status === 401));
+    await until(() => tornDown(projectId));
+    const made = answers.filter(({ status }) => status === 200).length;
+    assert.equal(await count('sandboxes where project_id = $1', projectId), made);
+    assert.equal(
+      await count(`sandboxes where project_id = $1 and (status <> 'deleted' or held)`, projectId),
+      0,
+    );
+    await world.restart();
   });
 
   test('of an organization takes all of its projects, members and invitations', async () => {
@@ -150,6 +195,13 @@ describe('the deletion of a project', () => {
     const options = {
       database: world.database,
       lifecycle: { apply: async () => [], applyWithin: async () => [], announce: () => undefined },
+      snapshots: {
+        apply: async () => [],
+        applyWithin: async () => ({ moved: [], next: [] }),
+        announce: () => undefined,
+        sandboxesGone: async () => undefined,
+        sweep: async () => undefined,
+      },
       log: pino({ level: 'silent' }),
     };
     const flaky = {

@@ -1,6 +1,7 @@
 /** The tables as Kysely sees them. Migrations are the truth; a test compares the two. */
 import type { ColumnType, Generated, JSONColumnType } from 'kysely';
 import type {
+  LedgerKind,
   Origin,
   PortMapping,
   RegistryKind,
@@ -264,6 +265,68 @@ export interface JobTable {
   finished_at: MaybeStamp;
 }
 
+/** Whole numbers of 64 bits: the driver gives them as text. */
+type BigInteger = ColumnType<string, string | bigint | number, string | bigint | number>;
+
+export interface CreditAccountTable {
+  org_id: string;
+  /** Nano-credits; always the sum of the organization's ledger. */
+  balance: ColumnType<string, never, never>;
+  overdraft_limit: ColumnType<string | null, string | bigint | null | undefined, string | bigint | null>;
+  updated_at: Stamp;
+}
+
+export interface CreditLedgerTable {
+  id: ColumnType<string, never, never>;
+  org_id: string;
+  /** Nano-credits. */
+  amount: BigInteger;
+  kind: LedgerKind;
+  sandbox_id: string | null;
+  region: string | null;
+  note: string | null;
+  period_from: MaybeStamp;
+  period_to: MaybeStamp;
+  request_id: string | null;
+  created_at: Stamp;
+}
+
+export interface SandboxMeterTable {
+  id: ColumnType<string, never, never>;
+  sandbox_id: string;
+  org_id: string;
+  region: string;
+  runner_id: string | null;
+  millicores: number;
+  mem_mib: number;
+  gpus: number;
+  spot: boolean;
+  opened_at: Date;
+  metered_until: Date;
+  closed_at: MaybeStamp;
+  carry: Generated<string>;
+}
+
+export interface CpuReadingTable {
+  sandbox_id: string;
+  incarnation: string;
+  cpu_usec: BigInteger;
+  age_usec: BigInteger;
+  carry: Generated<string>;
+  updated_at: Stamp;
+}
+
+export interface IdempotencyKeyTable {
+  id: Buffer;
+  request_hash: Buffer;
+  salt: Buffer;
+  attempt: Generated<number>;
+  lease_until: MaybeStamp;
+  sealed: Buffer | null;
+  created_at: Stamp;
+  expires_at: Date;
+}
+
 export interface SecretTable {
   id: string;
   project_id: string;
@@ -309,6 +372,11 @@ export interface Tables {
   sandboxes: SandboxTable;
   snapshots: SnapshotTable;
   jobs: JobTable;
+  credit_accounts: CreditAccountTable;
+  credit_ledger: CreditLedgerTable;
+  sandbox_meters: SandboxMeterTable;
+  cpu_readings: CpuReadingTable;
+  idempotency_keys: IdempotencyKeyTable;
   secrets: SecretTable;
   sandbox_secrets: SandboxSecretTable;
   registry_credentials: RegistryCredentialTable;

@@ -7,6 +7,7 @@ import { after, before, describe, test } from 'node:test';
 import { startControl, type Control } from '@releap/control';
 import { startTestPostgres, type TestPostgres } from '@releap/database/testing';
 import { pino } from 'pino';
+import { issuerOf } from '../src/identity/issuer.ts';
 import { startIdentity, type IdentityServer } from '../src/identity/server.ts';
 import { Browser, discover, post, signInByCode, signInByDevice, type Tokens } from './support/browser.ts';
 
@@ -200,5 +201,15 @@ describe('the development identity provider', () => {
       client_id: 'releap-cli',
     });
     assert.equal(poll.body.error, 'access_denied');
+  });
+
+  test('is off as soon as an issuer is configured, and outside of the all-in-one server', async () => {
+    const real = { home, oidc: { issuer: 'https://id.example.org/', audience: 'x', clientId: 'y' } };
+    assert.deepEqual(await issuerOf(real, true, log), { oidc: real.oidc });
+    const none = { home, oidc: { audience: 'x', clientId: 'y' } };
+    assert.deepEqual(await issuerOf(none, false, log), {});
+    const { identity: own, oidc } = await issuerOf(none, true, log);
+    assert.equal(oidc?.issuer, own?.issuer);
+    await own?.close();
   });
 });

@@ -10,28 +10,32 @@ export interface MintedKey {
   token: string;
 }
 
+/** Drawn before the key is made. */
+export interface DrawnKey {
+  id: string;
+  token: string;
+}
+
+export function mintedKey(projectId: string, name: string, { id, token }: DrawnKey): MintedKey {
+  return { id, name, project_id: projectId, key_prefix: tokenPrefix(token), token };
+}
+
 /** The name of which a project has one key at a time. */
 export const DEFAULT_KEY_NAME = 'default';
 
 /**
  * Makes an API key. A project has one key named `default` at a time: a new one revokes the one before.
  * @param on the connection of a transaction, if others may mint at the same time: the project's row is locked
+ * @param options.drawn its id and token, where a repeated request must make the same
  * @param options.replace revoke the keys of this name before, whatever the name is
  */
 export async function mintApiKey(
   on: Queryable,
   projectId: string,
   name: string = DEFAULT_KEY_NAME,
-  { replace = name === DEFAULT_KEY_NAME }: { replace?: boolean } = {},
+  { replace = name === DEFAULT_KEY_NAME, drawn }: { replace?: boolean; drawn?: DrawnKey } = {},
 ): Promise<MintedKey> {
-  const token = newToken('apiKey');
-  const key: MintedKey = {
-    id: newUuid(),
-    name,
-    project_id: projectId,
-    key_prefix: tokenPrefix(token),
-    token,
-  };
+  const key = mintedKey(projectId, name, drawn ?? { id: newUuid(), token: newToken('apiKey') });
   if (replace) {
     await on.query('select 1 from projects where id = $1 for no key update', [projectId]);
     await on.query(
@@ -41,7 +45,7 @@ export async function mintApiKey(
   }
   await on.query(
     `insert into api_keys (id, project_id, name, token_hash, key_prefix) values ($1, $2, $3, $4, $5)`,
-    [key.id, projectId, name, tokenDigest(token), key.key_prefix],
+    [key.id, projectId, name, tokenDigest(key.token), key.key_prefix],
   );
   return key;
 }

@@ -5,7 +5,10 @@ import {
   bearerToken,
   BOUNDS,
   fastifySchema,
+  IDEMPOTENCY_HEADER,
   notFound,
+  operations,
+  REPLAYED_HEADER,
   requestValidator,
   unauthorized,
   type Operation,
@@ -21,8 +24,11 @@ import type { Logger } from 'pino';
 import type { Static, TSchema } from 'typebox';
 import type { Authenticator, Principal } from '../auth/authenticator.ts';
 import { countHeader, type Caller, type CallerAuthenticator } from '../auth/caller.ts';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
+import type { Idempotency } from '../idempotency/idempotency.ts';
 import { answerError } from './errors.ts';
 import { readJson } from './json.ts';
+import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
 
 type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] extends TSchema
   ? Static<O[K]>
@@ -38,6 +44,8 @@ export interface Call<O extends Operation> {
   caller: O['security'] extends 'management' ? Caller : never;
   request: FastifyRequest;
   reply: FastifyReply;
+  /** Where the ids and tokens of what is made come from, so that a repeated request makes nothing twice. */
+  fresh: Fresh;
   /** Aborted when the caller has gone away or the server stops. Made on demand. */
   gone: () => AbortSignal;
 }
@@ -53,15 +61,19 @@ export interface App {
 export interface AppOptions {
   authenticator: Authenticator;
   callers: CallerAuthenticator;
+  idempotency: Idempotency;
+  rateLimits?: RateLimits;
   /** Whose word on where a request came from is taken; none by default. */
   trustedProxies: readonly string[];
   log: Logger;
 }
 
+const HEALTH_PATH = operations.getHealth.path;
 /** How long open answers get to end when the server stops. */
 const CLOSE_MS = 3_000;
 
-export function createApp({ authenticator, callers, trustedProxies, log }: AppOptions): App {
+export function createApp(options: AppOptions): App {
+  const { authenticator, callers, idempotency, rateLimits, trustedProxies, log } = options;
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
@@ -92,6 +104,7 @@ export function createApp({ authenticator, callers, trustedProxies, log }: AppOp
     },
   });
 
+  const limiter = createRateLimiter(app, rateLimits ?? NO_RATE_LIMITS);
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, data, done) => {
     try {
@@ -132,7 +145,7 @@ export function createApp({ authenticator, callers, trustedProxies, log }: AppOp
   const principals = new WeakMap<FastifyRequest, Principal>();
   const authenticate = (
     request: FastifyRequest,
-    _reply: FastifyReply,
+    reply: FastifyReply,
     done: (error?: Error) => void,
   ): void => {
     if (countHeader(request.raw, 'authorization') > 1) {
@@ -141,19 +154,43 @@ export function createApp({ authenticator, callers, trustedProxies, log }: AppOp
     const token = bearerToken(request.headers.authorization);
     const found = token === null ? null : authenticator.byApiKey(token);
     const settle = (principal: Principal | null): void => {
-      if (principal === null) return done(refuseWorkload(token));
+      if (principal === null) {
+        const refusal = refuseWorkload(token);
+        if (!limiter.active) return done(refusal);
+        after(limiter.unknown(request, reply), () => done(refusal), done);
+        return;
+      }
       principals.set(request, principal);
-      done();
+      if (!limiter.active) return done();
+      const { keyId, orgId } = principal;
+      after(limiter.known(request, reply, { key: keyId, org: orgId }), done, done);
     };
     if (found instanceof Promise) found.then(settle, done);
     else settle(found);
   };
 
   const signedIn = new WeakMap<FastifyRequest, Caller>();
-  const identify = async (request: FastifyRequest): Promise<void> => {
-    signedIn.set(request, await callers.byRequest(request.raw, request.ip));
+  const identify = async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
+    try {
+      signedIn.set(request, await callers.byRequest(request.raw, request.ip));
+    } catch (error) {
+      if (limiter.active && error instanceof ApiError && error.status === 401)
+        await limiter.unknown(request, reply);
+      throw error;
+    }
+    if (limiter.active) await limiter.known(request, reply, { key: asker(request) });
   };
-  const guards = { workload: { onRequest: authenticate }, management: { onRequest: identify }, public: {} };
+  const anybody = async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
+    if (limiter.active) await limiter.unknown(request, reply);
+  };
+  const guards = {
+    workload: { onRequest: authenticate },
+    management: { onRequest: identify },
+    public: { onRequest: anybody },
+  };
+  /** One caller: what he repeats is his alone. */
+  const asker = (request: FastifyRequest): string =>
+    `key ${principals.get(request)?.keyId} user ${signedIn.get(request)?.userId}`;
 
   return {
     fastify: app,
@@ -166,18 +203,36 @@ export function createApp({ authenticator, callers, trustedProxies, log }: AppOp
         method: operation.method,
         url: operation.path,
         schema,
-        ...guards[operation.security],
-        handler: (request, reply) =>
-          handler({
-            params: request.params as never,
-            query: request.query as never,
-            body: request.body as never,
-            principal: principals.get(request) as never,
-            caller: signedIn.get(request) as never,
-            request,
-            reply,
-            gone: () => goneSignal(reply, closing.signal),
-          }),
+        // A probe of the service's health comes as often as it likes.
+        ...(operation.path === HEALTH_PATH ? {} : guards[operation.security]),
+        handler: async (request, reply) => {
+          const perform = (fresh: Fresh): Promise<unknown> =>
+            handler({
+              params: request.params as never,
+              query: request.query as never,
+              body: request.body as never,
+              principal: principals.get(request) as never,
+              caller: signedIn.get(request) as never,
+              fresh,
+              request,
+              reply,
+              gone: () => goneSignal(reply, closing.signal),
+            });
+          const key = request.headers[IDEMPOTENCY_HEADER];
+          if (operation.repeats === undefined || key === undefined) return perform(RANDOM);
+          const { method, url, body } = request;
+          const { answer, replayed } = await idempotency.run(
+            {
+              caller: asker(request),
+              key: String(key),
+              request: { method, url, body },
+              repeatable: operation.repeats === 'same',
+            },
+            perform,
+          );
+          if (replayed) reply.header(REPLAYED_HEADER, 'true');
+          return answer;
+        },
       });
     },
     async close() {
@@ -190,6 +245,11 @@ export function createApp({ authenticator, callers, trustedProxies, log }: AppOp
       }
     },
   };
+}
+
+/** Goes on by callback, as Fastify's hooks do, once a promise is settled. */
+function after(promise: Promise<void>, good: () => void, bad: (error: Error) => void): void {
+  promise.then(good, bad);
 }
 
 function refuseWorkload(token: string | null): ApiError {

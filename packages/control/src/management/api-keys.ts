@@ -10,7 +10,7 @@ import {
   type ApiKeyMinted,
 } from '@releap/contract';
 import { all, first, statement } from '@releap/database';
-import { DEFAULT_KEY_NAME, mintApiKey, revokeApiKey } from '../auth/api-keys.ts';
+import { DEFAULT_KEY_NAME, mintApiKey, mintedKey, revokeApiKey } from '../auth/api-keys.ts';
 import type { App } from '../http/app.ts';
 import { requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
@@ -41,10 +41,18 @@ const FIND = statement<{ id: string; name: string; project_id: string; org_id: s
 );
 
 export function apiKeyRoutes(app: App, { database, authenticator }: ManagementContext): void {
-  app.operation(operations.createApiKey, async ({ params, body, caller }): Promise<ApiKeyMinted> => {
+  app.operation(operations.createApiKey, async ({ params, body, caller, fresh }): Promise<ApiKeyMinted> => {
     const { key, replaced } = await database.transaction(async (client) => {
       const project = await requireProject(client, caller, params.id, { lock: true });
       const name = cleanName(body.name ?? DEFAULT_KEY_NAME);
+      const drawn = { id: fresh.uuid(), token: fresh.token('apiKey') };
+      if (fresh.retried) {
+        const made = await client.query('select 1 from api_keys where id = $1 and project_id = $2', [
+          drawn.id,
+          project.id,
+        ]);
+        if (made.rowCount === 1) return { key: mintedKey(project.id, name, drawn), replaced: false };
+      }
       const { rows } = await client.query<{ n: number; same: number }>(
         `select count(*)::integer as n, count(*) filter (where name = $2)::integer as same
            from api_keys where project_id = $1 and revoked_at is null`,
@@ -55,7 +63,7 @@ export function apiKeyRoutes(app: App, { database, authenticator }: ManagementCo
       if ((rows[0]?.n ?? 0) >= most && !replaced) {
         throw conflict(`the project has ${most} API keys that work, and may not have more: revoke some`);
       }
-      const key = await mintApiKey(client, project.id, name);
+      const key = await mintApiKey(client, project.id, name, { drawn });
       await writeAudit(client, {
         actor: caller,
         orgId: project.orgId,

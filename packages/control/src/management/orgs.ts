@@ -2,7 +2,6 @@ import {
   cleanName,
   conflict,
   MANAGEMENT_BOUNDS,
-  newUuid,
   operations,
   type OrgCreated,
   type Organization,
@@ -32,9 +31,17 @@ export function orgRoutes(app: App, context: ManagementContext): void {
     async ({ caller }): Promise<User> => ({ id: caller.userId, email: caller.email, name: caller.name }),
   );
 
-  app.operation(operations.createOrg, async ({ body, caller }): Promise<OrgCreated> => {
+  app.operation(operations.createOrg, async ({ body, caller, fresh }): Promise<OrgCreated> => {
     const name = cleanName(body.name);
-    const id = newUuid();
+    const id = fresh.uuid();
+    if (fresh.retried) {
+      // Made already by a try that was cut off; nobody else can know the id.
+      const made = await database.pool.query<{ name: string }>(
+        'select name from organizations where id = $1',
+        [id],
+      );
+      if (made.rows[0] !== undefined) return { id, name: made.rows[0].name, personal: false };
+    }
     await database.transaction(async (client) => {
       await client.query('select 1 from users where id = $1 for no key update', [caller.userId]);
       const { rows } = await client.query<{ n: number }>(

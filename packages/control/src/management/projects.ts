@@ -2,7 +2,6 @@ import {
   cleanName,
   conflict,
   MANAGEMENT_BOUNDS,
-  newUuid,
   operations,
   quote,
   type Project,
@@ -21,10 +20,17 @@ const LIST = statement<ProjectList['projects'][number]>(
 );
 
 export function projectRoutes(app: App, { database, authenticator, teardown }: ManagementContext): void {
-  app.operation(operations.createProject, async ({ params, body, caller }): Promise<Project> => {
-    const id = newUuid();
+  app.operation(operations.createProject, async ({ params, body, caller, fresh }): Promise<Project> => {
+    const id = fresh.uuid();
     return database.transaction(async (client) => {
       const org = await requireOrg(client, caller, params.id, 'member', { lock: true });
+      if (fresh.retried) {
+        const made = await client.query<{ name: string }>(
+          'select name from projects where id = $1 and org_id = $2',
+          [id, org.id],
+        );
+        if (made.rows[0] !== undefined) return { id, org_id: org.id, name: made.rows[0].name };
+      }
       const name = cleanName(body.name);
       const { rows } = await client.query<{ n: number }>(
         'select count(*)::integer as n from projects where org_id = $1 and deleted_at is null',

@@ -5,10 +5,12 @@
 import { all, statement, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { Snapshots } from '../snapshots/snapshots.ts';
 
 export interface TeardownContext {
   database: Database;
   lifecycle: Lifecycle;
+  snapshots: Snapshots;
 }
 
 /** One kind of thing in a project. */
@@ -26,6 +28,18 @@ const BATCH = 200;
 const LIVE_SANDBOXES = statement<{ id: string }>(
   'teardown-sandboxes',
   `select id from sandboxes where project_id = $1 and status not in ('deleting', 'deleted') limit ${BATCH}`,
+);
+
+/** Those that no other descends from any more. */
+const LEAF_SNAPSHOTS = statement<{ id: string }>(
+  'teardown-snapshots',
+  `select s.id from snapshots s where s.project_id = $1 and s.status <> 'deleted'
+      and not exists (select 1 from snapshots c where c.parent_id = s.id and c.status <> 'deleted') limit ${BATCH}`,
+);
+const SNAPSHOT_REMAINS = statement(
+  'teardown-snapshot-remains',
+  `(select 1 from snapshots where project_id = $1 and status <> 'deleted' limit 1)
+   union all (select 1 from snapshots where project_id = $1 and held limit 1)`,
 );
 
 /** A step that one statement does; every row it gives is one more thing that is still there. */
@@ -60,6 +74,14 @@ export const TEARDOWN_STEPS: readonly TeardownStep[] = [
         rows.map(({ id }) => ({ id, project_id: projectId })),
       );
       return 0;
+    },
+  },
+  {
+    what: 'snapshots',
+    async run({ database, snapshots }, projectId) {
+      const rows = await all(database.pool, LEAF_SNAPSHOTS, [projectId]);
+      await snapshots.apply('delete', rows);
+      return (await all(database.pool, SNAPSHOT_REMAINS, [projectId])).length;
     },
   },
   // Until their hosts have said so, something may be left of them there.

@@ -7,6 +7,7 @@ import {
   LINK_MESSAGE_MAX_BYTES,
   RUNNER_LINK_PATH,
   tokenDigest,
+  type CpuReading,
   type Observation,
   type SandboxStatus,
   type SnapshotObservation,
@@ -54,6 +55,7 @@ export interface RegistryOptions {
   /** Room may have come: a runner is ready, or something left it. */
   onRoom: () => void;
   onReady: (link: Link) => void;
+  onUsage: (runnerId: string, readings: readonly CpuReading[]) => void;
   onBuildResult: LinkEvents['buildResult'];
   onBuildsAbandoned: (link: Link) => void;
 }
@@ -112,6 +114,10 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     },
 
     buildResult: options.onBuildResult,
+
+    usage(link, { readings }) {
+      options.onUsage(link.runnerId, readings);
+    },
 
     async ready(link, ready) {
       await all(database.pool, queries.RUNNER_READY, [link.runnerId, link.epoch, ready]);

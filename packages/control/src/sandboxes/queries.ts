@@ -98,8 +98,9 @@ export async function getFacts(
 }
 
 export interface NewSandbox {
-  /** Where something has been written for it already. */
+  /** New ones when absent. */
   id?: string;
+  jobId?: string;
   sandbox: ResolvedSandbox;
   name: string;
   projectId: string;
@@ -120,9 +121,7 @@ export async function insertSandbox(
   on: Queryable,
   create: NewSandbox,
 ): Promise<{ id: string; jobId: string }> {
-  const id = create.id ?? newUuid();
-  const jobId = newUuid();
-  const { sandbox } = create;
+  const { id = newUuid(), jobId = newUuid(), sandbox } = create;
   await all(on, INSERT, [
     id,
     jobId,

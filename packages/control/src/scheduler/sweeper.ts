@@ -3,6 +3,7 @@ import type { Logger } from 'pino';
 import type { BuildQueue } from '../images/build-queue.ts';
 import type { Authenticator } from '../auth/authenticator.ts';
 import { drain } from '../hosts/drain.ts';
+import type { Idempotency } from '../idempotency/idempotency.ts';
 import type { Bridge } from '../events/bridge.ts';
 import type { Hub } from '../events/hub.ts';
 import type { ControlLimits } from '../limits.ts';
@@ -28,6 +29,7 @@ export interface SweeperOptions {
   builds: BuildQueue;
   teardown: Teardown;
   authenticator: Authenticator;
+  idempotency: Idempotency;
   bridge: Bridge;
   hub: Hub;
   limits: ControlLimits;
@@ -53,6 +55,7 @@ const OVERDUE = statement<{
 /** Every how many passes the slower work is done. */
 const HEARTBEAT_MS = 5_000;
 const LAST_USED_MS = 30_000;
+const IDEMPOTENCY_MS = 30_000;
 /** Waiters look by themselves this often while other servers write to the database. */
 const RECHECK_MS = 10_000;
 
@@ -102,6 +105,7 @@ export function startSweeper(options: SweeperOptions): Sweeper {
     // Not waited for: deadlines must not be late because somebody deletes a lot.
     options.teardown.kick();
     if (every('last-used', LAST_USED_MS)) await options.authenticator.flush();
+    if (every('idempotency', IDEMPOTENCY_MS)) await options.idempotency.sweep();
     if (options.bridge.hasPeers && every('recheck', RECHECK_MS)) options.hub.changedAll();
     lastGood = Date.now();
   }

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import {
   type BuildResult,
   type ControlMessage,
+  type CpuReading,
   HEARTBEAT_MS,
   LINK_MESSAGE_MAX_BYTES,
   type Observation,
@@ -61,6 +62,11 @@ export class ControlLink {
 
   buildResult(result: BuildResult): void {
     this.#send(this.#outbox.buildResult(result));
+  }
+
+  /** Told once and kept nowhere: the next one makes up for what is lost. */
+  usage(readings: CpuReading[]): void {
+    this.#send({ type: 'usage', readings });
   }
 
   /** Says at once whether the runner is ready, instead of at the next heartbeat. */

@@ -1,17 +1,19 @@
 import { copyFile, mkdir, open, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import {
   chainPath,
   forkChain,
+  growChain,
+  LAYERS_KEPT,
   linkOrCopy,
-  nextLayer,
   readChain,
-  replaceLayer,
   saveChain,
   shareChain,
 } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
+import { dropLayers, flattenChain } from '../disk/flatten.ts';
 import { isTopUnchanged } from '../disk/unchanged.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import { memorySource } from '../memory/guest-memory.ts';
@@ -29,6 +31,9 @@ import type { GuestHold, MomentOptions } from './moment.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
 import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
+
+/** Whoever has read a disk's list has taken its layers by then. */
+const OPENING_GRACE_MS = 30_000;
 
 /** A VM that is to be captured while its guest runs. */
 export interface CaptureSource {
@@ -97,9 +102,7 @@ export class Captures {
     if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
     const keep = await this.#emptyKeep(child);
     // What both have in common must not change any more, so the source goes on in a layer of its own, too.
-    const top = nextLayer(chain);
-    await replaceLayer(chain, top);
-    await saveChain({ ...chain, layers: [...chain.layers, top] });
+    await growChain(chain);
     racePoint('fork:prepared');
     await this.#shareKept(folders.keep(vmId), keep);
     await forkChain(chain, keep);
@@ -155,6 +158,19 @@ export class Captures {
     else await linkOrCopy(heldImagePath(folder), heldImagePath(keep));
     await forkChain(chain, keep);
     racePoint('restore:copied');
+  }
+
+  /**
+   * Makes the disk of a snapshot one layer, if it is many, so that what begins with it is as quick as what begins with
+   * the first of its line. For the background.
+   */
+  async flatten(id: string): Promise<void> {
+    const chain = await readChain(this.#options.snapshots.path(id));
+    if (chain === undefined || chain.layers.length <= LAYERS_KEPT) return;
+    const flat = await flattenChain(chain);
+    this.#options.log.info({ snapshot: id, layers: chain.layers.length }, 'snapshot flattened');
+    await sleep(OPENING_GRACE_MS, undefined, { ref: false });
+    await dropLayers(chain, flat);
   }
 
   /** The disk of a snapshot, to begin others with. @throws when it is not here */

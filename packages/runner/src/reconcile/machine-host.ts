@@ -2,6 +2,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Assignment, Origin, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
 import type { Logger } from 'pino';
+import { nowNs } from '../guest/index.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
 import { GuestLostError, heldImagePath } from '../machine/index.ts';
@@ -11,7 +12,7 @@ import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { AgentLine } from './agent-line.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
-import { powerOff, renewIdentity, setClock, watchExit } from './guest-life.ts';
+import { powerOff, renewIdentity, watchExit } from './guest-life.ts';
 import type { Renewal } from './guest-life.ts';
 import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
@@ -507,16 +508,19 @@ function holdOf(agent: AgentLine): GuestHold {
       // What is not on the disk in time is not in the snapshot, as after a power failure.
       await (await agent.connected()).sync({ deadlineMs: SYNC_DEADLINE_MS }).catch(() => undefined);
     },
-    freeze: async (disk) =>
-      await (await agent.connected()).freeze({
-        processesOnly: !disk,
+    freeze: async (disk) => {
+      const guest = await agent.connected();
+      await guest.freeze({
+        ...(disk ? { diskOnly: true } : { processesOnly: true }),
         thawAfterMs: THAW_AFTER_MS,
         deadlineMs: FREEZE_DEADLINE_MS,
-      }),
+      });
+    },
     thaw: async () => {
       const guest = await agent.connected();
-      await guest.thaw({ deadlineMs: THAW_DEADLINE_MS });
-      await setClock(guest);
+      // Its clock has stood, too.
+      const { clockNs } = await guest.thaw({ clockNs: nowNs(), deadlineMs: THAW_DEADLINE_MS });
+      await guest.setClock(clockNs, { deadlineMs: THAW_DEADLINE_MS });
     },
   };
 }

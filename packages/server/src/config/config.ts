@@ -1,4 +1,7 @@
 import path from 'node:path';
+import { parseAmount } from '@releap/contract';
+import type { RateLimits } from '@releap/control';
+import { price, type BillingSettings } from '@releap/control/billing';
 import { Check } from 'typebox/value';
 import { allowed } from './allowed.ts';
 import { type BUILTIN_IMAGE_NAMES, type LOG_LEVELS, VARIABLES, type VariableName } from './variables.ts';
@@ -25,6 +28,8 @@ export interface Config {
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
   overcommit: { cpu: number; mem: number; disk: number };
+  billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
+  rateLimits: RateLimits;
   oidc: { issuer?: string; audience: string; clientId: string };
   identityPort?: number;
   log: { level: (typeof LOG_LEVELS)[number]; fileBytes: number };
@@ -106,6 +111,24 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       cpu: get('RELEAP_CPU_OVERCOMMIT'),
       mem: get('RELEAP_MEMORY_OVERCOMMIT'),
       disk: get('RELEAP_DISK_OVERCOMMIT'),
+    },
+    billing: {
+      mode: get('RELEAP_BILLING'),
+      overdraftLimit: parseAmount(text('RELEAP_OVERDRAFT_LIMIT') ?? '0'),
+      meterMs: Number(get('RELEAP_METER_SECONDS')) * 1000,
+      prices: {
+        cpuSecond: price(text('RELEAP_PRICE_CPU_SECOND') ?? '0'),
+        memGibSecond: price(text('RELEAP_PRICE_MEMORY_GIB_SECOND') ?? '0'),
+        burstCpuSecond: price(text('RELEAP_PRICE_BURST_CPU_SECOND') ?? '0'),
+        gpuSecond: price(text('RELEAP_PRICE_GPU_SECOND') ?? '0'),
+        functionMs: price(text('RELEAP_PRICE_FUNCTION_MS') ?? '0'),
+        spotDiscountPercent: get('RELEAP_SPOT_DISCOUNT'),
+      },
+    },
+    rateLimits: {
+      perKey: get('RELEAP_RATE_LIMIT_KEY'),
+      perOrg: get('RELEAP_RATE_LIMIT_ORG'),
+      perAddress: get('RELEAP_RATE_LIMIT_ADDRESS'),
     },
     // To the letter: an issuer with a slash at its end is another one than that without.
     oidc: compact({

@@ -119,7 +119,7 @@ export async function runAll(config: Config): Promise<number> {
             `${localUrl(LOOPBACK, identityPort ?? 0)} (development: no passwords, this machine only)`,
           database,
           accelerator: outcome['accelerator'] ?? '',
-          vmm: `QEMU ${outcome['vmm'] ?? ''}`,
+          vmm: outcome['vmm'] ?? '',
         },
         book.color,
       ),

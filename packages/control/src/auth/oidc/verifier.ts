@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { ApiError, unauthorized, unavailable } from '@releap/contract';
 import { createLocalJWKSet, errors, jwtVerify, type JWTPayload, type JWTVerifyGetKey } from 'jose';
 import type { Logger } from 'pino';
@@ -51,6 +52,9 @@ const CLOCK_SKEW_S = 60;
 const COOL_DOWN_MS = 30_000;
 const MAX_KEY_AGE_MS = 600_000;
 const SUBJECT_CHARS = 255;
+/** A signature costs a millisecond. A token that was good is so again while it lasts and the issuer's keys are the same. */
+const VERIFIED_MS = 60_000;
+const VERIFIED_ENTRIES = 5_000;
 
 export function createVerifier(options: OidcOptions & { log: Logger }): OidcVerifier {
   const { issuer, audience, log } = options;
@@ -99,11 +103,25 @@ export function createVerifier(options: OidcOptions & { log: Logger }): OidcVeri
     }
   }
 
+  const verified = new Map<string, { claims: TokenClaims; version: number; until: number }>();
+  const remember = (digest: string, claims: TokenClaims, version: number): TokenClaims => {
+    if (verified.size >= VERIFIED_ENTRIES) verified.clear();
+    const expires = ((claims.exp ?? 0) + CLOCK_SKEW_S) * 1000;
+    verified.set(digest, { claims, version, until: Math.min(Date.now() + VERIFIED_MS, expires) });
+    return claims;
+  };
+
   return {
     async verify(token) {
       try {
         let payload: JWTPayload;
         const known = await cache.known();
+        const digest = createHash('sha256').update(token).digest('base64');
+        const before = verified.get(digest);
+        if (before !== undefined && before.version === known.version && before.until > Date.now()) {
+          return before.claims;
+        }
+        let { version } = known;
         try {
           payload = await check(token, keysOf(known));
         } catch (error) {
@@ -112,12 +130,13 @@ export function createVerifier(options: OidcOptions & { log: Logger }): OidcVeri
           const renewed = await cache.renew();
           if (renewed.version === known.version) throw renewed.failed ? away() : error;
           payload = await check(token, keysOf(renewed));
+          version = renewed.version;
         }
         const { sub } = payload;
         if (typeof sub !== 'string' || sub === '' || sub.length > SUBJECT_CHARS || sub.includes('\0')) {
           throw invalidToken(`its sub is not a string of 1 to ${SUBJECT_CHARS} characters`);
         }
-        return { ...payload, sub };
+        return remember(digest, { ...payload, sub }, version);
       } catch (error) {
         if (error instanceof ApiError) throw error;
         throw invalidToken(reason(error, issuer, audience));
