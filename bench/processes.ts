@@ -1,6 +1,6 @@
 /** What the suites need of the processes of this machine. Linux's /proc (proc(5)). */
 import type { ChildProcess } from 'node:child_process';
-import { readdir, readFile } from 'node:fs/promises';
+import { readdir, readFile, readlink, stat } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const GRACE_MS = 10_000;
@@ -69,6 +69,19 @@ export async function memoryOf(pid: number): Promise<Memory> {
     anonymous: value('Pss_Anon'),
     shared: value('Pss_Shmem'),
   };
+}
+
+/** MiB of sealed memory that a runner holds for guests to begin with, whoever maps it. */
+export async function sealedMib(pid: number): Promise<number> {
+  const folder = `/proc/${pid}/fd`;
+  const sizes = new Map<number, number>();
+  for (const name of await readdir(folder)) {
+    const target = await readlink(`${folder}/${name}`).catch(() => '');
+    if (!target.startsWith('/memfd:releap-memory')) continue;
+    const { ino, blocks } = await stat(`${folder}/${name}`);
+    sizes.set(ino, (blocks * 512) / 2 ** 20);
+  }
+  return [...sizes.values()].reduce((total, size) => total + size, 0);
 }
 
 /** Seconds of processor time that these have used; those that are gone count nothing. */

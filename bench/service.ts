@@ -14,11 +14,12 @@ const QUIET_SHARE = 0.06;
 
 export class MeasuredService implements AsyncDisposable {
   readonly warmPool: number;
-  readonly #service: Service;
+  /** For everything that is not measured by its time. */
+  readonly service: Service;
   #toolbox = '';
 
   private constructor(service: Service, warmPool: number) {
-    this.#service = service;
+    this.service = service;
     this.warmPool = warmPool;
   }
 
@@ -39,35 +40,41 @@ export class MeasuredService implements AsyncDisposable {
   }
 
   /** POST /vms, then a long poll until it runs. @returns its id */
-  async create(): Promise<string> {
-    const { vm_id: id } = await this.#call<{ vm_id: string }>('POST', '/vms', { image: 'busybox' });
-    const { status, error } = await this.#call<{ status: string; error: string | null }>(
+  async create(request: Record<string, unknown> = {}): Promise<string> {
+    const body = { image: 'busybox', ...request };
+    const { vm_id: id } = await this.call<{ vm_id: string }>('POST', '/vms', body);
+    await this.running(id);
+    return id;
+  }
+
+  /** A long poll until it runs. @throws when it does not */
+  async running(id: string): Promise<void> {
+    const { status, error } = await this.call<{ status: string; error: string | null }>(
       'GET',
       `/vms/${id}?wait_exact=running&timeout_ms=60000`,
     );
     if (status !== 'running') {
-      const said = this.#service.output.slice(-5000);
+      const said = this.service.output.slice(-5000);
       throw new Error(`sandbox ${id} is ${status}: ${error ?? 'not in time'}\n${said}`);
     }
-    return id;
   }
 
   /** `true` through the gateway. */
   async runTrue(id: string): Promise<void> {
-    const answer = await this.#call<{ exitCode: number }>('POST', `${this.#toolbox}/${id}/process/execute`, {
+    const answer = await this.call<{ exitCode: number }>('POST', `${this.#toolbox}/${id}/process/execute`, {
       command: 'true',
     });
     if (answer.exitCode !== 0) throw new Error(`true answered ${JSON.stringify(answer)}`);
   }
 
-  async createAndRun(): Promise<string> {
-    const id = await this.create();
+  async createAndRun(request?: Record<string, unknown>): Promise<string> {
+    const id = await this.create(request);
     await this.runTrue(id);
     return id;
   }
 
   async remove(id: string): Promise<void> {
-    await this.#call('DELETE', `/vms/${id}`);
+    await this.call('DELETE', `/vms/${id}`);
   }
 
   /**
@@ -75,7 +82,7 @@ export class MeasuredService implements AsyncDisposable {
    * so that one sample does not pay for the one before.
    */
   async settled(sandboxes: number): Promise<void> {
-    const folder = join(this.#service.home, 'runner', 'vms');
+    const folder = join(this.service.home, 'runner', 'vms');
     await until(`the service holds ${sandboxes} sandboxes and ${this.warmPool} waiting VMs`, async () => {
       const names = await readdir(folder).catch(() => []);
       const warm = names.filter((name) => name.startsWith('warm-')).length;
@@ -91,7 +98,7 @@ export class MeasuredService implements AsyncDisposable {
 
   /** Processes of the VMMs, waiting ones included. */
   async vmms(): Promise<number[]> {
-    const folder = join(this.#service.home, 'runner', 'vms');
+    const folder = join(this.service.home, 'runner', 'vms');
     const pids = await Promise.all(
       (await readdir(folder).catch(() => [])).map(async (name) => {
         try {
@@ -110,7 +117,7 @@ export class MeasuredService implements AsyncDisposable {
 
   /** The service's own processes with the part that each is, without VMMs and tools that run for a moment. */
   async processes(): Promise<{ pid: number; part: string }[]> {
-    const { postgres, ...roles } = await partPids(this.#service.home);
+    const { postgres, ...roles } = await partPids(this.service.home);
     const partOf = new Map(Object.entries(roles).map(([role, pid]) => [pid, role]));
     const main = roles.control === undefined ? undefined : (await identify(roles.control))?.parent;
     if (main === undefined) throw new Error('the service has no control plane');
@@ -124,8 +131,9 @@ export class MeasuredService implements AsyncDisposable {
     });
   }
 
-  async #call<T = unknown>(method: string, path: string, body?: unknown): Promise<T> {
-    const { base_url: base, api_key: key } = this.#service.bootstrap;
+  /** One request with the project's key. @throws when it is not answered with success */
+  async call<T = unknown>(method: string, path: string, body?: unknown): Promise<T> {
+    const { base_url: base, api_key: key } = this.service.bootstrap;
     const answer = await fetch(path.startsWith('http') ? path : base + path, {
       method,
       headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
@@ -138,7 +146,7 @@ export class MeasuredService implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#service[Symbol.asyncDispose]();
+    await this.service[Symbol.asyncDispose]();
   }
 }
 

@@ -36,7 +36,7 @@ export async function timed(action: () => Promise<unknown>): Promise<number> {
   return Number(process.hrtime.bigint() - start) / 1e6;
 }
 
-export interface InterleaveOptions {
+export interface RoundOptions {
   rounds: number;
   /** No round begins later than this after the first; a busy machine then gives fewer samples, and `n` tells. */
   maxMs?: number;
@@ -47,24 +47,33 @@ export interface InterleaveOptions {
   onRound?: (round: number) => void;
 }
 
-/**
- * Takes samples of several contenders in turns, so that whatever else the machine does meets all of them alike.
- * The first `warmUp` rounds are thrown away.
- */
-export async function interleave(
-  contenders: Record<string, () => Promise<number>>,
-  { rounds, maxMs = Infinity, warmUp, signal, onRound }: InterleaveOptions,
+/** Takes whatever samples `run` notes, round after round. Those of the first `warmUp` rounds are thrown away. */
+export async function inRounds(
+  { rounds, maxMs = Infinity, warmUp, signal, onRound }: RoundOptions,
+  run: (note: (name: string, value: number) => void) => Promise<void>,
 ): Promise<Samples> {
-  const samples: Samples = Object.fromEntries(Object.keys(contenders).map((name) => [name, []]));
+  const samples: Samples = {};
   const began = performance.now();
   for (let round = -warmUp; round < rounds; round++) {
     if (round > 0 && performance.now() - began > maxMs) break;
     onRound?.(round);
-    for (const [name, measure] of Object.entries(contenders)) {
-      signal.throwIfAborted();
-      const value = await measure();
-      if (round >= 0) samples[name]?.push(value);
-    }
+    signal.throwIfAborted();
+    await run((name, value) => {
+      if (round >= 0) (samples[name] ??= []).push(value);
+    });
   }
   return samples;
+}
+
+/** Takes samples of several contenders in turns, so that whatever else the machine does meets all of them alike. */
+export async function interleave(
+  contenders: Record<string, () => Promise<number>>,
+  options: RoundOptions,
+): Promise<Samples> {
+  return await inRounds(options, async (note) => {
+    for (const [name, measure] of Object.entries(contenders)) {
+      options.signal.throwIfAborted();
+      note(name, await measure());
+    }
+  });
 }

@@ -1,4 +1,7 @@
-/** Starts the floor's process in a network namespace of its own, on the template that a service here has used last. */
+/**
+ * Starts the floor's process in a network namespace of its own, on the template that a service here has used last or
+ * on what was kept of a paused sandbox.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -13,9 +16,22 @@ import {
   placeholderNode,
 } from '../../packages/runner/src/vmm/command-line.ts';
 import { endOf } from '../processes.ts';
+import type { PausedCopy } from './paused-copy.ts';
 import type { FloorMachine } from './restore.ts';
 
 const SCRATCH_MIB = 512;
+
+export interface FloorOptions {
+  /** Empty, for sockets and write layers. */
+  folder: string;
+  /** Where a service has made the template and the image already. */
+  cacheDir: string;
+  rootImage: string;
+  /** Most guests at once. */
+  slots: number;
+  /** What they are restored from; absent for the template. */
+  paused?: PausedCopy;
+}
 
 export class Floor implements AsyncDisposable {
   readonly #process: ChildProcess;
@@ -32,17 +48,7 @@ export class Floor implements AsyncDisposable {
     });
   }
 
-  /**
-   * @param options.folder empty, for sockets and write layers
-   * @param options.cacheDir where a service has made the template and the image already
-   * @param options.slots most guests at once
-   */
-  static async start(options: {
-    folder: string;
-    cacheDir: string;
-    rootImage: string;
-    slots: number;
-  }): Promise<Floor> {
+  static async start(options: FloorOptions): Promise<Floor> {
     const { folder } = options;
     await writeFile(join(folder, 'floor.json'), JSON.stringify(await describe(options)));
     const floor = new Floor(
@@ -79,35 +85,33 @@ export class Floor implements AsyncDisposable {
   }
 }
 
+/** What of a machine depends on what it is restored from. */
+interface Beginning {
+  shape: typeof DEFAULT_SHAPE;
+  memory: string;
+  state: string;
+  layer: string;
+  resizeTo?: number;
+  /** What the write layer lies on. */
+  below: BlockNode;
+  greeting: FloorMachine['greeting'];
+}
+
 /**
  * A state only loads into the machine that it was saved from, so the devices come from the runner's own description
  * of it; what guards a VMM against its guest is left out.
  */
-async function describe(options: {
-  folder: string;
-  cacheDir: string;
-  rootImage: string;
-  slots: number;
-}): Promise<FloorMachine> {
-  const { folder, cacheDir, slots } = options;
+async function describe(options: FloorOptions): Promise<FloorMachine> {
+  const { folder, cacheDir, slots, paused } = options;
   const { accelerator } = JSON.parse(await readFile(join(cacheDir, 'accelerator.json'), 'utf8')) as {
     accelerator: 'kvm' | 'tcg';
   };
-  const template = await lastUsedTemplate(cacheDir);
-  const emptyLayer = join(folder, 'empty.qcow2');
-  const scratchBytes = SCRATCH_MIB * 2 ** 20;
-  await createEmptyQcow2(emptyLayer, scratchBytes);
-  const readOnly = (name: string, filename: string): BlockNode => ({
-    driver: 'raw',
-    'node-name': name,
-    'read-only': true,
-    file: { driver: 'file', filename, 'read-only': true, locking: 'off' },
-  });
+  const begins = paused === undefined ? await fromTemplate(options) : fromPaused(paused);
   const all = commandLine({
     accelerator,
     cpuModel: cpuModel(accelerator),
-    ...DEFAULT_SHAPE,
-    memory: { path: join(template, 'memory'), sharing: 'private' },
+    ...begins.shape,
+    memory: { path: begins.memory, sharing: 'private' },
     socketDir: '{sockets}',
     disks: {
       root: readOnly('disk-root', options.rootImage),
@@ -115,9 +119,10 @@ async function describe(options: {
         driver: 'qcow2',
         'node-name': 'disk-scratch',
         discard: 'unmap',
-        cache: { 'no-flush': true },
+        // Of a paused sandbox flushes do reach the platters.
+        ...(paused === undefined ? { cache: { 'no-flush': true } } : {}),
         file: { driver: 'file', filename: join(folder, '{slot}-scratch.qcow2'), discard: 'unmap' },
-        backing: readOnly('disk-scratch-base', join(cacheDir, `scratch/empty-v1-${SCRATCH_MIB}.ext4`)),
+        backing: begins.below,
       },
       docker: placeholderNode('docker'),
     },
@@ -128,24 +133,73 @@ async function describe(options: {
   const args = all
     .filter((arg, at) => !guards.includes(arg) && !guards.includes(all[at - 1] ?? ''))
     .map((arg) => arg.replaceAll('{sockets}/', `${folder}/{slot}-`));
+  const { state, layer, greeting, resizeTo } = begins;
   return {
     slots,
     qemu: 'qemu-system-x86_64',
     args,
+    state,
+    layer,
+    ...(resizeTo === undefined ? {} : { resizeTo }),
+    greeting,
+  };
+}
+
+async function fromTemplate({ folder, cacheDir }: FloorOptions): Promise<Beginning> {
+  const template = await lastUsedTemplate(cacheDir);
+  const layer = join(folder, 'empty.qcow2');
+  const bytes = SCRATCH_MIB * 2 ** 20;
+  await createEmptyQcow2(layer, bytes);
+  return {
+    shape: DEFAULT_SHAPE,
+    memory: join(template, 'memory'),
     state: join(template, 'state'),
-    emptyLayer,
-    scratchBytes,
-    configure: {
+    layer,
+    resizeTo: bytes,
+    below: readOnly('disk-scratch-base', join(cacheDir, `scratch/empty-v1-${SCRATCH_MIB}.ext4`)),
+    greeting: {
+      method: 'configure',
       hostname: 'floor',
       dns: [GUEST.gatewayIp],
       network: { address: GUEST.ip, prefix: GUEST.prefix, gateway: GUEST.gatewayIp, mtu: GUEST.mtu },
       disks: {
         root: { device: 'vda', fstype: 'squashfs' },
-        scratch: { device: 'vdb', bytes: scratchBytes },
+        scratch: { device: 'vdb', bytes },
       },
       env: {},
       entrypoint: { argv: ['/bin/sh'] },
     },
+  };
+}
+
+function fromPaused({ shape, memory, state, base, layers }: PausedCopy): Beginning {
+  const [layer = '', ...rest] = [...layers].reverse();
+  const below = rest.reverse().reduce<BlockNode>(
+    (backing, filename, at) => ({
+      driver: 'qcow2',
+      'node-name': `disk-scratch-${at}`,
+      'read-only': true,
+      file: { driver: 'file', filename, 'read-only': true, locking: 'off' },
+      backing,
+    }),
+    readOnly('disk-scratch-base', base),
+  );
+  return {
+    shape,
+    memory,
+    state,
+    layer,
+    below,
+    greeting: { method: 'reconfigure', hostname: 'floor', env: {} },
+  };
+}
+
+function readOnly(name: string, filename: string): BlockNode {
+  return {
+    driver: 'raw',
+    'node-name': name,
+    'read-only': true,
+    file: { driver: 'file', filename, 'read-only': true, locking: 'off' },
   };
 }
 

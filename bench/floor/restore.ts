@@ -1,7 +1,8 @@
 /**
- * The floor: what a create costs when nothing but QEMU and the guest do it. Restores a template by hand (plain
- * spawn, QMP, one message to the agent) and runs `true` in it. No jail, no cgroup, no record, no API, no code of
- * the runner on the way; the network namespace, the taps and the disks are there before the clock starts.
+ * The floor: what a create or a resume costs when nothing but QEMU and the guest do it. Restores a template, or what
+ * was kept of a paused sandbox, by hand (plain spawn, QMP, one message to the agent) and runs `true` in it. No jail, no
+ * cgroup, no record, no API, no code of the runner on the way; the network namespace, the taps and the disks are there
+ * before the clock starts.
  *
  *   unshare --net -- node restore.ts FOLDER      where FOLDER/floor.json is a `FloorMachine`
  *
@@ -23,10 +24,12 @@ export interface FloorMachine {
   args: string[];
   /** Device state, handed to QEMU as descriptor 3. */
   state: string;
-  /** An empty write layer, copied for each guest. */
-  emptyLayer: string;
-  scratchBytes: number;
-  configure: Record<string, unknown>;
+  /** The write layer that a guest begins with, copied for each. */
+  layer: string;
+  /** What a guest must be shown as the size of its disk; absent where it knows. */
+  resizeTo?: number;
+  /** What the agent is asked first, with its arguments; each guest gets clock and random numbers besides. */
+  greeting: { method: 'configure' | 'reconfigure' } & Record<string, unknown>;
 }
 
 const ATTEMPT_DEADLINE_MS = 60_000;
@@ -83,7 +86,7 @@ const migration = (message: Record<string, unknown>): boolean =>
   message['event'] === 'MIGRATION' &&
   (message['data'] as Record<string, unknown> | undefined)?.['status'] === 'completed';
 
-/** Talks to the agent: HELLO and `configure` in one go, then `true`; resolves with the answer to that. */
+/** Talks to the agent: HELLO and the greeting in one go, then `true`; resolves with the answer to that. */
 async function runTrue(socket: Socket): Promise<void> {
   const hello = frame(HELLO, 0, { protocol: 1, nonce: randomBytes(16).toString('hex') });
   const identity = {
@@ -91,8 +94,7 @@ async function runTrue(socket: Socket): Promise<void> {
     clock_ns: (BigInt(Date.now()) * 1_000_000n).toString(),
     entropy: randomBytes(64).toString('base64'),
   };
-  const configure = frame(OPEN, 1, { ...machine.configure, ...identity, method: 'configure' });
-  socket.write(Buffer.concat([MAGIC, hello, configure]));
+  socket.write(Buffer.concat([MAGIC, hello, frame(OPEN, 1, { ...machine.greeting, ...identity })]));
   let pending: Buffer = Buffer.alloc(0);
   let greeted = false;
   for await (const chunk of socket as AsyncIterable<Buffer>) {
@@ -124,7 +126,7 @@ const running = new Set<ChildProcess>();
 
 async function restore(slot: number): Promise<number> {
   const at = (name: string): string => join(folder, `${slot}-${name}`);
-  copyFileSync(machine.emptyLayer, at('scratch.qcow2'));
+  copyFileSync(machine.layer, at('scratch.qcow2'));
   const state = openSync(machine.state, 'r');
   const log = openSync(at('qemu.log'), 'w');
   const args = machine.args.map((arg) => arg.replaceAll('{slot}', String(slot)));
@@ -147,21 +149,18 @@ async function restore(slot: number): Promise<number> {
       {
         execute: 'migrate-set-capabilities',
         arguments: {
-          capabilities: [
-            { capability: 'x-ignore-shared', state: true },
-            { capability: 'events', state: true },
-          ],
+          capabilities: [{ capability: 'events', state: true }],
         },
       },
       { execute: 'migrate-incoming', arguments: { uri: 'fd:3' } },
     );
     const agent = await open('agent');
     await loaded;
+    const size = machine.resizeTo;
     qmp.send(
-      {
-        execute: 'block_resize',
-        arguments: { 'node-name': 'disk-scratch', size: machine.scratchBytes },
-      },
+      ...(size === undefined
+        ? []
+        : [{ execute: 'block_resize', arguments: { 'node-name': 'disk-scratch', size } }]),
       { execute: 'cont', id: 'cont' },
     );
     await Promise.all([continued, runTrue(agent)]);

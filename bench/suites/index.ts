@@ -2,7 +2,16 @@ import type { Suite } from '../suite.ts';
 import { api } from './api.ts';
 import { burst } from './burst.ts';
 import { createExec } from './create-exec.ts';
+import { lifecycle } from './lifecycle.ts';
 import { memory } from './memory.ts';
+import { tenancy } from './tenancy.ts';
 
 /** What `npm run bench` runs, in this order. */
-export const SUITES: Record<string, Suite> = { 'create-exec': createExec, burst, memory, api };
+export const SUITES: Record<string, Suite> = {
+  'create-exec': createExec,
+  burst,
+  memory,
+  api,
+  lifecycle,
+  tenancy,
+};

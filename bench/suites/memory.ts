@@ -1,7 +1,6 @@
 /** What sits in memory while nothing happens: of each idle sandbox, and of our own processes. */
-import { readdir, readlink, stat } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { memoryOf, type Memory } from '../processes.ts';
+import { memoryOf, type Memory, sealedMib } from '../processes.ts';
 import { summaryRows, type SuiteResult } from '../report.ts';
 import { MeasuredService } from '../service.ts';
 import { type Samples, summarize } from '../statistics.ts';
@@ -36,7 +35,7 @@ export const memory: Suite = async ({ samples, progress, signal }) => {
     if (last.vmms.length !== SANDBOXES)
       throw new Error(`${last.vmms.length} VMMs for ${SANDBOXES} sandboxes`);
     const runner = processes.find(({ part }) => part === 'runner');
-    last.template = runner === undefined ? 0 : await heldTemplates(runner.pid);
+    last.template = runner === undefined ? 0 : await sealedMib(runner.pid);
     const mapped = sum(last.vmms.map(({ shared }) => shared));
     const unmapped = Math.max(0, last.template - mapped) / SANDBOXES;
     for (const { pss } of last.vmms) {
@@ -93,17 +92,4 @@ export const memory: Suite = async ({ samples, progress, signal }) => {
 
 function sum(values: number[]): number {
   return values.reduce((total, value) => total + value, 0);
-}
-
-/** MiB of the sealed template memory that the runner holds descriptors of. */
-async function heldTemplates(pid: number): Promise<number> {
-  const folder = `/proc/${pid}/fd`;
-  const sizes = new Map<number, number>();
-  for (const name of await readdir(folder)) {
-    const target = await readlink(`${folder}/${name}`).catch(() => '');
-    if (!target.startsWith('/memfd:releap-template')) continue;
-    const { ino, blocks } = await stat(`${folder}/${name}`);
-    sizes.set(ino, (blocks * 512) / 2 ** 20);
-  }
-  return sum([...sizes.values()]);
 }

@@ -14,6 +14,7 @@ import { readLog } from './logs/log-file.ts';
 import { builtGuest } from './machine/open-machines.ts';
 import { openMachines, WarmPool } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
+import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
@@ -174,6 +175,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     },
     log: log.child({ part: 'link' }),
   });
+  const usage = new UsageReporter({
+    running: () => reconciler.running(),
+    read: (vmId) => machines.cpuCounter(vmId),
+    report: (readings) => link.usage(readings),
+    log: log.child({ part: 'metering' }),
+  });
   const logKeeper = new LogKeeper(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
@@ -194,6 +201,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   await network.reclaim(records);
   await reconciler.recover();
   link.start();
+  usage.start();
   const warmed = (async () => {
     await machines.templates.ensure(DEFAULT_SHAPE);
     ready = true;
@@ -203,6 +211,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   warmed.catch((error: unknown) => log.error({ err: error }, 'no micro-VM can be started on this machine'));
 
   const letGo = async (): Promise<void> => {
+    await usage.close();
     await link.close();
     await builds.close();
     await dataServer.close();

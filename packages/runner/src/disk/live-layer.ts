@@ -44,6 +44,8 @@ export class LiveLayer {
     await replaceLayer(chain, name);
     await chown(path, uid, uid);
     const filename = await placeInJail(jail, path, `scratch-${name}`);
+    // Before the VMM has it: where that fails, the next one has another name, which the VMM does not know yet.
+    await saveChain({ ...chain, layers: [...chain.layers, name] });
     const from = await topNode(vm);
     const node = `scratch-${name}`;
     await vm.qmp.execute('blockdev-add', {
@@ -54,7 +56,6 @@ export class LiveLayer {
       file: { driver: 'file', filename, discard: 'unmap' },
       backing: null,
     });
-    await saveChain({ ...chain, layers: [...chain.layers, name] });
     return new LiveLayer(vm, chain, from, node);
   }
 

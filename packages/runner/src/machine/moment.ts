@@ -59,11 +59,12 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   const chain = await diskOf(options);
   await using prepared = new AsyncDisposableStack();
   const memory = await findGuestMemory(vm.identity.pid, record.shape.memMib * 1024 * 1024);
-  const copy = prepared.use(await ProcessCopy.prepare(memory));
   await allowCopy(true);
+  // Let go of in the other order: the copy is gone before its room is.
   prepared.defer(async () => {
     if (!vm.exited) await allowCopy(false).catch(() => undefined);
   });
+  const copy = prepared.use(await ProcessCopy.prepare(memory));
   // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
   await flushTop(chain);
   const layer = await LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });

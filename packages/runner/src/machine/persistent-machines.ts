@@ -219,6 +219,11 @@ export class PersistentMachines {
     await new KeptMemory(this.#options.folders.keep(vmId)).remove();
   }
 
+  /** What a pause that was not finished has left. */
+  async dropPartialMemory(vmId: string): Promise<void> {
+    await rm(new KeptMemory(this.#options.folders.keep(vmId)).next, { force: true });
+  }
+
   /** Brings kept memory to the platters. For the background. */
   async settleMemory(vmId: string): Promise<void> {
     await new KeptMemory(this.#options.folders.keep(vmId)).settle();

@@ -45,12 +45,15 @@ export class RecordStore {
     return records;
   }
 
-  /** The environment of a sandbox is its user's: nobody else on this machine may read it. */
+  /**
+   * The environment of a sandbox is its user's: nobody else on this machine may read it. A registry's password is not
+   * written at all: control says it again with every link.
+   */
   async save(record: SandboxRecord): Promise<void> {
     const path = this.#path(record.assignment.vm_id);
     const next = `${path}.next`;
     try {
-      await writeFile(next, JSON.stringify(record), { mode: 0o600 });
+      await writeFile(next, JSON.stringify(withoutCredential(record)), { mode: 0o600 });
       await rename(next, path);
     } catch (error) {
       await rm(next, { force: true });
@@ -65,4 +68,13 @@ export class RecordStore {
   #path(vmId: string): string {
     return join(this.#folder, `${vmId}.json`);
   }
+}
+
+function withoutCredential(record: SandboxRecord): SandboxRecord {
+  const { assignment } = record;
+  const { root } = assignment.spec;
+  if (root.type !== 'registry') return record;
+  const { type, ref, digest } = root;
+  const bare = { type, ref, ...(digest === undefined ? {} : { digest }) };
+  return { ...record, assignment: { ...assignment, spec: { ...assignment.spec, root: bare } } };
 }

@@ -418,8 +418,9 @@ export class Sandbox {
       (['running', 'pausing', 'stopping'].includes(status) || (status === 'booting' && remains.resumed));
     if (mayRun && (await this.#findAgain())) return;
     await this.#end();
-    if (status === 'booting' && origin?.type === 'fork') {
-      // It was being made from its source, whose memory went with the last runner. It begins again.
+    if (status === 'booting' && (origin?.type === 'fork' || (origin && this.#past.manifest === undefined))) {
+      // It was being made from something else: memory of a source that went with the last runner, or a snapshot of
+      // which some is here and nobody knows how much. It begins again.
       this.#past.manifest = undefined;
       return await this.#destroy();
     }

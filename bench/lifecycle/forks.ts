@@ -1,0 +1,173 @@
+/** Forks of a running sandbox: how long the source stands, and how soon the child does something. */
+import type { Floor } from '../floor/floor.ts';
+import { monotonic, type Outside } from '../outside/outside.ts';
+import { type SuiteResult, summaryRows } from '../report.ts';
+import { inRounds, type Samples, timed } from '../statistics.ts';
+import { atMost, type Context, DIRTY_MIB, p, stepsNote, WARM_UP } from './context.ts';
+import { quietGap, Subject } from './subject.ts';
+
+const FREEZE_GOAL_MS = 25;
+const CHILD_GOAL = 2;
+export const AT_ONCE = 10;
+const ROUNDS_AT_ONCE = 5;
+const QUIET_MS = 1_000;
+const MAX_MS = 200_000;
+const MAX_AT_ONCE_MS = 60_000;
+
+const FREEZE = "source's largest gap until the fork is taken";
+const WHOLE = "source's largest gap until the child has answered";
+const OTHER = 'its largest gap while another sandbox is created';
+const QUIET = 'the client alone: its largest gap in a quiet second';
+const CHILD = 'fork → first command of the child answered';
+const FLOOR = 'floor: the same restored by hand';
+const EACH = `each of ${AT_ONCE}: fork → first command answered`;
+const ALL = `all ${AT_ONCE} of them`;
+const FLOOR_EACH = `floor: each of ${AT_ONCE} restored by hand`;
+const FLOOR_ALL = `floor: all ${AT_ONCE} of them`;
+const WHOLE_AT_ONCE = `source's largest gap while it is forked ${AT_ONCE} times`;
+
+export async function forks(context: Context, floor: Floor): Promise<SuiteResult[]> {
+  const { service, outside, log, rounds, progress, signal } = context;
+  const source = await Subject.create(service, { persistent: true });
+  const logged: Record<string, number>[] = [];
+  let round = 0;
+  const ready = async (): Promise<void> => {
+    await outside.disconnect();
+    await service.settled(1);
+    await source.dirty(DIRTY_MIB);
+    await source.listenedToBy(outside);
+  };
+  const remove = async (ids: string[]): Promise<void> => {
+    await Promise.all(ids.map((id) => service.service.remove(id)));
+  };
+
+  const single = await inRounds(
+    {
+      rounds: rounds.cheap,
+      maxMs: MAX_MS,
+      warmUp: WARM_UP,
+      signal,
+      onRound: (now) => {
+        round = now;
+        progress(`fork, round ${now + 1} of ${rounds.cheap}`);
+      },
+    },
+    async (note) => {
+      await ready();
+      note(QUIET, await quietGap(outside, QUIET_MS));
+      if (round % 2 === 0) {
+        let other = '';
+        const create = async (): Promise<void> => {
+          other = await service.createAndRun();
+        };
+        note(OTHER, (await during(outside, create)).gap);
+        await remove([other]);
+        await ready();
+      }
+      let child = '';
+      const fork = await during(outside, async () => {
+        child = await source.forkAndRun();
+      });
+      const { time, steps } = await log.next('sandbox forked', source.uuid);
+      // It is logged once child and source have nothing to do with each other any more.
+      const until = fork.from + (time + 1 - fork.wall);
+      note(FREEZE, (await outside.gap(fork.from, until)).largest);
+      note(WHOLE, fork.gap);
+      note(CHILD, fork.took);
+      logged.push(freezeSteps(steps));
+      await remove([child]);
+      await outside.disconnect();
+      note(FLOOR, (await floor.restore())[0] ?? Number.NaN);
+    },
+  );
+
+  const many: Samples = await inRounds(
+    {
+      rounds: Math.min(ROUNDS_AT_ONCE, rounds.dear),
+      maxMs: MAX_AT_ONCE_MS,
+      warmUp: 0,
+      signal,
+      onRound: (round) => progress(`${AT_ONCE} forks at once, round ${round + 1}`),
+    },
+    async (note) => {
+      await ready();
+      const children: string[] = [];
+      const took: number[] = [];
+      const { gap } = await during(outside, async () => {
+        const one = async (): Promise<void> => {
+          took.push(await timed(async () => children.push(await source.forkAndRun())));
+        };
+        await Promise.all(Array.from({ length: AT_ONCE }, one));
+      });
+      for (const one of took) note(EACH, one);
+      note(ALL, Math.max(...took));
+      await remove(children);
+      await outside.disconnect();
+      const bare = await floor.restore(AT_ONCE);
+      for (const one of bare) note(FLOOR_EACH, one);
+      note(FLOOR_ALL, Math.max(...bare));
+      note(WHOLE_AT_ONCE, gap);
+    },
+  );
+  await outside.disconnect();
+  await source.remove();
+
+  const pick = (names: string[]): Samples =>
+    Object.fromEntries(names.map((name) => [name, single[name] ?? []]));
+  const freezes = pick([FREEZE, WHOLE, OTHER, QUIET]);
+  const children = { ...pick([CHILD, FLOOR]), ...many };
+  return [
+    {
+      title: 'Fork: how long the source stands',
+      goal:
+        `A client outside talks to a running sandbox that has ${DIRTY_MIB} MiB written to since the fork before. ` +
+        `Its largest gap around a fork is at most ${FREEZE_GOAL_MS} ms at p95.`,
+      unit: 'ms',
+      rows: summaryRows(freezes),
+      verdicts: [
+        atMost('p95 of the gap until the fork is taken, in ms,', p(freezes, FREEZE, 'p95'), FREEZE_GOAL_MS),
+      ],
+      notes: [stepsNote('steps of the freeze', logged)],
+      samples: freezes,
+    },
+    {
+      title: 'Fork: how soon the child answers',
+      goal:
+        'From `POST /vms/:id/fork` to the first answered command of the child, a long poll until it runs included. ' +
+        `p50 at most ${CHILD_GOAL} times the floor. No goal is set for ${AT_ONCE} forks of one source at once; a ` +
+        'client that is told that another fork is being taken asks again 3 ms later.',
+      unit: 'ms',
+      rows: summaryRows(children),
+      verdicts: [
+        atMost(
+          'p50 relative to the floor',
+          p(children, CHILD, 'p50') / p(children, FLOOR, 'p50'),
+          CHILD_GOAL,
+        ),
+      ],
+      samples: children,
+    },
+  ];
+}
+
+/** The largest gap while something is done, and how long that took. */
+export async function during(
+  outside: Outside,
+  action: () => Promise<unknown>,
+): Promise<{ gap: number; took: number; from: number; wall: number }> {
+  const wall = Date.now();
+  const from = monotonic();
+  const took = await timed(action);
+  return { gap: (await outside.gap(from, monotonic())).largest, took, from, wall };
+}
+
+/** How long each step of a freeze took, from the moments that the runner logs. */
+export function freezeSteps(steps: Record<string, number>): Record<string, number> {
+  const { frozen = NaN, stopped, taken = NaN, thawed = NaN } = steps;
+  return {
+    'processes frozen': frozen,
+    ...(stopped === undefined ? {} : { 'processors stopped': stopped - frozen }),
+    taken: taken - (stopped ?? frozen),
+    'thaw answered': thawed - taken,
+  };
+}

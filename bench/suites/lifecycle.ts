@@ -1,0 +1,55 @@
+/** Pause, resume, fork and snapshots of real sandboxes, seen from outside, next to the same done by hand. */
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Floor } from '../floor/floor.ts';
+import { copyPaused } from '../floor/paused-copy.ts';
+import { type Context, DIRTY_MIB } from '../lifecycle/context.ts';
+import { AT_ONCE, forks } from '../lifecycle/forks.ts';
+import { pauseAndResume } from '../lifecycle/pause-resume.ts';
+import { RunnerLog } from '../lifecycle/runner-log.ts';
+import { sharedMemory } from '../lifecycle/shared-memory.ts';
+import { snapshots } from '../lifecycle/snapshots.ts';
+import { Subject } from '../lifecycle/subject.ts';
+import { Outside } from '../outside/outside.ts';
+import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
+import { type Suite, temporaryFolder } from '../suite.ts';
+
+/** Rounds of what is cheap to repeat, for each that was asked for. */
+const CHEAP = 2.5;
+
+export const lifecycle: Suite = async ({ samples, progress, signal }) => {
+  await using folder = await temporaryFolder();
+  progress('starting a service');
+  await using service = await MeasuredService.start({ warmPool: 0 });
+  await using outside = await Outside.start();
+  const context: Context = {
+    service,
+    outside,
+    log: new RunnerLog(service.service.home),
+    rounds: { cheap: Math.ceil(samples * CHEAP), dear: samples },
+    progress,
+    signal,
+  };
+  progress('pausing a sandbox for the floor');
+  await using floor = await pausedFloor(service, folder.path);
+  return [
+    ...(await pauseAndResume(context, floor)),
+    ...(await forks(context, floor)),
+    ...(await snapshots(context)),
+    await sharedMemory(context),
+  ];
+};
+
+/** Restores by hand what the service itself has kept of a paused sandbox. */
+async function pausedFloor(service: MeasuredService, folder: string): Promise<Floor> {
+  const [keep, floor] = [join(folder, 'paused'), join(folder, 'floor')];
+  await mkdir(keep);
+  await mkdir(floor);
+  const subject = await Subject.create(service, { persistent: true });
+  await subject.dirty(DIRTY_MIB);
+  await subject.pause();
+  const paused = await copyPaused(subject.keep, keep);
+  await subject.remove();
+  const rootImage = await busyboxRoot();
+  return await Floor.start({ folder: floor, cacheDir: CACHE, rootImage, slots: AT_ONCE, paused });
+}
