@@ -13,7 +13,7 @@ import { BUSY_LOAD, checkWholeParts, type Machine, machineLine, writeDocs } from
 import { SUITES } from './suites/index.ts';
 
 /** Enough to see that everything works. */
-const QUICK_SAMPLES = 2;
+const QUICK_SAMPLES = 1;
 
 const { values, positionals } = parseArgs({
   options: {
@@ -53,7 +53,7 @@ const machine: Machine = {
     /version (\S+)/.exec(execFileSync('qemu-system-x86_64', ['--version'], { encoding: 'utf8' }))?.[1] ?? '',
   node: process.version,
   loadBefore: load,
-  quick: values.quick,
+  samples,
 };
 if (load > BUSY_LOAD)
   process.stderr.write(`\nthis machine is not idle (load ${load.toFixed(2)}): expect noise\n`);
@@ -66,8 +66,12 @@ try {
       const seconds = Math.round((performance.now() - began) / 1000);
       process.stderr.write(`  ${String(seconds).padStart(4)} s  ${text}\n`);
     };
-    results[name] = await run({ samples, progress, signal: stop.signal });
-    for (const result of results[name]) process.stdout.write(`\n${markdown(result)}`);
+    const tables: SuiteResult[] = [];
+    results[name] = tables;
+    for await (const result of await run({ samples, progress, signal: stop.signal })) {
+      tables.push(result);
+      process.stdout.write(`\n${markdown(result)}`);
+    }
   }
 } catch (error) {
   if (error !== stop.signal.reason) throw error;

@@ -4,6 +4,9 @@ import { join } from 'node:path';
 /** Above this load something else is at work. */
 export const BUSY_LOAD = 0.5;
 
+/** Fewer are no measurement. */
+const FEW_SAMPLES = 10;
+
 /** What the numbers depend on. */
 export interface Machine {
   cpu: string;
@@ -14,19 +17,19 @@ export interface Machine {
   node: string;
   /** Processes that wanted to run in the minute before, on average. */
   loadBefore: number;
-  /** Few samples, to see that everything works. */
-  quick: boolean;
+  /** Of each contender, as far as time allowed. */
+  samples: number;
 }
 
 export function machineLine(machine: Machine, at: string): string {
-  const { cpu, cores, memoryGiB, kernel, qemu, node, loadBefore, quick } = machine;
+  const { cpu, cores, memoryGiB, kernel, qemu, node, loadBefore, samples } = machine;
   return (
     `Measured on ${at.slice(0, 10)}: ${cores} cores (${cpu}), ${memoryGiB} GiB, Linux ${kernel}, QEMU ${qemu}, ` +
     `Node ${node}; load average before the run ${loadBefore.toFixed(2)}.` +
     (loadBefore > BUSY_LOAD
       ? ' **Something else was at work: the ratios tell, the times are too long.**'
       : '') +
-    (quick ? ' **A short run (`--quick`): too few samples to tell anything but that it works.**' : '')
+    (samples < FEW_SAMPLES ? ' **A short run: too few samples to tell more than that it works.**' : '')
   );
 }
 

@@ -13,7 +13,9 @@ export type {
   Member,
   Organization,
   Project,
+  RegistryRecord,
   Role,
+  SecretRecord,
   User,
 } from '@releap/contract';
 
@@ -21,21 +23,3 @@ export type {
 export type OrgInvitation = OrgInvitationList['invitations'][number];
 /** One for the caller. */
 export type MyInvitation = MyInvitationList['invitations'][number];
-
-/** A secret without its value. */
-export interface SecretRecord {
-  name: string;
-  allowed_domains: string[];
-  description?: string;
-  created_at: string;
-  updated_at: string;
-}
-
-/** Credentials for a registry without the password. */
-export interface RegistryRecord {
-  host: string;
-  kind: string;
-  username: string;
-  description?: string;
-  updated_at: string;
-}
