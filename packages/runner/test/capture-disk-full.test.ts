@@ -42,9 +42,12 @@ after(async () => {
   await rm(home, { recursive: true });
 });
 
-async function fill(leaveMib: number): Promise<void> {
+/** Until it is disposed. */
+async function fill(leaveMib: number): Promise<AsyncDisposable> {
+  const ballast = join(home, 'ballast');
   const { bavail, bsize } = await statfs(home);
-  await run('fallocate', ['-l', String(bavail * bsize - leaveMib * 1024 * 1024), join(home, 'ballast')]);
+  await run('fallocate', ['-l', String(bavail * bsize - leaveMib * 1024 * 1024), ballast]);
+  return { [Symbol.asyncDispose]: async () => await rm(ballast) };
 }
 
 async function snapshot(vmId: string): Promise<SnapshotObservation> {
@@ -75,7 +78,7 @@ async function goesOn(): Promise<void> {
 describe('on a host whose disk is full', () => {
   for (const leaveMib of [0, 1, 24]) {
     it(`with ${leaveMib} MiB free, forks and snapshots fail and say so, leave nothing, and sources go on`, async () => {
-      await fill(leaveMib);
+      await using _ballast = await fill(leaveMib);
       const child = fork();
       assert.match((await runner.reported(1, 'failed', { of: child })).error ?? '', /disk.* is full/);
       await runner.reconciler.get(child)?.idle();
@@ -87,7 +90,6 @@ describe('on a host whose disk is full', () => {
       }
       assert.deepEqual(await readdir(join(home, 'snapshots')), []);
       await goesOn();
-      await rm(join(home, 'ballast'));
     });
   }
 

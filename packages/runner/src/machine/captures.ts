@@ -81,6 +81,10 @@ export class Captures {
    * restores the child, soon. The source goes on after a few milliseconds, whatever comes of it. One after the other.
    */
   async fork(source: CaptureSource, child: string): Promise<ForkOrigin> {
+    return await this.#withRoom(child, () => this.#fork(source, child));
+  }
+
+  async #fork(source: CaptureSource, child: string): Promise<ForkOrigin> {
     const { folders, log } = this.#options;
     const { vmId, running } = source;
     const record = await this.#record(vmId);
@@ -97,6 +101,10 @@ export class Captures {
 
   /** Makes `child` what a paused source is: paused, with the same memory, disk and devices. */
   async forkKept(vmId: string, child: string): Promise<void> {
+    await this.#withRoom(child, () => this.#forkKept(vmId, child));
+  }
+
+  async #forkKept(vmId: string, child: string): Promise<void> {
     const { folders } = this.#options;
     const chain = await readChain(folders.keep(vmId));
     if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
@@ -139,7 +147,7 @@ export class Captures {
       return facts;
     } catch (error) {
       await snapshots.abandon(id).catch(() => undefined);
-      throw explainFullDisk(error, folder);
+      throw explainFullDisk(error, folder, 'the snapshot');
     }
   }
 
@@ -149,6 +157,10 @@ export class Captures {
    * @throws when the snapshot is not here
    */
   async restore(id: string, vmId: string): Promise<void> {
+    await this.#withRoom(vmId, () => this.#restore(id, vmId));
+  }
+
+  async #restore(id: string, vmId: string): Promise<void> {
     const { snapshots } = this.#options;
     const folder = snapshots.path(id);
     const chain = await this.diskOf(id);
@@ -296,6 +308,15 @@ export class Captures {
     const record = await this.#options.folders.load(vmId);
     if (record === undefined) throw new Error(`there is no VM ${vmId}`);
     return record;
+  }
+
+  /** Says so in words when there is no room for what `vmId` begins with. */
+  async #withRoom<T>(vmId: string, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      throw explainFullDisk(error, this.#options.folders.keep(vmId), 'the sandbox');
+    }
   }
 
   async #emptyKeep(vmId: string): Promise<string> {

@@ -2,6 +2,7 @@ import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promise
 import { join } from 'node:path';
 import type { Assignment, Observation, PortMapping } from '@releap/contract';
 import type { Logger } from 'pino';
+import { explainFullDisk } from '../memory/memory-file.ts';
 
 /**
  * What this machine knows of one sandbox, kept on disk. It is written BEFORE the machine takes anything for
@@ -57,7 +58,7 @@ export class RecordStore {
       await rename(next, path);
     } catch (error) {
       await rm(next, { force: true });
-      throw error;
+      throw explainFullDisk(error, next, "the sandbox's record");
     }
   }
 
