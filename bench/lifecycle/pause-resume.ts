@@ -19,7 +19,7 @@ const QUIET_MS = 500;
 const SIZES = [
   { dirty: 16, memory: 1024, maxMs: 75_000 },
   { dirty: DIRTY_MIB, memory: 1024, maxMs: 120_000 },
-  { dirty: 512, memory: 2048, maxMs: 120_000 },
+  { dirty: 512, memory: 2048, maxMs: 100_000 },
 ];
 
 const FLOOR = `floor: ${DIRTY_MIB} MiB, restored by hand`;
