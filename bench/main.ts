@@ -1,5 +1,5 @@
 /**
- * `npm run bench [-- suite …] [--samples N] [--write-docs]`: the measurements, side by side in one run on this
+ * `npm run bench [-- suite …] [--samples N | --quick] [--write-docs]`: the measurements, side by side in one run on this
  * machine. Prints Markdown tables and writes them, with every sample, to `bench/results/`; with `--write-docs` into
  * docs/performance.md too.
  */
@@ -9,22 +9,31 @@ import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { markdown, type SuiteResult } from './report.ts';
-import { BUSY_LOAD, type Machine, machineLine, writeDocs } from './results.ts';
+import { BUSY_LOAD, checkWholeParts, type Machine, machineLine, writeDocs } from './results.ts';
 import { SUITES } from './suites/index.ts';
 
+/** Enough to see that everything works. */
+const QUICK_SAMPLES = 1;
+
 const { values, positionals } = parseArgs({
-  options: { samples: { type: 'string', default: '20' }, 'write-docs': { type: 'boolean', default: false } },
+  options: {
+    samples: { type: 'string', default: '20' },
+    quick: { type: 'boolean', default: false },
+    'write-docs': { type: 'boolean', default: false },
+  },
   allowPositionals: true,
 });
-const samples = Number(values.samples);
+const samples = values.quick ? QUICK_SAMPLES : Number(values.samples);
 if (!Number.isInteger(samples) || samples < 1)
   throw new Error(`--samples ${values.samples}: a whole number from 1`);
 for (const name of positionals) {
   if (!(name in SUITES)) throw new Error(`no suite '${name}'; there are: ${Object.keys(SUITES).join(', ')}`);
 }
 
-if (values['write-docs'] && positionals.length > 0)
-  throw new Error('--write-docs takes all suites: numbers of different runs do not belong side by side');
+const suites = Object.entries(SUITES).filter(
+  ([name]) => positionals.length === 0 || positionals.includes(name),
+);
+if (values['write-docs']) checkWholeParts(suites.map(([name]) => name));
 
 const stop = new AbortController();
 for (const name of ['SIGINT', 'SIGTERM'] as const) {
@@ -44,21 +53,25 @@ const machine: Machine = {
     /version (\S+)/.exec(execFileSync('qemu-system-x86_64', ['--version'], { encoding: 'utf8' }))?.[1] ?? '',
   node: process.version,
   loadBefore: load,
+  samples,
 };
 if (load > BUSY_LOAD)
   process.stderr.write(`\nthis machine is not idle (load ${load.toFixed(2)}): expect noise\n`);
 const results: Record<string, SuiteResult[]> = {};
 const began = performance.now();
 try {
-  for (const [name, run] of Object.entries(SUITES)) {
-    if (positionals.length > 0 && !positionals.includes(name)) continue;
+  for (const [name, run] of suites) {
     process.stderr.write(`\n${name} …\n`);
     const progress = (text: string): void => {
       const seconds = Math.round((performance.now() - began) / 1000);
       process.stderr.write(`  ${String(seconds).padStart(4)} s  ${text}\n`);
     };
-    results[name] = await run({ samples, progress, signal: stop.signal });
-    for (const result of results[name]) process.stdout.write(`\n${markdown(result)}`);
+    const tables: SuiteResult[] = [];
+    results[name] = tables;
+    for await (const result of await run({ samples, progress, signal: stop.signal })) {
+      tables.push(result);
+      process.stdout.write(`\n${markdown(result)}`);
+    }
   }
 } catch (error) {
   if (error !== stop.signal.reason) throw error;
@@ -68,8 +81,14 @@ try {
 const folder = join(import.meta.dirname, 'results');
 await mkdir(folder, { recursive: true });
 const at = new Date().toISOString();
-const text = `${machineLine(machine, at)}\n\n${Object.values(results).flat().map(markdown).join('\n')}`;
+const render = (wanted: SuiteResult[]): string =>
+  `${machineLine(machine, at)}\n\n${wanted.map(markdown).join('\n')}`;
 await writeFile(join(folder, 'latest.json'), JSON.stringify({ at, machine, results }, null, 2));
-await writeFile(join(folder, 'latest.md'), text);
+await writeFile(join(folder, 'latest.md'), render(Object.values(results).flat()));
 process.stderr.write(`\nwritten to ${folder}\n`);
-if (values['write-docs']) await writeDocs(text);
+if (values['write-docs']) {
+  await writeDocs((names) => {
+    const wanted = names.flatMap((name) => results[name] ?? []);
+    return wanted.length === 0 ? undefined : render(wanted);
+  });
+}

@@ -4,6 +4,9 @@ import { join } from 'node:path';
 /** Above this load something else is at work. */
 export const BUSY_LOAD = 0.5;
 
+/** Fewer are no measurement. */
+const FEW_SAMPLES = 10;
+
 /** What the numbers depend on. */
 export interface Machine {
   cpu: string;
@@ -14,28 +17,59 @@ export interface Machine {
   node: string;
   /** Processes that wanted to run in the minute before, on average. */
   loadBefore: number;
+  /** Of each contender, as far as time allowed. */
+  samples: number;
 }
 
 export function machineLine(machine: Machine, at: string): string {
-  const { cpu, cores, memoryGiB, kernel, qemu, node, loadBefore } = machine;
+  const { cpu, cores, memoryGiB, kernel, qemu, node, loadBefore, samples } = machine;
   return (
     `Measured on ${at.slice(0, 10)}: ${cores} cores (${cpu}), ${memoryGiB} GiB, Linux ${kernel}, QEMU ${qemu}, ` +
     `Node ${node}; load average before the run ${loadBefore.toFixed(2)}.` +
     (loadBefore > BUSY_LOAD
       ? ' **Something else was at work: the ratios tell, the times are too long.**'
-      : '')
+      : '') +
+    (samples < FEW_SAMPLES ? ' **A short run: too few samples to tell more than that it works.**' : '')
   );
 }
 
-const BEGIN = '<!-- results: written by npm run bench -- --write-docs -->';
+/** Parts of docs/performance.md, and the suites of each. All of a part is from one run. */
+const PARTS: Record<string, string[]> = {
+  results: ['create-exec', 'burst', 'memory', 'api'],
+  'life cycle': ['lifecycle'],
+};
 const END = '<!-- end of results -->';
 
-/** Puts the results between the two marks of docs/performance.md. @throws when the marks are not there */
-export async function writeDocs(text: string): Promise<void> {
+/**
+ * Checks that these suites make whole parts of docs/performance.md.
+ * @throws when they do not: numbers of different runs do not belong side by side
+ */
+export function checkWholeParts(suites: string[]): void {
+  for (const [part, needed] of Object.entries(PARTS)) {
+    const missing = needed.filter((suite) => !suites.includes(suite));
+    if (missing.length === 0 || missing.length === needed.length) continue;
+    throw new Error(
+      `--write-docs: part '${part}' takes ${needed.join(', ')} of one run; there is no ${missing.join(', ')}`,
+    );
+  }
+}
+
+/**
+ * Puts results between the marks of their part of docs/performance.md.
+ * @param render the text of some suites; undefined when they did not run
+ * @throws when the marks are not there
+ */
+export async function writeDocs(render: (suites: string[]) => string | undefined): Promise<void> {
   const path = join(import.meta.dirname, '../docs/performance.md');
-  const page = await readFile(path, 'utf8');
-  const begin = page.indexOf(BEGIN);
-  const end = page.indexOf(END);
-  if (begin < 0 || end < begin) throw new Error(`${path} has no place for results`);
-  await writeFile(path, `${page.slice(0, begin + BEGIN.length)}\n\n${text}\n${page.slice(end)}`);
+  let page = await readFile(path, 'utf8');
+  for (const [part, suites] of Object.entries(PARTS)) {
+    const text = render(suites);
+    if (text === undefined) continue;
+    const mark = `<!-- ${part}: written by npm run bench -- ${suites.length === 1 ? `${suites[0]} ` : ''}--write-docs -->`;
+    const begin = page.indexOf(mark);
+    const end = page.indexOf(END, begin);
+    if (begin < 0 || end < begin) throw new Error(`${path} has no place for results: ${mark}`);
+    page = `${page.slice(0, begin + mark.length)}\n\n${text}\n${page.slice(end)}`;
+  }
+  await writeFile(path, page);
 }

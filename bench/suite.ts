@@ -12,8 +12,8 @@ export interface SuiteOptions {
   signal: AbortSignal;
 }
 
-/** One or more tables, in a stable order. */
-export type Suite = (options: SuiteOptions) => Promise<SuiteResult[]>;
+/** One or more tables, in a stable order; all at the end, or each when it is done. */
+export type Suite = (options: SuiteOptions) => Promise<SuiteResult[]> | AsyncGenerator<SuiteResult>;
 
 /** A folder that goes with its user. Its path is short, as unix sockets below it have little room for theirs. */
 export async function temporaryFolder(): Promise<{ path: string } & AsyncDisposable> {

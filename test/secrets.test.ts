@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { mkdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -12,7 +13,7 @@ import {
 import { appImage } from './support/app-image.ts';
 import { eventually } from './support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
-import { Service } from './support/service.ts';
+import { REPO, Service } from './support/service.ts';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
 const SECRET = '4d7a-value-that-nobody-sees-c1f0';
@@ -96,12 +97,39 @@ describe('secrets and a registry that wants a password', () => {
     assert.equal(await inside(), placeholder);
     const log = await service.call<string>('GET', `/vms/${id}/entrypoint-logs`);
     assert.match(log.body, new RegExp(`token: ${placeholder}`));
+
+    const { body } = await service.call<{ vm_id: string }>('POST', `/vms/${id}/fork`);
+    await service.waitFor(body.vm_id, 'running');
+    const child = (await service.exec(body.vm_id, 'echo "$TOKEN"')).result.trim();
+    assert.match(child, /^rlps_[0-9A-Za-z]{43}$/);
+    assert.notEqual(child, placeholder);
+    assert.equal(await inside(), placeholder);
+  });
+
+  test('releap rotate-key adds a key; the server takes it up and wraps anew what the old one has wrapped', async () => {
+    const main = join(REPO, 'packages/server/src/main.ts');
+    const said = execFileSync(process.execPath, [main, 'rotate-key'], {
+      env: { ...process.env, RELEAP_HOME: service.home },
+      encoding: 'utf8',
+    });
+    const id = /^added key (\S+) to /.exec(said)?.[1] ?? '';
+    const { keys } = JSON.parse(await readFile(join(service.home, 'keys.json'), 'utf8')) as {
+      keys: { id: string; key: string }[];
+    };
+    assert.deepEqual([keys.length, keys.at(-1)?.id], [2, id]);
+    assert.ok(keys.every(({ key }) => !said.includes(key)));
+    const line = await eventually('the rotation', async () =>
+      (await readFile(join(service.home, 'log', 'control.log'), 'utf8'))
+        .split('\n')
+        .find((text) => text.includes('wrapped anew with the newest key')),
+    );
+    assert.match(line, new RegExp(`"done":2,"failed":0,"key":"${id}"`));
   });
 
   test('neither is in any file of the service, of its cache, or in what it says', async () => {
     const keys = join(service.home, 'keys.json');
     assert.equal((await stat(keys)).mode & 0o777, 0o600);
-    assert.equal((JSON.parse(await readFile(keys, 'utf8')) as { keys: unknown[] }).keys.length, 1);
+    assert.equal((JSON.parse(await readFile(keys, 'utf8')) as { keys: unknown[] }).keys.length, 2);
     const basic = (password: string): string =>
       Buffer.from(`${REGISTRY_USER.username}:${password}`).toString('base64');
     const quoted = JSON.stringify(REGISTRY_USER.password).slice(1, -1);

@@ -11,8 +11,8 @@ const DISK_GOAL_MS = 50;
 const AS_FAST = 1.1;
 const CHAIN = 30;
 const QUIET_MS = 1_000;
-const MAX_FULL_MS = 150_000;
-const MAX_CREATE_MS = 90_000;
+const MAX_FULL_MS = 100_000;
+const MAX_CREATE_MS = 60_000;
 
 const FULL = 'full: largest gap until it is taken';
 const FULL_WHOLE = 'full: largest gap until it is ready';

@@ -17,7 +17,7 @@ import { type Suite, temporaryFolder } from '../suite.ts';
 /** Rounds of what is cheap to repeat, for each that was asked for. */
 const CHEAP = 2.5;
 
-export const lifecycle: Suite = async ({ samples, progress, signal }) => {
+export const lifecycle: Suite = async function* ({ samples, progress, signal }) {
   await using folder = await temporaryFolder();
   progress('starting a service');
   await using service = await MeasuredService.start({ warmPool: 0 });
@@ -32,12 +32,10 @@ export const lifecycle: Suite = async ({ samples, progress, signal }) => {
   };
   progress('pausing a sandbox for the floor');
   await using floor = await pausedFloor(service, folder.path);
-  return [
-    ...(await pauseAndResume(context, floor)),
-    ...(await forks(context, floor)),
-    ...(await snapshots(context)),
-    await sharedMemory(context),
-  ];
+  yield* await pauseAndResume(context, floor);
+  yield* await forks(context, floor);
+  yield* await snapshots(context);
+  yield await sharedMemory(context);
 };
 
 /** Restores by hand what the service itself has kept of a paused sandbox. */

@@ -177,24 +177,28 @@ func lineOf(text string, words []string) bool {
 	return false
 }
 
-// replace a file. A link (which may dangle, or lead anywhere) is replaced itself, not followed.
+// replace the contents of a file. A link (which may dangle, or lead anywhere) is replaced itself, not followed. The file
+// is not emptied first: ext4 would allocate its blocks at once, and somebody waits for this.
 func replace(path, text string) error {
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
-	file, err := os.OpenFile(path, flags, 0o644)
+	const flags = os.O_WRONLY | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	file, err := openRegular(path, flags)
 	if os.IsNotExist(err) {
 		if err = os.MkdirAll("/etc", 0o755); err == nil {
-			file, err = os.OpenFile(path, flags, 0o644)
+			file, err = openRegular(path, flags)
 		}
 	}
 	if err != nil {
 		if err = os.RemoveAll(path); err == nil {
-			file, err = os.OpenFile(path, flags|os.O_EXCL, 0o644)
+			file, err = openRegular(path, flags|os.O_EXCL)
 		}
 	}
 	if err != nil {
 		return fault.New(fault.Code(err), err.Error())
 	}
 	_, err = file.WriteString(text)
+	if err == nil {
+		err = file.Truncate(int64(len(text)))
+	}
 	if closeErr := file.Close(); err == nil {
 		err = closeErr
 	}
@@ -202,4 +206,20 @@ func replace(path, text string) error {
 		return fault.New(fault.Code(err), err.Error())
 	}
 	return nil
+}
+
+func openRegular(path string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(path, flags, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: path, Err: syscall.EINVAL}
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
 }

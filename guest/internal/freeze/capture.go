@@ -290,7 +290,8 @@ func (c *Capture) inKernel() bool {
 		}
 	}
 	var text [512]byte
-	for _, tid := range tids {
+	for i := len(tids) - 1; i >= 0; i-- { // the youngest are stopped last: one that runs is soon found
+		tid := tids[i]
 		if c.inside[tid] {
 			continue
 		}

@@ -14,6 +14,9 @@ import (
 // rehearsalLimit bounds each step of a rehearsal; one takes less than a millisecond where nothing is in its way.
 const rehearsalLimit = 50 * time.Millisecond
 
+// leaveLimit bounds the end of a rehearsal.
+const leaveLimit = time.Second
+
 // Rehearse freezes and thaws a thread of the agent's own, waiting in a system call as most processes do, in a group of
 // its own. What was done once is fast: an emulator has translated it, and it is in the caches. Nobody else stands for
 // it.
@@ -53,7 +56,12 @@ func (f *Freezer) Rehearse() {
 		}
 	}
 	_, _ = syscall.Write(pipe[1], []byte("x"))
-	<-done
+	patience := time.NewTimer(leaveLimit)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C: // somebody else has frozen it
+	}
 }
 
 // waitsIn waits until a thread of the agent waits in that very system call. Anywhere else it might hold a lock of the

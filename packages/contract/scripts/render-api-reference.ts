@@ -61,6 +61,8 @@ function operationPage(operation: Operation): string[] {
   if (operation.description) lines.push(operation.description, '');
   if (operation.query) lines.push('Query parameters:', '', ...fieldTable(operation.query, true));
   if (operation.body) lines.push('Body:', '', ...fieldTable(operation.body, true));
+  if (operation.repeats !== undefined)
+    lines.push('May be repeated under an [`Idempotency-Key`](billing.md#repeating-a-request).', '');
   lines.push(`Answers ${status}: ${response.description}`, '');
   if (response.contentType) lines.push(`The body is \`${response.contentType}\`.`, '');
   else if (response.schema) lines.push(...fieldTable(response.schema, false));

@@ -167,6 +167,49 @@ describe('an organization without credits', () => {
   });
 });
 
+describe('burst', () => {
+  it('is charged from the CPU counters that a host tells over its link; what is no reading closes the link', async () => {
+    const vm = await stage.running();
+    const tell = (age: number, cpu: number): void =>
+      stage.runner.send({
+        type: 'usage',
+        readings: [{ vm_id: vm.uuid, incarnation: 'one', cpu_usec: cpu, age_usec: age }],
+      });
+    const told = async (age: number): Promise<void> =>
+      until(async () => {
+        const { rows } = await world.database.pool.query<{ age_usec: string }>(
+          'select age_usec from cpu_readings where sandbox_id = $1',
+          [vm.uuid],
+        );
+        return rows[0]?.age_usec === String(age);
+      });
+    tell(1_000_000, 9_000_000);
+    await told(1_000_000);
+    // A minute, of which an eighth of a core is guaranteed, and all of one was used.
+    tell(61_000_000, 69_000_000);
+    await told(61_000_000);
+    const { rows } = await world.database.pool.query(
+      `select amount, note from credit_ledger where sandbox_id = $1 and kind = 'burst'`,
+      [vm.uuid],
+    );
+    assert.deepEqual(rows, [
+      {
+        amount: String(-525n * (PRICES.burstCpuSecond / 10_000n)),
+        note: '52.5 core-seconds above the guarantee in 60 s',
+      },
+    ]);
+    await world.call('DELETE', `/vms/${vm.id}`);
+    stage.runner.sendRaw(
+      JSON.stringify({
+        type: 'usage',
+        readings: [{ vm_id: vm.uuid, incarnation: 'one', cpu_usec: -1, age_usec: 0 }],
+      }),
+    );
+    await until(() => stage.runner.closeCode === 4001);
+    await stage.runner.connect();
+  });
+});
+
 describe('a server that does not enforce credits', () => {
   it('refuses nothing and deletes nothing, however deep the balance is, and says that credits are not enabled', async () => {
     await setBalance('-1000000');

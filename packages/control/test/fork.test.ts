@@ -251,7 +251,8 @@ describe('POST /vms/:id/fork', () => {
     const vm = await stage.running();
     await stage.force(vm, 'running', `runner_id = '${away.id}'`);
     assert.equal((await world.operator('POST', `/internal/hosts/${away.id}/drain`)).status, 200);
-    await stage.force(vm, 'running');
+    // As one that could not be paused: the drain lets it be for a while.
+    await stage.force(vm, 'running', `error = 'it goes on'`);
     await refused(vm, /its host [0-9a-f-]+, which has its disk, is being drained$/);
     await world.operator('POST', `/internal/hosts/${away.id}/undrain`);
     away.drop();

@@ -11,7 +11,16 @@ import { copySecrets, lookUpPlaceholder, type Substitution } from '../src/secret
 import { eraseUnused } from '../src/secrets/secrets.ts';
 import { filesWith } from '../../contract/test/support/find-text.ts';
 import { keyPath, testKeys } from './support/keys.ts';
-import { create, quiet, startWorld, until, waitFor, type Caller, type World } from './support/world.ts';
+import {
+  create,
+  quiet,
+  startWorld,
+  until,
+  waitFor,
+  type Caller,
+  type ScriptedRunner,
+  type World,
+} from './support/world.ts';
 
 const file = keyPath();
 const keys = testKeys(file);
@@ -396,6 +405,86 @@ describe('POST /vms with secrets', () => {
       world.database.transaction((client) => copySecrets(client, { from: source.uuid, to: newUuid() })),
       /foreign key/,
     );
+  });
+});
+
+describe('what is made from a sandbox with secrets', () => {
+  let mine: World;
+  let runner: ScriptedRunner;
+  const lookUpIn = (uuid: string, placeholder: string | undefined): Promise<Substitution | null> =>
+    lookUpPlaceholder(mine.database.pool, encryption, uuid, placeholder ?? '');
+  before(async () => {
+    mine = await startWorld({ keys, builtinImages: ['busybox'] });
+    runner = await mine.runner();
+  });
+  after(async () => mine[Symbol.asyncDispose]());
+
+  /** The environment that the host is given for the sandbox of a job. */
+  async function begun(job: string): Promise<{ uuid: string; env: Record<string, string> }> {
+    const { rows } = await mine.database.pool.query('select sandbox_id from jobs where id = $1', [job]);
+    const uuid = String(rows[0].sandbox_id);
+    return { uuid, env: (await runner.assigned(uuid)).spec.env };
+  }
+  async function source(name: string): Promise<{ id: string; uuid: string; env: Record<string, string> }> {
+    await put(name, { value: `value of ${name}` }, mine.call);
+    const vm = await create(mine.call, mine, { secrets: [name], env: { MORE: 'x' }, persistent: true });
+    await waitFor(mine.call, vm.id, 'running');
+    return { ...vm, env: (await runner.assigned(vm.uuid)).spec.env };
+  }
+
+  it('a fork: the same secrets under placeholders of its own', async () => {
+    const vm = await source('IN_FORK');
+    const answer = await mine.call('POST', `/vms/${vm.id}/fork`);
+    assert.equal(answer.status, 200, answer.text);
+    const child = await begun(answer.body.job_id);
+    assert.deepEqual(Object.keys(child.env).toSorted(), ['IN_FORK', 'MORE']);
+    assert.notEqual(child.env['IN_FORK'], vm.env['IN_FORK']);
+    for (const placeholder of [child.env['IN_FORK'], vm.env['IN_FORK']])
+      assert.equal((await lookUpIn(child.uuid, placeholder))?.value, 'value of IN_FORK');
+    assert.equal(await lookUpIn(vm.uuid, child.env['IN_FORK']), null);
+  });
+
+  it('a full snapshot: the secrets of its source, also when that and the secret are deleted', async () => {
+    const vm = await source('IN_MEMORY');
+    const taken = await mine.call('POST', `/vms/${vm.id}/snapshots`, { name: 'full', kind: 'full' });
+    await mine.call('GET', `/snapshots/${taken.body.id}?wait=ready`);
+    await mine.call('DELETE', `/vms/${vm.id}`);
+    await waitFor(mine.call, vm.id, 'deleted');
+    await mine.call('DELETE', '/secrets/IN_MEMORY');
+    await eraseUnused(mine.database.pool);
+    const image = { type: 'snapshot', name: 'full' };
+    const both = await mine.call('POST', '/vms', { image, env: { IN_MEMORY: 'x' } });
+    assert.equal(both.status, 400);
+    assert.match(both.body.error, /env\.IN_MEMORY cannot be set, because snapshot "full" has a secret/);
+    const answer = await mine.call('POST', '/vms', { image });
+    assert.equal(answer.status, 200, answer.text);
+    const copy = await begun(answer.body.job_id);
+    assert.notEqual(copy.env['IN_MEMORY'], vm.env['IN_MEMORY']);
+    for (const placeholder of [copy.env['IN_MEMORY'], vm.env['IN_MEMORY']])
+      assert.equal((await lookUpIn(copy.uuid, placeholder))?.value, 'value of IN_MEMORY');
+
+    // A secret of that name that is asked for takes the variable; what is in memory means the old one.
+    await put('IN_MEMORY', { value: 'another' }, mine.call);
+    const third = await begun(
+      (await mine.call('POST', '/vms', { image, secrets: ['IN_MEMORY'] })).body.job_id,
+    );
+    assert.equal((await lookUpIn(third.uuid, third.env['IN_MEMORY']))?.value, 'another');
+    assert.equal((await lookUpIn(third.uuid, vm.env['IN_MEMORY']))?.value, 'value of IN_MEMORY');
+  });
+
+  it('a disk snapshot: only the secrets that are asked for', async () => {
+    await put('ON_DISK', { value: 'v' }, mine.call);
+    const vm = await create(mine.call, mine, { secrets: ['ON_DISK'] });
+    await waitFor(mine.call, vm.id, 'running');
+    const old = (await runner.assigned(vm.uuid)).spec.env['ON_DISK'];
+    const taken = await mine.call('POST', `/vms/${vm.id}/snapshots`, { name: 'disk' });
+    await mine.call('GET', `/snapshots/${taken.body.id}?wait=ready`);
+    const image = { type: 'snapshot', name: 'disk' };
+    const bare = await begun((await mine.call('POST', '/vms', { image })).body.job_id);
+    assert.deepEqual(bare.env, {});
+    assert.equal(await lookUpIn(bare.uuid, old), null);
+    const asked = await begun((await mine.call('POST', '/vms', { image, secrets: ['ON_DISK'] })).body.job_id);
+    assert.equal((await lookUpIn(asked.uuid, asked.env['ON_DISK']))?.value, 'v');
   });
 });
 

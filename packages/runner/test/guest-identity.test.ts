@@ -9,6 +9,8 @@ import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
 import { BUILD_DIR, log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
 
+/** On a machine with time to spare it is right within 100; the parent stood for longer than this. */
+const CLOCK_TOLERANCE_MS = 1_000;
 const CPU = { guaranteed: 0.5, max: 2 };
 const machineId = (digit: string): string => digit.repeat(32);
 
@@ -89,6 +91,7 @@ async function suspendParent(slot: TestSlot): Promise<void> {
   }
   guest.close();
   await service.machines.end('parent');
+  await new Promise((resolve) => setTimeout(resolve, 1_500));
 }
 
 /** A machine with a copy of all that the parent was, which has become somebody else. */
@@ -170,7 +173,10 @@ describe('two sandboxes restored from one memory', () => {
       const asked = Date.now();
       const { clockNs } = await guest.thaw();
       const told = Number((clockNs ?? 0n) / 1_000_000n);
-      assert.ok(told > asked - 100 && told < Date.now() + 100, `${asked} .. ${Date.now()}: ${told}`);
+      assert.ok(
+        told > asked - CLOCK_TOLERANCE_MS && told < Date.now() + CLOCK_TOLERANCE_MS,
+        `${asked} .. ${Date.now()}: ${told}`,
+      );
       const uptimes = (await sh(guest, 'cat /dev/shm/uptimes')).split('\n').map(Number);
       assert.deepEqual(
         uptimes,

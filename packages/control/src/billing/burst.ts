@@ -26,33 +26,31 @@ const CHARGE = statement<{ org_id: string }>(
     join sandboxes s on s.id = t.sandbox_id and s.runner_id = t.runner_id and s.mode = 'burstable'
     join projects p on p.id = s.project_id
 ), known as (
-  select * from cpu_readings where sandbox_id in (select sandbox_id from given) order by sandbox_id for update
+  select g.*, k.incarnation as life, k.carry, k.age_usec as since, g.age_usec - k.age_usec as passed, g.cpu_usec - k.cpu_usec as used
+    from given g join cpu_readings k on k.sandbox_id = g.sandbox_id order by g.sandbox_id for update of k
 ), over as (
-  select g.*, k.age_usec as since, k.carry + $6::numeric * above as parts, above
-    from given g join known k on k.sandbox_id = g.sandbox_id and k.incarnation = g.incarnation
+  select known.*, carry + $6::numeric * above as parts, above from known
    cross join lateral (select greatest(0, trunc(
-           least(g.cpu_usec - k.cpu_usec, (g.most * (g.age_usec - k.age_usec))::numeric)
-           - g.millicores::numeric * (g.age_usec - k.age_usec) / 1000)) as above) a
-   where g.age_usec > k.age_usec and g.cpu_usec >= k.cpu_usec
+           least(used, (most * passed)::numeric) - millicores::numeric * passed / 1000)) as above) a
+   where incarnation = life and passed > 0 and used >= 0
 ), moved as (
   update cpu_readings k set cpu_usec = o.cpu_usec, age_usec = o.age_usec, carry = mod(o.parts, ${BURST_SCALE}), updated_at = now()
     from over o where k.sandbox_id = o.sandbox_id and k.incarnation = o.incarnation and k.age_usec = o.since
-  returning k.sandbox_id
+  returning o.*
 ), begun as (
   insert into cpu_readings as k (sandbox_id, incarnation, cpu_usec, age_usec)
   select sandbox_id, incarnation, cpu_usec, age_usec from given g
-   where not exists (select 1 from known where known.sandbox_id = g.sandbox_id and known.incarnation = g.incarnation)
+   where sandbox_id not in (select sandbox_id from known where incarnation = life)
    order by sandbox_id
   on conflict (sandbox_id) do update set incarnation = excluded.incarnation, cpu_usec = excluded.cpu_usec,
      age_usec = excluded.age_usec, updated_at = now()
    where k.incarnation <> excluded.incarnation
 )
 insert into credit_ledger (org_id, amount, kind, sandbox_id, region, note)
-select o.org_id, -div(o.parts, ${BURST_SCALE}), 'burst', o.sandbox_id, o.region,
-       trim_scale(round(o.above / 1000000, 3)) || ' core-seconds above the guarantee in '
-         || trim_scale(round((o.age_usec - o.since)::numeric / 1000000, 3)) || ' s'
-  from over o join moved using (sandbox_id)
- where o.parts >= ${BURST_SCALE}
+select org_id, -div(parts, ${BURST_SCALE}), 'burst', sandbox_id, region,
+       trim_scale(round(above / 1000000, 3)) || ' core-seconds above the guarantee in '
+         || trim_scale(round(passed::numeric / 1000000, 3)) || ' s'
+  from moved where parts >= ${BURST_SCALE}
 returning org_id`,
 );
 

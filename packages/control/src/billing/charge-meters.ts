@@ -69,17 +69,16 @@ const CHARGE = statement<Row>(
 ), moved as (
   update sandbox_meters m set metered_until = p.until, carry = mod(p.parts, ${METER_SCALE})
     from priced p where m.id = p.id and p.closed_at is null and m.metered_until = p.since
-  returning m.id
+  returning p.*
 ), ended as (
   delete from sandbox_meters m using priced p
    where m.id = p.id and p.closed_at is not null and m.metered_until = p.since
-  returning m.id
+  returning p.*
 ), charged as (
   insert into credit_ledger (org_id, amount, kind, sandbox_id, region, period_from, period_to)
   select org_id, -div(parts, ${METER_SCALE}), 'usage', sandbox_id, region, since, until
-    from priced p
+    from (select * from moved union all select * from ended) done
    where parts >= ${METER_SCALE} and since < until
-     and exists (select 1 from moved where moved.id = p.id union all select 1 from ended where ended.id = p.id)
    order by since
   returning org_id
 )

@@ -7,7 +7,7 @@
  * found instead of made twice. Operations that do not make their ids that way are not run again: their caller is told
  * that the outcome is not known.
  */
-import { createHash } from 'node:crypto';
+import { createHash, createHmac } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   ApiError,
@@ -120,7 +120,8 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         );
       }
       const id = digest(`${caller}\n${key}`);
-      const requestHash = digest(canonical(request));
+      // Keyed: what he asked for cannot be guessed from it by whoever reads the database.
+      const requestHash = createHmac('sha256', key).update(canonical(request), 'utf8').digest();
       const until = performance.now() + patienceMs;
       for (let pause = 10; ; pause = Math.min(250, pause * 2)) {
         const salt = newSalt();

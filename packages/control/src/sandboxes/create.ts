@@ -14,13 +14,7 @@ import {
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import {
-  first,
-  isForeignKeyViolation,
-  isUniqueViolation,
-  statement,
-  type Database,
-} from '@releap/database';
+import { first, isForeignKeyViolation, isUniqueViolation, statement, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { resolveRoot, type ResolvedRoot } from '../images/images.ts';

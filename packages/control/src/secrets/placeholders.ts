@@ -55,7 +55,7 @@ const LOOK_UP = statement<{
 );
 
 /**
- * New placeholders for the project's secrets of these names, to be written by `attachSecrets`.
+ * New placeholders for the project's secrets of these names, to be written with their sandbox (`insertSandbox`).
  * @throws 400 naming one that the project does not have
  */
 export async function mintByName(
@@ -74,11 +74,6 @@ export async function mintByName(
   return mint(found);
 }
 
-/** In the transaction that writes the sandbox, before or after its row. */
-export async function attachSecrets(on: Queryable, sandboxId: string, minted: Minted): Promise<void> {
-  if (minted.rows.length > 0) await all(on, ATTACH, [sandboxId, JSON.stringify(minted.rows)]);
-}
-
 /**
  * Gives a fork, or a sandbox that is restored from a capture with memory, the secrets of its source under placeholders
  * of its own. Those of the source go on working in it, because its memory holds them. Call it in the transaction
@@ -94,7 +89,7 @@ export async function copySecrets(
   const attached = await all(on, OF_SANDBOX, [from]);
   if (attached.length === 0) return {};
   const minted = mint(attached.filter(({ name }) => !except.includes(name)));
-  await attachSecrets(on, to, minted);
+  await all(on, ATTACH, [to, JSON.stringify(minted.rows)]);
   await all(on, INHERIT, [to, from]);
   return minted.env;
 }

@@ -158,8 +158,9 @@ export class ControlLink {
     let message: ControlMessage;
     try {
       message = JSON.parse(data.toString('utf8')) as ControlMessage;
-    } catch (error) {
-      this.#options.log.error({ err: error }, 'control sent something that is not JSON');
+    } catch {
+      // The parser's own words would quote it, environments and all.
+      this.#options.log.error({ bytes: data.length }, 'control sent something that is not JSON');
       socket.close(1007);
       return;
     }

@@ -11,6 +11,8 @@ import type { VmRecord } from './vm-folder.ts';
 
 /** What the guest's agent does for a capture. */
 export interface GuestHold {
+  /** Makes the freeze that follows a fast one. */
+  rehearse(): Promise<void>;
   /** Brings what is only in the guest's memory to its disk, as far as that goes in a bounded time. */
   sync(): Promise<void>;
   /** Stops the user's processes, and with `disk` the file system, clean. */
@@ -66,6 +68,7 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
   await flushTop(chain);
   const layer = await LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
+  await hold.rehearse();
   racePoint(`${operation}:prepared`);
 
   const clock = new Laps();
@@ -114,6 +117,7 @@ export async function takeDisk(
   const chain = await diskOf(options);
   await hold.sync();
   const layer = await LiveLayer.prepare(running.vm, chain, { jail, uid: record.uid, persistent });
+  await hold.rehearse();
   racePoint(`${operation}:prepared`);
   const clock = new Laps();
   let disk: DiskChain;

@@ -84,7 +84,7 @@ export async function runAll(config: Config): Promise<number> {
     ...(identityPort === undefined ? {} : { RELEAP_IDENTITY_PORT: String(identityPort) }),
   };
   const part = (role: keyof typeof DEADLINES_MS): Part =>
-    new Part({ role, program: PROGRAM, env, book, log });
+    new Part({ role, program: PROGRAM, env, book, log, tidies: role === 'runner' });
   const parts = { control: part('control'), runner: part('runner'), gateway: part('gateway') };
   const all = Object.values(parts);
   // If the start fails, none of them stays, and sandboxes of an earlier run do. A part that has stopped is no more.
