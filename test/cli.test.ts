@@ -4,6 +4,7 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { Browser } from '../packages/server/test/support/browser.ts';
 import { eventually } from './support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
 import { REPO, Service } from './support/service.ts';
@@ -34,7 +35,7 @@ describe('rlp, against a live service', () => {
     const { RELEAP_URL: _url, RELEAP_API_KEY: _key, ...env } = process.env;
     const child = spawn(RLP, args, {
       cwd: folder,
-      env: { ...env, RELEAP_HOME: service.home },
+      env: { ...env, RELEAP_HOME: service.home, XDG_CONFIG_HOME: folder },
       stdio: ['pipe', 'pipe', 'pipe'],
       timeout: 120_000,
     });
@@ -163,6 +164,47 @@ describe('rlp, against a live service', () => {
     assert.notEqual(impossible.code, 0);
     const json = await rlp(['--json', 'rm', 'demo']);
     assert.notEqual(json.code, 0);
+  });
+
+  test('fork, snapshot, run --from-snapshot: others begin where one is; host ls counts them', async () => {
+    const id = (await output(['run', ...SIZE, '--persistent', '--name', 'origin', 'busybox'])).trim();
+    await output(['exec', 'origin', '--', 'sh', '-c', 'echo kept > /root/file; echo here > /dev/shm/file']);
+    const fork = (await output(['fork', 'origin', '--name', 'copy'])).trim();
+    assert.notEqual(fork, id);
+    const snapshot = (await output(['snapshot', 'create', 'origin', 'warm'])).trim();
+    assert.match(await output(['snapshot', 'ls']), new RegExp(`^warm +full +ready .* ${snapshot}`, 'm'));
+    const restored = ['run', '--rm', '--from-snapshot', 'warm', '--', 'cat', '/root/file', '/dev/shm/file'];
+    assert.equal(await output(restored), 'kept\nhere\n');
+    assert.equal(await output(['exec', 'copy', '--', 'cat', '/root/file', '/dev/shm/file']), 'kept\nhere\n');
+    assert.match(await output(['host', 'ls']), /online .* 2 running/);
+    await output(['rm', '--wait', 'origin', 'copy']);
+    await output(['snapshot', 'rm', 'warm']);
+    await noneListed();
+  });
+
+  test('login, org and project create, project use: a new person runs a sandbox in a project of their own', async () => {
+    const login = start(['login']);
+    login.child.stdin?.end();
+    const address = await eventually(
+      'the address to sign in at',
+      () => /^ {2}(http\S+)$/m.exec(login.outcome.stderr)?.[1],
+    );
+    const browser = new Browser();
+    const page = await browser.submit(await browser.open(address), { email: 'ada@example.com', name: 'Ada' });
+    assert.match(await (await fetch(page.url)).text(), /Signed in/);
+    assert.equal((await login.ended).code, 0, login.outcome.stderr);
+    await output(['org', 'create', 'Office']);
+    const project = (await output(['project', 'create', 'web', '--org', 'Office'])).trim();
+    await output(['project', 'use', 'web']);
+    assert.match(await output(['whoami']), new RegExp(`^ada@example\\.com .*\nproject web \\(${project}\\)`));
+    await output(['run', ...SIZE, '--name', 'mine', 'busybox']);
+    assert.equal(await output(['exec', 'mine', '--', 'echo', 'hello']), 'hello\n');
+    await output(['project', 'use', '--none']);
+    assert.equal(await output(['ps', '-q']), '', 'of the first project');
+    await output(['org', 'rm', 'Office']);
+    assert.doesNotMatch(await output(['project', 'ls']), /web/);
+    await output(['logout']);
+    assert.equal((await rlp(['whoami'])).code, 3);
   });
 
   test('interrupted while a command runs, run --rm still takes the sandbox away', async () => {

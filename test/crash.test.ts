@@ -220,6 +220,20 @@ describe('kill -9 of any process, at any moment', () => {
     await bystanderIsWell();
   });
 
+  test('the runner, just before the service is stopped: all is taken away nevertheless', async () => {
+    const { runner } = await partPids(service.home);
+    assert.ok(runner !== undefined);
+    process.kill(runner, 'SIGKILL');
+    await eventually('its end', async () =>
+      (await partPids(service.home)).runner === runner ? undefined : true,
+    );
+    assert.equal(await service.stop(), 0, service.output);
+    assert.deepEqual(await leftovers(service.home), []);
+    // Nothing of it runs any more, and that is what it says.
+    await service.boot();
+    assert.equal((await reaches(bystander.id, 'failed'))['error'], 'the service was stopped');
+  });
+
   test('after all that, the service stops cleanly and leaves nothing on the machine', async () => {
     assert.equal(await service.stop(), 0, service.output);
     assert.deepEqual(await leftovers(service.home), []);

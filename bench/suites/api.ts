@@ -1,5 +1,4 @@
 /** Requests a second of the REST API with the VM side left out, next to a bare server that asks the same database. */
-import { type ChildProcess, fork } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -7,10 +6,9 @@ import { parseSandboxId } from '@releap/contract';
 import { startPostgres } from '@releap/database';
 import { Client } from 'pg';
 import { pino } from 'pino';
-import type { ServerReady } from '../api/messages.ts';
+import { Server } from '../api/server.ts';
 import { SilentRunner } from '../api/silent-runner.ts';
 import { CONNECTIONS, type Load, type LoadResult, runLoad, writeScript } from '../api/wrk.ts';
-import { endOf } from '../processes.ts';
 import { type Row, summaryRows, type SuiteResult, type Verdict } from '../report.ts';
 import { interleave, type Samples, summarize } from '../statistics.ts';
 import { type Suite, temporaryFolder } from '../suite.ts';
@@ -19,7 +17,6 @@ const ROUND_SECONDS = 1;
 const WARM_UP = 3;
 const SANDBOXES = 500;
 const DATABASE_CONNECTIONS = 16;
-const START_DEADLINE_MS = 60_000;
 
 const GET = 'GET /vms/:id';
 const POST = 'POST /vms, no host ready: written and answered';
@@ -154,43 +151,4 @@ async function connectDatabase(connectionString: string): Promise<Client & Async
   const client = new Client({ connectionString });
   await client.connect();
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() });
-}
-
-/** A server in a process of its own, which ends with ours. */
-class Server implements AsyncDisposable {
-  readonly ready: ServerReady;
-  readonly #process: ChildProcess;
-
-  private constructor(child: ChildProcess, ready: ServerReady) {
-    this.#process = child;
-    this.ready = ready;
-  }
-
-  static async start(file: string, args: string[]): Promise<Server> {
-    const child = fork(join(import.meta.dirname, '../api', file), args, { execArgv: profiling(file) });
-    try {
-      const ready = await new Promise<ServerReady>((resolve, reject) => {
-        child.once('message', (message) => resolve(message as ServerReady));
-        child.once('exit', (code) => reject(new Error(`${file} ended with ${code}`)));
-        setTimeout(() => reject(new Error(`${file} did not start`)), START_DEADLINE_MS).unref();
-      });
-      return new Server(child, ready);
-    } catch (error) {
-      child.kill('SIGKILL');
-      throw error;
-    }
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#process.disconnect();
-    await endOf(this.#process);
-  }
-}
-
-/** `RELEAP_BENCH_PROFILE=<folder>` leaves a CPU profile of each server there. */
-function profiling(file: string): string[] {
-  const folder = process.env['RELEAP_BENCH_PROFILE'];
-  return folder === undefined
-    ? []
-    : ['--cpu-prof', `--cpu-prof-dir=${folder}`, `--cpu-prof-name=${file}.cpuprofile`];
 }

@@ -4,6 +4,14 @@ import { burst } from './burst.ts';
 import { createExec } from './create-exec.ts';
 import { lifecycle } from './lifecycle.ts';
 import { memory } from './memory.ts';
+import { tenancy } from './tenancy.ts';
 
 /** What `npm run bench` runs, in this order. */
-export const SUITES: Record<string, Suite> = { 'create-exec': createExec, burst, memory, api, lifecycle };
+export const SUITES: Record<string, Suite> = {
+  'create-exec': createExec,
+  burst,
+  memory,
+  api,
+  lifecycle,
+  tenancy,
+};

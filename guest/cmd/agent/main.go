@@ -93,6 +93,7 @@ func runSandbox(console func(string)) error {
 		return err
 	}
 	boot.MakeResident()
+	boot.PreferThread()
 	console(ready)
 	server := a.Server()
 	for {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"releap/guest/internal/boot"
 	"releap/guest/internal/entrypoint"
@@ -19,7 +18,7 @@ import (
 )
 
 // Version of the agent, told in HELLO.
-const Version = "0.1.0"
+const Version = "0.2.0"
 
 // Agent of one sandbox.
 type Agent struct {
@@ -38,6 +37,7 @@ type Agent struct {
 	gate       chan struct{} // closed when the last configure or reconfigure that came is done
 	defaults   exec.Defaults
 	network    *boot.Network
+	hostname   string // as the host gave it last
 	session    *session.Session
 }
 
@@ -78,6 +78,9 @@ func (a *Agent) opened(sess *session.Session) {
 	a.session = sess
 	a.mu.Unlock()
 	a.entry.Opened(sess)
+	if a.freezer != nil {
+		a.freezer.Heard()
+	}
 }
 
 func (a *Agent) closed(sess *session.Session) {
@@ -118,7 +121,7 @@ func (a *Agent) thawed() error {
 }
 
 // handle lets requests run side by side, except that those behind a configure or reconfigure wait for it: a host
-// may send them all at once.
+// may send them all at once. Freezing and thawing, which somebody outside feels, are tried at once.
 func (a *Agent) handle(s *session.Stream, method string, v jsonlite.Value) func() {
 	var mine chan struct{}
 	a.mu.Lock()
@@ -128,6 +131,26 @@ func (a *Agent) handle(s *session.Stream, method string, v jsonlite.Value) func(
 		a.gate = mine
 	}
 	a.mu.Unlock()
+	if before != nil {
+		select {
+		case <-before:
+			before = nil
+		default:
+		}
+	}
+	if before == nil && a.freezer != nil {
+		switch method {
+		case "freeze":
+			return a.freeze(s, v)
+		case "thaw":
+			if a.thawAtOnce(s, v) {
+				return nil
+			}
+		case "reconfigure":
+			// Nobody may go on as who he was, however long this takes.
+			a.freezer.Hold()
+		}
+	}
 	return func() {
 		if mine != nil {
 			defer close(mine)
@@ -163,14 +186,18 @@ func (a *Agent) call(s *session.Stream, method string, v jsonlite.Value) error {
 		return a.files(s, method, v)
 	case "sync":
 		syscall.Sync()
-	case "freeze":
-		return a.freeze(s, v)
-	case "thaw":
+	case "rehearse":
 		if a.freezer != nil {
-			if err := a.freezer.Thaw(); err != nil {
-				return err
-			}
+			a.freezer.Rehearse()
+			answerCapture(nil, &freeze.Capture{})
 		}
+	case "freeze":
+		if work := a.freeze(s, v); work != nil {
+			work()
+		}
+		return nil
+	case "thaw":
+		return a.thaw(s, v)
 	case "status":
 		return a.status(s)
 	case "shutdown":
@@ -235,23 +262,4 @@ func (a *Agent) resize(s *session.Stream, v jsonlite.Value) error {
 		s.Result(empty())
 	}
 	return err
-}
-
-func (a *Agent) freeze(s *session.Stream, v jsonlite.Value) error {
-	if a.freezer == nil {
-		return fault.New(fault.State, "this agent cannot freeze: it does not run as PID 1 of a sandbox")
-	}
-	ms, err := v.Get("deadline_ms").Int("deadline_ms", 30000, 100, 600000)
-	if err != nil {
-		return err
-	}
-	processesOnly, err := v.Get("processes_only").Flag("processes_only")
-	if err != nil {
-		return err
-	}
-	if err := a.freezer.Freeze(time.Duration(ms)*time.Millisecond, !processesOnly); err != nil {
-		return err
-	}
-	s.Result(empty())
-	return nil
 }

@@ -145,7 +145,7 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	a.mu.Lock()
 	a.busy = false
 	if err == nil {
-		a.configured, a.defaults, a.network = true, p.defaults, p.network
+		a.configured, a.defaults, a.network, a.hostname = true, p.defaults, p.network, p.identity.Hostname
 	}
 	a.mu.Unlock()
 	if err != nil {
@@ -197,70 +197,11 @@ func (a *Agent) apply(p *plan, watch *stopwatch) error {
 		if p.network != nil {
 			address = p.network.Address.String()
 		}
-		if err := p.identity.WriteFiles(address); err != nil {
-			return err
+		if errs := p.identity.WriteFiles(address, ""); len(errs) > 0 {
+			return errs[0]
 		}
 		watch.lap("files")
 	}
-	return nil
-}
-
-// reconfigure gives a resumed or forked sandbox its new identity, before its processes go on: thaw is part of it.
-func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
-	id, err := boot.ParseIdentity(v)
-	if err != nil {
-		return err
-	}
-	network, err := boot.ParseNetwork(v.Get("network"))
-	if err != nil {
-		return err
-	}
-	old := a.settings()
-	defaults, err := parseDefaults(v, old)
-	if err != nil {
-		return err
-	}
-	if v.Get("env").Present() { // replaces, so that a variable can also go
-		if defaults.Env, err = v.Get("env").TextMap("env"); err != nil {
-			return err
-		}
-	}
-	a.mu.Lock()
-	ready := a.configured
-	if network == nil {
-		network = a.network
-	}
-	a.mu.Unlock()
-	if !ready {
-		return fault.New(fault.State, "the sandbox is not configured yet")
-	}
-	if a.pid1 {
-		if err := id.Renew(); err != nil {
-			return err
-		}
-		if err := a.freezer.ThawDisk(); err != nil {
-			return err
-		}
-		address := ""
-		if network != nil {
-			if err := network.Apply(); err != nil {
-				return err
-			}
-			address = network.Address.String()
-		}
-		if err := id.WriteFiles(address); err != nil {
-			return err
-		}
-	}
-	a.mu.Lock()
-	a.defaults, a.network = defaults, network
-	a.mu.Unlock()
-	if a.freezer != nil {
-		if err := a.freezer.Thaw(); err != nil {
-			return err
-		}
-	}
-	s.Result(empty())
 	return nil
 }
 

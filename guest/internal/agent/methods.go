@@ -148,7 +148,7 @@ func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 		// Ended where they stand: none of them goes on for a moment in a sandbox that is no more.
 		_ = syscall.Kill(-1, syscall.SIGKILL)
 		ms = 0
-		if err := a.freezer.Thaw(); err != nil {
+		if _, err := a.freezer.Thaw(); err != nil {
 			a.log("releap: shutdown: " + err.Error())
 		}
 	}

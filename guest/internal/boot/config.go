@@ -33,7 +33,7 @@ type Disk struct {
 type Identity struct {
 	Hostname  string
 	MachineID string
-	ClockNS   int64
+	Clock     Clock
 	Entropy   []byte
 	DNS       []string
 }
@@ -54,14 +54,8 @@ func ParseIdentity(v jsonlite.Value) (id Identity, err error) {
 	if id.MachineID != "" && len(strings.Trim(id.MachineID, "0123456789abcdef")) != 0 || len(id.MachineID) > 32 {
 		return id, fault.New(fault.Invalid, "machine_id must be 32 lowercase hexadecimal digits")
 	}
-	clock, err := v.Get("clock_ns").Text("clock_ns")
-	if err != nil {
-		return id, fault.New(fault.Invalid, "clock_ns must be a decimal string (it does not fit a JSON number)")
-	}
-	if clock != "" {
-		if id.ClockNS, err = strconv.ParseInt(clock, 10, 64); err != nil || id.ClockNS <= 0 {
-			return id, fault.New(fault.Invalid, "clock_ns must be a decimal string of Unix nanoseconds")
-		}
+	if id.Clock, err = ParseClock(v); err != nil {
+		return id, err
 	}
 	entropy, err := v.Get("entropy").Text("entropy")
 	if err != nil {

@@ -24,11 +24,8 @@ func (id *Identity) Renew() error {
 			return fault.New(fault.Internal, "entropy: "+err.Error())
 		}
 	}
-	if id.ClockNS > 0 {
-		ts := syscall.NsecToTimespec(id.ClockNS)
-		if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_SETTIME, 0, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
-			return fault.New(fault.Internal, "clock: "+errno.Error())
-		}
+	if err := id.Clock.Set(); err != nil {
+		return err
 	}
 	if id.Hostname != "" {
 		if err := syscall.Sethostname([]byte(id.Hostname)); err != nil {
@@ -56,56 +53,115 @@ func addEntropy(bytes []byte) error {
 }
 
 // WriteFiles puts the identity into the files of the current root. What says so already is left as it is: on a disk
-// that has been used, the rest of such a file is its owner's.
-func (id *Identity) WriteFiles(address string) error {
-	if id.Hostname != "" {
-		if err := ensure("/etc/hostname", id.Hostname+"\n", id.Hostname); err != nil {
-			return err
+// that has been used, the rest of such a file is its owner's. previous is the host name that memory or disk may still
+// have, or empty. All files are tried; the errors of those that could not be written are returned.
+func (id *Identity) WriteFiles(address, previous string) (errs []error) {
+	try := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
 		}
-		hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	}
+	if id.Hostname != "" {
+		try(ensure("/etc/hostname", id.Hostname+"\n", id.Hostname))
 		if address == "" {
 			address = "127.0.1.1"
 		}
-		if err := ensure("/etc/hosts", hosts+address+"\t"+id.Hostname+"\n", address, id.Hostname); err != nil {
-			return err
-		}
+		try(id.writeHosts("/etc/hosts", address, previous))
 	}
 	if len(id.DNS) > 0 {
 		text := ""
 		for _, server := range id.DNS {
 			text += "nameserver " + server + "\n"
 		}
-		if err := ensure("/etc/resolv.conf", text, "nameserver", id.DNS[0]); err != nil {
-			return err
-		}
+		try(ensure("/etc/resolv.conf", text, "nameserver", id.DNS[0]))
 	}
 	if id.MachineID != "" {
-		return ensure("/etc/machine-id", id.MachineID+"\n", id.MachineID)
+		try(ensure("/etc/machine-id", id.MachineID+"\n", id.MachineID))
 	}
-	return nil
+	return errs
+}
+
+// writeHosts makes the sandbox's own name resolve. Where another name of its stood, the new one stands afterwards;
+// every other line is its owner's.
+func (id *Identity) writeHosts(path, address, previous string) error {
+	text, ok := readSmall(path)
+	if ok && previous != "" {
+		renamed := renameHost(text, previous, id.Hostname)
+		if !lineOf(renamed, []string{address, id.Hostname}) {
+			if renamed != "" && !strings.HasSuffix(renamed, "\n") {
+				renamed += "\n"
+			}
+			renamed += address + "\t" + id.Hostname + "\n"
+		}
+		if renamed == text {
+			return nil
+		}
+		return replace(path, renamed)
+	}
+	if ok && lineOf(text, []string{address, id.Hostname}) {
+		return nil
+	}
+	const local = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	return replace(path, local+address+"\t"+id.Hostname+"\n")
+}
+
+// renameHost replaces a name wherever it stands as a word of a hosts(5) line, comments apart.
+func renameHost(text, from, to string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		rule, comment := line, ""
+		if at := strings.IndexByte(line, '#'); at >= 0 {
+			rule, comment = line[:at], line[at:]
+		}
+		var out strings.Builder
+		for word, at := 0, 0; at < len(rule); word++ {
+			end := at
+			for end < len(rule) && (rule[end] == ' ' || rule[end] == '\t') {
+				end++
+			}
+			out.WriteString(rule[at:end])
+			at = end
+			for end < len(rule) && rule[end] != ' ' && rule[end] != '\t' {
+				end++
+			}
+			if name := rule[at:end]; name == from && word > 0 {
+				out.WriteString(to)
+			} else {
+				out.WriteString(name)
+			}
+			at = end
+		}
+		lines[i] = out.String() + comment
+	}
+	return strings.Join(lines, "\n")
 }
 
 // ensure that a file has a line of these words, or replace all of it.
 func ensure(path, text string, words ...string) error {
-	if hasLine(path, words) {
+	if have, ok := readSmall(path); ok && lineOf(have, words) {
 		return nil
 	}
 	return replace(path, text)
 }
 
-// hasLine looks into the beginning of an ordinary file.
-func hasLine(path string, words []string) bool {
+// readSmall reads an ordinary file; not one that is larger than any such file is.
+func readSmall(path string) (string, bool) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return false
+		return "", false
 	}
 	defer file.Close()
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return false
+		return "", false
 	}
-	buf := make([]byte, 64*1024)
+	buf := make([]byte, 64*1024+1)
 	n, _ := io.ReadFull(file, buf)
-	for _, line := range strings.Split(string(buf[:n]), "\n") {
+	return string(buf[:n]), n < len(buf)
+}
+
+// lineOf tells whether a line of the text begins with these words.
+func lineOf(text string, words []string) bool {
+	for _, line := range strings.Split(text, "\n") {
 		have := strings.Fields(line)
 		if len(have) < len(words) {
 			continue
@@ -121,24 +177,28 @@ func hasLine(path string, words []string) bool {
 	return false
 }
 
-// replace a file. A link (which may dangle, or lead anywhere) is replaced itself, not followed.
+// replace the contents of a file. A link (which may dangle, or lead anywhere) is replaced itself, not followed. The file
+// is not emptied first: ext4 would allocate its blocks at once, and somebody waits for this.
 func replace(path, text string) error {
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
-	file, err := os.OpenFile(path, flags, 0o644)
+	const flags = os.O_WRONLY | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	file, err := openRegular(path, flags)
 	if os.IsNotExist(err) {
 		if err = os.MkdirAll("/etc", 0o755); err == nil {
-			file, err = os.OpenFile(path, flags, 0o644)
+			file, err = openRegular(path, flags)
 		}
 	}
 	if err != nil {
 		if err = os.RemoveAll(path); err == nil {
-			file, err = os.OpenFile(path, flags|os.O_EXCL, 0o644)
+			file, err = openRegular(path, flags|os.O_EXCL)
 		}
 	}
 	if err != nil {
 		return fault.New(fault.Code(err), err.Error())
 	}
 	_, err = file.WriteString(text)
+	if err == nil {
+		err = file.Truncate(int64(len(text)))
+	}
 	if closeErr := file.Close(); err == nil {
 		err = closeErr
 	}
@@ -146,4 +206,20 @@ func replace(path, text string) error {
 		return fault.New(fault.Code(err), err.Error())
 	}
 	return nil
+}
+
+func openRegular(path string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(path, flags, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: path, Err: syscall.EINVAL}
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
 }

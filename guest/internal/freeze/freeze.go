@@ -1,11 +1,14 @@
 // Package freeze stops user processes and the writable file system while the host takes a snapshot.
+//
+// A client outside sees every moment of it, so what runs here between the request and its answer allocates little,
+// starts nothing, logs nothing and never sleeps longer than there is to wait.
 package freeze
 
 import (
 	"os"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,8 +18,9 @@ import (
 const (
 	fiFreeze = 0xC0045877
 	fiThaw   = 0xC0045878
-	// settle is how long the processes may take to stop; one in an uninterruptible sleep holds everybody up.
-	settle = 5 * time.Second
+
+	frozenState = "FROZEN"
+	thawedState = "THAWED"
 )
 
 // Freezer holds every user process in one freezer control group.
@@ -25,34 +29,54 @@ const (
 // can change group, so the thread that forks enters the group first and the child is born in it, with no
 // moment in which it runs free. All of cgroup v2 stays the user's (a container engine wants to own it).
 type Freezer struct {
-	mu      sync.Mutex
 	user    *os.File
 	top     *os.File
 	state   *os.File
 	group   *os.File
+	proc    *os.File
 	scratch *os.File
-	timer   *time.Timer
-	frozen  bool
 	log     func(string)
+
+	dryTasks, dryState *os.File // of a group for rehearsals
+
+	// lock is held by whoever starts a process, freezes or thaws. A channel: one may try, or wait for a while, and
+	// who waits comes in order.
+	lock      chan struct{}
+	processes bool          // they stand
+	disk      bool          // it stands
+	unfinish  chan struct{} // closed when a freeze of the disk that was given up is undone at last
+	frozen    atomic.Bool   // either stands, or is being brought to
+
+	timerMu  sync.Mutex
+	timer    *time.Timer
+	deadline time.Duration
 }
 
 // Open the freezer mounted at dir and make the group of the user's processes.
 func Open(dir string, log func(string)) (*Freezer, error) {
-	group := dir + "/user"
-	if err := os.Mkdir(group, 0o700); err != nil && !os.IsExist(err) {
+	f := &Freezer{log: log, lock: make(chan struct{}, 1)}
+	// The first group of a kernel that freezes rewrites the kernel's own code on all processors, and the last one
+	// that thaws does so again: milliseconds each. This one, for ever empty and frozen, leaves it to neither.
+	var pinTasks, pinState *os.File
+	if err := openGroup(dir+"/pin", &pinTasks, &pinState); err != nil {
 		return nil, err
 	}
-	folder, err := os.Open(group)
-	if err != nil {
+	if _, err := pinState.WriteAt([]byte(frozenState), 0); err != nil {
 		return nil, err
 	}
-	f := &Freezer{log: log, group: folder}
+	if err := openGroup(dir+"/user", &f.user, &f.state); err != nil {
+		return nil, err
+	}
+	if err := openGroup(dir+"/dry", &f.dryTasks, &f.dryState); err != nil {
+		return nil, err
+	}
 	for _, part := range []struct {
 		file **os.File
 		path string
-	}{{&f.user, group + "/tasks"}, {&f.top, dir + "/tasks"}, {&f.state, group + "/freezer.state"}} {
+		flag int
+	}{{&f.group, dir + "/user", os.O_RDONLY}, {&f.top, dir + "/tasks", os.O_RDWR}, {&f.proc, "/proc", os.O_RDONLY}} {
 		var err error
-		if *part.file, err = os.OpenFile(part.path, os.O_RDWR, 0); err != nil {
+		if *part.file, err = os.OpenFile(part.path, part.flag, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -64,13 +88,13 @@ func (f *Freezer) SetScratch(dir *os.File) { f.scratch = dir }
 
 // Enter puts the calling thread among the user's; it must be locked to its goroutine. Holds the freezer.
 func (f *Freezer) Enter() error {
-	f.mu.Lock()
-	if f.frozen {
-		f.mu.Unlock()
+	f.lock <- struct{}{}
+	if f.frozen.Load() {
+		<-f.lock
 		return fault.New(fault.Frozen, "the sandbox is frozen")
 	}
 	if _, err := f.user.WriteAt([]byte("0"), 0); err != nil {
-		f.mu.Unlock()
+		<-f.lock
 		return err
 	}
 	return nil
@@ -78,93 +102,45 @@ func (f *Freezer) Enter() error {
 
 // Leave takes the thread back.
 func (f *Freezer) Leave() {
-	defer f.mu.Unlock()
 	if _, err := f.top.WriteAt([]byte("0"), 0); err != nil {
 		f.log("releap: a thread of the agent stays among the user's: " + err.Error())
 	}
+	<-f.lock
 }
 
-// Frozen tells whether Freeze is in force.
-func (f *Freezer) Frozen() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.frozen
-}
+// Frozen tells whether a freeze is in force, or under way.
+func (f *Freezer) Frozen() bool { return f.frozen.Load() }
 
 // Empty tells whether no user process is left.
 func (f *Freezer) Empty() bool { return f.Count() == 0 }
 
-// Count of the user's threads, exact up to some thousands. The file is opened anew each time: the kernel keeps
-// the list that an open one has shown for a second.
+// Count of the user's threads, exact up to some thousands.
 func (f *Freezer) Count() int {
+	list, _ := f.tasks()
+	return strings.Count(list, "\n")
+}
+
+// tasks lists the user's threads, one a line, and tells whether that is all of them. The file is opened anew each
+// time: the kernel keeps the list that an open one has shown for a second.
+func (f *Freezer) tasks() (list string, whole bool) {
 	fd, err := syscall.Openat(int(f.group.Fd()), "tasks", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return 0
+		return "", false
 	}
 	defer syscall.Close(fd)
 	buf := make([]byte, 64*1024)
-	n, err := syscall.Read(fd, buf)
-	if err != nil {
-		return 0
-	}
-	return strings.Count(string(buf[:n]), "\n")
-}
-
-// Freeze stops all user processes and, with disk, flushes and stops the scratch file system, which takes as long as
-// there is to write. Without disk it is for a host that keeps the memory too. If nobody thaws within the deadline,
-// the sandbox thaws itself: a host that died must not leave it dead.
-func (f *Freezer) Freeze(deadline time.Duration, disk bool) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.frozen {
-		return fault.New(fault.Frozen, "the sandbox is frozen already")
-	}
-	if err := f.stopProcesses(); err != nil {
-		_ = f.set("THAWED")
-		return err
-	}
-	if disk && f.scratch != nil {
-		if err := control(f.scratch, fiFreeze); err != nil {
-			_ = f.set("THAWED")
-			return fault.New(fault.Internal, "freezing the file system: "+err.Error())
+	n := 0
+	for n < len(buf) {
+		got, err := syscall.Read(fd, buf[n:])
+		if err != nil {
+			return "", false
 		}
-	}
-	f.frozen = true
-	f.timer = time.AfterFunc(deadline, func() {
-		f.log("releap: nobody thawed the sandbox within " + deadline.String() + "; it thaws by itself")
-		_ = f.Thaw()
-	})
-	return nil
-}
-
-// Thaw undoes Freeze; thawing what is not frozen is no error.
-func (f *Freezer) Thaw() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.frozen {
-		return nil
-	}
-	f.timer.Stop()
-	if f.scratch != nil {
-		if err := control(f.scratch, fiThaw); err != nil && err != syscall.EINVAL {
-			return fault.New(fault.Internal, "thawing the file system: "+err.Error())
+		if got == 0 {
+			return string(buf[:n]), true
 		}
+		n += got
 	}
-	f.frozen = false
-	return f.set("THAWED")
-}
-
-// ThawDisk lets the agent write (new identity files) while the user's processes still stand.
-func (f *Freezer) ThawDisk() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.frozen || f.scratch == nil {
-		return nil
-	}
-	if err := control(f.scratch, fiThaw); err != nil && err != syscall.EINVAL {
-		return fault.New(fault.Internal, "thawing the file system: "+err.Error())
-	}
-	return nil
+	return string(buf), false
 }
 
 // FreezeDisk for good: what is left on it is clean, as after an unmount. Used on the way to power off.
@@ -180,28 +156,56 @@ func (f *Freezer) set(state string) error {
 	return err
 }
 
-func (f *Freezer) stopProcesses() error {
-	for end := time.Now().Add(settle); ; time.Sleep(time.Millisecond) {
-		if err := f.set("FROZEN"); err != nil {
-			return err
+// Guard lets the sandbox thaw by itself after that time: a host that died must not leave it dead. Called when
+// frozen; zero lets it stand until somebody thaws it.
+func (f *Freezer) guard(deadline time.Duration) {
+	f.timerMu.Lock()
+	defer f.timerMu.Unlock()
+	f.deadline = deadline
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
+	}
+	if deadline <= 0 || !f.frozen.Load() {
+		return
+	}
+	var own *time.Timer
+	own = time.AfterFunc(deadline, func() {
+		f.timerMu.Lock()
+		current := f.timer == own
+		f.timerMu.Unlock()
+		if !current {
+			return
 		}
-		var buf [32]byte
-		n, err := f.state.ReadAt(buf[:], 0)
-		if n == 0 && err != nil {
-			return err
-		}
-		if strings.HasPrefix(string(buf[:n]), "FROZEN") {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fault.New(fault.State, "a process of the sandbox cannot be stopped (it waits in the kernel); tried for "+
-				strconv.Itoa(int(settle/time.Second))+" s")
-		}
+		f.log("releap: nobody thawed the sandbox within " + deadline.String() + "; it thaws by itself")
+		_, _ = f.Thaw()
+	})
+	f.timer = own
+}
+
+// Heard that a host is there: whoever froze has all the time again.
+func (f *Freezer) Heard() {
+	f.timerMu.Lock()
+	deadline, armed := f.deadline, f.timer != nil
+	f.timerMu.Unlock()
+	if armed {
+		f.guard(deadline)
 	}
 }
 
+// Hold keeps a frozen sandbox from thawing by itself: its host is about to say who it is, and until then it must
+// not go on as somebody else.
+func (f *Freezer) Hold() { f.guard(0) }
+
 func control(file *os.File, request uintptr) error {
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, file.Fd(), request, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func flush(file *os.File) error {
+	if _, _, errno := syscall.Syscall(sysSyncFS, file.Fd(), 0, 0); errno != 0 {
 		return errno
 	}
 	return nil

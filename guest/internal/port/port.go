@@ -139,3 +139,23 @@ func (p *Port) Write(buf []byte) (int, error) {
 	}
 	return done, nil
 }
+
+// TryWrite writes what the device takes at this moment; nothing while somebody else writes.
+func (p *Port) TryWrite(buf []byte) (int, error) {
+	if !p.mu.TryLock() {
+		return 0, nil
+	}
+	defer p.mu.Unlock()
+	for {
+		n, err := syscall.Write(p.fd, buf)
+		switch {
+		case n > 0 || err == nil || err == syscall.EAGAIN:
+			if n < 0 {
+				n = 0
+			}
+			return n, nil
+		case err != syscall.EINTR:
+			return 0, err
+		}
+	}
+}

@@ -24,7 +24,7 @@ const (
 // Server answers a host, one connection at a time.
 type Server struct {
 	// Handle takes requests in the order in which they came and answers what then runs on a goroutine of its own;
-	// that ends with Result or Fail.
+	// that ends with Result or Fail. Nil when it was answered already: for what takes no time and must lose none.
 	Handle func(s *Stream, method string, params jsonlite.Value) func()
 	// Hello adds members to the HELLO object.
 	Hello func(w *jsonlite.Writer)
@@ -235,7 +235,7 @@ func (sess *Session) dispatch(f wire.Frame) error {
 		if len(f.Payload) > 256 {
 			return wire.Violation("PING of more than 256 bytes")
 		}
-		sess.out.send(wire.Pong, f.Stream, f.Payload)
+		sess.out.answer(wire.Pong, f.Stream, f.Payload)
 	case wire.Hello:
 		return wire.Violation("HELLO without its magic")
 	}
@@ -289,6 +289,9 @@ func (sess *Session) open(f wire.Frame) error {
 		return nil
 	}
 	work := sess.server.Handle(s, method, params)
+	if work == nil {
+		return nil
+	}
 	go func() {
 		defer s.Fail(fault.New(fault.Internal, "the agent gave up on "+method)) // no effect after an answer
 		defer fault.Guard(sess.server.Log, method)

@@ -203,8 +203,13 @@ func (s *Stream) finish() bool {
 
 // Result closes the stream with its answer, a JSON object.
 func (s *Stream) Result(w *jsonlite.Writer) {
-	if s.finish() {
+	if !s.finish() {
+		return
+	}
+	if len(w.Bytes()) > wire.MaxPayload {
 		s.sess.message(wire.Result, s.id, w.Bytes())
+	} else {
+		s.sess.out.answer(wire.Result, s.id, w.Bytes())
 	}
 }
 
@@ -219,7 +224,7 @@ func (s *Stream) Fail(err error) {
 	}
 	var w jsonlite.Writer
 	w.Open('{').Key("code").Text(fault.Code(err)).Key("message").Text(text).Close('}')
-	s.sess.out.send(wire.Error, s.id, w.Bytes())
+	s.sess.out.answer(wire.Error, s.id, w.Bytes())
 }
 
 func (s *Stream) receive(data []byte) error {

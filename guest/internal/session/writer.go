@@ -11,6 +11,11 @@ import (
 // queueLimit is how much may wait to be written before senders block.
 const queueLimit = 128 * 1024
 
+// tryWriter takes bytes without waiting, as many as it can at this moment.
+type tryWriter interface {
+	TryWrite(p []byte) (int, error)
+}
+
 // writer gathers frames and hands them to the transport in as few writes as possible: on a virtio port every
 // write wakes the host, and that costs more than the bytes do.
 type writer struct {
@@ -37,6 +42,40 @@ func (w *writer) send(kind byte, stream uint32, parts ...[]byte) {
 	}
 	if !w.closed {
 		w.queue = wire.Append(w.queue, kind, stream, parts...)
+		w.change.Broadcast()
+	}
+	w.mu.Unlock()
+}
+
+// answer sends like send, and where nothing waits ahead and the transport can take it, at once and on this goroutine:
+// waking another is the longest part of a short answer.
+func (w *writer) answer(kind byte, stream uint32, body []byte) {
+	direct, can := w.dst.(tryWriter)
+	w.mu.Lock()
+	if !can || w.busy || w.closed || len(w.queue) > 0 || len(body) > maxChunk {
+		w.mu.Unlock()
+		w.send(kind, stream, body)
+		return
+	}
+	w.busy = true
+	batch := wire.Append(w.spare[:0], kind, stream, body)
+	w.spare = nil
+	w.mu.Unlock()
+
+	n, err := direct.TryWrite(batch)
+
+	w.mu.Lock()
+	w.busy = false
+	switch {
+	case err != nil:
+		w.closed = true
+		w.queue = nil
+	case n < len(batch) && !w.closed:
+		w.queue = append(append(make([]byte, 0, len(batch)-n+len(w.queue)), batch[n:]...), w.queue...)
+	default:
+		w.spare = batch[:0]
+	}
+	if len(w.queue) > 0 || w.closed {
 		w.change.Broadcast()
 	}
 	w.mu.Unlock()
@@ -73,7 +112,7 @@ func (w *writer) flush(log func(string)) {
 	defer fault.Guard(log, "writer")
 	for {
 		w.mu.Lock()
-		for len(w.queue) == 0 && !w.closed {
+		for w.busy || len(w.queue) == 0 && !w.closed {
 			w.change.Wait()
 		}
 		if len(w.queue) == 0 {

@@ -12,6 +12,7 @@ export async function runCli(
 ): Promise<number> {
   let exitCode: number = EXIT.ok;
   const program = createProgram({
+    argv,
     terminal,
     signal,
     done: (code) => {

@@ -1,25 +1,20 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, symlink } from 'node:fs/promises';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
-import { BIN, rlp } from './rlp.ts';
-import { KEY, startService } from './service.ts';
-
-async function home(bootstrap: unknown): Promise<AsyncDisposable & { path: string }> {
-  const path = await mkdtemp(join(tmpdir(), 'rlp-home-'));
-  await writeFile(
-    join(path, 'bootstrap.json'),
-    typeof bootstrap === 'string' ? bootstrap : JSON.stringify(bootstrap),
-  );
-  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
-}
+import { home } from './home.ts';
+import { BIN, rlp, rlpHere } from './rlp.ts';
+import { KEY, send, startService } from './service.ts';
 
 describe('which service', () => {
   test('flags win over the environment, and that over bootstrap.json', async () => {
     await using service = await startService();
-    await using folder = await home({ base_url: `${service.url}/`, api_key: KEY });
+    await using folder = await home(null, {
+      'bootstrap.json': JSON.stringify({ base_url: `${service.url}/`, api_key: KEY }),
+    });
     const wrong = { RELEAP_URL: 'http://127.0.0.1:1', RELEAP_API_KEY: 'rlp_wrong' };
     assert.equal((await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path } })).code, 0);
     assert.equal((await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path, ...wrong } })).code, 3);
@@ -30,7 +25,9 @@ describe('which service', () => {
 
   test("the key of this machine's server is never told to another one", async () => {
     await using service = await startService();
-    await using folder = await home({ base_url: 'http://127.0.0.1:1', api_key: 'rlp_secret' });
+    await using folder = await home(null, {
+      'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:1', api_key: 'rlp_secret' }),
+    });
     const outcome = await rlp(null, ['ps', '--url', service.url], { env: { RELEAP_HOME: folder.path } });
     assert.equal(outcome.code, 3);
     assert.match(outcome.stderr, /no API key is configured for/);
@@ -44,7 +41,7 @@ describe('which service', () => {
   });
 
   test('a broken bootstrap.json is told without its contents', async () => {
-    await using folder = await home('{"api_key": "rlp_secret", oops');
+    await using folder = await home(null, { 'bootstrap.json': '{"api_key": "rlp_secret", oops' });
     const outcome = await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path } });
     assert.equal(outcome.code, 3);
     assert.match(outcome.stderr, /is not what a server writes/);
@@ -74,6 +71,22 @@ describe('a service that is not well', () => {
     await using service = await startService();
     const outcome = await rlp(service, ['ps', '--api-key', 'rlp_wrong']);
     assert.deepEqual(outcome, { code: 3, stdout: '', stderr: 'rlp: invalid API key\n' });
+  });
+
+  test('that has had enough for the moment: a read is repeated when it says, a change is not', async () => {
+    await using service = await startService();
+    let refused = 0;
+    const full = (request: IncomingMessage, response: ServerResponse): unknown => {
+      if (refused++ > 0 && request.method === 'GET') return false;
+      response.setHeader('retry-after', '1');
+      return send(response, 429, { error: 'too many requests' });
+    };
+    service.special.set('GET /vms', full);
+    assert.equal((await rlpHere(service, ['ps'])).code, 0);
+    assert.deepEqual(service.calls, ['GET /vms', 'GET /vms']);
+    service.special.set('DELETE /secrets/A', full);
+    const change = await rlpHere(service, ['secret', 'rm', 'A']);
+    assert.deepEqual([change.code, change.stderr], [1, 'rlp: too many requests\n']);
   });
 
   test('something else that listens there', async () => {

@@ -14,42 +14,19 @@ import {
   parseSandboxId,
   type ProcessStreamClientMessage,
   type ProcessStreamStart,
-  type SandboxRecord,
-  type SandboxStatus,
 } from '@releap/contract';
 import { type WebSocket, WebSocketServer } from 'ws';
+import { readJson, send, sendPage } from './service-http.ts';
+import { hostsPath } from './service-hosts.ts';
+import { managementPath } from './service-management.ts';
+import { keptPath } from './service-kept.ts';
+import { forkOf, oneSnapshot, snapshotOf } from './service-snapshots.ts';
+import type { TestSandbox, TestService } from './service-state.ts';
+
+export { send } from './service-http.ts';
+export type { TestSandbox, TestService } from './service-state.ts';
 
 export const KEY = 'rlp_test';
-
-export interface TestSandbox extends SandboxRecord {
-  /** Statuses that the next reads show, one a read; the last one stays. */
-  coming: SandboxStatus[];
-}
-
-type Handler = (request: IncomingMessage, response: ServerResponse, url: URL) => unknown;
-
-export interface TestService extends AsyncDisposable {
-  url: string;
-  sandboxes: TestSandbox[];
-  images: Record<string, unknown>[];
-  /** `METHOD /path` of everything that was asked. */
-  calls: string[];
-  /** Bodies of `POST /vms` and `POST /images`. */
-  bodies: Record<string, unknown>[];
-  /** Logs by path; every read takes the first of several. */
-  logs: Map<string, string[]>;
-  /** Answers in place of the usual ones, by `METHOD /path`; one that returns false falls through. */
-  special: Map<string, Handler>;
-  /** What becomes of the next sandboxes. */
-  coming: SandboxStatus[];
-  /** What becomes of a sandbox after a call, by `VERB NAME`. */
-  outcomes: Map<string, SandboxStatus[]>;
-  /** No web socket: the oldest kind of service. */
-  streams: boolean;
-  /** Command lines that were started. */
-  started: ProcessStreamStart[];
-  add: (name: string, more?: Partial<TestSandbox>) => TestSandbox;
-}
 
 export async function startService(): Promise<TestService> {
   const server = createServer();
@@ -59,6 +36,10 @@ export async function startService(): Promise<TestService> {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     sandboxes: [],
     images: [],
+    snapshots: [],
+    hosts: [],
+    management: undefined,
+    kept: new Map(),
     calls: [],
     bodies: [],
     logs: new Map(),
@@ -136,9 +117,14 @@ async function answer(
   service.calls.push(call);
   const special = service.special.get(call);
   if (special && (await special(request, response, url)) !== false) return;
-  if (request.headers.authorization !== `Bearer ${KEY}`)
-    return send(response, 401, { error: 'invalid API key' });
   const [, first = '', second = '', ...rest] = url.pathname.split('/');
+  if (first === 'internal' && second === 'hosts') return hostsPath(service, request, response, rest);
+  if (await managementPath(service, request, response, url)) return;
+  const key = request.headers.authorization?.replace('Bearer ', '');
+  const minted = service.management?.keys.find((one) => one.token === key && one.revoked_at === null);
+  if (key !== KEY && minted === undefined) return send(response, 401, { error: 'invalid API key' });
+  if (first === 'secrets' || first === 'registries')
+    return keptPath(service, request, response, first, second);
   if (first === 'toolbox') return toolbox(service, request, response, url, second, rest.join('/'));
   if (call === 'GET /regions')
     return send(response, 200, [
@@ -152,6 +138,8 @@ async function answer(
     ]);
   if (call === 'GET /vms') return sendPage(response, url, 'vms', service.sandboxes);
   if (call === 'GET /images') return sendPage(response, url, 'images', service.images);
+  if (call === 'GET /snapshots') return sendPage(response, url, 'snapshots', service.snapshots);
+  if (first === 'snapshots') return oneSnapshot(service, request, response, second);
   if (call === 'POST /vms') {
     const body = await readJson(request);
     service.bodies.push(body);
@@ -177,6 +165,15 @@ async function answer(
       status: 'pending',
       region: 'local',
     });
+  }
+  if (first === 'vms' && request.method === 'POST' && (rest[0] === 'fork' || rest[0] === 'snapshots')) {
+    const sandbox = service.sandboxes.find((one) => one.id === second);
+    if (!sandbox) return send(response, 404, { error: `sandbox "${second}" not found` });
+    const body = await readJson(request);
+    service.bodies.push(body);
+    return rest[0] === 'fork'
+      ? forkOf(service, sandbox, body, response)
+      : snapshotOf(service, sandbox, body, response);
   }
   if (first === 'vms') return oneSandbox(service, request, response, second, rest[0]);
   return send(response, 404, { error: `no such path ${url.pathname}` });
@@ -304,21 +301,4 @@ function startCommand(ws: WebSocket, start: ProcessStreamStart): ReturnType<type
     ws.close(1000);
   });
   return child;
-}
-
-export function send(response: ServerResponse, status: number, body: unknown): void {
-  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
-}
-
-function sendPage(response: ServerResponse, url: URL, key: string, items: readonly object[]): void {
-  const from = Number(url.searchParams.get('cursor') ?? 0);
-  // Small pages, so that every list is read in several.
-  const page = items.slice(from, from + 2).map((item) => ({ ...item, coming: undefined }));
-  send(response, 200, { [key]: page, next_cursor: from + 2 < items.length ? String(from + 2) : null });
-}
-
-async function readJson(request: IncomingMessage): Promise<Record<string, unknown>> {
-  let text = '';
-  for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');
-  return JSON.parse(text) as Record<string, unknown>;
 }

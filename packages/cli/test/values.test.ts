@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import * as fc from 'fast-check';
-import { age, table } from '../src/output/table.ts';
+import { age, size, table } from '../src/output/table.ts';
 import { parseCopyEnd, parseDuration, parseEnv, parseMebibytes, parsePort } from '../src/parse/values.ts';
 import { printable } from '../src/terminal.ts';
 import { quoteForShell } from '../src/toolbox/execute.ts';
@@ -55,6 +55,13 @@ test('a quoted word is one word for a shell, whatever is in it', () => {
       assert.equal(stdout, all.map((word) => `${word.toWellFormed()}\n--\n`).join(''));
     }),
     { numRuns: 40 },
+  );
+});
+
+test('sizes are short', () => {
+  assert.deepEqual(
+    [undefined, 0, 4096, 4097, 2 ** 20, 2 ** 30].map((bytes) => size(bytes)),
+    ['-', '0 B', '4 KiB', '5 KiB', '1 MiB', '1024 MiB'],
   );
 });
 

@@ -30,8 +30,9 @@ function head(): string[] {
     'All bodies are JSON unless another type is named. Unknown request fields are ignored; `null` for an optional field',
     'means that it is absent. Times are RFC 3339. The same description for machines is at `GET /openapi.json`.',
     '',
-    "Every call wants `Authorization: Bearer <API key>`, except those marked *public*. A key is one project's: ids of",
-    'other projects are answered exactly like ids that do not exist.',
+    'Every call wants `Authorization: Bearer <API key>`, except those marked *signed in* and *public*. A key is one',
+    "project's: ids of other projects are answered exactly like ids that do not exist. What is marked *signed in* wants a",
+    "user's OIDC access token instead: see [authentication.md](authentication.md).",
     '',
     'Sandbox ids look like `<region>-<26 letters and digits>`; a bare UUID is accepted in their place. All other ids are',
     'UUIDs.',
@@ -51,13 +52,17 @@ function operationPages(): string[] {
   return lines;
 }
 
+const MARKS = { workload: '', management: ' (*signed in*)', public: ' (*public*)' } as const;
+
 function operationPage(operation: Operation): string[] {
   const { status, response } = operation.success;
   const lines = [`### ${operation.method} ${operation.path}`, ''];
-  lines.push(`${operation.summary}${operation.security === 'public' ? ' (*public*)' : ''}.`, '');
+  lines.push(`${operation.summary}${MARKS[operation.security]}.`, '');
   if (operation.description) lines.push(operation.description, '');
   if (operation.query) lines.push('Query parameters:', '', ...fieldTable(operation.query, true));
   if (operation.body) lines.push('Body:', '', ...fieldTable(operation.body, true));
+  if (operation.repeats !== undefined)
+    lines.push('May be repeated under an [`Idempotency-Key`](billing.md#repeating-a-request).', '');
   lines.push(`Answers ${status}: ${response.description}`, '');
   if (response.contentType) lines.push(`The body is \`${response.contentType}\`.`, '');
   else if (response.schema) lines.push(...fieldTable(response.schema, false));

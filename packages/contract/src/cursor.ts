@@ -8,7 +8,7 @@ import { badRequest, quote } from './errors.ts';
 import { isUuid } from './ids.ts';
 
 /** Lists that have cursors. The number is part of the wire form: never reuse one. */
-const CURSOR_KINDS = { sandboxes: 1, images: 2, snapshots: 3 } as const;
+const CURSOR_KINDS = { sandboxes: 1, images: 2, snapshots: 3, audit: 4 } as const;
 export type CursorKind = keyof typeof CURSOR_KINDS;
 
 export interface CursorPosition {

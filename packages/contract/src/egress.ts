@@ -1,5 +1,6 @@
 /** Entries of an egress allow-list: read strictly, kept in one spelling each. Pure. */
 import { isIPv4, isIPv6 } from 'node:net';
+import { formatDomainPattern, parseDomainPattern } from './domain-name.ts';
 import { badRequest, quote } from './errors.ts';
 
 export type EgressEntry =
@@ -9,7 +10,6 @@ export type EgressEntry =
   /** Lower case, without a final dot. With `wildcard` it stands for every name below it and not for itself. */
   | { type: 'domain'; domain: string; wildcard: boolean };
 
-const LABEL = /^[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?$/;
 const ALLOWED = 'an IPv4 address, an IPv4 network as in 10.0.0.0/8, a domain, or *. and a domain';
 
 /** Throws a 400 naming `field` on what is no entry. */
@@ -24,20 +24,16 @@ export function parseEgressEntry(text: string, field = 'egress_policy.allow'): E
   }
   if (isIPv6(text)) throw refuse(': IPv6 is not reachable from a sandbox');
   if (text === '*') throw refuse(': to allow everything, leave egress_policy out');
-  const wildcard = text.startsWith('*.');
-  const domain = (wildcard ? text.slice(2) : text).toLowerCase().replace(/\.$/, '');
-  const labels = domain.split('.');
-  // A last label of digits only is an address that somebody mistyped; no such top level domain can exist.
-  if (domain.length > 253 || !labels.every((label) => LABEL.test(label)) || /^\d+$/.test(labels.at(-1) ?? ''))
-    throw refuse('');
-  return { type: 'domain', domain, wildcard };
+  const pattern = parseDomainPattern(text);
+  if (pattern === null) throw refuse('');
+  return { type: 'domain', ...pattern };
 }
 
 /** The entry in its one spelling. */
 export function formatEgressEntry(entry: EgressEntry): string {
   if (entry.type === 'address') return entry.address;
   if (entry.type === 'network') return `${entry.address}/${entry.prefix}`;
-  return entry.wildcard ? `*.${entry.domain}` : entry.domain;
+  return formatDomainPattern(entry);
 }
 
 function maskAddress(address: string, prefix: number): string {

@@ -132,7 +132,8 @@ export function tokenPrefix(token: string): string {
 }
 
 /** The credential of an `Authorization: Bearer …` header (RFC 6750; the scheme's case does not matter), else null. */
-export function bearerToken(header: string | undefined): string | null {
-  const match = /^bearer +([\x21-\x7e]{1,4096}) *$/i.exec(header ?? '');
-  return match?.[1] ?? null;
+export function bearerToken(header: string | undefined, maxChars = 4096): string | null {
+  const match = /^bearer +([\x21-\x7e]+) *$/i.exec(header ?? '');
+  const token = match?.[1] ?? null;
+  return token !== null && token.length <= maxChars ? token : null;
 }

@@ -25,7 +25,7 @@ export const ResolveResponse = Type.Object({
 export type ResolveResponse = Static<typeof ResolveResponse>;
 
 /** A positive answer may be used again for this long; a refusal never. Bounds how long a revoked key still works. */
-export const RESOLVE_CACHE_MS = 1_000;
+export const RESOLVE_CACHE_MS = 900;
 
 /** The path of the web socket that runners dial; see runner-link.ts. */
 export const RUNNER_LINK_PATH = '/internal/runners/link';

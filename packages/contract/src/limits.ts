@@ -25,6 +25,8 @@ export const LIMITS = {
   portMax: 65_535,
   /** Secrets: their names double as environment variables. */
   secretNameChars: 256,
+  /** Largest value of a secret, and largest password of a registry credential, in bytes of UTF-8. */
+  secretValueBytes: 64 * 1024,
 } as const;
 
 /** Not stated by the contract; chosen so that nothing a caller sends is unbounded. */
@@ -42,6 +44,12 @@ export const BOUNDS = {
   portsPerSandbox: 64,
   egressEntries: 256,
   secretsPerSandbox: 64,
+  secretsPerProject: 1000,
+  domainsPerSecret: 64,
+  registriesPerProject: 200,
+  registryUsernameChars: 1024,
+  /** Free text that people write beside a secret or a credential. */
+  descriptionChars: 1024,
   gpusPerSandbox: 64,
   mountPathChars: 1024,
   /** Inline Dockerfile text, in characters. */

@@ -7,7 +7,6 @@ export function assertAvailable(sandbox: ResolvedSandbox): void {
   const asked: [string, boolean][] = [
     ['volumes', sandbox.volumes.length > 0],
     ['object_store_mounts', sandbox.object_store_mounts.length > 0],
-    ['secrets', sandbox.secrets.length > 0],
     ['cpu_type', sandbox.cpu_type !== null],
     ['network_class', sandbox.network_class !== null],
     ['disk_class', sandbox.disk_class !== null],

@@ -1,11 +1,24 @@
 /** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
 import type { TSchema } from 'typebox';
+import { CreditsRecord } from './credits.ts';
 import { ErrorBody, OverloadBody } from './errors.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
+import { IDEMPOTENCY_KEY_CHARS } from './idempotency.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
 import { JobRecord } from './job.ts';
+import {
+  ApiKey,
+  ApiKeyMinted,
+  AuditEntry,
+  Invitation,
+  Member,
+  Organization,
+  Project,
+  User,
+} from './management.ts';
 import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './operations.ts';
 import { RegionRecord } from './region.ts';
+import { RegistryRecord } from './registry-credential.ts';
 import {
   SandboxCreateRequest,
   SandboxCreateResponse,
@@ -14,6 +27,7 @@ import {
   SandboxRecord,
 } from './sandbox.ts';
 import type { SchemaNode } from './schema-words.ts';
+import { SecretRecord } from './secret.ts';
 import { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotList, SnapshotRecord } from './snapshot.ts';
 
 export interface OpenApiOptions {
@@ -43,6 +57,17 @@ const NAMED = new Map<unknown, string>([
   [ImageList, 'ImageList'],
   [JobRecord, 'Job'],
   [RegionRecord, 'Region'],
+  [CreditsRecord, 'Credits'],
+  [SecretRecord, 'Secret'],
+  [RegistryRecord, 'RegistryCredential'],
+  [User, 'User'],
+  [Organization, 'Organization'],
+  [Member, 'Member'],
+  [Invitation, 'Invitation'],
+  [Project, 'Project'],
+  [ApiKey, 'ApiKey'],
+  [ApiKeyMinted, 'ApiKeyMinted'],
+  [AuditEntry, 'AuditEntry'],
 ]);
 
 export function openApiDocument(options: OpenApiOptions = {}): Record<string, unknown> {
@@ -65,6 +90,12 @@ export function openApiDocument(options: OpenApiOptions = {}): Record<string, un
     components: {
       securitySchemes: {
         workload: { type: 'http', scheme: 'bearer', description: "A project's API key, `rlp_…`." },
+        management: {
+          type: 'http',
+          scheme: 'bearer',
+          bearerFormat: 'JWT',
+          description: "A user's token from the issuer that `GET /auth/config` names.",
+        },
       },
       schemas: Object.fromEntries(
         [...NAMED].map(([schema, name]) => [name, plainSchema(schema as TSchema, schema as TSchema)]),
@@ -84,7 +115,11 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
         : {}),
     };
   }
-  const parameters = [...parametersOf('path', operation.params), ...parametersOf('query', operation.query)];
+  const parameters = [
+    ...parametersOf('path', operation.params),
+    ...parametersOf('query', operation.query),
+    ...(operation.repeats === undefined ? [] : [IDEMPOTENCY_PARAMETER]),
+  ];
   return {
     operationId: id,
     tags: [operation.tag],
@@ -95,7 +130,7 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
     ...(operation.body
       ? {
           requestBody: {
-            required: true,
+            required: ((operation.body as SchemaNode).required?.length ?? 0) > 0,
             content: { 'application/json': { schema: plainSchema(operation.body) } },
           },
         }
@@ -103,6 +138,16 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
     responses,
   };
 }
+
+const IDEMPOTENCY_PARAMETER = {
+  name: 'Idempotency-Key',
+  in: 'header',
+  required: false,
+  description:
+    'The same key with the same request is answered again for 24 hours, and nothing is made again. The same key with ' +
+    'another request is refused with 409.',
+  schema: { type: 'string', minLength: 1, maxLength: IDEMPOTENCY_KEY_CHARS },
+};
 
 function responseObject(
   description: string,

@@ -3,12 +3,15 @@
  * from this list, so none of them can say something else. An operation appears here when it works.
  */
 import { Type, type TSchema } from 'typebox';
+import { creditsOperations } from './credits-operations.ts';
 import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
+import { managementOperations } from './management-operations.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
+import { secretOperations } from './secret-operations.ts';
 import {
   LogQuery,
   SandboxCreateRequest,
@@ -20,18 +23,10 @@ import {
   SandboxParams,
   SandboxRecord,
 } from './sandbox.ts';
-import {
-  SnapshotCreateRequest,
-  SnapshotCreateResponse,
-  SnapshotDeleteResponse,
-  SnapshotGetQuery,
-  SnapshotList,
-  SnapshotParams,
-  SnapshotRecord,
-} from './snapshot.ts';
+import { snapshotOperations } from './snapshot-operations.ts';
 
-/** Who may call: `workload` wants a project's API key, `public` wants nothing. */
-export type Security = 'workload' | 'public';
+/** Who may call: `workload` wants a project's API key, `management` a user's OIDC token, `public` nothing. */
+export type Security = 'workload' | 'management' | 'public';
 
 export interface OperationResponse {
   description: string;
@@ -53,9 +48,14 @@ export interface Operation {
   params?: TSchema;
   query?: TSchema;
   body?: TSchema;
+  /**
+   * It takes `Idempotency-Key`. `same`: a try that was cut off is run again, and makes the same ids; `once`: it is not
+   * run again, because nobody knows what came of it.
+   */
+  repeats?: 'same' | 'once';
   /** By status; what it answers when it does what was asked. */
   success: { status: 200 | 204; response: OperationResponse };
-  /** When each refusal is given. 401 (workload) and 500 are added to every operation. */
+  /** When each refusal is given. 401 (unless public), 503 (management) and 500 are added. */
   errors: Partial<Record<ErrorStatus, string>>;
 }
 
@@ -67,7 +67,12 @@ export const TAGS = {
     '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
   Images: 'Named root file systems of a project.',
   Jobs: 'The work behind a create.',
+  Secrets:
+    'Values that sandboxes may use and never see: inside, a placeholder stands for each. [secrets.md](secrets.md) has the whole of it.',
+  Registries: 'Credentials for pulls, one a registry host.',
   Regions: 'Where sandboxes may be placed.',
+  Organizations: 'People, their organizations, who belongs to them, and who did what.',
+  Projects: 'What belongs together: sandboxes, images and the keys that reach them.',
   Service: 'The service itself.',
 } as const;
 
@@ -90,6 +95,7 @@ export const operations = {
       'sandbox that it was taken of unless others are given.',
     security: 'workload',
     body: SandboxCreateRequest,
+    repeats: 'same',
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
     errors: {
       400:
@@ -102,7 +108,9 @@ export const operations = {
       409:
         'The image, snapshot, volume or object store is not ready; the machine that keeps the snapshot has not been heard ' +
         'from, is being drained, or cannot run it (another VMM or CPU); a disk snapshot is not in that region.',
-      429: 'As many creates are under way as the service takes. Nothing was created.',
+      429:
+        'As many creates are under way as the service takes, or more requests than one API key or one organization may ' +
+        'make in a minute. Nothing was created.',
       503: 'The queue is away for the moment. Nothing was created.',
     },
   },
@@ -222,6 +230,7 @@ export const operations = {
     security: 'workload',
     params: SandboxParams,
     body: SandboxForkRequest,
+    repeats: 'same',
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxForkResponse } },
     errors: {
       400: 'The name is not valid.',
@@ -230,69 +239,7 @@ export const operations = {
       409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; a fork of it is being captured already; ${noHost}.`,
     },
   },
-  createSnapshot: {
-    method: 'POST',
-    path: '/vms/:id/snapshots',
-    tag: 'Snapshots',
-    summary: 'Take a snapshot of a running sandbox',
-    description:
-      'Answers as soon as it is written down; the sandbox goes on after a moment of standing still. Wait with ' +
-      '`GET /snapshots/:id?wait=ready`. Several snapshots of one sandbox are taken one after the other.',
-    security: 'workload',
-    params: SandboxParams,
-    body: SnapshotCreateRequest,
-    success: { status: 200, response: { description: 'Accepted.', schema: SnapshotCreateResponse } },
-    errors: {
-      400: 'The name or kind is not valid.',
-      404: unknownSandbox,
-      409:
-        'The sandbox is not running, not placed on a machine yet, or without an image manifest; a snapshot of this name ' +
-        'exists; a disk snapshot of a persistent sandbox; a full one of a sandbox that could not be resumed (not persistent, ' +
-        'or with volumes, a Docker data device or GPUs).',
-    },
-  },
-  listSnapshots: {
-    method: 'GET',
-    path: '/snapshots',
-    tag: 'Snapshots',
-    summary: 'List snapshots, newest first',
-    security: 'workload',
-    query: PageQuery,
-    success: { status: 200, response: { description: 'One page.', schema: SnapshotList } },
-    errors: { 400: 'The cursor is malformed.' },
-  },
-  getSnapshot: {
-    method: 'GET',
-    path: '/snapshots/:id',
-    tag: 'Snapshots',
-    summary: 'Read a snapshot, or wait for it',
-    description:
-      'With `wait` the answer comes at that status, or at ready or failed. When the time is over the answer is the record ' +
-      'as it is, with 200.',
-    security: 'workload',
-    params: SnapshotParams,
-    query: SnapshotGetQuery,
-    success: { status: 200, response: { description: 'The record.', schema: SnapshotRecord } },
-    errors: {
-      400: 'A query parameter is not valid.',
-      404: 'The id is unknown, malformed, of another project, or of a snapshot that was deleted.',
-    },
-  },
-  deleteSnapshot: {
-    method: 'DELETE',
-    path: '/snapshots/:id',
-    tag: 'Snapshots',
-    summary: 'Delete a snapshot',
-    description:
-      'Its name is free at once; its machine removes the artifact as soon as it can. Sandboxes that were made from it go on.',
-    security: 'workload',
-    params: SnapshotParams,
-    success: { status: 200, response: { description: 'Deleted.', schema: SnapshotDeleteResponse } },
-    errors: {
-      404: 'The id is unknown, malformed, of another project, or of a snapshot that was deleted.',
-      409: 'Other snapshots descend from it, or a sandbox is being made from it at this moment.',
-    },
-  },
+  ...snapshotOperations,
   getConsoleLog: {
     method: 'GET',
     path: '/vms/:id/logs',
@@ -331,6 +278,8 @@ export const operations = {
     summary: 'Create an image, or replace one of the same name',
     security: 'workload',
     body: ImageCreateRequest,
+    // The name makes it the same image.
+    repeats: 'same',
     success: {
       status: 200,
       response: { description: 'Accepted; the job builds it.', schema: ImageCreateResponse },
@@ -420,6 +369,9 @@ export const operations = {
     },
     errors: {},
   },
+  ...secretOperations,
+  ...managementOperations,
+  ...creditsOperations,
   getHealth: {
     method: 'GET',
     path: '/healthz',
@@ -456,10 +408,19 @@ export function listOperations(): [OperationId, Operation][] {
   return Object.entries(operations) as [OperationId, Operation][];
 }
 
+const TOO_MANY = 'More requests than one API key or one organization may make in a minute.';
+
 /** Every refusal an operation may give, with what it means there. */
 export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   const all: Partial<Record<ErrorStatus, string>> = {
     ...(operation.security === 'workload' ? { 401: 'No API key, or not a valid one.' } : {}),
+    ...(operation.security === 'public' ? {} : { 429: TOO_MANY }),
+    ...(operation.security === 'management'
+      ? {
+          401: 'No OIDC token, or not a valid one. API keys are none.',
+          503: 'The issuer of tokens cannot be asked for its keys, or the server has none.',
+        }
+      : {}),
     ...operation.errors,
     500: 'Something broke inside the service.',
   };

@@ -21,7 +21,15 @@ export type DesiredState = 'running' | 'stopped' | 'paused' | 'deleted';
 /** Where a root file system comes from, after control has resolved names. */
 export type RootSource =
   /** An OCI registry reference as the user gave it; `digest` pins it once somebody has resolved it. */
-  | { type: 'registry'; ref: string; digest?: string; credential?: { username: string; password: string } }
+  | {
+      type: 'registry';
+      ref: string;
+      digest?: string;
+      /** For the reference's registry; only on the link and in memory, never written down by either side. */
+      credential?: { username: string; password: string };
+      /** Why there is a credential and control cannot give it: what needs the registry fails with this. */
+      no_credential?: string;
+    }
   /** One of the images that a runner can make by itself: `busybox`, `debian`. */
   | { type: 'builtin'; name: string };
 
@@ -147,6 +155,17 @@ export interface SnapshotObservation {
   mem_bytes?: number;
 }
 
+/** What one micro-VM has used so far, from its control group. */
+export interface CpuReading {
+  vm_id: string;
+  /** Names this life of the VMM: another one counts from zero again. */
+  incarnation: string;
+  /** Time of one core that it has used in this life, in microseconds. Never falls. */
+  cpu_usec: number;
+  /** Age of this life at the reading, on the machine's monotonic clock, in microseconds. */
+  age_usec: number;
+}
+
 /** A job that control hands to a runner under a lease; `attempt` is the fencing token. */
 export interface BuildJob {
   job_id: string;
@@ -191,6 +210,8 @@ export type RunnerMessage =
   | { type: 'observe'; seq: number; observations: Observation[] }
   | { type: 'observe-snapshots'; seq: number; observations: SnapshotObservation[] }
   | { type: 'build-result'; seq: number; result: BuildResult }
+  /** Every `USAGE_MS`. Counters: a message that is lost is made good by the next one, and none is acknowledged. */
+  | { type: 'usage'; readings: CpuReading[] }
   /** Every `HEARTBEAT_MS`; the answer to silence is `lost`. */
   | { type: 'heartbeat'; ready: boolean };
 
@@ -209,6 +230,10 @@ export type ControlMessage =
 
 /** How often a runner says that it lives, in milliseconds. */
 export const HEARTBEAT_MS = 5_000;
+/** How often a runner tells the CPU counters of its micro-VMs, in milliseconds. */
+export const USAGE_MS = 10_000;
+/** Most readings of one `usage` message. */
+export const USAGE_READINGS_MAX = 1_000;
 /** A runner silent for this long is gone; its sandboxes become `lost`. */
 export const RUNNER_LOST_AFTER_MS = 60_000;
 /** Largest message either side accepts, in bytes. A larger one closes the link. */

@@ -68,6 +68,9 @@ export function resolveSandboxCreate(
     mount_path: checkMountPath(mount.mount_path, `object_store_mounts[${index}].mount_path`),
     read_only: mount.read_only ?? null,
   }));
+  const secrets = distinctSecrets(body.secrets ?? []);
+  const env = checkEnv(body.env ?? {});
+  checkSecretsNotInEnv(secrets, env);
   checkMountPathsDiffer([...volumes, ...stores].map((mount) => mount.mount_path));
 
   return {
@@ -79,8 +82,8 @@ export function resolveSandboxCreate(
     ports: distinctPorts(body.ports ?? []),
     volumes,
     object_store_mounts: stores,
-    secrets: distinctSecrets(body.secrets ?? []),
-    env: checkEnv(body.env ?? {}),
+    secrets,
+    env,
     persistent: body.persistent ?? false,
     spot: body.spot ?? false,
     egress_policy: resolveEgress(body.egress_policy),
@@ -166,6 +169,15 @@ function distinctSecrets(names: string[]): string[] {
       throw badRequest(`secrets: ${quote(name)} is not a secret's name: names match [A-Za-z_][A-Za-z0-9_]*`);
   }
   return [...new Set(names)];
+}
+
+/** One variable cannot hold both, and whichever lost would be missed only inside. */
+function checkSecretsNotInEnv(secrets: readonly string[], env: Readonly<Record<string, string>>): void {
+  const both = secrets.find((name) => Object.hasOwn(env, name));
+  if (both !== undefined)
+    throw badRequest(
+      `env.${both} cannot be set, because secrets attaches a secret of that name as the same variable: leave one of the two out`,
+    );
 }
 
 function checkSubpath(path: string | undefined, field: string): string | null {

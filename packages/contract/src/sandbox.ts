@@ -103,7 +103,8 @@ export const SandboxCreateRequest = Type.Object({
   secrets: Type.Optional(
     Type.Array(Type.String(), {
       maxItems: BOUNDS.secretsPerSandbox,
-      description: 'Names of secrets of the project.',
+      description:
+        'Names of secrets of the project. Each becomes a variable of that name, whose value inside is a placeholder; `env` must not name it too.',
     }),
   ),
   env: Type.Optional(

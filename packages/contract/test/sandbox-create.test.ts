@@ -485,12 +485,12 @@ test('what is not available yet is refused by name, and only that', () => {
       docker_data_mib: 512,
       egress_policy: { enabled: true },
       gpu_host: 1,
+      secrets: ['A'],
     }),
   );
   const asked: Record<string, unknown>[] = [
     { volumes: [{ volume: 'v', mount_path: '/v' }] },
     { object_store_mounts: [{ object_store: 's', mount_path: '/s' }] },
-    { secrets: ['A'] },
     { cpu_type: 'x' },
     { network_class: 'x' },
     { disk_class: 'x' },

@@ -10,6 +10,11 @@ import {
   type Transition,
   type Trigger,
 } from '../src/sandboxes/transitions.ts';
+import {
+  SNAPSHOT_DEADLINE_MS,
+  SNAPSHOT_TRANSITIONS,
+  type SnapshotTransition,
+} from '../src/snapshots/transitions.ts';
 
 const WHEN: Record<ConditionName, string> = {
   persistent: 'persistent',
@@ -58,6 +63,9 @@ export function renderLifecycle(): string {
     ...table('What users ask', (trigger) => USER.has(trigger)),
     ...table('What hosts report', (trigger) => trigger.startsWith('observe:')),
     ...table('What comes by itself', (trigger) => !USER.has(trigger) && !trigger.startsWith('observe:')),
+    ...forks(),
+    ...snapshots(),
+    ...draining(),
   ]
     .join('\n')
     .trimEnd()}\n`;
@@ -102,7 +110,7 @@ function diagram(): string[] {
       const arrow = `${node(from)} --> ${node(row.to)}`;
       // An ephemeral spot sandbox is deleted from wherever it is, and no host need lose one that it should have.
       const rare =
-        (row.on === 'evict' && row.to === 'deleting') ||
+        ((row.on === 'evict' || row.on === 'drain-force') && row.to === 'deleting') ||
         (row.on === 'observe:deleted' && row.to === 'failed');
       if (rare || node(from) === node(row.to)) continue;
       labels.set(arrow, (labels.get(arrow) ?? new Set()).add(name(row.on)));
@@ -118,7 +126,7 @@ function diagram(): string[] {
     '```mermaid',
     'stateDiagram-v2',
     '    state "assigned, building, booting" as starting',
-    ...CREATIONS.slice(0, 1).map(({ by, status }) => `    [*] --> ${status}: ${by}`),
+    ...creations(),
     ...[...labels].map(([arrow, triggers]) => `    ${arrow}: ${[...triggers].join(', ')}`),
     '    deleted --> [*]',
     '```',
@@ -126,7 +134,13 @@ function diagram(): string[] {
   ];
 }
 
-const name = (trigger: Trigger): string =>
+/** Those that begin in the same place are one arrow. */
+function creations(): string[] {
+  const ways = Map.groupBy(CREATIONS, ({ status }) => node(status));
+  return [...ways].map(([to, all]) => `    [*] --> ${to}: ${all.map(({ by }) => by).join(', ')}`);
+}
+
+const name = (trigger: string): string =>
   trigger.startsWith('observe:') ? `(${trigger.slice('observe:'.length)})` : trigger;
 
 function deadlines(): string[] {
@@ -167,4 +181,81 @@ function table(title: string, chosen: (trigger: Trigger) => boolean): string[] {
     return `| ${from} | ${name(row.on)} | ${conditions(row)} | ${to} | ${also.join('; ')} |`;
   });
   return [`## ${title}`, '', '| From | Trigger | If | To | Also |', '|---|---|---|---|---|', ...rows, ''];
+}
+
+function forks(): string[] {
+  return [
+    '## Forks, and sandboxes made from snapshots',
+    '',
+    'A fork is a sandbox of its own from the first moment: it begins `assigned`, on the host of its source, and takes room',
+    'there as a start does. The host takes memory and disk of the source, which stands still for a moment and goes on',
+    'unchanged whatever becomes of the fork; then it says `booting`, and only then the next fork of the same source may',
+    'begin. A fork of a running source settles in `running`, one of a paused source in `paused`. One that was taken and',
+    'could not be resumed is `paused`, with `error`; one that could not be taken is `failed`.',
+    '',
+    'A sandbox made from a snapshot waits for the host that keeps the snapshot, and for no other. Until it runs',
+    'the snapshot cannot be deleted. From then on the two have nothing to do with each other.',
+    '',
+  ];
+}
+
+const SNAPSHOT_EFFECTS: Record<NonNullable<SnapshotTransition['effects']>[number], string> = {
+  lineage: 'the sandbox descends from it',
+  release: 'its host holds nothing of it any more',
+};
+
+function snapshots(): string[] {
+  const arrows = new Map<string, string[]>();
+  for (const { from, on, to } of SNAPSHOT_TRANSITIONS) {
+    if (to === 'same') continue;
+    for (const one of from) {
+      const arrow = `${one} --> ${to}`;
+      arrows.set(arrow, [...(arrows.get(arrow) ?? []), name(on)]);
+    }
+  }
+  const rows = SNAPSHOT_TRANSITIONS.map(({ from, on, to, wants, effects, error }) => {
+    const also = [
+      ...(wants === undefined ? [] : ['its host is to remove it']),
+      ...(effects ?? []).map((effect) => SNAPSHOT_EFFECTS[effect]),
+      ...(error === undefined ? [] : [`error: ${error}`]),
+    ];
+    const states = from.map((status) => `\`${status}\``).join(', ');
+    return `| ${states} | ${name(on)} | ${to === 'same' ? 'unchanged' : `\`${to}\``} | ${also.join('; ')} |`;
+  });
+  return [
+    '## Snapshots',
+    '',
+    'A snapshot has a table of its own ([`transitions.ts`](../packages/control/src/snapshots/transitions.ts)). Snapshots of',
+    `one sandbox are taken one after the other; none is pending for longer than ${SNAPSHOT_DEADLINE_MS / 1000} s. What fails costs the sandbox`,
+    'nothing. A host that goes away is asked again when it returns; what was reported `ready` is never taken a second time.',
+    'A deleted snapshot is seen by nobody, and is remembered until its host has removed it.',
+    '',
+    '```mermaid',
+    'stateDiagram-v2',
+    '    [*] --> pending: POST /vms/:id/snapshots',
+    ...[...arrows].map(([arrow, triggers]) => `    ${arrow}: ${triggers.join(', ')}`),
+    '    deleted --> [*]',
+    '```',
+    '',
+    '| Snapshot | Trigger | To | Also |',
+    '|---|---|---|---|',
+    ...rows,
+    '',
+  ];
+}
+
+function draining(): string[] {
+  return [
+    '## Spot sandboxes, and hosts that are drained',
+    '',
+    'When a sandbox that is not spot finds no room anywhere, spot sandboxes of one host are evicted for it: the fewest that',
+    'are enough, of equals the newest. It is placed as soon as they have gone. A start, resume or fork of one that is not spot',
+    'is refused with 409 and has them evicted from its host, so that it succeeds a moment later. Nobody is evicted for a spot',
+    'sandbox. One whose eviction did not succeed is left alone for a minute.',
+    '',
+    'A host that is drained takes nothing new: no sandbox, start, resume or fork. Its spot sandboxes are evicted, its',
+    'persistent ones paused, or stopped where their memory cannot be kept; ephemeral ones go on until they end, or are',
+    'deleted when the drain is forced. What comes to run there later is treated alike, until the drain is taken back.',
+    '',
+  ];
 }

@@ -1,6 +1,16 @@
 export { mintApiKey, revokeApiKey, type MintedKey } from './auth/api-keys.ts';
 export { ensureBootstrap, type Bootstrap, type BootstrapOptions } from './auth/bootstrap.ts';
+export {
+  BILLING_MODES,
+  BILLING_SETTINGS,
+  OVERDRAFT_DEFAULT,
+  type BillingMode,
+  type BillingSettings,
+} from './billing/settings.ts';
+export { addKey, fileKeys } from './encryption/key-file.ts';
+export { KeysUnavailableError, type KeyEncryptionKeys, type WrappedKey } from './encryption/keys.ts';
 export { startControl, type Control, type ControlOptions } from './control.ts';
+export { type RateLimits } from './http/rate-limits.ts';
 export { CONTROL_LIMITS, type ControlLimits, type Overcommit } from './limits.ts';
 export { ensureRegion, type RegionConfig } from './regions/regions.ts';
 export {
@@ -13,3 +23,7 @@ export {
   type Transition,
   type Trigger,
 } from './sandboxes/transitions.ts';
+export type { Caller } from './auth/caller.ts';
+export type { OidcOptions } from './auth/oidc/verifier.ts';
+export { requireOrg, requireProject, type OrgAccess, type ProjectAccess } from './management/access.ts';
+export { writeAudit, type Actor, type AuditRecord } from './management/audit.ts';

@@ -1,5 +1,6 @@
 /** What an operator may set of the control plane, and what it is when nobody did. */
 import { HEARTBEAT_MS, RUNNER_LOST_AFTER_MS } from '@releap/contract';
+import { TEARDOWN_GRACE_MS } from './management/teardown.ts';
 import { SNAPSHOT_DEADLINE_MS } from './snapshots/transitions.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './sandboxes/transitions.ts';
 
@@ -32,6 +33,8 @@ export interface ControlLimits {
   buildDeadlineMs: number;
   /** How often a build is given out before it is failed. */
   buildAttempts: number;
+  /** How long after its deletion a project is looked through for what late requests have left, in milliseconds. */
+  teardownGraceMs: number;
   /** Period of the sweeper, in milliseconds. */
   sweepMs: number;
 }
@@ -47,5 +50,6 @@ export const CONTROL_LIMITS: ControlLimits = {
   buildLeaseMs: 30_000,
   buildDeadlineMs: 45 * 60_000,
   buildAttempts: 3,
+  teardownGraceMs: TEARDOWN_GRACE_MS,
   sweepMs: 1_000,
 };

@@ -114,6 +114,34 @@ describe('the bootstrap', () => {
     );
     assert.deepEqual(rows, [{ live: 1 }]);
   });
+
+  it('of one installation leaves the keys of others on the same database alone', async () => {
+    await using other = await startWorld();
+    const [one, two] = ['bootstrap a:/one', 'bootstrap a:/two'] as const;
+    const first = await ensureBootstrap(other.database, { keyName: one });
+    const second = await ensureBootstrap(other.database, { keyName: two });
+    assert.equal(first.projectId, second.projectId);
+    const replaced = await ensureBootstrap(other.database, { keyName: two });
+    const working = async (key: string): Promise<boolean> =>
+      (await ensureBootstrap(other.database, { existingApiKey: key, keyName: 'asks' })).apiKey === key;
+    assert.deepEqual(
+      [await working(other.call.key), await working(first.apiKey), await working(replaced.apiKey)],
+      [true, true, true],
+    );
+    assert.equal(await working(second.apiKey), false);
+  });
+
+  it('keeps away from an organization of the same name that somebody else has made', async () => {
+    await using other = await startWorld();
+    const { pool } = other.database;
+    const id = crypto.randomUUID();
+    await pool.query(
+      `insert into organizations (id, name, created_at) values ($1, 'default', now() - interval '1 year')`,
+      [id],
+    );
+    await pool.query(`insert into projects (id, org_id, name) values ($1, $1, 'default')`, [id]);
+    assert.notEqual((await ensureBootstrap(other.database)).orgId, id);
+  });
 });
 
 describe(`POST ${RESOLVE_PATH}`, () => {

@@ -75,7 +75,13 @@ describe('POST /internal/hosts/:id/drain', () => {
     await stage.report(paused, 'paused');
     await stage.report(stopped, 'stopped');
     assert.deepEqual(
-      [await status(paused), await status(stopped), await status(spotPaused), await status(spotDeleted), await status(resting)],
+      [
+        await status(paused),
+        await status(stopped),
+        await status(spotPaused),
+        await status(spotDeleted),
+        await status(resting),
+      ],
       ['paused', 'stopped', 'pausing', 'deleting', 'stopped'],
     );
     const evicted = async (vm: { id: string }) =>
@@ -143,9 +149,10 @@ describe('POST /internal/hosts/:id/drain', () => {
     await world.control.sweep();
     const record = (await world.call('GET', `/vms/${vm.id}`)).body;
     assert.deepEqual([record.status, record.error], ['running', 'no space left on device']);
-    await world.database.pool.query(`update sandboxes set updated_at = now() - interval '1 minute' where id = $1`, [
-      vm.uuid,
-    ]);
+    await world.database.pool.query(
+      `update sandboxes set updated_at = now() - interval '1 minute' where id = $1`,
+      [vm.uuid],
+    );
     await until(async () => (await status(vm)) === 'pausing');
   });
 

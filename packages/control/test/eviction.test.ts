@@ -44,7 +44,9 @@ const spot = (id: string, on: string, cpu: number, mem = 1000, disk = 100): Evic
   frees: { cpu, mem_mib: mem, disk_mib: disk, gpus: 0 },
 });
 const gone = (...args: Parameters<typeof chooseEviction>): string[] | undefined =>
-  chooseEviction(...args)?.evict.map((one) => one.id).sort();
+  chooseEviction(...args)
+    ?.evict.map((one) => one.id)
+    .sort();
 
 describe('the choice of who is evicted', () => {
   it('the newest of those that are enough alone', () => {
@@ -54,7 +56,9 @@ describe('the choice of who is evicted', () => {
 
   it('the fewest: one large one rather than three small ones, on whichever host', () => {
     const all = [spot('large', 'a', 3, 3000), spot('s1', 'b', 1), spot('s2', 'b', 1), spot('s3', 'b', 1)];
-    assert.deepEqual(gone(need({ cpu: 3, mem_mib: 3000 }), [host('a'), host('b')], all, overcommit), ['large']);
+    assert.deepEqual(gone(need({ cpu: 3, mem_mib: 3000 }), [host('a'), host('b')], all, overcommit), [
+      'large',
+    ]);
   });
 
   it('several when it must be, and none that is not needed', () => {
@@ -117,7 +121,9 @@ describe('a host that is full', () => {
     assert.equal(record.status, 'paused');
     assert.ok(Math.abs(Date.parse(record.spot_evicted_at) - Date.now()) < 60_000);
     assert.equal((await read(world, kept)).status, 'running');
-    assert.match((await world.call('POST', `/vms/${evicted.id}/resume`)).body.error, /no room for it now/);
+    const resume = await world.call('POST', `/vms/${evicted.id}/resume`);
+    assert.equal(resume.status, 409);
+    assert.match(resume.body.error, /no room for it now: it needs 4 cores, and 0 are free$/);
   });
 
   it('spot, ephemeral: deleted, with spot_evicted_at', async () => {
@@ -139,6 +145,39 @@ describe('a host that is full', () => {
     assert.equal((await read(world, evicted)).status, 'stopped');
   });
 
+  for (const verb of ['start', 'resume'] as const) {
+    it(`for a ${verb} of one that is not spot: refused, and a moment later it succeeds`, async () => {
+      await using world = await crowded();
+      const resting = await running(world, { persistent: true });
+      const [rest, status] = verb === 'start' ? ['stop', 'stopped'] : ['pause', 'paused'];
+      await world.call('POST', `/vms/${resting.id}/${rest}`);
+      await waitFor(world.call, resting.id, status);
+      await running(world, {});
+      const evicted = await running(world, { spot: true });
+      const answer = await world.call('POST', `/vms/${resting.id}/${verb}`);
+      assert.equal(answer.status, 409);
+      assert.match(answer.body.error, /spot sandboxes are being evicted for it: try again in a moment$/);
+      await waitFor(world.call, evicted.id, 'deleted');
+      assert.equal((await world.call('POST', `/vms/${resting.id}/${verb}`)).status, 200);
+    });
+  }
+
+  it('for a fork: refused, and a moment later it succeeds', async () => {
+    await using world = await crowded();
+    const source = await running(world, { persistent: true });
+    const evicted = await running(world, { spot: true });
+    const answer = await world.call('POST', `/vms/${source.id}/fork`);
+    assert.equal(answer.status, 409);
+    assert.match(
+      answer.body.error,
+      /it needs 4 cores, and 0 are free; spot sandboxes are being evicted for it/,
+    );
+    await waitFor(world.call, evicted.id, 'deleted');
+    const child = await world.call('POST', `/vms/${source.id}/fork`);
+    assert.equal(child.status, 200);
+    await waitFor(world.call, child.body.vm_id, 'running');
+  });
+
   it('evicts nobody for another spot sandbox, nor twice for one that waits', async () => {
     const slow = new Set<string>();
     await using world = await crowded((assignment, runner) => {
@@ -156,7 +195,11 @@ describe('a host that is full', () => {
     await new Promise((resolve) => setTimeout(resolve, 500));
     assert.deepEqual([...slow], [two.uuid]);
     assert.deepEqual(
-      [(await read(world, one)).status, (await read(world, third)).status, (await read(world, wanted)).status],
+      [
+        (await read(world, one)).status,
+        (await read(world, third)).status,
+        (await read(world, wanted)).status,
+      ],
       ['running', 'pending', 'pending'],
     );
   });

@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import { SANDBOX_STATUSES } from '@releap/contract';
 import { renderLifecycle } from '../scripts/render-lifecycle.ts';
 import { TRANSIENT, TRANSITIONS } from '../src/sandboxes/transitions.ts';
+import { SNAPSHOT_TRANSITIONS } from '../src/snapshots/transitions.ts';
 
 test('docs/lifecycle.md is current (else run packages/control/scripts/write-lifecycle.ts)', () => {
   const committed = readFileSync(new URL('../../../docs/lifecycle.md', import.meta.url), 'utf8');
@@ -13,7 +14,7 @@ test('docs/lifecycle.md is current (else run packages/control/scripts/write-life
 test('the page has a row for every row of the table, a deadline for every passing state, and every state in the diagram', () => {
   const page = renderLifecycle();
   const rows = page.split('\n').filter((line) => line.startsWith('| `'));
-  assert.equal(rows.length, TRANSITIONS.length + TRANSIENT.length);
+  assert.equal(rows.length, TRANSITIONS.length + TRANSIENT.length + SNAPSHOT_TRANSITIONS.length);
   const diagram = /```mermaid\n([^`]*)```/.exec(page)?.[1] ?? '';
   for (const status of SANDBOX_STATUSES) assert.match(diagram, new RegExp(`\\b${status}\\b`), status);
 });

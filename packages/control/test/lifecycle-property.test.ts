@@ -80,7 +80,7 @@ async function readRow(id: string): Promise<SandboxRow> {
   return rows[0];
 }
 
-async function newSandbox(persistent: boolean): Promise<string> {
+async function newSandbox(persistent: boolean, source?: Life): Promise<string> {
   const id = newUuid();
   told.set(id, []);
   await database.pool.query(
@@ -90,6 +90,22 @@ async function newSandbox(persistent: boolean): Promise<string> {
        'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'))`,
     [id, PROJECT, persistent],
   );
+  if (source === undefined) return id;
+  // As a fork writes it: on its host already, and to become what the source is.
+  const { rows } = await database.pool.query<SandboxRow>(
+    `update sandboxes set status = 'assigned', held = true, runner_id = $2, has_memory = true, desired = $3, start_from = $4,
+       forked_from = $5, origin = $6 where id = $1 returning *`,
+    [
+      id,
+      RUNNER,
+      source.facts.status,
+      source.facts.status === 'running' ? 'memory' : 'disk',
+      source.id,
+      JSON.stringify({ type: 'fork', vm_id: source.id }),
+    ],
+  );
+  assert.ok(rows[0]);
+  told.get(id)?.push(toAssignment(rows[0]));
   return id;
 }
 
@@ -101,9 +117,9 @@ class Life {
   /** Somebody has been told that it runs: from now on its disk must not get lost. */
   hasRun = false;
 
-  constructor(id: string, persistent: boolean) {
+  constructor(id: string, persistent: boolean, source?: Life) {
     this.id = id;
-    this.host = new HostModel(persistent);
+    this.host = new HostModel(persistent, source?.host);
     this.facts = {
       status: 'pending',
       desired: 'running',
@@ -118,6 +134,12 @@ class Life {
       generation: 1,
       held: false,
     };
+    if (source === undefined) return;
+    const runs = source.facts.status === 'running';
+    this.facts.status = 'assigned';
+    this.facts.desired = runs ? 'running' : 'paused';
+    this.facts.start_from = runs ? 'memory' : 'disk';
+    this.facts.has_memory = this.facts.held = true;
   }
 
   /** Does them at the same time: whatever came of it must be what some order of them makes. */
@@ -313,27 +335,30 @@ async function live({ persistent, begun, steps: all }: LifeStory): Promise<Life>
   return life;
 }
 
+/** Nobody waits for anybody any more, and the rows say what the host has. Then it is deleted. */
+async function restsAndGoes(life: Life): Promise<void> {
+  const rest = await life.settle();
+  const { host } = life;
+  const { persistent } = life.facts;
+  const agreed = `${rest.status}, wanted ${rest.desired}; host: vm ${host.vm}, disk ${host.disk}, memory ${host.memory}`;
+  assert.ok(!(TRANSIENT as readonly string[]).includes(rest.status), agreed);
+  assert.equal(host.vm, rest.status === 'running', agreed);
+  if (rest.status === 'lost') assert.deepEqual([persistent, rest.held], [false, false], agreed);
+  if (rest.status === 'paused') assert.equal(rest.has_memory, host.memory, agreed);
+  else assert.equal(host.memory, false, agreed);
+  if (persistent && life.hasRun) assert.equal(host.disk, true, agreed);
+
+  await life.pull([{ trigger: 'delete' }]);
+  const gone = await life.settle();
+  assert.deepEqual([gone.status, gone.held], ['deleted', false]);
+  assert.deepEqual([host.vm, host.disk, host.memory], [false, false, false]);
+}
+
 describe('any life of a sandbox', () => {
   it('follows the table, has one winner at a time, comes to rest where its host agrees, and can be deleted', async () => {
     await fc.assert(
       fc.asyncProperty(lives, async (given) => {
-        const life = await live(given);
-
-        const rest = await life.settle();
-        const { host } = life;
-        const { persistent } = given;
-        const agreed = `${rest.status}, wanted ${rest.desired}; host: vm ${host.vm}, disk ${host.disk}, memory ${host.memory}`;
-        assert.ok(!(TRANSIENT as readonly string[]).includes(rest.status), agreed);
-        assert.equal(host.vm, rest.status === 'running', agreed);
-        if (rest.status === 'lost') assert.deepEqual([persistent, rest.held], [false, false], agreed);
-        if (rest.status === 'paused') assert.equal(rest.has_memory, host.memory, agreed);
-        else assert.equal(host.memory, false, agreed);
-        if (persistent && life.hasRun) assert.equal(host.disk, true, agreed);
-
-        await life.pull([{ trigger: 'delete' }]);
-        const gone = await life.settle();
-        assert.deepEqual([gone.status, gone.held], ['deleted', false]);
-        assert.deepEqual([host.vm, host.disk, host.memory], [false, false, false]);
+        await restsAndGoes(await live(given));
       }),
       { numRuns: 150 },
     );
@@ -349,6 +374,38 @@ describe('any life of a sandbox', () => {
         assert.equal(life.facts.status, 'deleted');
       }),
       { numRuns: 50 },
+    );
+  });
+
+  it('and of its fork: neither costs the other anything, whatever becomes of both', async () => {
+    const families = fc
+      .record({
+        paused: fc.boolean(),
+        steps: fc.array(fc.tuple(fc.constantFrom('source', 'child', 'child'), steps), {
+          minLength: 1,
+          maxLength: 30,
+          size: 'max',
+        }),
+      })
+      .map((family) => ({
+        ...family,
+        toString: () =>
+          `${family.paused ? 'paused' : 'running'}: ${family.steps.map(([who, one]) => `${who} ${one.text}`).join('; ')}`,
+      }));
+    await fc.assert(
+      fc.asyncProperty(families, async (given) => {
+        const source = await live({ persistent: true, begun: true, steps: [] });
+        if (given.paused) {
+          await source.pull([{ trigger: 'pause' }]);
+          await source.obey('well');
+        }
+        assert.notEqual(decide('fork', source.facts), undefined);
+        const child = new Life(await newSandbox(true, source), true, source);
+        for (const [who, one] of given.steps) await one.act(who === 'source' ? source : child);
+        await restsAndGoes(child);
+        await restsAndGoes(source);
+      }),
+      { numRuns: 80 },
     );
   });
 });

@@ -46,6 +46,26 @@ describe('placement', () => {
     assert.equal(chosen(choose(need({ arch: 'arm64' }), hosts, overcommit)), 'arm');
   });
 
+  it('keeps to the one host that has what it begins with, and says what is the matter with that', () => {
+    const one = { used: { cpu: 8, mem_mib: 0, disk_mib: 0, gpus: 0 } };
+    assert.equal(chosen(choose(need({ only: 'b' }), [host('a'), host('b')], overcommit)), 'b');
+    for (const [extra, why] of [
+      [one, /^later: no host .* has room for/],
+      [{ ready: false }, /^later: the host b, which has the snapshot .* is not connected and ready$/],
+      [{ draining: true }, /^later: the host b, which has the snapshot .* is being drained$/],
+    ] as const)
+      assert.match(reason(choose(need({ only: 'b' }), [host('a'), host('b', extra)], overcommit)), why);
+  });
+
+  it('gives nothing to a host that is being drained', () => {
+    const draining = host('a', { draining: true });
+    assert.equal(chosen(choose(need(), [draining, host('b')], overcommit)), 'b');
+    assert.match(
+      reason(choose(need(), [draining], overcommit)),
+      /^later: no host .* all that are ready are being drained$/,
+    );
+  });
+
   it('promises a machine no more often than the overcommitment says', () => {
     const used = { cpu: 7.5, mem_mib: 0, disk_mib: 0, gpus: 0 };
     assert.equal(chosen(choose(need({ cpu: 0.5 }), [host('a', { used })], overcommit)), 'a');

@@ -40,7 +40,8 @@ async function snapshot(vm: Created, kind: 'disk' | 'full'): Promise<{ id: strin
   assert.equal(record.status, 'ready', JSON.stringify(record));
   return record;
 }
-const disk = async (body: object = {}) => snapshot(await stage.running({ persistent: false, ...body }), 'disk');
+const disk = async (body: object = {}) =>
+  snapshot(await stage.running({ persistent: false, ...body }), 'disk');
 const full = async (body: object = {}) => snapshot(await stage.running(body), 'full');
 const restore = ({ name }: { name: string }, body: object = {}): Promise<Answer> =>
   world.call('POST', '/vms', { image: { type: 'snapshot', name }, ...body });
@@ -48,7 +49,9 @@ async function restored(of: { name: string }, body: object = {}) {
   const answer = await restore(of, body);
   assert.equal(answer.status, 200, answer.text);
   const record = await waitFor(world.call, answer.body.vm_id, 'running');
-  const { rows } = await world.database.pool.query('select * from sandboxes where job_id = $1', [answer.body.job_id]);
+  const { rows } = await world.database.pool.query('select * from sandboxes where job_id = $1', [
+    answer.body.job_id,
+  ]);
   const first = stage.runner.received.find(
     (message): message is { type: 'assign'; assignment: Assignment } =>
       message.type === 'assign' && message.assignment.vm_id === rows[0].id,
@@ -62,17 +65,29 @@ describe('POST /vms from a snapshot', () => {
     other.heartbeat(true);
     const from = await disk({ env: { A: '1' }, ports: [{ vm_port: 80 }], scratch_mib: 700, mem_mib: 256 });
     // The sandbox may have landed on either; from here on only the other would be chosen.
-    const { runner_id } = (await world.database.pool.query('select runner_id from snapshots where id = $1', [from.id])).rows[0];
+    const { runner_id } = (
+      await world.database.pool.query('select runner_id from snapshots where id = $1', [from.id])
+    ).rows[0];
     const holder = runner_id === other.id ? other : stage.runner;
     const answer = await restore(from, { mem_mib: 2048, persistent: true });
     const record = await waitFor(world.call, answer.body.vm_id, 'running');
     assert.deepEqual(
-      [record.runner_id, record.scratch_mib, record.mem_mib, record.persistent, record.image_ref, record.region],
+      [
+        record.runner_id,
+        record.scratch_mib,
+        record.mem_mib,
+        record.persistent,
+        record.image_ref,
+        record.region,
+      ],
       [holder.id, 700, 2048, true, `snapshot:${from.name}`, 'here'],
     );
     const assignment = [...holder.assignments.values()].find((one) => one.spec.origin?.type === 'snapshot');
     assert.deepEqual(assignment?.spec.origin, { type: 'snapshot', snapshot_id: from.id, kind: 'disk' });
-    assert.deepEqual([assignment?.start_from, assignment?.spec.env, assignment?.spec.ports], ['disk', {}, []]);
+    assert.deepEqual(
+      [assignment?.start_from, assignment?.spec.env, assignment?.spec.ports],
+      ['disk', {}, []],
+    );
     other.heartbeat(false);
     await until(async () => {
       const { rows } = await world.database.pool.query('select ready from runners where id = $1', [other.id]);
@@ -135,7 +150,10 @@ describe('POST /vms from a snapshot', () => {
     const answer = await restore({ name });
     assert.equal(answer.status, 409);
     assert.match(answer.body.error, /snapshot "late" cannot be restored: it is not ready yet \(pending\)/);
-    await stage.runner.observedSnapshot({ snapshot_id: id, generation: 1 }, { status: 'failed', error: 'no space' });
+    await stage.runner.observedSnapshot(
+      { snapshot_id: id, generation: 1 },
+      { status: 'failed', error: 'no space' },
+    );
     assert.match((await restore({ name })).body.error, /it is not ready but failed: no space$/);
   });
 
@@ -169,7 +187,10 @@ describe('POST /vms from a snapshot', () => {
       assert.equal(answer.status, 400, answer.text);
       assert.match(answer.body.error, message);
     }
-    assert.match((await restore(await disk(), { scratch_mib: 600 })).body.error, /scratch_mib is 600, but that .* is 512/);
+    assert.match(
+      (await restore(await disk(), { scratch_mib: 600 })).body.error,
+      /scratch_mib is 600, but that .* is 512/,
+    );
   });
 
   it('full, 409: its host has another VMM or CPU by now, with both values', async () => {
@@ -184,9 +205,15 @@ describe('POST /vms from a snapshot', () => {
     await facts({ vmm: 'scripted 2' });
     const answer = await restore(from);
     assert.equal(answer.status, 409);
-    assert.match(answer.body.error, /was taken with the VMM "scripted 1", and its host has "scripted 2" now$/);
+    assert.match(
+      answer.body.error,
+      /was taken with the VMM "scripted 1", and its host has "scripted 2" now$/,
+    );
     await facts({ accelerator: 'kvm' });
-    assert.match((await restore(from)).body.error, /was taken on the CPU "max tcg", and its host has "max kvm" now$/);
+    assert.match(
+      (await restore(from)).body.error,
+      /was taken on the CPU "max tcg", and its host has "max kvm" now$/,
+    );
     await facts({});
     await restored(from);
   });
@@ -205,7 +232,11 @@ describe('POST /vms from a snapshot', () => {
   it('waits for the host that keeps the snapshot, and says so when that does not come in time', async () => {
     const from = await disk();
     stage.runner.heartbeat(false);
-    await until(async () => !(await world.database.pool.query('select ready from runners where id = $1', [stage.runner.id])).rows[0].ready);
+    await until(
+      async () =>
+        !(await world.database.pool.query('select ready from runners where id = $1', [stage.runner.id]))
+          .rows[0].ready,
+    );
     other.heartbeat(true);
     const answer = await restore(from);
     await new Promise((resolve) => setTimeout(resolve, 300));
@@ -215,7 +246,10 @@ describe('POST /vms from a snapshot', () => {
       [answer.body.job_id],
     );
     const record = await waitFor(world.call, answer.body.vm_id, 'failed');
-    assert.match(record.error ?? '', /the host [0-9a-f-]+, which has the snapshot that it begins with, is not connected and ready/);
+    assert.match(
+      record.error ?? '',
+      /the host [0-9a-f-]+, which has the snapshot that it begins with, is not connected and ready/,
+    );
     other.heartbeat(false);
     stage.runner.heartbeat(true);
   });
@@ -226,7 +260,8 @@ describe('POST /vms from a snapshot', () => {
     stage.runner.options.script = () => undefined;
     const one = await restore(from);
     const uuid = async (answer: Answer): Promise<string> =>
-      (await world.database.pool.query('select id from sandboxes where job_id = $1', [answer.body.job_id])).rows[0].id;
+      (await world.database.pool.query('select id from sandboxes where job_id = $1', [answer.body.job_id]))
+        .rows[0].id;
     const first = await stage.runner.assigned(await uuid(one));
     await stage.runner.observed(first, { status: 'failed', error: 'no space left' });
     assert.deepEqual((await world.call('GET', `/vms/${one.body.vm_id}`)).body.status, 'failed');
@@ -235,7 +270,11 @@ describe('POST /vms from a snapshot', () => {
     const two = await restore(from);
     const second = await stage.runner.assigned(await uuid(two));
     await stage.runner.observed(second, { status: 'booting' });
-    await stage.runner.observed(second, { status: 'paused', error: 'no slot', manifest_name: CAPTURED.manifest_name });
+    await stage.runner.observed(second, {
+      status: 'paused',
+      error: 'no slot',
+      manifest_name: CAPTURED.manifest_name,
+    });
     const record = (await world.call('GET', `/vms/${two.body.vm_id}`)).body;
     assert.deepEqual([record.status, record.error], ['paused', 'no slot']);
     assert.equal((await world.call('POST', `/vms/${two.body.vm_id}/resume`)).status, 200);

@@ -261,7 +261,7 @@ describe('the UPDATE made from the table', () => {
         id: id(1000 + index),
         job_id: id(900_000 + index),
       }));
-      await pool.query('begin; truncate sandboxes; truncate jobs');
+      await pool.query('begin; truncate sandboxes cascade; truncate jobs');
       await pool.query(
         `insert into jobs (id, project_id, kind, status, sandbox_id)
          select job_id, '${id(2)}', 'vm.create', 'queued', id from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid)`,

@@ -1,8 +1,10 @@
 /** The tables as Kysely sees them. Migrations are the truth; a test compares the two. */
 import type { ColumnType, Generated, JSONColumnType } from 'kysely';
 import type {
+  LedgerKind,
   Origin,
   PortMapping,
+  RegistryKind,
   RootSource,
   RunnerFacts,
   SandboxStatus,
@@ -19,6 +21,10 @@ export interface OrganizationTable {
   name: string;
   default_region: string | null;
   created_at: Stamp;
+  /** Whose personal organization it is. */
+  personal_of: string | null;
+  bootstrap: Generated<boolean>;
+  deleted_at: MaybeStamp;
 }
 
 export interface ProjectTable {
@@ -26,6 +32,58 @@ export interface ProjectTable {
   org_id: string;
   name: string;
   default_region: string | null;
+  created_at: Stamp;
+  deleted_at: MaybeStamp;
+  /** When the teardown is to look at it next; null when nothing is to be torn down. */
+  teardown_after: MaybeStamp;
+  torn_down_at: MaybeStamp;
+}
+
+export interface UserTable {
+  id: string;
+  issuer: string;
+  subject: string;
+  email: string;
+  email_verified: Generated<boolean>;
+  name: string;
+  created_at: Stamp;
+  updated_at: Stamp;
+}
+
+export interface MemberTable {
+  org_id: string;
+  user_id: string;
+  role: 'owner' | 'member';
+  created_at: Stamp;
+}
+
+export interface InvitationTable {
+  id: string;
+  org_id: string;
+  email: string;
+  email_key: string;
+  role: 'owner' | 'member';
+  invited_by: string;
+  created_at: Stamp;
+  expires_at: Stamp;
+  accepted_at: MaybeStamp;
+  accepted_by: string | null;
+}
+
+export interface AuditLogTable {
+  id: string;
+  org_id: string;
+  project_id: string | null;
+  actor_kind: 'user' | 'operator' | 'system';
+  actor_id: string | null;
+  actor_name: string | null;
+  action: string;
+  target_kind: string;
+  target_id: string;
+  details: JSONColumnType<Record<string, unknown>>;
+  ip: string | null;
+  user_agent: string | null;
+  outcome: 'done' | 'refused';
   created_at: Stamp;
 }
 
@@ -207,6 +265,101 @@ export interface JobTable {
   finished_at: MaybeStamp;
 }
 
+/** Whole numbers of 64 bits: the driver gives them as text. */
+type BigInteger = ColumnType<string, string | bigint | number, string | bigint | number>;
+
+export interface CreditAccountTable {
+  org_id: string;
+  /** Nano-credits; always the sum of the organization's ledger. */
+  balance: ColumnType<string, never, never>;
+  overdraft_limit: ColumnType<string | null, string | bigint | null | undefined, string | bigint | null>;
+  updated_at: Stamp;
+}
+
+export interface CreditLedgerTable {
+  id: ColumnType<string, never, never>;
+  org_id: string;
+  /** Nano-credits. */
+  amount: BigInteger;
+  kind: LedgerKind;
+  sandbox_id: string | null;
+  region: string | null;
+  note: string | null;
+  period_from: MaybeStamp;
+  period_to: MaybeStamp;
+  request_id: string | null;
+  created_at: Stamp;
+}
+
+export interface SandboxMeterTable {
+  id: ColumnType<string, never, never>;
+  sandbox_id: string;
+  org_id: string;
+  region: string;
+  runner_id: string | null;
+  millicores: number;
+  mem_mib: number;
+  gpus: number;
+  spot: boolean;
+  opened_at: Date;
+  metered_until: Date;
+  closed_at: MaybeStamp;
+  carry: Generated<string>;
+}
+
+export interface CpuReadingTable {
+  sandbox_id: string;
+  incarnation: string;
+  cpu_usec: BigInteger;
+  age_usec: BigInteger;
+  carry: Generated<string>;
+  updated_at: Stamp;
+}
+
+export interface IdempotencyKeyTable {
+  id: Buffer;
+  request_hash: Buffer;
+  salt: Buffer;
+  attempt: Generated<number>;
+  lease_until: MaybeStamp;
+  sealed: Buffer | null;
+  created_at: Stamp;
+  expires_at: Date;
+}
+
+export interface SecretTable {
+  id: string;
+  project_id: string;
+  name: string;
+  allowed_domains: JSONColumnType<string[]>;
+  description: string | null;
+  key_id: string;
+  envelope: Buffer;
+  created_at: Stamp;
+  updated_at: Stamp;
+  deleted_at: MaybeStamp;
+}
+
+export interface SandboxSecretTable {
+  sandbox_id: string;
+  placeholder_hash: Buffer;
+  secret_id: string;
+  name: string;
+  inherited: Generated<boolean>;
+}
+
+export interface RegistryCredentialTable {
+  project_id: string;
+  host: string;
+  kind: RegistryKind;
+  username: string;
+  description: string | null;
+  key_id: string;
+  envelope: Buffer;
+  created_at: Stamp;
+  updated_at: Stamp;
+}
+
 export interface Tables {
   organizations: OrganizationTable;
   projects: ProjectTable;
@@ -219,4 +372,16 @@ export interface Tables {
   sandboxes: SandboxTable;
   snapshots: SnapshotTable;
   jobs: JobTable;
+  credit_accounts: CreditAccountTable;
+  credit_ledger: CreditLedgerTable;
+  sandbox_meters: SandboxMeterTable;
+  cpu_readings: CpuReadingTable;
+  idempotency_keys: IdempotencyKeyTable;
+  secrets: SecretTable;
+  sandbox_secrets: SandboxSecretTable;
+  registry_credentials: RegistryCredentialTable;
+  users: UserTable;
+  members: MemberTable;
+  invitations: InvitationTable;
+  audit_log: AuditLogTable;
 }

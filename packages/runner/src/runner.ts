@@ -14,11 +14,12 @@ import { readLog } from './logs/log-file.ts';
 import { builtGuest } from './machine/open-machines.ts';
 import { openMachines, WarmPool } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
+import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
-import { SnapshotKeeper } from './reconcile/snapshot-keeper.ts';
+import { SnapshotKeeper, vmmName } from './reconcile/snapshot-keeper.ts';
 import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
 import { registerToolbox } from './toolbox/index.ts';
@@ -128,7 +129,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     disk_mib: options.capacity?.diskMib ?? (await diskMib(folder)),
     accelerator: accelerator.accelerator,
     cpu_model: accelerator.hostCpu,
-    vmm: accelerator.vmmVersion,
+    vmm: vmmName(accelerator.vmmVersion),
     gpus: 0,
   };
 
@@ -141,6 +142,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   const snapshots = new SnapshotKeeper({
     folders: machines.snapshots,
+    flatten: (id) => machines.captures.flatten(id),
     find: (vmId) => reconciler.get(vmId),
     report: (observation) => link.observeSnapshot(observation),
     log: log.child({ part: 'snapshot' }),
@@ -173,6 +175,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     },
     log: log.child({ part: 'link' }),
   });
+  const usage = new UsageReporter({
+    running: () => reconciler.running(),
+    read: (vmId) => machines.cpuCounter(vmId),
+    report: (readings) => link.usage(readings),
+    log: log.child({ part: 'metering' }),
+  });
   const logKeeper = new LogKeeper(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
@@ -193,6 +201,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   await network.reclaim(records);
   await reconciler.recover();
   link.start();
+  usage.start();
   const warmed = (async () => {
     await machines.templates.ensure(DEFAULT_SHAPE);
     ready = true;
@@ -202,6 +211,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   warmed.catch((error: unknown) => log.error({ err: error }, 'no micro-VM can be started on this machine'));
 
   const letGo = async (): Promise<void> => {
+    await usage.close();
     await link.close();
     await builds.close();
     await dataServer.close();

@@ -8,7 +8,9 @@ import { after, before, describe, it } from 'node:test';
 import * as fc from 'fast-check';
 import { EmptyExt4Store } from '../src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
-import { createChain, forkChain, readChain } from '../src/disk/disk-chain.ts';
+import { chainPath, createChain, forkChain, growChain, readChain } from '../src/disk/disk-chain.ts';
+import type { DiskChain } from '../src/disk/disk-chain.ts';
+import { dropLayers, flattenChain } from '../src/disk/flatten.ts';
 import { DiskFullError, makeDisks } from '../src/disk/vm-disks.ts';
 
 let dir: string;
@@ -148,7 +150,54 @@ describe('a chain of layers', () => {
     assert.equal((await forkChain(child, join(dir, 'grandchild'))).layers.length, 3);
   });
 
+  it('becomes one layer with the same content, zeros over something included', async () => {
+    const store = new EmptyExt4Store(join(dir, 'cache'));
+    let chain = await createChain(store, join(dir, 'long'), 64, 'journal');
+    const expected = await readFile(chainPath(chain, 'base.ext4'));
+    const write = (at: number, byte: number): void => {
+      const graph = nested(chain);
+      execFileSync('qemu-io', ['-c', `write -P ${byte} ${at} 65536`, graph]);
+      expected.fill(byte, at, at + 65_536);
+    };
+    for (let layer = 0; layer < 10; layer++) {
+      write(layer * 1_048_576, layer + 1);
+      write(32 * 1_048_576, layer);
+      // What the layer below has, and the empty disk's own first blocks, are zero from here on.
+      write(Math.max(0, layer - 1) * 1_048_576, 0);
+      chain = await growChain(chain);
+    }
+    const flat = await flattenChain(chain);
+    await dropLayers(chain, flat);
+    assert.deepEqual(await readChain(join(dir, 'long')), flat);
+    assert.equal(flat.layers.length, 1);
+    assert.equal(flat.base, undefined);
+    const raw = join(dir, 'flat.raw');
+    execFileSync('qemu-img', ['convert', '-O', 'raw', chainPath(flat, flat.layers[0] ?? ''), raw]);
+    assert.ok((await readFile(raw)).equals(expected));
+    assert.equal((await forkChain(flat, join(dir, 'of-flat'))).layers.length, 2);
+  });
+
   it('is no disk until its list is written', async () => {
     assert.equal(await readChain(join(dir, 'nothing')), undefined);
   });
 });
+
+/** The graph of a disk, to write to its top. */
+function nested(chain: DiskChain): string {
+  let below: Record<string, unknown> = {
+    driver: 'raw',
+    file: { driver: 'file', filename: chainPath(chain, chain.base ?? ''), 'read-only': true },
+    'read-only': true,
+  };
+  chain.layers.forEach((name, at) => {
+    const filename = chainPath(chain, name);
+    const isTop = at === chain.layers.length - 1;
+    below = {
+      driver: 'qcow2',
+      file: isTop ? { driver: 'file', filename } : { driver: 'file', filename, 'read-only': true },
+      ...(isTop ? {} : { 'read-only': true }),
+      backing: below,
+    };
+  });
+  return `json:${JSON.stringify(below)}`;
+}

@@ -11,6 +11,7 @@ import { pino } from 'pino';
 import { ImageError, ImageStore } from '../src/image/image-store.ts';
 import type { ImageProgress } from '../src/image/image-store.ts';
 import type { ImageLimits } from '../src/image/image-limits.ts';
+import { filesWith } from '../../contract/test/support/find-text.ts';
 import { run, sha256, tarOf, temporaryFolder, writeOciLayout } from './support/image-layers.ts';
 import type { OciOptions } from './support/image-layers.ts';
 import { REGISTRY_USER, handmadeRegistry, startRegistry } from './support/image-registry.ts';
@@ -332,6 +333,36 @@ test('a registry with authentication gets the credential, and nobody else profit
   );
   assert.deepEqual(await store.ensure(from(`${guarded.host}/secret@${digest}`, { credential })), image);
   await assertTidy(store);
+});
+
+test('a credential that control cannot give fails what needs the registry, and nothing else', async () => {
+  await using store = openStore();
+  const { ref, digest } = await push('locked:1', { a: 'locked' });
+  const no_credential = 'its key is away';
+  await refuses(store.ensure(from(ref, { no_credential })), 'unauthorized', /its key is away/);
+  await store.ensure(from(ref));
+  assert.equal((await store.ensure(from(ref, { digest, no_credential }))).digest, digest);
+});
+
+test('a password is in no file and in no reason, also when the registry says it back', async () => {
+  const credential = { username: 'user', password: 'a "rare" pass/word' };
+  const auth = Buffer.from(`${credential.username}:${credential.password}`).toString('base64');
+  await using echo = await handmadeRegistry((_path, request, response) => {
+    const said = `you sent ${request.headers.authorization} with ${credential.password}`;
+    response.writeHead(400, { 'content-type': 'application/json' });
+    response.end(JSON.stringify({ errors: [{ code: 'DENIED', message: said }] }));
+  });
+  const cacheDir = path.join(scratch.path, 'echo-cache');
+  await using store = openStore(cacheDir);
+  const error: unknown = await store
+    .ensure(from(`${echo.host}/app:1`, { credential }))
+    .catch((e: unknown) => e);
+  assert.ok(error instanceof ImageError);
+  assert.match(error.message, /\*\*\*/);
+  for (const secret of [credential.password, auth, JSON.stringify(credential.password).slice(1, -1)]) {
+    assert.ok(!error.message.includes(secret), error.message);
+    assert.deepEqual(filesWith(cacheDir, secret), []);
+  }
 });
 
 test('a registry that lies about a manifest or a layer is caught', async () => {

@@ -95,6 +95,7 @@ describe('a micro-VM', () => {
     running.vm.detach();
 
     // Another runner of the same home.
+    const counted = await service.machines.cpuCounter('life');
     const restarted = await service.open();
     await restarted.machines.reclaim(new Set(['life']));
     let console = '';
@@ -109,9 +110,17 @@ describe('a micro-VM', () => {
     while (!console.includes('printed')) await new Promise((resolve) => setTimeout(resolve, 5));
     const usage = await restarted.machines.usage('life');
     assert.ok(usage && usage.cpuMicros > 0 && usage.memoryBytes > 0);
+    // It is the same life for whoever counts, whichever runner tells it.
+    const later = await restarted.machines.cpuCounter('life');
+    assert.ok(counted && later);
+    assert.equal(later.incarnation, counted.incarnation);
+    assert.ok(later.incarnation.length <= 100);
+    assert.ok(later.cpuMicros >= counted.cpuMicros && later.ageMicros > counted.ageMicros);
+    assert.ok(counted.ageMicros > 0);
     again.close();
     await remove(adopted, 'life');
     await service.machines.destroy('life');
+    assert.equal(await restarted.machines.cpuCounter('life'), undefined);
     await assert.rejects(restarted.machines.adopt('life'), /never completed|has ended/);
   });
 

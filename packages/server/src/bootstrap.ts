@@ -1,4 +1,5 @@
 import { readFile } from 'node:fs/promises';
+import { hostname } from 'node:os';
 import path from 'node:path';
 import { ensureBootstrap } from '@releap/control';
 import { openDatabase } from '@releap/database';
@@ -13,6 +14,8 @@ export interface BootstrapFile {
   api_key: string;
   project_id: string;
   org_id: string;
+  /** OpenID Connect issuer at which people sign in. */
+  issuer?: string;
   /** A built-in image with a shell. */
   image: string;
 }
@@ -25,6 +28,7 @@ export async function writeBootstrap(options: {
   home: string;
   databaseUrl: string;
   baseUrl: string;
+  issuer: string | undefined;
   image: string;
   log: Logger;
 }): Promise<void> {
@@ -32,13 +36,18 @@ export async function writeBootstrap(options: {
   const before = await readFile(file, 'utf8').catch(() => undefined);
   const database = openDatabase({ url: options.databaseUrl, log: options.log, connections: 1 });
   try {
-    const { apiKey, projectId, orgId } = await ensureBootstrap(database, { existingApiKey: keyIn(before) });
+    const { apiKey, projectId, orgId } = await ensureBootstrap(database, {
+      existingApiKey: keyIn(before),
+      // Others on the same database have homes of their own, and keys of their own.
+      keyName: `bootstrap ${hostname()}:${options.home}`,
+    });
     const content: BootstrapFile = {
       base_url: options.baseUrl,
       compat_url: `${options.baseUrl}/compat`,
       api_key: apiKey,
       project_id: projectId,
       org_id: orgId,
+      ...(options.issuer === undefined ? {} : { issuer: options.issuer }),
       image: options.image,
     };
     const text = `${JSON.stringify(content, null, 2)}\n`;

@@ -1,16 +1,19 @@
 /**
  * The `releap` process. `releap` or `releap all` runs the whole service on this machine; `releap control`,
- * `releap runner` and `releap gateway` run one part of it.
+ * `releap runner` and `releap gateway` run one part of it. `releap rotate-key` does its work and ends.
  */
 import { ConfigError, loadConfig } from './config/config.ts';
 import { explain } from './roles/run-role.ts';
 
-const USAGE = `usage: releap [all | control | runner | gateway]
+const USAGE = `usage: releap [all | control | runner | gateway | rotate-key]
 
   all       the whole service on this machine (the default)
   control   the control plane: REST API and scheduler; needs DATABASE_URL
   runner    the host agent of one machine; needs RELEAP_CONTROL_URL
   gateway   what reaches sandboxes from outside; needs RELEAP_CONTROL_URL
+  rotate-key
+            add a key to RELEAP_KEY_FILE; it encrypts secrets from then on, and a
+            server that runs re-encrypts what is there
 
 Configuration is by environment variables: docs/configuration.md`;
 
@@ -26,13 +29,18 @@ function completePath(): void {
 async function main(args: readonly string[]): Promise<number | undefined> {
   const supervised = args.includes('--supervised');
   const [role = 'all', ...rest] = args.filter((arg) => arg !== '--supervised');
-  if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {
+  if (rest.length > 0 || !['all', 'control', 'runner', 'gateway', 'rotate-key'].includes(role)) {
     const asked = ['-h', '--help', 'help'].includes(role);
     process[asked ? 'stdout' : 'stderr'].write(`${USAGE}\n`);
     return asked ? 0 : 2;
   }
   completePath();
   const config = loadConfig(process.env);
+  if (role === 'rotate-key') {
+    const { addKey } = await import('@releap/control');
+    process.stdout.write(`added key ${await addKey(config.keyFile)} to ${config.keyFile}\n`);
+    return 0;
+  }
   if (role === 'all') return await (await import('./supervisor/supervisor.ts')).runAll(config);
   const { runRole } = await import('./roles/run-role.ts');
   if (role === 'control')

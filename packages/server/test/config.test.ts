@@ -37,12 +37,27 @@ describe('the configuration', () => {
     const config = loadConfig({ RELEAP_HOME: '/srv/a/', RELEAP_PUBLIC_URL: 'https://api.example.org/' });
     assert.equal(config.cacheDir, '/srv/a/cache');
     assert.equal(config.tokenFile, '/srv/a/internal.token');
+    assert.equal(config.keyFile, '/srv/a/keys.json');
     assert.equal(config.publicUrl, 'https://api.example.org');
   });
 
   test('reads lists, and none as an empty one', () => {
     assert.deepEqual(loadConfig({ RELEAP_BUILTIN_IMAGES: 'busybox' }).builtinImages, ['busybox']);
     assert.deepEqual(loadConfig({ RELEAP_BUILTIN_IMAGES: 'none' }).builtinImages, []);
+    const proxies = '10.0.0.0/8, ::1,192.0.2.7';
+    assert.deepEqual(loadConfig({ RELEAP_TRUSTED_PROXIES: proxies }).trustedProxies, [
+      '10.0.0.0/8',
+      '::1',
+      '192.0.2.7',
+    ]);
+    assert.equal(problems({ RELEAP_TRUSTED_PROXIES: 'proxy.example' }).length, 1);
+    assert.equal(problems({ RELEAP_TRUSTED_PROXIES: '10.0.0.0/33' }).length, 1);
+  });
+
+  test('leaves an issuer as it is written: a slash at its end belongs to its name', () => {
+    for (const issuer of ['https://id.example.org/', 'https://id.example.org/realms/a']) {
+      assert.equal(loadConfig({ RELEAP_OIDC_ISSUER: issuer }).oidc.issuer, issuer);
+    }
   });
 
   test('names all that is wrong at once, with the value and what is allowed', () => {

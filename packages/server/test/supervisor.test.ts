@@ -6,6 +6,7 @@ import { createServer } from 'node:net';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { AllInOne } from './support/all-in-one.ts';
+import { signInByDevice } from './support/browser.ts';
 
 const PARTS = ['control', 'gateway', 'postgres', 'runner', 'supervisor'];
 const root = process.getuid?.() === 0;
@@ -31,11 +32,46 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
       assert.equal(base, `http://127.0.0.1:${service.port}`);
       assert.equal(compat, `${base}/compat`);
       assert.equal(image, 'busybox');
-      for (const file of ['bootstrap.json', 'internal.token']) {
+      for (const file of ['bootstrap.json', 'identity-keys.json', 'internal.token']) {
         assert.equal((await stat(path.join(service.home, file))).mode & 0o777, 0o600);
       }
       assert.equal(await service.get('/vms'), 200);
     });
+
+    await t.test(
+      'signs people in out of the box: rlp login by device code, then /me and a first key',
+      async () => {
+        const { base_url: base, issuer } = await service.bootstrap();
+        const config = (await (await fetch(`${base}/auth/config`)).json()) as { issuer: string };
+        assert.equal(config.issuer, issuer);
+        assert.match(issuer ?? '', /^http:\/\/127\.0\.0\.1:\d+$/);
+        assert.ok(service.output.includes(issuer ?? ''), 'the banner names it');
+        const { access_token: token } = await signInByDevice(issuer ?? '', {
+          email: 'ada@example.org',
+          name: 'Ada',
+        });
+        const call = async (
+          method: string,
+          where: string,
+          body?: object,
+        ): Promise<Record<string, string>> => {
+          const response = await fetch(base + where, {
+            method,
+            headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+            ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+          });
+          const text = await response.text();
+          assert.equal(response.status, 200, text);
+          return JSON.parse(text) as Record<string, string>;
+        };
+        assert.equal((await call('GET', '/me'))['email'], 'ada@example.org');
+        const org = await call('POST', '/orgs', { name: 'Analytical Engines' });
+        const project = await call('POST', `/orgs/${org['id']}/projects`, { name: 'notes' });
+        const key = await call('POST', `/projects/${project['id']}/api-keys`);
+        const vms = await fetch(`${base}/vms`, { headers: { authorization: `Bearer ${key['token']}` } });
+        assert.deepEqual(await vms.json(), { vms: [], next_cursor: null });
+      },
+    );
 
     await t.test('refuses a second server on its home, and says who has it', async () => {
       assert.equal(await failedStart(service, { RELEAP_PORT: '0' }), 1);

@@ -3,16 +3,20 @@ import { Agent, type Dispatcher, request } from 'undici';
 import { CliError, interruptedError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { printable } from '../terminal.ts';
+import { pause } from './retry.ts';
 
 export interface HttpOptions {
   /** Without a final slash; paths are put behind it. */
   baseUrl: string;
-  apiKey: string;
+  /** An API key or another token. Nothing is sent without one. */
+  apiKey?: string;
+  /** What to do about a token that is not taken, put behind what the service says. */
+  hint401?: string;
   signal: AbortSignal;
 }
 
 export interface Call {
-  method?: 'GET' | 'POST' | 'PUT' | 'DELETE';
+  method?: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   query?: Readonly<Record<string, string | number | boolean | undefined>>;
   json?: unknown;
   body?: Buffer | NodeJS.ReadableStream;
@@ -23,6 +27,9 @@ export interface Call {
   idleMs?: number;
 }
 
+/** Beyond that somebody is wrong about what a rate is. */
+const READ_ATTEMPTS = 5;
+const LONGEST_PAUSE_SECS = 30;
 const CONNECT_MS = 10_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
 const JSON_MAX_BYTES = 32 * 1024 * 1024;
@@ -41,7 +48,7 @@ export class Http implements AsyncDisposable {
   }
 
   get apiKey(): string {
-    return this.#options.apiKey;
+    return this.#options.apiKey ?? '';
   }
 
   get agent(): Agent {
@@ -62,19 +69,33 @@ export class Http implements AsyncDisposable {
     }
   }
 
-  /** The body of a 2xx answer as it comes. Everything else throws. */
+  /**
+   * The body of a 2xx answer as it comes. Everything else throws; only a read that is refused because there were too
+   * many (429) is repeated, when the service says so, for a while.
+   */
   async stream(path: string, call: Call = {}): Promise<Dispatcher.ResponseData> {
     const url = this.#url(path, call.query);
-    let answer: Dispatcher.ResponseData;
+    for (let attempt = 1; ; attempt++) {
+      const answer = await this.#ask(url, call);
+      if (answer.statusCode >= 200 && answer.statusCode < 300) return answer;
+      const text = await this.#text(answer.body, ERROR_MAX_BYTES, 'the refusal').catch(() => '');
+      const error = refusal(answer, text, url, this.#options.hint401);
+      const read = (call.method ?? 'GET') === 'GET';
+      if (error.status !== 429 || !read || attempt >= READ_ATTEMPTS) throw error;
+      await pause(Math.min(error.retryAfterSecs ?? 1, LONGEST_PAUSE_SECS) * 1000, this.#options.signal);
+    }
+  }
+
+  async #ask(url: URL, call: Call): Promise<Dispatcher.ResponseData> {
     try {
-      answer = await request(url, {
+      return await request(url, {
         method: call.method ?? 'GET',
         dispatcher: this.#agent,
         signal: this.#options.signal,
         headersTimeout: call.timeoutMs ?? DEFAULT_TIMEOUT_MS,
         bodyTimeout: call.idleMs ?? DEFAULT_TIMEOUT_MS,
         headers: {
-          authorization: `Bearer ${this.#options.apiKey}`,
+          ...(this.#options.apiKey === undefined ? {} : { authorization: `Bearer ${this.#options.apiKey}` }),
           accept: '*/*',
           ...(call.json === undefined ? {} : { 'content-type': 'application/json' }),
           ...call.headers,
@@ -85,8 +106,6 @@ export class Http implements AsyncDisposable {
     } catch (error) {
       throw networkError(error, url, this.#options.signal);
     }
-    if (answer.statusCode >= 200 && answer.statusCode < 300) return answer;
-    throw refusal(answer, await this.#text(answer.body, ERROR_MAX_BYTES, 'the refusal').catch(() => ''), url);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -117,14 +136,23 @@ export class Http implements AsyncDisposable {
   }
 }
 
-function refusal(answer: Dispatcher.ResponseData, text: string, url: URL): CliError {
+function refusal(
+  answer: Dispatcher.ResponseData,
+  text: string,
+  url: URL,
+  hint401: string | undefined,
+): CliError {
   const status = answer.statusCode;
+  const hint = status === 401 && hint401 !== undefined ? `: ${hint401}` : '';
   const retryAfter = Number(answer.headers['retry-after']);
-  return new CliError(serverSentence(text) ?? `${url.origin} answered ${status} to ${url.pathname}`, {
-    status,
-    exitCode: status === 401 ? EXIT.unavailable : status === 404 ? EXIT.notFound : EXIT.failed,
-    ...(Number.isFinite(retryAfter) && retryAfter > 0 ? { retryAfterSecs: retryAfter } : {}),
-  });
+  return new CliError(
+    `${serverSentence(text) ?? `${url.origin} answered ${status} to ${url.pathname}`}${hint}`,
+    {
+      status,
+      exitCode: status === 401 ? EXIT.unavailable : status === 404 ? EXIT.notFound : EXIT.failed,
+      ...(Number.isFinite(retryAfter) && retryAfter > 0 ? { retryAfterSecs: retryAfter } : {}),
+    },
+  );
 }
 
 function serverSentence(text: string): string | undefined {

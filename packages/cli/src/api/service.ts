@@ -8,6 +8,7 @@ import type {
   SandboxCreateRequest,
   SandboxCreateResponse,
   SandboxDeleteResponse,
+  SandboxForkResponse,
   SandboxLifecycleResponse,
   SandboxRecord,
   SandboxStatus,
@@ -19,8 +20,11 @@ import { Http } from './http.ts';
 
 const PAGE = 200;
 /** How long one long poll lasts; the service allows 60 s, proxies between often less. */
-const POLL_MS = 25_000;
-const POLL_SLACK_MS = 15_000;
+export const POLL_MS = 25_000;
+/** A fork may be answered only when the state of its source has been taken. */
+const FORK_MS = 60_000;
+/** What an answer may take beyond the poll that was asked for. */
+export const POLL_SLACK_MS = 15_000;
 
 export class Service implements AsyncDisposable {
   readonly http: Http;
@@ -49,12 +53,21 @@ export class Service implements AsyncDisposable {
     return this.http.json(`/vms/${encodeURIComponent(id)}/${verb}`, { method: 'POST' });
   }
 
+  /** A copy of it; without a name the service makes one of the source's. */
+  forkSandbox(id: string, name?: string): Promise<SandboxForkResponse> {
+    return this.http.json(`/vms/${encodeURIComponent(id)}/fork`, {
+      method: 'POST',
+      json: name === undefined ? {} : { name },
+      timeoutMs: FORK_MS,
+    });
+  }
+
   async *sandboxes(): AsyncGenerator<SandboxRecord> {
-    yield* this.#pages<SandboxRecord>('/vms', 'vms');
+    yield* this.pages<SandboxRecord>('/vms', 'vms');
   }
 
   async *images(): AsyncGenerator<ImageRecord> {
-    yield* this.#pages<ImageRecord>('/images', 'images');
+    yield* this.pages<ImageRecord>('/images', 'images');
   }
 
   createImage(body: ImageCreateRequest): Promise<ImageCreateResponse> {
@@ -83,7 +96,8 @@ export class Service implements AsyncDisposable {
     });
   }
 
-  async *#pages<T>(path: string, key: 'vms' | 'images'): AsyncGenerator<T> {
+  /** All of a list that comes in pages, by the key of its items. */
+  async *pages<T>(path: string, key: 'vms' | 'images' | 'snapshots'): AsyncGenerator<T> {
     let cursor: string | undefined;
     do {
       const page = await this.http.json<Record<string, unknown>>(path, { query: { limit: PAGE, cursor } });

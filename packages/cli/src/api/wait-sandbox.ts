@@ -13,6 +13,9 @@ const ENDED: ReadonlySet<SandboxStatus> = new Set([
   'lost',
 ]);
 
+/** What a fork passes through before it runs or is paused. */
+const FORKING: readonly SandboxStatus[] = ['pending', 'assigned', 'building', 'booting', 'pausing'];
+
 export interface WaitOptions {
   /** Milliseconds for the whole wait. */
   deadlineMs: number;
@@ -28,8 +31,12 @@ export async function waitUntilRunning(
 ): Promise<SandboxRecord> {
   const record = await waitFor(service, id, { wait: 'running' }, options);
   if (record.status === 'running') return record;
+  throw ended(record);
+}
+
+function ended(record: SandboxRecord): CliError {
   const why = record.error ? `: ${printable(record.error)}` : '';
-  throw new CliError(
+  return new CliError(
     `sandbox ${record.id} ${record.status === 'failed' ? 'has' : 'is'} ${record.status}${why}`,
   );
 }
@@ -70,6 +77,26 @@ export async function waitUntilChanged(
   throw new CliError(
     `sandbox ${record.id} ${record.status === 'failed' ? 'has failed' : `is ${record.status}, and not ${change.wanted}`}${why}`,
   );
+}
+
+/**
+ * Waits until a fork runs or is paused, as its source was when its state was taken. One that is paused with a reason
+ * was to run and could not.
+ */
+export async function waitUntilForked(
+  service: Service,
+  id: string,
+  likely: 'running' | 'paused',
+  options: WaitOptions,
+): Promise<SandboxRecord> {
+  const record = await waitFor(
+    service,
+    id,
+    { wait_exact: likely },
+    { ...options, isOver: (status) => !FORKING.includes(status) },
+  );
+  if (record.status === 'running' || (record.status === 'paused' && !record.error)) return record;
+  throw ended(record);
 }
 
 async function waitFor(

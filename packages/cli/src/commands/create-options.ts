@@ -14,6 +14,7 @@ export interface CreateOptions {
   gpus?: string;
   dockerData?: string;
   env?: string[];
+  secret?: string[];
   port?: string[];
   allow?: string[];
   egress?: boolean;
@@ -23,7 +24,11 @@ export interface CreateOptions {
   arch?: string;
 }
 
-export function createRequest(context: Context, image: string, options: CreateOptions): SandboxCreateRequest {
+export function createRequest(
+  context: Context,
+  image: SandboxCreateRequest['image'],
+  options: CreateOptions,
+): SandboxCreateRequest {
   const { mode, arch } = options;
   if (mode !== undefined && mode !== 'burstable' && mode !== 'dedicated')
     throw usageError(`--mode must be burstable or dedicated, but was ${JSON.stringify(mode)}`);
@@ -41,6 +46,7 @@ export function createRequest(context: Context, image: string, options: CreateOp
     ...given('gpu_host', options.gpus, (text) => parseNumber('--gpus', text)),
     ...given('docker_data_mib', options.dockerData, (text) => parseMebibytes('--docker-data', text)),
     ...given('env', options.env, (entries) => parseEnv(entries, context.terminal.env)),
+    ...given('secrets', options.secret, (names) => names),
     ...given('ports', options.port, (ports) => ports.map(parsePort)),
     ...(closed ? { egress_policy: { enabled: true, allow: options.allow ?? [] } } : {}),
     ...(options.persistent ? { persistent: true } : {}),

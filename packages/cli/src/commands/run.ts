@@ -1,12 +1,12 @@
 /**
- * `rlp run IMAGE -- CMD`: a sandbox, and a command in it. Like `docker run`, the sandbox stays unless --rm is
+ * `rlp run IMAGE -- CMD`, `rlp run --from-snapshot NAME -- CMD`: a sandbox, and a command in it. Like `docker run`, the sandbox stays unless --rm is
  * given; unlike there, the image's own entrypoint runs too, and the command beside it.
  */
 import type { SandboxCreateRequest, SandboxCreateResponse, SandboxRecord } from '@releap/contract';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { whenThereIsRoom } from '../api/retry.ts';
 import { openService, type Service } from '../api/service.ts';
 import { waitUntilRunning } from '../api/wait-sandbox.ts';
-import { CliError, interruptedError, usageError } from '../cli-error.ts';
+import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { parseDuration } from '../parse/values.ts';
@@ -29,12 +29,34 @@ export interface RunOptions extends CreateOptions, Omit<CommandOptions, 'env'> {
 }
 
 const WAIT_MS = 15 * 60_000;
-const CREATE_ATTEMPTS = 20;
 const CLEANUP_MS = 30_000;
+
+type Source = SandboxCreateRequest['image'];
+
+/** Tells the image from the command among the operands, of which the last `afterDashes` stood behind a `--`. */
+export function runSource(
+  operands: readonly string[],
+  afterDashes: number,
+  snapshot: string | undefined,
+): { source: Source; command: string[] } {
+  const [image, ...command] = operands;
+  if (snapshot === undefined) {
+    if (image === undefined)
+      throw usageError('name an image, as in rlp run busybox, or a snapshot with --from-snapshot');
+    return { source: image, command };
+  }
+  if (snapshot === '')
+    throw usageError('--from-snapshot needs the name of a snapshot: rlp snapshot ls lists them');
+  if (operands.length > afterDashes)
+    throw usageError(
+      `--from-snapshot takes the place of an image, so ${JSON.stringify(image)} is too much: a command goes after --`,
+    );
+  return { source: { type: 'snapshot', name: snapshot }, command: [...operands] };
+}
 
 export async function run(
   context: Context,
-  image: string,
+  image: Source,
   argv: string[],
   options: RunOptions,
 ): Promise<number> {
@@ -62,7 +84,7 @@ export async function run(
   }
 }
 
-async function runWithoutCommand(context: Context, image: string, options: RunOptions): Promise<number> {
+async function runWithoutCommand(context: Context, image: Source, options: RunOptions): Promise<number> {
   if (options.rm)
     throw usageError('--rm goes with a command: without one nothing says when the sandbox is done');
   if (options.tty || options.interactive) throw usageError('-i and -t go with a command');
@@ -80,27 +102,18 @@ async function runWithoutCommand(context: Context, image: string, options: RunOp
   return EXIT.ok;
 }
 
-/** Takes the service's word on when to try again, while it says that it is full or a part of it is away. */
 async function create(
   context: Context,
   service: Service,
   body: SandboxCreateRequest,
 ): Promise<SandboxCreateResponse> {
   using spinner = new Spinner(context, 'creating the sandbox');
-  for (let attempt = 1; ; attempt++) {
-    try {
-      return await service.createSandbox(body);
-    } catch (error) {
-      const again = error instanceof CliError && (error.status === 429 || error.status === 503);
-      if (!again || attempt >= CREATE_ATTEMPTS) throw error;
-      spinner.text = `no room yet (${error.message}), trying again`;
-      await sleep(Math.min(error.retryAfterSecs ?? 2, 30) * 1000, undefined, {
-        signal: context.signal,
-      }).catch(() => {
-        throw interruptedError();
-      });
-    }
-  }
+  return await whenThereIsRoom(() => service.createSandbox(body), {
+    signal: context.signal,
+    onRefusal: (reason) => {
+      spinner.text = `no room yet (${reason}), trying again`;
+    },
+  });
 }
 
 async function waitRunning(

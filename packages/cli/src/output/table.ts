@@ -25,3 +25,10 @@ export function age(time: string | undefined, now = Date.now()): string {
   if (seconds < 172_800) return `${Math.floor(seconds / 3600)} h`;
   return `${Math.floor(seconds / 86_400)} d`;
 }
+
+/** `512 B`, `4 KiB`, `1024 MiB`, as whole ones, rounded up; `-` when it is not known. */
+export function size(bytes: number | undefined): string {
+  if (bytes === undefined) return '-';
+  if (bytes < 1024) return `${bytes} B`;
+  return bytes < 2 ** 20 ? `${Math.ceil(bytes / 1024)} KiB` : `${Math.ceil(bytes / 2 ** 20)} MiB`;
+}

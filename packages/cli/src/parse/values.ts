@@ -82,3 +82,10 @@ export function parseCopyEnd(text: string): CopyEnd {
   if (path === '') throw usageError(`${JSON.stringify(text)} names no path: write SANDBOX:PATH`);
   return { type: 'sandbox', sandbox: text.slice(0, colon), path };
 }
+
+/** A whole number of at least 1. */
+export function parseCount(option: string, text: string): number {
+  if (!/^[1-9]\d{0,8}$/.test(text))
+    throw usageError(`${option} must be a whole number of at least 1, but was ${JSON.stringify(text)}`);
+  return Number(text);
+}

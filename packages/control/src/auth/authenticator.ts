@@ -13,6 +13,10 @@ export interface Principal {
 export interface Authenticator {
   /** The project of this API key; null when it is none, or revoked. A cached answer comes without a promise. */
   byApiKey(token: string): Principal | null | Promise<Principal | null>;
+  /** The same without the cache, for an answer that is kept elsewhere as long as this cache keeps it. */
+  byApiKeyNow(token: string): Promise<Principal | null>;
+  /** Answers for keys of these projects are not used again: a key of theirs was revoked. */
+  forgetProjects(projectIds: readonly string[]): void;
   /** Writes down when keys were last used, all in one statement. */
   flush(): Promise<void>;
 }
@@ -26,7 +30,7 @@ const LOOKUP = statement<{
   'auth-api-key',
   `select k.id as key_id, k.project_id, p.org_id, coalesce(p.default_region, o.default_region) as default_region
      from api_keys k join projects p on p.id = k.project_id join organizations o on o.id = p.org_id
-    where k.token_hash = $1 and k.revoked_at is null`,
+    where k.token_hash = $1 and k.revoked_at is null and p.deleted_at is null`,
 );
 
 const USED = statement(
@@ -95,6 +99,17 @@ export function createAuthenticator(database: Database): Authenticator {
       cache.delete(key);
       cache.set(key, entry);
       return answer;
+    },
+    async byApiKeyNow(token) {
+      return tokenKind(token) === 'apiKey' ? note(await lookUp(tokenDigest(token))) : null;
+    },
+    forgetProjects(projectIds) {
+      if (projectIds.length === 0) return;
+      const gone = new Set(projectIds);
+      for (const [key, { answer }] of cache) {
+        // What is being looked up may have been read before.
+        if (answer instanceof Promise || (answer !== null && gone.has(answer.projectId))) cache.delete(key);
+      }
     },
     async flush() {
       if (used.size === 0) return;

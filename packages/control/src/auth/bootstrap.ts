@@ -1,6 +1,6 @@
 import { newUuid, tokenDigest, tokenKind } from '@releap/contract';
 import { LOCKS, RELEAP_LOCK_SPACE, type Database } from '@releap/database';
-import { mintApiKey } from './api-keys.ts';
+import { DEFAULT_KEY_NAME, mintApiKey } from './api-keys.ts';
 
 export interface BootstrapOptions {
   /**
@@ -8,6 +8,11 @@ export interface BootstrapOptions {
    * crash between this call and the caller's note of its answer is mended by calling again.
    */
   existingApiKey?: string | undefined;
+  /**
+   * Name of the key that is made. One of the same name before it is revoked: two installations on one database must
+   * not have the same, or each takes the other's key away. `default` when absent.
+   */
+  keyName?: string;
 }
 
 export interface Bootstrap {
@@ -15,7 +20,7 @@ export interface Bootstrap {
   projectId: string;
   /** Plaintext: the existing key, or a new one that is told only here. */
   apiKey: string;
-  /** Whether the key was made by this call. The `default` key before it is revoked then. */
+  /** Whether the key was made by this call. The key of the same name before it is revoked then. */
   created: boolean;
 }
 
@@ -29,8 +34,9 @@ export async function ensureBootstrap(
   return database.transaction(async (client) => {
     await client.query('select pg_advisory_xact_lock($1, $2)', [RELEAP_LOCK_SPACE, LOCKS.bootstrap]);
     const found = await client.query<{ org_id: string; project_id: string }>(
-      `select o.id as org_id, p.id as project_id from organizations o join projects p on p.org_id = o.id and p.name = $1
-        where o.name = $1 order by o.created_at limit 1`,
+      `select o.id as org_id, p.id as project_id
+         from organizations o join projects p on p.org_id = o.id and p.name = $1 and p.deleted_at is null
+        where o.bootstrap`,
       [NAME],
     );
     let orgId = found.rows[0]?.org_id;
@@ -38,7 +44,10 @@ export async function ensureBootstrap(
     if (orgId === undefined || projectId === undefined) {
       orgId = newUuid();
       projectId = newUuid();
-      await client.query('insert into organizations (id, name) values ($1, $2)', [orgId, NAME]);
+      await client.query('insert into organizations (id, name, bootstrap) values ($1, $2, true)', [
+        orgId,
+        NAME,
+      ]);
       await client.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [
         projectId,
         orgId,
@@ -53,7 +62,7 @@ export async function ensureBootstrap(
       );
       if (rowCount === 1) return { orgId, projectId, apiKey: existing, created: false };
     }
-    const key = await mintApiKey(client, projectId);
+    const key = await mintApiKey(client, projectId, options.keyName ?? DEFAULT_KEY_NAME, { replace: true });
     return { orgId, projectId, apiKey: key.token, created: true };
   });
 }

@@ -4,9 +4,10 @@
  * row: the sweeper goes on with what comes to run, on whatever server and after whatever restart.
  */
 import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
-import { all, first, statement, type Database } from '@releap/database';
+import { all, first, statement, type Database, type Queryable } from '@releap/database';
 import { promiseAlone } from '../scheduler/promise-lock.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { SandboxRow } from '../sandboxes/transition-sql.ts';
 import type { Trigger } from '../sandboxes/transitions.ts';
 import { hostNotFound } from './queries.ts';
 
@@ -51,34 +52,50 @@ const LEFT = statement<{
     where held and runner_id = $1 and status in ('assigned', 'building', 'booting', 'running') order by created_at`,
 );
 
-/** Writes the wish down. From here on nothing new is placed there. Throws 404 for an unknown host. */
-export async function beginDrain(database: Database, id: string, force: boolean): Promise<void> {
-  await database.transaction(async (client) => {
+/**
+ * Writes the wish down and begins with it: both at once, so that nobody else has begun before it is known what was.
+ * From here on nothing new is placed there. Throws 404 for an unknown host.
+ */
+export async function beginDrain(
+  { database, lifecycle }: DrainContext,
+  id: string,
+  force: boolean,
+): Promise<Drained> {
+  const moved = await database.transaction(async (client) => {
     // A placement that is under way ends first, and is then seen by whoever looks what has to leave.
     await promiseAlone(client);
     if ((await first(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
+    return step(client, id, (trigger, changes) => lifecycle.applyWithin(client, trigger, changes));
   });
+  lifecycle.announce(moved);
+  return sorted(moved);
 }
 
 export async function endDrain(database: Database, id: string): Promise<void> {
   if ((await first(database.pool, UNDRAIN, [id])) === undefined) throw hostNotFound(id);
 }
 
-/** One step of all drains, or of one host's. Returns what it has begun. */
-export async function drain(
-  { database, lifecycle }: DrainContext,
-  id: string | null = null,
-): Promise<Drained> {
-  const did: Drained = { paused: [], stopped: [], deleted: [] };
-  const lists = { pausing: did.paused, stopping: did.stopped, deleting: did.deleted } as const;
-  const leaving = await all(database.pool, LEAVING, [id]);
+/** One step of all drains. */
+export async function drain({ database, lifecycle }: DrainContext): Promise<void> {
+  await step(database.pool, null, lifecycle.apply);
+}
+
+async function step(on: Queryable, id: string | null, apply: Lifecycle['apply']): Promise<SandboxRow[]> {
+  const leaving = await all(on, LEAVING, [id]);
+  const moved: SandboxRow[] = [];
   for (const trigger of ['evict', 'drain', 'drain-force'] as const) {
     const changes = leaving
       .filter((row) => row.on === trigger)
       .map(({ id: vm, runner_id }) => ({ id: vm, runner_id }));
-    for (const row of await lifecycle.apply(trigger, changes))
-      lists[row.status as keyof typeof lists]?.push(formatSandboxId(row.region, row.id));
+    moved.push(...(await apply(trigger, changes)));
   }
+  return moved;
+}
+
+function sorted(moved: readonly SandboxRow[]): Drained {
+  const did: Drained = { paused: [], stopped: [], deleted: [] };
+  const lists = { pausing: did.paused, stopping: did.stopped, deleting: did.deleted } as const;
+  for (const row of moved) lists[row.status as keyof typeof lists]?.push(formatSandboxId(row.region, row.id));
   return did;
 }
 

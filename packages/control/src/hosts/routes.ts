@@ -15,7 +15,7 @@ import type { App } from '../http/app.ts';
 import { internalOnly } from '../http/internal-token.ts';
 import type { Overcommit } from '../limits.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
-import { beginDrain, drain, endDrain, left, type DrainContext } from './drain.ts';
+import { beginDrain, endDrain, left, type DrainContext } from './drain.ts';
 import { evict } from './evict.ts';
 import { hostNotFound, hostRecord, hostRecords } from './queries.ts';
 
@@ -51,8 +51,7 @@ export function hostRoutes(app: App, context: HostRoutes): void {
 
   post('drain', async (id, body): Promise<HostDrainResponse> => {
     const { force = false } = validate(HostDrainRequest, 'body', body);
-    await beginDrain(database, id, force);
-    const did = await drain(context, id);
+    const did = await beginDrain(context, id, force);
     return { host: await hostRecord(database.pool, overcommit, id), did, left: await left(database, id) };
   });
 

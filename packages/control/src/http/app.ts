@@ -5,7 +5,10 @@ import {
   bearerToken,
   BOUNDS,
   fastifySchema,
+  IDEMPOTENCY_HEADER,
   notFound,
+  operations,
+  REPLAYED_HEADER,
   requestValidator,
   unauthorized,
   type Operation,
@@ -20,8 +23,12 @@ import fastify, {
 import type { Logger } from 'pino';
 import type { Static, TSchema } from 'typebox';
 import type { Authenticator, Principal } from '../auth/authenticator.ts';
+import { countHeader, type Caller, type CallerAuthenticator } from '../auth/caller.ts';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
+import type { Idempotency } from '../idempotency/idempotency.ts';
 import { answerError } from './errors.ts';
 import { readJson } from './json.ts';
+import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
 
 type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] extends TSchema
   ? Static<O[K]>
@@ -31,10 +38,14 @@ export interface Call<O extends Operation> {
   params: Of<O, 'params'>;
   query: Of<O, 'query'>;
   body: Of<O, 'body'>;
-  /** Who calls; of a public operation, nobody: do not touch it there. */
-  principal: Principal;
+  /** The project whose key was shown; on workload operations. */
+  principal: O['security'] extends 'workload' ? Principal : never;
+  /** The signed-in user; on management operations. */
+  caller: O['security'] extends 'management' ? Caller : never;
   request: FastifyRequest;
   reply: FastifyReply;
+  /** Where the ids and tokens of what is made come from, so that a repeated request makes nothing twice. */
+  fresh: Fresh;
   /** Aborted when the caller has gone away or the server stops. Made on demand. */
   gone: () => AbortSignal;
 }
@@ -49,23 +60,31 @@ export interface App {
 
 export interface AppOptions {
   authenticator: Authenticator;
+  callers: CallerAuthenticator;
+  idempotency: Idempotency;
+  rateLimits?: RateLimits;
+  /** Whose word on where a request came from is taken; none by default. */
+  trustedProxies: readonly string[];
   log: Logger;
 }
 
+const HEALTH_PATH = operations.getHealth.path;
 /** How long open answers get to end when the server stops. */
 const CLOSE_MS = 3_000;
 
-export function createApp({ authenticator, log }: AppOptions): App {
+export function createApp(options: AppOptions): App {
+  const { authenticator, callers, idempotency, rateLimits, trustedProxies, log } = options;
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
     loggerInstance: base,
+    trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BOUNDS.requestBodyBytes,
     // Headers and body must arrive in this time; answers may take as long as a long poll.
     requestTimeout: 60_000,
     forceCloseConnections: 'idle',
-    routerOptions: { maxParamLength: 512 },
+    routerOptions: { maxParamLength: 4096 },
     genReqId: (request) => requestId(request.headers['x-request-id']),
     frameworkErrors: (error, request, reply) => answerError(error, request, reply),
     clientErrorHandler(error, socket) {
@@ -73,13 +92,19 @@ export function createApp({ authenticator, log }: AppOptions): App {
         socket.destroy();
         return;
       }
-      const body = JSON.stringify({ error: 'the request is not valid HTTP' });
+      const tooLarge = (error as NodeJS.ErrnoException).code === 'HPE_HEADER_OVERFLOW';
+      const body = JSON.stringify({
+        error: tooLarge
+          ? 'the headers of the request are too large: at most 16 KiB are allowed'
+          : 'the request is not valid HTTP',
+      });
       socket.end(
         `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`,
       );
     },
   });
 
+  const limiter = createRateLimiter(app, rateLimits ?? NO_RATE_LIMITS);
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, data, done) => {
     try {
@@ -90,7 +115,7 @@ export function createApp({ authenticator, log }: AppOptions): App {
   });
   app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => {
     const validator = requestValidator(schema, httpPart as 'body');
-    if (httpPart !== 'params') return validator;
+    if (httpPart !== 'params' || (schema as { refusal?: number }).refusal === 400) return validator;
     // A path with a name that nothing can have leads to nothing.
     return (data) => {
       const result = validator(data);
@@ -120,19 +145,52 @@ export function createApp({ authenticator, log }: AppOptions): App {
   const principals = new WeakMap<FastifyRequest, Principal>();
   const authenticate = (
     request: FastifyRequest,
-    _reply: FastifyReply,
+    reply: FastifyReply,
     done: (error?: Error) => void,
   ): void => {
+    if (countHeader(request.raw, 'authorization') > 1) {
+      return done(unauthorized('more than one Authorization header was sent: send one'));
+    }
     const token = bearerToken(request.headers.authorization);
     const found = token === null ? null : authenticator.byApiKey(token);
     const settle = (principal: Principal | null): void => {
-      if (principal === null) return done(unauthorized());
+      if (principal === null) {
+        const refusal = refuseWorkload(token);
+        if (!limiter.active) return done(refusal);
+        after(limiter.unknown(request, reply), () => done(refusal), done);
+        return;
+      }
       principals.set(request, principal);
-      done();
+      if (!limiter.active) return done();
+      const { keyId, orgId } = principal;
+      after(limiter.known(request, reply, { key: keyId, org: orgId }), done, done);
     };
     if (found instanceof Promise) found.then(settle, done);
     else settle(found);
   };
+
+  const signedIn = new WeakMap<FastifyRequest, Caller>();
+  const identify = async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
+    try {
+      signedIn.set(request, await callers.byRequest(request.raw, request.ip));
+    } catch (error) {
+      if (limiter.active && error instanceof ApiError && error.status === 401)
+        await limiter.unknown(request, reply);
+      throw error;
+    }
+    if (limiter.active) await limiter.known(request, reply, { key: asker(request) });
+  };
+  const anybody = async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
+    if (limiter.active) await limiter.unknown(request, reply);
+  };
+  const guards = {
+    workload: { onRequest: authenticate },
+    management: { onRequest: identify },
+    public: { onRequest: anybody },
+  };
+  /** One caller: what he repeats is his alone. */
+  const asker = (request: FastifyRequest): string =>
+    `key ${principals.get(request)?.keyId} user ${signedIn.get(request)?.userId}`;
 
   return {
     fastify: app,
@@ -145,17 +203,36 @@ export function createApp({ authenticator, log }: AppOptions): App {
         method: operation.method,
         url: operation.path,
         schema,
-        ...(operation.security === 'workload' ? { onRequest: authenticate } : {}),
-        handler: (request, reply) =>
-          handler({
-            params: request.params as never,
-            query: request.query as never,
-            body: request.body as never,
-            principal: principals.get(request) as Principal,
-            request,
-            reply,
-            gone: () => goneSignal(reply, closing.signal),
-          }),
+        // A probe of the service's health comes as often as it likes.
+        ...(operation.path === HEALTH_PATH ? {} : guards[operation.security]),
+        handler: async (request, reply) => {
+          const perform = (fresh: Fresh): Promise<unknown> =>
+            handler({
+              params: request.params as never,
+              query: request.query as never,
+              body: request.body as never,
+              principal: principals.get(request) as never,
+              caller: signedIn.get(request) as never,
+              fresh,
+              request,
+              reply,
+              gone: () => goneSignal(reply, closing.signal),
+            });
+          const key = request.headers[IDEMPOTENCY_HEADER];
+          if (operation.repeats === undefined || key === undefined) return perform(RANDOM);
+          const { method, url, body } = request;
+          const { answer, replayed } = await idempotency.run(
+            {
+              caller: asker(request),
+              key: String(key),
+              request: { method, url, body },
+              repeatable: operation.repeats === 'same',
+            },
+            perform,
+          );
+          if (replayed) reply.header(REPLAYED_HEADER, 'true');
+          return answer;
+        },
       });
     },
     async close() {
@@ -168,6 +245,18 @@ export function createApp({ authenticator, log }: AppOptions): App {
       }
     },
   };
+}
+
+/** Goes on by callback, as Fastify's hooks do, once a promise is settled. */
+function after(promise: Promise<void>, good: () => void, bad: (error: Error) => void): void {
+  promise.then(good, bad);
+}
+
+function refuseWorkload(token: string | null): ApiError {
+  // Three parts with dots between: somebody who is signed in has taken the wrong door.
+  return token !== null && /^[\w-]+\.[\w-]+\.[\w-]*$/.test(token)
+    ? unauthorized("this route wants a project's API key (rlp_…), and not the OIDC token of a user")
+    : unauthorized();
 }
 
 function goneSignal(reply: FastifyReply, closing: AbortSignal): AbortSignal {

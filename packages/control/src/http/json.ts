@@ -21,6 +21,8 @@ export function readJson(contentType: string | undefined, data: Buffer): unknown
   try {
     return JSON.parse(text) as unknown;
   } catch (error) {
-    throw badRequest(`the request body must be JSON: ${(error as Error).message.slice(0, 200)}`);
+    // The parser quotes what it has read, which may be a secret: only what comes before that is told.
+    const why = (error as Error).message.split(/, (?:\.\.\.)?"/, 1)[0] ?? '';
+    throw badRequest(`the request body must be JSON: ${why.slice(0, 200)}`);
   }
 }

@@ -6,6 +6,7 @@ import type { BuildJob, BuildResult, RootSource } from '@releap/contract';
 import { all, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
+import type { PullCredentials } from '../registries/pull-credentials.ts';
 import type { Link } from '../runners/link.ts';
 import { readReason } from '../runners/messages.ts';
 
@@ -28,6 +29,7 @@ interface LeaseRow {
   id: string;
   attempts: number;
   image_id: string;
+  project_id: string | null;
   payload: { root: RootSource; docker: boolean };
 }
 
@@ -42,7 +44,7 @@ const LEASE = statement<LeaseRow>(
          and (i.region is null or i.region = $2)
        order by j.run_after limit 1 for update of j skip locked
     )
-   returning id, attempts, image_id, payload`,
+   returning id, attempts, image_id, project_id, payload`,
 );
 
 /** $1 runner, $2 milliseconds */
@@ -50,7 +52,7 @@ const ADOPT = statement<LeaseRow>(
   'build-adopt',
   `update jobs set lease_until = now() + $2 * interval '1 millisecond'
     where kind = 'build' and status = 'running' and runner_id = $1
-   returning id, attempts, image_id, payload`,
+   returning id, attempts, image_id, project_id, payload`,
 );
 
 /** The job ends, and its image with it unless a newer build has replaced this one. $1 job, $2 attempt, $3 runner, $4 error, $5 manifest, $6 layers */
@@ -106,27 +108,37 @@ const RETRY_BUILTINS = statement<{ id: string }>(
 
 export interface BuildQueueOptions {
   database: Database;
+  credentials: PullCredentials;
   limits: ControlLimits;
   log: Logger;
   links: () => Link[];
 }
 
-export function createBuildQueue({ database, limits, log, links }: BuildQueueOptions): BuildQueue {
+export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
+  const { database, credentials, limits, log, links } = options;
   let running: Promise<void> | undefined;
   let again = false;
   const stop = new AbortController();
 
-  function tell(link: Link, row: LeaseRow): void {
+  async function tell(link: Link, row: LeaseRow): Promise<void> {
+    // Counted from here on, so that no other is given in its place meanwhile.
+    link.builds.set(row.id, row.attempts);
+    const { project_id, payload } = row;
+    const [unlocked] = await credentials
+      .unlock([{ project_id, root: payload.root }])
+      .catch((error: unknown) => {
+        link.builds.delete(row.id);
+        throw error;
+      });
     // Closed in the meantime: the lease runs out and another gets it.
     if (link.closed) return;
     const job: BuildJob = {
       job_id: row.id,
       attempt: row.attempts,
       image_id: row.image_id,
-      root: row.payload.root,
-      docker: row.payload.docker,
+      root: unlocked?.root ?? payload.root,
+      docker: payload.docker,
     };
-    link.builds.set(row.id, row.attempts);
     link.send({ type: 'build', job });
   }
 
@@ -138,7 +150,7 @@ export function createBuildQueue({ database, limits, log, links }: BuildQueueOpt
       limits.buildAttempts,
     ]);
     if (row === undefined) return false;
-    tell(link, row);
+    await tell(link, row);
     return true;
   }
 
@@ -173,7 +185,7 @@ export function createBuildQueue({ database, limits, log, links }: BuildQueueOpt
     kick,
     async adopt(link) {
       for (const row of await all(database.pool, ADOPT, [link.runnerId, limits.buildLeaseMs]))
-        tell(link, row);
+        await tell(link, row);
       kick();
     },
     async finish(link, result) {

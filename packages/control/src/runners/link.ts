@@ -23,6 +23,7 @@ export interface LinkEvents {
   observe(link: Link, message: Extract<RunnerMessage, { type: 'observe' }>): Promise<void>;
   observeSnapshots(link: Link, message: Extract<RunnerMessage, { type: 'observe-snapshots' }>): Promise<void>;
   buildResult(link: Link, message: Extract<RunnerMessage, { type: 'build-result' }>): Promise<void>;
+  usage(link: Link, message: Extract<RunnerMessage, { type: 'usage' }>): void;
   ready(link: Link, ready: boolean): Promise<void>;
   /** It is over: nothing more can be sent. */
   closed(link: Link): void;
@@ -190,6 +191,9 @@ export class Link {
       case 'build-result':
         await this.#events.buildResult(this, message);
         this.send({ type: 'ack', seq: message.seq });
+        break;
+      case 'usage':
+        this.#events.usage(this, message);
         break;
       case 'heartbeat':
         if (message.ready !== this.ready) {

@@ -1,10 +1,16 @@
 /** Reads what a runner says, strictly. Runners are ours, and still nothing unbounded or ill-formed gets further. */
-import { LINK_MESSAGE_MAX_BYTES, PortMapRecord, type RunnerMessage } from '@releap/contract';
+import {
+  LINK_MESSAGE_MAX_BYTES,
+  PortMapRecord,
+  USAGE_READINGS_MAX,
+  type RunnerMessage,
+} from '@releap/contract';
 import { Type } from 'typebox';
 import { Compile } from 'typebox/compile';
 
 const uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
 const text = (maxLength: number) => Type.String({ maxLength });
+const counter = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const count = Type.Integer({ minimum: 0, maximum: 2_147_483_647 });
 
 const bytes = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
@@ -81,6 +87,18 @@ const Message = Type.Union([
       manifest_name: Type.Optional(text(512)),
       layer_count: Type.Optional(count),
     }),
+  }),
+  Type.Object({
+    type: Type.Literal('usage'),
+    readings: Type.Array(
+      Type.Object({
+        vm_id: uuid,
+        incarnation: Type.String({ minLength: 1, maxLength: 100 }),
+        cpu_usec: counter,
+        age_usec: counter,
+      }),
+      { maxItems: USAGE_READINGS_MAX },
+    ),
   }),
   Type.Object({ type: Type.Literal('heartbeat'), ready: Type.Boolean() }),
 ]);

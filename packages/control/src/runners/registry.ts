@@ -7,6 +7,7 @@ import {
   LINK_MESSAGE_MAX_BYTES,
   RUNNER_LINK_PATH,
   tokenDigest,
+  type CpuReading,
   type Observation,
   type SandboxStatus,
   type SnapshotObservation,
@@ -15,6 +16,7 @@ import { all, first, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { WebSocketServer } from 'ws';
 import type { ControlLimits } from '../limits.ts';
+import type { PullCredentials } from '../registries/pull-credentials.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
 import { OCCUPIES_CPU, type ObserveTrigger } from '../sandboxes/transitions.ts';
@@ -46,12 +48,14 @@ export interface RegistryOptions {
   serverId: string;
   internalToken: string;
   lifecycle: Lifecycle;
+  credentials: PullCredentials;
   snapshots: Snapshots;
   limits: ControlLimits;
   log: Logger;
   /** Room may have come: a runner is ready, or something left it. */
   onRoom: () => void;
   onReady: (link: Link) => void;
+  onUsage: (runnerId: string, readings: readonly CpuReading[]) => void;
   onBuildResult: LinkEvents['buildResult'];
   onBuildsAbandoned: (link: Link) => void;
 }
@@ -61,7 +65,7 @@ const BATCH = 500;
 const RETRIES = [100, 400, 1_000];
 
 export function createRegistry(options: RegistryOptions): RunnerRegistry {
-  const { database, lifecycle, log } = options;
+  const { database, lifecycle, credentials, log } = options;
   const links = new Map<string, Link>();
   const opened = new Set<Link>();
   const expected = tokenDigest(options.internalToken);
@@ -89,7 +93,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
         { runner: hello.runner_id, region: hello.region, holds: held.length, snapshots: snapshots.length },
         'a runner has connected',
       );
-      return { epoch: row.epoch, held, snapshots };
+      return { epoch: row.epoch, held: await credentials.unlock(held), snapshots };
     },
 
     async observe(link, { observations }) {
@@ -110,6 +114,10 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     },
 
     buildResult: options.onBuildResult,
+
+    usage(link, { readings }) {
+      options.onUsage(link.runnerId, readings);
+    },
 
     async ready(link, ready) {
       await all(database.pool, queries.RUNNER_READY, [link.runnerId, link.epoch, ready]);
@@ -138,6 +146,41 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     },
   };
 
+  const tell = (row: SandboxRow): void => {
+    if (row.runner_id !== null) links.get(row.runner_id)?.assign(row);
+  };
+
+  /** Generations of what is being unlocked; out of it goes what something newer has overtaken. */
+  const unlocking = new Set<Map<string, number>>();
+
+  /** What pulls with a credential is told a moment later than the rest, and never after something newer. */
+  async function unlockAndTell(rows: readonly SandboxRow[]): Promise<void> {
+    const batch = new Map(rows.map((row) => [row.id, row.generation]));
+    unlocking.add(batch);
+    try {
+      for (const row of await retrying(() => credentials.unlock(rows))) if (batch.has(row.id)) tell(row);
+    } catch (error) {
+      log.error({ err: error }, 'credentials could not be read; the runners connect again and are told then');
+      for (const { runner_id } of rows)
+        links.get(runner_id ?? '')?.close(CLOSE.failed, 'an assignment could not be completed');
+    } finally {
+      unlocking.delete(batch);
+    }
+  }
+
+  function push(rows: readonly SandboxRow[]): void {
+    const locked: SandboxRow[] = [];
+    for (const row of rows) {
+      if (row.runner_id === null || !links.has(row.runner_id)) continue;
+      for (const batch of unlocking) {
+        if (!row.held || (batch.get(row.id) ?? Infinity) < row.generation) batch.delete(row.id);
+      }
+      if (row.held && credentials.wanted(row)) locked.push(row);
+      else tell(row);
+    }
+    if (locked.length > 0) void unlockAndTell(locked);
+  }
+
   const sockets = new WebSocketServer({
     noServer: true,
     maxPayload: LINK_MESSAGE_MAX_BYTES,
@@ -161,19 +204,14 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
   options.server.on('upgrade', onUpgrade);
 
   return {
-    push(rows) {
-      for (const row of rows) {
-        if (row.runner_id !== null) links.get(row.runner_id)?.assign(row);
-      }
-    },
+    push,
     pushSnapshots(rows) {
       for (const row of rows) links.get(row.runner_id)?.assignSnapshot(row);
     },
     async pushById(runnerId, ids) {
       const link = links.get(runnerId);
       if (link === undefined) return;
-      for (const row of await all(database.pool, queries.SANDBOXES_TO_PUSH, [ids, runnerId]))
-        link.assign(row);
+      push(await all(database.pool, queries.SANDBOXES_TO_PUSH, [ids, runnerId]));
       for (const row of await all(database.pool, queries.SNAPSHOTS_TO_PUSH, [ids, runnerId]))
         link.assignSnapshot(row);
     },

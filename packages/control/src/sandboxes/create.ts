@@ -4,8 +4,6 @@ import {
   conflict,
   DEFAULTS,
   formatSandboxId,
-  newSandboxName,
-  newToken,
   overloaded,
   quote,
   resolveSandboxCreate,
@@ -16,16 +14,18 @@ import {
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { first, isForeignKeyViolation, isUniqueViolation, statement, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { resolveRoot, type ResolvedRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
+import { copySecrets, mintByName } from '../secrets/placeholders.ts';
 import { keepSnapshot, snapshotByName } from '../snapshots/queries.ts';
 import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
 import type { SnapshotRow } from '../snapshots/transition-sql.ts';
-import { insertSandbox, type NewSandbox } from './queries.ts';
+import { getRecord, insertSandbox, type NewSandbox } from './queries.ts';
 
 export interface CreateContext {
   database: Database;
@@ -33,6 +33,8 @@ export interface CreateContext {
   scheduler: Scheduler;
   limits: ControlLimits;
   platform: PlatformLimits;
+  /** @throws 402 */
+  requireCredits: (orgId: string) => Promise<void>;
 }
 
 /** `POST /vms`: every rule, then one statement that writes it all down, then placement on its way. */
@@ -40,11 +42,32 @@ export async function createSandbox(
   context: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
+  fresh: Fresh = RANDOM,
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
+  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  const [id, jobId, accessToken, otherName] = [
+    fresh.uuid(),
+    fresh.uuid(),
+    fresh.token('sandbox'),
+    fresh.sandboxName(),
+  ];
+  const answer = (written: { region: string; name: string }): SandboxCreateResponse => ({
+    vm_id: formatSandboxId(written.region, id),
+    job_id: jobId,
+    name: written.name,
+    status: 'pending',
+    access_token: accessToken,
+  });
+  if (fresh.retried) {
+    const before = await getRecord(database.pool, id, principal.projectId);
+    if (before !== undefined) return answer(before);
+  }
   const asked = resolveSandboxCreate(body, context.platform);
   assertAvailable(asked);
+  await context.requireCredits(principal.orgId);
   const { sandbox, region, root, snapshot } = await begin(context, principal, body, asked);
+  const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
 
   const place = scheduler.admit();
   if (!place.admitted) {
@@ -52,37 +75,36 @@ export async function createSandbox(
       `${place.waiting} sandboxes are waiting for a host already, and no more than ${limits.createQueue} may: try again later`,
     );
   }
-  const accessToken = newToken('sandbox');
-  const name = sandbox.name ?? newSandboxName();
-  let written;
+  const name = sandbox.name ?? otherName;
   try {
-    const write: NewSandbox = {
+    const write: NewSandbox & { id: string } = {
+      id,
+      jobId,
       sandbox,
       name,
       projectId: principal.projectId,
       region,
       arch: sandbox.cpu_arch ?? DEFAULTS.cpuArch,
       root,
+      secrets,
       desired: 'running',
       accessTokenHash: tokenDigest(accessToken),
       pendingMs: limits.deadlines.pending,
     };
-    written =
-      snapshot === undefined
-        ? await insertSandbox(database.pool, write)
-        : await insertRestored(database, write, snapshot);
+    if (snapshot === undefined) await insertSandbox(database.pool, write);
+    else await insertRestored(database, write, snapshot, Object.keys(body.env ?? {}));
   } catch (error) {
     place.withdraw();
+    const before = isUniqueViolation(error)
+      ? await getRecord(database.pool, id, principal.projectId)
+      : undefined;
+    if (before !== undefined) return answer(before);
+    // A secret was erased meanwhile: this says which.
+    if (isForeignKeyViolation(error)) await mintByName(database.pool, principal.projectId, sandbox.secrets);
     throw error;
   }
   scheduler.kick();
-  return {
-    vm_id: formatSandboxId(region, written.id),
-    job_id: written.jobId,
-    name,
-    status: 'pending',
-    access_token: accessToken,
-  };
+  return answer({ region, name });
 }
 
 interface Beginning {
@@ -132,15 +154,30 @@ const HOST = statement<SnapshotHost>(
   'select id, status, draining_since, last_seen_at, facts from runners where id = $1',
 );
 
-/** The snapshot is still there when the row is, which from then on keeps it from being deleted. */
+/**
+ * The snapshot is still there when the row is, which from then on keeps it from being deleted. What is captured with
+ * its memory goes on with the secrets of its source.
+ * @param given names of variables that the caller sets
+ */
 async function insertRestored(
   database: Database,
-  write: NewSandbox,
-  { id, name, kind }: SnapshotRow,
+  write: NewSandbox & { id: string },
+  { id: snapshotId, name, kind, sandbox_id: from }: SnapshotRow,
+  given: readonly string[],
 ): Promise<{ id: string; jobId: string }> {
   return database.transaction(async (client) => {
-    const now = await keepSnapshot(client, id);
+    const now = await keepSnapshot(client, snapshotId);
     if (now?.status !== 'ready') throw snapshotNotFound(name);
-    return insertSandbox(client, { ...write, origin: { type: 'snapshot', snapshot_id: id, kind } });
+    const { id } = write;
+    const except = write.sandbox.secrets;
+    const copied = kind === 'full' ? await copySecrets(client, { from, to: id, except }) : {};
+    const both = given.find((variable) => Object.hasOwn(copied, variable));
+    if (both !== undefined)
+      throw badRequest(
+        `env.${both} cannot be set, because snapshot ${quote(name)} has a secret of that name attached: leave it out`,
+      );
+    const sandbox = { ...write.sandbox, env: { ...write.sandbox.env, ...copied } };
+    const origin = { type: 'snapshot', snapshot_id: snapshotId, kind } as const;
+    return insertSandbox(client, { ...write, sandbox, origin });
   });
 }

@@ -7,8 +7,6 @@ import {
   checkDisplayName,
   conflict,
   formatSandboxId,
-  newToken,
-  newUuid,
   parseSandboxId,
   quote,
   sandboxNotFound,
@@ -17,10 +15,12 @@ import {
   type SandboxForkResponse,
 } from '@releap/contract';
 import { all, first, statement } from '@releap/database';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { pinned } from '../runners/assignment.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { promiseAlone } from '../scheduler/promise-lock.ts';
-import { unable, type RestartContext } from '../scheduler/restart.ts';
+import { makingRoom, NoRoom, unable, type RestartContext } from '../scheduler/restart.ts';
+import { copySecrets } from '../secrets/placeholders.ts';
 import type { SandboxRow } from './transition-sql.ts';
 import { decide, refusal } from './transitions.ts';
 
@@ -28,6 +28,8 @@ const SOURCE = statement<SandboxRow>(
   'fork-source',
   'select * from sandboxes where id = $1 and project_id = $2 for no key update',
 );
+/** By a try that was cut off. */
+const MADE = statement<SandboxRow>('fork-made', 'select * from sandboxes where id = $1 and project_id = $2');
 /** One that its host has not yet said to have taken. */
 const IN_PROGRESS = statement<{ id: string; region: string }>(
   'fork-in-progress',
@@ -44,7 +46,7 @@ const INSERT = statement<SandboxRow>(
      persistent, spot, cpu_arch, image_ref)
    select $1, $2, s.id, $4, $5, $6::jsonb, $7::jsonb, 'assigned', true, true, now() + $8 * interval '1 millisecond',
      s.status, case s.status when 'running' then 'memory' else 'disk' end, s.project_id, s.region, s.runner_id, s.mode, s.cpu, s.vcpus,
-     s.mem_mib, s.scratch_mib, s.ports, s.env, s.egress_policy, s.persistent, s.spot, s.cpu_arch, s.image_ref
+     s.mem_mib, s.scratch_mib, s.ports, s.env || $9::jsonb, s.egress_policy, s.persistent, s.spot, s.cpu_arch, s.image_ref
      from sandboxes s where s.id = $3
    returning *`,
 );
@@ -54,17 +56,32 @@ const INSERT = statement<SandboxRow>(
  * @throws 404, or 409 with what is in the way
  */
 export async function forkSandbox(
-  { database, lifecycle, limits }: RestartContext,
+  context: RestartContext,
   shownId: string,
   projectId: string,
   body: SandboxForkRequest,
+  fresh: Fresh = RANDOM,
 ): Promise<SandboxForkResponse> {
+  const { database, lifecycle, limits } = context;
+  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  const drawn = { id: fresh.uuid(), jobId: fresh.uuid(), accessToken: fresh.token('sandbox') };
   const asked = checkDisplayName(body.name);
   const id = parseSandboxId(shownId)?.uuid;
   if (id === undefined) throw sandboxNotFound(shownId);
   const refuse = (why: string): Error => conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`);
-  const accessToken = newToken('sandbox');
-  const child = await database.transaction(async (client) => {
+  const answer = (child: SandboxRow): SandboxForkResponse => ({
+    vm_id: formatSandboxId(child.region, child.id),
+    job_id: child.job_id,
+    name: child.name,
+    status: 'assigned',
+    access_token: drawn.accessToken,
+    forked_from: formatSandboxId(child.region, id),
+  });
+  if (fresh.retried) {
+    const made = await first(database.pool, MADE, [drawn.id, projectId]);
+    if (made !== undefined) return answer(made);
+  }
+  const written = database.transaction(async (client) => {
     await promiseAlone(client);
     const source = await first(client, SOURCE, [id, projectId]);
     if (source === undefined) throw sandboxNotFound(shownId);
@@ -74,15 +91,17 @@ export async function forkSandbox(
       throw refuse(
         `a fork of it is in progress already (${formatSandboxId(other.region, other.id)}): try again in a moment`,
       );
+    const secrets = await copySecrets(client, { from: id, to: drawn.id });
     const [row] = await all(client, INSERT, [
-      newUuid(),
-      newUuid(),
+      drawn.id,
+      drawn.jobId,
       id,
-      asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length)}${SUFFIX}`,
-      tokenDigest(accessToken),
+      asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length).toWellFormed()}${SUFFIX}`,
+      tokenDigest(drawn.accessToken),
       JSON.stringify(pinned(source)),
       JSON.stringify({ type: 'fork', vm_id: id }),
       limits.deadlines.assigned,
+      JSON.stringify(secrets),
     ]);
     if (row === undefined) throw new Error('the fork was not written');
     // It counts already. What lands paused takes no cores and memory of the host.
@@ -95,18 +114,14 @@ export async function forkSandbox(
     };
     const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
     const why = host === undefined ? 'it has no host' : unable(host, need, limits);
-    if (why !== undefined) throw refuse(why);
+    if (why !== undefined) throw new NoRoom(why, row, need);
     return row;
   });
+  const child = await written.catch(async (error: unknown) => {
+    throw error instanceof NoRoom ? refuse(await makingRoom(context, error)) : error;
+  });
   lifecycle.announce([child]);
-  return {
-    vm_id: formatSandboxId(child.region, child.id),
-    job_id: child.job_id,
-    name: child.name,
-    status: child.status,
-    access_token: accessToken,
-    forked_from: formatSandboxId(child.region, id),
-  };
+  return answer(child);
 }
 
 const SUFFIX = '-fork';

@@ -8,6 +8,7 @@ import {
 } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
 import type { ResolvedRoot } from '../images/images.ts';
+import type { Minted } from '../secrets/placeholders.ts';
 import type { SandboxFacts } from './transitions.ts';
 
 /** What a record needs, and nothing that is large. */
@@ -62,11 +63,15 @@ const NEXT_PAGE = statement<RecordRow & { position: string }>(
     order by created_at desc, id desc limit $2`,
 );
 
-/** Sandbox, its job and its desired state: one statement, so one transaction. */
+/** Sandbox, its job, its placeholders and its desired state: one statement, so one transaction. */
 const INSERT = statement<{ id: string }>(
   'sandbox-insert',
   `with job as (
      insert into jobs (id, project_id, kind, status, sandbox_id) values ($2, $3, 'vm.create', 'queued', $1)
+   ), attached as (
+     insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name)
+     select $1::uuid, decode(t.hash, 'hex'), t.secret_id, t.name
+       from jsonb_to_recordset($27::jsonb) as t(secret_id uuid, name text, hash text)
    )
    insert into sandboxes (id, job_id, project_id, name, region, status, desired, deadline_at, mode, cpu, vcpus, mem_mib,
      scratch_mib, gpu_host, docker_data_mib, ports, env, egress_policy, persistent, spot, cpu_arch, image_ref, root,
@@ -93,12 +98,17 @@ export async function getFacts(
 }
 
 export interface NewSandbox {
+  /** New ones when absent. */
+  id?: string;
+  jobId?: string;
   sandbox: ResolvedSandbox;
   name: string;
   projectId: string;
   region: string;
   arch: string;
   root: ResolvedRoot;
+  /** Placeholders: their variables come over those of `sandbox.env`. */
+  secrets?: Minted;
   desired: DesiredState;
   accessTokenHash: Buffer;
   /** How long it may wait for a host, in milliseconds. */
@@ -111,9 +121,7 @@ export async function insertSandbox(
   on: Queryable,
   create: NewSandbox,
 ): Promise<{ id: string; jobId: string }> {
-  const id = newUuid();
-  const jobId = newUuid();
-  const { sandbox } = create;
+  const { id = newUuid(), jobId = newUuid(), sandbox } = create;
   await all(on, INSERT, [
     id,
     jobId,
@@ -130,7 +138,7 @@ export async function insertSandbox(
     sandbox.gpu_host,
     sandbox.docker_data_mib,
     JSON.stringify(sandbox.ports),
-    JSON.stringify(sandbox.env),
+    JSON.stringify({ ...sandbox.env, ...create.secrets?.env }),
     sandbox.egress_policy === null ? null : JSON.stringify(sandbox.egress_policy),
     sandbox.persistent,
     sandbox.spot,
@@ -141,6 +149,7 @@ export async function insertSandbox(
     create.origin === undefined ? null : JSON.stringify(create.origin),
     create.origin?.snapshot_id ?? null,
     create.origin?.kind === 'full' ? 'memory' : 'disk',
+    JSON.stringify(create.secrets?.rows ?? []),
   ]);
   return { id, jobId };
 }

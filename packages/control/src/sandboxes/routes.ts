@@ -24,7 +24,7 @@ import { createSandbox, type CreateContext } from './create.ts';
 import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes, type HostClient } from './logs.ts';
-import { getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
+import { getFacts, getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
 
 export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
@@ -36,7 +36,9 @@ export interface SandboxRoutes extends CreateContext {
 export function sandboxRoutes(app: App, context: SandboxRoutes): void {
   const { database, hub } = context;
 
-  app.operation(operations.createSandbox, ({ body, principal }) => createSandbox(context, principal, body));
+  app.operation(operations.createSandbox, ({ body, principal, fresh }) =>
+    createSandbox(context, principal, body, fresh),
+  );
 
   app.operation(operations.listSandboxes, async ({ query, principal }): Promise<SandboxList> => {
     const after = query.cursor === undefined ? null : decodeCursor('sandboxes', query.cursor);
@@ -71,6 +73,7 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
   ] as const;
   for (const [trigger, operation] of lifecycleOperations) {
     app.operation(operation, async ({ params, principal }): Promise<SandboxLifecycleResponse> => {
+      if (trigger === 'start' || trigger === 'resume') await requireCredits(principal, params.id);
       const { id, region, status } = await changeSandbox(context, trigger, params.id, principal.projectId);
       return { vm_id: formatSandboxId(region, id), status };
     });
@@ -78,11 +81,23 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
 
   app.operation(
     operations.forkSandbox,
-    ({ params, body, principal }): Promise<SandboxForkResponse> =>
-      forkSandbox(context, params.id, principal.projectId, body),
+    async ({ params, body, principal, fresh }): Promise<SandboxForkResponse> => {
+      if (!fresh.retried) await requireCredits(principal, params.id);
+      return forkSandbox(context, params.id, principal.projectId, body, fresh);
+    },
   );
 
   logRoutes(app, context);
+
+  async function requireCredits(principal: Principal, shownId: string): Promise<void> {
+    try {
+      await context.requireCredits(principal.orgId);
+    } catch (refusal) {
+      // What does not exist is told first, however little the caller can pay.
+      const facts = await getFacts(database.pool, uuidOf(shownId), principal.projectId);
+      throw facts === undefined ? sandboxNotFound(shownId) : refusal;
+    }
+  }
 
   async function waitFor(
     id: string,

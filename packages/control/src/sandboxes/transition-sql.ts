@@ -84,6 +84,8 @@ const has = (row: Transition, ...effects: string[]): boolean =>
   (row.effects ?? []).some((effect) => effects.includes(effect));
 
 function reason(row: Transition): string | undefined {
+  // Whoever deletes it for a reason of his own says so.
+  if (row.on === 'delete') return 'coalesce(t.error, s.error)';
   if (row.to === 'failed' || row.to === 'lost' || row.error !== undefined)
     return `coalesce(t.error, ${text(row.error ?? 'no reason was given')})`;
   // It is well again, or what was wanted of it could not be had.

@@ -4,6 +4,7 @@ import type { Overcommit } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
 import { chooseEviction, hasRoom, plus, type Evictable } from './eviction.ts';
+import { readHosts } from './hosts.ts';
 import type { Host, Need } from './placement.ts';
 
 interface Taken {
@@ -35,15 +36,16 @@ const TAKEN = statement<Taken>(
           and (status = 'running' or (not persistent and status in ('assigned', 'building', 'booting')))))`,
 );
 
+/** For how many that wait somebody is looked for in one round. */
+const MOST = 50;
+
 /**
  * @param waiting what pays in full and found no room, in the order of the queue
- * @param hosts as they are after this round's placements
  */
 export async function makeRoom(
   on: Queryable,
   lifecycle: Lifecycle,
   waiting: readonly Need[],
-  hosts: readonly Host[],
   overcommit: Overcommit,
 ): Promise<SandboxRow[]> {
   if (waiting.length === 0) return [];
@@ -52,6 +54,9 @@ export async function makeRoom(
     .filter((one) => !one.leaving)
     .map(({ id, runner_id, created_at, ...one }) => ({ id, runner_id, created_at, frees: frees(one) }));
   if (spot.length === 0) return [];
+  // Read after those: what has left meanwhile is then counted twice, and one round later right. The other way round it
+  // would count as there, and another one would have to go for nothing.
+  const hosts = await readHosts(on);
   // The hosts as they will be when what is leaving has left.
   const future = hosts.map((host) => ({
     ...host,
@@ -60,7 +65,7 @@ export async function makeRoom(
       .reduce((used, one) => plus(used, frees(one), -1), host.used),
   }));
   const evict: Evictable[] = [];
-  for (const need of waiting) {
+  for (const need of waiting.slice(0, MOST)) {
     let host: Host | undefined = hasRoom(need, future, overcommit);
     if (host === undefined) {
       const choice = chooseEviction(need, future, spot, overcommit);

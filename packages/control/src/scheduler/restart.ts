@@ -1,13 +1,15 @@
 /**
  * Starts and resumes. A sandbox that stands still keeps its host, where its disk is, but none of the host's cores
  * and memory: it gets them back only if they are free. When they are not, it is told so at once and stays as it is,
- * because waiting for others to end would have no time limit that anybody knows.
+ * because waiting for others to end would have no time limit that anybody knows. Spot sandboxes in its way are evicted,
+ * so that the next try succeeds.
  */
 import type { Database } from '@releap/database';
 import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
 import { readHost } from './hosts.ts';
+import { makeRoom } from './make-room.ts';
 import { excess, type Host, type Room } from './placement.ts';
 import { promiseAlone } from './promise-lock.ts';
 
@@ -20,14 +22,25 @@ export interface RestartContext {
 /** What came of it: moved, or refused by the host (why, as the end of a sentence), or neither: somebody was first. */
 export type Restarted = { moved: SandboxRow } | { refused: string } | undefined;
 
-class NoRoom extends Error {}
+/** Thrown inside a transaction, to take back what was promised. The message is the end of a sentence. */
+export class NoRoom extends Error {
+  readonly row: SandboxRow;
+  readonly need: Room;
+
+  constructor(why: string, row: SandboxRow, need: Room) {
+    super(why);
+    this.row = row;
+    this.need = need;
+  }
+}
 
 /** Pulls the trigger if the host can take it: both or nothing. */
 export async function restart(
-  { database, lifecycle, limits }: RestartContext,
+  context: RestartContext,
   trigger: 'start' | 'resume',
   change: Change,
 ): Promise<Restarted> {
+  const { database, lifecycle, limits } = context;
   let moved: SandboxRow | undefined;
   try {
     moved = await database.transaction(async (client) => {
@@ -38,11 +51,11 @@ export async function restart(
       const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
       const need = { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: 0, gpus: row.gpu_host };
       const why = host === undefined ? 'it has no host' : unable(host, need, limits);
-      if (why !== undefined) throw new NoRoom(why);
+      if (why !== undefined) throw new NoRoom(why, row, need);
       return row;
     });
   } catch (error) {
-    if (error instanceof NoRoom) return { refused: error.message };
+    if (error instanceof NoRoom) return { refused: await makingRoom(context, error) };
     throw error;
   }
   if (moved === undefined) return undefined;
@@ -61,4 +74,20 @@ export function unable(
   if (host.draining) return `its host ${host.id}, which has its disk, is being drained`;
   const over = excess(need, host, limits.overcommit);
   return over && `its host ${host.id}, which has its disk, has no room for it now: ${over}`;
+}
+
+/** What to tell of it, after spot sandboxes on its host were evicted where that helps. */
+export async function makingRoom(
+  { database, lifecycle, limits }: RestartContext,
+  { message, row, need }: NoRoom,
+): Promise<string> {
+  if (row.spot) return message;
+  const moved = await database.transaction(async (client) => {
+    await promiseAlone(client);
+    const there = { ...need, region: row.region, arch: row.cpu_arch, only: row.runner_id };
+    return makeRoom(client, lifecycle, [there], limits.overcommit);
+  });
+  if (moved.length === 0) return message;
+  lifecycle.announce(moved);
+  return `${message}; spot sandboxes are being evicted for it: try again in a moment`;
 }

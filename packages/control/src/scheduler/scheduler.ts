@@ -114,7 +114,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
         ...(await lifecycle.applyWithin(client, 'reject', reject)),
       ];
       const left = pending.length - rows.length;
-      rows.push(...(await makeRoom(client, lifecycle, waits, hosts, limits.overcommit)));
+      rows.push(...(await makeRoom(client, lifecycle, waits, limits.overcommit)));
       return { moved: rows, left };
     });
     waiting = left;

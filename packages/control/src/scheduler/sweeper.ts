@@ -3,9 +3,11 @@ import type { Logger } from 'pino';
 import type { BuildQueue } from '../images/build-queue.ts';
 import type { Authenticator } from '../auth/authenticator.ts';
 import { drain } from '../hosts/drain.ts';
+import type { Idempotency } from '../idempotency/idempotency.ts';
 import type { Bridge } from '../events/bridge.ts';
 import type { Hub } from '../events/hub.ts';
 import type { ControlLimits } from '../limits.ts';
+import type { Teardown } from '../management/teardown.ts';
 import type { RunnerRegistry } from '../runners/registry.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Snapshots } from '../snapshots/snapshots.ts';
@@ -25,7 +27,9 @@ export interface SweeperOptions {
   registry: RunnerRegistry;
   snapshots: Snapshots;
   builds: BuildQueue;
+  teardown: Teardown;
   authenticator: Authenticator;
+  idempotency: Idempotency;
   bridge: Bridge;
   hub: Hub;
   limits: ControlLimits;
@@ -51,6 +55,7 @@ const OVERDUE = statement<{
 /** Every how many passes the slower work is done. */
 const HEARTBEAT_MS = 5_000;
 const LAST_USED_MS = 30_000;
+const IDEMPOTENCY_MS = 30_000;
 /** Waiters look by themselves this often while other servers write to the database. */
 const RECHECK_MS = 10_000;
 
@@ -97,7 +102,10 @@ export function startSweeper(options: SweeperOptions): Sweeper {
     scheduler.kick();
     await options.snapshots.sweep();
     await builds.sweep();
+    // Not waited for: deadlines must not be late because somebody deletes a lot.
+    options.teardown.kick();
     if (every('last-used', LAST_USED_MS)) await options.authenticator.flush();
+    if (every('idempotency', IDEMPOTENCY_MS)) await options.idempotency.sweep();
     if (options.bridge.hasPeers && every('recheck', RECHECK_MS)) options.hub.changedAll();
     lastGood = Date.now();
   }

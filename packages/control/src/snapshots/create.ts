@@ -1,7 +1,6 @@
 import {
   checkSnapshotName,
   conflict,
-  newUuid,
   parseSandboxId,
   quote,
   sandboxNotFound,
@@ -10,6 +9,7 @@ import {
   type SnapshotKind,
 } from '@releap/contract';
 import { all, first, isUniqueViolation, statement, type Database } from '@releap/database';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { pinned } from '../runners/assignment.ts';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
 import { CONDITIONS, type ConditionName } from '../sandboxes/transitions.ts';
@@ -48,6 +48,12 @@ const INSERT = statement<SnapshotRow>(
    returning *`,
 );
 
+/** By a try that was cut off. */
+const MADE = statement<SnapshotRow>(
+  'snapshot-made',
+  'select * from snapshots where id = $1 and project_id = $2',
+);
+
 /** What a full snapshot asks of the sandbox: that it could be resumed. */
 const RESUMABLE: readonly ConditionName[] = ['persistent', 'noVolumes', 'noDockerData', 'noGpus'];
 
@@ -72,11 +78,17 @@ export async function createSnapshot(
   shownId: string,
   projectId: string,
   body: SnapshotCreateRequest,
+  fresh: Fresh = RANDOM,
 ): Promise<SnapshotCreateResponse> {
+  const drawn = { id: fresh.uuid(), jobId: fresh.uuid() };
   const name = checkSnapshotName(body.name);
   const kind = body.kind ?? 'disk';
   const id = parseSandboxId(shownId)?.uuid;
   if (id === undefined) throw sandboxNotFound(shownId);
+  if (fresh.retried) {
+    const made = await first(database.pool, MADE, [drawn.id, projectId]);
+    if (made !== undefined) return { ...toSnapshotRecord(made), job_id: made.job_id };
+  }
   const row = await database
     .transaction(async (client) => {
       const sandbox = await first(client, SANDBOX, [id, projectId]);
@@ -89,8 +101,8 @@ export async function createSnapshot(
           ? undefined
           : await keepSnapshot(client, sandbox.parent_snapshot_id);
       const [inserted] = await all(client, INSERT, [
-        newUuid(),
-        newUuid(),
+        drawn.id,
+        drawn.jobId,
         projectId,
         name,
         id,

@@ -16,12 +16,12 @@ const CHILD = statement<{ name: string; n: number }>(
   'snapshot-delete-child',
   `select min(name) as name, count(*)::integer as n from snapshots where parent_id = $1 and status in ('pending', 'ready') having count(*) > 0`,
 );
-/** A sandbox that has nothing of it yet and still may want it. */
+/** A sandbox that has not run yet and still may want it: an ephemeral one opens it only when it boots. */
 const BEGINNING = statement<{ id: string; region: string; status: string }>(
   'snapshot-delete-beginning',
   `select id, region, status from sandboxes
     where origin ->> 'snapshot_id' = $1::text and manifest_name is null and desired = 'running'
-      and status in ('pending', 'assigned', 'building', 'lost') limit 1`,
+      and status in ('pending', 'assigned', 'building', 'booting', 'lost') limit 1`,
 );
 
 /**

@@ -23,8 +23,8 @@ export function snapshotRoutes(app: App, context: SnapshotContext & { hub: Hub }
 
   app.operation(
     operations.createSnapshot,
-    ({ params, body, principal }): Promise<SnapshotCreateResponse> =>
-      createSnapshot(context, params.id, principal.projectId, body),
+    ({ params, body, principal, fresh }): Promise<SnapshotCreateResponse> =>
+      createSnapshot(context, params.id, principal.projectId, body, fresh),
   );
 
   app.operation(operations.listSnapshots, async ({ query, principal }): Promise<SnapshotList> => {

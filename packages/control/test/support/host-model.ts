@@ -14,9 +14,12 @@ export class HostModel {
   /** Everything it ever said, oldest first. */
   readonly said: Observation[] = [];
   readonly persistent: boolean;
+  /** What it is a fork of, on the same host. */
+  readonly source: HostModel | undefined;
 
-  constructor(persistent: boolean) {
+  constructor(persistent: boolean, source?: HostModel) {
     this.persistent = persistent;
+    this.source = source;
   }
 
   /** Older generations are ignored. */
@@ -28,6 +31,7 @@ export class HostModel {
   converge(outcome: Outcome): void {
     const { assignment } = this;
     if (assignment === undefined) return;
+    if (this.#begins() && !this.#copies(outcome)) return;
     switch (assignment.desired) {
       case 'deleted':
         this.vm = this.disk = this.memory = false;
@@ -46,6 +50,24 @@ export class HostModel {
         else this.#boot(outcome);
         break;
     }
+  }
+
+  /** It has an origin, and nothing was taken of that yet. */
+  #begins(): boolean {
+    const { assignment } = this;
+    const wanted = assignment?.desired === 'running' || assignment?.desired === 'paused';
+    return wanted && assignment.spec.origin !== undefined && !this.disk;
+  }
+
+  /** Memory and disk of the source as they are now; whatever becomes of it the source has lost nothing. */
+  #copies(outcome: Outcome): boolean {
+    const { source } = this;
+    if (outcome !== 'well' || source === undefined || !(source.vm || source.memory)) {
+      this.#say({ status: 'failed', error: 'nothing could be copied' });
+      return false;
+    }
+    this.disk = this.memory = true;
+    return true;
   }
 
   dies(): void {

@@ -230,7 +230,10 @@ export const CAPTURED_MEMORY = {
 export const takesSnapshots: RunnerOptions['snapshot'] = (assignment, runner) => {
   if (assignment.desired === 'deleted') runner.observeSnapshot(assignment, { status: 'deleted' });
   else if (assignment.captured === undefined)
-    runner.observeSnapshot(assignment, { ...CAPTURED, ...(assignment.kind === 'full' ? CAPTURED_MEMORY : {}) });
+    runner.observeSnapshot(assignment, {
+      ...CAPTURED,
+      ...(assignment.kind === 'full' ? CAPTURED_MEMORY : {}),
+    });
 };
 /** Takes everything in and says nothing. */
 export const silent: Script = () => undefined;
@@ -370,9 +373,7 @@ export class ScriptedRunner implements AsyncDisposable {
   }
 
   /** Observes, and waits until it is written down. */
-  async observedSnapshot(
-    ...said: Parameters<ScriptedRunner['observeSnapshot']>
-  ): Promise<void> {
+  async observedSnapshot(...said: Parameters<ScriptedRunner['observeSnapshot']>): Promise<void> {
     const seq = this.observeSnapshot(...said);
     await until(() => this.acked >= seq);
   }

@@ -26,6 +26,11 @@ export interface DiskChain {
   bytes: number;
 }
 
+/** A disk of more layers is made one of one before it is used again. */
+export const LAYERS_KEPT = 8;
+/** A VM has so many layers at most: each takes a descriptor of its VMM. */
+export const LAYERS_MAX = 96;
+
 /** Size that the guest sees of a disk of `mib`, which is to outlive its VM or not. */
 export function diskMib(mib: number, persistent: boolean): number {
   return Math.max(mib, persistent ? JOURNALLED_MIN_MIB : EXT4_MIN_MIB);
@@ -76,11 +81,15 @@ export async function createChain(
  * gets an empty one of its own.
  */
 export async function forkChain(from: DiskChain, folder: string): Promise<DiskChain> {
-  const chain = await shareChain(from, folder);
-  const forked = { ...chain, layers: [...chain.layers, nextLayer(chain)] };
-  await replaceLayer(forked, forked.layers.at(-1) as string);
-  await saveChain(forked);
-  return forked;
+  return await growChain(await shareChain(from, folder));
+}
+
+/** Puts an empty layer on top of a disk that no VMM has open: what is below must not be written to any more. */
+export async function growChain(chain: DiskChain): Promise<DiskChain> {
+  const grown = { ...chain, layers: [...chain.layers, nextLayer(chain)] };
+  await replaceLayer(grown, grown.layers.at(-1) as string);
+  await saveChain(grown);
+  return grown;
 }
 
 /** The same disk under another folder's names, without its list. Its layers must not be written to any more. */

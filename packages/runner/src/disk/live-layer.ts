@@ -1,6 +1,6 @@
 import { chown } from 'node:fs/promises';
 import type { Vm } from '../vmm/vm.ts';
-import { chainPath, nextLayer, replaceLayer, saveChain } from './disk-chain.ts';
+import { chainPath, LAYERS_MAX, nextLayer, replaceLayer, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { placeInJail } from './vm-disks.ts';
 
@@ -34,11 +34,18 @@ export class LiveLayer {
     options: { jail: string; uid: number; persistent: boolean },
   ): Promise<LiveLayer> {
     const { jail, uid, persistent } = options;
+    if (chain.layers.length >= LAYERS_MAX) {
+      throw new Error(
+        `the sandbox was captured ${chain.layers.length} times since it was started: stop and start it before the next time`,
+      );
+    }
     const name = nextLayer(chain);
     const path = chainPath(chain, name);
     await replaceLayer(chain, name);
     await chown(path, uid, uid);
     const filename = await placeInJail(jail, path, `scratch-${name}`);
+    // Before the VMM has it: where that fails, the next one has another name, which the VMM does not know yet.
+    await saveChain({ ...chain, layers: [...chain.layers, name] });
     const from = await topNode(vm);
     const node = `scratch-${name}`;
     await vm.qmp.execute('blockdev-add', {
@@ -49,7 +56,6 @@ export class LiveLayer {
       file: { driver: 'file', filename, discard: 'unmap' },
       backing: null,
     });
-    await saveChain({ ...chain, layers: [...chain.layers, name] });
     return new LiveLayer(vm, chain, from, node);
   }
 

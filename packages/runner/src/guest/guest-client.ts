@@ -9,15 +9,23 @@ import {
   type FileEntry,
   type GuestHello,
   readBag,
+  readClock,
+  readCounts,
   readEntries,
   readEntrypoint,
   readEntry,
   readFlag,
   readInt,
   readText,
+  readTexts,
 } from './replies.ts';
 
 const CALL_DEADLINE_MS = 30_000;
+/** A guest's clock is right when it is not further behind than this, an answer's way to us included … */
+const CLOCK_BEHIND_MS = 30;
+/** … nor further ahead than what the agent leaves as it is. */
+const CLOCK_AHEAD_MS = 100;
+const CLOCK_TRIES = 5;
 
 export interface GuestNetwork {
   address: string;
@@ -118,9 +126,29 @@ export interface GuestStatus {
   disk: { total: number; used: number; available: number };
 }
 
+/** How a sandbox was brought to a stand. */
+export interface GuestFreeze {
+  /**
+   * Some threads were waiting inside the kernel, such as for a disk. They do not come out of it before the sandbox is
+   * thawed, wherever that is.
+   */
+  inKernel: boolean;
+  /** Microseconds of `wait` (for a process that was just being started), `processes` and `disk`. */
+  stepsUs: Record<string, number>;
+}
+
 export interface CallOptions {
   signal?: AbortSignal;
   deadlineMs?: number;
+}
+
+/** Unix time in nanoseconds. */
+export function nowNs(): bigint {
+  return BigInt(Date.now()) * 1_000_000n;
+}
+
+function millisecondsSince(ns: bigint): number {
+  return Number(nowNs() - ns) / 1_000_000;
 }
 
 const identityParams = (identity: GuestIdentity): Record<string, unknown> => ({
@@ -255,9 +283,23 @@ export class GuestClient implements AsyncDisposable {
     return { entrypoint: readEntrypoint(readBag(answer, 'entrypoint')), timingsUs: answer['timings_us'] };
   }
 
-  /** A new identity for a resumed or forked sandbox; `env` replaces. Thaws it. */
-  async reconfigure(config: GuestIdentity & ProcessDefaults, options?: CallOptions): Promise<void> {
-    await this.#call('reconfigure', { ...identityParams(config), ...defaultsParams(config) }, options);
+  /**
+   * A new identity for a resumed or forked sandbox; `env` replaces. Thaws it as its last act; after an error it stands
+   * until it is thawed. May be sent before the guest runs.
+   * @returns what could not be written below /etc, each with its reason, and the guest's clock as it was then: a request
+   *   that waited for the guest brought an old time, see `setClock`
+   */
+  async reconfigure(
+    config: GuestIdentity & ProcessDefaults,
+    options?: CallOptions,
+  ): Promise<{ unwritten: string[]; clockNs: bigint | undefined; timingsUs: Record<string, number> }> {
+    const params = { ...identityParams(config), ...defaultsParams(config) };
+    const answer = await this.#call('reconfigure', params, options);
+    return {
+      unwritten: readTexts(answer, 'unwritten'),
+      clockNs: readClock(answer, 'clock_ns'),
+      timingsUs: readCounts(answer, 'timings_us'),
+    };
   }
 
   exec(request: ExecRequest, options: { signal?: AbortSignal } = {}): GuestProcess {
@@ -367,16 +409,71 @@ export class GuestClient implements AsyncDisposable {
   }
 
   /**
-   * Stops all user processes and the scratch file system; the guest thaws by itself after `thawAfterMs`. With
-   * `processesOnly` nothing is flushed: for who keeps the guest's memory beside its disk.
+   * Goes the way of a freeze on a thread of the agent's own: the next one, which somebody outside may feel, is several
+   * times faster than the first. An agent that cannot does nothing.
    */
-  async freeze(options: CallOptions & { thawAfterMs?: number; processesOnly?: boolean } = {}): Promise<void> {
-    const { thawAfterMs, processesOnly } = options;
-    await this.#call('freeze', { deadline_ms: thawAfterMs, processes_only: processesOnly }, options);
+  async rehearseFreeze(options?: CallOptions): Promise<void> {
+    await this.#call('rehearse', {}, options).catch((error: unknown) => {
+      if (!(error instanceof GuestError && error.code === 'invalid')) throw error;
+    });
   }
 
-  async thaw(options?: CallOptions): Promise<void> {
-    await this.#call('thaw', {}, options);
+  /**
+   * Makes the sandbox stand still for a capture: its processes, then its scratch disk, flushed; `processesOnly` is for
+   * who keeps the guest's memory beside its disk, `diskOnly` for who keeps the disk alone, and `flushOnly` stops the
+   * processes, flushes the disk and lets it be: what is taken of it then has a journal to replay. A disk that has been
+   * synced before takes less. After an error the sandbox goes on as before. It thaws by itself `thawAfterMs` after the last
+   * sign of a host.
+   * @param options.settleMs how long the freezing itself may take
+   */
+  async freeze(
+    options: CallOptions & {
+      thawAfterMs?: number;
+      settleMs?: number;
+      processesOnly?: boolean;
+      diskOnly?: boolean;
+      flushOnly?: boolean;
+    } = {},
+  ): Promise<GuestFreeze> {
+    const { thawAfterMs, settleMs, processesOnly, diskOnly, flushOnly } = options;
+    const params = {
+      deadline_ms: thawAfterMs,
+      settle_ms: settleMs,
+      processes_only: processesOnly,
+      disk_only: diskOnly,
+      flush_only: flushOnly,
+    };
+    const answer = await this.#call('freeze', params, options);
+    return { inKernel: readFlag(answer, 'in_kernel'), stepsUs: readCounts(answer, 'steps_us') };
+  }
+
+  /**
+   * May be sent while the guest's processors stand still: it is the first thing they do then.
+   * @param options.clockNs Unix time in nanoseconds. A guest's clock stands as long as its processors do.
+   */
+  async thaw(
+    options: CallOptions & { clockNs?: bigint } = {},
+  ): Promise<{ clockNs: bigint | undefined; stepsUs: Record<string, number> }> {
+    const answer = await this.#call('thaw', { clock_ns: options.clockNs?.toString() }, options);
+    return { clockNs: readClock(answer, 'clock_ns'), stepsUs: readCounts(answer, 'steps_us') };
+  }
+
+  /**
+   * Sets the clock of a guest that is not frozen to ours, unless it is known to be right; again where the request took
+   * long on its way.
+   * @param known the guest's clock, as it has just told
+   * @returns how many milliseconds it is behind at most, the way of the last answer included; undefined when an old
+   *   agent did not say
+   */
+  async setClock(known?: bigint, options?: CallOptions): Promise<number | undefined> {
+    let behind = known === undefined ? undefined : millisecondsSince(known);
+    for (let tries = 0; tries < CLOCK_TRIES; tries += 1) {
+      if (behind !== undefined && behind <= CLOCK_BEHIND_MS && behind >= -CLOCK_AHEAD_MS) break;
+      const { clockNs } = await this.thaw({ ...options, clockNs: nowNs() });
+      if (clockNs === undefined) return undefined;
+      behind = millisecondsSince(clockNs);
+    }
+    return behind;
   }
 
   /** Ends all processes within `graceMs`, makes the disk clean and powers off. */

@@ -1,4 +1,4 @@
-export { GuestClient } from './guest-client.ts';
+export { GuestClient, nowNs } from './guest-client.ts';
 export type * from './guest-client.ts';
 export { GuestError } from './guest-error.ts';
 export type { GuestErrorCode } from './guest-error.ts';

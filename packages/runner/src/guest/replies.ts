@@ -1,6 +1,9 @@
 /** Reads values out of what a guest says. Each throws a GuestError `protocol` naming the member that is wrong. */
 import { GuestError } from './guest-error.ts';
 
+/** Of measurements in one answer. */
+const COUNTS_MAX = 64;
+
 type Bag = Record<string, unknown>;
 
 function wrong(name: string, want: string): GuestError {
@@ -32,6 +35,30 @@ export function readBag(bag: Bag, name: string): Bag {
   const value = bag[name];
   if (typeof value !== 'object' || value === null || Array.isArray(value)) throw wrong(name, 'an object');
   return value as Bag;
+}
+
+/** The members that are integers: measurements by name, none of which anything depends on. */
+export function readCounts(bag: Bag, name: string): Record<string, number> {
+  if (bag[name] === undefined) return {};
+  const counts = Object.entries(readBag(bag, name)).slice(0, COUNTS_MAX);
+  return Object.fromEntries(
+    counts.filter((entry): entry is [string, number] => Number.isSafeInteger(entry[1])),
+  );
+}
+
+/** Unix time in nanoseconds, in decimal digits: it does not fit a number. Agents before 0.2 tell none. */
+export function readClock(bag: Bag, name: string): bigint | undefined {
+  if (bag[name] === undefined) return undefined;
+  const text = readText(bag, name, 20);
+  if (!/^[0-9]{1,19}$/.test(text)) throw wrong(name, 'a time in nanoseconds');
+  return BigInt(text);
+}
+
+/** Missing is none. */
+export function readTexts(bag: Bag, name: string): string[] {
+  const value = bag[name] ?? [];
+  if (!Array.isArray(value)) throw wrong(name, 'an array');
+  return value.map((text: unknown, index) => readText({ [index]: text }, String(index)));
 }
 
 export interface EntrypointState {

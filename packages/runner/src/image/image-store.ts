@@ -107,6 +107,7 @@ export class ImageStore {
     const cached = await this.#cached(source, reference);
     if (cached) return cached;
 
+    if (source.no_credential !== undefined) throw new ImageError('unauthorized', source.no_credential);
     const pinned =
       source.digest === undefined ? reference : { ...reference, digest: checkDigest(source.digest) };
     options.onProgress?.({

@@ -5,7 +5,8 @@
  * while they arrive and again (unpacked) against the configuration when they are merged.
  */
 import { createHash } from 'node:crypto';
-import { mkdir, readFile, rm, utimes, writeFile } from 'node:fs/promises';
+import { mkdir, open, readFile, unlink, utimes } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
 import path from 'node:path';
 import type { ImageReference } from '@releap/contract';
@@ -113,7 +114,7 @@ export async function pullImage(
         '--remove-signatures',
         '--dest-shared-blob-dir',
         blobDir,
-        ...(auth === undefined ? ['--src-no-creds'] : ['--src-authfile', auth]),
+        ...(auth === undefined ? ['--src-no-creds'] : ['--src-authfile', AUTH_PATH]),
         ...(isLoopbackHost(reference.host) ? ['--src-tls-verify=false'] : []),
         `docker://${skopeoName(reference)}@${resolved.digest}`,
         `oci:${layout}:image`,
@@ -124,6 +125,7 @@ export async function pullImage(
         env: toolEnv(call.workDir),
         // One blob cannot be larger than all layers may be; this also ends a body that never does.
         fileMax: call.limits.compressedBytes,
+        extraFd: auth?.fd,
         onLine: (line) => {
           if (!line.startsWith('Copying blob')) return;
           blobs = Math.min(blobs + 1, total);
@@ -131,7 +133,7 @@ export async function pullImage(
         },
       },
     );
-    if (result.code !== 0) throw registryError(reference, result.stderr, call.credential !== undefined);
+    if (result.code !== 0) throw refusal(reference, result.stderr, call.credential);
   });
 
   const config = await readConfig(layout, blobDir, reference, call.limits);
@@ -173,7 +175,7 @@ async function inspectRaw(
         call.workDir,
         'inspect',
         '--raw',
-        ...(auth === undefined ? ['--no-creds'] : ['--authfile', auth]),
+        ...(auth === undefined ? ['--no-creds'] : ['--authfile', AUTH_PATH]),
         ...(isLoopbackHost(reference.host) ? ['--tls-verify=false'] : []),
         `docker://${skopeoName(reference)}${digest === undefined ? `:${reference.tag ?? 'latest'}` : `@${digest}`}`,
       ],
@@ -182,6 +184,7 @@ async function inspectRaw(
         signal: call.signal,
         env: toolEnv(call.workDir),
         stdoutMax: call.limits.manifestBytes,
+        extraFd: auth?.fd,
       },
     ).catch((error: unknown) => {
       if (error instanceof ImageError && error.code === 'timeout') {
@@ -192,33 +195,53 @@ async function inspectRaw(
       }
       throw error;
     });
-    if (result.code !== 0) throw registryError(reference, result.stderr, call.credential !== undefined);
+    if (result.code !== 0) throw refusal(reference, result.stderr, call.credential);
     return result.stdout;
   });
 }
 
-/** Credentials travel in a file that only we can read and that is gone afterwards; never as arguments. */
+/** Where a tool finds the open file that it was started with (`extraFd`). */
+const AUTH_PATH = '/proc/self/fd/3';
+
+/**
+ * Credentials travel in a file that has no name any more when they are written into it: whatever ends us, nothing of
+ * them stays. Never as arguments, which every process on the machine may read.
+ */
 async function withAuth<T>(
   reference: ImageReference,
   call: RegistryCall,
-  run: (authFile: string | undefined) => Promise<T>,
+  run: (auth: FileHandle | undefined) => Promise<T>,
 ): Promise<T> {
   const { credential } = call;
   if (credential === undefined) return await run(undefined);
   if (credential.username.includes(':')) {
     throw new ImageError('unauthorized', `the credential for ${reference.host} has a colon in its user name`);
   }
-  const file = path.join(call.workDir, `auth-${crypto.randomUUID()}.json`);
-  const auth = Buffer.from(`${credential.username}:${credential.password}`).toString('base64');
-  await writeFile(file, JSON.stringify({ auths: { [skopeoHost(reference.host)]: { auth } } }), {
-    mode: 0o600,
-    flag: 'wx',
-  });
-  try {
-    return await run(file);
-  } finally {
-    await rm(file, { force: true });
-  }
+  const place = path.join(call.workDir, `auth-${crypto.randomUUID()}`);
+  await using file = await open(place, 'wx+', 0o600);
+  await unlink(place);
+  await file.writeFile(
+    JSON.stringify({ auths: { [skopeoHost(reference.host)]: { auth: basicAuth(credential) } } }),
+  );
+  return await run(file);
+}
+
+function basicAuth({ username, password }: RegistryCredential): string {
+  return Buffer.from(`${username}:${password}`).toString('base64');
+}
+
+/** A registry may say back what it was sent, and a reason is shown and kept: the credential is taken out of it. */
+function refusal(
+  reference: ImageReference,
+  stderr: string,
+  credential: RegistryCredential | undefined,
+): ImageError {
+  if (credential === undefined) return registryError(reference, stderr, false);
+  const { password } = credential;
+  const quoted = JSON.stringify(password).slice(1, -1);
+  const forms = [basicAuth(credential), password, quoted, encodeURIComponent(password)];
+  const said = forms.reduce((text, form) => text.replaceAll(form, '***'), stderr);
+  return registryError(reference, said, true);
 }
 
 /** skopeo knows Docker Hub by its short name alone. */

@@ -18,6 +18,8 @@ export interface ToolOptions {
   onErrorLine?: (line: string) => void;
   /** Where standard output goes instead of to us. */
   stdoutFd?: number;
+  /** An open file that the tool finds as `/proc/self/fd/3`. */
+  extraFd?: number | undefined;
 }
 
 export interface ToolResult {
@@ -54,7 +56,12 @@ export async function runTool(
     tool,
     args,
     {
-      stdio: ['ignore', options.stdoutFd ?? 'pipe', 'pipe'],
+      stdio: [
+        'ignore',
+        options.stdoutFd ?? 'pipe',
+        'pipe',
+        ...(options.extraFd === undefined ? [] : [options.extraFd]),
+      ],
       ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
       ...(options.env === undefined ? {} : { env: options.env }),
     },

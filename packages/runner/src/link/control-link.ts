@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import {
   type BuildResult,
   type ControlMessage,
+  type CpuReading,
   HEARTBEAT_MS,
   LINK_MESSAGE_MAX_BYTES,
   type Observation,
@@ -61,6 +62,11 @@ export class ControlLink {
 
   buildResult(result: BuildResult): void {
     this.#send(this.#outbox.buildResult(result));
+  }
+
+  /** Told once and kept nowhere: the next one makes up for what is lost. */
+  usage(readings: CpuReading[]): void {
+    this.#send({ type: 'usage', readings });
   }
 
   /** Says at once whether the runner is ready, instead of at the next heartbeat. */
@@ -152,8 +158,9 @@ export class ControlLink {
     let message: ControlMessage;
     try {
       message = JSON.parse(data.toString('utf8')) as ControlMessage;
-    } catch (error) {
-      this.#options.log.error({ err: error }, 'control sent something that is not JSON');
+    } catch {
+      // The parser's own words would quote it, environments and all.
+      this.#options.log.error({ bytes: data.length }, 'control sent something that is not JSON');
       socket.close(1007);
       return;
     }

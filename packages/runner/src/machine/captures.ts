@@ -1,17 +1,19 @@
 import { copyFile, mkdir, open, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import {
   chainPath,
   forkChain,
+  growChain,
+  LAYERS_KEPT,
   linkOrCopy,
-  nextLayer,
   readChain,
-  replaceLayer,
   saveChain,
   shareChain,
 } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
+import { dropLayers, flattenChain } from '../disk/flatten.ts';
 import { isTopUnchanged } from '../disk/unchanged.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import { memorySource } from '../memory/guest-memory.ts';
@@ -29,6 +31,9 @@ import type { GuestHold, MomentOptions } from './moment.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
 import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
+
+/** Whoever has read a disk's list has taken its layers by then. */
+const OPENING_GRACE_MS = 30_000;
 
 /** A VM that is to be captured while its guest runs. */
 export interface CaptureSource {
@@ -76,6 +81,10 @@ export class Captures {
    * restores the child, soon. The source goes on after a few milliseconds, whatever comes of it. One after the other.
    */
   async fork(source: CaptureSource, child: string): Promise<ForkOrigin> {
+    return await this.#withRoom(child, () => this.#fork(source, child));
+  }
+
+  async #fork(source: CaptureSource, child: string): Promise<ForkOrigin> {
     const { folders, log } = this.#options;
     const { vmId, running } = source;
     const record = await this.#record(vmId);
@@ -92,14 +101,16 @@ export class Captures {
 
   /** Makes `child` what a paused source is: paused, with the same memory, disk and devices. */
   async forkKept(vmId: string, child: string): Promise<void> {
+    await this.#withRoom(child, () => this.#forkKept(vmId, child));
+  }
+
+  async #forkKept(vmId: string, child: string): Promise<void> {
     const { folders } = this.#options;
     const chain = await readChain(folders.keep(vmId));
     if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
     const keep = await this.#emptyKeep(child);
     // What both have in common must not change any more, so the source goes on in a layer of its own, too.
-    const top = nextLayer(chain);
-    await replaceLayer(chain, top);
-    await saveChain({ ...chain, layers: [...chain.layers, top] });
+    await growChain(chain);
     racePoint('fork:prepared');
     await this.#shareKept(folders.keep(vmId), keep);
     await forkChain(chain, keep);
@@ -136,7 +147,7 @@ export class Captures {
       return facts;
     } catch (error) {
       await snapshots.abandon(id).catch(() => undefined);
-      throw explainFullDisk(error, folder);
+      throw explainFullDisk(error, folder, 'the snapshot');
     }
   }
 
@@ -146,6 +157,10 @@ export class Captures {
    * @throws when the snapshot is not here
    */
   async restore(id: string, vmId: string): Promise<void> {
+    await this.#withRoom(vmId, () => this.#restore(id, vmId));
+  }
+
+  async #restore(id: string, vmId: string): Promise<void> {
     const { snapshots } = this.#options;
     const folder = snapshots.path(id);
     const chain = await this.diskOf(id);
@@ -155,6 +170,19 @@ export class Captures {
     else await linkOrCopy(heldImagePath(folder), heldImagePath(keep));
     await forkChain(chain, keep);
     racePoint('restore:copied');
+  }
+
+  /**
+   * Makes the disk of a snapshot one layer, if it is many, so that what begins with it is as quick as what begins with
+   * the first of its line. For the background.
+   */
+  async flatten(id: string): Promise<void> {
+    const chain = await readChain(this.#options.snapshots.path(id));
+    if (chain === undefined || chain.layers.length <= LAYERS_KEPT) return;
+    const flat = await flattenChain(chain);
+    this.#options.log.info({ snapshot: id, layers: chain.layers.length }, 'snapshot flattened');
+    await sleep(OPENING_GRACE_MS, undefined, { ref: false });
+    await dropLayers(chain, flat);
   }
 
   /** The disk of a snapshot, to begin others with. @throws when it is not here */
@@ -280,6 +308,15 @@ export class Captures {
     const record = await this.#options.folders.load(vmId);
     if (record === undefined) throw new Error(`there is no VM ${vmId}`);
     return record;
+  }
+
+  /** Says so in words when there is no room for what `vmId` begins with. */
+  async #withRoom<T>(vmId: string, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      throw explainFullDisk(error, this.#options.folders.keep(vmId), 'the sandbox');
+    }
   }
 
   async #emptyKeep(vmId: string): Promise<string> {

@@ -38,6 +38,8 @@ export class NotResumableError extends Error {
  */
 export class KeptMemory {
   readonly memory: string;
+  /** Takes the place of `memory` when it is whole. */
+  readonly next: string;
   readonly state: string;
   readonly #marker: string;
   readonly #durable: string;
@@ -46,6 +48,7 @@ export class KeptMemory {
   constructor(folder: string) {
     this.#folder = folder;
     this.memory = join(folder, 'memory');
+    this.next = `${this.memory}.next`;
     this.state = join(folder, 'state');
     this.#marker = join(folder, 'paused.json');
     this.#durable = join(folder, 'durable');
@@ -89,6 +92,7 @@ export class KeptMemory {
   async remove(): Promise<void> {
     await this.abandon();
     await rm(this.memory, { force: true });
+    await rm(this.next, { force: true });
   }
 
   /**

@@ -1,6 +1,7 @@
 import { open } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
+import type { CpuCounter } from '../metering/usage-reporter.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
@@ -253,6 +254,7 @@ export class Machines {
       onConsole: options.onConsole,
       log: this.#log.child({ vm: vmId }),
     });
+    await this.#endCaptures(vmId, record, vm);
     return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: record.diskBytes, timings: {} };
   }
 
@@ -281,6 +283,21 @@ export class Machines {
     return record === undefined ? undefined : await this.#cgroups.usage(record.cgroup);
   }
 
+  /** The CPU time of the present life of a VM; undefined when it has none. */
+  async cpuCounter(vmId: string): Promise<CpuCounter | undefined> {
+    const record = await this.#folders.load(vmId);
+    if (record?.process === undefined) return undefined;
+    const usage = await this.#cgroups.usage(record.cgroup);
+    if (usage === undefined) return undefined;
+    const { bootId, pid, startTicks } = record.process;
+    return {
+      incarnation: `${bootId}.${pid}.${startTicks}`,
+      cpuMicros: usage.cpuMicros,
+      // Clock ticks of /proc are hundredths of a second since the boot, on every architecture (proc(5), USER_HZ).
+      ageMicros: Number(process.hrtime.bigint() / 1000n) - Number(startTicks) * 10_000,
+    };
+  }
+
   /** Removes every VM that `keep` does not name, and every cgroup that belongs to none. Once, before the first boot. */
   async reclaim(keep: ReadonlySet<string>): Promise<void> {
     const kept = new Set<string>();
@@ -300,6 +317,21 @@ export class Machines {
     for (const name of await this.#cgroups.list()) {
       if (!kept.has(name)) await this.#cgroups.destroy(name);
     }
+  }
+
+  /** A runner that ended in the middle of a capture has left a copy of the VMM, room for it, and half a file. */
+  async #endCaptures(vmId: string, { cgroup, shape }: VmRecord, vm: Vm): Promise<void> {
+    for (const pid of await this.#cgroups.processes(cgroup)) {
+      try {
+        if (pid !== vm.identity.pid) process.kill(pid, 'SIGKILL');
+      } catch {
+        // It went by itself, as it should.
+      }
+    }
+    await this.#cgroups.setMemoryLimit(cgroup, this.#memoryMib(shape)).catch((error: unknown) => {
+      this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be set back');
+    });
+    await this.persistent.dropPartialMemory(vmId);
   }
 
   async #restore<D extends VmDisks | undefined>(

@@ -11,6 +11,8 @@ import type { VmRecord } from './vm-folder.ts';
 
 /** What the guest's agent does for a capture. */
 export interface GuestHold {
+  /** Makes the freeze that follows a fast one. */
+  rehearse(): Promise<void>;
   /** Brings what is only in the guest's memory to its disk, as far as that goes in a bounded time. */
   sync(): Promise<void>;
   /** Stops the user's processes, and with `disk` the file system, clean. */
@@ -57,14 +59,16 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   const chain = await diskOf(options);
   await using prepared = new AsyncDisposableStack();
   const memory = await findGuestMemory(vm.identity.pid, record.shape.memMib * 1024 * 1024);
-  const copy = prepared.use(await ProcessCopy.prepare(memory));
   await allowCopy(true);
+  // Let go of in the other order: the copy is gone before its room is.
   prepared.defer(async () => {
     if (!vm.exited) await allowCopy(false).catch(() => undefined);
   });
+  const copy = prepared.use(await ProcessCopy.prepare(memory));
   // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
   await flushTop(chain);
   const layer = await LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
+  await hold.rehearse();
   racePoint(`${operation}:prepared`);
 
   const clock = new Laps();
@@ -76,11 +80,14 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
     await vm.stop();
     clock.lap('stopped');
     racePoint(`${operation}:stopped`);
-    taken = await settled([
+    const work = [
       saveState(vm, { root: jail, uid: record.uid }, statePath),
       layer.putOnTop(),
       copy.take(),
-    ]);
+    ] as const;
+    // Nothing may still be at work when the guest goes on.
+    await Promise.allSettled(work);
+    taken = await Promise.all(work);
     clock.lap('taken');
     racePoint(`${operation}:taken`);
   } finally {
@@ -110,6 +117,7 @@ export async function takeDisk(
   const chain = await diskOf(options);
   await hold.sync();
   const layer = await LiveLayer.prepare(running.vm, chain, { jail, uid: record.uid, persistent });
+  await hold.rehearse();
   racePoint(`${operation}:prepared`);
   const clock = new Laps();
   let disk: DiskChain;
@@ -131,12 +139,6 @@ async function diskOf({ vmId, disk }: MomentOptions): Promise<DiskChain> {
   const chain = await readChain(disk);
   if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
   return chain;
-}
-
-/** Like Promise.all, but waits for all of them first: nothing may still be at work when the guest goes on. */
-async function settled<T extends readonly unknown[]>(work: { [K in keyof T]: Promise<T[K]> }): Promise<T> {
-  await Promise.allSettled(work);
-  return (await Promise.all(work)) as unknown as T;
 }
 
 class Laps {

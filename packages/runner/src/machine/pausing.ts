@@ -64,7 +64,7 @@ export class Pausing implements AsyncDisposable {
     const { running, record, kept } = options;
     const { pid } = running.vm.identity;
     const memory = await findGuestMemory(pid, record.shape.memMib * 1024 * 1024);
-    const next = (await isOwnFile(pid, kept.memory)) ? undefined : `${kept.memory}.next`;
+    const next = (await isOwnFile(pid, kept.memory)) ? undefined : kept.next;
     try {
       if (next !== undefined) await copyMemoryFile(await memorySource(pid, record.memoryOrigin), next);
       const target = await open(next ?? kept.memory, 'r+');

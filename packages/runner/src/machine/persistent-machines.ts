@@ -1,7 +1,8 @@
 import { link, mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
+import { dropLayers, flattenChain } from '../disk/flatten.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
-import { checkChain, createChain, diskMib, readChain } from '../disk/disk-chain.ts';
+import { checkChain, createChain, diskMib, growChain, LAYERS_KEPT, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
@@ -218,6 +219,11 @@ export class PersistentMachines {
     await new KeptMemory(this.#options.folders.keep(vmId)).remove();
   }
 
+  /** What a pause that was not finished has left. */
+  async dropPartialMemory(vmId: string): Promise<void> {
+    await rm(new KeptMemory(this.#options.folders.keep(vmId)).next, { force: true });
+  }
+
   /** Brings kept memory to the platters. For the background. */
   async settleMemory(vmId: string): Promise<void> {
     await new KeptMemory(this.#options.folders.keep(vmId)).settle();
@@ -228,7 +234,10 @@ export class PersistentMachines {
     const chain = await readChain(keep);
     if (chain === undefined) return await createChain(this.#options.emptyDisks, keep, mib, 'journal');
     await checkChain(chain);
-    return chain;
+    if (chain.layers.length <= LAYERS_KEPT) return chain;
+    const flat = await flattenChain(chain);
+    await dropLayers(chain, flat);
+    return await growChain(flat);
   }
 
   /** A descriptor for a VMM that maps it privately. Memory that others go on from as well is not handed out itself. */

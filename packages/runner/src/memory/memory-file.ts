@@ -12,11 +12,10 @@ export async function copyMemoryFile(source: string, target: string): Promise<vo
 }
 
 /** The same error, in words for people when it says that a disk is full. */
-export function explainFullDisk(error: unknown, path: string): unknown {
-  const full =
-    (error as NodeJS.ErrnoException).code === 'ENOSPC' ||
-    (error instanceof CommandError && /No space left|Disk quota/.test(error.stderr));
-  return full
-    ? new DiskFullError(`the host's disk is full: no room for the sandbox's memory at ${path}`)
+export function explainFullDisk(error: unknown, path: string, what = "the sandbox's memory"): unknown {
+  const { code, message } = error as NodeJS.ErrnoException;
+  const said = error instanceof CommandError ? error.stderr : message;
+  return code === 'ENOSPC' || /No space left|Disk quota/.test(said)
+    ? new DiskFullError(`the host's disk is full: no room for ${what} at ${path}`)
     : error;
 }

@@ -29,17 +29,27 @@ export class ProcessCopy implements AsyncDisposable {
       return new ProcessCopy(helper, memory);
     } catch (error) {
       await helper[Symbol.asyncDispose]();
-      throw error;
+      throw explained(error);
     }
   }
 
   /** Copies now. Once. The guest's memory in the copy has the address that it has in the VMM. */
   async take(): Promise<GuestMemory> {
     this.#helper.send('copy');
-    return { ...this.#memory, pid: Number(await this.#helper.line(COPY_DEADLINE_MS)) };
+    try {
+      return { ...this.#memory, pid: Number(await this.#helper.line(COPY_DEADLINE_MS)) };
+    } catch (error) {
+      throw explained(error);
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#helper[Symbol.asyncDispose]();
   }
+}
+
+function explained(error: unknown): Error {
+  return new Error(`the memory of a running micro-VM could not be copied: ${(error as Error).message}`, {
+    cause: error,
+  });
 }

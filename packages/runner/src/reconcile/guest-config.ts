@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import type { SandboxSpec } from '@releap/contract';
+import { nowNs } from '../guest/index.ts';
 import type { GuestConfig } from '../guest/index.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { RunningVm } from '../machine/index.ts';
@@ -48,7 +49,7 @@ export function identityOf(vmId: string, spec: SandboxSpec): { hostname: string;
 /** What a guest must be told each time it begins or goes on. */
 export function freshness(): { clockNs: bigint; entropy: Uint8Array } {
   return {
-    clockNs: BigInt(Date.now()) * 1_000_000n,
+    clockNs: nowNs(),
     // The guest's random generator is that of what it was restored from: every other copy would draw the same numbers.
     entropy: randomBytes(64),
   };

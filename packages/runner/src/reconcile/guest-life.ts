@@ -33,12 +33,11 @@ export function watchExit(running: RunningVm, events: SandboxEvents): Promise<ne
  * that. What it was called before changes nothing.
  */
 export async function renewIdentity(guest: GuestClient, identity: Renewal): Promise<void> {
-  await guest.reconfigure({ ...identity, ...freshness() }, { deadlineMs: RENEW_DEADLINE_MS });
-}
-
-/** After a moment of standing still: its clock has stood, too. */
-export async function setClock(guest: GuestClient): Promise<void> {
-  await guest.reconfigure(freshness(), { deadlineMs: RENEW_DEADLINE_MS });
+  const { clockNs } = await guest.reconfigure(
+    { ...identity, ...freshness() },
+    { deadlineMs: RENEW_DEADLINE_MS },
+  );
+  await guest.setClock(clockNs, { deadlineMs: RENEW_DEADLINE_MS });
 }
 
 /** Resolves when the guest has ended its processes and itself. */

@@ -4,28 +4,23 @@ import type { Assignment, Origin, PortMapping, RootSource, SandboxSpec } from '@
 import type { Logger } from 'pino';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import { GuestLostError, heldImagePath } from '../machine/index.ts';
-import type { ForkOrigin, GuestHold, Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
+import { heldImagePath } from '../machine/index.ts';
+import type { ForkOrigin, Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { AgentLine } from './agent-line.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
-import { powerOff, renewIdentity, setClock, watchExit } from './guest-life.ts';
+import { powerOff, renewIdentity, watchExit } from './guest-life.ts';
 import type { Renewal } from './guest-life.ts';
+import { closeLogs, LiveMachine } from './live-machine.ts';
+import type { Logs } from './live-machine.ts';
 import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
 /** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
 const CONFIGURE_DEADLINE_MS = 60_000;
 const VMM_END_GRACE_MS = 1_000;
 const CONNECT_DEADLINE_MS = 20_000;
-/** Frozen processes go on by themselves after this; longer than everything between a freeze and its end. */
-const THAW_AFTER_MS = 120_000;
-/** Files that are only in the guest's memory are brought to its disk before it is frozen, for so long at most. */
-const SYNC_DEADLINE_MS = 10_000;
-const FREEZE_DEADLINE_MS = 10_000;
-const THAW_DEADLINE_MS = 10_000;
-
 export interface MachineHostOptions {
   machines: Machines;
   images: ImageStore;
@@ -38,8 +33,6 @@ export interface MachineHostOptions {
   listenHost: string;
   log: Logger;
 }
-
-type Logs = { console: LogFile; entrypoint: LogFile };
 
 /** Sandboxes as micro-VMs of this machine: image, network slot, VM, agent and logs brought together. */
 export class MachineHost implements SandboxHost {
@@ -428,103 +421,27 @@ export class MachineHost implements SandboxHost {
   }
 
   #live(
-    { vm_id: vmId, spec: { persistent } }: Assignment,
+    assignment: Assignment,
     running: RunningVm,
     agent: AgentLine,
     logs: Logs,
     vmIp: string,
     ports: PortMapping[],
   ): LiveSandbox {
-    return {
-      guest: () => agent.connected(),
-      addresses: { vm_ip: vmIp, host_ip: this.#options.listenHost, port_map: ports },
-      ...logs,
-      shutDown: async (graceMs, hurry) => {
-        try {
-          await powerOff(running, await agent.connected(), graceMs, hurry);
-        } catch (error) {
-          this.#options.log.warn({ vm: vmId, err: error }, 'the guest did not power off; its VMM is ended');
-        }
-        await running.vm.kill();
-      },
-      suspend: async () => await this.#suspend(vmId, running, agent),
-      fork: async (child) =>
-        await this.#options.machines.captures.fork({ vmId, running, persistent, hold: holdOf(agent) }, child),
-      snapshot: async (id, kind, manifest, parentId) => {
-        using image = await this.#findImage(manifest);
-        const source = { vmId, running, persistent, hold: holdOf(agent) };
-        return await this.#options.machines.captures.snapshot(id, kind, source, image, parentId);
-      },
-      close: async () => {
-        agent.close();
-        running.vm.detach();
-        await closeLogs(logs);
-      },
-    };
-  }
-
-  async #suspend(vmId: string, running: RunningVm, agent: AgentLine): Promise<void> {
-    const { machines, log } = this.#options;
-    const guest = await agent.connected();
-    await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
-      // All of it is in the memory that is kept; it would be missing only to a start that throws that away.
-      log.warn({ vm: vmId, err: error }, 'files were not on the disk before the pause');
+    const { machines, listenHost, log } = this.#options;
+    return new LiveMachine({
+      assignment,
+      machines,
+      running,
+      agent,
+      logs,
+      addresses: { vm_ip: vmIp, host_ip: listenHost, port_map: ports },
+      findImage: (manifest) => this.#findImage(manifest),
+      log,
     });
-    await using pausing = await machines.persistent.beginPause(vmId, running);
-    const startedAt = performance.now();
-    try {
-      await guest.freeze({
-        processesOnly: true,
-        thawAfterMs: THAW_AFTER_MS,
-        deadlineMs: FREEZE_DEADLINE_MS,
-      });
-      const frozenMs = Math.round((performance.now() - startedAt) * 10) / 10;
-      racePoint('pause:frozen');
-      const steps = await pausing.finish();
-      log.info({ vm: vmId, steps: { frozen: frozenMs, ...steps } }, 'sandbox paused');
-    } catch (error) {
-      if (error instanceof GuestLostError) throw error;
-      try {
-        const again = await agent.connected();
-        await again.thaw({ deadlineMs: THAW_DEADLINE_MS });
-      } catch (second) {
-        throw new GuestLostError(
-          `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
-        );
-      }
-      throw error;
-    }
-    machines.persistent
-      .settleMemory(vmId)
-      .catch((error: unknown) => log.warn({ vm: vmId, err: error }, 'paused memory is not on the disk yet'));
   }
-}
-
-/** What a capture asks of the agent. */
-function holdOf(agent: AgentLine): GuestHold {
-  return {
-    sync: async () => {
-      // What is not on the disk in time is not in the snapshot, as after a power failure.
-      await (await agent.connected()).sync({ deadlineMs: SYNC_DEADLINE_MS }).catch(() => undefined);
-    },
-    freeze: async (disk) =>
-      await (await agent.connected()).freeze({
-        processesOnly: !disk,
-        thawAfterMs: THAW_AFTER_MS,
-        deadlineMs: FREEZE_DEADLINE_MS,
-      }),
-    thaw: async () => {
-      const guest = await agent.connected();
-      await guest.thaw({ deadlineMs: THAW_DEADLINE_MS });
-      await setClock(guest);
-    },
-  };
 }
 
 function cpuShare(spec: SandboxSpec): { guaranteed: number; max: number } {
   return { guaranteed: spec.cpu, max: spec.mode === 'dedicated' ? spec.cpu : spec.vcpus };
-}
-
-async function closeLogs(logs: Logs): Promise<void> {
-  await Promise.all([logs.console.close(), logs.entrypoint.close()]);
 }

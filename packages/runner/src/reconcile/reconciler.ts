@@ -33,6 +33,11 @@ export class Reconciler {
     return this.#sandboxes.get(vmId);
   }
 
+  /** Those whose micro-VM runs now. */
+  running(): string[] {
+    return [...this.#sandboxes].flatMap(([vmId, sandbox]) => (sandbox.live === undefined ? [] : [vmId]));
+  }
+
   /** A new link begins with a whole new `sync`; parts of the last one are void. */
   linked(): void {
     this.#named.clear();

@@ -2,6 +2,7 @@ import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promise
 import { join } from 'node:path';
 import type { Assignment, Observation, PortMapping } from '@releap/contract';
 import type { Logger } from 'pino';
+import { explainFullDisk } from '../memory/memory-file.ts';
 
 /**
  * What this machine knows of one sandbox, kept on disk. It is written BEFORE the machine takes anything for
@@ -45,16 +46,19 @@ export class RecordStore {
     return records;
   }
 
-  /** The environment of a sandbox is its user's: nobody else on this machine may read it. */
+  /**
+   * The environment of a sandbox is its user's: nobody else on this machine may read it. A registry's password is not
+   * written at all: control says it again with every link.
+   */
   async save(record: SandboxRecord): Promise<void> {
     const path = this.#path(record.assignment.vm_id);
     const next = `${path}.next`;
     try {
-      await writeFile(next, JSON.stringify(record), { mode: 0o600 });
+      await writeFile(next, JSON.stringify(withoutCredential(record)), { mode: 0o600 });
       await rename(next, path);
     } catch (error) {
       await rm(next, { force: true });
-      throw error;
+      throw explainFullDisk(error, next, "the sandbox's record");
     }
   }
 
@@ -65,4 +69,13 @@ export class RecordStore {
   #path(vmId: string): string {
     return join(this.#folder, `${vmId}.json`);
   }
+}
+
+function withoutCredential(record: SandboxRecord): SandboxRecord {
+  const { assignment } = record;
+  const { root } = assignment.spec;
+  if (root.type !== 'registry') return record;
+  const { type, ref, digest } = root;
+  const bare = { type, ref, ...(digest === undefined ? {} : { digest }) };
+  return { ...record, assignment: { ...assignment, spec: { ...assignment.spec, root: bare } } };
 }

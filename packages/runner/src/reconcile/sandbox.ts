@@ -5,6 +5,7 @@ import type { SnapshotFacts } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
 import type { Exit, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
+import { Steps } from './steps.ts';
 
 /** From the first step to `running`, pulls not included. Twice what a cold boot takes under emulation. */
 const BOOT_DEADLINE_MS = 90_000;
@@ -12,8 +13,6 @@ const BOOT_DEADLINE_MS = 90_000;
 const IMAGE_DEADLINE_MS = 30 * 60_000;
 /** What an entrypoint has to end after it was asked to. */
 const STOP_GRACE_MS = 10_000;
-/** A step that broke (a full disk, a tool that failed) is done again after this long, then twice as long. */
-const RETRY_MS = { first: 1_000, most: 60_000 };
 /** For all of a stop while the service goes down: others wait for that. */
 const DRAIN_DEADLINE_MS = 25_000;
 
@@ -45,14 +44,13 @@ export class Sandbox {
   #live: LiveSandbox | undefined;
   /** Of the VMM that ended by itself, from when it did until all of it is removed. */
   #exit: Exit | undefined;
-  #step: { controller: AbortController; done: Promise<void> } | undefined;
-  #retry: NodeJS.Timeout | undefined;
-  #retryMs = RETRY_MS.first;
+  readonly #steps: Steps;
 
   constructor(deps: SandboxDeps, assignment: Assignment, record?: SandboxRecord) {
     this.vmId = assignment.vm_id;
     this.#deps = deps;
     this.#log = deps.log.child({ vm: assignment.vm_id });
+    this.#steps = new Steps(this.#log, () => this.#attendExit());
     this.#assignment = assignment;
     this.#served = assignment;
     this.#past = { manifest: record?.manifest, ports: record?.ports };
@@ -90,7 +88,7 @@ export class Sandbox {
       now.status === status &&
       now.generation === generation &&
       this.#assignment.generation === generation &&
-      this.#step === undefined
+      !this.#steps.busy
     );
   }
 
@@ -99,7 +97,7 @@ export class Sandbox {
     if (assignment.generation < this.#assignment.generation) return;
     const isNew = assignment.generation > this.#assignment.generation;
     this.#assignment = assignment;
-    if (!isNew && this.#step) return;
+    if (!isNew && this.#steps.busy) return;
     if (!isNew && this.#isSettled()) {
       this.#deps.report(this.#observation);
       return;
@@ -109,13 +107,15 @@ export class Sandbox {
 
   /** After a restart of the runner: find the VMM again, or clean up after it. */
   async adopt(): Promise<void> {
-    this.#begin(async () => await (this.isPersistent ? this.#adoptPersistent() : this.#adoptEphemeral()));
+    this.#steps.begin(
+      async () => await (this.isPersistent ? this.#adoptPersistent() : this.#adoptEphemeral()),
+    );
     await this.idle();
   }
 
   /** Starts the step that leads to what is wanted; the one that runs is interrupted first. */
   converge(): void {
-    this.#begin(async (signal) => {
+    this.#steps.begin(async (signal) => {
       this.#served = this.#assignment;
       await this.#converge(signal);
     });
@@ -123,61 +123,28 @@ export class Sandbox {
 
   /** Resolves when no step runs. */
   async idle(): Promise<void> {
-    while (this.#step) await this.#step.done;
+    await this.#steps.idle();
   }
 
   /** The service is going down: end the VM and say why. What is persistent can be started again. */
   async shutDown(reason: string): Promise<void> {
-    this.#step?.controller.abort(new Error(reason));
-    await this.idle();
-    clearTimeout(this.#retry);
+    await this.#steps.interrupt(reason);
     if (this.#isSettled() && this.#observation.status !== 'running') return;
-    this.#begin(async () => await this.#drain(reason));
+    this.#steps.begin(async () => await this.#drain(reason));
     await this.idle();
   }
 
   /** Nobody wants it any more: all of it goes, its disk too. */
   async remove(): Promise<void> {
-    this.#begin(async () => await this.#destroy());
+    this.#steps.begin(async () => await this.#destroy());
     await this.idle();
   }
 
   /** Lets go of the VM without ending it: a later runner takes it over. */
   async detach(): Promise<void> {
-    this.#step?.controller.abort(new Error('the runner stops'));
-    await this.idle();
-    clearTimeout(this.#retry);
+    await this.#steps.interrupt('the runner stops');
     await this.#live?.close();
     this.#live = undefined;
-  }
-
-  /** A step that breaks is begun again later, so that nothing stays half done. */
-  #begin(work: (signal: AbortSignal) => Promise<void>): void {
-    clearTimeout(this.#retry);
-    const previous = this.#step;
-    previous?.controller.abort(new Error('superseded by a newer assignment'));
-    const controller = new AbortController();
-    const done = (async () => {
-      await previous?.done;
-      try {
-        await work(controller.signal);
-        this.#retryMs = RETRY_MS.first;
-      } catch (error) {
-        this.#log.error({ err: error }, 'a step of the sandbox broke');
-        if (!controller.signal.aborted) this.#beginLater(work);
-      } finally {
-        if (this.#step?.controller === controller) {
-          this.#step = undefined;
-          this.#attendExit();
-        }
-      }
-    })();
-    this.#step = { controller, done };
-  }
-
-  #beginLater(work: (signal: AbortSignal) => Promise<void>): void {
-    this.#retry = setTimeout(() => this.#begin(work), this.#retryMs).unref();
-    this.#retryMs = Math.min(this.#retryMs * 2, RETRY_MS.most);
   }
 
   async #converge(signal: AbortSignal): Promise<void> {
@@ -235,7 +202,7 @@ export class Sandbox {
     const { host, find } = this.#deps;
     const source = find(sourceId);
     if (source === undefined) throw new Error('the sandbox that it is a fork of is not on this machine');
-    const origin = await source.#hold(async () => {
+    const origin = await source.#steps.hold(async () => {
       signal.throwIfAborted();
       this.#past.manifest = source.#past.manifest;
       if (source.#live) return await source.#live.fork(this.vmId);
@@ -253,30 +220,13 @@ export class Sandbox {
 
   /** Takes it, as it runs, for later. Its steps wait. @throws when it does not run */
   async snapshot(id: string, kind: 'disk' | 'full', parentId: string | undefined): Promise<SnapshotFacts> {
-    return await this.#hold(async () => {
+    return await this.#steps.hold(async () => {
       const { manifest } = this.#past;
       if (!this.#live || manifest === undefined) {
         throw new Error(`the sandbox is ${this.#observation.status}, and must be running`);
       }
       return await this.#live.snapshot(id, kind, manifest, parentId);
     });
-  }
-
-  /** Does something with it between its steps: none begins before that is done. */
-  async #hold<T>(work: () => Promise<T>): Promise<T> {
-    await this.idle();
-    const controller = new AbortController();
-    const result = work();
-    const step = { controller, done: result.then(ignore, ignore) };
-    this.#step = step;
-    try {
-      return await result;
-    } finally {
-      if (this.#step === step) {
-        this.#step = undefined;
-        this.#attendExit();
-      }
-    }
   }
 
   async #boot(signal: AbortSignal): Promise<void> {
@@ -418,8 +368,9 @@ export class Sandbox {
       (['running', 'pausing', 'stopping'].includes(status) || (status === 'booting' && remains.resumed));
     if (mayRun && (await this.#findAgain())) return;
     await this.#end();
-    if (status === 'booting' && origin?.type === 'fork') {
-      // It was being made from its source, whose memory went with the last runner. It begins again.
+    if (status === 'booting' && (origin?.type === 'fork' || (origin && this.#past.manifest === undefined))) {
+      // It was being made from something else: memory of a source that went with the last runner, or a snapshot of
+      // which some is here and nobody knows how much. It begins again.
       this.#past.manifest = undefined;
       return await this.#destroy();
     }
@@ -518,9 +469,9 @@ export class Sandbox {
   /** A VM that ended by itself; while a step runs that is the step's to find out. */
   #attendExit(): void {
     const exit = this.#exit;
-    if (!exit || !this.#live || this.#step) return;
+    if (!exit || !this.#live || this.#steps.busy) return;
     this.#log.warn(exit, 'the micro-VM ended by itself');
-    this.#begin(async () => {
+    this.#steps.begin(async () => {
       await this.#end();
       if (exit.poweredOff && (await this.#canStart())) {
         await this.#observe('stopped', { error: 'the guest powered itself off' });
@@ -562,8 +513,6 @@ export class Sandbox {
     if (tell) this.#deps.report(this.#observation);
   }
 }
-
-function ignore(): void {}
 
 const TELLS_MANIFEST: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
 const DISK_GONE = 'its disk is not on this machine any more';

@@ -9,6 +9,8 @@ const REMOVE_AGAIN_MS = 5_000;
 
 export interface SnapshotKeeperOptions {
   folders: SnapshotFolders;
+  /** Tidies a snapshot that was taken; nobody waits for it. */
+  flatten: (id: string) => Promise<void>;
   find: (vmId: string) => Sandbox | undefined;
   report: (observation: SnapshotObservation) => void;
   log: Logger;
@@ -29,6 +31,7 @@ export class SnapshotKeeper {
   readonly #options: SnapshotKeeperOptions;
   readonly #kept = new Map<string, Kept>();
   readonly #named = new Set<string>();
+  #flattening: Promise<void> = Promise.resolve();
 
   constructor(options: SnapshotKeeperOptions) {
     this.#options = options;
@@ -93,15 +96,28 @@ export class SnapshotKeeper {
         return { status: 'deleted' };
       }
       const found = await folders.load(id);
-      if (found !== undefined) return describe(id, found);
+      if (found !== undefined) {
+        this.#flattenLater(id);
+        return describe(id, found);
+      }
       if (assignment.captured === true) throw new Error('it is not on this machine any more');
       const sandbox = find(vm_id);
       if (sandbox === undefined) throw new Error('its sandbox is not on this machine');
-      return describe(id, await sandbox.snapshot(id, kind, parent_id));
+      const facts = await sandbox.snapshot(id, kind, parent_id);
+      this.#flattenLater(id);
+      return describe(id, facts);
     } catch (error) {
       log.warn({ err: error, snapshot: id, vm: vm_id }, 'a snapshot could not be had');
       return { status: 'failed', error: error instanceof Error ? error.message : String(error) };
     }
+  }
+
+  /** One after the other. */
+  #flattenLater(id: string): void {
+    const { flatten, log } = this.#options;
+    this.#flattening = this.#flattening
+      .then(() => flatten(id))
+      .catch((error: unknown) => log.warn({ err: error, snapshot: id }, 'a snapshot stays many layers'));
   }
 
   /** What cannot be removed now is tried again: nobody else will. */
@@ -129,6 +145,11 @@ export class SnapshotKeeper {
   }
 }
 
+/** The VMM and its version, as control compares them. */
+export function vmmName(version: string): string {
+  return `QEMU ${version}`;
+}
+
 function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, 'snapshot_id' | 'generation'> {
   const { memory } = facts;
   return {
@@ -138,7 +159,7 @@ function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, '
     disk_bytes: facts.diskBytes,
     ...(memory && {
       artifact_ref: id,
-      fc_version: memory.vmm,
+      fc_version: vmmName(memory.vmm),
       cpu_marker: cpuMarker({ cpu_model: memory.hostCpu, accelerator: memory.accelerator }),
       mem_bytes: memory.shape.memMib * 1024 * 1024,
     }),

@@ -105,6 +105,7 @@ export class TestRunner {
     });
     this.snapshots = new SnapshotKeeper({
       folders: opened.machines.snapshots,
+      flatten: (id) => opened.machines.captures.flatten(id),
       find: (vmId) => this.reconciler.get(vmId),
       report: (observation) => this.snapshotObservations.push(observation),
       log,
@@ -177,7 +178,7 @@ export class TestRunner {
       if (found) return found;
       const failed = reports.find(({ status }) => status === 'failed');
       if (failed || Date.now() > end) {
-        throw new Error(`expected ${wanted.join(' or ')} and got ${JSON.stringify(reports)}`);
+        throw new Error(`expected ${JSON.stringify(wanted)} and got ${JSON.stringify(reports)}`);
       }
       await new Promise((resolve) => setTimeout(resolve, 2));
     }

@@ -1,4 +1,7 @@
 import path from 'node:path';
+import { parseAmount } from '@releap/contract';
+import type { RateLimits } from '@releap/control';
+import { price, type BillingSettings } from '@releap/control/billing';
 import { Check } from 'typebox/value';
 import { allowed } from './allowed.ts';
 import { type BUILTIN_IMAGE_NAMES, type LOG_LEVELS, VARIABLES, type VariableName } from './variables.ts';
@@ -11,19 +14,24 @@ export interface Config {
   port: number;
   gatewayPort?: number;
   publicUrl?: string;
+  trustedProxies?: readonly string[];
   toolboxUrl?: string;
   previewDomain?: string;
   controlUrl?: string;
   databaseUrl?: string;
   databaseConnections: number;
   tokenFile: string;
+  keyFile: string;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   warmPool: number;
   region: { id: string; name?: string };
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
   overcommit: { cpu: number; mem: number; disk: number };
-  oidc: { issuer?: string; audience: string };
+  billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
+  rateLimits: RateLimits;
+  oidc: { issuer?: string; audience: string; clientId: string };
+  identityPort?: number;
   log: { level: (typeof LOG_LEVELS)[number]; fileBytes: number };
 }
 
@@ -82,12 +90,14 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     port: get('RELEAP_PORT'),
     gatewayPort: get('RELEAP_GATEWAY_PORT'),
     publicUrl: url('RELEAP_PUBLIC_URL'),
+    trustedProxies: get('RELEAP_TRUSTED_PROXIES'),
     toolboxUrl: url('RELEAP_TOOLBOX_URL'),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     controlUrl: url('RELEAP_CONTROL_URL'),
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
     tokenFile: get('RELEAP_TOKEN_FILE') ?? path.join(home, 'internal.token'),
+    keyFile: get('RELEAP_KEY_FILE') ?? path.join(home, 'keys.json'),
     capacity: compact({
       cores: get('RELEAP_CORES'),
       memMib: get('RELEAP_MEMORY_MIB'),
@@ -102,7 +112,31 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       mem: get('RELEAP_MEMORY_OVERCOMMIT'),
       disk: get('RELEAP_DISK_OVERCOMMIT'),
     },
-    oidc: compact({ issuer: url('RELEAP_OIDC_ISSUER'), audience: get('RELEAP_OIDC_AUDIENCE') }),
+    billing: {
+      mode: get('RELEAP_BILLING'),
+      overdraftLimit: parseAmount(text('RELEAP_OVERDRAFT_LIMIT') ?? '0'),
+      meterMs: Number(get('RELEAP_METER_SECONDS')) * 1000,
+      prices: {
+        cpuSecond: price(text('RELEAP_PRICE_CPU_SECOND') ?? '0'),
+        memGibSecond: price(text('RELEAP_PRICE_MEMORY_GIB_SECOND') ?? '0'),
+        burstCpuSecond: price(text('RELEAP_PRICE_BURST_CPU_SECOND') ?? '0'),
+        gpuSecond: price(text('RELEAP_PRICE_GPU_SECOND') ?? '0'),
+        functionMs: price(text('RELEAP_PRICE_FUNCTION_MS') ?? '0'),
+        spotDiscountPercent: get('RELEAP_SPOT_DISCOUNT'),
+      },
+    },
+    rateLimits: {
+      perKey: get('RELEAP_RATE_LIMIT_KEY'),
+      perOrg: get('RELEAP_RATE_LIMIT_ORG'),
+      perAddress: get('RELEAP_RATE_LIMIT_ADDRESS'),
+    },
+    // To the letter: an issuer with a slash at its end is another one than that without.
+    oidc: compact({
+      issuer: get('RELEAP_OIDC_ISSUER'),
+      audience: get('RELEAP_OIDC_AUDIENCE'),
+      clientId: get('RELEAP_OIDC_CLIENT_ID'),
+    }),
+    identityPort: get('RELEAP_IDENTITY_PORT'),
     log: { level: get('RELEAP_LOG_LEVEL'), fileBytes: Number(get('RELEAP_LOG_FILE_MIB')) * 2 ** 20 },
   };
   return compact(config) as unknown as Config;

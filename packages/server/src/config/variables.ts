@@ -1,4 +1,6 @@
+import { isIP } from 'node:net';
 import { isRegionSlug } from '@releap/contract';
+import { BILLING_MODES, BILLING_SETTINGS, OVERDRAFT_DEFAULT, PRICE_DEFAULTS } from '@releap/control/billing';
 import { Type, type TSchema } from 'typebox';
 
 /** One environment variable. */
@@ -9,7 +11,16 @@ export interface Variable<S extends TSchema = TSchema> {
   defaultText?: string;
   unit?: string;
   description: string;
-  group: 'Where things are' | 'Network' | 'Database' | 'This machine' | 'The service' | 'Log';
+  group:
+    | 'Where things are'
+    | 'Network'
+    | 'Database'
+    | 'This machine'
+    | 'The service'
+    | 'Signing in'
+    | 'Billing'
+    | 'Limits'
+    | 'Log';
 }
 
 const variable = <S extends TSchema>(value: Variable<S>): Variable<S> => value;
@@ -21,7 +32,24 @@ const HttpUrl = Type.String({
   expected: 'an http:// or https:// URL without query',
 });
 const Positive = Type.Integer({ minimum: 1 });
+const Price = Type.String({
+  pattern: '^\\d{1,6}(\\.\\d{1,12})?$',
+  expected: 'a decimal from 0 with at most 12 digits after the point',
+});
+const Credits = Type.String({
+  pattern: '^\\d{1,9}(\\.\\d{1,9})?$',
+  expected: 'a decimal from 0 with at most 9 digits after the point',
+});
+const Rate = Type.Integer({ minimum: 0, maximum: 100_000_000 });
 const Overcommit = Type.Number({ minimum: 1, maximum: 100 });
+
+/** An address, or a block of them. */
+function isNetwork(text: string): boolean {
+  const [address = '', bits, ...rest] = text.split('/');
+  const family = isIP(address);
+  if (family === 0 || rest.length > 0) return false;
+  return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (family === 4 ? 32 : 128));
+}
 
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const;
 export const BUILTIN_IMAGE_NAMES = ['busybox', 'debian'] as const;
@@ -65,6 +93,14 @@ export const VARIABLES = {
     description: 'Base URL under which callers reach the API, when a proxy stands in front of it.',
     group: 'Network',
   }),
+  RELEAP_TRUSTED_PROXIES: variable({
+    schema: Type.Array(Type.Refine(Type.String(), isNetwork), {
+      expected: 'IP addresses and CIDR blocks, separated by commas',
+    }),
+    description:
+      'Proxies whose `X-Forwarded-For` is believed when the audit log writes down where a call came from, and when calls of an address are counted. Nobody else is.',
+    group: 'Network',
+  }),
   RELEAP_TOOLBOX_URL: variable({
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_GATEWAY_PORT`',
@@ -102,6 +138,13 @@ export const VARIABLES = {
     defaultText: '`$RELEAP_HOME/internal.token`, made on first start',
     description:
       'File with the token by which control plane, runners and gateways know each other. The same on all machines.',
+    group: 'Database',
+  }),
+  RELEAP_KEY_FILE: variable({
+    schema: AbsolutePath,
+    defaultText: '`$RELEAP_HOME/keys.json`, made on first start',
+    description:
+      'File with the keys that encrypt secrets and registry passwords ([secrets.md](secrets.md)). Readable by its owner alone; the same on all control servers. Keep a copy of it, and not beside one of the database.',
     group: 'Database',
   }),
   RELEAP_CORES: variable({
@@ -182,16 +225,122 @@ export const VARIABLES = {
     description: 'How many times over disk may be promised.',
     group: 'The service',
   }),
+  RELEAP_BILLING: variable({
+    schema: Type.Enum(BILLING_MODES),
+    default: BILLING_SETTINGS.mode,
+    description:
+      '`meter`: use is written into the ledger of each organization, and nothing is ever refused. `enforce`: at a ' +
+      'balance of zero nothing new is started, and beyond the overdraft limit running sandboxes are deleted; give ' +
+      'credits with `rlp admin grant`. `off`: nothing is charged.',
+    group: 'Billing',
+  }),
+  RELEAP_OVERDRAFT_LIMIT: variable({
+    schema: Credits,
+    default: OVERDRAFT_DEFAULT,
+    unit: 'credits',
+    description:
+      'How far below zero a balance may go before running sandboxes are deleted, where an organization has no limit of its own.',
+    group: 'Billing',
+  }),
+  RELEAP_METER_SECONDS: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 3600 }),
+    default: BILLING_SETTINGS.meterMs / 1000,
+    unit: 's',
+    description: 'How often a sandbox that runs on is charged. What has ended is charged within seconds.',
+    group: 'Billing',
+  }),
+  RELEAP_PRICE_CPU_SECOND: variable({
+    schema: Price,
+    default: PRICE_DEFAULTS.cpuSecond,
+    unit: 'credits',
+    description: 'A guaranteed core for a second.',
+    group: 'Billing',
+  }),
+  RELEAP_PRICE_MEMORY_GIB_SECOND: variable({
+    schema: Price,
+    default: PRICE_DEFAULTS.memGibSecond,
+    unit: 'credits',
+    description: 'A guaranteed GiB of memory for a second.',
+    group: 'Billing',
+  }),
+  RELEAP_PRICE_BURST_CPU_SECOND: variable({
+    schema: Price,
+    default: PRICE_DEFAULTS.burstCpuSecond,
+    unit: 'credits',
+    description: 'A second of a core used above the guarantee.',
+    group: 'Billing',
+  }),
+  RELEAP_PRICE_GPU_SECOND: variable({
+    schema: Price,
+    default: PRICE_DEFAULTS.gpuSecond,
+    unit: 'credits',
+    description: 'A dedicated GPU for a second.',
+    group: 'Billing',
+  }),
+  RELEAP_PRICE_FUNCTION_MS: variable({
+    schema: Price,
+    default: PRICE_DEFAULTS.functionMs,
+    unit: 'credits',
+    description: "A millisecond of a function's invocation. Functions come with a later version.",
+    group: 'Billing',
+  }),
+  RELEAP_SPOT_DISCOUNT: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 100 }),
+    default: PRICE_DEFAULTS.spotDiscountPercent,
+    unit: 'percent',
+    description: 'What guarantees cost less in the spot tier. Burst has no discount.',
+    group: 'Billing',
+  }),
+  RELEAP_RATE_LIMIT_KEY: variable({
+    schema: Rate,
+    default: 12_000,
+    unit: 'requests a minute',
+    description:
+      'Most requests of one API key, or of one signed-in user. 0 for no limit. Each control server counts for itself.',
+    group: 'Limits',
+  }),
+  RELEAP_RATE_LIMIT_ORG: variable({
+    schema: Rate,
+    default: 60_000,
+    unit: 'requests a minute',
+    description: 'Most requests of all API keys of one organization together. 0 for no limit.',
+    group: 'Limits',
+  }),
+  RELEAP_RATE_LIMIT_ADDRESS: variable({
+    schema: Rate,
+    default: 1_200,
+    unit: 'requests a minute',
+    description:
+      'Most requests of one address (IPv6: of one /64) that are public or have no valid credentials, `/healthz` left ' +
+      'out. 0 for no limit.',
+    group: 'Limits',
+  }),
   RELEAP_OIDC_ISSUER: variable({
     schema: HttpUrl,
-    description: 'OpenID Connect issuer of the management plane. Comes with a later version.',
-    group: 'The service',
+    defaultText: 'the development identity provider of `releap all`',
+    description:
+      'OpenID Connect issuer whose tokens the management plane takes, exactly as its discovery document and its tokens write it. Switches the development identity provider off.',
+    group: 'Signing in',
   }),
   RELEAP_OIDC_AUDIENCE: variable({
     schema: Type.String({ minLength: 1 }),
     default: 'releap',
-    description: 'Audience that tokens of the issuer must name. Comes with a later version.',
-    group: 'The service',
+    description: 'Audience that tokens of the issuer must name.',
+    group: 'Signing in',
+  }),
+  RELEAP_OIDC_CLIENT_ID: variable({
+    schema: Type.String({ minLength: 1, maxLength: 256 }),
+    default: 'releap-cli',
+    description:
+      'Public client at the issuer that `rlp login` uses, with device code or with authorization code and PKCE.',
+    group: 'Signing in',
+  }),
+  RELEAP_IDENTITY_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 10000, or a free one when that is taken',
+    description:
+      'Port of the development identity provider, on 127.0.0.1 whatever `RELEAP_HOST` is. Without `RELEAP_OIDC_ISSUER` only. 0 takes a free one.',
+    group: 'Signing in',
   }),
   RELEAP_LOG_LEVEL: variable({
     schema: Type.Enum(LOG_LEVELS),

@@ -1,6 +1,7 @@
-import { CONTROL_LIMITS, startControl } from '@releap/control';
+import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
 import { urlHost } from '../config/config.ts';
+import { issuerOf } from '../identity/issuer.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The control plane: REST API, scheduler, link to the runners. */
@@ -13,6 +14,9 @@ export async function controlRole({
   const { databaseUrl, host, port } = config;
   if (databaseUrl === undefined) throw new Error('the role control needs DATABASE_URL');
   const baseUrl = config.publicUrl ?? `http://${urlHost(host)}:${port}`;
+  const signIn = await issuerOf(config, supervised, log);
+  await using cleanup = new AsyncDisposableStack();
+  cleanup.defer(() => signIn.identity?.close() ?? Promise.resolve());
   const control = await startControl({
     databaseUrl,
     databaseConnections: config.databaseConnections,
@@ -20,18 +24,26 @@ export async function controlRole({
     internalToken,
     region: { ...config.region, toolboxProxyUrl: config.toolboxUrl },
     builtinImages: config.builtinImages,
+    keys: fileKeys(config.keyFile, log),
     limits: {
       ...CONTROL_LIMITS,
       createQueue: config.createQueue,
       overcommit: { ...config.overcommit },
     },
+    billing: config.billing,
+    rateLimits: config.rateLimits,
     publicUrl: baseUrl,
+    trustedProxies: config.trustedProxies ?? [],
+    ...(signIn.oidc === undefined ? {} : { oidc: signIn.oidc }),
     log,
   });
+  cleanup.use(control);
+  const issuer = signIn.oidc?.issuer;
   if (supervised) {
     const image = config.builtinImages[0] ?? 'busybox';
-    await writeBootstrap({ home: config.home, databaseUrl, baseUrl, image, log });
+    await writeBootstrap({ home: config.home, databaseUrl, baseUrl, issuer, image, log });
   }
-  const close = (): Promise<void> => control.close();
-  return { facts: { url: baseUrl }, stop: close, letGo: close };
+  const owned = cleanup.move();
+  const close = (): Promise<void> => owned.disposeAsync();
+  return { facts: { url: baseUrl, issuer: issuer ?? '' }, stop: close, letGo: close };
 }

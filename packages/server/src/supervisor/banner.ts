@@ -5,6 +5,7 @@ export interface ReadyFacts {
   seconds: number;
   apiUrl: string;
   toolboxUrl: string;
+  issuer: string;
   database: string;
   accelerator: string;
   vmm: string;
@@ -21,6 +22,7 @@ export function readyBanner(config: Config, facts: ReadyFacts, color: boolean): 
   const rows: [string, string][] = [
     ['API', `${facts.apiUrl}   (${facts.apiUrl}/openapi.json)`],
     ['Toolbox', facts.toolboxUrl],
+    ['Sign in', facts.issuer],
     ['Key', `${config.home}/bootstrap.json`],
     ['Machine', `${facts.vmm}, ${facts.accelerator}${emulated}, ${facts.database}`],
     ['Logs', `${config.home}/log`],

@@ -11,6 +11,7 @@ const BACKOFF_MAX_MS = 30_000;
 const STEADY_MS = 60_000;
 /** A part that cannot even start this often will not: the whole start fails, with the reason. */
 const FIRST_START_ATTEMPTS = 3;
+const FINISHED = 'exit code 0';
 
 export interface PartOptions {
   /** `control`, `runner`, `gateway`. */
@@ -20,6 +21,8 @@ export interface PartOptions {
   env: Record<string, string | undefined>;
   book: LogBook;
   log: Logger;
+  /** What it makes outlives it: a stop that finds it dead starts it once more, to take that away. */
+  tidies?: boolean;
 }
 
 /** One process of the service: kept running until it is told to stop. */
@@ -33,6 +36,8 @@ export class Part {
   readonly #running: Promise<void>;
   #child: ChildProcess | undefined;
   #hasStarted = false;
+  /** Once it has ended otherwise than by finishing, it must tidy up. */
+  #mustTidy = false;
 
   constructor(options: PartOptions) {
     this.role = options.role;
@@ -52,9 +57,9 @@ export class Part {
    * @param keep leave what it made (sandboxes) to a later run
    */
   async stop(deadlineMs: number, keep = false): Promise<boolean> {
+    this.#mustTidy = !keep && this.#options.tidies === true;
     this.#stopping.abort();
-    const message: SupervisorMessage = { type: 'stop' };
-    if (!keep && this.#child?.connected === true) this.#child.send(message, () => undefined);
+    if (!keep && this.#child?.connected === true) this.#askToStop();
     else this.#child?.kill('SIGTERM');
     const timer = new AbortController();
     const late = sleep(deadlineMs, true, { signal: timer.signal }).catch(() => false);
@@ -69,8 +74,14 @@ export class Part {
   }
 
   kill(): void {
+    this.#mustTidy = false;
     this.#stopping.abort();
     this.#child?.kill('SIGKILL');
+  }
+
+  #askToStop(): void {
+    const message: SupervisorMessage = { type: 'stop' };
+    this.#child?.send(message, () => undefined);
   }
 
   async #keepRunning(): Promise<void> {
@@ -79,7 +90,8 @@ export class Part {
     while (!stopped.aborted) {
       const began = performance.now();
       const how = await this.#runOnce();
-      if (stopped.aborted) return;
+      if (stopped.aborted && how === FINISHED) return;
+      if (stopped.aborted) break;
       failures = performance.now() - began > STEADY_MS ? 1 : failures + 1;
       if (!this.#hasStarted && failures >= FIRST_START_ATTEMPTS) {
         this.#first.reject(new Error(`${this.role} cannot start: ${how}`));
@@ -89,6 +101,11 @@ export class Part {
       this.#options.log.error({ again_in_ms: delay }, `${this.role} ended: ${how}`);
       await sleep(delay, undefined, { signal: stopped }).catch(() => undefined);
     }
+    if (!this.#mustTidy) return;
+    this.#options.log.info(`${this.role} was dead when asked to stop: once more, to take away what it made`);
+    const ended = this.#runOnce();
+    this.#askToStop();
+    await ended;
   }
 
   /** Runs the process once, to its end; says how it ended. */

@@ -53,6 +53,10 @@ export async function runAll(config: Config): Promise<number> {
     config.gatewayPort === undefined
       ? await preferPort(config.host, port + 1)
       : await claimPort(config.host, config.gatewayPort, 'RELEAP_GATEWAY_PORT');
+  const identityPort =
+    config.oidc.issuer === undefined
+      ? await claimIdentityPort(config.identityPort, port + IDENTITY_PORT_OFFSET)
+      : undefined;
   const apiUrl = config.publicUrl ?? localUrl(config.host, port);
   const toolboxUrl = config.toolboxUrl ?? `${localUrl(config.host, gatewayPort)}/toolbox`;
   await readOrMakeToken(config.tokenFile);
@@ -77,9 +81,10 @@ export async function runAll(config: Config): Promise<number> {
     RELEAP_TOOLBOX_URL: toolboxUrl,
     RELEAP_CONTROL_URL: localUrl(config.host, port),
     DATABASE_URL: databaseUrl,
+    ...(identityPort === undefined ? {} : { RELEAP_IDENTITY_PORT: String(identityPort) }),
   };
   const part = (role: keyof typeof DEADLINES_MS): Part =>
-    new Part({ role, program: PROGRAM, env, book, log });
+    new Part({ role, program: PROGRAM, env, book, log, tidies: role === 'runner' });
   const parts = { control: part('control'), runner: part('runner'), gateway: part('gateway') };
   const all = Object.values(parts);
   // If the start fails, none of them stays, and sandboxes of an earlier run do. A part that has stopped is no more.
@@ -109,9 +114,12 @@ export async function runAll(config: Config): Promise<number> {
           seconds: (performance.now() - began) / 1000,
           apiUrl,
           toolboxUrl,
+          issuer:
+            config.oidc.issuer ??
+            `${localUrl(LOOPBACK, identityPort ?? 0)} (development: no passwords, this machine only)`,
           database,
           accelerator: outcome['accelerator'] ?? '',
-          vmm: `QEMU ${outcome['vmm'] ?? ''}`,
+          vmm: outcome['vmm'] ?? '',
         },
         book.color,
       ),
@@ -130,6 +138,17 @@ export async function runAll(config: Config): Promise<number> {
   ]);
   orderly.push(await parts.control.stop(DEADLINES_MS.control));
   return orderly.every(Boolean) ? 0 : 1;
+}
+
+const LOOPBACK = '127.0.0.1';
+/** Out of the way of other services, whose ports people choose next to each other. */
+const IDENTITY_PORT_OFFSET = 10_000;
+
+/** Fixed for the length of the run: the issuer's name has it. */
+async function claimIdentityPort(configured: number | undefined, wanted: number): Promise<number> {
+  return configured === undefined
+    ? await preferPort(LOOPBACK, wanted)
+    : await claimPort(LOOPBACK, configured, 'RELEAP_IDENTITY_PORT');
 }
 
 /** After a sudden death of the supervisor its parts end by themselves, and hold their ports until then. */

@@ -1,0 +1,45 @@
+import { type ChildProcess, fork } from 'node:child_process';
+import { join } from 'node:path';
+import { endOf } from '../processes.ts';
+import type { ServerReady } from './messages.ts';
+
+const START_DEADLINE_MS = 60_000;
+
+/** A server in a process of its own, which ends with ours. */
+export class Server implements AsyncDisposable {
+  readonly ready: ServerReady;
+  readonly #process: ChildProcess;
+
+  private constructor(child: ChildProcess, ready: ServerReady) {
+    this.#process = child;
+    this.ready = ready;
+  }
+
+  static async start(file: string, args: string[]): Promise<Server> {
+    const child = fork(join(import.meta.dirname, file), args, { execArgv: profiling(file) });
+    try {
+      const ready = await new Promise<ServerReady>((resolve, reject) => {
+        child.once('message', (message) => resolve(message as ServerReady));
+        child.once('exit', (code) => reject(new Error(`${file} ended with ${code}`)));
+        setTimeout(() => reject(new Error(`${file} did not start`)), START_DEADLINE_MS).unref();
+      });
+      return new Server(child, ready);
+    } catch (error) {
+      child.kill('SIGKILL');
+      throw error;
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#process.disconnect();
+    await endOf(this.#process);
+  }
+}
+
+/** `RELEAP_BENCH_PROFILE=<folder>` leaves a CPU profile of each server there. */
+function profiling(file: string): string[] {
+  const folder = process.env['RELEAP_BENCH_PROFILE'];
+  return folder === undefined
+    ? []
+    : ['--cpu-prof', `--cpu-prof-dir=${folder}`, `--cpu-prof-name=${file}.cpuprofile`];
+}

@@ -1,0 +1,277 @@
+/** What tenancy costs: authentication with many keys, metering many sandboxes, reading a long ledger. */
+import { randomBytes } from 'node:crypto';
+import { Agent, request } from 'node:http';
+import { join } from 'node:path';
+import { newToken, newUuid, tokenDigest, tokenPrefix } from '@releap/contract';
+import { migrate, openDatabase, startPostgres, type Database, type PostgresInstance } from '@releap/database';
+import { pino } from 'pino';
+import { createBurstMeter } from '../../packages/control/src/billing/burst.ts';
+import { chargeMeters } from '../../packages/control/src/billing/charge-meters.ts';
+import { readCredits, readGrants } from '../../packages/control/src/billing/ledger.ts';
+import { BILLING_SETTINGS } from '../../packages/control/src/billing/settings.ts';
+import { listRecords } from '../../packages/control/src/sandboxes/queries.ts';
+import { Server } from '../api/server.ts';
+import { SilentRunner } from '../api/silent-runner.ts';
+import { cpuSeconds, family } from '../processes.ts';
+import { summaryRows, type SuiteResult, type Verdict } from '../report.ts';
+import { interleave, summarize, timed } from '../statistics.ts';
+import { temporaryFolder, type Suite, type SuiteOptions } from '../suite.ts';
+
+const KEYS = 100_000;
+const SANDBOXES = 10_000;
+const LEDGER_ROWS = 1_000_000;
+/** Requests or reads that make one sample: the median of them, or their 99th percentile. */
+const A_SAMPLE = 200;
+const MINUTE_MS = 60_000;
+
+const log = pino({ level: 'silent' });
+
+export const tenancy: Suite = async (options) => {
+  await using folder = await temporaryFolder();
+  await using postgres = await startPostgres({ dir: join(folder.path, 'postgres'), log });
+  return [
+    await authentication(postgres, options),
+    await metering(postgres, options),
+    await ledger(postgres, options),
+  ];
+};
+
+async function fresh(postgres: PostgresInstance, name: string): Promise<Database> {
+  const admin = openDatabase({ url: postgres.url(), log, connections: 1 });
+  await admin.pool.query(`create database ${name}`);
+  await admin.close();
+  const url = postgres.url(name);
+  await migrate({ url, log });
+  return openDatabase({ url, log, connections: 4, statementTimeoutMs: 300_000 });
+}
+
+async function authentication(
+  postgres: PostgresInstance,
+  { samples, progress, signal }: SuiteOptions,
+): Promise<SuiteResult> {
+  await using database = await fresh(postgres, 'authentication');
+  const internal = randomBytes(32).toString('hex');
+  await using control = await Server.start('control-server.ts', [database.url, internal, '16']);
+  const { url, apiKey = '', projectId = '' } = control.ready;
+  await using runner = await SilentRunner.connect(url, internal);
+  runner.ready = true;
+  progress(`writing ${KEYS} API keys`);
+  const tokens: string[] = [];
+  for (let from = 0; from < KEYS; from += 5_000) {
+    const batch = Array.from({ length: 5_000 }, () => newToken('apiKey'));
+    await database.pool.query(
+      `insert into api_keys (id, project_id, name, token_hash, key_prefix)
+       select t.id, $1, t.prefix, t.hash, t.prefix from unnest($2::uuid[], $3::bytea[], $4::text[]) as t(id, hash, prefix)`,
+      [projectId, batch.map(() => newUuid()), batch.map(tokenDigest), batch.map(tokenPrefix)],
+    );
+    tokens.push(...batch);
+  }
+  await database.pool.query('analyze api_keys');
+
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  const get = (path: string, token?: string): Promise<void> =>
+    new Promise((resolve, reject) => {
+      const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+      request(`${url}${path}`, { agent, headers }, (response) => {
+        response.resume();
+        response.once('end', () =>
+          response.statusCode === 200
+            ? resolve()
+            : reject(new Error(`GET ${path} answered ${response.statusCode}`)),
+        );
+      })
+        .once('error', reject)
+        .end();
+    });
+  const median = (call: () => Promise<void>) => async (): Promise<number> => {
+    const taken: number[] = [];
+    for (let i = 0; i < A_SAMPLE; i++) taken.push(await timed(call));
+    return summarize(taken).p50;
+  };
+  let next = 0;
+  const PUBLIC = 'public route';
+  const KNOWN = 'route behind an API key, of a caller that comes again within a second';
+  const NEW = `route behind an API key, another of ${KEYS} keys every time`;
+  const taken = await interleave(
+    {
+      // Neither does any work: the one says that a host is ready, the other an empty list.
+      [PUBLIC]: median(() => get('/healthz')),
+      [KNOWN]: median(() => get('/cpu-types', apiKey)),
+      [NEW]: median(() => get('/cpu-types', tokens[(next += 7_919) % KEYS])),
+    },
+    {
+      rounds: samples,
+      warmUp: 3,
+      signal,
+      onRound: (round) => progress(`authentication, round ${round + 1}`),
+    },
+  );
+  agent.destroy();
+  const p50 = (name: string): number => summarize(taken[name] ?? []).p50;
+  const adds = (name: string): Verdict => ({
+    what: `what a ${name} takes more than a ${PUBLIC}, p50, in ms`,
+    value: p50(name) - p50(PUBLIC),
+    goal: 'at most 0.2',
+    met: p50(name) - p50(PUBLIC) <= 0.2,
+  });
+  return {
+    title: 'Authentication',
+    goal: `An API key adds at most 0.2 ms to a request (p50) with ${KEYS} keys in the table. A sample is the median of ${A_SAMPLE} requests over one connection.`,
+    unit: 'ms',
+    rows: summaryRows(taken),
+    verdicts: [adds(KNOWN), adds(NEW)],
+    samples: taken,
+  };
+}
+
+async function metering(
+  postgres: PostgresInstance,
+  { samples, progress, signal }: SuiteOptions,
+): Promise<SuiteResult> {
+  await using database = await fresh(postgres, 'metering');
+  const { pool } = database;
+  progress(`writing ${SANDBOXES} running sandboxes`);
+  const runnerId = newUuid();
+  await pool.query(`insert into regions (id, name) values ('local', 'local')`);
+  await pool.query(
+    `insert into runners (id, region, status, data_url, facts, last_seen_at) values ($1, 'local', 'online', '', '{}', now() + interval '1 year')`,
+    [runnerId],
+  );
+  await pool.query(
+    `insert into organizations (id, name) select gen_random_uuid(), 'one' from generate_series(1, 100)`,
+  );
+  await pool.query(
+    `insert into projects (id, org_id, name) select gen_random_uuid(), id, 'one' from organizations`,
+  );
+  await pool.query(
+    `insert into sandboxes (id, project_id, name, region, status, desired, job_id, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch,
+       image_ref, root, access_token_hash, runner_id, held)
+     select gen_random_uuid(), p.id, 'one', 'local', 'running', 'running', gen_random_uuid(), 'burstable', 0.125, 2, 1024, 512, 'amd64',
+       'busybox', '{}', sha256('x'), $1, true from projects p, generate_series(1, $2::integer)`,
+    [runnerId, SANDBOXES / 100],
+  );
+  const begin = Date.now();
+  // Sandboxes start at any time of a minute, and so they are due at any time of one.
+  await pool.query(
+    `update sandbox_meters set metered_until = to_timestamp($1::double precision / 1000) - random() * interval '60 seconds'`,
+    [begin],
+  );
+  await pool.query('vacuum analyze');
+  const { rows } = await pool.query<{ id: string }>('select id from sandboxes');
+  const prices = BILLING_SETTINGS.prices;
+  let at = begin;
+  const bursts = createBurstMeter(database, () => at);
+  let statements = 0;
+  const backends = await family(postgres.pid);
+  const used = async (): Promise<number> => {
+    const { user, system } = process.cpuUsage();
+    return (user + system) / 1e6 + (await cpuSeconds(backends.map(({ pid }) => pid)));
+  };
+  // One minute of the service: every sandbox is charged once, in as many passes as the loop makes, and its counters
+  // come six times.
+  const minute = async (): Promise<number> => {
+    const before = await used();
+    const end = at + MINUTE_MS;
+    for (let pass = 0; at < end; pass++) {
+      at += BILLING_SETTINGS.passMs;
+      if (pass % 5 === 0) {
+        const age = (at - begin) * 1000;
+        bursts.take(
+          runnerId,
+          rows.map(({ id }) => ({ vm_id: id, incarnation: 'one', cpu_usec: age / 4, age_usec: age })),
+        );
+      }
+      await chargeMeters(pool, prices, { meterMs: MINUTE_MS, now: new Date(at) });
+      await bursts.charge(prices);
+      statements++;
+    }
+    return (((await used()) - before) / 60) * 100;
+  };
+  const WHAT = `metering ${SANDBOXES} running sandboxes for a minute, bursts of all of them included`;
+  const taken = await interleave(
+    { [WHAT]: minute },
+    { rounds: samples, warmUp: 1, signal, onRound: (round) => progress(`metering, minute ${round + 1}`) },
+  );
+  const { p50 } = summarize(taken[WHAT] ?? []);
+  const { rows: written } = await pool.query<{ n: string }>('select count(*) as n from credit_ledger');
+  return {
+    title: 'Metering',
+    goal: `Metering ${SANDBOXES} running sandboxes costs under 5 % of one core, the database's part included, and is written in batches.`,
+    unit: '% of a core',
+    rows: summaryRows(taken),
+    verdicts: [{ what: WHAT, value: p50, goal: 'under 5 % of a core', met: p50 < 5 }],
+    notes: [
+      `${Math.round(Number(written[0]?.n ?? 0) / statements)} ledger entries a pass on average, one or two statements a pass`,
+      'a minute is simulated: the clock is given, the work is real; processor time of the metering process and of the database',
+    ],
+    samples: taken,
+  };
+}
+
+async function ledger(
+  postgres: PostgresInstance,
+  { samples, progress, signal }: SuiteOptions,
+): Promise<SuiteResult> {
+  await using empty = await fresh(postgres, 'ledger_empty');
+  await using full = await fresh(postgres, 'ledger_full');
+  progress(`writing ${LEDGER_ROWS} ledger entries`);
+  const projectId = newUuid();
+  const orgId = newUuid();
+  for (const { pool } of [empty, full]) {
+    await pool.query(`insert into organizations (id, name) values ($1, 'one')`, [orgId]);
+    await pool.query(`insert into projects (id, org_id, name) values ($1, $2, 'one')`, [projectId, orgId]);
+  }
+  // Half of them are of the organization that is read, the others of a hundred others.
+  await full.pool.query(
+    `insert into credit_ledger (org_id, amount, kind, sandbox_id, region, period_from, period_to)
+     select case when n % 2 = 0 then $1::uuid else md5((n % 100)::text)::uuid end, case when n % 1000 = 0 then 1000000 else -1000 end,
+            case when n % 1000 = 0 then 'grant' else 'usage' end, gen_random_uuid(), 'local',
+            now() - n * interval '1 second', now() - (n - 1) * interval '1 second'
+       from generate_series(1, $2::integer) as n`,
+    [orgId, LEDGER_ROWS],
+  );
+  // As full an answer: what is compared is the search, not the writing of fifty lines.
+  await empty.pool.query(
+    `insert into credit_ledger (org_id, amount, kind) select $1, 1, 'grant' from generate_series(1, 50)`,
+    [orgId],
+  );
+  for (const { pool } of [empty, full]) await pool.query('vacuum analyze');
+  const reads: Record<string, (database: Database) => Promise<unknown>> = {
+    credits: ({ pool }) => readCredits(pool, BILLING_SETTINGS, orgId, 50),
+    grants: ({ pool }) => readGrants(pool, orgId, 50),
+    'list of sandboxes': (database) => listRecords(database, projectId, 100, null),
+  };
+  const p99 =
+    (database: Database, read: (database: Database) => Promise<unknown>) => async (): Promise<number> => {
+      const taken: number[] = [];
+      for (let i = 0; i < A_SAMPLE; i++) taken.push(await timed(() => read(database)));
+      return summarize(taken).p99;
+    };
+  const contenders = Object.fromEntries(
+    Object.entries(reads).flatMap(([what, read]) => [
+      [`${what}, short ledger`, p99(empty, read)],
+      [`${what}, ${LEDGER_ROWS} entries`, p99(full, read)],
+    ]),
+  );
+  const taken = await interleave(contenders, {
+    rounds: samples,
+    warmUp: 3,
+    signal,
+    onRound: (round) => progress(`ledger, round ${round + 1}`),
+  });
+  const verdicts = Object.keys(reads).map((what): Verdict => {
+    const [short, long] = [`${what}, short ledger`, `${what}, ${LEDGER_ROWS} entries`].map(
+      (name) => summarize(taken[name] ?? []).p50,
+    );
+    const value = (long ?? Number.NaN) / (short ?? Number.NaN);
+    return { what: `${what}: p99 relative to a short ledger`, value, goal: 'at most 1.5', met: value <= 1.5 };
+  });
+  return {
+    title: 'A long ledger',
+    goal: `Credits and lists take at most 1.5 times as long (p99) with ${LEDGER_ROWS} ledger entries as with next to none. A sample is the 99th percentile of ${A_SAMPLE} reads.`,
+    unit: 'ms',
+    rows: summaryRows(taken),
+    verdicts,
+    samples: taken,
+  };
+}

@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"strconv"
+	"time"
+
+	"releap/guest/internal/boot"
+	"releap/guest/internal/fault"
+	"releap/guest/internal/freeze"
+	"releap/guest/internal/jsonlite"
+	"releap/guest/internal/session"
+)
+
+func parseCapture(v jsonlite.Value) (r freeze.Request, err error) {
+	deadline, err := v.Get("deadline_ms").Int("deadline_ms", 30000, 100, 600000)
+	if err != nil {
+		return r, err
+	}
+	settle, err := v.Get("settle_ms").Int("settle_ms", 5000, 10, 60000)
+	if err != nil {
+		return r, err
+	}
+	processesOnly, err := v.Get("processes_only").Flag("processes_only")
+	if err != nil {
+		return r, err
+	}
+	diskOnly, err := v.Get("disk_only").Flag("disk_only")
+	if err != nil {
+		return r, err
+	}
+	flushOnly, err := v.Get("flush_only").Flag("flush_only")
+	if err != nil {
+		return r, err
+	}
+	if processesOnly && diskOnly || processesOnly && flushOnly || diskOnly && flushOnly {
+		return r, fault.New(fault.Invalid, "processes_only, disk_only and flush_only exclude one another")
+	}
+	r.Processes, r.Disk, r.Flush = !diskOnly, !processesOnly && !flushOnly, flushOnly
+	r.Deadline, r.Settle = time.Duration(deadline)*time.Millisecond, time.Duration(settle)*time.Millisecond
+	return r, nil
+}
+
+// freeze answers at once where that is possible, and else returns what is left to do.
+func (a *Agent) freeze(s *session.Stream, v jsonlite.Value) func() {
+	if a.freezer == nil {
+		s.Fail(fault.New(fault.State, "this agent cannot freeze: it does not run as PID 1 of a sandbox"))
+		return nil
+	}
+	r, err := parseCapture(v)
+	if err != nil {
+		s.Fail(err)
+		return nil
+	}
+	c := a.freezer.Start(r)
+	if c.Done() {
+		answerCapture(s, c)
+		c.Guard()
+		return nil
+	}
+	return func() {
+		c.Wait()
+		c.Guard()
+		answerCapture(s, c)
+	}
+}
+
+// answerCapture to a stream; to none for the exercise.
+func answerCapture(s *session.Stream, c *freeze.Capture) {
+	laps, err := c.Result()
+	if err != nil {
+		s.Fail(err)
+		return
+	}
+	w := &jsonlite.Writer{}
+	w.Open('{').Key("in_kernel").Flag(laps.InKernel)
+	steps(w, laps)
+	w.Close('}')
+	if s != nil {
+		s.Result(w)
+	}
+}
+
+func steps(w *jsonlite.Writer, laps freeze.Laps) {
+	w.Key("steps_us").Open('{').Key("wait").Int(laps.Wait.Microseconds())
+	w.Key("processes").Int(laps.Processes.Microseconds()).Key("disk").Int(laps.Disk.Microseconds()).Close('}')
+}
+
+// thawAtOnce is thaw where only processes stand; false when it is not that simple.
+func (a *Agent) thawAtOnce(s *session.Stream, v jsonlite.Value) bool {
+	clock, err := boot.ParseClock(v)
+	if err != nil {
+		s.Fail(err)
+		return true
+	}
+	if err := clock.Set(); err != nil {
+		s.Fail(err)
+		return true
+	}
+	laps, done := a.freezer.TryThaw()
+	if done {
+		answerThaw(s, laps)
+	}
+	return done
+}
+
+func (a *Agent) thaw(s *session.Stream, v jsonlite.Value) error {
+	clock, err := boot.ParseClock(v)
+	if err != nil {
+		return err
+	}
+	var laps freeze.Laps
+	if a.freezer != nil {
+		if err := clock.Set(); err != nil {
+			return err
+		}
+		laps, err = a.freezer.Thaw()
+	}
+	if err == nil {
+		answerThaw(s, laps)
+	}
+	return err
+}
+
+// answerThaw says what the clock is, so that the host can tell whether it is right.
+func answerThaw(s *session.Stream, laps freeze.Laps) {
+	w := &jsonlite.Writer{}
+	w.Open('{').Key("clock_ns").Text(strconv.FormatInt(time.Now().UnixNano(), 10))
+	steps(w, laps)
+	s.Result(w.Close('}'))
+}

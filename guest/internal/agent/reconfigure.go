@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"strconv"
+	"time"
+
+	"releap/guest/internal/boot"
+	"releap/guest/internal/fault"
+	"releap/guest/internal/jsonlite"
+	"releap/guest/internal/session"
+)
+
+// filesPatience bounds the writing of identity files: on a root that its user has brought to a halt it may never end,
+// and the kernel's own name, clock and random numbers are renewed without it.
+const filesPatience = 5 * time.Second
+
+// reconfigure gives a resumed or forked sandbox its new identity, before its processes go on: thaw is part of it.
+// After an error they still stand, and do until the host thaws them.
+func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
+	watch := &stopwatch{last: time.Now()}
+	watch.w.Open('{')
+	id, err := boot.ParseIdentity(v)
+	if err != nil {
+		return err
+	}
+	network, err := boot.ParseNetwork(v.Get("network"))
+	if err != nil {
+		return err
+	}
+	old := a.settings()
+	defaults, err := parseDefaults(v, old)
+	if err != nil {
+		return err
+	}
+	if v.Get("env").Present() { // replaces, so that a variable can also go
+		if defaults.Env, err = v.Get("env").TextMap("env"); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	ready, previous := a.configured, a.hostname
+	if network == nil {
+		network = a.network
+	}
+	a.mu.Unlock()
+	if !ready {
+		return fault.New(fault.State, "the sandbox is not configured yet")
+	}
+	watch.lap("parse")
+	var unwritten []error
+	if a.pid1 {
+		if unwritten, err = a.renew(&id, network, previous, watch); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	a.defaults, a.network = defaults, network
+	if id.Hostname != "" {
+		a.hostname = id.Hostname
+	}
+	a.mu.Unlock()
+	if a.freezer != nil {
+		if _, err := a.freezer.Thaw(); err != nil {
+			return err
+		}
+	}
+	watch.lap("thaw")
+	w := &jsonlite.Writer{}
+	w.Open('{').Key("clock_ns").Text(strconv.FormatInt(time.Now().UnixNano(), 10))
+	w.Key("timings_us").Raw(watch.w.Close('}').Bytes()).Key("unwritten").Open('[')
+	for _, err := range unwritten {
+		w.Text(err.Error())
+	}
+	s.Result(w.Close(']').Close('}'))
+	return nil
+}
+
+func (a *Agent) renew(id *boot.Identity, network *boot.Network, previous string, watch *stopwatch) ([]error, error) {
+	if err := id.Renew(); err != nil {
+		return nil, err
+	}
+	watch.last = time.Now() // the clock was moved
+	if err := a.freezer.ThawDisk(); err != nil {
+		return nil, err
+	}
+	address := ""
+	if network != nil {
+		if err := network.Apply(); err != nil {
+			return nil, err
+		}
+		address = network.Address.String()
+	}
+	watch.lap("network")
+	written := make(chan []error, 1)
+	go func() {
+		defer fault.Guard(a.log, "identity files")
+		written <- id.WriteFiles(address, previous)
+	}()
+	patience := time.NewTimer(filesPatience)
+	defer patience.Stop()
+	var errs []error
+	select {
+	case errs = <-written:
+	case <-patience.C:
+		errs = []error{fault.New(fault.State, "the files below /etc could not be written within "+filesPatience.String())}
+	}
+	watch.lap("files")
+	return errs, nil
+}

@@ -1,0 +1,49 @@
+package boot
+
+import (
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"releap/guest/internal/fault"
+	"releap/guest/internal/jsonlite"
+)
+
+// backLimit is by how much the clock may be ahead of what the host says and be left so: the host's word is as old as
+// its way here, and programs stand a clock that is a little ahead better than one that jumps back.
+const backLimit = 100 * time.Millisecond
+
+// Clock is the host's time in Unix nanoseconds, 0 when it said none.
+type Clock int64
+
+// ParseClock reads clock_ns of a request.
+func ParseClock(v jsonlite.Value) (Clock, error) {
+	text, err := v.Get("clock_ns").Text("clock_ns")
+	if err != nil {
+		return 0, fault.New(fault.Invalid, "clock_ns must be a decimal string (it does not fit a JSON number)")
+	}
+	if text == "" {
+		return 0, nil
+	}
+	ns, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || ns <= 0 {
+		return 0, fault.New(fault.Invalid, "clock_ns must be a decimal string of Unix nanoseconds")
+	}
+	return Clock(ns), nil
+}
+
+// Set the real-time clock. The monotonic one goes on as it is.
+func (c Clock) Set() error {
+	if c == 0 {
+		return nil
+	}
+	if ahead := time.Now().UnixNano() - int64(c); ahead >= 0 && ahead < int64(backLimit) {
+		return nil
+	}
+	ts := syscall.NsecToTimespec(int64(c))
+	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_SETTIME, 0, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
+		return fault.New(fault.Internal, "clock: "+errno.Error())
+	}
+	return nil
+}

@@ -1,0 +1,392 @@
+package freeze
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"releap/guest/internal/fault"
+)
+
+const (
+	// atOnce is how long Start looks for the end of a freeze by itself: most have ended by then.
+	atOnce = 2 * time.Millisecond
+	// grace is how long processes may take to leave the kernel before those that wait in it are let be, and
+	// graceEach what each of many adds: looking at a thread takes longer than its freezing, and time from it.
+	grace     = 2 * time.Millisecond
+	graceEach = 250 * time.Microsecond
+	// signalEvery so often the processes are told again, in case somebody thawed them.
+	signalEvery = 5 * time.Millisecond
+)
+
+// Request of a host that is about to capture the sandbox.
+type Request struct {
+	// Processes and Disk are what is to stand. Flush is for who has the processes stand and then takes the disk as it
+	// is at one moment: all that they have written is on it, and its journal as after a power cut.
+	Processes, Disk, Flush bool
+	// Settle bounds the freezing itself.
+	Settle time.Duration
+	// Deadline after which the sandbox thaws by itself; 0 for never.
+	Deadline time.Duration
+}
+
+// Laps tells how long the steps took.
+type Laps struct {
+	Wait, Processes, Disk time.Duration
+	// InKernel: some threads stand inside the kernel, waiting for a disk or the like. They are stopped on their way
+	// out of it, before they execute one instruction of their own.
+	InKernel bool
+}
+
+// Capture is a freeze under way.
+type Capture struct {
+	f      *Freezer
+	r      Request
+	laps   Laps
+	began  time.Time
+	lap    time.Time
+	held   bool // the freezer's lock
+	undo   bool // something was done
+	done   bool
+	err    error
+	told   time.Time
+	look   time.Duration   // into the processes when this much time has passed
+	inside map[string]bool // threads that were seen to stand or to wait inside the kernel
+}
+
+// Start freezing as far as that takes next to no time. When Done, Result says how it went; else Wait must follow, on
+// a goroutine of its own.
+func (f *Freezer) Start(r Request) *Capture {
+	now := time.Now()
+	c := &Capture{f: f, r: r, began: now, lap: now, look: grace}
+	select {
+	case f.lock <- struct{}{}:
+	default:
+		return c // a process is being started
+	}
+	c.held = true
+	c.begin()
+	if !c.done && r.Processes {
+		c.settle(c.began.Add(atOnce))
+	}
+	if !c.done && c.err == nil && c.standing() && !r.Disk && !r.Flush {
+		c.finish()
+	}
+	return c
+}
+
+// Done tells whether nothing is left to do.
+func (c *Capture) Done() bool { return c.done }
+
+// Wait until everything stands, or the time is over. An error leaves the sandbox as it was.
+func (c *Capture) Wait() {
+	if c.done {
+		return
+	}
+	end := c.began.Add(c.r.Settle)
+	if !c.held {
+		timer := time.NewTimer(time.Until(end))
+		defer timer.Stop()
+		select {
+		case c.f.lock <- struct{}{}:
+		case <-timer.C:
+			c.fail(fault.New(fault.State, "a process was being started for "+c.r.Settle.String()))
+			return
+		}
+		c.held = true
+		c.begin()
+	}
+	for c.r.Processes && !c.done && !c.standing() {
+		if time.Now().After(end) {
+			c.fail(fault.New(fault.State, "a process of the sandbox could not be stopped within "+c.r.Settle.String()))
+			return
+		}
+		c.settle(end)
+	}
+	if !c.done && (c.r.Disk || c.r.Flush) {
+		c.settleDisk(end)
+	}
+	if !c.done {
+		c.finish()
+	}
+}
+
+// Result of a capture that is Done. Guard follows.
+func (c *Capture) Result() (Laps, error) { return c.laps, c.err }
+
+// Guard lets the sandbox thaw by itself after the request's deadline. After the answer, where that was quick: it
+// wakes another thread.
+func (c *Capture) Guard() {
+	if c.err == nil {
+		c.f.guard(c.r.Deadline)
+	}
+}
+
+func (c *Capture) begin() {
+	f := c.f
+	c.laps.Wait = c.next()
+	switch {
+	case f.frozen.Load():
+		c.fail(fault.New(fault.Frozen, "the sandbox is frozen already"))
+		return
+	case (c.r.Disk || c.r.Flush) && f.unfinish != nil:
+		select {
+		case <-f.unfinish:
+			f.unfinish = nil
+		default:
+			c.fail(fault.New(fault.State, "an earlier freeze of the disk has not ended yet"))
+			return
+		}
+	}
+	c.undo = true
+	f.frozen.Store(true)
+	if c.r.Processes {
+		f.processes = true
+		c.tell()
+	}
+}
+
+func (c *Capture) tell() {
+	c.told = time.Now()
+	if err := c.f.set(frozenState); err != nil {
+		c.fail(err)
+	}
+}
+
+// standing tells whether the processes stand; they do when none were to.
+func (c *Capture) standing() bool { return !c.r.Processes || c.laps.Processes > 0 }
+
+// settle waits until all processes stand, or that time has come.
+func (c *Capture) settle(end time.Time) {
+	pause := syscall.Timespec{Nsec: 50_000}
+	for !c.done {
+		stands, err := standsIn(c.f.state)
+		now := time.Now()
+		if err == nil && !stands && now.Sub(c.lap) > c.look {
+			stands = c.inKernel()
+			c.laps.InKernel = stands
+			c.look += 2 * time.Since(now)
+		}
+		switch {
+		case err != nil:
+			c.fail(err)
+			return
+		case stands:
+			c.laps.Processes = c.next()
+			return
+		case now.After(end):
+			return
+		case now.Sub(c.told) > signalEvery:
+			c.tell()
+		}
+		// Not the runtime's sleep, which may wake another thread to wait for us. This one leaves a processor to those
+		// that are to stop.
+		_ = syscall.Nanosleep(&pause, nil)
+		if pause.Nsec < 1_000_000 {
+			pause.Nsec *= 2
+		}
+	}
+}
+
+// settleDisk flushes the disk and, where asked to, stops it. The kernel cannot be made to give that up; we can.
+func (c *Capture) settleDisk(end time.Time) {
+	f := c.f
+	if f.scratch == nil {
+		return
+	}
+	settled := make(chan error, 1)
+	go func() {
+		if c.r.Disk {
+			settled <- control(f.scratch, fiFreeze)
+		} else {
+			settled <- flush(f.scratch)
+		}
+	}()
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
+	select {
+	case err := <-settled:
+		if err != nil {
+			c.fail(fault.New(fault.Internal, "flushing the file system: "+err.Error()))
+			return
+		}
+		f.disk = c.r.Disk
+		c.laps.Disk = c.next()
+	case <-timer.C:
+		undone := make(chan struct{})
+		f.unfinish = undone
+		go func() {
+			defer close(undone)
+			if err := <-settled; err == nil && c.r.Disk {
+				_ = control(f.scratch, fiThaw)
+			}
+		}()
+		c.fail(fault.New(fault.State, "the file system was not flushed within "+c.r.Settle.String()))
+	}
+}
+
+// fail undoes what was done.
+func (c *Capture) fail(err error) {
+	c.err, c.done = err, true
+	if !c.held {
+		return
+	}
+	f := c.f
+	if c.undo {
+		if f.processes {
+			_ = f.set(thawedState)
+		}
+		f.processes = false
+		f.frozen.Store(false)
+	}
+	c.held = false
+	<-f.lock
+}
+
+func (c *Capture) finish() {
+	c.done, c.held = true, false
+	<-c.f.lock
+}
+
+// next lap, never zero.
+func (c *Capture) next() time.Duration {
+	now := time.Now()
+	took := now.Sub(c.lap) + 1
+	c.lap = now
+	return took
+}
+
+// standsIn asks the kernel whether all processes of a group stand.
+func standsIn(state *os.File) (bool, error) {
+	var buf [32]byte
+	n, err := syscall.Pread(int(state.Fd()), buf[:], 0)
+	if err != nil {
+		return false, err
+	}
+	return strings.HasPrefix(string(buf[:n]), frozenState), nil
+}
+
+// inKernel tells whether every thread either stands or waits uninterruptibly inside the kernel. The freezer never lets
+// a thread of its group return to its program, so what is captured of one that waits is the wait, with the disk
+// request it waits for; nothing of the user's runs before it is thawed. One that runs is another matter: it may be
+// drawing random numbers.
+func (c *Capture) inKernel() bool {
+	f := c.f
+	var dir syscall.Stat_t
+	if err := syscall.Fstat(int(f.group.Fd()), &dir); err != nil || dir.Nlink > 2 {
+		return false // somebody made groups below ours, whose threads the list lacks
+	}
+	list, whole := f.tasks()
+	if !whole {
+		return false
+	}
+	tids := strings.Fields(list)
+	if c.inside == nil {
+		c.inside = map[string]bool{}
+		if more := time.Duration(len(tids)) * graceEach; more > grace {
+			c.look += more
+			return false
+		}
+	}
+	var text [512]byte
+	for i := len(tids) - 1; i >= 0; i-- { // the youngest are stopped last: one that runs is soon found
+		tid := tids[i]
+		if c.inside[tid] {
+			continue
+		}
+		switch f.threadState(tid, text[:]) {
+		case 'D', 'Z', 'X', 'T', 't', 0:
+			c.inside[tid] = true
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// threadState is the letter of proc(5), 0 when the thread is gone and '?' when that cannot be told.
+func (f *Freezer) threadState(tid string, buf []byte) byte {
+	fd, err := syscall.Openat(int(f.proc.Fd()), tid+"/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err == syscall.ENOENT {
+		return 0
+	}
+	if err != nil {
+		return '?'
+	}
+	defer syscall.Close(fd)
+	n, err := syscall.Read(fd, buf)
+	if err == syscall.ESRCH {
+		return 0
+	}
+	if err != nil {
+		return '?'
+	}
+	for i := n - 3; i >= 0; i-- { // behind the name in parentheses, which may hold anything
+		if buf[i] == ')' {
+			return buf[i+2]
+		}
+	}
+	return '?'
+}
+
+// TryThaw thaws what can be thawed at once: processes, nobody else being at it. False when Thaw must.
+func (f *Freezer) TryThaw() (laps Laps, done bool) {
+	select {
+	case f.lock <- struct{}{}:
+	default:
+		return laps, false
+	}
+	defer func() { <-f.lock }()
+	if f.disk {
+		return laps, false
+	}
+	laps, err := f.thaw()
+	return laps, err == nil
+}
+
+// Thaw undoes a freeze; thawing what is not frozen is no error.
+func (f *Freezer) Thaw() (Laps, error) {
+	f.lock <- struct{}{}
+	defer func() { <-f.lock }()
+	return f.thaw()
+}
+
+// ThawDisk lets the agent write (new identity files) while the user's processes still stand.
+func (f *Freezer) ThawDisk() error {
+	f.lock <- struct{}{}
+	defer func() { <-f.lock }()
+	return f.thawDisk()
+}
+
+// thaw the processes first: they are what somebody waits for, and a write waits for the disk by itself.
+func (f *Freezer) thaw() (laps Laps, err error) {
+	began := time.Now()
+	if f.processes {
+		if err := f.set(thawedState); err != nil {
+			return laps, err
+		}
+		f.processes = false
+		laps.Processes = time.Since(began)
+	}
+	if f.disk {
+		if err := f.thawDisk(); err != nil {
+			return laps, err
+		}
+		laps.Disk = time.Since(began) - laps.Processes
+	}
+	f.frozen.Store(false)
+	f.guard(0)
+	return laps, nil
+}
+
+func (f *Freezer) thawDisk() error {
+	if !f.disk {
+		return nil
+	}
+	if err := control(f.scratch, fiThaw); err != nil && err != syscall.EINVAL {
+		return fault.New(fault.Internal, "thawing the file system: "+err.Error())
+	}
+	f.disk = false
+	return nil
+}

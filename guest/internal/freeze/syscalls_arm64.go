@@ -1,0 +1,3 @@
+package freeze
+
+const sysSyncFS = 267

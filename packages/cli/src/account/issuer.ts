@@ -1,0 +1,89 @@
+/** The issuer of tokens that a service trusts: where to sign in, and as which client. */
+import type { AuthConfig } from '../api/management-types.ts';
+import { Http } from '../api/http.ts';
+import * as openid from 'openid-client';
+import { CliError, interruptedError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { isLoopback } from '../settings.ts';
+import { type Context, printable } from '../terminal.ts';
+
+export interface Issuer {
+  settings: AuthConfig;
+  configuration: openid.Configuration;
+}
+
+const ISSUER_SECS = 15;
+
+/** What the service says about signing in, and the issuer's own discovery document. */
+export async function findIssuer(context: Context, url: string): Promise<Issuer> {
+  await using http = new Http({ baseUrl: url, signal: context.signal });
+  let settings: AuthConfig;
+  try {
+    settings = await http.json<AuthConfig>('/auth/config');
+  } catch (error) {
+    if (error instanceof CliError && error.status === 404)
+      throw new CliError(`${url} does not tell where to sign in: is it a Releap service?`, {
+        exitCode: EXIT.unavailable,
+      });
+    throw error;
+  }
+  const server = URL.parse(settings?.issuer);
+  if (!server || typeof settings.client_id !== 'string' || !Array.isArray(settings.scopes))
+    throw new CliError(`${url} does not tell where to sign in: is it a Releap service?`, {
+      exitCode: EXIT.unavailable,
+    });
+  return { settings, configuration: await discover(context, server, settings.client_id) };
+}
+
+async function discover(context: Context, server: URL, clientId: string): Promise<openid.Configuration> {
+  const plain = server.protocol === 'http:';
+  if (plain ? !isLoopback(server.href) : server.protocol !== 'https:')
+    throw new CliError(
+      `the issuer ${server.href} must be https: what is said there could be read on the way`,
+      {
+        exitCode: EXIT.unavailable,
+      },
+    );
+  return await askIssuer(context, server.href, () =>
+    openid.discovery(server, clientId, undefined, openid.None(), {
+      timeout: ISSUER_SECS,
+      ...(plain ? { execute: [openid.allowInsecureRequests] } : {}),
+    }),
+  );
+}
+
+/** Turns what the issuer refuses, or that it is away, into a sentence. */
+export async function askIssuer<T>(context: Context, issuer: string, ask: () => Promise<T>): Promise<T> {
+  try {
+    return await ask();
+  } catch (error) {
+    if (context.signal.aborted) throw interruptedError();
+    if (error instanceof CliError) throw error;
+    throw new CliError(`signing in at ${printable(issuer)} did not work: ${reason(error)}`, {
+      exitCode: EXIT.unavailable,
+      cause: error,
+    });
+  }
+}
+
+/** What the issuer said, or what was wrong with how it said it; nothing of what was sent there. */
+export function reason(error: unknown): string {
+  if (error instanceof openid.ResponseBodyError || error instanceof openid.AuthorizationResponseError) {
+    const { error: code, error_description: description } = error;
+    return printable(description ? `${code}: ${description}` : code).slice(0, 500);
+  }
+  if (error instanceof Error) {
+    const nested = error.cause instanceof Error ? error.cause : undefined;
+    const deepest = nested?.cause instanceof Error ? nested.cause : nested;
+    return printable(deepest === undefined ? error.message : `${error.message} (${deepest.message})`).slice(
+      0,
+      500,
+    );
+  }
+  return 'no reason was given';
+}
+
+/** What the token is to allow, and for whom it is to be: some issuers want to be told by name. */
+export function tokenRequest({ settings }: Issuer): { scope: string; audience: string } {
+  return { scope: settings.scopes.join(' '), audience: settings.audience };
+}

@@ -1,0 +1,71 @@
+/** The operations on snapshots. */
+import type { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotRecord } from '@releap/contract';
+import { isUuid } from '@releap/contract/ids';
+import { CliError, usageError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { printable } from '../terminal.ts';
+import { pause } from './retry.ts';
+import { POLL_MS, POLL_SLACK_MS, type Service } from './service.ts';
+
+export function createSnapshot(
+  service: Service,
+  vmId: string,
+  body: SnapshotCreateRequest,
+): Promise<SnapshotCreateResponse> {
+  return service.http.json(`/vms/${encodeURIComponent(vmId)}/snapshots`, { method: 'POST', json: body });
+}
+
+/** Newest first. */
+export function snapshots(service: Service): AsyncGenerator<SnapshotRecord> {
+  return service.pages<SnapshotRecord>('/snapshots', 'snapshots');
+}
+
+export function deleteSnapshot(service: Service, id: string): Promise<unknown> {
+  return service.http.json(`/snapshots/${encodeURIComponent(id)}`, { method: 'DELETE' });
+}
+
+/** The snapshot of that id, else of that name: names are unique in a project. */
+export async function findSnapshot(service: Service, text: string): Promise<SnapshotRecord> {
+  if (text === '') throw usageError('no snapshot was named');
+  if (isUuid(text))
+    try {
+      return await service.http.json<SnapshotRecord>(`/snapshots/${encodeURIComponent(text)}`);
+    } catch (error) {
+      // A name may look like an id.
+      if (!(error instanceof CliError && error.status === 404)) throw error;
+    }
+  for await (const snapshot of snapshots(service)) if (snapshot.name === text) return snapshot;
+  throw new CliError(`no snapshot has the name or id ${JSON.stringify(text)}: rlp snapshot ls lists them`, {
+    exitCode: EXIT.notFound,
+    status: 404,
+  });
+}
+
+/** Waits until it is ready; throws, with the reason the service gives, when it has failed. */
+export async function waitUntilReady(
+  service: Service,
+  id: string,
+  options: { deadlineMs: number; onStatus: (status: string) => void },
+): Promise<SnapshotRecord> {
+  const until = performance.now() + options.deadlineMs;
+  for (;;) {
+    const asked = performance.now();
+    const timeout = Math.round(Math.max(0, Math.min(until - asked, POLL_MS)));
+    const record = await service.http.json<SnapshotRecord>(`/snapshots/${encodeURIComponent(id)}`, {
+      query: { wait: 'ready', timeout_ms: timeout },
+      timeoutMs: timeout + POLL_SLACK_MS,
+    });
+    options.onStatus(record.status);
+    if (record.status === 'ready') return record;
+    if (record.status === 'failed')
+      throw new CliError(
+        `snapshot ${printable(record.name)} has failed: ${printable(record.error ?? 'no reason was given')}`,
+      );
+    if (performance.now() >= until)
+      throw new CliError(
+        `snapshot ${printable(record.name)} is still ${record.status} after ${Math.round(options.deadlineMs / 1000)} s; it goes on without us`,
+      );
+    // A service that answers at once although nothing has changed must not be asked in a busy loop.
+    if (performance.now() - asked < 100) await pause(200, service.http.signal);
+  }
+}

@@ -1,0 +1,181 @@
+/** `rlp host ls|drain|undrain|evict`: what the operator does with the machines that hold sandboxes. */
+import type { HostEvictResponse, HostRecord } from '@releap/contract';
+import { parseSandboxId } from '@releap/contract/ids';
+import { findSandbox } from '../api/find-sandbox.ts';
+import { drainHost, evictFrom, findHost, hosts, undrainHost } from '../api/hosts.ts';
+import type { Http } from '../api/http.ts';
+import { pause } from '../api/retry.ts';
+import { openService } from '../api/service.ts';
+import { CliError, usageError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { openOperator } from '../operator.ts';
+import { Spinner } from '../output/spinner.ts';
+import { age, table } from '../output/table.ts';
+import { parseDuration } from '../parse/values.ts';
+import { type Context, print, printJson, remark } from '../terminal.ts';
+
+export interface DrainOptions {
+  force?: boolean;
+  wait?: boolean;
+  waitTimeout?: string;
+}
+
+export interface EvictOptions {
+  all?: boolean;
+  host?: string;
+}
+
+const WAIT_MS = 30 * 60_000;
+const POLL_MS = 1_000;
+/** In these a host has something to do for a sandbox, and is not to be switched off. */
+const BUSY = ['assigned', 'building', 'booting', 'running', 'stopping', 'pausing', 'deleting'] as const;
+
+export async function listHosts(context: Context): Promise<number> {
+  await using http = openOperator(context);
+  const all = await hosts(http);
+  if (context.options.json) printJson(context, all);
+  else
+    print(
+      context,
+      table(['ID', 'REGION', 'STATUS', 'SEEN', 'CPU', 'MEM', 'DISK', 'SANDBOXES', 'SNAPSHOTS'], all.map(row)),
+    );
+  return EXIT.ok;
+}
+
+function row(host: HostRecord): string[] {
+  const { used, promisable } = host;
+  const status = host.status === 'online' && !host.ready ? 'not ready' : host.status;
+  return [
+    host.id,
+    host.region,
+    host.draining ? `${status}, ${busy(host) > 0 ? 'draining' : 'drained'}` : status,
+    age(host.last_seen_at),
+    `${used.cpu}/${promisable.cpu}`,
+    `${used.mem_mib}/${promisable.mem_mib} MiB`,
+    `${used.disk_mib}/${promisable.disk_mib} MiB`,
+    counts(host),
+    String(host.snapshots),
+  ];
+}
+
+function counts({ sandboxes }: HostRecord): string {
+  return (
+    Object.entries(sandboxes)
+      .map(([status, count]) => `${count} ${status}`)
+      .join(', ') || '-'
+  );
+}
+
+function busy({ sandboxes }: HostRecord): number {
+  return BUSY.reduce((sum, status) => sum + (sandboxes[status] ?? 0), 0);
+}
+
+/** Prints what becomes of each sandbox; with `wait` returns when the host may be switched off. */
+export async function drain(context: Context, text: string, options: DrainOptions): Promise<number> {
+  const deadlineMs =
+    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  await using http = openOperator(context);
+  const { id } = await findHost(http, text);
+  const answer = await drainHost(http, id, options.force === true);
+  const { did, left } = answer;
+  if (!context.options.json) {
+    const rows = [
+      ...did.paused.map((vm) => [vm, 'pausing']),
+      ...did.stopped.map((vm) => [vm, 'stopping']),
+      ...did.deleted.map((vm) => [vm, 'deleting']),
+      ...left.map(({ vm_id, status, persistent }) => [
+        vm_id,
+        `stays ${status}${persistent ? '' : ', not persistent'}`,
+      ]),
+    ];
+    if (rows.length > 0) print(context, table(['SANDBOX', 'NOW'], rows));
+    if (left.some(({ persistent }) => !persistent) && !options.force)
+      remark(context, 'what is not persistent goes on until it ends; --force deletes it');
+  }
+  const host = options.wait ? await waitUntilDrained(context, http, id, deadlineMs) : answer.host;
+  if (context.options.json) printJson(context, { ...answer, host });
+  else if (busy(host) === 0) remark(context, `nothing runs on host ${id} any more`);
+  return EXIT.ok;
+}
+
+async function waitUntilDrained(
+  context: Context,
+  http: Http,
+  id: string,
+  deadlineMs: number,
+): Promise<HostRecord> {
+  using spinner = new Spinner(context, `draining ${id}`);
+  const until = performance.now() + deadlineMs;
+  for (;;) {
+    const host = (await hosts(http)).find((one) => one.id === id);
+    if (host === undefined) throw new CliError(`host ${id} is gone`, { exitCode: EXIT.notFound });
+    // Somebody else may have changed their mind, and then this would never end.
+    if (!host.draining) throw new CliError(`host ${id} is not draining any more`);
+    if (busy(host) === 0) return host;
+    spinner.text = `draining ${id}: ${counts(host)}`;
+    if (performance.now() >= until)
+      throw new CliError(
+        `host ${id} still has sandboxes (${counts(host)}) after ${Math.round(deadlineMs / 1000)} s; it goes on draining without us`,
+      );
+    await pause(POLL_MS, context.signal);
+  }
+}
+
+export async function undrain(context: Context, text: string): Promise<number> {
+  await using http = openOperator(context);
+  const { host } = await undrainHost(http, (await findHost(http, text)).id);
+  if (context.options.json) printJson(context, { host });
+  else print(context, host.id);
+  return EXIT.ok;
+}
+
+/** Takes spot sandboxes off their hosts: one, or all of them. */
+export async function evict(
+  context: Context,
+  vm: string | undefined,
+  options: EvictOptions,
+): Promise<number> {
+  if ((vm === undefined) === (options.all !== true))
+    throw usageError('name one sandbox to evict, or say --all for every spot sandbox');
+  if (vm !== undefined && options.host !== undefined) throw usageError('--host goes with --all');
+  await using http = openOperator(context);
+  const all = options.host === undefined ? await hosts(http) : [await findHost(http, options.host)];
+  const outcome: HostEvictResponse = { evicted: [], left: [] };
+  if (vm !== undefined) add(outcome, await evictOne(context, http, all, vm));
+  else for (const { id } of all) add(outcome, await evictFrom(http, id));
+  if (context.options.json) printJson(context, outcome);
+  else {
+    for (const { vm_id } of outcome.evicted) print(context, vm_id);
+    for (const { vm_id, why } of outcome.left)
+      context.terminal.stderr.write(`rlp: sandbox ${vm_id} stays: ${why}\n`);
+    if (outcome.evicted.length + outcome.left.length === 0) remark(context, 'there is no spot sandbox');
+  }
+  return outcome.left.length > 0 ? EXIT.failed : EXIT.ok;
+}
+
+function add(sum: HostEvictResponse, { evicted, left }: HostEvictResponse): void {
+  sum.evicted.push(...evicted);
+  sum.left.push(...left);
+}
+
+/** An id may be of any project; a name is looked up in the project of this machine's key. */
+async function evictOne(
+  context: Context,
+  http: Http,
+  all: HostRecord[],
+  vm: string,
+): Promise<HostEvictResponse> {
+  let id = vm;
+  if (parseSandboxId(vm) === null) {
+    await using service = openService(context);
+    ({ id } = await findSandbox(service, vm));
+  }
+  for (const host of all) {
+    try {
+      return await evictFrom(http, host.id, id);
+    } catch (error) {
+      if (!(error instanceof CliError && error.status === 404)) throw error;
+    }
+  }
+  throw new CliError(`no host holds a sandbox ${id}`, { exitCode: EXIT.notFound, status: 404 });
+}

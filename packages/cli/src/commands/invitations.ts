@@ -1,0 +1,82 @@
+/** `rlp invite`. */
+import { openAccount } from '../account/session.ts';
+import {
+  acceptInvitation,
+  findOrganization,
+  invitationsOf,
+  invite,
+  myInvitations,
+  takeInvitationBack,
+} from '../api/management.ts';
+import { usageError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { table } from '../output/table.ts';
+import { type Context, print, printJson, remark } from '../terminal.ts';
+import { forEachNamed } from './each.ts';
+
+export async function createInvitation(
+  context: Context,
+  email: string,
+  options: { org?: string; role?: string },
+): Promise<number> {
+  const { role } = options;
+  if (role !== undefined && role !== 'owner' && role !== 'member')
+    throw usageError(`--role must be owner or member, but was ${JSON.stringify(role)}`);
+  await using account = await openAccount(context);
+  const org = await findOrganization(account, options.org);
+  const invitation = await invite(account.http, org.id, email, role);
+  if (context.options.json) printJson(context, invitation);
+  else print(context, invitation.id);
+  remark(context, 'no mail is sent: tell them to sign in with this address, and to call rlp invite ls');
+  return EXIT.ok;
+}
+
+/** Those for the caller; of an organization, those that it has made. */
+export async function listInvitations(context: Context, options: { org?: string }): Promise<number> {
+  await using account = await openAccount(context);
+  if (options.org === undefined) {
+    const mine = await myInvitations(account.http);
+    if (context.options.json) printJson(context, mine);
+    else
+      print(
+        context,
+        table(
+          ['ORGANIZATION', 'ROLE', 'ID'],
+          mine.map((one) => [one.org_name, one.role, one.id]),
+        ),
+      );
+    return EXIT.ok;
+  }
+  const made = await invitationsOf(account.http, (await findOrganization(account, options.org)).id);
+  if (context.options.json) printJson(context, made);
+  else
+    print(
+      context,
+      table(
+        ['EMAIL', 'ROLE', 'ID'],
+        made.map((one) => [one.email, one.role, one.id]),
+      ),
+    );
+  return EXIT.ok;
+}
+
+export async function accept(context: Context, id: string): Promise<number> {
+  await using account = await openAccount(context);
+  const accepted = await acceptInvitation(account.http, id);
+  if (context.options.json) printJson(context, accepted);
+  else print(context, accepted.org_id);
+  return EXIT.ok;
+}
+
+export async function removeInvitations(
+  context: Context,
+  ids: string[],
+  options: { org?: string },
+): Promise<number> {
+  await using account = await openAccount(context);
+  const org = await findOrganization(account, options.org);
+  return await forEachNamed(context, 'invitation', ids, async (id) => {
+    await takeInvitationBack(account.http, org.id, id);
+    return { id, status: 'taken back', printed: id };
+  });
+}

@@ -1,0 +1,134 @@
+/** `rlp org`. */
+import { openAccount } from '../account/session.ts';
+import {
+  auditPage,
+  createOrganization,
+  deleteOrganization,
+  findOrganization,
+  members,
+  organizations,
+  removeMember,
+  renameOrganization,
+} from '../api/management.ts';
+import type { AuditEntry } from '../api/management-types.ts';
+import { CliError, usageError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { age, table } from '../output/table.ts';
+import { parseCount } from '../parse/values.ts';
+import { type Context, print, printJson } from '../terminal.ts';
+import { forEachNamed } from './each.ts';
+
+const AUDIT_PAGE = 200;
+const AUDIT_ENTRIES = 50;
+
+export async function listOrganizations(context: Context): Promise<number> {
+  await using account = await openAccount(context);
+  const all = await organizations(account.http);
+  if (context.options.json) printJson(context, all);
+  else
+    print(
+      context,
+      table(
+        ['NAME', 'ROLE', 'ID', ''],
+        all.map(({ name, role, id, personal }) => [name, role, id, personal ? 'personal' : '']),
+      ),
+    );
+  return EXIT.ok;
+}
+
+export async function addOrganization(context: Context, name: string): Promise<number> {
+  await using account = await openAccount(context);
+  const created = await createOrganization(account.http, name);
+  if (context.options.json) printJson(context, created);
+  else print(context, created.id);
+  return EXIT.ok;
+}
+
+export async function changeName(context: Context, org: string, name: string): Promise<number> {
+  await using account = await openAccount(context);
+  const renamed = await renameOrganization(account.http, (await findOrganization(account, org)).id, name);
+  if (context.options.json) printJson(context, renamed);
+  else print(context, renamed.id);
+  return EXIT.ok;
+}
+
+export async function removeOrganizations(context: Context, orgs: string[]): Promise<number> {
+  await using account = await openAccount(context);
+  return await forEachNamed(context, 'org', orgs, async (text) => {
+    const { id } = await findOrganization(account, text);
+    await deleteOrganization(account.http, id);
+    return { id, status: 'deleted', printed: id };
+  });
+}
+
+export async function listMembers(context: Context, org: string | undefined): Promise<number> {
+  await using account = await openAccount(context);
+  const all = await members(account.http, (await findOrganization(account, org)).id);
+  if (context.options.json) printJson(context, all);
+  else
+    print(
+      context,
+      table(
+        ['EMAIL', 'NAME', 'ROLE', 'ID'],
+        all.map(({ email, name, role, user_id }) => [email, name, role, user_id]),
+      ),
+    );
+  return EXIT.ok;
+}
+
+/** By id or e-mail address. */
+export async function removeMembers(
+  context: Context,
+  users: string[],
+  options: { org?: string },
+): Promise<number> {
+  await using account = await openAccount(context);
+  const org = await findOrganization(account, options.org);
+  const all = await members(account.http, org.id);
+  return await forEachNamed(context, 'member', users, async (text) => {
+    const wanted = text.toLowerCase();
+    const byId = all.filter(({ user_id }) => user_id === wanted);
+    const [found, ...others] =
+      byId.length > 0 ? byId : all.filter(({ email }) => email.toLowerCase() === wanted);
+    if (found === undefined)
+      throw new CliError(
+        `no member has the address or id ${JSON.stringify(text)}: rlp org members lists them`,
+        {
+          exitCode: EXIT.notFound,
+          status: 404,
+        },
+      );
+    if (others.length > 0)
+      throw usageError(`several members have the address ${JSON.stringify(text)}, use an id`);
+    await removeMember(account.http, org.id, found.user_id);
+    return { user_id: found.user_id, status: 'removed', printed: found.user_id };
+  });
+}
+
+export async function showAudit(
+  context: Context,
+  org: string | undefined,
+  options: { limit?: string },
+): Promise<number> {
+  const limit = options.limit === undefined ? AUDIT_ENTRIES : parseCount('--limit', options.limit);
+  await using account = await openAccount(context);
+  const { id } = await findOrganization(account, org);
+  const entries: AuditEntry[] = [];
+  let cursor: string | undefined;
+  do {
+    const page = await auditPage(account.http, id, {
+      limit: Math.min(limit - entries.length, AUDIT_PAGE),
+      ...(cursor === undefined ? {} : { cursor }),
+    });
+    entries.push(...page.entries);
+    cursor = page.next_cursor ?? undefined;
+  } while (cursor !== undefined && entries.length < limit);
+  if (context.options.json) printJson(context, entries);
+  else print(context, table(['AGE', 'WHO', 'ACTION', 'TARGET', 'FROM', 'OUTCOME'], entries.map(auditRow)));
+  return EXIT.ok;
+}
+
+function auditRow({ created_at, actor, action, target, ip, outcome }: AuditEntry): string[] {
+  const who = actor.name ?? actor.id ?? actor.kind;
+  return [age(created_at), who, action, `${target.kind} ${target.id}`, ip ?? '-', outcome];
+}

@@ -1,0 +1,126 @@
+/** `rlp secret` and `rlp registry`: what a project keeps and nobody reads back. */
+import { openService } from '../api/service.ts';
+import type { RegistryRecord, SecretRecord } from '../api/management-types.ts';
+import { usageError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { readSecret } from '../input/read-secret.ts';
+import { age, table } from '../output/table.ts';
+import { type Context, print, printable, printJson } from '../terminal.ts';
+import { forEachNamed } from './each.ts';
+
+export interface SecretOptions {
+  domain?: string[];
+  description?: string;
+}
+
+export interface RegistryOptions {
+  username: string;
+  kind?: string;
+  description?: string;
+}
+
+export async function setSecret(context: Context, name: string, options: SecretOptions): Promise<number> {
+  // Before the value is asked for. The service says what else is wrong.
+  if (!/^[A-Za-z_][A-Za-z0-9_]{0,255}$/.test(name))
+    throw usageError(
+      `a secret has a name of letters, digits and _, which is that of its variable, but it was ${JSON.stringify(name)}`,
+    );
+  await using service = openService(context);
+  const value = await readSecret(context, `value of ${name}`);
+  await service.http.json(`/secrets/${encodeURIComponent(name)}`, {
+    method: 'PUT',
+    json: {
+      value,
+      allowed_domains: options.domain ?? [],
+      ...(options.description === undefined ? {} : { description: options.description }),
+    },
+  });
+  if (context.options.json) printJson(context, { name });
+  else print(context, name);
+  return EXIT.ok;
+}
+
+export async function listSecrets(context: Context): Promise<number> {
+  await using service = openService(context);
+  const { secrets } = await service.http.json<{ secrets: SecretRecord[] }>('/secrets');
+  if (context.options.json) printJson(context, secrets);
+  else
+    print(
+      context,
+      table(
+        ['NAME', 'SENT TO', 'SET', 'DESCRIPTION'],
+        secrets.map((one) => [
+          one.name,
+          one.allowed_domains.join(', ') || 'nobody',
+          age(one.updated_at),
+          one.description ?? '',
+        ]),
+      ),
+    );
+  return EXIT.ok;
+}
+
+export async function removeSecrets(context: Context, names: string[]): Promise<number> {
+  return await removeAll(context, 'secret', '/secrets', names);
+}
+
+export async function setRegistry(context: Context, host: string, options: RegistryOptions): Promise<number> {
+  if (host === '') throw usageError('the host of the registry is empty');
+  await using service = openService(context);
+  const password = await readSecret(
+    context,
+    `password of ${printable(options.username)} at ${printable(host)}`,
+  );
+  await service.http.json(`/registries/${encodeURIComponent(host)}`, {
+    method: 'PUT',
+    json: {
+      username: options.username,
+      password,
+      ...(options.kind === undefined ? {} : { kind: options.kind }),
+      ...(options.description === undefined ? {} : { description: options.description }),
+    },
+  });
+  if (context.options.json) printJson(context, { host });
+  else print(context, host);
+  return EXIT.ok;
+}
+
+export async function listRegistries(context: Context): Promise<number> {
+  await using service = openService(context);
+  const { registries } = await service.http.json<{ registries: RegistryRecord[] }>('/registries');
+  if (context.options.json) printJson(context, registries);
+  else
+    print(
+      context,
+      table(
+        ['HOST', 'KIND', 'USER', 'SET', 'DESCRIPTION'],
+        registries.map((one) => [
+          one.host,
+          one.kind,
+          one.username,
+          age(one.updated_at),
+          one.description ?? '',
+        ]),
+      ),
+    );
+  return EXIT.ok;
+}
+
+export async function removeRegistries(context: Context, hosts: string[]): Promise<number> {
+  return await removeAll(context, 'registry', '/registries', hosts);
+}
+
+/** The service does not tell whether there was one. */
+async function removeAll(
+  context: Context,
+  what: string,
+  path: string,
+  names: readonly string[],
+): Promise<number> {
+  await using service = openService(context);
+  return await forEachNamed(context, what, names, async (name) => {
+    if (name === '') throw usageError(`the name of the ${what} is empty`);
+    await service.http.json(`${path}/${encodeURIComponent(name)}`, { method: 'DELETE' });
+    return { status: 'deleted', printed: name };
+  });
+}

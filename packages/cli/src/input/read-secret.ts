@@ -1,0 +1,82 @@
+/** Values that must not stand on a command line, where others on the machine and the shell's history see them. */
+import { StringDecoder } from 'node:string_decoder';
+import { interruptedError, usageError } from '../cli-error.ts';
+import type { Context, Terminal } from '../terminal.ts';
+
+/** What a service takes. */
+const MAX_BYTES = 64 * 1024;
+
+/**
+ * From a pipe or file: all of stdin, without the line break at its end. From a terminal: one line that is not shown.
+ * @param what names it in the prompt and in errors
+ */
+export async function readSecret(context: Context, what: string): Promise<string> {
+  const { stdin } = context.terminal;
+  const value = stdin.isTTY ? await hiddenLine(context, `${what}: `) : await all(context, what);
+  if (value === '') throw usageError(`${what} is empty: give it on stdin, or type it in`);
+  return value;
+}
+
+async function all({ terminal: { stdin }, signal }: Context, what: string): Promise<string> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  const stop = (): void => void (stdin as Partial<NodeJS.ReadStream>).destroy?.();
+  signal.addEventListener('abort', stop, { once: true });
+  try {
+    for await (const chunk of stdin as AsyncIterable<Buffer>) {
+      size += chunk.length;
+      // One line break more than the service takes.
+      if (size > MAX_BYTES + 2) throw usageError(`${what} has more than ${MAX_BYTES} bytes`);
+      chunks.push(chunk);
+    }
+  } catch (error) {
+    if (signal.aborted) throw interruptedError();
+    throw error;
+  } finally {
+    signal.removeEventListener('abort', stop);
+  }
+  if (signal.aborted) throw interruptedError();
+  try {
+    const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(Buffer.concat(chunks));
+    return text.replace(/\r?\n$/, '');
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
+    throw usageError(`${what} is not UTF-8 text: encode it, with base64 for example`);
+  }
+}
+
+async function hiddenLine({ terminal, signal }: Context, prompt: string): Promise<string> {
+  const { stdin, stderr } = terminal;
+  const { promise, resolve, reject } = Promise.withResolvers<string>();
+  const typed: string[] = [];
+  const decoder = new StringDecoder('utf8');
+  const onData = (chunk: Buffer | string): void => {
+    for (const character of typeof chunk === 'string' ? chunk : decoder.write(chunk)) {
+      if (character === '\r' || character === '\n' || character === '\u0004') return resolve(typed.join(''));
+      if (character === '\u0003') return reject(interruptedError());
+      if (character === '\u007f' || character === '\b') typed.pop();
+      else if (character === '\u0015') typed.length = 0;
+      else if (typed.length < MAX_BYTES) typed.push(character);
+    }
+  };
+  const onEnd = (): void => resolve(typed.join(''));
+  const onAbort = (): void => reject(interruptedError());
+  raw(stdin, true);
+  stderr.write(prompt);
+  stdin.on('data', onData).on('end', onEnd).on('error', reject);
+  signal.addEventListener('abort', onAbort, { once: true });
+  try {
+    return await promise;
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+    stdin.off('data', onData).off('end', onEnd).off('error', reject);
+    stdin.pause();
+    raw(stdin, false);
+    stderr.write('\n');
+  }
+}
+
+/** In raw mode the terminal shows nothing of what is typed, and hands Ctrl-C over as a character. */
+function raw(stdin: Terminal['stdin'], on: boolean): void {
+  stdin.setRawMode?.(on);
+}

@@ -1,0 +1,60 @@
+/**
+ * What the operator of a service may do on its machine: the service's own processes know each other by a token in a
+ * file that only their user may read, and whoever can read it is the operator.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { Http } from './api/http.ts';
+import { CliError } from './cli-error.ts';
+import { EXIT } from './exit-codes.ts';
+import { checkUrl, isLoopback, readBootstrap, releapHome } from './settings.ts';
+import type { Context } from './terminal.ts';
+
+export function openOperator(context: Context): Http {
+  const apiKey = internalToken(context);
+  return new Http({ baseUrl: serviceOfThisMachine(context), apiKey, signal: context.signal });
+}
+
+function internalToken({ terminal: { env } }: Context): string {
+  const path = env['RELEAP_TOKEN_FILE'] || join(releapHome(env), 'internal.token');
+  let token: string;
+  try {
+    token = readFileSync(path, 'utf8').trim();
+  } catch (error) {
+    throw new CliError(`${refused(path, error as NodeJS.ErrnoException)} ${WHOSE}`, {
+      exitCode: EXIT.unavailable,
+      cause: error,
+    });
+  }
+  // Also: what cannot stand in a header would be shown by the failure that follows.
+  if (!/^[\x21-\x7e]{16,1024}$/.test(token))
+    throw new CliError(`${path} does not hold the token of a service`, { exitCode: EXIT.unavailable });
+  return token;
+}
+
+const WHOSE =
+  "This is for the service's operator: call it on the machine of the service, with its RELEAP_HOME, as the user it runs as.";
+
+function refused(path: string, { code }: NodeJS.ErrnoException): string {
+  if (code === 'EACCES' || code === 'EPERM') return `${path} may not be read by this user.`;
+  return code === 'ENOENT' ? `There is no ${path}.` : `${path} cannot be read (${code}).`;
+}
+
+/** The token opens everything: it is told to the service of its own machine, and to no other. */
+function serviceOfThisMachine(context: Context): string {
+  const given = context.options.url ?? context.terminal.env['RELEAP_URL'];
+  const url = given ? checkUrl(given) : undefined;
+  const path = join(releapHome(context.terminal.env), 'bootstrap.json');
+  const found = readBootstrap(path);
+  if (typeof found === 'string') {
+    if (url !== undefined && isLoopback(url)) return url;
+    throw new CliError(`the service of this machine is not known. ${found}`, { exitCode: EXIT.unavailable });
+  }
+  const local = checkUrl(found.base_url);
+  if (url !== undefined && url !== local)
+    throw new CliError(
+      `an operator's commands go to the service of this machine, ${local} (${path}), and not to ${url}: leave --url and RELEAP_URL away`,
+      { exitCode: EXIT.usage },
+    );
+  return local;
+}

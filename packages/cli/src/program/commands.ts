@@ -1,0 +1,90 @@
+/** `rlp run` and `rlp exec`: commands in sandboxes. */
+import { type Command, Option } from 'commander';
+import { collect, type Registration } from './registration.ts';
+
+export function commandCommands({ program, context, afterDashes, finish }: Registration): void {
+  withCommandOptions(
+    withCreateOptions(
+      program
+        .command('run')
+        .summary('create a sandbox and run a command in it')
+        .description(
+          'Create a sandbox and run a command in it. The sandbox stays afterwards unless --rm is given. ' +
+            'Without a command: print the id once the sandbox runs.',
+        )
+        .argument('[image]', 'an image name, or a registry reference (with a / or a :)')
+        .argument('[command...]', 'after --')
+        .option('--from-snapshot <name>', 'create it from a snapshot, in place of an image')
+        .option('--rm', 'delete the sandbox when the command has ended'),
+    ),
+  )
+    .option('--no-wait', 'without a command: print the id at once')
+    .option('--wait-timeout <duration>', 'how long to wait until it runs (default: 15m)')
+    .action(async (image: string | undefined, argv: string[], options) => {
+      const { run, runSource } = await import('../commands/run.ts');
+      const operands = image === undefined ? argv : [image, ...argv];
+      const { source, command } = runSource(operands, afterDashes.length, options.fromSnapshot);
+      await finish(run(context(), source, command, options));
+    });
+
+  withCommandOptions(
+    program
+      .command('exec')
+      .summary('run a command in a sandbox')
+      .description('Run a command in a sandbox that runs, with its streams and its exit code.')
+      .argument('<vm>')
+      .argument('<command...>', 'after --')
+      .option(
+        '-e, --env <name=value>',
+        'environment of the command; NAME alone takes the value from here',
+        collect,
+      ),
+  ).action(async (vm: string, argv: string[], options) => {
+    const { exec } = await import('../commands/exec.ts');
+    await finish(exec(context(), vm, argv, options));
+  });
+}
+
+function withCommandOptions(command: Command): Command {
+  return command
+    .option('-w, --workdir <path>', "folder to run it in (default: the image's)")
+    .option('-u, --user <user>', "name or number to run it as (default: the image's)")
+    .option('-i, --interactive', 'pass stdin on from a terminal too; from a pipe or file it always is')
+    .option('-t, --tty', 'give it a terminal')
+    .option('-n, --no-stdin', 'never pass stdin on')
+    .option('--timeout <duration>', 'end it after this long, as in 30s or 5m');
+}
+
+function withCreateOptions(command: Command): Command {
+  return command
+    .option('--name <name>', 'name of the sandbox (default: made up)')
+    .addOption(
+      new Option('--mode <mode>', 'a guarantee that may be exceeded, or cores of its own').choices([
+        'burstable',
+        'dedicated',
+      ]),
+    )
+    .option('--cpu <cores>', 'guaranteed cores, as in 0.5')
+    .option('--vcpus <number>', 'cores, when --cpu is not given')
+    .option('--mem <size>', 'memory: MiB, or with m or g (default: 1g)')
+    .option('--scratch <size>', 'writable disk: MiB, or with m or g (default: 512m)')
+    .option('--gpus <number>', 'dedicated GPUs')
+    .option('--docker-data <size>', 'a disk for /var/lib/docker')
+    .option(
+      '-e, --env <name=value>',
+      'environment of the sandbox; NAME alone takes the value from here',
+      collect,
+    )
+    .option('--secret <name>', 'give it a secret of the project as a placeholder (repeatable)', collect)
+    .option('-p, --port <port[/proto]>', 'make a port reachable from outside', collect)
+    .option(
+      '--allow <target>',
+      'allow nothing outside but this address, network or domain (repeatable)',
+      collect,
+    )
+    .option('--no-egress', 'allow nothing outside')
+    .option('--persistent', 'keep its disk over stop and start; it can be paused too')
+    .option('--spot', 'cheaper, and reclaimed when the room is needed')
+    .option('--region <region>', 'where to place it')
+    .addOption(new Option('--arch <arch>', 'processor architecture').choices(['amd64', 'arm64']));
+}

@@ -1,0 +1,81 @@
+/** What the operator of a service does on its machine. */
+import type { Registration } from './registration.ts';
+
+export function hostCommands({ program, context, finish }: Registration): void {
+  program
+    .command('doctor')
+    .description('Tell what this machine can do as a host of sandboxes, and what is missing.')
+    .option('--no-trial', 'do not start a trial guest to find out about hardware virtualisation')
+    .action(async (options: { trial: boolean }) => {
+      const { doctor } = await import('../commands/doctor.ts');
+      await finish(doctor(context(), options));
+    });
+
+  const host = program
+    .command('host')
+    .summary('the machines that hold sandboxes')
+    .description(
+      "What the operator does with the machines that hold sandboxes. Reads the service's internal token " +
+        '($RELEAP_HOME/internal.token), so it works on the machine of the service, as its user. HOST is an id, or ' +
+        'enough of its beginning.',
+    );
+  host
+    .command('ls', { isDefault: true })
+    .description('List hosts, with what of them is promised to sandboxes.')
+    .action(async () => {
+      const { listHosts } = await import('../commands/hosts.ts');
+      await finish(listHosts(context()));
+    });
+  host
+    .command('drain')
+    .summary('take sandboxes off a host, and give it none')
+    .description(
+      'Give a host no more sandboxes, and take off those it has: persistent ones are paused, or stopped where that ' +
+        'cannot be. Others go on until they end.',
+    )
+    .argument('<host>')
+    .option('--force', 'delete those that are not persistent')
+    .option('--wait', 'return when nothing runs there any more')
+    .option('--wait-timeout <duration>', 'how long to wait for that (default: 30m)')
+    .action(async (id: string, options) => {
+      const { drain } = await import('../commands/hosts.ts');
+      await finish(drain(context(), id, options));
+    });
+  host
+    .command('undrain')
+    .description('Give a host sandboxes again.')
+    .argument('<host>')
+    .action(async (id: string) => {
+      const { undrain } = await import('../commands/hosts.ts');
+      await finish(undrain(context(), id));
+    });
+  host
+    .command('evict')
+    .description('Take spot sandboxes off: persistent ones are paused, others deleted.')
+    .argument('[vm]', 'of another project: its id')
+    .option('--all', 'every spot sandbox')
+    .option('--host <host>', 'with --all: on this host only')
+    .action(async (vm: string | undefined, options) => {
+      const { evict } = await import('../commands/hosts.ts');
+      await finish(evict(context(), vm, options));
+    });
+
+  const admin = program
+    .command('admin')
+    .summary('what else only the operator may do')
+    .description(
+      "What else only the operator may do. As with rlp host, the service's internal token is read.",
+    );
+  admin
+    .command('grant')
+    .description('Give an organization credits, and print its balance.')
+    .argument('<org>', 'id of the organization')
+    .argument('<amount>', 'as in 100 or 2.5')
+    .option('--note <text>', 'for the ledger, where the members read it')
+    .option('--once <key>', 'called again with the same key within a day, it gives nothing twice')
+    .option('--adjustment', 'enter it as an adjustment, which may be below 0 (after --, as in -- ORG -5)')
+    .action(async (org: string, amount: string, options) => {
+      const { grant } = await import('../commands/credits.ts');
+      await finish(grant(context(), org, amount, options));
+    });
+}

@@ -1,0 +1,47 @@
+/** The commands that list, read and delete sandboxes, and `rlp doctor`. */
+import type { Registration } from './registration.ts';
+
+export function sandboxCommands({ program, context, finish }: Registration): void {
+  program
+    .command('ps')
+    .description('List sandboxes, newest first.')
+    .option('-a, --all', 'deleted ones too, as long as the service lists them')
+    .option('-q, --quiet', 'ids only')
+    .action(async (options) => {
+      const { ps } = await import('../commands/ps.ts');
+      await finish(ps(context(), options));
+    });
+
+  program
+    .command('logs')
+    .description("Print what the image's entrypoint has written, or the console.")
+    .argument('<vm>')
+    .option('-f, --follow', 'go on until the sandbox ends')
+    .option('--entrypoint', "the image's entrypoint (default)")
+    .option('--console', "the console: the guest's kernel and agent")
+    .action(async (vm: string, options) => {
+      const { logs } = await import('../commands/logs.ts');
+      await finish(logs(context(), vm, options));
+    });
+
+  program
+    .command('cp')
+    .description('Copy a file or a folder between here and a sandbox. - is stdin or stdout.')
+    .argument('<source>', 'PATH or VM:PATH')
+    .argument('<target>', 'VM:PATH or PATH')
+    .action(async (source: string, target: string) => {
+      const { cp } = await import('../commands/cp.ts');
+      await finish(cp(context(), source, target));
+    });
+
+  program
+    .command('rm')
+    .description('Delete sandboxes.')
+    .argument('<vm...>')
+    .option('-f, --force', 'those that do not exist are no error')
+    .option('--wait', 'return when they are gone')
+    .action(async (vms: string[], options) => {
+      const { rm } = await import('../commands/rm.ts');
+      await finish(rm(context(), vms, options));
+    });
+}

@@ -1,0 +1,102 @@
+/** The operator's part of the service that tests talk to. */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { type HostRecord, newUuid } from '@releap/contract';
+import { readJson, send } from './service-http.ts';
+import type { TestService } from './service-state.ts';
+
+/** What the processes of the service know each other by. */
+export const INTERNAL_TOKEN = 'internal-token-of-the-tests';
+
+export function addHost(service: TestService, more: Partial<HostRecord> = {}): HostRecord {
+  const host: HostRecord = {
+    id: newUuid(),
+    region: 'local',
+    status: 'online',
+    ready: true,
+    draining: false,
+    draining_since: null,
+    force: false,
+    last_seen_at: new Date().toISOString(),
+    facts: {
+      arch: 'amd64',
+      cores: 8,
+      mem_mib: 16_384,
+      disk_mib: 100_000,
+      accelerator: 'tcg',
+      cpu_model: 'max',
+      vmm: 'qemu 7.2',
+      gpus: 0,
+    },
+    used: { cpu: 0.5, mem_mib: 1024, disk_mib: 512, gpus: 0 },
+    promisable: { cpu: 16, mem_mib: 16_384, disk_mib: 100_000, gpus: 0 },
+    sandboxes: {},
+    snapshots: 0,
+    ...more,
+  };
+  service.hosts.push(host);
+  return host;
+}
+
+/** Sandboxes are on the host whose id is their `runner_id`. */
+export async function hostsPath(
+  service: TestService,
+  request: IncomingMessage,
+  response: ServerResponse,
+  [id, verb]: string[],
+): Promise<void> {
+  if (request.headers.authorization !== `Bearer ${INTERNAL_TOKEN}`)
+    return send(response, 401, { error: 'missing or invalid internal token' });
+  if (id === undefined) {
+    send(response, 200, { hosts: service.hosts });
+    // What a drain has begun ends between two reads.
+    for (const host of service.hosts) if (host.draining) host.sandboxes = settled(host.sandboxes);
+    return;
+  }
+  const host = service.hosts.find((one) => one.id === id);
+  if (!host) return send(response, 404, { error: `host "${id}" not found` });
+  const body = await readJson(request);
+  service.bodies.push(body);
+  const held = service.sandboxes.filter((one) => one.runner_id === id);
+  if (verb === 'undrain') {
+    host.draining = false;
+    return send(response, 200, { host });
+  }
+  if (verb === 'drain') {
+    const force = body['force'] === true;
+    Object.assign(host, { draining: true, force });
+    const paused = held.filter((one) => one.persistent);
+    const others = held.filter((one) => !one.persistent);
+    host.sandboxes = {
+      ...(paused.length > 0 ? { pausing: paused.length } : {}),
+      ...(others.length > 0 ? { [force ? 'deleting' : 'running']: others.length } : {}),
+    };
+    const ids = (sandboxes: typeof held): string[] => sandboxes.map((one) => one.id);
+    return send(response, 200, {
+      host,
+      did: { paused: ids(paused), stopped: [], deleted: force ? ids(others) : [] },
+      left: force
+        ? []
+        : others.map(({ id: vm_id, status, persistent, spot }) => ({ vm_id, status, persistent, spot })),
+    });
+  }
+  const named = held.filter((one) => body['vm_id'] === undefined || one.id === body['vm_id']);
+  if (named.length === 0 && body['vm_id'] !== undefined)
+    return send(response, 404, { error: 'there is no such sandbox on this host' });
+  if (body['vm_id'] !== undefined && !named[0]?.spot)
+    return send(response, 409, { error: 'the sandbox is not a spot sandbox' });
+  const evicted = named.filter((one) => one.spot && one.status === 'running');
+  send(response, 200, {
+    evicted: evicted.map((one) => ({ vm_id: one.id, status: one.persistent ? 'pausing' : 'deleting' })),
+    left: named
+      .filter((one) => one.spot && !evicted.includes(one))
+      .map((one) => ({ vm_id: one.id, why: `it is ${one.status}` })),
+  });
+}
+
+function settled({
+  pausing,
+  deleting: _deleting,
+  ...rest
+}: HostRecord['sandboxes']): HostRecord['sandboxes'] {
+  return pausing === undefined ? rest : { ...rest, paused: pausing };
+}

@@ -1,0 +1,184 @@
+/** The operations on secrets and registry credentials; `operations.ts` has them in its list and checks their form. */
+import { Type, type TSchema } from 'typebox';
+import { ProjectParams } from './management.ts';
+import { HostedRegistryWrite, RegistryList, RegistryRecord, RegistryWrite } from './registry-credential.ts';
+import { NamedSecretWrite, SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';
+
+/** `refusal`: what no such path can name is told as a bad request, and not as a path that leads to nothing. */
+const SecretParams = Type.Object({ name: Type.String() }, { refusal: 400 });
+const RegistryParams = Type.Object({ host: Type.String() }, { refusal: 400 });
+
+const ProjectSecretParams = Type.Object(
+  { ...ProjectParams.properties, ...SecretParams.properties },
+  { refusal: 400 },
+);
+const ProjectRegistryParams = Type.Object(
+  { ...ProjectParams.properties, ...RegistryParams.properties },
+  { refusal: 400 },
+);
+
+const noEncryption = 'Values cannot be encrypted for the moment. Nothing was written.';
+const badSecret =
+  'The name, an entry of `allowed_domains` or a field is not valid, the value is larger than 64 KiB, or the project has as many secrets as it may.';
+const badRegistry =
+  'Not a registry host, a kind that does not fit the host, an empty or invalid user name, an empty password or one larger than 64 KiB, or the project has as many credentials as it may.';
+const badHost = 'Not a registry host.';
+
+const workloadOperations = {
+  putSecret: {
+    method: 'PUT',
+    path: '/secrets/:name',
+    tag: 'Secrets',
+    summary: 'Write a secret',
+    description:
+      'Makes it or replaces all of it. Sandboxes that have it attached use the new value and domains from then on.',
+    security: 'workload',
+    params: SecretParams,
+    body: SecretWrite,
+    success: { status: 204, response: { description: 'Written.' } },
+    errors: { 400: badSecret, 503: noEncryption },
+  },
+  listSecrets: {
+    method: 'GET',
+    path: '/secrets',
+    tag: 'Secrets',
+    summary: 'List the secrets, by name',
+    security: 'workload',
+    query: SecretListQuery,
+    success: {
+      status: 200,
+      response: { description: 'What is known of them, never a value.', schema: SecretList },
+    },
+    errors: { 400: 'A query parameter is not valid.' },
+  },
+  getSecret: {
+    method: 'GET',
+    path: '/secrets/:name',
+    tag: 'Secrets',
+    summary: 'Read what is known of a secret',
+    security: 'workload',
+    params: SecretParams,
+    success: { status: 200, response: { description: 'Never its value.', schema: SecretRecord } },
+    errors: { 404: 'The project has no secret of this name.' },
+  },
+  deleteSecret: {
+    method: 'DELETE',
+    path: '/secrets/:name',
+    tag: 'Secrets',
+    summary: 'Delete a secret',
+    description:
+      'May be repeated. Sandboxes that have it attached keep the use of it until they are deleted; its value is erased with the last of them.',
+    security: 'workload',
+    params: SecretParams,
+    success: { status: 204, response: { description: 'There is none of this name any more.' } },
+    errors: {},
+  },
+  putRegistry: {
+    method: 'PUT',
+    path: '/registries/:host',
+    tag: 'Registries',
+    summary: 'Write the credential for a registry',
+    description: 'Makes it or replaces all of it. Pulls from this host use it from then on.',
+    security: 'workload',
+    params: RegistryParams,
+    body: RegistryWrite,
+    success: { status: 204, response: { description: 'Written.' } },
+    errors: { 400: badRegistry, 503: noEncryption },
+  },
+  putRegistryByBody: {
+    method: 'PUT',
+    path: '/registries',
+    tag: 'Registries',
+    summary: 'Write the credential for a registry that the body names',
+    security: 'workload',
+    body: HostedRegistryWrite,
+    success: { status: 204, response: { description: 'Written.' } },
+    errors: { 400: badRegistry, 503: noEncryption },
+  },
+  listRegistries: {
+    method: 'GET',
+    path: '/registries',
+    tag: 'Registries',
+    summary: 'List the registry credentials, by host',
+    security: 'workload',
+    success: {
+      status: 200,
+      response: { description: 'What is known of them, never a password.', schema: RegistryList },
+    },
+    errors: {},
+  },
+  getRegistry: {
+    method: 'GET',
+    path: '/registries/:host',
+    tag: 'Registries',
+    summary: 'Read what is known of the credential for a registry',
+    security: 'workload',
+    params: RegistryParams,
+    success: { status: 200, response: { description: 'Never its password.', schema: RegistryRecord } },
+    errors: { 400: badHost, 404: 'The project has no credential for this host.' },
+  },
+  deleteRegistry: {
+    method: 'DELETE',
+    path: '/registries/:host',
+    tag: 'Registries',
+    summary: 'Delete the credential for a registry',
+    description: 'May be repeated.',
+    security: 'workload',
+    params: RegistryParams,
+    success: { status: 204, response: { description: 'There is none for this host any more.' } },
+    errors: { 400: badHost },
+  },
+} as const;
+
+const unknownProject = 'There is no such project, or the caller is not a member of its organization.';
+
+/** The same on the management plane, for any member of the project's organization. */
+function ofProject<
+  O extends { method: string; path: string; errors: Record<number, string>; params?: TSchema },
+  P extends TSchema,
+>(operation: O, params: P) {
+  const { errors } = operation;
+  const missing = 404 in errors ? `${unknownProject} Or: ${errors[404]}` : unknownProject;
+  return {
+    ...(operation as Omit<O, 'path' | 'security' | 'params' | 'errors' | 'description'>),
+    path: `/projects/:id${operation.path}`,
+    description: `As \`${operation.method} ${operation.path}\` with an API key.${operation.method === 'GET' ? '' : ' The audit log tells of it.'}`,
+    security: 'management' as const,
+    params,
+    errors: { ...errors, 404: missing },
+  };
+}
+
+const {
+  putSecret,
+  listSecrets,
+  getSecret,
+  deleteSecret,
+  putRegistry,
+  putRegistryByBody,
+  listRegistries,
+  getRegistry,
+  deleteRegistry,
+} = workloadOperations;
+
+export const secretOperations = {
+  ...workloadOperations,
+  putProjectSecret: ofProject(putSecret, ProjectSecretParams),
+  putProjectSecretByBody: ofProject(
+    {
+      ...putSecret,
+      path: '/secrets',
+      summary: 'Write a secret that the body names',
+      body: NamedSecretWrite,
+    } as const,
+    ProjectParams,
+  ),
+  listProjectSecrets: ofProject(listSecrets, ProjectParams),
+  getProjectSecret: ofProject(getSecret, ProjectSecretParams),
+  deleteProjectSecret: ofProject(deleteSecret, ProjectSecretParams),
+  putProjectRegistry: ofProject(putRegistry, ProjectRegistryParams),
+  putProjectRegistryByBody: ofProject(putRegistryByBody, ProjectParams),
+  listProjectRegistries: ofProject(listRegistries, ProjectParams),
+  getProjectRegistry: ofProject(getRegistry, ProjectRegistryParams),
+  deleteProjectRegistry: ofProject(deleteRegistry, ProjectRegistryParams),
+} as const;

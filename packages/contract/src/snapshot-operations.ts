@@ -1,0 +1,83 @@
+/** The operations of snapshots; `operations` has them with all others. */
+import type { Operation } from './operations.ts';
+import { PageQuery } from './paging.ts';
+import { SandboxParams } from './sandbox.ts';
+import {
+  SnapshotCreateRequest,
+  SnapshotCreateResponse,
+  SnapshotDeleteResponse,
+  SnapshotGetQuery,
+  SnapshotList,
+  SnapshotParams,
+  SnapshotRecord,
+} from './snapshot.ts';
+
+const unknownSnapshot =
+  'The id is unknown, malformed, of another project, or of a snapshot that was deleted.';
+
+export const snapshotOperations = {
+  createSnapshot: {
+    method: 'POST',
+    path: '/vms/:id/snapshots',
+    tag: 'Snapshots',
+    summary: 'Take a snapshot of a running sandbox',
+    description:
+      'Answers as soon as it is written down; the sandbox goes on after a moment of standing still. Wait with ' +
+      '`GET /snapshots/:id?wait=ready`. Several snapshots of one sandbox are taken one after the other.',
+    security: 'workload',
+    params: SandboxParams,
+    body: SnapshotCreateRequest,
+    repeats: 'same',
+    success: { status: 200, response: { description: 'Accepted.', schema: SnapshotCreateResponse } },
+    errors: {
+      400: 'The name or kind is not valid.',
+      404: 'The id of the sandbox is unknown, malformed or of another project.',
+      409:
+        'The sandbox is not running, not placed on a machine yet, or without an image manifest; a snapshot of this name ' +
+        'exists; a disk snapshot of a persistent sandbox; a full one of a sandbox that could not be resumed (not persistent, ' +
+        'or with volumes, a Docker data device or GPUs).',
+    },
+  },
+  listSnapshots: {
+    method: 'GET',
+    path: '/snapshots',
+    tag: 'Snapshots',
+    summary: 'List snapshots, newest first',
+    security: 'workload',
+    query: PageQuery,
+    success: { status: 200, response: { description: 'One page.', schema: SnapshotList } },
+    errors: { 400: 'The cursor is malformed.' },
+  },
+  getSnapshot: {
+    method: 'GET',
+    path: '/snapshots/:id',
+    tag: 'Snapshots',
+    summary: 'Read a snapshot, or wait for it',
+    description:
+      'With `wait` the answer comes at that status, or at ready or failed. When the time is over the answer is the record ' +
+      'as it is, with 200.',
+    security: 'workload',
+    params: SnapshotParams,
+    query: SnapshotGetQuery,
+    success: { status: 200, response: { description: 'The record.', schema: SnapshotRecord } },
+    errors: {
+      400: 'A query parameter is not valid.',
+      404: unknownSnapshot,
+    },
+  },
+  deleteSnapshot: {
+    method: 'DELETE',
+    path: '/snapshots/:id',
+    tag: 'Snapshots',
+    summary: 'Delete a snapshot',
+    description:
+      'Its name is free at once; its machine removes the artifact as soon as it can. Sandboxes that were made from it go on.',
+    security: 'workload',
+    params: SnapshotParams,
+    success: { status: 200, response: { description: 'Deleted.', schema: SnapshotDeleteResponse } },
+    errors: {
+      404: unknownSnapshot,
+      409: 'Other snapshots descend from it, or a sandbox is being made from it at this moment.',
+    },
+  },
+} as const satisfies Record<string, Operation>;

@@ -1,0 +1,20 @@
+import { spawnSync } from 'node:child_process';
+
+/** The files below a folder that hold one of these texts, whatever else they hold. Files that vanish meanwhile are none. */
+export function filesWith(folder: string, ...texts: string[]): string[] {
+  const { status, stdout, stderr } = spawnSync(
+    'grep',
+    [
+      '--recursive',
+      '--files-with-matches',
+      '--text',
+      '--no-messages',
+      '--fixed-strings',
+      ...texts.flatMap((text) => ['-e', text]),
+      folder,
+    ],
+    { encoding: 'utf8', timeout: 60_000, maxBuffer: 16 * 1024 * 1024 },
+  );
+  if (status === null) throw new Error(`grep did not end: ${stderr}`);
+  return stdout.split('\n').filter((line) => line !== '');
+}

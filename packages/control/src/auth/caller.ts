@@ -1,0 +1,123 @@
+import type { IncomingMessage } from 'node:http';
+import { bearerToken, emailKey, readEmail, tokenKind, unauthorized, unavailable } from '@releap/contract';
+import type { Database } from '@releap/database';
+import type { Logger } from 'pino';
+import { createVerifier, type OidcOptions, type TokenClaims } from './oidc/verifier.ts';
+import { ensureUser } from './users.ts';
+
+/** Who calls on the management plane: a person, by an OIDC token, and from where. */
+export interface Caller {
+  userId: string;
+  /** As the issuer says it now; empty when it says none. */
+  email: string;
+  /** What addresses are compared by; empty when there is none, or the issuer says that it is not verified. */
+  emailKey: string;
+  name: string;
+  /** Of the peer that sent the request. */
+  ip: string;
+  userAgent: string | null;
+}
+
+export interface CallerAuthenticator {
+  /**
+   * @param from the address of the peer
+   * @throws 401 with what is wrong with the credentials, 503 when they cannot be judged now
+   */
+  byRequest(request: IncomingMessage, from: string): Promise<Caller>;
+}
+
+/** Tokens with the groups and roles of large organizations reach some thousands. */
+const TOKEN_CHARS = 8192;
+const NAME_CHARS = 200;
+const USER_AGENT_CHARS = 300;
+
+export function createCallerAuthenticator(
+  database: Database,
+  oidc: OidcOptions | undefined,
+  log: Logger,
+): CallerAuthenticator {
+  const verifier = oidc === undefined ? undefined : createVerifier({ ...oidc, log });
+  return {
+    async byRequest(request, from) {
+      const token = managementToken(request);
+      if (verifier === undefined || oidc === undefined) {
+        throw unavailable('this server has no issuer of tokens: set RELEAP_OIDC_ISSUER', 60);
+      }
+      const claims = await verifier.verify(token);
+      const person = personOf(claims);
+      const user = await ensureUser(database, {
+        issuer: oidc.usersOf ?? oidc.issuer,
+        subject: claims.sub,
+        ...person,
+      });
+      return {
+        userId: user.id,
+        email: user.email,
+        emailKey: user.email_verified ? emailKey(user.email) : '',
+        name: user.name,
+        ip: from,
+        userAgent: request.headers['user-agent']?.slice(0, USER_AGENT_CHARS) ?? null,
+      };
+    },
+  };
+}
+
+/** The one JWT of the request. @throws 401 */
+function managementToken(request: IncomingMessage): string {
+  if (countHeader(request, 'authorization') > 1) {
+    throw unauthorized('more than one Authorization header was sent: send one');
+  }
+  const header = request.headers.authorization;
+  if (header === undefined) {
+    throw unauthorized('missing credentials: send Authorization: Bearer <OIDC token> (rlp login gets one)');
+  }
+  const token = bearerToken(header, TOKEN_CHARS);
+  if (token === null) {
+    throw unauthorized(
+      `invalid credentials: send Authorization: Bearer <OIDC token> of at most ${TOKEN_CHARS} characters`,
+    );
+  }
+  if (tokenKind(token) !== null || /^rlp[a-z]?_/.test(token)) {
+    throw unauthorized(
+      "this route wants the OIDC token of a signed-in user, and not an API key or another rlp_ token: a project's keys open its sandboxes only",
+    );
+  }
+  return token;
+}
+
+/** Node keeps the first of several and forgets the others; a proxy before it may have looked at another. */
+export function countHeader(request: IncomingMessage, name: string): number {
+  let count = 0;
+  for (let at = 0; at < request.rawHeaders.length; at += 2) {
+    if (request.rawHeaders[at]?.toLowerCase() === name) count++;
+  }
+  return count;
+}
+
+/** What the token tells of the person; undefined where it tells nothing. */
+function personOf(claims: TokenClaims): {
+  email: string | undefined;
+  emailVerified: boolean;
+  name: string | undefined;
+} {
+  const email = typeof claims['email'] === 'string' ? (readEmail(claims['email']) ?? undefined) : undefined;
+  // Some issuers write the text. Absent is good: not every issuer says it.
+  const said = claims['email_verified'];
+  const name = typeof claims['name'] === 'string' ? plainText(claims['name']) : '';
+  return {
+    email,
+    emailVerified: !(said === false || said === 'false'),
+    name: name === '' ? undefined : name,
+  };
+}
+
+/** Foreign text made harmless: it will be shown in lists. */
+function plainText(text: string): string {
+  const clean = text
+    .slice(0, 4 * NAME_CHARS)
+    .normalize('NFC')
+    .toWellFormed()
+    .replaceAll(/[\p{C}\p{Zl}\p{Zp}]+/gu, ' ')
+    .trim();
+  return clean.slice(0, NAME_CHARS).toWellFormed().trim();
+}

@@ -1,0 +1,72 @@
+/** Billing as one part of a control server: what others ask of it, and the loop that charges. */
+import type { CpuReading } from '@releap/contract';
+import type { Database } from '@releap/database';
+import type { Logger } from 'pino';
+import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import { createBurstMeter } from './burst.ts';
+import { chargeMeters } from './charge-meters.ts';
+import { createCreditCheck } from './credit-check.ts';
+import { enforceOverdraft } from './overdraft.ts';
+import { effectivePrices, type BillingSettings } from './settings.ts';
+
+export interface Billing {
+  readonly settings: BillingSettings;
+  /** @throws 402 when credits are enforced and this organization has none left. Before anything that costs begins. */
+  requireCredits(orgId: string): Promise<void>;
+  /** CPU counters that a runner has told. */
+  readings(runnerId: string, readings: readonly CpuReading[]): void;
+  /** The balance of this organization was changed by somebody. */
+  changed(orgId: string): void;
+  /** Charges all that is due now; the timer does the same. */
+  pass(): Promise<void>;
+  close(): Promise<void>;
+}
+
+export interface BillingOptions {
+  database: Database;
+  lifecycle: Lifecycle;
+  settings: BillingSettings;
+  log: Logger;
+}
+
+const FORGET_MS = 3_600_000;
+
+export function startBilling({ database, lifecycle, settings, log }: BillingOptions): Billing {
+  const check = createCreditCheck(database, settings);
+  const bursts = createBurstMeter(database);
+  const prices = effectivePrices(settings);
+  /** Charged, and not looked at since: a look that failed is made up for. */
+  const owing = new Set<string>();
+  let running: Promise<void> | undefined;
+  let forgetAt = performance.now() + FORGET_MS;
+
+  async function once(): Promise<void> {
+    const { orgs } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
+    for (const id of [...orgs, ...(await bursts.charge(prices))]) owing.add(id);
+    const charged = [...owing];
+    check.charged(charged);
+    await enforceOverdraft({ database, lifecycle, settings, log }, charged);
+    for (const id of charged) owing.delete(id);
+    if (performance.now() < forgetAt) return;
+    forgetAt = performance.now() + FORGET_MS;
+    await bursts.forget();
+  }
+
+  const pass = (): Promise<void> =>
+    (running ??= once()
+      .catch((error: unknown) => log.error({ err: error }, 'charging failed and will be tried again'))
+      .finally(() => (running = undefined)));
+
+  const timer = setInterval(() => void pass(), settings.passMs);
+  return {
+    settings,
+    requireCredits: (orgId) => check.require(orgId),
+    readings: (runnerId, readings) => bursts.take(runnerId, readings),
+    changed: (orgId) => check.charged([orgId]),
+    pass,
+    async close() {
+      clearInterval(timer);
+      await running;
+    },
+  };
+}

@@ -1,0 +1,140 @@
+/**
+ * Burst: cores used above the guarantee, charged a minute at a time. Runners tell the counters of their micro-VMs; the
+ * database remembers up to which reading of a micro-VM all is charged, and moves that on in the statement that charges
+ * it. So a reading that is lost, repeated or told to two servers changes nothing. Times are the runner's own: its clock
+ * and ours are never compared.
+ */
+import type { CpuReading } from '@releap/contract';
+import { all, statement, type Database } from '@releap/database';
+import type { Prices } from './prices.ts';
+
+/** Use is compared with the guarantee over at least this much of a micro-VM's life, in microseconds. */
+const WINDOW_USEC = 60_000_000;
+/** A micro-VM that was not read for this long is gone: what is left of it is charged. */
+const GONE_MS = 25_000;
+/** Most micro-VMs that one statement charges. */
+const BATCH = 2_000;
+/** Parts of a nano-credit: microseconds times pico-credits a second. */
+const BURST_SCALE = 1_000_000_000n;
+
+/** The first reading of a micro-VM's life is where counting begins: what it used before was no tenant's. */
+const CHARGE = statement<{ org_id: string }>(
+  'charge-bursts',
+  `with given as (
+  select t.*, p.org_id, s.region, round(s.cpu * 1000) as millicores, greatest(s.vcpus, ceil(s.cpu)) as most
+    from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[]) as t(sandbox_id, runner_id, incarnation, cpu_usec, age_usec)
+    join sandboxes s on s.id = t.sandbox_id and s.runner_id = t.runner_id and s.mode = 'burstable'
+    join projects p on p.id = s.project_id
+), known as (
+  select g.*, k.incarnation as life, k.carry, k.age_usec as since, g.age_usec - k.age_usec as passed, g.cpu_usec - k.cpu_usec as used
+    from given g join cpu_readings k on k.sandbox_id = g.sandbox_id order by g.sandbox_id for update of k
+), over as (
+  select known.*, carry + $6::numeric * above as parts, above from known
+   cross join lateral (select greatest(0, trunc(
+           least(used, (most * passed)::numeric) - millicores::numeric * passed / 1000)) as above) a
+   where incarnation = life and passed > 0 and used >= 0
+), moved as (
+  update cpu_readings k set cpu_usec = o.cpu_usec, age_usec = o.age_usec, carry = mod(o.parts, ${BURST_SCALE}), updated_at = now()
+    from over o where k.sandbox_id = o.sandbox_id and k.incarnation = o.incarnation and k.age_usec = o.since
+  returning o.*
+), begun as (
+  insert into cpu_readings as k (sandbox_id, incarnation, cpu_usec, age_usec)
+  select sandbox_id, incarnation, cpu_usec, age_usec from given g
+   where sandbox_id not in (select sandbox_id from known where incarnation = life)
+   order by sandbox_id
+  on conflict (sandbox_id) do update set incarnation = excluded.incarnation, cpu_usec = excluded.cpu_usec,
+     age_usec = excluded.age_usec, updated_at = now()
+   where k.incarnation <> excluded.incarnation
+)
+insert into credit_ledger (org_id, amount, kind, sandbox_id, region, note)
+select org_id, -div(parts, ${BURST_SCALE}), 'burst', sandbox_id, region,
+       trim_scale(round(above / 1000000, 3)) || ' core-seconds above the guarantee in '
+         || trim_scale(round(passed::numeric / 1000000, 3)) || ' s'
+  from moved where parts >= ${BURST_SCALE}
+returning org_id`,
+);
+
+const FORGET = statement(
+  'cpu-readings-forget',
+  `delete from cpu_readings where updated_at < now() - interval '1 day'`,
+);
+
+export interface BurstMeter {
+  /** What a runner has read. Only remembered here; costs nothing. */
+  take(runnerId: string, readings: readonly CpuReading[]): void;
+  /** Charges what is due. @returns the organizations that were charged */
+  charge(prices: Prices): Promise<string[]>;
+  /** Removes what the database remembers of micro-VMs that are long gone. */
+  forget(): Promise<void>;
+}
+
+interface Known {
+  runnerId: string;
+  reading: CpuReading;
+  heardAt: number;
+  /** Of the reading that the database has; undefined when that is not known. */
+  chargedAge: number | undefined;
+}
+
+/** @param now milliseconds, monotonic; for tests */
+export function createBurstMeter(
+  database: Database,
+  now: () => number = () => performance.now(),
+): BurstMeter {
+  const readings = new Map<string, Known>();
+
+  const isDue = (known: Known, at: number): boolean => {
+    const { reading, chargedAge } = known;
+    if (chargedAge === undefined) return true;
+    if (reading.age_usec <= chargedAge) return false;
+    return reading.age_usec - chargedAge >= WINDOW_USEC || at - known.heardAt >= GONE_MS;
+  };
+
+  return {
+    take(runnerId, given) {
+      const heardAt = now();
+      for (const reading of given) {
+        const before = readings.get(reading.vm_id);
+        const same = before?.reading.incarnation === reading.incarnation && before.runnerId === runnerId;
+        readings.set(reading.vm_id, {
+          runnerId,
+          reading,
+          heardAt,
+          chargedAge: same ? before.chargedAge : undefined,
+        });
+      }
+    },
+    async charge(prices) {
+      const at = now();
+      const due = [...readings.values()].filter((known) => isDue(known, at));
+      const orgs = new Set<string>();
+      for (let from = 0; from < due.length; from += BATCH) {
+        const batch = due.slice(from, from + BATCH);
+        const sent = batch.map((known) => known.reading);
+        const rows = await all(database.pool, CHARGE, [
+          sent.map((one) => one.vm_id),
+          batch.map((known) => known.runnerId),
+          sent.map((one) => one.incarnation),
+          sent.map((one) => one.cpu_usec),
+          sent.map((one) => one.age_usec),
+          String(prices.burstCpuSecond),
+        ]);
+        for (const { org_id } of rows) orgs.add(org_id);
+        for (const [index, known] of batch.entries()) {
+          known.chargedAge = sent[index]?.age_usec;
+          // A newer reading has come meanwhile: it begins where this one ended.
+          const newer = readings.get(known.reading.vm_id);
+          if (newer !== undefined && newer.reading.incarnation === sent[index]?.incarnation)
+            newer.chargedAge = known.chargedAge;
+        }
+      }
+      for (const [id, known] of readings) {
+        if (at - known.heardAt >= GONE_MS && known.reading.age_usec === known.chargedAge) readings.delete(id);
+      }
+      return [...orgs];
+    },
+    async forget() {
+      await all(database.pool, FORGET);
+    },
+  };
+}

@@ -1,0 +1,42 @@
+/** Whether an organization may begin something that costs. */
+import { formatAmount, outOfCredits } from '@releap/contract';
+import { first, statement, type Database } from '@releap/database';
+import type { BillingSettings } from './settings.ts';
+
+const BALANCE = statement<{ balance: string }>(
+  'credit-balance',
+  `select balance from credit_accounts where org_id = $1`,
+);
+
+/** A good answer is used again for this long; a refusal never, so that a grant helps at once. */
+const CACHE_MS = 1_000;
+const CACHE_ENTRIES = 20_000;
+
+export interface CreditCheck {
+  /** @throws 402 when credits are enforced and none are left */
+  require(orgId: string): Promise<void>;
+  /** These were charged: they are asked about anew. */
+  charged(orgIds: readonly string[]): void;
+}
+
+export function createCreditCheck(database: Database, settings: BillingSettings): CreditCheck {
+  const good = new Map<string, number>();
+  return {
+    async require(orgId) {
+      if (settings.mode !== 'enforce') return;
+      const now = performance.now();
+      if ((good.get(orgId) ?? 0) > now) return;
+      const balance = BigInt((await first(database.pool, BALANCE, [orgId]))?.balance ?? 0);
+      if (balance <= 0n) {
+        throw outOfCredits(
+          `the organization that owns this project is out of credits: its balance is ${formatAmount(balance)}, and must be above 0`,
+        );
+      }
+      if (good.size >= CACHE_ENTRIES) good.clear();
+      good.set(orgId, now + CACHE_MS);
+    },
+    charged(orgIds) {
+      for (const id of orgIds) good.delete(id);
+    },
+  };
+}

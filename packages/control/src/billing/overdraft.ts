@@ -1,0 +1,70 @@
+/** The end of the grace: what an organization beyond its overdraft limit has running is deleted. */
+import { formatAmount } from '@releap/contract';
+import { all, statement, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import { METERED_STATUSES } from './metered-statuses.ts';
+import type { BillingSettings } from './settings.ts';
+
+/** Of these organizations ($1), those beyond their limit ($2 where they have none of their own). */
+const BEYOND = statement<{ org_id: string; balance: string; overdraft_limit: string }>(
+  'overdraft-beyond',
+  `select org_id, balance, coalesce(overdraft_limit, $2::bigint) as overdraft_limit from credit_accounts
+    where org_id = any($1::uuid[]) and balance < 0 and balance < -coalesce(overdraft_limit, $2::bigint)`,
+);
+
+/** What costs, and what is about to. $1 organization, $2 statuses */
+const RUNNING = statement<{ id: string; project_id: string }>(
+  'overdraft-running',
+  `select s.id, s.project_id from projects p join sandboxes s on s.project_id = p.id
+    where p.org_id = $1 and s.status <> 'deleted' and s.status = any($2::text[]) order by s.id limit $3`,
+);
+
+const WRITE = statement(
+  'ledger-deletions',
+  `insert into credit_ledger (org_id, amount, kind, sandbox_id, region, note)
+   select $1, 0, 'deletion', t.id, t.region, $4 from unnest($2::uuid[], $3::text[]) as t(id, region) order by t.id`,
+);
+
+const BATCH = 200;
+
+/**
+ * Deletes the running sandboxes of those of `orgIds` that are beyond their overdraft limit. The reason stands in each
+ * sandbox's `error` and, in the same transaction, in the ledger.
+ * @returns how many
+ */
+export async function enforceOverdraft(
+  context: { database: Database; lifecycle: Lifecycle; settings: BillingSettings; log: Logger },
+  orgIds: readonly string[],
+): Promise<number> {
+  const { database, lifecycle, settings, log } = context;
+  if (settings.mode !== 'enforce' || orgIds.length === 0) return 0;
+  const beyond = await all(database.pool, BEYOND, [orgIds, String(settings.overdraftLimit)]);
+  let deleted = 0;
+  for (const org of beyond) {
+    const error =
+      `deleted because its organization is out of credits: the balance of ${formatAmount(BigInt(org.balance))} is ` +
+      `beyond the overdraft limit of ${formatAmount(BigInt(org.overdraft_limit))}`;
+    for (;;) {
+      const { found, moved } = await database.transaction(async (client) => {
+        const rows = await all(client, RUNNING, [org.org_id, ['pending', ...METERED_STATUSES], BATCH]);
+        const changed: SandboxRow[] = await lifecycle.applyWithin(
+          client,
+          'delete',
+          rows.map(({ id, project_id }) => ({ id, project_id, error })),
+        );
+        if (changed.length > 0) {
+          const ids = changed.map((row) => row.id);
+          await all(client, WRITE, [org.org_id, ids, changed.map((row) => row.region), error]);
+        }
+        return { found: rows.length, moved: changed };
+      });
+      if (moved.length > 0) lifecycle.announce(moved);
+      deleted += moved.length;
+      if (found < BATCH || moved.length === 0) break;
+    }
+    log.warn({ org: org.org_id, balance: org.balance }, 'an organization is beyond its overdraft limit');
+  }
+  return deleted;
+}

@@ -1,0 +1,52 @@
+/** The price table: what a unit costs, in pico-credits (10^-12), so that a price a second loses no digit. */
+import { parseDecimal, PRICE_DIGITS } from '@releap/contract';
+
+export interface Prices {
+  /** A guaranteed core for a second. */
+  cpuSecond: bigint;
+  /** A guaranteed GiB of memory for a second. */
+  memGibSecond: bigint;
+  /** A second of one core above the guarantee. */
+  burstCpuSecond: bigint;
+  /** A dedicated GPU for a second. */
+  gpuSecond: bigint;
+  /** A millisecond of a function's invocation. */
+  functionMs: bigint;
+  /** What the guarantees of the spot tier are cheaper by, in percent: 0 to 100. */
+  spotDiscountPercent: number;
+}
+
+/** As people write them, and as docs/configuration.md shows them. */
+export const PRICE_DEFAULTS = {
+  cpuSecond: '0.000014',
+  memGibSecond: '0.0000045',
+  burstCpuSecond: '0.000014',
+  gpuSecond: '0.0006',
+  functionMs: '0.00000002',
+  spotDiscountPercent: 60,
+} as const;
+
+/** @throws TypeError for a text that is no decimal of at most 12 digits after the point, or is below 0 */
+export function price(text: string): bigint {
+  const value = parseDecimal(text, PRICE_DIGITS);
+  if (value === null || value < 0n) throw new TypeError(`not a price: ${JSON.stringify(text)}`);
+  return value;
+}
+
+export const DEFAULT_PRICES: Prices = {
+  cpuSecond: price(PRICE_DEFAULTS.cpuSecond),
+  memGibSecond: price(PRICE_DEFAULTS.memGibSecond),
+  burstCpuSecond: price(PRICE_DEFAULTS.burstCpuSecond),
+  gpuSecond: price(PRICE_DEFAULTS.gpuSecond),
+  functionMs: price(PRICE_DEFAULTS.functionMs),
+  spotDiscountPercent: PRICE_DEFAULTS.spotDiscountPercent,
+};
+
+export const FREE: Prices = {
+  cpuSecond: 0n,
+  memGibSecond: 0n,
+  burstCpuSecond: 0n,
+  gpuSecond: 0n,
+  functionMs: 0n,
+  spotDiscountPercent: 0,
+};

@@ -1,0 +1,208 @@
+/**
+ * Key-encryption keys in a file: `{"keys": [{"id", "created_at", "key"}]}`, `key` 32 bytes as base64. The last one
+ * wraps, all of them unwrap. The file is looked at before every use, so a key that is added, and a file that is taken
+ * away, counts at once and without a restart.
+ */
+import { randomBytes, randomUUID } from 'node:crypto';
+import { link, mkdir, open, rename, rm, type FileHandle } from 'node:fs/promises';
+import path from 'node:path';
+import type { Logger } from 'pino';
+import { Type } from 'typebox';
+import { Check } from 'typebox/value';
+import { KEY_BYTES, seal, unseal } from './aes-gcm.ts';
+import { KeysUnavailableError, type KeyEncryptionKeys } from './keys.ts';
+
+const FILE_MAX_BYTES = 64 * 1024;
+const KEYS_MAX = 100;
+
+const KeyFile = Type.Object({
+  keys: Type.Array(
+    Type.Object({
+      id: Type.String({ pattern: '^[A-Za-z0-9._-]{1,64}$' }),
+      created_at: Type.String(),
+      key: Type.String({ pattern: '^[A-Za-z0-9+/]{43}=$' }),
+    }),
+    { minItems: 1, maxItems: KEYS_MAX },
+  ),
+});
+
+interface Keys {
+  /** Tells whether the file is still the one that was read. */
+  stamp: string;
+  byId: Map<string, Buffer>;
+  newest: { id: string; key: Buffer };
+}
+
+/** @param file need not exist yet */
+export function fileKeys(file: string, log: Logger): KeyEncryptionKeys {
+  let known: Keys | undefined;
+  let complaint: string | undefined;
+
+  const read = async (): Promise<Keys> => {
+    try {
+      await using handle = await openPrivate(file);
+      const stamp = await stampOf(handle);
+      if (known?.stamp !== stamp) known = await parse(handle, stamp, file);
+      complaint = undefined;
+      return known;
+    } catch (error) {
+      // Keys that may not be used any more are not kept either.
+      known = undefined;
+      const message = error instanceof Error ? error.message : String(error);
+      if (complaint !== message) log.error({ file }, `encryption is unavailable: ${message}`);
+      complaint = message;
+      throw error instanceof KeysUnavailableError
+        ? error
+        : new KeysUnavailableError(message, { cause: error });
+    }
+  };
+
+  return {
+    async prepare(fresh) {
+      try {
+        if (fresh && (await makeKeyFile(file)))
+          log.info({ file }, 'made the key that encrypts secrets: keep a copy of it apart from the database');
+      } catch (error) {
+        log.error({ file, err: error }, 'a key file could not be made');
+      }
+      // What is wrong with it is said now, and not at the first secret.
+      await read().catch(() => undefined);
+    },
+    async current() {
+      return (await read()).newest.id;
+    },
+    async wrap(dataKey, bound) {
+      const { id, key } = (await read()).newest;
+      return { keyId: id, wrapped: seal(key, dataKey, bind(id, bound)) };
+    },
+    async unwrap({ keyId, wrapped }, bound) {
+      const key = (await read()).byId.get(keyId);
+      if (key === undefined)
+        throw new KeysUnavailableError(`key file ${file} has no key ${JSON.stringify(keyId)}`);
+      return unseal(key, wrapped, bind(keyId, bound));
+    },
+  };
+}
+
+/** Makes a file with one key, unless it is there. @returns whether it did */
+export async function makeKeyFile(file: string): Promise<boolean> {
+  await mkdir(path.dirname(file), { recursive: true, mode: 0o700 });
+  const partial = await writePartial(file, [newKey()]);
+  try {
+    // link(2) fails when there is one already, or another server was first; then that one's keys are used.
+    await link(partial, file);
+    await syncFolder(file);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+    throw error;
+  } finally {
+    await rm(partial, { force: true });
+  }
+}
+
+/**
+ * Adds a key, which wraps from then on. Servers notice by themselves and wrap anew what older keys have wrapped.
+ * @returns its id
+ * @throws KeysUnavailableError when the file cannot be read or is not fit for use
+ */
+export async function addKey(file: string): Promise<string> {
+  await using handle = await openPrivate(file);
+  const { keys } = await readKeys(handle, file);
+  if (keys.length >= KEYS_MAX)
+    throw new KeysUnavailableError(
+      `key file ${file} has ${keys.length} keys already: take out those that are not used`,
+    );
+  const key = newKey();
+  const partial = await writePartial(file, [...keys, key]);
+  try {
+    await rename(partial, file);
+    await syncFolder(file);
+  } finally {
+    await rm(partial, { force: true });
+  }
+  return key.id;
+}
+
+type StoredKey = { id: string; created_at: string; key: string };
+
+function newKey(): StoredKey {
+  const now = new Date().toISOString();
+  return {
+    id: `${now.slice(0, 10)}-${randomBytes(4).toString('hex')}`,
+    created_at: now,
+    key: randomBytes(KEY_BYTES).toString('base64'),
+  };
+}
+
+/** Nobody but its owner, who must be us or root, may read it. */
+async function openPrivate(file: string): Promise<FileHandle> {
+  const handle = await open(file, 'r').catch((error: NodeJS.ErrnoException) => {
+    throw new KeysUnavailableError(
+      error.code === 'ENOENT'
+        ? `key file ${file} does not exist`
+        : `key file ${file} cannot be read: ${error.message}`,
+    );
+  });
+  try {
+    const { mode, uid } = await handle.stat();
+    if ((mode & 0o077) !== 0)
+      throw new KeysUnavailableError(
+        `key file ${file} may be read by others (mode 0${(mode & 0o777).toString(8)}): chmod 600 it`,
+      );
+    if (uid !== 0 && uid !== process.getuid?.())
+      throw new KeysUnavailableError(`key file ${file} belongs to user ${uid}, and not to us or root`);
+    return handle;
+  } catch (error) {
+    await handle.close();
+    throw error;
+  }
+}
+
+async function stampOf(handle: FileHandle): Promise<string> {
+  const { dev, ino, size, mtimeNs, ctimeNs } = await handle.stat({ bigint: true });
+  return [dev, ino, size, mtimeNs, ctimeNs].join(':');
+}
+
+async function readKeys(handle: FileHandle, file: string): Promise<{ keys: StoredKey[] }> {
+  if ((await handle.stat()).size > FILE_MAX_BYTES)
+    throw new KeysUnavailableError(`key file ${file} is larger than ${FILE_MAX_BYTES} bytes`);
+  let value: unknown;
+  try {
+    value = JSON.parse(await handle.readFile('utf8'));
+  } catch {
+    // The parser's own words would quote the file.
+    throw new KeysUnavailableError(`key file ${file} is not JSON`);
+  }
+  if (!Check(KeyFile, value))
+    throw new KeysUnavailableError(
+      `key file ${file} is not of the form {"keys": [{"id", "created_at", "key": <32 bytes as base64>}]}`,
+    );
+  return value;
+}
+
+async function parse(handle: FileHandle, stamp: string, file: string): Promise<Keys> {
+  const { keys } = await readKeys(handle, file);
+  const byId = new Map(keys.map(({ id, key }) => [id, Buffer.from(key, 'base64')]));
+  if (byId.size !== keys.length) throw new KeysUnavailableError(`key file ${file} has two keys of one id`);
+  const id = keys.at(-1)?.id ?? '';
+  return { stamp, byId, newest: { id, key: byId.get(id) as Buffer } };
+}
+
+/** A wrapped data key opens under the id that it says, and under no other. */
+function bind(keyId: string, bound: Buffer): Buffer {
+  return Buffer.concat([Buffer.from(`${keyId}\n`, 'utf8'), bound]);
+}
+
+async function writePartial(file: string, keys: StoredKey[]): Promise<string> {
+  const partial = `${file}.${randomUUID()}.partial`;
+  await using handle = await open(partial, 'wx', 0o600);
+  await handle.writeFile(`${JSON.stringify({ keys }, null, 2)}\n`);
+  await handle.sync();
+  return partial;
+}
+
+async function syncFolder(file: string): Promise<void> {
+  await using handle = await open(path.dirname(file), 'r');
+  await handle.sync();
+}

@@ -1,0 +1,107 @@
+/** Rotation: what older keys have wrapped is wrapped anew by the current one, a few rows at a time. */
+import { all, statement, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import { KeysUnavailableError } from './keys.ts';
+import type { Encryption, Owner } from './encryption.ts';
+
+interface OldRow {
+  project_id: string;
+  /** Of the secret, or the host. */
+  name: string;
+  /** Of the row: its id, or the host. */
+  row: string;
+  key_id: string;
+  envelope: Buffer;
+}
+
+/** A row that was written anew meanwhile, or by another server, keeps what that one wrote. */
+const TABLES = [
+  {
+    kind: 'secret' as const,
+    old: statement<OldRow>(
+      'rewrap-old-secrets',
+      `select project_id, name, id::text as row, key_id, envelope from secrets
+        where (key_id < $1 or key_id > $1) and id::text > $2 order by id::text limit $3`,
+    ),
+    write: statement<{ done: number }>(
+      'rewrap-secret',
+      `update secrets set key_id = $4, envelope = $5
+        where id = $1::uuid and project_id = $2 and envelope = $3 returning 1 as done`,
+    ),
+  },
+  {
+    kind: 'registry-password' as const,
+    old: statement<OldRow>(
+      'rewrap-old-registries',
+      `select project_id, host as name, project_id || ' ' || host as row, key_id, envelope from registry_credentials
+        where (key_id < $1 or key_id > $1) and project_id || ' ' || host > $2 order by project_id || ' ' || host limit $3`,
+    ),
+    write: statement<{ done: number }>(
+      'rewrap-registry',
+      `update registry_credentials set key_id = $4, envelope = $5
+        where project_id || ' ' || host = $1 and project_id = $2 and envelope = $3 returning 1 as done`,
+    ),
+  },
+];
+
+const BATCH = 100;
+
+export interface Rewrapped {
+  done: number;
+  /** Rows whose key is not there, or that do not open: they stay as they are. */
+  failed: number;
+}
+
+/** Goes through everything once. May be repeated, interrupted, and run by several servers. @throws KeysUnavailableError */
+export async function rewrapAll(
+  database: Database,
+  encryption: Encryption,
+  log: Logger,
+  signal: AbortSignal,
+): Promise<Rewrapped> {
+  const current = await encryption.currentKey();
+  const result: Rewrapped = { done: 0, failed: 0 };
+  for (const { kind, old, write } of TABLES) {
+    for (let after = ''; !signal.aborted; ) {
+      const rows = await all(database.pool, old, [current, after, BATCH]);
+      for (const row of rows) {
+        if (signal.aborted) return result;
+        const owner: Owner = { kind, projectId: row.project_id, name: row.name };
+        try {
+          const { keyId, envelope } = await encryption.rewrap(
+            { keyId: row.key_id, envelope: row.envelope },
+            owner,
+          );
+          const written = await all(database.pool, write, [
+            row.row,
+            row.project_id,
+            row.envelope,
+            keyId,
+            envelope,
+          ]);
+          result.done += written.length;
+        } catch (error) {
+          result.failed++;
+          log.error(
+            { err: error, kind, project: row.project_id, name: row.name, key: row.key_id },
+            'a value could not be wrapped anew',
+          );
+          if (error instanceof KeysUnavailableError && (await isAway(encryption))) throw error;
+        }
+      }
+      if (rows.length < BATCH) break;
+      after = rows.at(-1)?.row ?? '';
+    }
+  }
+  if (result.done > 0)
+    log.info({ ...result, key: current }, 'encrypted values were wrapped anew with the newest key');
+  return result;
+}
+
+/** All keys, and not only the one that a row wants. */
+async function isAway(encryption: Encryption): Promise<boolean> {
+  return encryption.currentKey().then(
+    () => false,
+    () => true,
+  );
+}

@@ -1,0 +1,112 @@
+/**
+ * How many requests a caller may make. Counted in the memory of each server: with several behind one address each
+ * counts what it sees. Bounded: of callers beyond `CALLERS` those that were not heard of for longest start over.
+ */
+import { overloaded } from '@releap/contract';
+import rateLimit, { normalizeIP } from '@fastify/rate-limit';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+
+/** Requests a minute; 0 for no limit. */
+export interface RateLimits {
+  /** Of one API key, or of one signed-in user. */
+  perKey: number;
+  /** Of all API keys of one organization together. */
+  perOrg: number;
+  /** Of one address without valid credentials: what is public, and what is refused with 401. */
+  perAddress: number;
+}
+
+export const NO_RATE_LIMITS: RateLimits = { perKey: 0, perOrg: 0, perAddress: 0 };
+
+const WINDOW_MS = 60_000;
+const CALLERS = 20_000;
+
+/** What one count says; undefined where there is no limit. */
+interface Count {
+  max: number;
+  remaining: number;
+  resetSecs: number;
+  exceeded: boolean;
+  whose: string;
+}
+
+export interface RateLimiter {
+  /** Whether anything is limited at all; when not, none of the others need be called. */
+  readonly active: boolean;
+  /** Counts a request of a known caller and says so in the answer's headers. @throws 429 */
+  known(request: FastifyRequest, reply: FastifyReply, caller: { key: string; org?: string }): Promise<void>;
+  /** Counts a request without credentials, or with bad ones. @throws 429 */
+  unknown(request: FastifyRequest, reply: FastifyReply): Promise<void>;
+}
+
+type Counter = ReturnType<FastifyInstance['createRateLimit']>;
+
+export function createRateLimiter(app: FastifyInstance, limits: RateLimits): RateLimiter {
+  const active = limits.perKey > 0 || limits.perOrg > 0 || limits.perAddress > 0;
+  // Nothing is counted by itself: who calls is known only once his credentials were read.
+  if (active) void app.register(rateLimit, { global: false, timeWindow: WINDOW_MS });
+  const keys = new WeakMap<FastifyRequest, string>();
+  const counters = new Map<string, Counter>();
+
+  async function count(
+    request: FastifyRequest,
+    max: number,
+    whose: string,
+    key: string,
+  ): Promise<Count | undefined> {
+    if (max === 0) return undefined;
+    let counter = counters.get(whose);
+    if (counter === undefined) {
+      // The plugin is there only once the server is ready, which it is when it has a request.
+      const settings = { max, keyGenerator: (one: FastifyRequest) => keys.get(one) ?? '', cache: CALLERS };
+      counter = app.createRateLimit(settings);
+      counters.set(whose, counter);
+    }
+    keys.set(request, key);
+    const said = await counter(request);
+    if (said.isAllowed) return undefined;
+    return { max, remaining: said.remaining, resetSecs: said.ttlInSeconds, exceeded: said.isExceeded, whose };
+  }
+
+  function tell(reply: FastifyReply, counts: (Count | undefined)[]): void {
+    const known = counts.filter((one) => one !== undefined);
+    // The one that refuses, else the one that is nearest to it.
+    const [nearest] = known.sort(
+      (a, b) => Number(b.exceeded) - Number(a.exceeded) || a.remaining - b.remaining,
+    );
+    if (nearest === undefined) return;
+    const { max, remaining, resetSecs, exceeded, whose } = nearest;
+    void reply.headers({
+      'ratelimit-limit': String(max),
+      'ratelimit-remaining': String(remaining),
+      'ratelimit-reset': String(resetSecs),
+    });
+    if (exceeded) {
+      throw overloaded(
+        `too many requests: ${whose} may make ${max} in ${WINDOW_MS / 1000} s; try again in ${resetSecs} s`,
+        resetSecs,
+      );
+    }
+  }
+
+  return {
+    active,
+    async known(request, reply, { key, org }) {
+      const ofKey = await count(request, limits.perKey, 'one API key or user', key);
+      // What a key is refused does not use up what its organization has.
+      const ofOrg =
+        org === undefined || ofKey?.exceeded === true
+          ? undefined
+          : await count(request, limits.perOrg, 'one organization', org);
+      tell(reply, [ofKey, ofOrg]);
+    },
+    async unknown(request, reply) {
+      tell(reply, [await count(request, limits.perAddress, ADDRESS, addressOf(request))]);
+    },
+  };
+}
+
+const ADDRESS = 'one address without valid credentials';
+
+/** IPv6 by its /64: nobody gets a new share by taking another address of his own network. */
+const addressOf = (request: FastifyRequest): string => normalizeIP(request.ip);

@@ -1,0 +1,197 @@
+/**
+ * `Idempotency-Key`: a creating request that is sent again is answered again, and does nothing again.
+ *
+ * The first to write the key's row works; whoever comes meanwhile waits for the answer. A refusal is not kept: nothing
+ * was made, and the same request may go better later. A server that dies in the middle leaves a lease that ends; the
+ * next try then runs the request again with the same ids and tokens (`Fresh`), so that what was written already is
+ * found instead of made twice. Operations that do not make their ids that way are not run again: their caller is told
+ * that the outcome is not known.
+ */
+import { createHash, createHmac } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  ApiError,
+  badRequest,
+  conflict,
+  IDEMPOTENCY_KEY_CHARS,
+  IDEMPOTENCY_TTL_MS,
+  isIdempotencyKey,
+  quote,
+} from '@releap/contract';
+import { all, first, statement, type Database } from '@releap/database';
+import { newSalt, seeded, type Fresh } from './fresh.ts';
+import { createSealing } from './sealing.ts';
+
+export interface IdempotentRequest {
+  /** Who asks: keys of different callers never meet. */
+  caller: string;
+  /** The header, as it came. */
+  key: string;
+  /** What is asked: method, path and body. Another request under the same key is refused. */
+  request: unknown;
+  /** Whether the work makes all its ids and tokens with the `Fresh` that it is given. */
+  repeatable: boolean;
+}
+
+export interface Idempotency {
+  /** Does the work, or gives the answer that it had before. @throws 400, 409, and what the work throws */
+  run(
+    request: IdempotentRequest,
+    work: (fresh: Fresh) => Promise<unknown>,
+  ): Promise<{ answer: unknown; replayed: boolean }>;
+  /** Removes what has expired. */
+  sweep(): Promise<void>;
+}
+
+export interface IdempotencyOptions {
+  database: Database;
+  /** Shared by all servers of the installation. */
+  secret: string;
+  /** How long a server may work on one request before another try takes it over, in milliseconds. */
+  leaseMs?: number;
+  /** How long a second request waits for the answer of the first, in milliseconds. */
+  patienceMs?: number;
+}
+
+interface Row {
+  request_hash: Buffer;
+  salt: Buffer;
+  attempt: number;
+  working: boolean;
+  sealed: Buffer | null;
+}
+
+const BEGIN = statement<{ attempt: number }>(
+  'idempotency-begin',
+  `insert into idempotency_keys as k (id, request_hash, salt, lease_until, expires_at)
+   values ($1, $2, $3, now() + $4 * interval '1 millisecond', now() + $5 * interval '1 millisecond')
+   on conflict (id) do update set request_hash = excluded.request_hash, salt = excluded.salt, attempt = 1, sealed = null,
+     lease_until = excluded.lease_until, created_at = now(), expires_at = excluded.expires_at
+   where k.expires_at <= now()
+   returning attempt`,
+);
+
+const READ = statement<Row>(
+  'idempotency-read',
+  `select request_hash, salt, attempt, sealed, coalesce(lease_until > now(), false) as working
+     from idempotency_keys where id = $1`,
+);
+
+const TAKE_OVER = statement<{ attempt: number }>(
+  'idempotency-take-over',
+  `update idempotency_keys set attempt = attempt + 1, lease_until = now() + $3 * interval '1 millisecond'
+    where id = $1 and attempt = $2 and sealed is null and lease_until <= now() returning attempt`,
+);
+
+const FINISH = statement(
+  'idempotency-finish',
+  `update idempotency_keys set sealed = $3, lease_until = null where id = $1 and attempt = $2 and sealed is null`,
+);
+
+const FORGET = statement(
+  'idempotency-forget',
+  `delete from idempotency_keys where id = $1 and attempt = $2 and sealed is null`,
+);
+
+const GIVE_UP = statement(
+  'idempotency-give-up',
+  `update idempotency_keys set lease_until = now() where id = $1 and attempt = $2 and sealed is null`,
+);
+
+const EXPIRED = statement(
+  'idempotency-expired',
+  `delete from idempotency_keys where id in (select id from idempotency_keys where expires_at <= now() limit 1000)`,
+);
+
+const LEASE_MS = 60_000;
+const PATIENCE_MS = 5_000;
+/** Answers of creating requests are small; a larger one is not worth keeping. */
+const ANSWER_CHARS = 64 * 1024;
+
+export function createIdempotency(options: IdempotencyOptions): Idempotency {
+  const { database, leaseMs = LEASE_MS, patienceMs = PATIENCE_MS } = options;
+  const sealing = createSealing(options.secret);
+
+  return {
+    async run({ caller, key, request, repeatable }, work) {
+      if (!isIdempotencyKey(key)) {
+        throw badRequest(
+          `header Idempotency-Key must be 1 to ${IDEMPOTENCY_KEY_CHARS} visible ASCII characters, but was ${quote(key)}`,
+        );
+      }
+      const id = digest(`${caller}\n${key}`);
+      // Keyed: what he asked for cannot be guessed from it by whoever reads the database.
+      const requestHash = createHmac('sha256', key).update(canonical(request), 'utf8').digest();
+      const until = performance.now() + patienceMs;
+      for (let pause = 10; ; pause = Math.min(250, pause * 2)) {
+        const salt = newSalt();
+        const begun = await first(database.pool, BEGIN, [id, requestHash, salt, leaseMs, IDEMPOTENCY_TTL_MS]);
+        if (begun !== undefined) return await perform(1, salt);
+        const row = await first(database.pool, READ, [id]);
+        // None: it was refused or has expired just now.
+        if (row !== undefined && !row.request_hash.equals(requestHash)) {
+          throw conflict(
+            `Idempotency-Key ${quote(key)} was used for another request: use a new key, or send exactly the same request`,
+          );
+        }
+        if (row !== undefined && row.sealed !== null) return replay(row.sealed, row.salt);
+        if (row !== undefined && !row.working) {
+          if (!repeatable) {
+            throw conflict(
+              `the first request with Idempotency-Key ${quote(key)} was cut off, and it is not known what came of it: look whether it was done, and use a new key if not`,
+            );
+          }
+          const taken = await first(database.pool, TAKE_OVER, [id, row.attempt, leaseMs]);
+          if (taken !== undefined) return await perform(taken.attempt, row.salt);
+        }
+        if (performance.now() >= until) {
+          throw conflict(`a request with Idempotency-Key ${quote(key)} is still being worked on: try again`);
+        }
+        await sleep(pause);
+      }
+
+      function replay(sealed: Buffer, salt: Buffer): { answer: unknown; replayed: boolean } {
+        const text = sealing.open(key, salt, sealed);
+        if (text === null || text === '') {
+          throw conflict(
+            `the request with Idempotency-Key ${quote(key)} was done before, and its answer is not kept any more`,
+          );
+        }
+        return { answer: JSON.parse(text) as unknown, replayed: true };
+      }
+
+      async function perform(attempt: number, salt: Buffer): Promise<{ answer: unknown; replayed: boolean }> {
+        let answer: unknown;
+        try {
+          answer = await work(seeded(sealing.seed(key, salt), attempt > 1));
+        } catch (error) {
+          // Refused by us: nothing was made, and the key is free again. Anything else may have been written.
+          const refused = error instanceof ApiError && error.cause === undefined && error.status !== 500;
+          await all(database.pool, refused && attempt === 1 ? FORGET : GIVE_UP, [id, attempt]).catch(
+            () => undefined,
+          );
+          throw error;
+        }
+        const text = JSON.stringify(answer) ?? '';
+        const sealed = sealing.seal(key, salt, text.length > ANSWER_CHARS ? '' : text);
+        // What was done is done: should this not be written, the next try finds it by its ids.
+        await all(database.pool, FINISH, [id, attempt, sealed]).catch(() => undefined);
+        return { answer, replayed: false };
+      }
+    },
+    async sweep() {
+      await all(database.pool, EXPIRED);
+    },
+  };
+}
+
+const digest = (text: string): Buffer => createHash('sha256').update(text, 'utf8').digest();
+
+/** JSON with sorted keys: the same request is the same text. */
+export function canonical(value: unknown): string {
+  return JSON.stringify(value, (_key, inner: unknown) =>
+    inner !== null && typeof inner === 'object' && !Array.isArray(inner)
+      ? Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0)))
+      : inner,
+  );
+}

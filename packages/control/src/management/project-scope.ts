@@ -1,0 +1,33 @@
+/** A project as a handler sees it that serves both planes: by an API key, or by a member of its organization. */
+import type { Database, Queryable } from '@releap/database';
+import type { Principal } from '../auth/authenticator.ts';
+import type { Caller } from '../auth/caller.ts';
+import { requireProject } from './access.ts';
+import { writeAudit } from './audit.ts';
+
+/** Work that is to be written in the same transaction as what it tells of, or not at all. */
+export type Within = (on: Queryable) => Promise<void>;
+
+export interface ProjectScope {
+  id: string;
+  /** What the audit log is to say of a write; undefined where it says nothing. */
+  audit(action: string, target: { kind: string; id: string }): Within | undefined;
+}
+
+export function scopeOfKey({ projectId }: Principal): ProjectScope {
+  return { id: projectId, audit: () => undefined };
+}
+
+/** @throws 404 alike for what does not exist, is malformed, or is not the caller's */
+export async function scopeOfMember(
+  database: Database,
+  caller: Caller,
+  projectId: string,
+): Promise<ProjectScope> {
+  const { id, orgId } = await requireProject(database.pool, caller, projectId);
+  return {
+    id,
+    audit: (action, target) => (on) =>
+      writeAudit(on, { actor: caller, orgId, projectId: id, action, target }),
+  };
+}

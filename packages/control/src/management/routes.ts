@@ -1,0 +1,37 @@
+import { operations, unavailable, type AuthConfig } from '@releap/contract';
+import type { OidcOptions } from '../auth/oidc/verifier.ts';
+import type { App } from '../http/app.ts';
+import { apiKeyRoutes } from './api-keys.ts';
+import { auditRoutes } from './audit-routes.ts';
+import type { ManagementContext } from './context.ts';
+import { invitationRoutes } from './invitations.ts';
+import { memberRoutes } from './members.ts';
+import { orgRoutes } from './orgs.ts';
+import { projectRoutes } from './projects.ts';
+
+/** What a command line asks for when nobody set something else: who somebody is, and to stay signed in. */
+export const DEFAULT_SCOPES = ['openid', 'profile', 'email', 'offline_access'] as const;
+export const DEFAULT_CLIENT_ID = 'releap-cli';
+
+export function managementRoutes(
+  app: App,
+  context: ManagementContext & { oidc: OidcOptions | undefined },
+): void {
+  const { oidc } = context;
+  orgRoutes(app, context);
+  memberRoutes(app, context);
+  invitationRoutes(app, context);
+  projectRoutes(app, context);
+  apiKeyRoutes(app, context);
+  auditRoutes(app, context);
+
+  app.operation(operations.getAuthConfig, async (): Promise<AuthConfig> => {
+    if (oidc === undefined) throw unavailable('nobody can sign in: this server has no issuer of tokens', 60);
+    return {
+      issuer: oidc.issuer,
+      client_id: oidc.clientId ?? DEFAULT_CLIENT_ID,
+      audience: oidc.audience,
+      scopes: [...(oidc.scopes ?? DEFAULT_SCOPES)],
+    };
+  });
+}

@@ -1,0 +1,134 @@
+/**
+ * What stands for secrets inside sandboxes. A sandbox has one placeholder a secret, in its environment, for as long as
+ * it exists: stops, pauses and resumes do not change it. Only its hash is kept beside the environment; it means
+ * something together with its sandbox alone, so one that leaks opens nothing elsewhere.
+ */
+import { badRequest, newToken, quote, tokenDigest, tokenKind } from '@releap/contract';
+import { all, first, statement, type Queryable } from '@releap/database';
+import type { Encryption } from '../encryption/encryption.ts';
+
+/** Placeholders that are made and not yet written. */
+export interface Minted {
+  /** What they add to the environment. */
+  env: Record<string, string>;
+  /** For `jsonb_to_recordset`, as `ATTACH` reads it. */
+  rows: { secret_id: string; name: string; hash: string }[];
+}
+
+const FIND = statement<{ id: string; name: string }>(
+  'secrets-by-name',
+  `select id, name from secrets where project_id = $1 and name = any($2::text[]) and deleted_at is null`,
+);
+
+const OF_SANDBOX = statement<{ id: string; name: string }>(
+  'secrets-of-sandbox',
+  `select distinct secret_id as id, name from sandbox_secrets where sandbox_id = $1 and not inherited`,
+);
+
+/** $1 sandbox, $2 rows */
+const ATTACH = statement(
+  'secrets-attach',
+  `insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name)
+   select $1::uuid, decode(t.hash, 'hex'), t.secret_id, t.name
+     from jsonb_to_recordset($2::jsonb) as t(secret_id uuid, name text, hash text)`,
+);
+
+/** $1 the new sandbox, $2 the one that it is a copy of */
+const INHERIT = statement(
+  'secrets-inherit',
+  `insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name, inherited)
+   select $1::uuid, placeholder_hash, secret_id, name, true from sandbox_secrets where sandbox_id = $2
+   on conflict do nothing`,
+);
+
+const LOOK_UP = statement<{
+  name: string;
+  project_id: string;
+  allowed_domains: string[];
+  key_id: string;
+  envelope: Buffer;
+}>(
+  'placeholder-look-up',
+  `select x.name, x.project_id, x.allowed_domains, x.key_id, x.envelope
+     from sandbox_secrets a join secrets x on x.id = a.secret_id join sandboxes s on s.id = a.sandbox_id
+    where a.sandbox_id = $1 and a.placeholder_hash = $2 and s.desired <> 'deleted'`,
+);
+
+/**
+ * New placeholders for the project's secrets of these names, to be written with their sandbox (`insertSandbox`).
+ * @throws 400 naming one that the project does not have
+ */
+export async function mintByName(
+  on: Queryable,
+  projectId: string,
+  names: readonly string[],
+): Promise<Minted> {
+  if (names.length === 0) return mint([]);
+  const found = await all(on, FIND, [projectId, names]);
+  const known = new Set(found.map((secret) => secret.name));
+  const unknown = names.find((name) => !known.has(name));
+  if (unknown !== undefined)
+    throw badRequest(
+      `secrets: the project has no secret ${quote(unknown)}: write it first, with PUT /secrets/${unknown}`,
+    );
+  return mint(found);
+}
+
+/**
+ * Gives a fork, or a sandbox that is restored from a capture with memory, the secrets of its source under placeholders
+ * of its own. Those of the source go on working in it, because its memory holds them. Call it in the transaction
+ * that writes the new sandbox, before or after its row.
+ * @param ids.from may be deleted by now
+ * @param ids.except names of variables that get their placeholders in another way
+ * @returns what belongs over the source's environment
+ */
+export async function copySecrets(
+  on: Queryable,
+  { from, to, except = [] }: { from: string; to: string; except?: readonly string[] },
+): Promise<Record<string, string>> {
+  const attached = await all(on, OF_SANDBOX, [from]);
+  if (attached.length === 0) return {};
+  const minted = mint(attached.filter(({ name }) => !except.includes(name)));
+  await all(on, ATTACH, [to, JSON.stringify(minted.rows)]);
+  await all(on, INHERIT, [to, from]);
+  return minted.env;
+}
+
+/** What a placeholder stands for: for the way out of a sandbox, which puts it in. */
+export interface Substitution {
+  name: string;
+  value: string;
+  /** Host names and `*.` patterns (`parseDomainPattern`); none: the value may be sent nowhere. */
+  allowedDomains: string[];
+}
+
+/**
+ * @param sandboxId of the sandbox that sent it; the placeholder of another is nothing
+ * @throws KeysUnavailableError, SealBrokenError
+ */
+export async function lookUpPlaceholder(
+  on: Queryable,
+  encryption: Encryption,
+  sandboxId: string,
+  placeholder: string,
+): Promise<Substitution | null> {
+  if (tokenKind(placeholder) !== 'secretPlaceholder') return null;
+  const row = await first(on, LOOK_UP, [sandboxId, tokenDigest(placeholder)]);
+  if (row === undefined) return null;
+  const owner = { kind: 'secret', projectId: row.project_id, name: row.name } as const;
+  const value = await encryption.decrypt({ keyId: row.key_id, envelope: row.envelope }, owner);
+  return { name: row.name, value, allowedDomains: row.allowed_domains };
+}
+
+function mint(secrets: readonly { id: string; name: string }[]): Minted {
+  const made = secrets.map((secret) => ({ ...secret, token: newToken('secretPlaceholder') }));
+  return {
+    // From entries, because a name may be `__proto__`.
+    env: Object.fromEntries(made.map(({ name, token }) => [name, token])),
+    rows: made.map(({ id, name, token }) => ({
+      secret_id: id,
+      name,
+      hash: tokenDigest(token).toString('hex'),
+    })),
+  };
+}

@@ -1,0 +1,166 @@
+/** The secrets of projects: written encrypted, read as metadata. */
+import {
+  badRequest,
+  BOUNDS,
+  isSecretName,
+  newUuid,
+  resolveSecretWrite,
+  secretNotFound,
+  type SecretList,
+  type SecretRecord,
+  type SecretWrite,
+} from '@releap/contract';
+import { all, first, statement, type Database, type Queryable } from '@releap/database';
+import { asRefusal, type Encryption } from '../encryption/encryption.ts';
+import type { Within } from '../management/project-scope.ts';
+
+/** What both planes do with secrets: whoever calls has been let into the project before. */
+export interface Secrets {
+  /** @throws 400, 503 while values cannot be encrypted */
+  put(projectId: string, name: string, body: SecretWrite, within?: Within): Promise<void>;
+  list(projectId: string, includeObjectStore: boolean): Promise<SecretList>;
+  /** @throws 404 */
+  get(projectId: string, name: string): Promise<SecretRecord>;
+  remove(projectId: string, name: string, within?: Within): Promise<void>;
+}
+
+interface Row {
+  name: string;
+  allowed_domains: string[];
+  description: string | null;
+  object_store: boolean;
+  created_at: Date;
+  updated_at: Date;
+}
+
+/** Object stores, whose credentials are secrets that lists hide, are not there yet: no secret is one. */
+const OBJECT_STORE = 'false';
+const METADATA = `name, allowed_domains, description, created_at, updated_at, ${OBJECT_STORE} as object_store`;
+
+/** $1 id, $2 project, $3 name, $4 domains, $5 description, $6 key, $7 envelope, $8 most secrets a project may have */
+const PUT = statement<{ id: string }>(
+  'secret-put',
+  `insert into secrets (id, project_id, name, allowed_domains, description, key_id, envelope)
+   select $1::uuid, $2::uuid, $3::text, $4::jsonb, $5::text, $6::text, $7::bytea
+    where (select count(*) from secrets where project_id = $2 and deleted_at is null and name <> $3) < $8::integer
+   on conflict (project_id, name) where deleted_at is null do update
+     set allowed_domains = excluded.allowed_domains, description = excluded.description, key_id = excluded.key_id,
+         envelope = excluded.envelope, updated_at = now()
+   returning id`,
+);
+
+const LIST = statement<Row>(
+  'secret-list',
+  `select ${METADATA} from secrets
+    where project_id = $1 and deleted_at is null and ($2::boolean or not ${OBJECT_STORE}) order by name`,
+);
+
+const GET = statement<Row>(
+  'secret-get',
+  `select ${METADATA} from secrets where project_id = $1 and name = $2 and deleted_at is null`,
+);
+
+const REMOVE = statement<{ id: string }>(
+  'secret-remove',
+  `update secrets set deleted_at = now(), updated_at = now()
+    where project_id = $1 and name = $2 and deleted_at is null returning id`,
+);
+
+/** Deleted ones that no sandbox uses any more, and none that is restored with its memory could, with the placeholders of sandboxes that are gone. $1 one of them, or null for all */
+const ERASE = statement<{ id: string }>(
+  'secret-erase',
+  `with unused as (
+     select x.id from secrets x
+      where x.deleted_at is not null and ($1::uuid is null or x.id = $1)
+        and not exists (select 1 from sandbox_secrets a join sandboxes s on s.id = a.sandbox_id
+                         where a.secret_id = x.id and s.desired <> 'deleted' and s.status <> 'deleted'
+                           and (s.persistent or s.status <> 'failed'))
+        and not exists (select 1 from sandbox_secrets a join snapshots n on n.sandbox_id = a.sandbox_id
+                         where a.secret_id = x.id and n.kind = 'full' and n.desired <> 'deleted' and n.status <> 'failed')
+      limit 1000 for update of x skip locked
+   ), placeholders as (
+     delete from sandbox_secrets where secret_id in (select id from unused)
+   )
+   delete from secrets where id in (select id from unused) returning id`,
+);
+
+export function createSecrets(database: Database, encryption: Encryption): Secrets {
+  return {
+    async put(projectId, name, body, within) {
+      const secret = resolveSecretWrite(name, body);
+      const sealed = await encryption
+        .encrypt(secret.value, { kind: 'secret', projectId, name })
+        .catch((error: unknown) => Promise.reject(asRefusal(error) as Error));
+      await together(database, within, async (on) => {
+        const written = await first(on, PUT, [
+          newUuid(),
+          projectId,
+          name,
+          JSON.stringify(secret.allowedDomains),
+          secret.description,
+          sealed.keyId,
+          sealed.envelope,
+          BOUNDS.secretsPerProject,
+        ]);
+        if (written === undefined)
+          throw badRequest(`the project has ${BOUNDS.secretsPerProject} secrets already: delete one first`);
+      });
+    },
+    async list(projectId, includeObjectStore) {
+      const rows = await all(database.pool, LIST, [projectId, includeObjectStore]);
+      return {
+        secrets: rows.map((row) => ({
+          ...toRecord(row),
+          ...(includeObjectStore ? { object_store: row.object_store } : {}),
+        })),
+      };
+    },
+    async get(projectId, name) {
+      const row = isSecretName(name) ? await first(database.pool, GET, [projectId, name]) : undefined;
+      if (row === undefined) throw secretNotFound(name);
+      return toRecord(row);
+    },
+    async remove(projectId, name, within) {
+      if (!isSecretName(name)) return;
+      const removed = await together(database, within, (on) => first(on, REMOVE, [projectId, name]));
+      if (removed !== undefined) await eraseUnused(database.pool, removed.id);
+    },
+  };
+}
+
+/** Whether anything is encrypted, so that keys to it must exist. */
+export async function hasEncrypted(on: Queryable): Promise<boolean> {
+  const { rows } = await on.query<{ any: boolean }>(
+    'select exists (select 1 from secrets) or exists (select 1 from registry_credentials) as any',
+  );
+  return rows[0]?.any === true;
+}
+
+/** Erases the values that were deleted and that no sandbox can use any more. @returns how many */
+export async function eraseUnused(on: Queryable, id: string | null = null): Promise<number> {
+  return (await all(on, ERASE, [id])).length;
+}
+
+/** One transaction with `within`, or the statement alone where there is nothing beside it. */
+export async function together<T>(
+  database: Database,
+  within: Within | undefined,
+  work: (on: Queryable) => Promise<T>,
+): Promise<T> {
+  if (within === undefined) return work(database.pool);
+  return database.transaction(async (client) => {
+    const result = await work(client);
+    await within(client);
+    return result;
+  });
+}
+
+function toRecord(row: Row): SecretRecord {
+  return {
+    name: row.name,
+    allowed_domains: row.allowed_domains,
+    ...(row.description === null ? {} : { description: row.description }),
+    created_at: row.created_at.toISOString(),
+    updated_at: row.updated_at.toISOString(),
+  };
+}

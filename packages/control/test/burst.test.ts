@@ -1,0 +1,159 @@
+/** "burst above the guarantee (burstable mode) is charged aggregated per minute" (Limits). */
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import type { CpuReading } from '@releap/contract';
+import type { Database } from '@releap/database';
+import * as fc from 'fast-check';
+import { openFresh } from '../../database/test/support/postgres.ts';
+import { createBurstMeter } from '../src/billing/burst.ts';
+import { accounts, charged, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
+
+let database: Database;
+let runnerId: string;
+before(async () => {
+  database = await openFresh();
+  await newOrg(database);
+  runnerId = await newRunner(database);
+});
+after(async () => database.close());
+
+const SECOND = 1_000_000;
+/** Nano-credits of this much burst. */
+const cost = (micros: number): bigint => (BigInt(micros) * PRICES.burstCpuSecond) / 1_000_000_000n;
+
+async function setUp(options: Parameters<typeof newSandbox>[2] = {}) {
+  const { projectId } = await newOrg(database);
+  const vm = await newSandbox(database, projectId, { millicores: 500, vcpus: 2, runnerId, ...options });
+  const clock = { now: 0 };
+  const meter = createBurstMeter(database, () => clock.now);
+  const read = (age: number, cpu: number, incarnation = 'first'): CpuReading => ({
+    vm_id: vm,
+    incarnation,
+    cpu_usec: Math.round(cpu * SECOND),
+    age_usec: Math.round(age * SECOND),
+  });
+  return { vm, meter, clock, read };
+}
+
+describe('burst', () => {
+  it('is what was used above the guarantee over a minute; the first reading is where counting begins', async () => {
+    const { vm, meter, read } = await setUp();
+    meter.take(runnerId, [read(30, 55)]);
+    await meter.charge(PRICES);
+    assert.equal(await charged(database, vm, 'burst'), 0n, 'starting it was no use of the tenant');
+    meter.take(runnerId, [read(60, 100)]);
+    await meter.charge(PRICES);
+    assert.equal(await charged(database, vm, 'burst'), 0n, 'the minute is not over');
+    // 60 s, of which 30 core-seconds are guaranteed; 75 were used.
+    meter.take(runnerId, [read(90, 130)]);
+    await meter.charge(PRICES);
+    assert.equal(await charged(database, vm, 'burst'), cost(45 * SECOND));
+    const { rows } = await database.pool.query('select note, kind from credit_ledger where sandbox_id = $1', [
+      vm,
+    ]);
+    assert.deepEqual(rows, [{ kind: 'burst', note: '45 core-seconds above the guarantee in 60 s' }]);
+  });
+
+  it('costs nothing within the guarantee, and idle minutes earn nothing for later ones', async () => {
+    const { vm, meter, read } = await setUp();
+    for (const [age, cpu] of [
+      [0, 0],
+      [60, 30],
+      [120, 30],
+      [180, 60],
+    ] as const) {
+      meter.take(runnerId, [read(age, cpu)]);
+      await meter.charge(PRICES);
+    }
+    assert.equal(await charged(database, vm, 'burst'), 0n);
+    meter.take(runnerId, [read(240, 91)]);
+    await meter.charge(PRICES);
+    assert.equal(await charged(database, vm, 'burst'), cost(SECOND));
+  });
+
+  it('of a micro-VM that ended is charged without waiting for the minute', async () => {
+    const { vm, meter, clock, read } = await setUp();
+    meter.take(runnerId, [read(0, 0)]);
+    await meter.charge(PRICES);
+    meter.take(runnerId, [read(10, 20)]);
+    await meter.charge(PRICES);
+    clock.now = 30_000;
+    await meter.charge(PRICES);
+    assert.equal(await charged(database, vm, 'burst'), cost(15 * SECOND));
+  });
+
+  it('begins anew with another life of the micro-VM, whose counters begin at zero', async () => {
+    const { vm, meter, read } = await setUp();
+    for (const [age, cpu, life] of [
+      [0, 0, 'first'],
+      [60, 60, 'first'],
+      [5, 9, 'second'],
+      [65, 49, 'second'],
+    ] as const) {
+      meter.take(runnerId, [read(age, cpu, life)]);
+      await meter.charge(PRICES);
+    }
+    assert.equal(await charged(database, vm, 'burst'), cost(40 * SECOND));
+  });
+
+  it('is not charged to a dedicated sandbox, to one of another host, or beyond what its cores can do', async () => {
+    const dedicated = await setUp({ mode: 'dedicated', millicores: 1000 });
+    const elsewhere = await setUp();
+    const wild = await setUp();
+    const other = await newRunner(database);
+    for (const { meter, read } of [dedicated, wild]) {
+      meter.take(runnerId, [read(0, 0)]);
+      await meter.charge(PRICES);
+      meter.take(runnerId, [read(60, 10_000)]);
+      await meter.charge(PRICES);
+    }
+    elsewhere.meter.take(other, [elsewhere.read(0, 0)]);
+    await elsewhere.meter.charge(PRICES);
+    elsewhere.meter.take(other, [elsewhere.read(60, 100)]);
+    await elsewhere.meter.charge(PRICES);
+    assert.equal(await charged(database, dedicated.vm, 'burst'), 0n);
+    assert.equal(await charged(database, elsewhere.vm, 'burst'), 0n);
+    assert.equal(await charged(database, wild.vm, 'burst'), cost((120 - 30) * SECOND));
+  });
+
+  it('is charged once, however readings are lost, repeated, told to two servers or forgotten by a crash', async () => {
+    const step = fc.record({
+      seconds: fc.integer({ min: 1, max: 40 }),
+      cores: fc.integer({ min: 0, max: 2000 }),
+      fate: fc.constantFrom('told', 'told', 'told twice', 'lost', 'told to both', 'crash'),
+    });
+    await fc.assert(
+      fc.asyncProperty(fc.array(step, { minLength: 5, maxLength: 30 }), async (steps) => {
+        const { vm, read } = await setUp();
+        let meters = [createBurstMeter(database, () => 0), createBurstMeter(database, () => 0)];
+        let [age, cpu] = [0, 0];
+        /** What the database was told last: the model charges between two of those. */
+        for (const { seconds, cores, fate } of steps) {
+          age += seconds;
+          cpu += (seconds * cores) / 1000;
+          const reading = read(age, cpu);
+          if (fate === 'lost') continue;
+          if (fate === 'crash')
+            meters = [createBurstMeter(database, () => 0), createBurstMeter(database, () => 0)];
+          const to = fate === 'told to both' ? meters : meters.slice(0, 1);
+          for (const meter of to) meter.take(runnerId, [reading]);
+          await Promise.all(to.map((meter) => meter.charge(PRICES)));
+          if (fate === 'told twice') {
+            meters[0]?.take(runnerId, [reading]);
+            await meters[0]?.charge(PRICES);
+          }
+        }
+        // Never less than over the whole time at once, never more than over each second by itself.
+        const micros = steps.reduce((sum, one) => sum + one.seconds * Math.max(0, one.cores - 500) * 1000, 0);
+        assert.ok((await charged(database, vm, 'burst')) <= cost(micros) + 1n);
+        const { rows } = await database.pool.query<{ cpu_usec: string; age_usec: string }>(
+          'select cpu_usec, age_usec from cpu_readings where sandbox_id = $1',
+          [vm],
+        );
+        assert.ok(Number(rows[0]?.age_usec ?? 0) <= age * SECOND);
+        for (const { balance, sum } of await accounts(database)) assert.equal(balance, sum);
+      }),
+      { numRuns: 25 },
+    );
+  });
+});

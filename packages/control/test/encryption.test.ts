@@ -1,0 +1,171 @@
+import assert from 'node:assert/strict';
+import { chmod, chown, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { describe, it } from 'node:test';
+import * as fc from 'fast-check';
+import { pino } from 'pino';
+import { createEncryption, SealBrokenError, type Owner } from '../src/encryption/encryption.ts';
+import { addKey, fileKeys, makeKeyFile } from '../src/encryption/key-file.ts';
+import { KeysUnavailableError } from '../src/encryption/keys.ts';
+import { quiet } from './support/world.ts';
+import { keyPath } from './support/keys.ts';
+
+const owner: Owner = { kind: 'secret', projectId: '6f1ed002-ab5d-4f1c-9e35-000000000001', name: 'TOKEN' };
+const text = fc.string({ unit: 'grapheme', maxLength: 300 });
+
+async function open(file = keyPath()) {
+  await makeKeyFile(file);
+  const keys = fileKeys(file, quiet);
+  return { file, keys, encryption: createEncryption(keys) };
+}
+const unavailable = (why: RegExp) => (error: unknown) =>
+  error instanceof KeysUnavailableError && why.test(error.message);
+
+describe('an encrypted value', () => {
+  it('is what it was when it is opened for its owner, and shows nothing of it', async () => {
+    const { encryption } = await open();
+    await fc.assert(
+      fc.asyncProperty(text, async (value) => {
+        const sealed = await encryption.encrypt(value, owner);
+        assert.equal(await encryption.decrypt(sealed, owner), value);
+        if (value.length > 3) assert.equal(sealed.envelope.includes(value), false);
+      }),
+      { numRuns: 30 },
+    );
+  });
+
+  it('is never the same twice', async () => {
+    const { encryption } = await open();
+    const [a, b] = await Promise.all([encryption.encrypt('x', owner), encryption.encrypt('x', owner)]);
+    assert.notDeepEqual(a.envelope, b.envelope);
+  });
+
+  it('does not open for another project, name or kind', async () => {
+    const { encryption } = await open();
+    const sealed = await encryption.encrypt('value', owner);
+    for (const other of [
+      { ...owner, projectId: '6f1ed002-ab5d-4f1c-9e35-000000000002' },
+      { ...owner, name: 'TOKEN2' },
+      { ...owner, kind: 'registry-password' as const },
+    ]) {
+      await assert.rejects(encryption.decrypt(sealed, other), SealBrokenError);
+      await assert.rejects(encryption.rewrap(sealed, other), SealBrokenError);
+    }
+  });
+
+  it('does not open when any byte of it is another, or it is cut', async () => {
+    const { encryption } = await open();
+    const sealed = await encryption.encrypt('some value', owner);
+    for (let at = 0; at < sealed.envelope.length; at++) {
+      const envelope = Buffer.from(sealed.envelope);
+      envelope[at] = (envelope[at] ?? 0) ^ 1;
+      await assert.rejects(encryption.decrypt({ ...sealed, envelope }, owner), SealBrokenError, `byte ${at}`);
+      const cut = sealed.envelope.subarray(0, at);
+      await assert.rejects(encryption.decrypt({ ...sealed, envelope: cut }, owner), SealBrokenError);
+    }
+  });
+
+  it('is not opened by another key of the same id', async () => {
+    const one = await open();
+    const other = await open();
+    const sealed = await one.encryption.encrypt('value', owner);
+    await assert.rejects(other.encryption.decrypt(sealed, owner), unavailable(/has no key/));
+    const keyId = await other.encryption.currentKey();
+    await assert.rejects(other.encryption.decrypt({ ...sealed, keyId }, owner), SealBrokenError);
+  });
+});
+
+describe('rotation', () => {
+  it('wraps with the newest key, at once; older ones still open', async () => {
+    const { file, encryption } = await open();
+    const old = await encryption.encrypt('old', owner);
+    const id = await addKey(file);
+    const fresh = await encryption.encrypt('new', owner);
+    assert.equal(fresh.keyId, id);
+    assert.notEqual(old.keyId, id);
+    assert.equal(await encryption.decrypt(old, owner), 'old');
+    assert.equal((await stat(file)).mode & 0o777, 0o600);
+  });
+
+  it('wraps an old value anew without touching it; then the old key may go', async () => {
+    const { file, encryption } = await open();
+    const old = await encryption.encrypt('value', owner);
+    const id = await addKey(file);
+    const again = await encryption.rewrap(old, owner);
+    assert.equal(again.keyId, id);
+    const { keys } = JSON.parse(await readFile(file, 'utf8')) as { keys: { id: string }[] };
+    await writeFile(file, JSON.stringify({ keys: keys.filter((key) => key.id === id) }));
+    assert.equal(await encryption.decrypt(again, owner), 'value');
+    await assert.rejects(encryption.decrypt(old, owner), unavailable(/has no key/));
+  });
+});
+
+describe('the key file', () => {
+  it('is made with mode 0600 when nothing is encrypted yet, by one of those that start together', async () => {
+    const file = keyPath();
+    const all = Array.from({ length: 8 }, () => fileKeys(file, quiet));
+    await Promise.all(all.map((keys) => keys.prepare(true)));
+    const ids = await Promise.all(all.map((keys) => keys.current()));
+    assert.equal(new Set(ids).size, 1);
+    assert.equal((await stat(file)).mode & 0o777, 0o600);
+  });
+
+  it('is not made anew while there are values that the lost one would open', async () => {
+    const keys = fileKeys(keyPath(), quiet);
+    await keys.prepare(false);
+    await assert.rejects(keys.current(), unavailable(/does not exist/));
+  });
+
+  it('is refused while others may read it, and taken as soon as they may not', async () => {
+    const { file, keys } = await open();
+    for (const mode of [0o640, 0o604, 0o660, 0o622]) {
+      await chmod(file, mode);
+      await assert.rejects(keys.current(), unavailable(/may be read by others \(mode 06/));
+    }
+    await chmod(file, 0o400);
+    assert.ok(await keys.current());
+  });
+
+  it('is refused when it is another user’s', { skip: process.getuid?.() !== 0 && 'needs root' }, async () => {
+    const { file, keys } = await open();
+    // Root's own file is good for everybody; that of a stranger is not good for root.
+    await chown(file, 12_345, 12_345);
+    await assert.rejects(keys.current(), unavailable(/belongs to user 12345/));
+  });
+
+  it('that goes away or breaks is noticed at once, and so is its return', async () => {
+    const { file, keys, encryption } = await open();
+    const sealed = await encryption.encrypt('value', owner);
+    await rename(file, `${file}.away`);
+    await assert.rejects(keys.wrap(Buffer.alloc(32), Buffer.alloc(0)), unavailable(/does not exist/));
+    await assert.rejects(encryption.decrypt(sealed, owner), unavailable(/does not exist/));
+    await rename(`${file}.away`, file);
+    assert.equal(await encryption.decrypt(sealed, owner), 'value');
+    await rm(file);
+  });
+
+  it('with other content is refused, and its content is not told', async () => {
+    const key = Buffer.alloc(32, 7).toString('base64');
+    for (const content of [
+      '',
+      'not json',
+      '[]',
+      '{"keys":[]}',
+      `{"keys":[{"id":"a","created_at":"x","key":"${key.slice(4)}"}]}`,
+      `{"keys":[{"id":"a b","created_at":"x","key":"${key}"}]}`,
+      `{"keys":[{"id":"a","created_at":"x","key":"${key}"},{"id":"a","created_at":"x","key":"${key}"}]}`,
+      `{"keys":[${key}]}`,
+      ' '.repeat(70_000),
+    ]) {
+      const file = keyPath();
+      await writeFile(file, content, { mode: 0o600 });
+      const lines: string[] = [];
+      const log = pino({ level: 'trace' }, { write: (line: string) => void lines.push(line) });
+      await assert.rejects(fileKeys(file, log).current(), (error: unknown) => {
+        assert.ok(error instanceof KeysUnavailableError);
+        assert.doesNotMatch(`${error.stack}${String(error.cause)}${lines.join('')}`, /BwcHBw/);
+        return true;
+      });
+      assert.equal(lines.length, 1);
+    }
+  });
+});

@@ -1,0 +1,173 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { createEncryption } from '../src/encryption/encryption.ts';
+import { lookUpPlaceholder } from '../src/secrets/placeholders.ts';
+import { startSignedInWorld, type Person, type SignedInWorld } from './support/issuer.ts';
+import { testKeys } from './support/keys.ts';
+import { create, until, type Answer, type Caller } from './support/world.ts';
+
+const keys = testKeys();
+const NO_PROJECT = '00000000-0000-4000-8000-000000000000';
+let world: SignedInWorld;
+let owner: Person;
+let member: Person;
+let stranger: Person;
+let orgId: string;
+let projectId: string;
+let key: Caller;
+before(async () => {
+  world = await startSignedInWorld({ keys });
+  [owner, member, stranger] = (await Promise.all(
+    ['owner', 'member', 'stranger'].map((name) => world.as(name)),
+  )) as [Person, Person, Person];
+  ({ orgId, projectId, key } = await world.tenant(owner));
+  await owner('POST', `/orgs/${orgId}/invitations`, { email: member.email });
+  const { invitations } = (await member('GET', '/invitations')).body;
+  await member('POST', `/invitations/${invitations[0].id}/accept`);
+});
+after(async () => world[Symbol.asyncDispose]());
+
+const secret = { value: 'a value', allowed_domains: ['A.example'], description: 'd' };
+const login = { username: 'u', password: 'a password' };
+/** Everything but what differs because it was written at another moment. */
+const timeless = ({ status, body, text }: Answer): unknown => [
+  status,
+  body === undefined
+    ? text
+    : JSON.parse(JSON.stringify(body, (name, value: unknown) => (name.endsWith('_at') ? 'then' : value))),
+];
+
+describe('the mirror of a project', () => {
+  it('has the same bodies, answers and refusals as the workload routes', async () => {
+    const steps: [method: string, path: string, body?: unknown][] = [
+      ['GET', '/secrets'],
+      ['PUT', '/secrets/TOKEN', secret],
+      ['PUT', '/secrets/A-B', secret],
+      ['PUT', '/secrets/TOKEN', { value: 'x', allowed_domains: ['a:1'] }],
+      ['PUT', '/secrets/TOKEN', { value: 'x'.repeat(65_537) }],
+      ['PUT', '/secrets/TOKEN', {}],
+      ['GET', '/secrets/TOKEN'],
+      ['GET', '/secrets/NOBODY'],
+      ['GET', '/secrets'],
+      ['GET', '/secrets?include_object_store=true'],
+      ['DELETE', '/secrets/TOKEN'],
+      ['DELETE', '/secrets/TOKEN'],
+      ['DELETE', '/secrets/A-B'],
+      ['GET', '/secrets'],
+      ['GET', '/registries'],
+      ['PUT', '/registries/Docker.io', login],
+      ['PUT', '/registries', { host: 'ghcr.io', kind: 'ghcr', ...login }],
+      ['PUT', '/registries', { host: 'docker.io', kind: 'ghcr', ...login }],
+      ['PUT', '/registries/a%2Fb', login],
+      ['PUT', '/registries/a.b', { ...login, username: '' }],
+      ['GET', '/registries/registry-1.docker.io'],
+      ['GET', '/registries/a%2Fb'],
+      ['GET', '/registries/nobody.example'],
+      ['GET', '/registries'],
+      ['DELETE', '/registries/docker.io'],
+      ['DELETE', '/registries/docker.io'],
+      ['DELETE', '/registries/a%2Fb'],
+      ['GET', '/registries'],
+    ];
+    const other = await world.tenant(owner, 'other');
+    for (const [method, path, body] of steps) {
+      const byKey = await other.key(method, path, body);
+      const byMember = await member(method, `/projects/${projectId}${path}`, body);
+      assert.deepEqual(timeless(byMember), timeless(byKey), `${method} ${path}`);
+    }
+    await key('DELETE', '/registries/ghcr.io');
+  });
+
+  it('PUT /projects/:id/secrets: the body names it', async () => {
+    const path = `/projects/${projectId}/secrets`;
+    assert.equal((await member('PUT', path, { name: 'BODY', ...secret })).status, 204);
+    assert.equal((await key('GET', '/secrets/BODY')).body.description, 'd');
+    assert.match((await member('PUT', path, secret)).body.error, /name is required/);
+    assert.match((await member('PUT', path, { name: 'a b', ...secret })).body.error, /name must match/);
+  });
+
+  it('is the same project: what one plane writes the other reads, and sandboxes use', async () => {
+    await owner('PUT', `/projects/${projectId.toUpperCase()}/secrets/SEEN`, { value: 'by owner' });
+    const vm = await create(key, world, { secrets: ['SEEN'] });
+    const { rows } = await world.database.pool.query('select env from sandboxes where id = $1', [vm.uuid]);
+    const found = await lookUpPlaceholder(
+      world.database.pool,
+      createEncryption(keys),
+      vm.uuid,
+      rows[0].env.SEEN,
+    );
+    assert.equal(found?.value, 'by owner');
+  });
+
+  it('404 alike for the project of others, none and no id at all; 401 for an API key', async () => {
+    for (const [method, path, body] of [
+      ['GET', '/secrets', undefined],
+      ['PUT', '/secrets', { name: 'A', ...secret }],
+      ['PUT', '/secrets/A', secret],
+      ['GET', '/secrets/A', undefined],
+      ['DELETE', '/secrets/A', undefined],
+      ['GET', '/registries', undefined],
+      ['PUT', '/registries', { host: 'a.b', ...login }],
+      ['PUT', '/registries/a.b', login],
+      ['GET', '/registries/a.b', undefined],
+      ['DELETE', '/registries/a.b', undefined],
+    ] as const) {
+      for (const id of [projectId, NO_PROJECT, 'no-id']) {
+        const answer = await stranger(method, `/projects/${id}${path}`, body);
+        assert.deepEqual(
+          [answer.status, answer.body],
+          [404, { error: `project "${id}" not found` }],
+          `${method} ${path}`,
+        );
+      }
+      assert.equal((await key(method, `/projects/${projectId}${path}`, body)).status, 401);
+    }
+    assert.equal((await key('GET', '/secrets/A')).status, 404);
+  });
+
+  it('what members write is in the audit log, without a value', async () => {
+    await member('PUT', `/projects/${projectId}/secrets/AUDITED`, { value: 'needle-value' });
+    await member('DELETE', `/projects/${projectId}/secrets/AUDITED`);
+    await member('PUT', `/projects/${projectId}/registries/Audited.example`, {
+      username: 'needle-user',
+      password: 'needle-password',
+    });
+    await member('DELETE', `/projects/${projectId}/registries/audited.example`);
+    const log = await owner('GET', `/orgs/${orgId}/audit?limit=4`);
+    type Entry = { action: string; target: unknown; actor: { id: string }; project_id: string };
+    assert.deepEqual(
+      log.body.entries.map((entry: Entry) => [entry.action, entry.target, entry.actor.id, entry.project_id]),
+      [
+        ['registry.delete', { kind: 'registry', id: 'audited.example' }],
+        ['registry.put', { kind: 'registry', id: 'audited.example' }],
+        ['secret.delete', { kind: 'secret', id: 'AUDITED' }],
+        ['secret.put', { kind: 'secret', id: 'AUDITED' }],
+      ].map((row) => [...row, member.id, projectId]),
+    );
+    assert.doesNotMatch(log.text, /needle/);
+    // A write that was refused tells of nothing that was done.
+    await member('PUT', `/projects/${projectId}/secrets/A-B`, secret);
+    assert.equal(
+      (await owner('GET', `/orgs/${orgId}/audit?limit=1`)).body.entries[0].action,
+      'registry.delete',
+    );
+  });
+
+  it('deleting the project erases its secrets and credentials', async () => {
+    const doomed = await world.tenant(owner, 'doomed');
+    const path = `/projects/${doomed.projectId}`;
+    await owner('PUT', `${path}/secrets/GONE`, secret);
+    await owner('PUT', `${path}/registries/gone.example`, login);
+    await create(doomed.key, world, { secrets: ['GONE'] });
+    assert.equal((await owner('DELETE', path)).status, 200);
+    assert.equal((await owner('GET', `${path}/secrets`)).status, 404);
+    await until(async () => {
+      const { rows } = await world.database.pool.query(
+        `select (select count(*)::int from secrets where project_id = $1) +
+                (select count(*)::int from registry_credentials where project_id = $1) as left`,
+        [doomed.projectId],
+      );
+      return rows[0].left === 0;
+    });
+  });
+});

@@ -1,0 +1,183 @@
+/** Random lives of the snapshots of one sandbox on a real PostgreSQL, with the table without SQL as the model. */
+import assert from 'node:assert/strict';
+import { after, before, it } from 'node:test';
+import { ApiError, newUuid } from '@releap/contract';
+import type { Database } from '@releap/database';
+import * as fc from 'fast-check';
+import { openFresh } from '../../database/test/support/postgres.ts';
+import { createSnapshot, type SnapshotContext } from '../src/snapshots/create.ts';
+import { deleteSnapshot } from '../src/snapshots/delete.ts';
+import { createSnapshots } from '../src/snapshots/snapshots.ts';
+import type { SnapshotRow } from '../src/snapshots/transition-sql.ts';
+import { decideSnapshot, SNAPSHOT_TRANSITIONS, type SnapshotTrigger } from '../src/snapshots/transitions.ts';
+import { quiet } from './support/world.ts';
+
+const PROJECT = newUuid();
+const RUNNER = newUuid();
+let database: Database;
+let context: SnapshotContext;
+
+before(async () => {
+  database = await openFresh();
+  await database.pool.query(
+    `with o as (insert into organizations (id, name) values ($1, 'o') returning id),
+          r as (insert into regions (id, name) values ('r', 'r') returning id)
+     insert into projects (id, org_id, name) select $2, o.id, 'p' from o`,
+    [newUuid(), PROJECT],
+  );
+  await database.pool.query(
+    `insert into runners (id, region, status, data_url, facts) values ($1, 'r', 'online', '', '{}')`,
+    [RUNNER],
+  );
+  context = {
+    database,
+    snapshots: createSnapshots({ database, log: quiet, onMoved: () => undefined }),
+    limits: { snapshotDeadlineMs: 600_000 },
+  };
+});
+after(async () => database[Symbol.asyncDispose]());
+
+async function newSandbox(): Promise<string> {
+  const id = newUuid();
+  await database.pool.query(
+    `insert into sandboxes (id, job_id, project_id, name, region, status, desired, runner_id, held, manifest_name, mode, cpu, vcpus,
+       mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash)
+     values ($1, gen_random_uuid(), $2, 'n', 'r', 'running', 'running', $3, true, 'sha256:1', 'burstable', 1, 1, 1, 1,
+       'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'))`,
+    [id, PROJECT, RUNNER],
+  );
+  return id;
+}
+
+const rowsOf = async (vm: string): Promise<SnapshotRow[]> =>
+  (await database.pool.query('select * from snapshots where sandbox_id = $1 order by created_at, id', [vm]))
+    .rows;
+
+/** What holds of all of them at any moment. */
+async function hold(vm: string): Promise<SnapshotRow[]> {
+  const rows = await rowsOf(vm);
+  const byId = new Map(rows.map((row) => [row.id, row]));
+  const pending = rows.filter((row) => row.status === 'pending');
+  assert.deepEqual(
+    pending.map((row) => row.held),
+    pending.map((_, index) => index === 0),
+    'the oldest that waits is being taken, and no other',
+  );
+  for (const row of rows) {
+    assert.equal(row.deadline_at !== null, row.status === 'pending');
+    assert.equal(row.desired, row.status === 'pending' || row.status === 'ready' ? 'ready' : 'deleted');
+    if (row.status !== 'deleted') assert.equal(row.error !== null, row.status === 'failed');
+    if (row.status === 'ready') assert.ok(row.held);
+    const parent = row.parent_id === null ? undefined : byId.get(row.parent_id);
+    if (row.status === 'ready' || (row.status === 'pending' && row.held))
+      assert.ok(parent === undefined || parent.status !== 'deleted', 'a parent outlives its children');
+  }
+  return rows;
+}
+
+type Act = { kind: 'take' } | { kind: 'pull'; trigger: SnapshotTrigger; which: number; stale: boolean };
+const acts: fc.Arbitrary<Act> = fc.oneof(
+  { weight: 3, arbitrary: fc.constant<Act>({ kind: 'take' }) },
+  {
+    weight: 6,
+    arbitrary: fc.record({
+      kind: fc.constant('pull' as const),
+      trigger: fc.constantFrom<SnapshotTrigger>(
+        'observe:ready',
+        'observe:ready',
+        'observe:failed',
+        'observe:deleted',
+        'deadline',
+        'delete',
+        'delete',
+        'sandbox-gone',
+      ),
+      which: fc.nat({ max: 6 }),
+      stale: fc.constantFrom(false, false, false, true),
+    }),
+  },
+);
+
+async function act(vm: string, name: () => string, one: Act): Promise<void> {
+  if (one.kind === 'take') {
+    await createSnapshot(context, vm, PROJECT, { name: name() });
+    return;
+  }
+  const rows = await rowsOf(vm);
+  const row = rows[rows.length - 1 - (one.which % Math.max(1, rows.length))];
+  if (row === undefined) return;
+  const observed = one.trigger.startsWith('observe:');
+  // A host says nothing of what it was not told.
+  if (observed && !row.held) return;
+  const stale = observed && one.stale;
+  const expected = stale ? undefined : decideSnapshot(one.trigger, row.status);
+  let refused = false;
+  if (one.trigger === 'delete') {
+    await deleteSnapshot(context, row.id, PROJECT).catch((error: unknown) => {
+      assert.ok(error instanceof ApiError);
+      refused = true;
+      const children = rows.some(
+        (other) => other.parent_id === row.id && ['pending', 'ready'].includes(other.status),
+      );
+      assert.equal(error.status, row.status === 'deleted' ? 404 : 409);
+      if (error.status === 409) assert.ok(children);
+    });
+  } else {
+    const moved = await context.snapshots.apply(one.trigger, [
+      {
+        id: row.id,
+        ...(observed ? { runner_id: RUNNER, generation: row.generation - (stale ? 1 : 0) } : {}),
+      },
+    ]);
+    assert.equal(moved.length, expected === undefined ? 0 : 1);
+  }
+  const after = (await rowsOf(vm)).find((other) => other.id === row.id);
+  const to = refused || expected === undefined || expected.to === 'same' ? row.status : expected.to;
+  assert.equal(after?.status, to, `${one.trigger} from ${row.status}`);
+  if (after.status === 'ready' && row.status === 'pending') {
+    const { rows: vms } = await database.pool.query(
+      'select parent_snapshot_id from sandboxes where id = $1',
+      [vm],
+    );
+    assert.equal(vms[0].parent_snapshot_id, row.id);
+  }
+}
+
+it('any snapshots of a sandbox follow the table, take turns, keep their lineage, and leave nothing on the host', async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(acts, { minLength: 1, maxLength: 30, size: 'max' }), async (all) => {
+      const vm = await newSandbox();
+      let count = 0;
+      for (const one of all) {
+        await act(vm, () => `${vm}-${++count}`, one);
+        await hold(vm);
+      }
+      // The host does what it should from now on, the newest first are deleted, and nothing is left.
+      for (let rows = await hold(vm); rows.some((row) => row.held); rows = await hold(vm)) {
+        const held = rows.filter((row) => row.held);
+        const newest = held.filter((row) => row.desired === 'ready').at(-1);
+        for (const row of held) {
+          if (row.desired !== 'deleted' && row.status !== 'pending') continue;
+          const status = row.desired === 'deleted' ? 'deleted' : 'ready';
+          await context.snapshots.apply(`observe:${status}`, [
+            { id: row.id, runner_id: RUNNER, generation: row.generation },
+          ]);
+        }
+        if (newest !== undefined && !rows.some((row) => row.status === 'pending'))
+          await deleteSnapshot(context, newest.id, PROJECT);
+      }
+      assert.ok((await rowsOf(vm)).every((row) => row.status === 'deleted' || row.status === 'failed'));
+    }),
+    { numRuns: 40 },
+  );
+});
+
+it('the table has at most one row for any status and trigger, and no pending without a way out', () => {
+  for (const status of ['pending', 'ready', 'failed', 'deleted'] as const)
+    for (const trigger of new Set(SNAPSHOT_TRANSITIONS.map((row) => row.on)))
+      assert.ok(
+        SNAPSHOT_TRANSITIONS.filter((row) => row.on === trigger && row.from.includes(status)).length <= 1,
+      );
+  for (const trigger of ['deadline', 'sandbox-gone', 'delete'] as const)
+    assert.notEqual(decideSnapshot(trigger, 'pending')?.to ?? 'pending', 'pending');
+});

@@ -1,0 +1,105 @@
+/** Organizations, sandboxes and meters written straight into the database, for tests of billing. */
+import { randomBytes } from 'node:crypto';
+import { newUuid, type SandboxStatus } from '@releap/contract';
+import type { Database } from '@releap/database';
+import { meterRate, METER_SCALE, type MeteredSize } from '../../src/billing/charge-meters.ts';
+import { price, type Prices } from '../../src/billing/prices.ts';
+
+export const REGION = 'here';
+
+/** Prices of which none divides another. */
+export const PRICES: Prices = {
+  cpuSecond: price('0.000014'),
+  memGibSecond: price('0.0000045'),
+  burstCpuSecond: price('0.000021'),
+  gpuSecond: price('0.0006'),
+  functionMs: price('0.00000002'),
+  spotDiscountPercent: 60,
+};
+
+export async function newOrg(database: Database): Promise<{ orgId: string; projectId: string }> {
+  const [orgId, projectId] = [newUuid(), newUuid()];
+  await database.pool.query(`insert into regions (id, name) values ($1, $1) on conflict do nothing`, [
+    REGION,
+  ]);
+  await database.pool.query(`insert into organizations (id, name) values ($1, 'one')`, [orgId]);
+  await database.pool.query(`insert into projects (id, org_id, name) values ($1, $2, 'one')`, [
+    projectId,
+    orgId,
+  ]);
+  return { orgId, projectId };
+}
+
+export async function newRunner(database: Database, lastSeen = new Date()): Promise<string> {
+  const id = newUuid();
+  await database.pool.query(
+    `insert into runners (id, region, status, data_url, facts, last_seen_at) values ($1, $2, 'online', '', '{}', $3)`,
+    [id, REGION, lastSeen],
+  );
+  return id;
+}
+
+export interface SandboxOptions extends Partial<MeteredSize> {
+  status?: SandboxStatus;
+  runnerId?: string | null;
+  mode?: 'burstable' | 'dedicated';
+  vcpus?: number;
+}
+
+export async function newSandbox(
+  database: Database,
+  projectId: string,
+  options: SandboxOptions = {},
+): Promise<string> {
+  const id = newUuid();
+  await database.pool.query(
+    `insert into sandboxes (id, project_id, name, region, status, desired, job_id, mode, cpu, vcpus, mem_mib, scratch_mib,
+       gpu_host, spot, cpu_arch, image_ref, root, access_token_hash, runner_id, held)
+     values ($1, $2, 'one', $3, $4, 'running', $5, $6, $7, $8, $9, 512, $10, $11, 'amd64', 'busybox', '{}', $12, $13, $13::uuid is not null)`,
+    [
+      id,
+      projectId,
+      REGION,
+      options.status ?? 'running',
+      newUuid(),
+      options.mode ?? 'burstable',
+      (options.millicores ?? 125) / 1000,
+      options.vcpus ?? 2,
+      options.memMib ?? 1024,
+      options.gpus ?? 0,
+      options.spot ?? false,
+      randomBytes(32),
+      options.runnerId ?? null,
+    ],
+  );
+  return id;
+}
+
+export async function setStatus(database: Database, id: string, status: SandboxStatus): Promise<void> {
+  await database.pool.query('update sandboxes set status = $2 where id = $1', [id, status]);
+}
+
+/** What a sandbox of this size costs over a time: the model that the service has to meet to the last nano-credit. */
+export function exactCost(size: MeteredSize, micros: bigint, prices: Prices = PRICES): bigint {
+  return (micros * meterRate(size, prices)) / METER_SCALE;
+}
+
+/** Every account beside the sum of its ledger, as one moment has them. */
+export async function accounts(
+  database: Database,
+): Promise<{ org_id: string; balance: bigint; sum: bigint }[]> {
+  const { rows } = await database.pool.query<{ org_id: string; balance: string; sum: string }>(
+    `select coalesce(a.org_id, l.org_id) as org_id, coalesce(a.balance, 0) as balance, coalesce(l.sum, 0) as sum
+       from credit_accounts a full join (select org_id, sum(amount) as sum from credit_ledger group by org_id) l using (org_id)`,
+  );
+  return rows.map((row) => ({ org_id: row.org_id, balance: BigInt(row.balance), sum: BigInt(row.sum) }));
+}
+
+/** Nano-credits that were charged for a sandbox, as a number from 0. */
+export async function charged(database: Database, sandboxId: string, kind = 'usage'): Promise<bigint> {
+  const { rows } = await database.pool.query<{ sum: string | null }>(
+    'select -sum(amount) as sum from credit_ledger where sandbox_id = $1 and kind = $2',
+    [sandboxId, kind],
+  );
+  return BigInt(rows[0]?.sum ?? 0);
+}

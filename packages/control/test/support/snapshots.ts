@@ -1,0 +1,86 @@
+/** Snapshots in the states that tests of them begin with. */
+import assert from 'node:assert/strict';
+import type { Stage } from './lifecycle.ts';
+import { takesSnapshots, type Answer, type Created, type World } from './world.ts';
+
+export class Shots {
+  readonly #world: World;
+  readonly #stage: Stage;
+  #count = 0;
+
+  constructor(world: World, stage: Stage) {
+    this.#world = world;
+    this.#stage = stage;
+  }
+
+  /** A name that none has yet. */
+  fresh(): string {
+    return `snap-${++this.#count}`;
+  }
+
+  take(vm: Created, body: object): Promise<Answer> {
+    return this.#world.call('POST', `/vms/${vm.id}/snapshots`, body);
+  }
+
+  // oxlint-disable-next-line typescript/no-explicit-any -- tests look at whatever came
+  async read(id: string): Promise<any> {
+    return (await this.#world.call('GET', `/snapshots/${id}`)).body;
+  }
+
+  // oxlint-disable-next-line typescript/no-explicit-any -- as above
+  async wait(id: string): Promise<any> {
+    return (await this.#world.call('GET', `/snapshots/${id}?wait=ready&timeout_ms=15000`)).body;
+  }
+
+  remove(id: string): Promise<Answer> {
+    return this.#world.call('DELETE', `/snapshots/${id}`);
+  }
+
+  /** Something to take disk snapshots of. */
+  ephemeral(body: object = {}): Promise<Created> {
+    return this.#stage.running({ persistent: false, ...body });
+  }
+
+  async taken(
+    vm: Created,
+    body: object = {},
+  ): Promise<{ id: string; name: string; parent_id: string | null }> {
+    const answer = await this.take(vm, { name: this.fresh(), ...body });
+    assert.equal(answer.status, 200, answer.text);
+    const record = await this.wait(answer.body.id);
+    assert.equal(record.status, 'ready', JSON.stringify(record));
+    return record;
+  }
+
+  /** Asked for, and left to the test, like all others until `obeyAgain`. */
+  async pending(vm: Created, body: object = {}): Promise<{ id: string; name: string; job_id: string }> {
+    this.#stage.runner.options.snapshot = () => undefined;
+    const answer = await this.take(vm, { name: this.fresh(), ...body });
+    assert.equal(answer.status, 200, answer.text);
+    return answer.body;
+  }
+
+  obeyAgain(): void {
+    this.#stage.runner.options.snapshot = takesSnapshots;
+  }
+
+  async refused(vm: Created, body: object, message: RegExp): Promise<void> {
+    const count = async () =>
+      (await this.#world.database.pool.query('select count(*) from snapshots')).rows[0].count;
+    const before = await count();
+    const answer = await this.take(vm, { name: this.fresh(), ...body });
+    assert.deepEqual([answer.status, Object.keys(answer.body)], [409, ['error']], answer.text);
+    assert.match(answer.body.error, message);
+    assert.equal(await count(), before, 'nothing is written');
+  }
+
+  async rowOf(
+    id: string,
+  ): Promise<{ held: boolean; status: string; desired: string; parent_id: string | null }> {
+    const { rows } = await this.#world.database.pool.query(
+      'select held, status, desired, parent_id from snapshots where id = $1',
+      [id],
+    );
+    return rows[0];
+  }
+}

@@ -1,0 +1,232 @@
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import { pino } from 'pino';
+import { createTeardown, TEARDOWN_STEPS } from '../src/management/teardown.ts';
+import { startSignedInWorld, type Person, type SignedInWorld } from './support/issuer.ts';
+import { caller, create, silent, TOKEN, until, waitFor } from './support/world.ts';
+
+describe('the deletion of a project', () => {
+  let world: SignedInWorld;
+  let owner: Person;
+  before(async () => {
+    world = await startSignedInWorld({ limits: { teardownGraceMs: 0 } });
+    owner = await world.as('owner');
+  });
+  after(() => world[Symbol.asyncDispose]());
+
+  const tornDown = async (projectId: string): Promise<boolean> => {
+    const { rows } = await world.database.pool.query<{ done: boolean }>(
+      'select torn_down_at is not null and teardown_after is null as done from projects where id = $1',
+      [projectId],
+    );
+    return rows[0]?.done === true;
+  };
+  const count = async (sql: string, id: string): Promise<number> =>
+    (await world.database.pool.query<{ n: number }>(`select count(*)::integer as n from ${sql}`, [id]))
+      .rows[0]?.n ?? -1;
+
+  test('takes away sandboxes on their hosts, images, builds and keys, and leaves no trace of environments', async () => {
+    const runner = await world.runner({ build: () => undefined });
+    await using _ = runner;
+    const { projectId, key } = await world.tenant(owner);
+    const running = await create(key, world, { env: { PASSWORD: 'hunter2' } });
+    const stopped = await create(key, world, { persistent: true });
+    await waitFor(key, running.id, 'running');
+    await waitFor(key, stopped.id, 'running');
+    await key('POST', `/vms/${stopped.id}/stop`);
+    await waitFor(key, stopped.id, 'stopped');
+    const image = await key('POST', '/images', {
+      name: 'mine',
+      source: { type: 'registry', ref: 'debian:12' },
+    });
+    assert.equal(image.status, 200, image.text);
+
+    assert.deepEqual((await owner('DELETE', `/projects/${projectId}`)).body, { deleted: projectId });
+    // Gone for everybody at once.
+    assert.equal((await key('GET', '/vms')).status, 401);
+    assert.equal((await owner('DELETE', `/projects/${projectId}`)).status, 404);
+    assert.equal((await owner('GET', `/projects/${projectId}/api-keys`)).status, 404);
+    assert.equal((await owner('POST', `/projects/${projectId}/api-keys`)).status, 404);
+    const enter = await caller(() => world.url, TOKEN, '')('POST', '/internal/resolve', {
+      vm_id: running.id,
+      token: running.token,
+    });
+    assert.equal(enter.status, 401);
+
+    await until(() => tornDown(projectId));
+    assert.equal(runner.assignments.get(running.uuid)?.desired, 'deleted');
+    assert.equal(runner.assignments.get(stopped.uuid)?.desired, 'deleted');
+    assert.equal(
+      await count(
+        `sandboxes where project_id = $1 and (status <> 'deleted' or held or env <> '{}')`,
+        projectId,
+      ),
+      0,
+    );
+    assert.equal(await count('images where project_id = $1', projectId), 0);
+    assert.equal(await count(`jobs where project_id = $1 and status in ('queued', 'running')`, projectId), 0);
+    assert.equal(await count('api_keys where project_id = $1 and revoked_at is null', projectId), 0);
+  });
+
+  test('takes away snapshots, those that descend from others first', async () => {
+    const runner = await world.runner();
+    await using _ = runner;
+    const { projectId, key } = await world.tenant(owner);
+    const sandbox = await create(key, world, { env: { PASSWORD: 'hunter2' } });
+    await waitFor(key, sandbox.id, 'running');
+    const ids: string[] = [];
+    for (const name of ['first', 'second', 'third']) {
+      const { body } = await key('POST', `/vms/${sandbox.id}/snapshots`, { name });
+      ids.push(body.id);
+      assert.equal((await key('GET', `/snapshots/${body.id}?wait=ready`)).body.status, 'ready');
+    }
+    const removed: string[] = [];
+    runner.options.snapshot = (assignment) => {
+      if (assignment.desired !== 'deleted') return;
+      removed.push(assignment.snapshot_id);
+      runner.observeSnapshot(assignment, { status: 'deleted' });
+    };
+    await owner('DELETE', `/projects/${projectId}`);
+    await until(() => tornDown(projectId));
+    assert.deepEqual([...new Set(removed)], ids.toReversed());
+    const left = `snapshots where project_id = $1 and (status <> 'deleted' or held or env <> '{}')`;
+    assert.equal(await count(left, projectId), 0);
+  });
+
+  test('waits for a host that does not answer, and goes on after a restart of the server', async () => {
+    const runner = await world.runner({ script: silent });
+    await using _ = runner;
+    const { projectId, key } = await world.tenant(owner);
+    const sandbox = await create(key, world);
+    const assignment = await runner.assigned(sandbox.uuid);
+    runner.observe(assignment, {
+      status: 'running',
+      vm_ip: '172.16.0.2',
+      host_ip: '127.0.0.1',
+      port_map: [],
+    });
+    await waitFor(key, sandbox.id, 'running');
+    await owner('DELETE', `/projects/${projectId}`);
+    const last = await runner.assigned(sandbox.uuid, (one) => one.desired === 'deleted');
+    await world.control.sweep();
+    assert.equal(await tornDown(projectId), false);
+    await world.restart();
+    await until(async () => runner.closeCode !== undefined);
+    await runner.connect();
+    assert.equal(await tornDown(projectId), false);
+    runner.observe(last, { status: 'deleted' });
+    await until(() => tornDown(projectId));
+  });
+
+  test('takes what is created while it is deleted', async () => {
+    await world.restart({ limits: { teardownGraceMs: 1_500 } });
+    const runner = await world.runner({ facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
+    await using _ = runner;
+    const { projectId, key } = await world.tenant(owner);
+    const creating = Array.from({ length: 30 }, () => key('POST', '/vms', { image: 'busybox' }));
+    const deleting = owner('DELETE', `/projects/${projectId}`);
+    const answers = await Promise.all(creating);
+    assert.equal((await deleting).status, 200);
+    assert.ok(answers.every(({ status }) => status === 200 || status === 401));
+    await until(() => tornDown(projectId));
+    const made = answers.filter(({ status }) => status === 200).length;
+    assert.equal(await count('sandboxes where project_id = $1', projectId), made);
+    assert.equal(
+      await count(`sandboxes where project_id = $1 and (status <> 'deleted' or held)`, projectId),
+      0,
+    );
+    await world.restart();
+  });
+
+  test('of an organization takes all of its projects, members and invitations', async () => {
+    const runner = await world.runner();
+    await using _ = runner;
+    const { orgId, projectId, key } = await world.tenant(owner);
+    const second = await owner('POST', `/orgs/${orgId}/projects`, { name: 'second' });
+    const invited = await owner('POST', `/orgs/${orgId}/invitations`, { email: 'guest@example.org' });
+    const guest = await world.as('guest');
+    const sandbox = await create(key, world);
+    await waitFor(key, sandbox.id, 'running');
+    assert.deepEqual((await owner('DELETE', `/orgs/${orgId}`)).body, { deleted: orgId });
+    for (const path of [
+      `/orgs/${orgId}`,
+      `/orgs/${orgId}/projects`,
+      `/orgs/${orgId}/audit`,
+      `/projects/${projectId}/api-keys`,
+    ]) {
+      assert.equal((await owner('GET', path)).status, 404, path);
+    }
+    assert.ok(!(await owner('GET', '/orgs')).text.includes(orgId));
+    assert.deepEqual((await guest('GET', '/invitations')).body, { invitations: [] });
+    assert.equal((await guest('POST', `/invitations/${invited.body.id}/accept`)).status, 404);
+    assert.equal((await key('GET', '/vms')).status, 401);
+    await until(() => tornDown(projectId));
+    await until(() => tornDown(second.body.id));
+    assert.equal(runner.assignments.get(sandbox.uuid)?.desired, 'deleted');
+    assert.equal(await count('members where org_id = $1', orgId), 0);
+  });
+
+  test('finds what a request that was let in before has written after it', async () => {
+    const { projectId, key } = await world.tenant(owner);
+    // The server's own grace is over at once here; that of this one is not.
+    await owner('DELETE', `/projects/${projectId}`);
+    await until(() => tornDown(projectId));
+    await world.database.pool.query(
+      'update projects set teardown_after = now(), torn_down_at = null where id = $1',
+      [projectId],
+    );
+    await world.database.pool.query(
+      `insert into images (id, project_id, name, source, status, job_id) values ($1, $2, 'late', '{}', 'ready', $1)`,
+      [crypto.randomUUID(), projectId],
+    );
+    await until(() => tornDown(projectId));
+    assert.equal(await count('images where project_id = $1', projectId), 0);
+    assert.equal((await key('GET', '/vms')).status, 401);
+  });
+
+  test('is never over before the grace is, and a step that fails is tried again', async () => {
+    const { projectId } = await world.tenant(owner);
+    await world.control.close();
+    const { pool } = world.database;
+    await pool.query('update projects set deleted_at = now(), teardown_after = now() where id = $1', [
+      projectId,
+    ]);
+    let failures = 0;
+    const options = {
+      database: world.database,
+      lifecycle: { apply: async () => [], applyWithin: async () => [], announce: () => undefined },
+      snapshots: {
+        apply: async () => [],
+        applyWithin: async () => ({ moved: [], next: [] }),
+        announce: () => undefined,
+        sandboxesGone: async () => undefined,
+        sweep: async () => undefined,
+      },
+      log: pino({ level: 'silent' }),
+    };
+    const flaky = {
+      what: 'flaky',
+      async run() {
+        if (++failures < 3) throw new Error('not now');
+        return 0;
+      },
+    };
+    const due = (): Promise<unknown> =>
+      pool.query('update projects set teardown_after = now() where id = $1 and teardown_after is not null', [
+        projectId,
+      ]);
+    const impatient = createTeardown({ ...options, graceMs: 0, steps: [...TEARDOWN_STEPS, flaky] });
+    const patient = createTeardown({ ...options, graceMs: 3_600_000 });
+    await patient.sweep();
+    await due();
+    await patient.sweep();
+    assert.equal(await tornDown(projectId), false);
+    for (let n = 0; n < 3; n++) {
+      assert.equal(await tornDown(projectId), false);
+      await due();
+      await impatient.sweep();
+    }
+    assert.equal(await tornDown(projectId), true);
+    await Promise.all([patient.close(), impatient.close()]);
+  });
+});

@@ -1,0 +1,166 @@
+import type { Assignment } from '@releap/contract';
+import type { Logger } from 'pino';
+import { nowNs } from '../guest/index.ts';
+import type { GuestClient } from '../guest/index.ts';
+import type { LogFile } from '../logs/log-file.ts';
+import { GuestLostError } from '../machine/index.ts';
+import type {
+  CapturedImage,
+  ForkOrigin,
+  GuestHold,
+  Machines,
+  RunningVm,
+  SnapshotFacts,
+} from '../machine/index.ts';
+import { racePoint } from '../race-point.ts';
+import type { AgentLine } from './agent-line.ts';
+import { powerOff } from './guest-life.ts';
+import type { Addresses, LiveSandbox } from './sandbox-host.ts';
+
+/** Frozen processes go on by themselves after this; longer than everything between a freeze and its end. */
+const THAW_AFTER_MS = 120_000;
+/** Files that are only in the guest's memory are brought to its disk before it is frozen, for so long at most. */
+const SYNC_DEADLINE_MS = 10_000;
+const FREEZE_DEADLINE_MS = 10_000;
+const THAW_DEADLINE_MS = 10_000;
+/** A freeze that was not rehearsed is slower, no more. */
+const REHEARSAL_DEADLINE_MS = 2_000;
+
+export type Logs = { console: LogFile; entrypoint: LogFile };
+
+export interface LiveMachineOptions {
+  assignment: Assignment;
+  machines: Machines;
+  running: RunningVm;
+  agent: AgentLine;
+  logs: Logs;
+  addresses: Addresses;
+  /** The image of that digest, held. @throws when it is not here any more */
+  findImage: (manifest: string) => Promise<CapturedImage & Disposable>;
+  log: Logger;
+}
+
+/** A sandbox's micro-VM that runs, with its agent and its logs. */
+export class LiveMachine implements LiveSandbox {
+  readonly addresses: Addresses;
+  readonly console: LogFile;
+  readonly entrypoint: LogFile;
+  readonly #options: LiveMachineOptions;
+  readonly #log: Logger;
+
+  constructor(options: LiveMachineOptions) {
+    this.#options = options;
+    this.addresses = options.addresses;
+    this.console = options.logs.console;
+    this.entrypoint = options.logs.entrypoint;
+    this.#log = options.log.child({ vm: options.assignment.vm_id });
+  }
+
+  async guest(): Promise<GuestClient> {
+    return await this.#options.agent.connected();
+  }
+
+  async shutDown(graceMs: number, hurry: AbortSignal): Promise<void> {
+    const { running } = this.#options;
+    try {
+      await powerOff(running, await this.guest(), graceMs, hurry);
+    } catch (error) {
+      this.#log.warn({ err: error }, 'the guest did not power off; its VMM is ended');
+    }
+    await running.vm.kill();
+  }
+
+  async suspend(): Promise<void> {
+    const { assignment, machines, running } = this.#options;
+    const vmId = assignment.vm_id;
+    const guest = await this.guest();
+    await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
+      // All of it is in the memory that is kept; it would be missing only to a start that throws that away.
+      this.#log.warn({ err: error }, 'files were not on the disk before the pause');
+    });
+    await this.#hold().rehearse();
+    await using pausing = await machines.persistent.beginPause(vmId, running);
+    const startedAt = performance.now();
+    try {
+      await this.#hold().freeze(false);
+      const frozenMs = Math.round((performance.now() - startedAt) * 10) / 10;
+      racePoint('pause:frozen');
+      const steps = await pausing.finish();
+      this.#log.info({ steps: { frozen: frozenMs, ...steps } }, 'sandbox paused');
+    } catch (error) {
+      if (error instanceof GuestLostError) throw error;
+      try {
+        const again = await this.guest();
+        await again.thaw({ deadlineMs: THAW_DEADLINE_MS });
+      } catch (second) {
+        throw new GuestLostError(
+          `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
+        );
+      }
+      throw error;
+    }
+    machines.persistent
+      .settleMemory(vmId)
+      .catch((error: unknown) => this.#log.warn({ err: error }, 'paused memory is not on the disk yet'));
+  }
+
+  async fork(child: string): Promise<ForkOrigin> {
+    return await this.#options.machines.captures.fork(this.#source(), child);
+  }
+
+  async snapshot(
+    id: string,
+    kind: 'disk' | 'full',
+    manifest: string,
+    parentId: string | undefined,
+  ): Promise<SnapshotFacts> {
+    const { machines, findImage } = this.#options;
+    using image = await findImage(manifest);
+    return await machines.captures.snapshot(id, kind, this.#source(), image, parentId);
+  }
+
+  async close(): Promise<void> {
+    const { agent, running, logs } = this.#options;
+    agent.close();
+    running.vm.detach();
+    await closeLogs(logs);
+  }
+
+  #source(): Parameters<Machines['captures']['fork']>[0] {
+    const { assignment, running } = this.#options;
+    const { persistent } = assignment.spec;
+    return { vmId: assignment.vm_id, running, persistent, hold: this.#hold() };
+  }
+
+  /** What a capture asks of the agent. */
+  #hold(): GuestHold {
+    return {
+      rehearse: async () => {
+        const guest = await this.guest();
+        await guest.rehearseFreeze({ deadlineMs: REHEARSAL_DEADLINE_MS }).catch(() => undefined);
+      },
+      sync: async () => {
+        // What is not on the disk in time is not in the snapshot, as after a power failure.
+        await (await this.guest()).sync({ deadlineMs: SYNC_DEADLINE_MS }).catch(() => undefined);
+      },
+      freeze: async (disk) => {
+        const guest = await this.guest();
+        await guest.freeze({
+          ...(disk ? { diskOnly: true } : { processesOnly: true }),
+          thawAfterMs: THAW_AFTER_MS,
+          deadlineMs: FREEZE_DEADLINE_MS,
+        });
+      },
+      thaw: async () => {
+        const guest = await this.guest();
+        // Its clock has stood, too.
+        const { clockNs } = await guest.thaw({ clockNs: nowNs(), deadlineMs: THAW_DEADLINE_MS });
+        await guest.setClock(clockNs, { deadlineMs: THAW_DEADLINE_MS });
+      },
+    };
+  }
+}
+
+export async function closeLogs(logs: Logs): Promise<void> {
+  await Promise.all([logs.console.close(), logs.entrypoint.close()]);
+}

@@ -1,0 +1,245 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, readdir } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import type { DesiredState, Origin, SandboxSpec, SnapshotAssignment } from '@releap/contract';
+import { isolateNetwork } from './support/isolated-network.ts';
+import { copiersOf, RunnerProcess, vmFacts } from './support/runner-process.ts';
+import type { VmFacts } from './support/runner-process.ts';
+import { SPEC, TestRunner } from './support/sandboxes.ts';
+
+isolateNetwork(fileURLToPath(import.meta.url));
+
+const id = (n: number): string => `51111111-2222-4333-8444-${String(n).padStart(12, '0')}`;
+const SOURCE = id(1);
+const EPHEMERAL = id(2);
+/** A guest stands for milliseconds; this is for a machine that does ten other things. */
+const GOES_ON_MS = 20_000;
+const SMALL: SandboxSpec = { ...SPEC, vcpus: 1, mem_mib: 256, scratch_mib: 64, ports: [] };
+const FILL = `mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=4 2> /dev/null
+  dd if=/dev/urandom of=/dev/shm/m bs=1M count=8 2> /dev/null
+  (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums; cp /dev/shm/sums /sums)
+  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; usleep 20000; done) > /dev/null 2>&1 & echo $! > /dev/shm/pid`;
+
+let home: string;
+/** One at a time. */
+let runner: RunnerProcess;
+/** The sources' VMMs as they were before anything was made of them. */
+const first = new Map<string, VmFacts>();
+before(async () => {
+  home = await mkdtemp(join(tmpdir(), 'releap-cx-'));
+  runner = await RunnerProcess.open(home);
+  for (const vmId of [SOURCE, EPHEMERAL]) {
+    await runner.want(vmId, 1, 'running', { spec: { ...SMALL, persistent: vmId === SOURCE } });
+    await runner.reported(vmId, 1, 'running');
+    await runner.sh(vmId, FILL);
+    first.set(vmId, await vmFacts(home, vmId));
+  }
+});
+after(async () => {
+  await runner?.close().catch(() => undefined);
+  await (await TestRunner.open(home)).dispose();
+});
+
+/** Kills the runner at each point in turn: after each, the next one finds the source as it was, and is told the same again. */
+async function walk(
+  points: string[],
+  source: string,
+  act: () => Promise<unknown>,
+  afterwards: (point: string) => Promise<void> = async () => undefined,
+): Promise<void> {
+  for (const point of points) {
+    await runner.arm(point);
+    // Its answer dies with it.
+    void act().catch(() => undefined);
+    const how = await Promise.race([runner.died(), sleep(90_000, 'nothing', { ref: false })]);
+    assert.equal(how, 'SIGKILL', `the runner never came to ${point}`);
+    runner = await RunnerProcess.open(home);
+    await goesOn(source, point);
+    await afterwards(point);
+  }
+}
+
+/** It is the same VMM with the same process and all of its data, nobody stands still, and nothing is left of a capture. */
+async function goesOn(vmId: string, point: string): Promise<void> {
+  const before = first.get(vmId);
+  assert.equal((await runner.observed(vmId))?.status, 'running', point);
+  const count = 'kill -0 $(cat /dev/shm/pid) && cat /dev/shm/count';
+  const then = await runner.sh(vmId, count);
+  for (const end = Date.now() + GOES_ON_MS; (await runner.sh(vmId, count)) === then; await sleep(10)) {
+    assert.ok(Date.now() < end, `${point}: its process stands still`);
+  }
+  assert.match(await runner.sh(vmId, 'cd /; sha256sum -c /dev/shm/sums'), /file: OK\n.*m: OK/, point);
+  assert.deepEqual(await vmFacts(home, vmId), before, point);
+  assert.deepEqual(await copiersOf(before?.pid ?? 0), [], point);
+}
+
+async function isWhole(vmId: string, hasMemory = true): Promise<void> {
+  assert.match(
+    await runner.sh(vmId, `cd /; sha256sum -c ${hasMemory ? '/dev/shm/sums' : '/sums 2> /dev/null; true'}`),
+    hasMemory ? /file: OK\n.*m: OK/ : /file: OK/,
+  );
+  if (!hasMemory) return;
+  const then = await runner.sh(vmId, 'cat /dev/shm/count');
+  for (const end = Date.now() + GOES_ON_MS; (await runner.sh(vmId, 'cat /dev/shm/count')) === then; )
+    assert.ok(Date.now() < end);
+  assert.deepEqual((await vmFacts(home, vmId)).others, []);
+}
+
+async function begin(vmId: string, desired: DesiredState, origin: Origin, more: Partial<SandboxSpec> = {}) {
+  const fromDisk = origin.type === 'snapshot' && origin.kind === 'disk';
+  await runner.want(vmId, 1, desired, {
+    ...(desired === 'running' ? { start_from: fromDisk ? 'disk' : 'memory' } : {}),
+    spec: { ...SMALL, name: 'child', ...more, origin },
+  });
+}
+
+async function removed(vmId: string): Promise<void> {
+  await runner.want(vmId, 9, 'deleted');
+  await runner.reported(vmId, 9, 'deleted');
+  assert.equal(await runner.hasNetwork(vmId), false);
+}
+
+async function holdsOnly(vms: string[], snapshots: number[]): Promise<void> {
+  assert.deepEqual((await readdir(join(home, 'vms'))).sort(), vms.toSorted());
+  assert.deepEqual(
+    (await readdir(join(home, 'snapshots')).catch(() => [] as string[])).sort(),
+    snapshots.map(id).sort(),
+  );
+}
+
+const at = (operation: string, ...points: string[]): string[] =>
+  points.map((point) => `${operation}:${point}`);
+
+describe('a runner that is killed, again and again, in the middle of', () => {
+  it('a fork: the source goes on each time, and the child is a fork in the end', async () => {
+    const child = id(10);
+    const act = (): Promise<void> => begin(child, 'running', { type: 'fork', vm_id: SOURCE });
+    const points = at('fork', 'recorded', 'prepared', 'frozen', 'stopped', 'taken', 'copied', 'slot');
+    await walk(points, SOURCE, act, async (point) => {
+      assert.deepEqual((await readdir(join(home, 'vms'))).sort(), [SOURCE, EPHEMERAL], point);
+      assert.equal(await runner.hasNetwork(child), false, point);
+    });
+    // From here on there is a child that can be found again.
+    for (const [index, point] of at('fork', 'loaded', 'thawed', 'running').entries()) {
+      const another = id(30 + index);
+      const begun = (): Promise<void> => begin(another, 'running', { type: 'fork', vm_id: SOURCE });
+      await walk([point], SOURCE, begun);
+      await begun();
+      assert.match((await runner.reported(another, 1, 'running')).manifest_name ?? '', /^sha256:/);
+      await isWhole(another);
+      assert.equal(await runner.sh(another, 'hostname'), 'child\n');
+      await removed(another);
+    }
+    await goesOn(SOURCE, 'the end');
+    await holdsOnly([SOURCE, EPHEMERAL], []);
+  });
+
+  it('a full snapshot: the source goes on each time, and the snapshot is whole in the end', async () => {
+    const wanted = snapshotOf(20, SOURCE, 'full');
+    const points = at('snapshot', 'prepared', 'frozen', 'stopped', 'taken', 'copied');
+    await walk(
+      points,
+      SOURCE,
+      () => runner.snapshot(wanted),
+      async () => {
+        assert.ok(!(await readdir(join(home, 'snapshots'))).includes(id(20)), 'what is half is not there');
+      },
+    );
+    await walk(['snapshot:completed'], SOURCE, () => runner.snapshot(wanted));
+    assert.equal((await runner.snapshot(wanted)).status, 'ready');
+    await holdsOnly([SOURCE, EPHEMERAL], [20]);
+  });
+
+  it('what goes on from that snapshot: it does so in the end, once', async () => {
+    const child = id(11);
+    const act = (): Promise<void> =>
+      begin(child, 'running', { type: 'snapshot', snapshot_id: id(20), kind: 'full' });
+    await walk(['restore:recorded', 'restore:copied', 'resume:slot', 'resume:loaded'], SOURCE, act);
+    await act();
+    assert.match((await runner.reported(child, 1, 'running')).manifest_name ?? '', /^sha256:/);
+    await isWhole(child);
+    await removed(child);
+    await holdsOnly([SOURCE, EPHEMERAL], [20]);
+  });
+
+  it('a snapshot of the disk: the same, and its file system never stays frozen', async () => {
+    const wanted = snapshotOf(21, EPHEMERAL, 'disk');
+    const points = at('snapshot', 'prepared', 'frozen', 'taken', 'copied', 'completed');
+    await walk(
+      points,
+      EPHEMERAL,
+      () => runner.snapshot(wanted),
+      async (point) => {
+        assert.equal(
+          await runner.sh(EPHEMERAL, `echo ${point} > /data/written; sync; cat /data/written`),
+          `${point}\n`,
+        );
+      },
+    );
+    assert.equal((await runner.snapshot(wanted)).status, 'ready');
+    await holdsOnly([SOURCE, EPHEMERAL], [20, 21]);
+  });
+
+  for (const persistent of [true, false]) {
+    it(`what begins with that disk, ${persistent ? 'persistent' : 'or not'}: it does in the end`, async () => {
+      const child = id(persistent ? 12 : 13);
+      const act = (): Promise<void> =>
+        begin(child, 'running', { type: 'snapshot', snapshot_id: id(21), kind: 'disk' }, { persistent });
+      const points = persistent
+        ? ['restore:recorded', 'restore:copied', 'start:restored']
+        : ['create:restored'];
+      await walk(points, SOURCE, act);
+      await act();
+      assert.match((await runner.reported(child, 1, 'running')).manifest_name ?? '', /^sha256:/);
+      await isWhole(child, false);
+      await removed(child);
+      await holdsOnly([SOURCE, EPHEMERAL], [20, 21]);
+    });
+  }
+
+  it('a fork of a paused sandbox: both are paused in the end, and go on with the same memory', async () => {
+    const child = id(14);
+    await runner.want(SOURCE, 2, 'paused');
+    await runner.reported(SOURCE, 2, 'paused');
+    const act = (): Promise<void> => begin(child, 'paused', { type: 'fork', vm_id: SOURCE });
+    for (const point of at('fork', 'recorded', 'prepared', 'copied')) {
+      await runner.arm(point);
+      void act().catch(() => undefined);
+      assert.equal(await runner.died(), 'SIGKILL');
+      runner = await RunnerProcess.open(home);
+      assert.equal((await runner.observed(SOURCE))?.status, 'paused');
+      assert.deepEqual((await readdir(join(home, 'vms'))).sort(), [SOURCE, EPHEMERAL].sort());
+    }
+    await act();
+    await runner.reported(child, 1, 'paused');
+    for (const [vmId, generation] of [
+      [SOURCE, 3],
+      [child, 2],
+    ] as const) {
+      await runner.want(vmId, generation, 'running', {
+        start_from: 'memory',
+        spec: { ...SMALL, name: 'on' },
+      });
+      await runner.reported(vmId, generation, 'running');
+      await isWhole(vmId);
+    }
+    await removed(child);
+  });
+
+  it('all of that leaves nothing when the rest is removed', async () => {
+    for (const n of [20, 21]) {
+      const gone = { ...snapshotOf(n, SOURCE, 'full'), generation: 2, desired: 'deleted' as const };
+      assert.equal((await runner.snapshot(gone)).status, 'deleted');
+    }
+    for (const vmId of [SOURCE, EPHEMERAL]) await removed(vmId);
+    await holdsOnly([], []);
+  });
+});
+
+function snapshotOf(n: number, vmId: string, kind: 'disk' | 'full'): SnapshotAssignment {
+  return { snapshot_id: id(n), generation: 1, desired: 'ready', vm_id: vmId, kind };
+}

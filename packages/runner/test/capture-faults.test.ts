@@ -1,0 +1,244 @@
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, readdir } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, afterEach, before, describe, it, mock } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import type { SandboxSpec, SnapshotObservation } from '@releap/contract';
+import { PageCopier } from '../src/memory/page-copier.ts';
+import { ProcessCopy } from '../src/memory/process-copy.ts';
+import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
+import { Vm } from '../src/vmm/vm.ts';
+import { isolateNetwork } from './support/isolated-network.ts';
+import { copiersOf, vmFacts } from './support/runner-process.ts';
+import type { VmFacts } from './support/runner-process.ts';
+import { SPEC, TestRunner } from './support/sandboxes.ts';
+
+isolateNetwork(fileURLToPath(import.meta.url));
+
+const id = (n: number): string => `61111111-2222-4333-8444-${String(n).padStart(12, '0')}`;
+const SOURCE = id(1);
+const SMALL: SandboxSpec = { ...SPEC, vcpus: 1, mem_mib: 256, scratch_mib: 64, ports: [] };
+const FILL = `mkdir -p /data; [ -e /data/file ] || dd if=/dev/urandom of=/data/file bs=1M count=4 2> /dev/null
+  dd if=/dev/urandom of=/dev/shm/m bs=1M count=8 2> /dev/null; sync
+  (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums; head -n 1 /dev/shm/sums > /sums; sync)
+  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; usleep 20000; done) > /dev/null 2>&1 & echo $! > /dev/shm/pid`;
+
+let runner: TestRunner;
+let generation = 1;
+/** Its VMM before anything was made of it. */
+let first: VmFacts;
+/** Children and snapshots. */
+let last = 10;
+before(async () => {
+  runner = await TestRunner.open(await mkdtemp(join(tmpdir(), 'releap-cf-')));
+  runner.spec = SMALL;
+  runner.want(SOURCE, generation, 'running');
+  await runner.reported(generation, 'running', { of: SOURCE });
+  await fill();
+});
+after(async () => await runner?.dispose());
+afterEach(() => mock.restoreAll());
+
+async function fill(): Promise<void> {
+  await runner.sh(SOURCE, FILL);
+  first = await vmFacts(runner.home, SOURCE);
+}
+
+/** @returns why there is no such child */
+async function failedFork(): Promise<string> {
+  last += 1;
+  const child = id(last);
+  runner.want(child, 1, 'running', {
+    start_from: 'memory',
+    spec: { ...SMALL, origin: { type: 'fork', vm_id: SOURCE } },
+  });
+  const { error } = await runner.reported(1, 'failed', { of: child });
+  await runner.reconciler.get(child)?.idle();
+  assert.deepEqual(await readdir(join(runner.home, 'vms')), [SOURCE]);
+  assert.equal(runner.network.adopt(child), undefined);
+  return error ?? '';
+}
+
+async function snapshot(): Promise<SnapshotObservation> {
+  last += 1;
+  const wanted = {
+    snapshot_id: id(last),
+    generation: 1,
+    desired: 'ready',
+    vm_id: SOURCE,
+    kind: 'full',
+  } as const;
+  return await runner.snapshot(wanted);
+}
+
+/** @returns why there is no such snapshot */
+async function failedSnapshot(): Promise<string> {
+  const { status, error } = await snapshot();
+  assert.equal(status, 'failed');
+  assert.deepEqual(await readdir(join(runner.home, 'snapshots')), []);
+  return error ?? '';
+}
+
+async function go(desired: 'running' | 'paused' | 'stopped', from?: 'disk' | 'memory'): Promise<void> {
+  generation += 1;
+  runner.want(SOURCE, generation, desired, from && { start_from: from });
+  await runner.reported(generation, desired, { of: SOURCE });
+  await runner.reconciler.get(SOURCE)?.idle();
+}
+
+async function counts(): Promise<void> {
+  const count = 'kill -0 $(cat /dev/shm/pid) && cat /dev/shm/count';
+  const then = await runner.sh(SOURCE, count);
+  for (const end = Date.now() + 20_000; (await runner.sh(SOURCE, count)) === then; await sleep(10)) {
+    assert.ok(Date.now() < end, 'its process stands still');
+  }
+  assert.match(await runner.sh(SOURCE, 'cd /; sha256sum -c /dev/shm/sums'), /file: OK\n.*m: OK/);
+}
+
+/** The same VMM, with nothing of a capture left. */
+async function goesOn(): Promise<void> {
+  await runner.reconciler.get(SOURCE)?.idle();
+  assert.equal(runner.reconciler.get(SOURCE)?.observation.status, 'running');
+  await counts();
+  assert.deepEqual(await vmFacts(runner.home, SOURCE), first);
+  assert.deepEqual(await copiersOf(first.pid), []);
+}
+
+/** It has failed, and its disk is as it was after the last sync. */
+async function failedAndStartsAgain(): Promise<void> {
+  const { error } = await runner.reported(generation, 'failed', { of: SOURCE });
+  assert.match(error ?? '', /the micro-VM ended by itself/);
+  await runner.reconciler.get(SOURCE)?.idle();
+  await go('stopped');
+  await go('running', 'disk');
+  assert.match(await runner.sh(SOURCE, 'cd /; sha256sum -c /sums'), /file: OK/);
+  await fill();
+}
+
+/** Does something right before a method is called for the first time. */
+function firstBefore<T extends object>(
+  owner: T,
+  method: keyof T & string,
+  work: (self: T) => Promise<unknown>,
+): void {
+  const original = owner[method] as (...args: unknown[]) => Promise<unknown>;
+  let done = false;
+  mock.method(
+    owner,
+    method as never,
+    async function (this: T, ...args: unknown[]) {
+      if (!done) {
+        done = true;
+        await work(this);
+      }
+      return await original.apply(this, args);
+    } as never,
+  );
+}
+
+async function killed(...pids: number[]): Promise<void> {
+  for (const pid of pids) process.kill(pid, 'SIGKILL');
+  for (const pid of pids) {
+    while ((await readdir(`/proc/${pid}/task`).catch(() => [])).length > 0) await sleep(5);
+  }
+}
+
+describe('kill -9 of the helper that copies memory', () => {
+  const killHelper = async (): Promise<void> => {
+    const helpers = await copiersOf(first.pid);
+    assert.equal(helpers.length, 1);
+    for (const pid of helpers) process.kill(pid, 'SIGKILL');
+    while ((await copiersOf(first.pid)).length > 0) await sleep(5);
+  };
+
+  it('before it copies: the fork fails with the reason, and the source goes on', async () => {
+    firstBefore(ProcessCopy.prototype, 'take', killHelper);
+    assert.match(await failedFork(), /memory of a running micro-VM could not be copied/);
+    await goesOn();
+  });
+
+  it('after it has copied: fork and snapshot fail with the reason, and the source goes on', async () => {
+    firstBefore(PageCopier.prototype, 'copy', killHelper);
+    assert.match(await failedFork(), /pages of the guest could not be copied/);
+    await goesOn();
+    firstBefore(PageCopier.prototype, 'copy', killHelper);
+    assert.match(await failedSnapshot(), /pages of the guest could not be copied/);
+    await goesOn();
+    assert.equal((await snapshot()).status, 'ready');
+  });
+});
+
+describe('a VMM that cannot be traced', () => {
+  it('is not forked, which is said; it is paused all the same', async () => {
+    // A process has one tracer at most.
+    const tracer = spawn('perl', [
+      '-e',
+      '$| = 1; syscall( 101, 0x4206, $ARGV[0] + 0, 0, 0 ) == 0 or die; print 1; readline(STDIN)',
+      String(first.pid),
+    ]);
+    await once(tracer.stdout, 'data');
+    assert.match(
+      await failedFork(),
+      /memory of a running micro-VM could not be copied: ptrace.*not permitted/,
+    );
+    await goesOn();
+    await go('paused');
+    tracer.stdin.end();
+    await go('running', 'memory');
+    await counts();
+    first = await vmFacts(runner.home, SOURCE);
+  });
+});
+
+describe("kill -9 of the child's VMM", () => {
+  it('while it is restored: the child has failed with the reason, and nothing is left of it', async () => {
+    firstBefore(Vm.prototype, 'loadState', async ({ identity }) => await killed(identity.pid));
+    assert.match(await failedFork(), /VMM?\b/);
+    await goesOn();
+  });
+});
+
+describe("kill -9 of the source's VMM", () => {
+  it('between freeze and thaw: the fork fails, and the source with the reason; its disk is whole', async () => {
+    firstBefore(ProcessCopy.prototype, 'take', async () => await killed(first.pid));
+    assert.notEqual(await failedFork(), '');
+    await failedAndStartsAgain();
+  });
+
+  it('between freeze and thaw of a snapshot: the same', async () => {
+    firstBefore(ProcessCopy.prototype, 'take', async () => await killed(first.pid));
+    const before = await readdir(join(runner.home, 'snapshots'));
+    assert.equal((await snapshot()).status, 'failed');
+    assert.deepEqual(await readdir(join(runner.home, 'snapshots')), before);
+    await failedAndStartsAgain();
+  });
+
+  it('while its memory is copied: the snapshot is whole or has failed, and the source has failed', async () => {
+    firstBefore(PageCopier.prototype, 'copy', async () => await killed(first.pid));
+    const before = await readdir(join(runner.home, 'snapshots'));
+    const { status, snapshot_id } = await snapshot();
+    const folders = status === 'ready' ? [...before, snapshot_id] : before;
+    assert.deepEqual((await readdir(join(runner.home, 'snapshots'))).sort(), folders.sort());
+    assert.deepEqual(await copiersOf(first.pid), []);
+    await failedAndStartsAgain();
+  });
+
+  it('while its helper copies, the helper killed too: whatever comes of it is definite', async () => {
+    const source = identifyProcess(first.pid);
+    const helpers = async (): Promise<void> => {
+      for (const pid of await copiersOf(first.pid)) process.kill(pid, 'SIGKILL');
+    };
+    // Not waited for: the copy is asked for meanwhile.
+    firstBefore(ProcessCopy.prototype, 'take', async () => await Promise.resolve(void helpers()));
+    const { status } = await snapshot();
+    assert.ok(['ready', 'failed'].includes(status));
+    await runner.reconciler.get(SOURCE)?.idle();
+    // Killed in the very microseconds of the fork, it takes the VMM with it: that is a failure with a reason, too.
+    if (isAlive(source)) await goesOn();
+    else await failedAndStartsAgain();
+  });
+});

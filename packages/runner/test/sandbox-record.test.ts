@@ -1,0 +1,43 @@
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { pino } from 'pino';
+import { RecordStore, type SandboxRecord } from '../src/reconcile/sandbox-record.ts';
+import { filesWith } from '../../contract/test/support/find-text.ts';
+import { temporaryFolder } from './support/image-layers.ts';
+
+test('the record of a sandbox holds all of its assignment but the credential for the registry', async () => {
+  await using folder = await temporaryFolder();
+  const records = new RecordStore(join(folder.path, 'state'));
+  await records.load(pino({ level: 'silent' }));
+  const vm_id = crypto.randomUUID();
+  const record: SandboxRecord = {
+    assignment: {
+      vm_id,
+      generation: 3,
+      desired: 'running',
+      spec: {
+        name: 'x',
+        root: { type: 'registry', ref: 'localhost:5000/app', digest: `sha256:${'ab'.repeat(32)}` },
+        mode: 'burstable',
+        cpu: 1,
+        vcpus: 1,
+        mem_mib: 128,
+        scratch_mib: 64,
+        ports: [],
+        env: { A: 'b' },
+        persistent: false,
+        spot: false,
+      },
+    },
+    observation: { vm_id, generation: 3, status: 'building' },
+  };
+  const { spec } = record.assignment;
+  const root = {
+    ...spec.root,
+    credential: { username: 'user', password: 'never-on-disk' },
+  } as typeof spec.root;
+  await records.save({ ...record, assignment: { ...record.assignment, spec: { ...spec, root } } });
+  assert.deepEqual(await records.load(pino({ level: 'silent' })), [record]);
+  assert.deepEqual(filesWith(folder.path, 'never-on-disk'), []);
+});

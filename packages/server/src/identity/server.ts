@@ -1,0 +1,147 @@
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { cleanName, quote, readEmail } from '@releap/contract';
+import type { Logger } from 'pino';
+import { createAccounts } from './accounts.ts';
+import { readOrMakeKeys } from './keys.ts';
+import { messagePage, PAGE_HEADERS, signInPage, type SignInForm } from './pages.ts';
+import { createProvider, isLoopbackOrigin, SIGN_IN_PATH } from './provider.ts';
+
+export interface IdentityOptions {
+  /** Where the keys are kept. */
+  home: string;
+  /** Port on 127.0.0.1; 0 takes any free one. */
+  port: number;
+  /** What access tokens are made out to. */
+  audience: string;
+  log: Logger;
+}
+
+export interface IdentityServer {
+  readonly issuer: string;
+  close(): Promise<void>;
+}
+
+const HOST = '127.0.0.1';
+const FORM_BYTES = 16 * 1024;
+const REQUEST_MS = 15_000;
+
+/**
+ * The identity provider of a server without a real one. It asks for no password, so it answers on loopback only, and
+ * only under its own names: a page whose name was made to lead here (DNS rebinding) gets nothing.
+ */
+export async function startIdentity({ home, port, audience, log }: IdentityOptions): Promise<IdentityServer> {
+  const keys = await readOrMakeKeys(home);
+  const accounts = createAccounts();
+  let handle: (request: IncomingMessage, response: ServerResponse) => Promise<void> = async () => undefined;
+  const server = createServer((request, response) => {
+    handle(request, response).catch((error: unknown) => {
+      log.error({ err: error }, 'the identity provider failed at a request');
+      if (response.headersSent) response.destroy();
+      else
+        sendPage(
+          response,
+          500,
+          messagePage('This did not work', 'Something broke inside the identity provider.'),
+        );
+    });
+  });
+  server.requestTimeout = REQUEST_MS;
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject);
+    server.listen({ host: HOST, port, exclusive: true }, resolve);
+  });
+  const address = server.address();
+  if (address === null || typeof address === 'string') throw new Error('the identity provider has no port');
+  const issuer = `http://${HOST}:${address.port}`;
+  const names = new Set([`${HOST}:${address.port}`, `localhost:${address.port}`]);
+  const provider = createProvider({
+    issuer,
+    audience,
+    keys,
+    accounts,
+    onError: (error) => log.error({ err: error }, 'the identity provider failed'),
+  });
+  const answer = provider.callback();
+
+  async function signIn(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    let details: Awaited<ReturnType<typeof provider.interactionDetails>>;
+    try {
+      // Wants the cookie that this browser got when it was sent here.
+      details = await provider.interactionDetails(request, response);
+    } catch {
+      const text =
+        'This sign-in has ended, or was begun in another browser. Begin again in your terminal or dashboard.';
+      return sendPage(response, 400, messagePage('This sign-in is over', text));
+    }
+    const client = await provider.Client.find(String(details.params['client_id']));
+    const form: SignInForm = {
+      action: `${SIGN_IN_PATH}/${details.uid}`,
+      client: client?.clientName ?? 'an unknown program',
+    };
+    if (request.method === 'GET') return sendPage(response, 200, signInPage(form));
+    if (request.method !== 'POST') {
+      return sendPage(response, 405, messagePage('This did not work', 'Use the form.'));
+    }
+    const fields = new URLSearchParams(await readBody(request));
+    const typed = { email: fields.get('email') ?? '', name: fields.get('name') ?? '' };
+    const email = readEmail(typed.email);
+    if (email === null) {
+      const problem = `${quote(typed.email)} is not an e-mail address.`;
+      return sendPage(response, 400, signInPage({ ...form, ...typed, problem }));
+    }
+    let name: string;
+    try {
+      name = typed.name.trim() === '' ? (email.split('@')[0] ?? email) : cleanName(typed.name);
+    } catch (error) {
+      return sendPage(response, 400, signInPage({ ...form, ...typed, problem: (error as Error).message }));
+    }
+    const accountId = accounts.signIn({ email, name });
+    await provider.interactionFinished(request, response, { login: { accountId, remember: false } });
+  }
+
+  handle = async (request, response) => {
+    const problem = refusal(request, names);
+    if (problem !== undefined) return sendPage(response, 403, messagePage('Refused', problem));
+    const path = request.url?.split('?', 1)[0] ?? '';
+    if (path.startsWith(`${SIGN_IN_PATH}/`)) await signIn(request, response);
+    else await answer(request, response);
+  };
+  log.info({ issuer }, 'the development identity provider listens');
+  return {
+    issuer,
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve());
+        server.closeAllConnections();
+      }),
+  };
+}
+
+/** Why this request gets no answer; undefined for one from this machine that means this server. */
+function refusal(request: IncomingMessage, names: ReadonlySet<string>): string | undefined {
+  if (!names.has(request.headers.host ?? '')) {
+    return `This server answers as ${[...names].join(' or ')} only.`;
+  }
+  const { origin } = request.headers;
+  const path = request.url?.split('?', 1)[0] ?? '';
+  if (request.method === 'GET' || request.method === 'HEAD' || origin === undefined) return undefined;
+  // Pages of this machine may ask for tokens; forms that sign somebody in come from here alone.
+  const isForm = path.startsWith(SIGN_IN_PATH) || path.startsWith('/device') || path.startsWith('/session');
+  const allowed = isForm ? names.has(origin.replace(/^http:\/\//, '')) : isLoopbackOrigin(origin);
+  return allowed ? undefined : 'This request was sent by a page that may not send it.';
+}
+
+function sendPage(response: ServerResponse, status: number, html: string): void {
+  response.writeHead(status, PAGE_HEADERS).end(html);
+}
+
+async function readBody(request: IncomingMessage): Promise<string> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  for await (const chunk of request as AsyncIterable<Buffer>) {
+    size += chunk.length;
+    if (size > FORM_BYTES) throw new Error(`a form of more than ${FORM_BYTES} bytes was sent`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}

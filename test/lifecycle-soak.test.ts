@@ -1,0 +1,21 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { soak } from './soak/soak.ts';
+import { leftovers } from './support/leftovers.ts';
+import { Service } from './support/service.ts';
+
+/** The whole of it: `node test/soak/lifecycle-soak.ts`. */
+const PAUSES = 5;
+const STOPS = 3;
+
+describe('a sandbox that works all the time', () => {
+  test(`keeps every byte over ${PAUSES} pauses and ${STOPS} stops, and its processes over pauses`, async () => {
+    await using service = await Service.start({ RELEAP_BUILTIN_IMAGES: 'debian' });
+    const { rows, addresses, ms } = await soak(service, { pauses: PAUSES, stops: STOPS });
+    assert.ok(rows > 0);
+    assert.ok(addresses > 1, 'it came back with another address');
+    assert.deepEqual([ms.pause.length, ms.stop.length], [PAUSES, STOPS]);
+    await service.stop();
+    assert.deepEqual(await leftovers(service.home), []);
+  });
+});

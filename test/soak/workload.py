@@ -1,0 +1,145 @@
+"""What a sandbox does while its life cycle is tried: it keeps data that would show the loss of a byte.
+
+  workload.py run            writes until it is ended; says how it stands to whoever connects to port 8080 and says nothing
+  workload.py verify N HASH  checks what is on the disk, and that the chain of rows goes on from row N, whose hash that was;
+                             says {"rows": ..., "hash": ...}
+
+SQLite (Python's own module, which is the C library) in WAL mode with synchronous=FULL: a writer whose rows form a hash
+chain, and a reader beside it. Files of random bytes whose SHA-256 is in a list that is synced after them. A TCP server
+with connections over loopback that stay open and count, so that one that broke or lost a byte is seen.
+"""
+import hashlib, json, os, random, socket, sqlite3, sys, threading, time
+
+DB, FILES, LIST = "/data/load.sqlite", "/data/files", "/data/files.list"
+CONNECTIONS = 5
+state = {"pid": os.getpid(), "nonce": os.urandom(16).hex(), "acked": 0, "reads": 0, "files": 0, "open": 0, "pings": 0, "errors": []}
+
+
+def guarded(work):
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            state["errors"].append(f"{work.__name__}: {error!r}")
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def connect():
+    db = sqlite3.connect(DB, timeout=60, isolation_level=None)
+    assert db.execute("pragma journal_mode=wal").fetchone()[0] == "wal"
+    db.execute("pragma synchronous=full")
+    return db
+
+
+def link(before, payload):
+    return hashlib.sha256(before.encode() + payload).hexdigest()
+
+
+def writer():
+    db = connect()
+    db.execute("create table if not exists rows (n integer primary key, payload blob not null, hash text not null)")
+    n, last = db.execute("select n, hash from rows order by n desc limit 1").fetchone() or (0, "")
+    state["acked"] = n
+    while True:
+        db.execute("begin immediate")
+        for _ in range(4):
+            n += 1
+            payload = os.urandom(random.randint(100, 1000))
+            last = link(last, payload)
+            db.execute("insert into rows values (?, ?, ?)", (n, payload, last))
+        db.execute("commit")
+        state["acked"] = n
+        time.sleep(0.02)
+
+
+def reader():
+    db = connect()
+    while True:
+        rows = db.execute("select n, payload, hash from rows order by n desc limit 8").fetchall()
+        for (_, payload, found), (_, _, before) in zip(rows, rows[1:]):
+            assert link(before, payload) == found, "a row is not what was written"
+        state["reads"] += 1
+        time.sleep(0.05)
+
+
+def files():
+    os.makedirs(FILES, exist_ok=True)
+    listed = open(LIST, "ab", buffering=0)
+    while True:
+        data, name = os.urandom(65536), f"f{state['files'] % 40}-{os.urandom(4).hex()}"
+        with open(f"{FILES}/{name}", "wb") as file:
+            file.write(data)
+            os.fsync(file.fileno())
+        listed.write(f"{hashlib.sha256(data).hexdigest()} {name}\n".encode())
+        os.fsync(listed.fileno())
+        state["files"] += 1
+        time.sleep(0.5)
+
+
+def serve(connection):
+    expected = 0
+    with connection:
+        stream = connection.makefile("rwb", buffering=0)
+        while line := stream.readline():
+            if line == b"status\n":
+                stream.write(json.dumps(state).encode() + b"\n")
+                continue
+            if expected == 0:
+                state["open"] += 1
+            expected += 1
+            assert int(line) == expected, f"{line} came, {expected} was to come"
+            stream.write(line)
+        if expected > 0:
+            state["open"] -= 1
+
+
+def server():
+    listening = socket.create_server(("", 8080))
+    while True:
+        connection, _ = listening.accept()
+        guarded(lambda: serve(connection))
+
+
+def client():
+    stream = socket.create_connection(("127.0.0.1", 8080)).makefile("rwb", buffering=0)
+    number = 0
+    while True:
+        number += 1
+        stream.write(f"{number}\n".encode())
+        assert stream.readline() == f"{number}\n".encode(), "a connection lost something"
+        state["pings"] += 1
+        time.sleep(0.05)
+
+
+def verify(n, last):
+    db = connect()
+    assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
+    if n > 0:
+        found = db.execute("select hash from rows where n = ?", (n,)).fetchone()
+        assert found == (last,), f"row {n} is not what it was"
+    for number, payload, found in db.execute("select n, payload, hash from rows where n > ? order by n", (n,)):
+        n, last = n + 1, link(last, payload)
+        assert number == n and found == last, f"row {n} is not what was written"
+    newest = {}
+    for line in open(LIST, "rb").read().split(b"\n")[:-1]:
+        digest, name = line.decode().split(" ")
+        newest[name] = digest
+    for name, digest in newest.items():
+        with open(f"{FILES}/{name}", "rb") as file:
+            assert hashlib.sha256(file.read()).hexdigest() == digest, f"{name} is not what was written"
+    print(json.dumps({"rows": n, "hash": last, "files": len(newest)}))
+
+
+if sys.argv[1] == "verify":
+    verify(int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")
+else:
+    os.makedirs("/data", exist_ok=True)
+    connect().execute("create table if not exists rows (n integer primary key, payload blob not null, hash text not null)")
+    for work in (server, writer, reader, files):
+        guarded(work)
+    time.sleep(0.5)
+    for _ in range(CONNECTIONS):
+        guarded(client)
+    while True:
+        time.sleep(3600)
