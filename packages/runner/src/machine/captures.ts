@@ -26,7 +26,7 @@ import { ForkBases } from './fork-bases.ts';
 import type { ForkedMemory } from './fork-bases.ts';
 import { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
-import { takeDisk, takeMoment } from './moment.ts';
+import { settled, takeDisk, takeMoment } from './moment.ts';
 import type { GuestHold, MomentOptions } from './moment.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
 import { heldImagePath } from './vm-folder.ts';
@@ -53,6 +53,8 @@ export interface CapturedImage {
 /** What a fork's child is restored from; its disk is in its folder already. */
 export interface ForkOrigin {
   memory: ForkedMemory;
+  /** Resolves when the source is not needed for it any more, whatever came of it. */
+  copied: Promise<void>;
   statePath: string;
   shape: Shape;
 }
@@ -90,13 +92,24 @@ export class Captures {
     const record = await this.#record(vmId);
     const keep = await this.#emptyKeep(child);
     const statePath = join(keep, 'state');
-    await using moment = await takeMoment(this.#moment(source, record, 'fork'), statePath);
+    const began = performance.now();
+    const preparing = this.#bases.prepare(vmId, running.vm, record);
+    const taking = takeMoment(this.#moment(source, record, 'fork'), statePath);
+    const [prepared, moment] = await settled([preparing, taking]).catch(async (error: unknown) => {
+      await preparing.then((made) => made.abandon()).catch(() => undefined);
+      await taking.then((made) => made[Symbol.asyncDispose]()).catch(() => undefined);
+      throw error;
+    });
+    const memory = prepared.take(moment.memory, join(keep, 'delta'));
+    const copied = memory.ready
+      .catch(() => undefined)
+      .then(() => moment[Symbol.asyncDispose]())
+      .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a copy of its memory may remain'));
     await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
-    const memory = await this.#bases.take(vmId, running.vm, record, moment.memory, join(keep, 'delta'));
     await forkChain(moment.disk, keep);
-    racePoint('fork:copied');
-    log.info({ vm: vmId, child, steps: moment.laps }, 'sandbox forked');
-    return { memory, statePath, shape: record.shape };
+    const ms = Math.round(performance.now() - began);
+    log.info({ vm: vmId, child, ms, steps: moment.laps }, 'sandbox forked');
+    return { memory, copied, statePath, shape: record.shape };
   }
 
   /** Makes `child` what a paused source is: paused, with the same memory, disk and devices. */

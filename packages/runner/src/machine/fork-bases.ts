@@ -1,4 +1,4 @@
-import { open, rm } from 'node:fs/promises';
+import { open } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
@@ -7,10 +7,12 @@ import { SealedMemory } from '../memory/sealed-memory.ts';
 import type { Vm } from '../vmm/vm.ts';
 import type { VmRecord } from './vm-folder.ts';
 
-/** A child that differs in more than this from the last one gets memory of its own, and those after it share that. */
+/** When a child differs in more than this from the last one, the next one gets memory of its own for others to share. */
 const DELTA_MOST_BYTES = 64 * 1024 * 1024;
 /** How long it is held for a next fork. Children that run hold it by themselves. */
 const HELD_MS = 5 * 60_000;
+/** A child is started in a part of this. */
+const START_GRACE_MS = 120_000;
 
 interface Base {
   vm: Vm;
@@ -20,9 +22,18 @@ interface Base {
 
 /** What the memory of a fork's child begins with: something that others may share, and what is different. */
 export interface ForkedMemory {
+  /** A VMM may be started with it at once. */
   fd: number;
-  /** File of what is different; absent for nothing. */
-  delta?: string;
+  /** Resolves when the memory can be looked into, with a file of what is different; absent for nothing. */
+  ready: Promise<{ delta?: string }>;
+}
+
+/** Memory for one child, before the moment is taken. */
+export interface PreparedMemory {
+  /** @param deltaPath where what is different goes; must not exist */
+  take(moment: GuestMemory, deltaPath: string): ForkedMemory;
+  /** Instead of `take`: there will be no child. */
+  abandon(): Promise<void>;
 }
 
 /**
@@ -40,43 +51,33 @@ export class ForkBases {
   }
 
   /**
-   * Memory for a child, one fork of a VM after the other.
-   * @param moment the VM's memory as it was
-   * @param deltaPath where to write what is different; must not exist
+   * Begins with what is known before the moment: what the VM's memory began as. One fork of a VM after the other; the
+   * next one not before the memory of the last is ready.
    */
-  async take(
-    vmId: string,
-    vm: Vm,
-    record: VmRecord,
-    moment: GuestMemory,
-    deltaPath: string,
-  ): Promise<ForkedMemory> {
+  async prepare(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
     const known = this.#bases.get(vmId);
     if (known?.vm === vm) {
       known.timer.refresh();
-      const delta = await open(deltaPath, 'wx', 0o600);
-      try {
-        const { fd } = known.memory;
-        const bytes = await this.#copiers.calm.writeDelta(moment, fd, delta.fd, DELTA_MOST_BYTES);
-        this.#log.debug({ vm: vmId, bytes }, 'memory of a fork differs from the last one');
-        if (bytes !== undefined) return bytes === 0 ? { fd } : { fd, delta: deltaPath };
-      } finally {
-        await delta.close();
-      }
-      await rm(deltaPath, { force: true });
+      return {
+        take: (moment, deltaPath) => ({
+          fd: known.memory.fd,
+          ready: this.#writeDelta(vmId, known, moment, deltaPath),
+        }),
+        abandon: async () => undefined,
+      };
     }
     this.forget(vmId);
     const source = await memorySource(vm.identity.pid, record.memoryOrigin);
-    const memory = await SealedMemory.make(
-      moment.bytes,
-      async (file) => {
+    const { memory, seal, abandon } = await SealedMemory.begin(record.shape.memMib * 1024 * 1024, source);
+    const fill = async (moment: GuestMemory): Promise<{ delta?: string }> => {
+      await seal(async (file) => {
         await this.#copiers.calm.copy(moment, 'written', file.fd);
-      },
-      source,
-    );
-    const timer = setTimeout(() => this.forget(vmId), HELD_MS).unref();
-    this.#bases.set(vmId, { vm, memory, timer });
-    return { fd: memory.fd };
+      });
+      const timer = setTimeout(() => this.forget(vmId), HELD_MS).unref();
+      this.#bases.set(vmId, { vm, memory, timer });
+      return {};
+    };
+    return { take: (moment) => ({ fd: memory.fd, ready: fill(moment) }), abandon };
   }
 
   /** Lets go of it, a moment later: a child may just be beginning with it. */
@@ -85,9 +86,23 @@ export class ForkBases {
     if (base === undefined) return;
     this.#bases.delete(vmId);
     clearTimeout(base.timer);
-    setTimeout(() => void base.memory[Symbol.asyncDispose](), START_GRACE_MS).unref();
+    setTimeout(() => void base.memory[Symbol.asyncDispose]().catch(() => undefined), START_GRACE_MS).unref();
+  }
+
+  async #writeDelta(
+    vmId: string,
+    base: Base,
+    moment: GuestMemory,
+    deltaPath: string,
+  ): Promise<{ delta?: string }> {
+    const delta = await open(deltaPath, 'wx', 0o600);
+    try {
+      const bytes = await this.#copiers.calm.writeDelta(moment, base.memory.fd, delta.fd);
+      this.#log.debug({ vm: vmId, bytes }, 'memory of a fork differs from the last one');
+      if (bytes > DELTA_MOST_BYTES && this.#bases.get(vmId) === base) this.forget(vmId);
+      return { delta: deltaPath };
+    } finally {
+      await delta.close();
+    }
   }
 }
-
-/** A child is started in a part of this. */
-const START_GRACE_MS = 120_000;

@@ -15,8 +15,8 @@ export interface GuestHold {
   rehearse(): Promise<void>;
   /** Brings what is only in the guest's memory to its disk, as far as that goes in a bounded time. */
   sync(): Promise<void>;
-  /** Stops the user's processes, and with `disk` the file system, clean. */
-  freeze(disk: boolean): Promise<void>;
+  /** Stops the user's processes, and with `flush` brings what they have written to the disk. */
+  freeze(flush: boolean): Promise<void>;
   /** Lets them go on. Told right before the processors go on, it is done first. */
   thaw(): Promise<void>;
 }
@@ -64,11 +64,13 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   prepared.defer(async () => {
     if (!vm.exited) await allowCopy(false).catch(() => undefined);
   });
-  const copy = prepared.use(await ProcessCopy.prepare(memory));
-  // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
-  await flushTop(chain);
-  const layer = await LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
-  await hold.rehearse();
+  const [copy, layer] = await settled([
+    ProcessCopy.prepare(memory).then((ready) => prepared.use(ready)),
+    LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent }),
+    // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
+    flushTop(chain),
+    hold.rehearse(),
+  ]);
   racePoint(`${operation}:prepared`);
 
   const clock = new Laps();
@@ -80,14 +82,11 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
     await vm.stop();
     clock.lap('stopped');
     racePoint(`${operation}:stopped`);
-    const work = [
+    taken = await settled([
       saveState(vm, { root: jail, uid: record.uid }, statePath),
       layer.putOnTop(),
       copy.take(),
-    ] as const;
-    // Nothing may still be at work when the guest goes on.
-    await Promise.allSettled(work);
-    taken = await Promise.all(work);
+    ]);
     clock.lap('taken');
     racePoint(`${operation}:taken`);
   } finally {
@@ -107,8 +106,8 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
 }
 
 /**
- * Takes the disk alone. The guest's processes and file system stand while a layer is put on it, clean as after an
- * unmount, however large it is.
+ * Takes the disk alone. The guest's processes stand while what they wrote last is flushed and a layer is put on the
+ * disk, however large it is.
  */
 export async function takeDisk(
   options: MomentOptions,
@@ -133,6 +132,16 @@ export async function takeDisk(
   }
   clock.lap('thawed');
   return { disk, laps: clock.laps };
+}
+
+/** Like Promise.all, but when it rejects, too, nothing is at work any more. */
+export async function settled<T extends readonly unknown[]>(
+  work: {
+    readonly [K in keyof T]: Promise<T[K]>;
+  },
+): Promise<{ -readonly [K in keyof T]: T[K] }> {
+  await Promise.allSettled(work);
+  return await Promise.all(work);
 }
 
 async function diskOf({ vmId, disk }: MomentOptions): Promise<DiskChain> {

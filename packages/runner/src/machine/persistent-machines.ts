@@ -147,7 +147,7 @@ export class PersistentMachines {
       async (jail, owner) => ({
         disks: await makeDisks(emptyDisks, jail, owner, { rootImagePath, scratch, persistent: true }),
         memory,
-        complete: (vmm: number) => this.#applyDelta(memory, vmm, shape),
+        complete: (vmm: number) => this.#completeMemory(memory, vmm, shape),
         statePath,
       }),
       'resumed',
@@ -160,7 +160,9 @@ export class PersistentMachines {
     });
   }
 
-  async #applyDelta({ delta }: ForkedMemory, vmm: number, shape: Shape): Promise<void> {
+  async #completeMemory({ ready }: ForkedMemory, vmm: number, shape: Shape): Promise<void> {
+    const { delta } = await ready;
+    racePoint('fork:copied');
     if (delta === undefined) return;
     const file = await open(delta, 'r');
     try {

@@ -2,9 +2,9 @@
 #
 #   memory.pl compact SOURCE TARGET   copies a file, leaving out pages that are zero
 #   memory.pl copy SOURCE TARGET      copies what a sparse file holds, as a clone where the file system can
-#   memory.pl hold BYTES [SOURCE]     makes memory of that size, filled with what SOURCE holds, and says
-#                                     "<descriptor>\n"; told "seal\n", it makes sure that nobody can write to it any
-#                                     more and says "sealed\n"; it keeps the memory until standard input ends
+#   memory.pl hold BYTES [SOURCE]     makes memory of that size and says "<descriptor>\n", fills it with what SOURCE
+#                                     holds and says "filled\n"; told "seal\n", it makes sure that nobody can write to
+#                                     it any more and says "sealed\n"; it keeps it until standard input ends
 use strict;
 use warnings;
 use POSIX ();
@@ -25,9 +25,10 @@ if ( $mode eq 'hold' ) {
     die "memfd_create(2) failed: $!\n" if $fd < 0;
     open( my $out, '+<&=:raw', $fd ) or die "cannot use descriptor $fd: $!\n";
     truncate( $out, $size ) or die "cannot have $size bytes of memory: $!\n";
-    each_extent( open_source($source), sub { copy_extent( @_, $out ) } ) if defined $source;
     $| = 1;
     print fileno($out), "\n";
+    each_extent( open_source($source), sub { copy_extent( @_, $out ) } ) if defined $source;
+    print "filled\n";
     while ( my $line = <STDIN> ) {
         next unless $line eq "seal\n";
         fcntl( $out, F_ADD_SEALS, SEAL_ALL ) or die "cannot seal the memory: $!\n";

@@ -34,21 +34,14 @@ export function copyPages(memory: GuestMemory, pages: Pages, target: number): nu
 /**
  * Writes down where a guest's memory differs from the file `base`, which once was that very guest's: all of it lies
  * there, but for pages that the guest has written to since its VMM was started.
- * @param most gives up when it differs in more bytes
- * @returns bytes that differ; undefined when they are too many
+ * @returns bytes that differ
  */
-export function writeDelta(
-  memory: GuestMemory,
-  base: number,
-  target: number,
-  most: number,
-): number | undefined {
+export function writeDelta(memory: GuestMemory, base: number, target: number): number {
   const known = Buffer.allocUnsafeSlow(CHUNK_BYTES);
   const head = Buffer.alloc(HEAD_BYTES);
   let differing = 0;
   let end = 0;
   eachChunk(memory, 'written', (chunk, offset) => {
-    if (differing > most) return;
     const before = known.subarray(0, chunk.length);
     readAll(base, before, offset);
     for (const run of differingRuns(chunk, before)) {
@@ -60,7 +53,7 @@ export function writeDelta(
       differing += run.end - run.start;
     }
   });
-  return differing > most ? undefined : differing;
+  return differing;
 }
 
 /**

@@ -6,6 +6,18 @@ import { PerlHelper } from './perl-helper.ts';
 export const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
 const DEADLINE_MS = 120_000;
 
+/** Memory that is still being filled. */
+export interface UnsealedMemory {
+  memory: SealedMemory;
+  /**
+   * To be called once, with what else is to be written when the source is in: nobody can write to it afterwards. If it
+   * rejects the memory is gone.
+   */
+  seal: (fill?: (memory: FileHandle) => Promise<void>) => Promise<void>;
+  /** Instead of `seal`: nobody wants it. */
+  abandon: () => Promise<void>;
+}
+
 /**
  * Memory that many guests are made from, in a memfd that is sealed against writing.
  *
@@ -25,43 +37,51 @@ export class SealedMemory implements AsyncDisposable {
   static async load(path: string): Promise<SealedMemory> {
     try {
       const { size } = await stat(path);
-      return await SealedMemory.make(size, async () => undefined, path);
+      const { memory, seal } = await SealedMemory.begin(size, path);
+      await seal();
+      return memory;
     } catch (error) {
       throw new Error(`memory ${path} cannot be loaded: ${(error as Error).message}`, { cause: error });
     }
   }
 
-  /** New memory of `bytes` that `fill` writes to, on top of what `source` holds; nobody can afterwards. */
-  static async make(
-    bytes: number,
-    fill: (memory: FileHandle) => Promise<void>,
-    source?: string,
-  ): Promise<SealedMemory> {
-    await using helper = new PerlHelper(MEMORY_SCRIPT, [
-      'hold',
-      String(bytes),
-      ...(source === undefined ? [] : [source]),
-    ]);
-    const descriptor = Number(await helper.line(DEADLINE_MS));
-    const file = await open(`/proc/${helper.pid}/fd/${descriptor}`, 'r+');
+  /**
+   * New memory of `bytes`, which is being filled with what `source` holds. A VMM may be started with it meanwhile, but
+   * must not look into it yet.
+   */
+  static async begin(bytes: number, source: string): Promise<UnsealedMemory> {
+    const helper = new PerlHelper(MEMORY_SCRIPT, ['hold', String(bytes), source]);
+    let file: FileHandle;
     try {
-      await fill(file);
-      helper.send('seal');
-      await helper.line(DEADLINE_MS);
-      return new SealedMemory(file);
+      const descriptor = Number(await helper.line(DEADLINE_MS));
+      file = await open(`/proc/${helper.pid}/fd/${descriptor}`, 'r+');
     } catch (error) {
-      await file.close();
+      await helper[Symbol.asyncDispose]();
       throw error;
     }
+    const seal = async (fill?: (memory: FileHandle) => Promise<void>): Promise<void> => {
+      try {
+        await helper.line(DEADLINE_MS);
+        await fill?.(file);
+        helper.send('seal');
+        await helper.line(DEADLINE_MS);
+      } catch (error) {
+        await file.close();
+        throw error;
+      } finally {
+        await helper[Symbol.asyncDispose]();
+      }
+    };
+    const abandon = async (): Promise<void> => {
+      await file.close();
+      await helper[Symbol.asyncDispose]();
+    };
+    return { memory: new SealedMemory(file), seal, abandon };
   }
 
   /** Descriptor to hand to a VMM, valid until disposed. */
   get fd(): number {
     return this.#file.fd;
-  }
-
-  get file(): FileHandle {
-    return this.#file;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -143,10 +143,10 @@ export class LiveMachine implements LiveSandbox {
         // What is not on the disk in time is not in the snapshot, as after a power failure.
         await (await this.guest()).sync({ deadlineMs: SYNC_DEADLINE_MS }).catch(() => undefined);
       },
-      freeze: async (disk) => {
+      freeze: async (flush) => {
         const guest = await this.guest();
         await guest.freeze({
-          ...(disk ? { diskOnly: true } : { processesOnly: true }),
+          ...(flush ? { flushOnly: true } : { processesOnly: true }),
           thawAfterMs: THAW_AFTER_MS,
           deadlineMs: FREEZE_DEADLINE_MS,
         });

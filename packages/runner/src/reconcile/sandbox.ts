@@ -1,7 +1,7 @@
 import type { Assignment, Observation, ObservedStatus } from '@releap/contract';
 import type { Logger } from 'pino';
 import { GuestLostError } from '../machine/index.ts';
-import type { SnapshotFacts } from '../machine/index.ts';
+import type { ForkOrigin, SnapshotFacts } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
 import type { Exit, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
@@ -202,13 +202,23 @@ export class Sandbox {
     const { host, find } = this.#deps;
     const source = find(sourceId);
     if (source === undefined) throw new Error('the sandbox that it is a fork of is not on this machine');
-    const origin = await source.#steps.hold(async () => {
-      signal.throwIfAborted();
-      this.#past.manifest = source.#past.manifest;
-      if (source.#live) return await source.#live.fork(this.vmId);
-      await host.seed(this.vmId, { type: 'fork', vm_id: sourceId });
-      return undefined;
-    });
+    const begun = Promise.withResolvers<ForkOrigin | undefined>();
+    source.#steps
+      .hold(async () => {
+        signal.throwIfAborted();
+        this.#past.manifest = source.#past.manifest;
+        if (source.#live) {
+          const origin = await source.#live.fork(this.vmId);
+          begun.resolve(origin);
+          // The child goes on; the source's next step waits until nothing of it is needed any more.
+          await origin.copied;
+        } else {
+          await host.seed(this.vmId, { type: 'fork', vm_id: sourceId });
+          begun.resolve(undefined);
+        }
+      })
+      .catch((error: unknown) => begun.reject(error));
+    const origin = await begun.promise;
     if (origin === undefined) return;
     await this.#observe('booting');
     const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
