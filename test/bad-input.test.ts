@@ -121,7 +121,6 @@ describe('bad input, told to a live service', () => {
       [{ egress_policy: { enabled: 'yes' } }, /enabled/],
       [{ volumes: [{ volume: 'data', mount_path: '/data' }] }, /not available yet/],
       [{ volumes: [{ volume: 'data', mount_path: '/proc' }] }, /\/proc/],
-      [{ secrets: ['KEY'] }, /not available yet/],
       [{ object_store_mounts: [{ object_store: 's', mount_path: '/s' }] }, /not available yet/],
       [{ image: { type: 'dockerfile', dockerfile: 'FROM busybox' } }, /not available yet/],
     ];
