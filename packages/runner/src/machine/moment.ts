@@ -5,7 +5,7 @@ import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { ProcessCopy } from '../memory/process-copy.ts';
 import { racePoint } from '../race-point.ts';
-import { saveState } from '../vmm/save-state.ts';
+import { StateFile } from '../vmm/save-state.ts';
 import type { RunningVm } from './machines.ts';
 import type { VmRecord } from './vm-folder.ts';
 
@@ -58,14 +58,16 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   const { vm } = running;
   const chain = await diskOf(options);
   await using prepared = new AsyncDisposableStack();
+  await using brief = new AsyncDisposableStack();
   const memory = await findGuestMemory(vm.identity.pid, record.shape.memMib * 1024 * 1024);
   await allowCopy(true);
   // Let go of in the other order: the copy is gone before its room is.
   prepared.defer(async () => {
     if (!vm.exited) await allowCopy(false).catch(() => undefined);
   });
-  const [copy, layer] = await settled([
+  const [copy, state, layer] = await settled([
     ProcessCopy.prepare(memory).then((ready) => prepared.use(ready)),
+    StateFile.prepare(vm, { root: jail, uid: record.uid }).then((ready) => brief.use(ready)),
     LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent }),
     // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
     flushTop(chain),
@@ -74,7 +76,7 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   racePoint(`${operation}:prepared`);
 
   const clock = new Laps();
-  let taken: [number, DiskChain, GuestMemory];
+  let taken: [void, DiskChain, GuestMemory];
   try {
     await hold.freeze(false);
     clock.lap('frozen');
@@ -82,11 +84,7 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
     await vm.stop();
     clock.lap('stopped');
     racePoint(`${operation}:stopped`);
-    taken = await settled([
-      saveState(vm, { root: jail, uid: record.uid }, statePath),
-      layer.putOnTop(),
-      copy.take(),
-    ]);
+    taken = await settled([state.save(), layer.putOnTop(), copy.take()]);
     clock.lap('taken');
     racePoint(`${operation}:taken`);
   } finally {
@@ -94,7 +92,8 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
     await Promise.all([vm.continue(), hold.thaw()]);
   }
   clock.lap('thawed');
-  const [stateBytes, disk, twin] = taken;
+  const [, disk, twin] = taken;
+  const stateBytes = await state.copyTo(statePath);
   const held = prepared.move();
   return {
     memory: twin,

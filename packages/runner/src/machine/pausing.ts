@@ -8,7 +8,7 @@ import type { PageCopiers } from '../memory/page-copier.ts';
 import { ProcessCopy } from '../memory/process-copy.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform } from '../template/shape.ts';
-import { saveState } from '../vmm/save-state.ts';
+import { StateFile } from '../vmm/save-state.ts';
 import type { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
 import type { VmRecord } from './vm-folder.ts';
@@ -41,6 +41,7 @@ export class Pausing implements AsyncDisposable {
   readonly #options: PausingOptions;
   readonly #memory: GuestMemory;
   readonly #target: FileHandle;
+  readonly #state: StateFile;
   /** The target, until it takes the place of what is kept; undefined when it is that already. */
   readonly #next: string | undefined;
   readonly #laps: Record<string, number> = {};
@@ -51,11 +52,13 @@ export class Pausing implements AsyncDisposable {
     options: PausingOptions,
     memory: GuestMemory,
     target: FileHandle,
+    state: StateFile,
     next: string | undefined,
   ) {
     this.#options = options;
     this.#memory = memory;
     this.#target = target;
+    this.#state = state;
     this.#next = next;
   }
 
@@ -68,7 +71,10 @@ export class Pausing implements AsyncDisposable {
     try {
       if (next !== undefined) await copyMemoryFile(await memorySource(pid, record.memoryOrigin), next);
       const target = await open(next ?? kept.memory, 'r+');
-      const pausing = new Pausing(options, memory, target, next);
+      // What was kept before is of no use any more.
+      await kept.abandon();
+      const state = await StateFile.prepare(running.vm, options.jail);
+      const pausing = new Pausing(options, memory, target, state, next);
       try {
         await pausing.#copyAhead();
         return pausing;
@@ -89,16 +95,15 @@ export class Pausing implements AsyncDisposable {
    * @throws GuestLostError when the guest could not even be let go on
    */
   async finish(): Promise<Record<string, number>> {
-    const { running, record, kept, jail, platform, copiers, log } = this.#options;
+    const { running, record, kept, platform, copiers, log } = this.#options;
     const { vm, diskBytes } = running;
     try {
       await vm.stop();
       this.#lap('stopped');
       racePoint('pause:stopped');
-      await kept.abandon();
       const pages = this.#copy === undefined ? 'written' : 'unshared';
       const [stateBytes] = await Promise.all([
-        saveState(vm, jail, kept.state),
+        this.#state.save().then(() => this.#state.copyTo(kept.state)),
         copiers.urgent.copy(this.#memory, pages, this.#target.fd),
       ]);
       this.#lap('copied');
@@ -135,6 +140,7 @@ export class Pausing implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#copy?.[Symbol.asyncDispose]();
+    await this.#state[Symbol.asyncDispose]();
     await this.#target.close();
     if (this.#next !== undefined) await rm(this.#next, { force: true });
     if (!this.#options.running.vm.exited) await this.#options.allowCopy(false).catch(() => undefined);
