@@ -77,7 +77,7 @@ export async function endDrain(database: Database, id: string): Promise<void> {
 
 /** One step of all drains. */
 export async function drain({ database, lifecycle }: DrainContext): Promise<void> {
-  await step(database.pool, null, lifecycle.apply);
+  await step(database.pool, null, (trigger, changes) => lifecycle.apply(trigger, changes));
 }
 
 async function step(on: Queryable, id: string | null, apply: Lifecycle['apply']): Promise<SandboxRow[]> {
