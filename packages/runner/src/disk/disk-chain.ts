@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { run } from '../network/command.ts';
 import type { EmptyDiskKind, EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
-import { checkQcow2, createEmptyQcow2 } from './qcow2.ts';
+import { checkQcow2, createEmptyQcow2, emptyQcow2Bytes } from './qcow2.ts';
 
 const COPY_DEADLINE_MS = 30_000;
 /** A journal needs room besides the files. */
@@ -109,7 +109,7 @@ export async function shareChain(from: DiskChain, folder: string): Promise<DiskC
 /** Name of a layer that it does not have yet. */
 export function nextLayer({ layers }: DiskChain): string {
   const numbers = layers.map((name) => Number(/^layer-(\d+)\./.exec(name)?.[1] ?? 0));
-  return `layer-${Math.max(...numbers) + 1}.qcow2`;
+  return `layer-${Math.max(-1, ...numbers) + 1}.qcow2`;
 }
 
 /** An empty layer of that name, for a disk of that size, in the place of whatever is there. */
@@ -123,6 +123,20 @@ export async function replaceLayer(chain: DiskChain, name: string): Promise<void
 export async function checkChain(chain: DiskChain): Promise<void> {
   await Promise.all(chain.layers.map((name) => checkQcow2(chainPath(chain, name), chain.bytes)));
   if (chain.base !== undefined) await stat(chainPath(chain, chain.base));
+}
+
+/**
+ * Whether nothing was ever written to the last layer. Of a VM that runs this holds only while its guest stands: whatever
+ * a guest writes makes the file longer, once the VMM has flushed it.
+ */
+export async function isTopEmpty(chain: DiskChain): Promise<boolean> {
+  const { size } = await stat(chainPath(chain, chain.layers.at(-1) ?? ''));
+  return size === emptyQcow2Bytes(chain.bytes);
+}
+
+/** The disk without its last layer, which must be empty: the same content. */
+export function belowTop(chain: DiskChain): DiskChain {
+  return { ...chain, layers: chain.layers.slice(0, -1) };
 }
 
 /** Brings what was written last to the platters. */

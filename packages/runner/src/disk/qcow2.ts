@@ -28,9 +28,7 @@ export async function createEmptyQcow2(path: string, virtualBytes: number, mode 
     );
   }
   const l1Entries = Math.ceil(virtualBytes / BYTES_PER_L1_ENTRY);
-  const l1Clusters = Math.ceil((l1Entries * 8) / CLUSTER_BYTES);
-  // Clusters: header, refcount table, one refcount block (it counts 32768 clusters), the L1 table.
-  const clusters = 3 + l1Clusters;
+  const clusters = emptyQcow2Bytes(virtualBytes) / CLUSTER_BYTES;
 
   const header = Buffer.alloc(HEADER_BYTES);
   header.write('QFI\xfb', 0, 'latin1');
@@ -62,6 +60,13 @@ export async function createEmptyQcow2(path: string, virtualBytes: number, mode 
   } finally {
     await file.close();
   }
+}
+
+/** Length of a layer that nothing was written to. */
+export function emptyQcow2Bytes(virtualBytes: number): number {
+  const l1Entries = Math.ceil(virtualBytes / BYTES_PER_L1_ENTRY);
+  // Header, refcount table, one refcount block (it counts 32768 clusters), the L1 table.
+  return (3 + Math.ceil((l1Entries * 8) / CLUSTER_BYTES)) * CLUSTER_BYTES;
 }
 
 /**

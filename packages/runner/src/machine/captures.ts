@@ -350,5 +350,6 @@ function isChildOf(disk: DiskChain, parent: DiskChain): boolean {
 }
 
 async function topBytes(chain: DiskChain): Promise<number> {
-  return (await stat(chainPath(chain, chain.layers.at(-1) ?? ''))).blocks * 512;
+  const top = chain.layers.at(-1);
+  return top === undefined ? 0 : (await stat(chainPath(chain, top))).blocks * 512;
 }

@@ -1,4 +1,4 @@
-import { flushTop, readChain } from '../disk/disk-chain.ts';
+import { belowTop, flushTop, isTopEmpty, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { LiveLayer } from '../disk/live-layer.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
@@ -65,10 +65,12 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   prepared.defer(async () => {
     if (!vm.exited) await allowCopy(false).catch(() => undefined);
   });
+  const makeLayer = (): Promise<LiveLayer> =>
+    LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
   const [copy, state, layer] = await settled([
     ProcessCopy.prepare(memory).then((ready) => prepared.use(ready)),
     StateFile.prepare(vm, { root: jail, uid: record.uid }).then((ready) => brief.use(ready)),
-    LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent }),
+    isTopEmpty(chain).then((empty) => (empty ? undefined : makeLayer())),
     // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
     flushTop(chain),
     hold.rehearse(),
@@ -84,7 +86,7 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
     await vm.stop();
     clock.lap('stopped');
     racePoint(`${operation}:stopped`);
-    taken = await settled([state.save(), layer.putOnTop(), copy.take()]);
+    taken = await settled([state.save(), layerOn(chain, layer, makeLayer), copy.take()]);
     clock.lap('taken');
     racePoint(`${operation}:taken`);
   } finally {
@@ -131,6 +133,19 @@ export async function takeDisk(
   }
   clock.lap('thawed');
   return { disk, laps: clock.laps };
+}
+
+/**
+ * What of a disk never changes again, of a guest that stands. A layer that nothing was written to stays on top: sources
+ * that write nothing between captures do not grow.
+ */
+async function layerOn(
+  chain: DiskChain,
+  layer: LiveLayer | undefined,
+  make: () => Promise<LiveLayer>,
+): Promise<DiskChain> {
+  if (layer === undefined && (await isTopEmpty(chain))) return belowTop(chain);
+  return await (layer ?? (await make())).putOnTop();
 }
 
 /** Like Promise.all, but when it rejects, too, nothing is at work any more. */
