@@ -100,7 +100,10 @@ export class Captures {
       await taking.then((made) => made[Symbol.asyncDispose]()).catch(() => undefined);
       throw error;
     });
-    const memory = prepared.take(moment.memory, join(keep, 'delta'));
+    const memory = await prepared.take(moment.memory, join(keep, 'delta')).catch(async (error: unknown) => {
+      await moment[Symbol.asyncDispose]();
+      throw error;
+    });
     const copied = memory.ready
       .catch(() => undefined)
       .then(() => moment[Symbol.asyncDispose]())

@@ -1,4 +1,4 @@
-import { open } from 'node:fs/promises';
+import { open, rm } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
@@ -7,8 +7,8 @@ import { SealedMemory } from '../memory/sealed-memory.ts';
 import type { Vm } from '../vmm/vm.ts';
 import type { VmRecord } from './vm-folder.ts';
 
-/** When a child differs in more than this from the last one, the next one gets memory of its own for others to share. */
-const DELTA_MOST_BYTES = 64 * 1024 * 1024;
+/** A child that differs in more than this from the last one gets memory of its own, which those after it share. */
+const DELTA_MOST_BYTES = 24 * 1024 * 1024;
 /** How long it is held for a next fork. Children that run hold it by themselves. */
 const HELD_MS = 5 * 60_000;
 /** A child is started in a part of this. */
@@ -31,7 +31,7 @@ export interface ForkedMemory {
 /** Memory for one child, before the moment is taken. */
 export interface PreparedMemory {
   /** @param deltaPath where what is different goes; must not exist */
-  take(moment: GuestMemory, deltaPath: string): ForkedMemory;
+  take(moment: GuestMemory, deltaPath: string): Promise<ForkedMemory>;
   /** Instead of `take`: there will be no child. */
   abandon(): Promise<void>;
 }
@@ -56,16 +56,20 @@ export class ForkBases {
    */
   async prepare(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
     const known = this.#bases.get(vmId);
-    if (known?.vm === vm) {
-      known.timer.refresh();
-      return {
-        take: (moment, deltaPath) => ({
-          fd: known.memory.fd,
-          ready: this.#writeDelta(vmId, known, moment, deltaPath),
-        }),
-        abandon: async () => undefined,
-      };
-    }
+    if (known?.vm !== vm) return await this.#prepareOwn(vmId, vm, record);
+    known.timer.refresh();
+    return {
+      take: async (moment, deltaPath) => {
+        const delta = await this.#writeDelta(known, moment, deltaPath);
+        if (delta !== undefined) return { fd: known.memory.fd, ready: Promise.resolve(delta) };
+        const own = await this.#prepareOwn(vmId, vm, record);
+        return await own.take(moment, deltaPath);
+      },
+      abandon: async () => undefined,
+    };
+  }
+
+  async #prepareOwn(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
     this.forget(vmId);
     const source = await memorySource(vm.identity.pid, record.memoryOrigin);
     const { memory, seal, abandon } = await SealedMemory.begin(record.shape.memMib * 1024 * 1024, source);
@@ -77,7 +81,7 @@ export class ForkBases {
       this.#bases.set(vmId, { vm, memory, timer });
       return {};
     };
-    return { take: (moment) => ({ fd: memory.fd, ready: fill(moment) }), abandon };
+    return { take: async (moment) => ({ fd: memory.fd, ready: fill(moment) }), abandon };
   }
 
   /** Lets go of it, a moment later: a child may just be beginning with it. */
@@ -89,20 +93,21 @@ export class ForkBases {
     setTimeout(() => void base.memory[Symbol.asyncDispose]().catch(() => undefined), START_GRACE_MS).unref();
   }
 
+  /** Undefined when there is too much of it. */
   async #writeDelta(
-    vmId: string,
-    base: Base,
+    { memory }: Base,
     moment: GuestMemory,
-    deltaPath: string,
-  ): Promise<{ delta?: string }> {
-    const delta = await open(deltaPath, 'wx', 0o600);
+    path: string,
+  ): Promise<{ delta: string } | undefined> {
+    const delta = await open(path, 'wx', 0o600);
     try {
-      const bytes = await this.#copiers.calm.writeDelta(moment, base.memory.fd, delta.fd);
-      this.#log.debug({ vm: vmId, bytes }, 'memory of a fork differs from the last one');
-      if (bytes > DELTA_MOST_BYTES && this.#bases.get(vmId) === base) this.forget(vmId);
-      return { delta: deltaPath };
+      const bytes = await this.#copiers.calm.writeDelta(moment, memory.fd, delta.fd, DELTA_MOST_BYTES);
+      this.#log.debug({ bytes }, 'memory of a fork differs from the last one');
+      if (bytes !== undefined) return { delta: path };
     } finally {
       await delta.close();
     }
+    await rm(path);
+    return undefined;
   }
 }

@@ -5,7 +5,7 @@ import type { Pages } from './pages.ts';
 /** Files are descriptors of this process. */
 type Job =
   | { type: 'copy'; memory: GuestMemory; pages: Pages; target: number }
-  | { type: 'write-delta'; memory: GuestMemory; base: number; target: number }
+  | { type: 'write-delta'; memory: GuestMemory; base: number; target: number; most: number }
   | { type: 'apply-delta'; memory: GuestMemory; delta: number };
 
 export interface PageRequest {
@@ -37,8 +37,13 @@ export class PageCopier {
   }
 
   /** Like `writeDelta` of pages.ts. */
-  async writeDelta(memory: GuestMemory, base: number, target: number): Promise<number> {
-    return (await this.#do({ type: 'write-delta', memory, base, target })) ?? 0;
+  async writeDelta(
+    memory: GuestMemory,
+    base: number,
+    target: number,
+    most: number,
+  ): Promise<number | undefined> {
+    return await this.#do({ type: 'write-delta', memory, base, target, most });
   }
 
   /** Like `applyDelta` of pages.ts. */

@@ -17,7 +17,7 @@ parentPort?.on('message', ({ id, job }: PageRequest) => {
 
 function work(job: PageRequest['job']): number | undefined {
   if (job.type === 'copy') return copyPages(job.memory, job.pages, job.target);
-  if (job.type === 'write-delta') return writeDelta(job.memory, job.base, job.target);
+  if (job.type === 'write-delta') return writeDelta(job.memory, job.base, job.target, job.most);
   applyDelta(job.delta, job.memory);
   return undefined;
 }

@@ -24,35 +24,42 @@ export type Pages = 'written' | 'unshared';
 /** Writes pages to the place in a file that they have in the guest. @returns how many bytes those are */
 export function copyPages(memory: GuestMemory, pages: Pages, target: number): number {
   let total = 0;
-  eachChunk(memory, pages, (chunk, offset) => {
+  for (const { chunk, offset } of chunks(memory, pages)) {
     writeAll(target, chunk, offset);
     total += chunk.length;
-  });
+  }
   return total;
 }
 
 /**
  * Writes down where a guest's memory differs from the file `base`, which once was that very guest's: all of it lies
  * there, but for pages that the guest has written to since its VMM was started.
- * @returns bytes that differ
+ * @param most gives up when it differs in more bytes
+ * @returns bytes that differ; undefined when they are too many
  */
-export function writeDelta(memory: GuestMemory, base: number, target: number): number {
+export function writeDelta(
+  memory: GuestMemory,
+  base: number,
+  target: number,
+  most: number,
+): number | undefined {
   const known = Buffer.allocUnsafeSlow(CHUNK_BYTES);
   const head = Buffer.alloc(HEAD_BYTES);
   let differing = 0;
   let end = 0;
-  eachChunk(memory, 'written', (chunk, offset) => {
+  for (const { chunk, offset } of chunks(memory, 'written')) {
     const before = known.subarray(0, chunk.length);
     readAll(base, before, offset);
     for (const run of differingRuns(chunk, before)) {
+      differing += run.end - run.start;
+      if (differing > most) return undefined;
       head.writeBigUInt64LE(BigInt(offset + run.start), 0);
       head.writeBigUInt64LE(BigInt(run.end - run.start), 8);
       writeAll(target, head, end);
       writeAll(target, chunk.subarray(run.start, run.end), end + HEAD_BYTES);
       end += HEAD_BYTES + run.end - run.start;
-      differing += run.end - run.start;
     }
-  });
+  }
   return differing;
 }
 
@@ -84,15 +91,15 @@ export function applyDelta(delta: number, memory: GuestMemory): void {
   }
 }
 
-/** Calls with each run of such pages, in parts of at most a megabyte; the buffer is good during the call. */
-function eachChunk(memory: GuestMemory, pages: Pages, work: (chunk: Buffer, offset: number) => void): void {
+/** Each run of such pages, in parts of at most a megabyte; the buffer is good until the next one is asked for. */
+function* chunks(memory: GuestMemory, pages: Pages): Generator<{ chunk: Buffer; offset: number }> {
   const content = openSync(`/proc/${memory.pid}/mem`, 'r');
   try {
     const buffer = Buffer.allocUnsafeSlow(CHUNK_BYTES);
     for (const { offset, length } of runs(memory, pages)) {
       const chunk = buffer.subarray(0, length);
       readAll(content, chunk, memory.address + offset);
-      work(chunk, offset);
+      yield { chunk, offset };
     }
   } finally {
     closeSync(content);
