@@ -153,7 +153,7 @@ async function memoryCgroup(pid: number): Promise<string> {
 }
 
 /** Also those that have ended and that nobody has waited for. */
-async function childrenOf(parent: number): Promise<number[]> {
+export async function childrenOf(parent: number): Promise<number[]> {
   const found: number[] = [];
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue;
