@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { pino } from 'pino';
 import { GuestClient } from '../src/guest/index.ts';
+import { childrenOf } from './support/runner-process.ts';
 
 const repository = path.resolve(import.meta.dirname, '../../..');
 const binary = path.join(repository, 'build/guest/agent');
@@ -60,11 +61,23 @@ export async function startAgent(): Promise<TestAgent> {
     [Symbol.asyncDispose]: async () => {
       for (const client of clients) client.close();
       if (child.exitCode === null && child.signalCode === null) {
+        // What it has started would outlive it.
+        const started = await childrenOf(child.pid ?? 0);
         const exited = once(child, 'exit');
         child.kill('SIGKILL');
         await exited;
+        for (const pid of started) killGroup(pid);
       }
       await rm(folder, { recursive: true, force: true });
     },
   };
+}
+
+/** The agent starts each command in a process group of its own. */
+function killGroup(pid: number): void {
+  try {
+    process.kill(-pid, 'SIGKILL');
+  } catch {
+    // It has ended meanwhile.
+  }
 }

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import {
+  belowTop,
   chainPath,
   forkChain,
   growChain,
@@ -257,7 +258,7 @@ export class Captures {
     const { disk, laps } = await takeDisk(this.#moment(source, record, 'snapshot'));
     const parent = parentId && (await readChain(this.#options.snapshots.path(parentId)));
     const noChanges = Boolean(parent) && isChildOf(disk, parent as DiskChain) && (await isTopUnchanged(disk));
-    const content = noChanges ? { ...disk, layers: disk.layers.slice(0, -1) } : disk;
+    const content = noChanges ? belowTop(disk) : disk;
     const chain = await shareChain(content, folder);
     await saveChain(chain);
     this.#options.log.info({ vm: vmId, kind: 'disk', steps: laps }, 'snapshot taken');

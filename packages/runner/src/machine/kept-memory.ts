@@ -1,9 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DEVICE_MODEL } from '../template/shape.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import { bootId } from '../vmm/process-identity.ts';
+import { syncPath } from '../disk/sync-path.ts';
 
 /** What a kept memory belongs to. It fits no other machine. */
 export interface Suspension {
@@ -32,7 +33,7 @@ export class NotResumableError extends Error {
 }
 
 /**
- * Memory and device state of one paused VM: `memory` is the file that the VM itself had for its memory, `state` its
+ * Memory and device state of one paused VM: `memory` holds what the guest had in it, `state` its
  * devices, and `paused.json` says that both are whole. That file is the one fact about being paused: it appears after
  * them, by rename, and goes before the guest takes another step.
  */
@@ -160,14 +161,5 @@ export class KeptMemory {
       }
     }
     return kept;
-  }
-}
-
-async function syncPath(path: string): Promise<void> {
-  const file = await open(path, 'r');
-  try {
-    await file.sync();
-  } finally {
-    await file.close();
   }
 }

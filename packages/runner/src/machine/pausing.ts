@@ -11,6 +11,7 @@ import type { Platform } from '../template/shape.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
+import { settled } from './moment.ts';
 import type { VmRecord } from './vm-folder.ts';
 
 /** The guest neither was paused nor goes on. */
@@ -102,7 +103,8 @@ export class Pausing implements AsyncDisposable {
       this.#lap('stopped');
       racePoint('pause:stopped');
       const pages = this.#copy === undefined ? 'written' : 'unshared';
-      const [stateBytes] = await Promise.all([
+      // All of it has ended when one of them fails: what still copied would write to a file that is closed.
+      const [stateBytes] = await settled([
         this.#state.save().then(() => this.#state.copyTo(kept.state)),
         copiers.urgent.copy(this.#memory, pages, this.#target.fd),
       ]);

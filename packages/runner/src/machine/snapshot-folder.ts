@@ -1,5 +1,6 @@
-import { mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { syncPath } from '../disk/sync-path.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { Shape } from '../template/shape.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
@@ -98,14 +99,5 @@ export class SnapshotFolders {
     return [...new Set(names.map((name) => name.replace(/\.partial$/, '')))].filter((id) =>
       SNAPSHOT_ID.test(id),
     );
-  }
-}
-
-async function syncPath(path: string): Promise<void> {
-  const file = await open(path, 'r');
-  try {
-    await file.sync();
-  } finally {
-    await file.close();
   }
 }

@@ -1,8 +1,8 @@
-import { mkdir, open, readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
-import type { FileHandle } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import { syncPath } from '../disk/sync-path.ts';
 import { lockFile } from '../image/cache-lock.ts';
 import { makeTemplate } from './make-template.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
@@ -201,7 +201,7 @@ export class TemplateStore {
       const { size } = await stat(join(making, 'state'));
       const manifest: Manifest = { key, ...shape, stateBytes: size };
       await writeFile(join(making, 'template.json'), JSON.stringify(manifest));
-      for (const name of ['memory', 'state', 'template.json']) await syncFile(join(making, name));
+      for (const name of ['memory', 'state', 'template.json']) await syncPath(join(making, name));
       await rename(making, join(this.#folder, key));
     } finally {
       await this.#cgroups.destroy(cgroup);
@@ -244,13 +244,4 @@ const UNLOAD_GRACE_MS = 30_000;
 async function dispose(loaded: Promise<LoadedTemplate> | undefined): Promise<void> {
   const template = await loaded?.catch(() => undefined);
   await template?.memory[Symbol.asyncDispose]();
-}
-
-async function syncFile(path: string): Promise<void> {
-  const file: FileHandle = await open(path, 'r');
-  try {
-    await file.sync();
-  } finally {
-    await file.close();
-  }
 }
