@@ -23,7 +23,7 @@ export class Subject {
   }
 
   static async create(service: MeasuredService, request: Record<string, unknown>): Promise<Subject> {
-    const id = await service.createAndRun({ ports: [{ vm_port: ECHO_PORT }], ...request });
+    const id = await service.createAndRun(request);
     const subject = new Subject(service, id);
     await subject.exec(`nc -ll -p ${ECHO_PORT} -e cat > /dev/null 2>&1 < /dev/null &`);
     return subject;
@@ -49,13 +49,10 @@ export class Subject {
     );
   }
 
-  /** The client outside talks to it from now on. */
+  /** The client outside talks to it from now on, straight at its address: what is measured is the guest alone. */
   async listenedToBy(outside: Outside): Promise<void> {
-    const { body } = await this.#service.service.call<{ port_map: { host_port: number }[] }>(
-      'GET',
-      `/vms/${this.id}`,
-    );
-    await outside.connect('127.0.0.1', body.port_map[0]?.host_port ?? 0);
+    const { vm_ip } = await this.#service.call<{ vm_ip: string }>('GET', `/vms/${this.id}`);
+    await outside.connect(vm_ip, ECHO_PORT);
     await sleep(CALM_MS);
   }
 

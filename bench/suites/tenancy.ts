@@ -23,6 +23,8 @@ const LEDGER_ROWS = 1_000_000;
 /** Requests or reads that make one sample: the median of them, or their 99th percentile. */
 const A_SAMPLE = 200;
 const MINUTE_MS = 60_000;
+/** Entries that one answer has. */
+const READ = 50;
 
 const log = pino({ level: 'silent' });
 
@@ -221,24 +223,23 @@ async function ledger(
     await pool.query(`insert into organizations (id, name) values ($1, 'one')`, [orgId]);
     await pool.query(`insert into projects (id, org_id, name) values ($1, $2, 'one')`, [projectId, orgId]);
   }
-  // Half of them are of the organization that is read, the others of a hundred others.
-  await full.pool.query(
-    `insert into credit_ledger (org_id, amount, kind, sandbox_id, region, period_from, period_to)
-     select case when n % 2 = 0 then $1::uuid else md5((n % 100)::text)::uuid end, case when n % 1000 = 0 then 1000000 else -1000 end,
-            case when n % 1000 = 0 then 'grant' else 'usage' end, gen_random_uuid(), 'local',
-            now() - n * interval '1 second', now() - (n - 1) * interval '1 second'
-       from generate_series(1, $2::integer) as n`,
-    [orgId, LEDGER_ROWS],
-  );
-  // As full an answer: what is compared is the search, not the writing of fifty lines.
-  await empty.pool.query(
-    `insert into credit_ledger (org_id, amount, kind) select $1, 1, 'grant' from generate_series(1, 50)`,
-    [orgId],
-  );
+  // Half of them are of the organization that is read, the others of a hundred others. The short one has what fills an
+  // answer, half of it grants: what is compared is the search, not the writing of fifty lines.
+  const write = async ({ pool }: Database, entries: number, grantEvery: number): Promise<unknown> =>
+    await pool.query(
+      `insert into credit_ledger (org_id, amount, kind, sandbox_id, region, period_from, period_to)
+       select case when n % 2 = 0 then $1::uuid else md5((n % 100)::text)::uuid end, case when n % $3 = 0 then 1000000 else -1000 end,
+              case when n % $3 = 0 then 'grant' else 'usage' end, gen_random_uuid(), 'local',
+              now() - n * interval '1 second', now() - (n - 1) * interval '1 second'
+         from generate_series(1, $2::integer) as n`,
+      [orgId, entries, grantEvery],
+    );
+  await write(full, LEDGER_ROWS, 1000);
+  await write(empty, 4 * READ, 4);
   for (const { pool } of [empty, full]) await pool.query('vacuum analyze');
   const reads: Record<string, (database: Database) => Promise<unknown>> = {
-    credits: ({ pool }) => readCredits(pool, BILLING_SETTINGS, orgId, 50),
-    grants: ({ pool }) => readGrants(pool, orgId, 50),
+    credits: ({ pool }) => readCredits(pool, BILLING_SETTINGS, orgId, READ),
+    grants: ({ pool }) => readGrants(pool, orgId, READ),
     'list of sandboxes': (database) => listRecords(database, projectId, 100, null),
   };
   const p99 =

@@ -7,9 +7,22 @@ import { soak } from './soak.ts';
 const [pauses = 100, stops = 50] = process.argv.slice(2).map(Number);
 const startedAt = performance.now();
 await using service = await Service.start({ RELEAP_BUILTIN_IMAGES: 'debian' });
-const { ms, ...result } = await soak(service, { pauses, stops, onProgress: (line) => console.log(line) });
+for (const name of ['SIGINT', 'SIGTERM'] as const) {
+  process.once(name, () => void service[Symbol.asyncDispose]().finally(() => process.exit(1)));
+}
+const { ms, addresses, ...result } = await soak(service, {
+  pauses,
+  stops,
+  onProgress: (line) => console.log(line),
+});
 console.log(
-  JSON.stringify({ pauses, stops, ...result, minutes: Math.round((performance.now() - startedAt) / 60_000) }),
+  JSON.stringify({
+    pauses,
+    stops,
+    addresses: addresses.length,
+    ...result,
+    minutes: Math.round((performance.now() - startedAt) / 60_000),
+  }),
 );
 for (const [verb, list] of Object.entries(ms)) {
   const at = (share: number): number | undefined => list[Math.ceil(list.length * share) - 1];

@@ -15,10 +15,10 @@ CONNECTIONS = 5
 state = {"pid": os.getpid(), "nonce": os.urandom(16).hex(), "acked": 0, "reads": 0, "files": 0, "open": 0, "pings": 0, "errors": []}
 
 
-def guarded(work):
+def guarded(work, *arguments):
     def run():
         try:
-            work()
+            work(*arguments)
         except BaseException as error:
             state["errors"].append(f"{work.__name__}: {error!r}")
 
@@ -120,7 +120,8 @@ def server():
     listening = socket.create_server(("", 8080))
     while True:
         connection, _ = listening.accept()
-        guarded(lambda: serve(connection))
+        # Not a closure: the next connection may be here before the thread begins.
+        guarded(serve, connection)
 
 
 def client():

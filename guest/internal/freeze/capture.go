@@ -17,7 +17,7 @@ const (
 	grace     = 2 * time.Millisecond
 	graceEach = 250 * time.Microsecond
 	// signalEvery so often the processes are told again, in case somebody thawed them.
-	signalEvery = 5 * time.Millisecond
+	signalEvery = 1500 * time.Microsecond
 )
 
 // Request of a host that is about to capture the sandbox.

@@ -58,7 +58,7 @@ export interface RunnerOptions {
 
 export interface Runner {
   facts: RunnerFacts;
-  /** Lets go of everything but the micro-VMs, which a later runner adopts. */
+  /** Lets go of everything but the sandboxes and their micro-VMs, which a later runner adopts. */
   close(): Promise<void>;
   /** Ends every micro-VM and removes all that was made for them: the service goes down. */
   shutDown(): Promise<void>;
@@ -221,10 +221,16 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await machines.templates.close();
     await images.close();
   };
+  const takeAway = async (): Promise<void> => {
+    await network.close();
+    await cgroups.close();
+  };
   return {
     facts,
     close: async () => {
       await letGo();
+      // A home that is never started again leaves nothing on the machine.
+      if (reconciler.isEmpty) return await takeAway();
       await reconciler.detach();
       await network.detach();
     },
@@ -234,8 +240,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       await reconciler.drain('the service was stopped');
       await link.flushed(AbortSignal.timeout(DRAIN_DEADLINE_MS));
       await letGo();
-      await network.close();
-      await cgroups.close();
+      await takeAway();
     },
   };
 }

@@ -2,8 +2,10 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
+import { cpus } from 'node:os';
+import { dirname, join } from 'node:path';
 import { describe, it } from 'node:test';
-import { detectLayout, limitFiles } from '../src/cgroup/cgroup-files.ts';
+import { cpuShare, detectLayout, limitFiles } from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 
 const LIMITS = { cpu: 0.5, cpuMax: 2, memoryMib: 256, pids: 100 };
@@ -69,6 +71,12 @@ describe("a service's cgroups", () => {
     const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
     try {
       const procs = await tree.create('vm-a', LIMITS);
+      const ofAll = join(
+        dirname(dirname(procs[0] ?? '')),
+        tree.layout.version === 2 ? 'cpu.weight' : 'cpu.shares',
+      );
+      const { value } = cpuShare(tree.layout.version, cpus().length);
+      assert.equal((await readFile(ofAll, 'utf8')).trim(), value, 'all together have what the machine has');
       // Repeatable, and the way to change limits.
       await tree.create('vm-a', { ...LIMITS, memoryMib: 64 });
       const child = spawn(

@@ -84,6 +84,28 @@ describe('fork of a running sandbox', () => {
     }
   });
 
+  it('has all of its memory as well where the source has written much since the fork before, and again little', async () => {
+    const right = async (n: number): Promise<void> => {
+      assert.equal(await sh(`cd /; sha256sum -c /dev/shm/more.sum`, id(n)), 'dev/shm/more: OK\n');
+    };
+    for (const [n, mib] of [
+      [14, 28],
+      [15, 28],
+      [16, 1],
+    ] as const) {
+      await sh(`dd if=/dev/urandom of=/dev/shm/seed bs=1M count=1 2> /dev/null
+        cat ${'/dev/shm/seed '.repeat(mib)} > /dev/shm/more; cd /; sha256sum dev/shm/more > /dev/shm/more.sum`);
+      await fork(n);
+      await right(n);
+    }
+    // What they share has not changed under them.
+    for (const n of [14, 15]) await right(n);
+    for (const n of [14, 15, 16]) {
+      runner.want(id(n), 9, 'deleted');
+      await runner.reported(9, 'deleted', { of: id(n) });
+    }
+  });
+
   it('can be stopped and started, paused and resumed, and forked itself', async () => {
     await sh('echo kept > /data/own', id(2));
     runner.want(id(2), 2, 'stopped');

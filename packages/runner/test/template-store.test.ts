@@ -39,6 +39,30 @@ describe('sealed memory', () => {
     }
   });
 
+  it('has the rest of a file around what was written to it first', async () => {
+    const page = 4096;
+    const path = join(dir, 'around');
+    const file = await open(path, 'w');
+    await file.truncate(64 * page);
+    await file.write(Buffer.alloc(40 * page, 'f'), 0, 40 * page, 8 * page);
+    await file.close();
+    const { memory, seal } = await SealedMemory.begin(64 * page);
+    await using _memory = memory;
+    await seal(path, async (target) => {
+      for (const at of [0, 8, 20, 21, 47, 63])
+        await target.write(Buffer.alloc(page, 'w'), 0, page, at * page);
+    });
+    const again = await open(`/proc/self/fd/${memory.fd}`, 'r');
+    const content = await again.readFile('latin1');
+    await again.close();
+    const pages = Array.from({ length: 64 }, (_none, at) => content.slice(at * page, (at + 1) * page));
+    const kinds = pages.map((text) => (new Set(text).size === 1 ? text.charAt(0) : '?')).join('');
+    assert.equal(
+      kinds.replaceAll('\0', '.'),
+      `w.......w${'f'.repeat(11)}ww${'f'.repeat(25)}w${'.'.repeat(15)}w`,
+    );
+  });
+
   it('says what is wrong with a file that is not there', async () => {
     await assert.rejects(SealedMemory.load(join(dir, 'nothing')), /nothing cannot be loaded: .*no such file/);
   });

@@ -63,25 +63,30 @@ export function limitFiles(
 ): { controller: Controller; file: string; value: string }[] {
   const periodMicros = 100_000;
   const quotaMicros = Math.max(1_000, Math.round(limits.cpuMax * periodMicros));
-  const memory = { controller: 'memory' as const, ...memoryLimit(version, limits.memoryMib) };
-  if (version === 2) {
-    // A weight of 100 is what everybody else has; it stands for one core.
-    const weight = Math.min(10_000, Math.max(1, Math.round(limits.cpu * 100)));
-    return [
-      { controller: 'cpu', file: 'cpu.weight', value: String(weight) },
-      { controller: 'cpu', file: 'cpu.max', value: `${quotaMicros} ${periodMicros}` },
-      memory,
-      { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
-    ];
-  }
-  const shares = Math.min(262_144, Math.max(2, Math.round(limits.cpu * 1024)));
+  const cpu = 'cpu' as const;
   return [
-    { controller: 'cpu', file: 'cpu.shares', value: String(shares) },
-    { controller: 'cpu', file: 'cpu.cfs_period_us', value: String(periodMicros) },
-    { controller: 'cpu', file: 'cpu.cfs_quota_us', value: String(quotaMicros) },
-    memory,
+    { controller: cpu, ...cpuShare(version, limits.cpu) },
+    ...(version === 2
+      ? [{ controller: cpu, file: 'cpu.max', value: `${quotaMicros} ${periodMicros}` }]
+      : [
+          { controller: cpu, file: 'cpu.cfs_period_us', value: String(periodMicros) },
+          { controller: cpu, file: 'cpu.cfs_quota_us', value: String(quotaMicros) },
+        ]),
+    { controller: 'memory', ...memoryLimit(version, limits.memoryMib) },
     { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
   ];
+}
+
+/**
+ * The control file that says how much of a scarce processor a group gets beside its siblings, and what is to be written
+ * to it: what an ordinary process or group has stands for one core.
+ */
+export function cpuShare(version: 1 | 2, cores: number): { file: string; value: string } {
+  const clamp = (least: number, value: number, most: number): string =>
+    String(Math.min(most, Math.max(least, Math.round(value))));
+  return version === 2
+    ? { file: 'cpu.weight', value: clamp(1, cores * 100, 10_000) }
+    : { file: 'cpu.shares', value: clamp(2, cores * 1024, 262_144) };
 }
 
 /** The control file that bounds memory, and what is to be written to it. */

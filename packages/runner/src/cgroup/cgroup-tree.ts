@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
+import { cpus } from 'node:os';
 import { join } from 'node:path';
-import { CONTROLLERS, detectLayout, limitFiles, memoryLimit } from './cgroup-files.ts';
+import { CONTROLLERS, cpuShare, detectLayout, limitFiles, memoryLimit } from './cgroup-files.ts';
 import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
 
 const REMOVE_DEADLINE_MS = 5_000;
@@ -46,6 +47,10 @@ export class CgroupTree {
         parents.set(controller, folder);
       }
     }
+    // All of them together have what the machine has, not what one process has.
+    const { file, value } = cpuShare(layout.version, cpus().length);
+    const cpu = parents.get('cpu');
+    if (cpu !== undefined) await writeFile(join(cpu, file), value);
     return new CgroupTree(layout, parents);
   }
 

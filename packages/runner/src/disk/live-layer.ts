@@ -66,15 +66,9 @@ export class LiveLayer {
   }
 }
 
-interface BlockDevice {
-  qdev?: string;
-  inserted?: { 'node-name'?: string };
-}
-
+/** Name of the node that the guest's disk is now. (`query-block` tells it, too, after a look into every layer.) */
 async function topNode(vm: Vm): Promise<string> {
-  const devices = (await vm.qmp.execute('query-block')) as BlockDevice[];
-  const device = devices.find(({ qdev = '' }) => qdev.split('/').includes(DEVICE));
-  const node = device?.inserted?.['node-name'];
-  if (node === undefined) throw new Error(`the VMM has no disk ${DEVICE}`);
+  const node = await vm.qmp.execute('qom-get', { path: `/machine/peripheral/${DEVICE}`, property: 'drive' });
+  if (typeof node !== 'string' || node === '') throw new Error(`the VMM has no disk ${DEVICE}`);
   return node;
 }

@@ -51,8 +51,11 @@ export interface CapturedImage {
   config: ImageConfig;
 }
 
-/** What a fork's child is restored from; its disk is in its folder already. */
-export interface ForkOrigin {
+/**
+ * What a fork's child is restored from; its disk is in its folder already. To be disposed of once it has been, or is not
+ * going to be.
+ */
+export interface ForkOrigin extends AsyncDisposable {
   memory: ForkedMemory;
   /** Resolves when the source is not needed for it any more, whatever came of it. */
   copied: Promise<void>;
@@ -95,16 +98,18 @@ export class Captures {
     const statePath = join(keep, 'state');
     const began = performance.now();
     const preparing = this.#bases.prepare(vmId, running.vm, record);
-    const taking = takeMoment(this.#moment(source, record, 'fork'), statePath);
+    const taking = takeMoment({ ...this.#moment(source, record, 'fork'), meanwhile: preparing }, statePath);
     const [prepared, moment] = await settled([preparing, taking]).catch(async (error: unknown) => {
       await preparing.then((made) => made.abandon()).catch(() => undefined);
       await taking.then((made) => made[Symbol.asyncDispose]()).catch(() => undefined);
       throw error;
     });
+    await using unfinished = new AsyncDisposableStack();
     const memory = await prepared.take(moment.memory, join(keep, 'delta')).catch(async (error: unknown) => {
       await moment[Symbol.asyncDispose]();
       throw error;
     });
+    unfinished.use(memory);
     const copied = memory.ready
       .catch(() => undefined)
       .then(() => moment[Symbol.asyncDispose]())
@@ -113,7 +118,9 @@ export class Captures {
     await forkChain(moment.disk, keep);
     const ms = Math.round(performance.now() - began);
     log.info({ vm: vmId, child, ms, steps: moment.laps }, 'sandbox forked');
-    return { memory, copied, statePath, shape: record.shape };
+    const kept = unfinished.move();
+    const dispose = (): Promise<void> => kept.disposeAsync();
+    return { memory, copied, statePath, shape: record.shape, [Symbol.asyncDispose]: dispose };
   }
 
   /** Makes `child` what a paused source is: paused, with the same memory, disk and devices. */

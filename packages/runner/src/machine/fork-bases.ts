@@ -1,9 +1,11 @@
 import { open, rm } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { memorySource } from '../memory/guest-memory.ts';
+import { findGuestMemory, memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
+import { SharedMemory } from '../memory/shared-memory.ts';
+import type { MemoryShare } from '../memory/shared-memory.ts';
 import type { Vm } from '../vmm/vm.ts';
 import type { VmRecord } from './vm-folder.ts';
 
@@ -11,17 +13,19 @@ import type { VmRecord } from './vm-folder.ts';
 const DELTA_MOST_BYTES = 24 * 1024 * 1024;
 /** How long it is held for a next fork. Children that run hold it by themselves. */
 const HELD_MS = 5 * 60_000;
-/** A child is started in a part of this. */
-const START_GRACE_MS = 120_000;
 
 interface Base {
   vm: Vm;
-  memory: SealedMemory;
+  memory: SharedMemory;
+  held: MemoryShare;
   timer: NodeJS.Timeout;
 }
 
-/** What the memory of a fork's child begins with: something that others may share, and what is different. */
-export interface ForkedMemory {
+/**
+ * What the memory of a fork's child begins with: something that others may share, and what is different. To be disposed
+ * of once the child has been started, or is not going to be.
+ */
+export interface ForkedMemory extends AsyncDisposable {
   /** A VMM may be started with it at once. */
   fd: number;
   /** Resolves when the memory can be looked into, with a file of what is different; absent for nothing. */
@@ -51,57 +55,87 @@ export class ForkBases {
   }
 
   /**
-   * Begins with what is known before the moment: what the VM's memory began as. One fork of a VM after the other; the
-   * next one not before the memory of the last is ready.
+   * Begins with what can be done before the moment. One fork of a VM after the other; the next one not before the memory
+   * of the last is ready.
    */
   async prepare(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
     const known = this.#bases.get(vmId);
-    if (known?.vm !== vm) return await this.#prepareOwn(vmId, vm, record);
+    if (known === undefined || known.vm !== vm || (await this.#isFar(known, record))) {
+      return await this.#begin(vmId, vm, record);
+    }
     known.timer.refresh();
+    const share = known.memory.share();
     return {
       take: async (moment, deltaPath) => {
-        const delta = await this.#writeDelta(known, moment, deltaPath);
-        if (delta !== undefined) return { fd: known.memory.fd, ready: Promise.resolve(delta) };
-        const own = await this.#prepareOwn(vmId, vm, record);
-        return await own.take(moment, deltaPath);
+        await using unused = new AsyncDisposableStack();
+        unused.use(share);
+        const delta = await this.#writeDelta(share, moment, deltaPath);
+        if (delta === undefined) return await (await this.#begin(vmId, vm, record)).take(moment, deltaPath);
+        unused.move();
+        return { ...share, ready: Promise.resolve(delta) };
       },
-      abandon: async () => undefined,
+      abandon: () => share[Symbol.asyncDispose](),
     };
   }
 
-  async #prepareOwn(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
-    this.forget(vmId);
-    const source = await memorySource(vm.identity.pid, record.memoryOrigin);
-    const { memory, seal, abandon } = await SealedMemory.begin(record.shape.memMib * 1024 * 1024, source);
-    const fill = async (moment: GuestMemory): Promise<{ delta?: string }> => {
-      await seal(async (file) => {
-        await this.#copiers.calm.copy(moment, 'written', file.fd);
-      });
-      const timer = setTimeout(() => this.forget(vmId), HELD_MS).unref();
-      this.#bases.set(vmId, { vm, memory, timer });
-      return {};
-    };
-    return { take: async (moment) => ({ fd: memory.fd, ready: fill(moment) }), abandon };
-  }
-
-  /** Lets go of it, a moment later: a child may just be beginning with it. */
+  /** Lets go of what is held for further forks. */
   forget(vmId: string): void {
     const base = this.#bases.get(vmId);
     if (base === undefined) return;
     this.#bases.delete(vmId);
     clearTimeout(base.timer);
-    setTimeout(() => void base.memory[Symbol.asyncDispose]().catch(() => undefined), START_GRACE_MS).unref();
+    void base.held[Symbol.asyncDispose]();
+  }
+
+  /** Memory of its own: what the VM has written to, and for the rest what its memory began as. */
+  async #begin(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
+    const source = await memorySource(vm.identity.pid, record.memoryOrigin);
+    const unsealed = await SealedMemory.begin(bytesOf(record));
+    const memory = new SharedMemory(unsealed.memory);
+    const held = memory.share();
+    const fill = async (moment: GuestMemory): Promise<object> => {
+      try {
+        await unsealed.seal(source, async (file) => {
+          await this.#copiers.calm.copy(moment, 'written', file.fd);
+        });
+      } catch (error) {
+        await held[Symbol.asyncDispose]();
+        throw error;
+      }
+      const timer = setTimeout(() => this.forget(vmId), HELD_MS).unref();
+      this.#bases.set(vmId, { vm, memory, held, timer });
+      return {};
+    };
+    return {
+      take: async (moment) => {
+        // Not before: to free so much takes a processor tens of milliseconds, of which a guest that is about to stand
+        // would notice.
+        this.forget(vmId);
+        return { ...memory.share(), ready: fill(moment) };
+      },
+      abandon: async () => {
+        await unsealed.abandon();
+        await held[Symbol.asyncDispose]();
+      },
+    };
+  }
+
+  /** Whether a VM's memory has gone too far from what its last child began with. Told by a part of it, while it runs. */
+  async #isFar({ vm, memory }: Base, record: VmRecord): Promise<boolean> {
+    await using share = memory.share();
+    const running = await findGuestMemory(vm.identity.pid, bytesOf(record));
+    return (await this.#copiers.calm.estimateDelta(running, share.fd)) > DELTA_MOST_BYTES;
   }
 
   /** Undefined when there is too much of it. */
   async #writeDelta(
-    { memory }: Base,
+    { fd }: MemoryShare,
     moment: GuestMemory,
     path: string,
   ): Promise<{ delta: string } | undefined> {
     const delta = await open(path, 'wx', 0o600);
     try {
-      const bytes = await this.#copiers.calm.writeDelta(moment, memory.fd, delta.fd, DELTA_MOST_BYTES);
+      const bytes = await this.#copiers.calm.writeDelta(moment, fd, delta.fd, DELTA_MOST_BYTES);
       this.#log.debug({ bytes }, 'memory of a fork differs from the last one');
       if (bytes !== undefined) return { delta: path };
     } finally {
@@ -110,4 +144,8 @@ export class ForkBases {
     await rm(path);
     return undefined;
   }
+}
+
+function bytesOf({ shape }: VmRecord): number {
+  return shape.memMib * 1024 * 1024;
 }

@@ -32,6 +32,8 @@ export interface MomentOptions {
   hold: GuestHold;
   /** Lets the VMM have twice its memory while a copy of it exists. */
   allowCopy: (allowed: boolean) => Promise<void>;
+  /** What else must be done before the guest stands. */
+  meanwhile?: Promise<unknown> | undefined;
   /** For race points. */
   operation: 'fork' | 'snapshot';
 }
@@ -73,8 +75,10 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
     isTopEmpty(chain).then((empty) => (empty ? undefined : makeLayer())),
     // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
     flushTop(chain),
-    hold.rehearse(),
+    Promise.resolve(options.meanwhile),
   ]);
+  // Last: what was done a moment ago is fast.
+  await hold.rehearse();
   racePoint(`${operation}:prepared`);
 
   const clock = new Laps();

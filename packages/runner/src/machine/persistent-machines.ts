@@ -9,6 +9,7 @@ import type { VmDisks } from '../disk/vm-disks.ts';
 import { racePoint } from '../race-point.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedCache } from '../memory/sealed-cache.ts';
+import type { LoadingMemory } from '../memory/sealed-cache.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
@@ -113,7 +114,12 @@ export class PersistentMachines {
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
       const disks = { rootImagePath, scratch, persistent: true };
-      return { disks: await makeDisks(emptyDisks, jail, owner, disks), memory, statePath: kept.state };
+      return {
+        disks: await makeDisks(emptyDisks, jail, owner, disks),
+        memory,
+        complete: () => memory.ready,
+        statePath: kept.state,
+      };
     };
     const unsettled = kept.unsettle();
     unsettled.catch(() => undefined);
@@ -243,10 +249,10 @@ export class PersistentMachines {
   }
 
   /** A descriptor for a VMM that maps it privately. Memory that others go on from as well is not handed out itself. */
-  async #openMemory(path: string): Promise<{ fd: number } & AsyncDisposable> {
+  async #openMemory(path: string): Promise<LoadingMemory> {
     if ((await stat(path)).nlink > 1) return await this.#shared.take(path);
     const file = await open(path, 'r+');
-    return { fd: file.fd, [Symbol.asyncDispose]: () => file.close() };
+    return { fd: file.fd, ready: Promise.resolve(), [Symbol.asyncDispose]: () => file.close() };
   }
 
   /** Path of the root image that the disk was first booted on, where it could be held. */

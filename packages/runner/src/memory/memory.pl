@@ -2,9 +2,10 @@
 #
 #   memory.pl compact SOURCE TARGET   copies a file, leaving out pages that are zero
 #   memory.pl copy SOURCE TARGET      copies what a sparse file holds, as a clone where the file system can
-#   memory.pl hold BYTES [SOURCE]     makes memory of that size and says "<descriptor>\n", fills it with what SOURCE
-#                                     holds and says "filled\n"; told "seal\n", it makes sure that nobody can write to
-#                                     it any more and says "sealed\n"; it keeps it until standard input ends
+#   memory.pl hold BYTES              makes memory of that size, says "<descriptor>\n" and keeps it until standard input
+#                                     ends; told "fill SOURCE\n", it puts what that file holds where there is nothing
+#                                     yet, and says "filled\n"; told "seal\n", it makes sure that nobody can write to it
+#                                     any more, and says "sealed\n"
 use strict;
 use warnings;
 use POSIX ();
@@ -18,7 +19,7 @@ my $machine         = ( POSIX::uname() )[4];
 
 my $mode = shift @ARGV;
 if ( $mode eq 'hold' ) {
-    my ( $size, $source ) = @ARGV;
+    my ($size) = @ARGV;
     my $number = $memfd_create{$machine} or die "memfd_create(2) has no known number on $machine\n";
     my $name   = "releap-memory";
     my $fd     = syscall( $number, $name, MFD_CLOEXEC | MFD_ALLOW_SEALING );
@@ -27,12 +28,15 @@ if ( $mode eq 'hold' ) {
     truncate( $out, $size ) or die "cannot have $size bytes of memory: $!\n";
     $| = 1;
     print fileno($out), "\n";
-    each_extent( open_source($source), sub { copy_extent( @_, $out ) } ) if defined $source;
-    print "filled\n";
     while ( my $line = <STDIN> ) {
-        next unless $line eq "seal\n";
-        fcntl( $out, F_ADD_SEALS, SEAL_ALL ) or die "cannot seal the memory: $!\n";
-        print "sealed\n";
+        if ( $line =~ /^fill (.+)$/ ) {
+            each_extent( open_source($1), sub { fill_extent( @_, $out ) } );
+            print "filled\n";
+        }
+        elsif ( $line eq "seal\n" ) {
+            fcntl( $out, F_ADD_SEALS, SEAL_ALL ) or die "cannot seal the memory: $!\n";
+            print "sealed\n";
+        }
     }
     exit 0;
 }
@@ -72,6 +76,19 @@ sub clone_extent {
         $start += $copied;
     }
     copy_extent( $in, $start, $end, $out );
+}
+
+# What is there stays.
+sub fill_extent {
+    my ( $in, $start, $end, $out ) = @_;
+    while ( $start < $end ) {
+        my $hole = sysseek( $out, $start, SEEK_HOLE );
+        return if $hole >= $end;
+        my $data = sysseek( $out, $hole, SEEK_DATA );
+        $data = $end if !defined $data || $data > $end;
+        copy_extent( $in, $hole + 0, $data, $out );
+        $start = $data;
+    }
 }
 
 sub copy_extent {

@@ -6,6 +6,7 @@ import type { Pages } from './pages.ts';
 type Job =
   | { type: 'copy'; memory: GuestMemory; pages: Pages; target: number }
   | { type: 'write-delta'; memory: GuestMemory; base: number; target: number; most: number }
+  | { type: 'estimate-delta'; memory: GuestMemory; base: number }
   | { type: 'apply-delta'; memory: GuestMemory; delta: number };
 
 export interface PageRequest {
@@ -22,9 +23,15 @@ export interface PageAnswer {
 
 /** A thread that copies guests' pages, one job after the other. It is started with the first one. */
 export class PageCopier {
+  readonly #hurry: 'calm' | 'urgent';
   #worker: Worker | undefined;
   #last = 0;
   readonly #waiting = new Map<number, (answer: PageAnswer) => void>();
+
+  /** @param hurry a calm one leaves the processors to whoever else wants them */
+  constructor(hurry: 'calm' | 'urgent') {
+    this.#hurry = hurry;
+  }
 
   /** Starts the thread, so that the first job does not wait for that. */
   warm(): void {
@@ -46,6 +53,11 @@ export class PageCopier {
     return await this.#do({ type: 'write-delta', memory, base, target, most });
   }
 
+  /** Like `estimateDelta` of pages.ts. */
+  async estimateDelta(memory: GuestMemory, base: number): Promise<number> {
+    return (await this.#do({ type: 'estimate-delta', memory, base })) ?? 0;
+  }
+
   /** Like `applyDelta` of pages.ts. */
   async applyDelta(delta: number, memory: GuestMemory): Promise<void> {
     await this.#do({ type: 'apply-delta', memory, delta });
@@ -64,7 +76,7 @@ export class PageCopier {
   }
 
   #start(): Worker {
-    const worker = new Worker(new URL('./page-worker.ts', import.meta.url));
+    const worker = new Worker(new URL('./page-worker.ts', import.meta.url), { workerData: this.#hurry });
     worker.unref();
     worker.on('message', (answer: PageAnswer) => {
       this.#waiting.get(answer.id)?.(answer);
@@ -85,6 +97,6 @@ export class PageCopier {
  * on, `urgent` while they stand.
  */
 export class PageCopiers {
-  readonly calm = new PageCopier();
-  readonly urgent = new PageCopier();
+  readonly calm = new PageCopier('calm');
+  readonly urgent = new PageCopier('urgent');
 }

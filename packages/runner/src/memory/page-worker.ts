@@ -1,7 +1,11 @@
 /** The thread in which pages are copied, so that a gigabyte of them holds up nothing else. */
-import { parentPort } from 'node:worker_threads';
-import { applyDelta, copyPages, writeDelta } from './pages.ts';
+import { setPriority } from 'node:os';
+import { parentPort, workerData } from 'node:worker_threads';
+import { applyDelta, copyPages, estimateDelta, writeDelta } from './pages.ts';
 import type { PageAnswer, PageRequest } from './page-copier.ts';
+
+// Of this thread alone (setpriority(2), "C library/kernel differences").
+if (workerData === 'calm') setPriority(0, 10);
 
 parentPort?.on('message', ({ id, job }: PageRequest) => {
   let answer: PageAnswer;
@@ -18,6 +22,7 @@ parentPort?.on('message', ({ id, job }: PageRequest) => {
 function work(job: PageRequest['job']): number | undefined {
   if (job.type === 'copy') return copyPages(job.memory, job.pages, job.target);
   if (job.type === 'write-delta') return writeDelta(job.memory, job.base, job.target, job.most);
+  if (job.type === 'estimate-delta') return estimateDelta(job.memory, job.base);
   applyDelta(job.delta, job.memory);
   return undefined;
 }

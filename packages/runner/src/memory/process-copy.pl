@@ -5,9 +5,13 @@
 #
 #   says "ready\n"; told "copy\n", says "<pid of the copy>\n"; ends, and the copy with it, when standard input does
 #
-# ADDRESS and BYTES name the part that counts: QEMU keeps its guest's memory out of forks (MADV_DONTFORK), and for this
-# one that is lifted. Of all its threads only the main one is held up, for about a millisecond and what the page tables
-# take. Should this program be killed in that very moment (EXITKILL), both die: that is better than a twin of a VMM.
+# ADDRESS and BYTES name the part that counts: QEMU keeps its guest's memory out of forks (MADV_DONTFORK), which is lifted
+# before it says "ready". Of the rest of its memory the opposite is made true: nobody reads it in the copy, and each page
+# that both have in common is one that the VMM has to copy before it can write to it again. Neither is undone: the VMM
+# never forks by itself, and is not allowed to (seccomp).
+#
+# Of all its threads only the main one is held up, for about a millisecond and what the page tables take. Should this
+# program be killed in that very moment (EXITKILL), both die: that is better than a twin of a VMM.
 use strict;
 use warnings;
 use POSIX ();
@@ -15,7 +19,7 @@ no warnings 'portable';
 
 use constant {
     SYS_PTRACE => 101, SYS_MADVISE => 28, SYS_CLONE => 56, SYS_WAIT4 => 61,
-    STEP => 9, GETREGS => 12, SETREGS => 13, DETACH => 17, SETOPTIONS => 0x4200, GETEVENTMSG => 0x4201,
+    STEP => 9, GETREGS => 12, SETREGS => 13, DETACH => 17, GETEVENTMSG => 0x4201,
     SEIZE => 0x4206, INTERRUPT => 0x4207, GETSIGMASK => 0x420a, SETSIGMASK => 0x420b,
     TRACEFORK => 0x2, EXITKILL => 0x100000, SUSPEND_SECCOMP => 0x200000,
     EVENT_FORK => 1, WALL => 0x40000000, DONTFORK => 10, DOFORK => 11,
@@ -26,13 +30,17 @@ my @ARGUMENTS = ( 14, 13, 12, 7, 9, 8 );    # rdi rsi rdx r10 r8 r9
 
 die "this machine is no x86_64\n" unless ( POSIX::uname() )[4] eq 'x86_64';
 my ( $pid, $address, $bytes ) = map { $_ + 0 } @ARGV;
-my $syscall = find_syscall($pid);
+my $syscall = find_syscall();
+my @others  = other_memory();
 my @copies;
+# Somebody stands while we work.
+setpriority( 0, 0, -10 );
+held_up( 0, \&choose_memory );
 $| = 1;
 print "ready\n";
 while ( my $line = <STDIN> ) {
     next unless $line eq "copy\n";
-    push @copies, copy();
+    push @copies, held_up( TRACEFORK | EXITKILL, \&copy );
     print "$copies[-1]\n";
 }
 
@@ -45,20 +53,53 @@ for my $copy (@copies) {
 
 # The kernel maps a few functions into every process (vdso(7)); among them is the instruction for a system call.
 sub find_syscall {
-    my ($pid) = @_;
-    open( my $maps, '<', "/proc/$pid/maps" ) or die "there is no process $pid: $!\n";
-    my ( $start, $end ) = map { /^([0-9a-f]+)-([0-9a-f]+) .*\[vdso\]$/ ? ( hex $1, hex $2 ) : () } <$maps>;
-    die "process $pid has no vdso\n" unless defined $end;
+    my ($vdso) = grep { $_->{name} eq '[vdso]' } mappings() or die "process $pid has no vdso\n";
     open( my $memory, '<:raw', "/proc/$pid/mem" ) or die "cannot read process $pid: $!\n";
-    sysseek( $memory, $start, 0 );
-    sysread( $memory, my $code, $end - $start ) or die "cannot read process $pid: $!\n";
+    sysseek( $memory, $vdso->{start}, 0 );
+    sysread( $memory, my $code, $vdso->{bytes} ) or die "cannot read process $pid: $!\n";
     my $at = index( $code, "\x0f\x05" );
     die "no system call was found in the vdso of process $pid\n" if $at < 0;
-    return $start + $at;
+    return $vdso->{start} + $at;
+}
+
+sub mappings {
+    open( my $maps, '<', "/proc/$pid/maps" ) or die "there is no process $pid: $!\n";
+    return map {
+        /^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+ *(.*)$/
+          ? { start => hex $1, bytes => hex($2) - hex($1), name => $3 }
+          : ()
+    } <$maps>;
+}
+
+# What lies below the guest's memory and above it, up to where the kernel puts what it needs itself.
+sub other_memory {
+    my @maps = mappings();
+    my ($top) = grep { $_->{start} > $address && $_->{name} =~ /^\[(stack|vvar|vdso)/ } @maps;
+    return ( [ $maps[0]{start}, $address ], [ $address + $bytes, $top->{start} ] );
+}
+
+sub choose_memory {
+    my ($before) = @_;
+    my ($lifted) = call( $before, SYS_MADVISE, $address, $bytes, DOFORK );
+    return "its memory cannot be forked (error " . -$lifted . ")" if $lifted != 0;
+
+    # That there is nothing at some places of it is an error to madvise(2), after it has done the rest.
+    call( $before, SYS_MADVISE, $_->[0], $_->[1] - $_->[0], DONTFORK ) for @others;
+    return;
 }
 
 sub copy {
-    trace( SEIZE, $pid, 0, TRACEFORK | SUSPEND_SECCOMP );
+    my ($before) = @_;
+    my ( $forked, $copy ) = call( $before, SYS_CLONE, POSIX::SIGCHLD, 0, 0, 0, 0 );
+    stopped($copy) if defined $copy;
+    return ( $forked < 0 ? "it cannot fork (error " . -$forked . ")" : undef, $copy );
+}
+
+# Does something with the process while its main thread stands. What is done says why it failed, if it did, and its
+# result.
+sub held_up {
+    my ( $options, $work ) = @_;
+    trace( SEIZE, $pid, 0, $options | SUSPEND_SECCOMP );
     trace( INTERRUPT, $pid, 0, 0 );
     stopped($pid);
     my $before = registers();
@@ -67,17 +108,7 @@ sub copy {
     my $all = "\xff" x 8;
     trace( SETSIGMASK, $pid, 8, $all );
 
-    my ( $copy, $failure );
-    my ($lifted) = call( $before, SYS_MADVISE, $address, $bytes, DOFORK );
-    if ( $lifted == 0 ) {
-        trace( SETOPTIONS, $pid, 0, TRACEFORK | SUSPEND_SECCOMP | EXITKILL );
-        ( my $forked, $copy ) = call( $before, SYS_CLONE, POSIX::SIGCHLD, 0, 0, 0, 0 );
-        trace( SETOPTIONS, $pid, 0, SUSPEND_SECCOMP );
-        $failure = "it cannot fork (error " . -$forked . ")" if $forked < 0;
-        stopped($copy) if defined $copy;
-        call( $before, SYS_MADVISE, $address, $bytes, DONTFORK );
-    }
-    else { $failure = "its memory cannot be forked (error " . -$lifted . ")" }
+    my ( $failure, $result ) = $work->($before);
 
     # The system call that it was in is begun again, as after a signal that nobody handles (signal(7)).
     my @after = @$before;
@@ -90,7 +121,7 @@ sub copy {
     trace( SETSIGMASK, $pid, 8,     $mask );
     trace( DETACH,     $pid, 0, 0 );
     die "process $pid: $failure\n" if defined $failure;
-    return $copy;
+    return $result;
 }
 
 # Makes the process do one system call. Its result, and the pid of the process that it has made, if any.

@@ -6,14 +6,15 @@ import { PerlHelper } from './perl-helper.ts';
 export const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
 const DEADLINE_MS = 120_000;
 
-/** Memory that is still being filled. */
+/** Memory that is still being filled. Whoever has it closes `memory`, whatever came of it. */
 export interface UnsealedMemory {
   memory: SealedMemory;
   /**
-   * To be called once, with what else is to be written when the source is in: nobody can write to it afterwards. If it
-   * rejects the memory is gone.
+   * To be called once: nobody can write to it afterwards.
+   * @param source a file, sparse or compact; what it holds is put where `write` has written nothing
+   * @param write what else is to be in it
    */
-  seal: (fill?: (memory: FileHandle) => Promise<void>) => Promise<void>;
+  seal: (source: string, write?: (memory: FileHandle) => Promise<void>) => Promise<void>;
   /** Instead of `seal`: nobody wants it. */
   abandon: () => Promise<void>;
 }
@@ -33,24 +34,37 @@ export class SealedMemory implements AsyncDisposable {
     this.#file = file;
   }
 
-  /** Copies `path`, which is sparse or compact; takes about a third of a millisecond a megabyte. */
+  /** Copies `path`, which is sparse or compact; takes about half a millisecond a megabyte. */
   static async load(path: string): Promise<SealedMemory> {
+    const { memory, ready } = await SealedMemory.beginLoading(path);
     try {
-      const { size } = await stat(path);
-      const { memory, seal } = await SealedMemory.begin(size, path);
-      await seal();
+      await ready;
       return memory;
     } catch (error) {
-      throw new Error(`memory ${path} cannot be loaded: ${(error as Error).message}`, { cause: error });
+      await memory[Symbol.asyncDispose]();
+      throw error;
     }
   }
 
-  /**
-   * New memory of `bytes`, which is being filled with what `source` holds. A VMM may be started with it meanwhile, but
-   * must not look into it yet.
-   */
-  static async begin(bytes: number, source: string): Promise<UnsealedMemory> {
-    const helper = new PerlHelper(MEMORY_SCRIPT, ['hold', String(bytes), source]);
+  /** Like `load`, without waiting for the end: a VMM may be started with it, but not look into it before `ready`. */
+  static async beginLoading(path: string): Promise<{ memory: SealedMemory; ready: Promise<void> }> {
+    const explained = (cause: unknown): Error =>
+      new Error(`memory ${path} cannot be loaded: ${(cause as Error).message}`, { cause });
+    try {
+      const { size } = await stat(path);
+      const { memory, seal } = await SealedMemory.begin(size);
+      const ready = seal(path).catch((error: unknown) => {
+        throw explained(error);
+      });
+      return { memory, ready };
+    } catch (error) {
+      throw explained(error);
+    }
+  }
+
+  /** New memory of `bytes`. A VMM may be started with it before it is sealed, but must not look into it. */
+  static async begin(bytes: number): Promise<UnsealedMemory> {
+    const helper = new PerlHelper(MEMORY_SCRIPT, ['hold', String(bytes)]);
     let file: FileHandle;
     try {
       const descriptor = Number(await helper.line(DEADLINE_MS));
@@ -59,22 +73,19 @@ export class SealedMemory implements AsyncDisposable {
       await helper[Symbol.asyncDispose]();
       throw error;
     }
-    const seal = async (fill?: (memory: FileHandle) => Promise<void>): Promise<void> => {
-      try {
-        await helper.line(DEADLINE_MS);
-        await fill?.(file);
-        helper.send('seal');
-        await helper.line(DEADLINE_MS);
-      } catch (error) {
-        await file.close();
-        throw error;
-      } finally {
-        await helper[Symbol.asyncDispose]();
-      }
+    const ask = async (order: string): Promise<void> => {
+      helper.send(order);
+      await helper.line(DEADLINE_MS);
     };
-    const abandon = async (): Promise<void> => {
-      await file.close();
-      await helper[Symbol.asyncDispose]();
+    const abandon = async (): Promise<void> => await helper[Symbol.asyncDispose]();
+    const seal: UnsealedMemory['seal'] = async (source, write) => {
+      try {
+        await write?.(file);
+        await ask(`fill ${source}`);
+        await ask('seal');
+      } finally {
+        await abandon();
+      }
     };
     return { memory: new SealedMemory(file), seal, abandon };
   }

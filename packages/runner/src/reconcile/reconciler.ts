@@ -33,6 +33,11 @@ export class Reconciler {
     return this.#sandboxes.get(vmId);
   }
 
+  /** Whether this machine has no sandbox, ended ones that control has not heard of included. */
+  get isEmpty(): boolean {
+    return this.#sandboxes.size === 0;
+  }
+
   /** Those whose micro-VM runs now. */
   running(): string[] {
     return [...this.#sandboxes].flatMap(([vmId, sandbox]) => (sandbox.live === undefined ? [] : [vmId]));

@@ -218,7 +218,7 @@ export class Sandbox {
         }
       })
       .catch((error: unknown) => begun.reject(error));
-    const origin = await begun.promise;
+    await using origin = await begun.promise;
     if (origin === undefined) return;
     await this.#observe('booting');
     const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);

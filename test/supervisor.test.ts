@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import path from 'node:path';
 import { describe, test } from 'node:test';
+import { signInByDevice } from '../packages/server/test/support/browser.ts';
 import { AllInOne } from './support/all-in-one.ts';
-import { signInByDevice } from './support/browser.ts';
+import { leftovers } from './support/leftovers.ts';
 
 const PARTS = ['control', 'gateway', 'postgres', 'runner', 'supervisor'];
 const root = process.getuid?.() === 0;
@@ -110,12 +110,7 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
 
     await t.test('stops cleanly on SIGTERM', async () => {
       assert.equal(await service.end('SIGTERM'), 0, service.output);
-      assert.deepEqual([...(await service.processes()).keys()], []);
-      assert.doesNotMatch(
-        execFileSync('ip', ['netns', 'list'], { encoding: 'utf8' }),
-        new RegExp(service.home),
-      );
-      assert.doesNotMatch(await readFile('/proc/mounts', 'utf8'), new RegExp(service.home));
+      assert.deepEqual(await leftovers(service.home), []);
       assert.deepEqual(await readdir(path.join(service.home, 'postgres/socket')), []);
     });
   });
@@ -153,6 +148,6 @@ describe('a start that cannot be', { skip: root ? false : 'needs root' }, () => 
     await using service = await AllInOne.create();
     assert.equal(await failedStart(service, { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none' }), 1);
     assert.match(service.output, /releap: control cannot start: .*ECONNREFUSED/);
-    assert.deepEqual([...(await service.processes()).keys()], []);
+    assert.deepEqual(await leftovers(service.home), []);
   });
 });

@@ -1,26 +1,14 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { BootstrapFile } from '../../src/index.ts';
+import type { BootstrapFile } from '../../packages/server/src/index.ts';
+import { freePort, REPO, TEST_CACHE } from './service.ts';
 
-const MAIN = path.resolve(import.meta.dirname, '../../src/main.ts');
-/** Templates and images are made once for all tests. */
-const CACHE = path.resolve(import.meta.dirname, '../../../../build/test-cache');
+const MAIN = path.join(REPO, 'packages/server/src/main.ts');
 const DEADLINE_MS = 240_000;
-
-export async function freePort(): Promise<number> {
-  const server = createServer();
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  await new Promise((done) => server.close(done));
-  if (address === null || typeof address === 'string') throw new Error('no port');
-  return address.port;
-}
 
 /** The whole service as a process of its own. Dispose of it: that stops it and removes its home. */
 export class AllInOne implements AsyncDisposable {
@@ -52,7 +40,7 @@ export class AllInOne implements AsyncDisposable {
         ...process.env,
         RELEAP_HOME: this.home,
         RELEAP_PORT: String(this.port),
-        RELEAP_CACHE: CACHE,
+        RELEAP_CACHE: TEST_CACHE,
         RELEAP_WARM_POOL: '0',
         RELEAP_BUILTIN_IMAGES: 'busybox',
         ...env,
