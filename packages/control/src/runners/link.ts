@@ -63,8 +63,7 @@ export class Link {
   readonly #events: LinkEvents;
   readonly #log: Logger;
   #synced = false;
-  #early: SandboxRow[] = [];
-  #earlySnapshots: SnapshotRow[] = [];
+  #early: (() => void)[] = [];
   #closed = false;
   #inbound: string[] = [];
   #working = false;
@@ -101,26 +100,19 @@ export class Link {
 
   /** Tells the runner what is to be of this sandbox, unless it knows. */
   assign(row: SandboxRow): void {
-    if (this.#closed) return;
-    if (!this.#synced) {
-      // It may have changed after the rows of the sync were read.
-      this.#early.push(row);
-      return;
-    }
-    if (!row.held) {
-      this.sent.delete(row.id);
-      return;
-    }
-    if ((this.sent.get(row.id) ?? -1) >= row.generation) return;
-    this.sent.set(row.id, row.generation);
-    this.send({ type: 'assign', assignment: toAssignment(row) });
+    this.#tell(row, () => ({ type: 'assign', assignment: toAssignment(row) }));
   }
 
   /** The same of a snapshot. */
   assignSnapshot(row: SnapshotRow): void {
+    this.#tell(row, () => ({ type: 'assign-snapshot', snapshot: toSnapshotAssignment(row) }));
+  }
+
+  #tell(row: SandboxRow | SnapshotRow, message: () => ControlMessage): void {
     if (this.#closed) return;
     if (!this.#synced) {
-      this.#earlySnapshots.push(row);
+      // It may have changed after the rows of the sync were read.
+      this.#early.push(() => this.#tell(row, message));
       return;
     }
     if (!row.held) {
@@ -129,7 +121,7 @@ export class Link {
     }
     if ((this.sent.get(row.id) ?? -1) >= row.generation) return;
     this.sent.set(row.id, row.generation);
-    this.send({ type: 'assign-snapshot', snapshot: toSnapshotAssignment(row) });
+    this.send(message());
   }
 
   send(message: ControlMessage): void {
@@ -241,9 +233,7 @@ export class Link {
     for (const row of rows) add({ assignment: toAssignment(row) });
     this.send({ type: 'sync', ...part });
     this.#synced = true;
-    for (const row of this.#early) this.assign(row);
-    for (const row of this.#earlySnapshots) this.assignSnapshot(row);
+    for (const tell of this.#early) tell();
     this.#early = [];
-    this.#earlySnapshots = [];
   }
 }

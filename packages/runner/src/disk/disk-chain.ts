@@ -10,6 +10,8 @@ const COPY_DEADLINE_MS = 30_000;
 const JOURNALLED_MIN_MIB = 2 * EXT4_MIN_MIB;
 const BASE = 'base.ext4';
 const LIST = 'disk.json';
+/** Names that a disk's files have, finished or not. */
+export const DISK_FILE = /^(base\.ext4|layer-\d+\.qcow2(\.partial)?)$/;
 
 /**
  * A writable disk as files of one folder: a formatted empty disk, and layers of what was written on top of it. All but

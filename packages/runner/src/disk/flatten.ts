@@ -1,6 +1,6 @@
-import { chmod, rename, rm } from 'node:fs/promises';
+import { chmod, readdir, rename, rm } from 'node:fs/promises';
 import { run } from '../network/command.ts';
-import { chainPath, checkChain, nextLayer, saveChain } from './disk-chain.ts';
+import { chainPath, checkChain, DISK_FILE, nextLayer, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 
 /** At least 5 MB a second. */
@@ -40,12 +40,15 @@ export async function flattenChain(chain: DiskChain): Promise<DiskChain> {
   return flat;
 }
 
-/** Removes what a disk was made of before it was flattened. */
-export async function dropLayers(chain: DiskChain, except: DiskChain): Promise<void> {
-  const names = [...chain.layers, ...(chain.base === undefined ? [] : [chain.base])];
-  for (const name of names) {
-    if (!except.layers.includes(name)) await rm(chainPath(chain, name), { force: true });
-  }
+/** What lies beside a disk and is no part of it: what it was made of before it was flattened, or is not yet. */
+export async function unusedFiles({ folder, layers, base }: DiskChain): Promise<string[]> {
+  const names = await readdir(folder);
+  return names.filter((name) => DISK_FILE.test(name) && name !== base && !layers.includes(name));
+}
+
+/** Removes it. */
+export async function dropUnused(chain: DiskChain): Promise<void> {
+  for (const name of await unusedFiles(chain)) await rm(chainPath(chain, name), { force: true });
 }
 
 /** As `createEmptyQcow2` makes them. */

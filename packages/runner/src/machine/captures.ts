@@ -1,6 +1,5 @@
 import { copyFile, mkdir, open, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import {
   belowTop,
@@ -14,7 +13,7 @@ import {
   shareChain,
 } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import { dropLayers, flattenChain } from '../disk/flatten.ts';
+import { dropUnused, flattenChain, unusedFiles } from '../disk/flatten.ts';
 import { isTopUnchanged } from '../disk/unchanged.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import { memorySource } from '../memory/guest-memory.ts';
@@ -202,11 +201,17 @@ export class Captures {
    */
   async flatten(id: string): Promise<void> {
     const chain = await readChain(this.#options.snapshots.path(id));
-    if (chain === undefined || chain.layers.length <= LAYERS_KEPT) return;
-    const flat = await flattenChain(chain);
-    this.#options.log.info({ snapshot: id, layers: chain.layers.length }, 'snapshot flattened');
-    await sleep(OPENING_GRACE_MS, undefined, { ref: false });
-    await dropLayers(chain, flat);
+    if (chain === undefined) return;
+    const many = chain.layers.length > LAYERS_KEPT;
+    const flat = many ? await flattenChain(chain) : chain;
+    if (many) this.#options.log.info({ snapshot: id, layers: chain.layers.length }, 'snapshot flattened');
+    // Also what a runner has left that ended right here.
+    if ((await unusedFiles(flat)).length === 0) return;
+    const drop = (): void =>
+      void dropUnused(flat).catch((error: unknown) =>
+        this.#options.log.warn({ err: error, snapshot: id }, 'layers that nobody needs may remain'),
+      );
+    setTimeout(drop, OPENING_GRACE_MS).unref();
   }
 
   /** The disk of a snapshot, to begin others with. @throws when it is not here */

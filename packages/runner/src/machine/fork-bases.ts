@@ -60,11 +60,13 @@ export class ForkBases {
    */
   async prepare(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
     const known = this.#bases.get(vmId);
-    if (known === undefined || known.vm !== vm || (await this.#isFar(known, record))) {
-      return await this.#begin(vmId, vm, record);
-    }
+    if (known?.vm !== vm) return await this.#begin(vmId, vm, record);
     known.timer.refresh();
     const share = known.memory.share();
+    await using unfit = new AsyncDisposableStack();
+    unfit.use(share);
+    if (await this.#isFar(share, vm, record)) return await this.#begin(vmId, vm, record);
+    unfit.move();
     return {
       take: async (moment, deltaPath) => {
         await using unused = new AsyncDisposableStack();
@@ -121,10 +123,9 @@ export class ForkBases {
   }
 
   /** Whether a VM's memory has gone too far from what its last child began with. Told by a part of it, while it runs. */
-  async #isFar({ vm, memory }: Base, record: VmRecord): Promise<boolean> {
-    await using share = memory.share();
+  async #isFar({ fd }: MemoryShare, vm: Vm, record: VmRecord): Promise<boolean> {
     const running = await findGuestMemory(vm.identity.pid, bytesOf(record));
-    return (await this.#copiers.calm.estimateDelta(running, share.fd)) > DELTA_MOST_BYTES;
+    return (await this.#copiers.calm.estimateDelta(running, fd)) > DELTA_MOST_BYTES;
   }
 
   /** Undefined when there is too much of it. */

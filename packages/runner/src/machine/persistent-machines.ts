@@ -1,6 +1,6 @@
 import { link, mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { dropLayers, flattenChain } from '../disk/flatten.ts';
+import { dropUnused, flattenChain } from '../disk/flatten.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { checkChain, createChain, diskMib, growChain, LAYERS_KEPT, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
@@ -242,10 +242,9 @@ export class PersistentMachines {
     const chain = await readChain(keep);
     if (chain === undefined) return await createChain(this.#options.emptyDisks, keep, mib, 'journal');
     await checkChain(chain);
-    if (chain.layers.length <= LAYERS_KEPT) return chain;
-    const flat = await flattenChain(chain);
-    await dropLayers(chain, flat);
-    return await growChain(flat);
+    const flat = chain.layers.length > LAYERS_KEPT ? await flattenChain(chain) : chain;
+    await dropUnused(flat);
+    return flat === chain ? chain : await growChain(flat);
   }
 
   /** A descriptor for a VMM that maps it privately. Memory that others go on from as well is not handed out itself. */

@@ -192,8 +192,8 @@ export class MachineHost implements SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
-    const { network, log } = this.#options;
-    const { vm_id: vmId, spec } = assignment;
+    const { log } = this.#options;
+    const { vm_id: vmId } = assignment;
     const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
     const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
@@ -202,13 +202,9 @@ export class MachineHost implements SandboxHost {
       const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
       const restored = await this.#restoreMemory(assignment, past, 'resumed', onConsole, signal);
       running = restored.running;
-      const died = watchExit(running, events);
       // The memory is used up: from here on nobody may interrupt, there are deadlines.
-      const guest = await agent.open(running.agentSocketPath, AbortSignal.timeout(CONNECT_DEADLINE_MS));
-      const [ports] = await Promise.all([
-        network.forward(vmId, spec.ports, past.ports),
-        Promise.race([renewIdentity(guest, await this.#renewal(assignment, past)), died]),
-      ]);
+      const patience = AbortSignal.timeout(CONNECT_DEADLINE_MS);
+      const ports = await this.#letGoOn(assignment, past, { running, agent, events }, patience);
       racePoint('resume:thawed');
       const ms = Math.round(performance.now() - startedAt);
       log.info({ vm: vmId, ms, steps: running.timings }, 'sandbox goes on');
@@ -304,12 +300,7 @@ export class MachineHost implements SandboxHost {
         onConsole: (chunk) => logs.console.write(chunk),
         signal,
       });
-      const died = watchExit(running, events);
-      const guest = await agent.open(running.agentSocketPath, signal);
-      const [ports] = await Promise.all([
-        network.forward(vmId, spec.ports, past.ports),
-        Promise.race([renewIdentity(guest, await this.#renewal(assignment, past)), died]),
-      ]);
+      const ports = await this.#letGoOn(assignment, past, { running, agent, events }, signal);
       racePoint('fork:thawed');
       const ms = Math.round(performance.now() - startedAt);
       log.info({ vm: vmId, ms, steps: running.timings }, 'fork goes on');
@@ -320,6 +311,22 @@ export class MachineHost implements SandboxHost {
       await closeLogs(logs);
       throw error;
     }
+  }
+
+  /** A guest that was restored with its processes is told who it is now, and then they go on. @returns its ports */
+  async #letGoOn(
+    assignment: Assignment,
+    past: Past,
+    { running, agent, events }: { running: RunningVm; agent: AgentLine; events: SandboxEvents },
+    signal: AbortSignal,
+  ): Promise<PortMapping[]> {
+    const died = watchExit(running, events);
+    const guest = await agent.open(running.agentSocketPath, signal);
+    const [ports] = await Promise.all([
+      this.#options.network.forward(assignment.vm_id, assignment.spec.ports, past.ports),
+      Promise.race([renewIdentity(guest, await this.#renewal(assignment, past)), died]),
+    ]);
+    return ports;
   }
 
   /** What a restored guest is told of itself. Its environment only where the image is at hand that has a part in it. */
