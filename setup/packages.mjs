@@ -38,8 +38,8 @@ export const TEST_PACKAGES = [
   },
   { name: 'apache2-utils', command: 'htpasswd', why: 'password files for that registry' },
   { name: 'libcap2-bin', command: 'setcap', why: 'files with capabilities to put into layers' },
-  { name: 'libcap2-bin', command: 'setcap', why: 'images with file capabilities' },
   { name: 'umoci', command: 'umoci', why: 'a second opinion on merged image layers' },
+  { name: 'chromium', command: 'chromium', why: 'a real browser to sign in with' },
 ];
 
 /** What the measurements need on top. */

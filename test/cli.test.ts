@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,20 +6,15 @@ import { after, before, describe, test } from 'node:test';
 import { Browser } from '../packages/server/test/support/browser.ts';
 import { eventually } from './support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
-import { REPO, Service } from './support/service.ts';
+import { Service } from './support/service.ts';
+import { terminal } from './support/terminal.ts';
 
-const RLP = join(REPO, 'packages/cli/bin/rlp');
 const SIZE = ['--cpu', '1', '--mem', '256', '--scratch', '64'];
-
-interface Outcome {
-  code: number | null;
-  stdout: string;
-  stderr: string;
-}
 
 describe('rlp, against a live service', () => {
   let service: Service;
   let folder: string;
+  const { start, rlp, output } = terminal(() => ({ service, folder }));
   before(async () => {
     folder = await mkdtemp(join(tmpdir(), 'releap-cli-'));
     service = await Service.start();
@@ -29,38 +23,6 @@ describe('rlp, against a live service', () => {
     await service?.[Symbol.asyncDispose]();
     await rm(folder, { recursive: true, force: true });
   });
-
-  /** As a person on this machine calls it: it finds the service by itself. */
-  function start(args: string[]): { child: ChildProcess; outcome: Outcome; ended: Promise<Outcome> } {
-    const { RELEAP_URL: _url, RELEAP_API_KEY: _key, ...env } = process.env;
-    const child = spawn(RLP, args, {
-      cwd: folder,
-      env: { ...env, RELEAP_HOME: service.home, XDG_CONFIG_HOME: folder },
-      stdio: ['pipe', 'pipe', 'pipe'],
-      timeout: 120_000,
-    });
-    const outcome: Outcome = { code: null, stdout: '', stderr: '' };
-    child.stdout.on('data', (chunk: Buffer) => (outcome.stdout += chunk.toString('utf8')));
-    child.stderr.on('data', (chunk: Buffer) => (outcome.stderr += chunk.toString('utf8')));
-    child.stdin.on('error', () => undefined);
-    const ended = new Promise<Outcome>((resolve, reject) => {
-      child.once('error', reject);
-      child.once('close', (code) => resolve(Object.assign(outcome, { code })));
-    });
-    return { child, outcome, ended };
-  }
-
-  async function rlp(args: string[], input = ''): Promise<Outcome> {
-    const { child, ended } = start(args);
-    child.stdin?.end(input);
-    return await ended;
-  }
-
-  async function output(args: string[], input?: string): Promise<string> {
-    const { code, stdout, stderr } = await rlp(args, input);
-    assert.equal(code, 0, `rlp ${args.join(' ')}: ${stderr}`);
-    return stdout;
-  }
 
   /** A sandbox that is being deleted is listed until it is gone. */
   async function noneListed(): Promise<void> {

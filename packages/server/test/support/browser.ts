@@ -53,7 +53,7 @@ export class Browser {
       method: 'POST',
       body: new URLSearchParams(all),
       ...init,
-      headers: { origin: new URL(page.url).origin, ...(init.headers as Record<string, string> | undefined) },
+      headers: { origin: originOf(page), ...(init.headers as Record<string, string> | undefined) },
     });
   }
 
@@ -67,6 +67,11 @@ export class Browser {
       this.#cookies.delete(key);
     else this.#cookies.set(key, { value, path });
   }
+}
+
+/** What a browser says that a form comes from (Fetch standard, "append a request Origin header"). */
+function originOf({ url, headers }: Page): string {
+  return headers.get('referrer-policy') === 'no-referrer' ? 'null' : new URL(url).origin;
 }
 
 export interface Tokens {
