@@ -37,6 +37,7 @@ export function machineLine(machine: Machine, at: string): string {
 const PARTS: Record<string, string[]> = {
   results: ['create-exec', 'burst', 'memory', 'api'],
   'life cycle': ['lifecycle'],
+  tenancy: ['tenancy'],
 };
 const END = '<!-- end of results -->';
 
