@@ -19,6 +19,7 @@ import type { ImageConfig } from '../image/image-config.ts';
 import { memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
+import { CALM_NICENESS } from '../memory/page-copier.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform, Shape } from '../template/shape.ts';
@@ -291,7 +292,8 @@ export class Captures {
     moment: GuestMemory,
     target: string,
   ): Promise<void> {
-    await copyMemoryFile(await memorySource(vm.identity.pid, record.memoryOrigin), target);
+    const source = await memorySource(vm.identity.pid, record.memoryOrigin);
+    await copyMemoryFile(source, target, CALM_NICENESS);
     const file = await open(target, 'r+');
     try {
       await this.#options.copiers.calm.copy(moment, 'written', file.fd);

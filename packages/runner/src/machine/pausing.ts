@@ -163,7 +163,7 @@ export class Pausing implements AsyncDisposable {
       this.#copy = undefined;
       return;
     }
-    await copiers.calm.copy(twin, 'written', this.#target.fd);
+    await copiers.ahead.copy(twin, 'written', this.#target.fd);
     this.#lap('ahead');
   }
 

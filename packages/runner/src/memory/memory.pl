@@ -44,8 +44,6 @@ if ( $mode eq 'hold' ) {
 my ( $source, $target ) = @ARGV;
 my $in = open_source($source);
 umask 077;
-# What is copied is of guests that go on meanwhile.
-setpriority( 0, 0, 10 ) if $mode eq 'copy';
 open( my $out, '+>:raw', $target ) or die "cannot write $target: $!\n";
 exit 0 if $mode eq 'copy' && ioctl( $out, FICLONE, fileno($in) );
 truncate( $out, -s $in ) or die "cannot make $target that large: $!\n";

@@ -23,14 +23,14 @@ export interface PageAnswer {
 
 /** A thread that copies guests' pages, one job after the other. It is started with the first one. */
 export class PageCopier {
-  readonly #hurry: 'calm' | 'urgent';
+  readonly #niceness: number;
   #worker: Worker | undefined;
   #last = 0;
   readonly #waiting = new Map<number, (answer: PageAnswer) => void>();
 
-  /** @param hurry a calm one leaves the processors to whoever else wants them */
-  constructor(hurry: 'calm' | 'urgent') {
-    this.#hurry = hurry;
+  /** @param niceness above 0 to let others have the processors first */
+  constructor(niceness = 0) {
+    this.#niceness = niceness;
   }
 
   /** Starts the thread, so that the first job does not wait for that. */
@@ -76,7 +76,7 @@ export class PageCopier {
   }
 
   #start(): Worker {
-    const worker = new Worker(new URL('./page-worker.ts', import.meta.url), { workerData: this.#hurry });
+    const worker = new Worker(new URL('./page-worker.ts', import.meta.url), { workerData: this.#niceness });
     worker.unref();
     worker.on('message', (answer: PageAnswer) => {
       this.#waiting.get(answer.id)?.(answer);
@@ -92,11 +92,16 @@ export class PageCopier {
   }
 }
 
+/** Of what is copied while guests go on that are not to notice. On a busy machine it takes some times as long. */
+export const CALM_NICENESS = 10;
+
 /**
- * Two threads, so that what a guest stands still for never waits for what it does not: `calm` copies while guests go
- * on, `urgent` while they stand.
+ * Threads, so that what a guest stands still for never waits for what it does not: `calm` copies for forks and
+ * snapshots, whose sources go on, `ahead` before a pause, whose guest is about to stop anyway, and `urgent` while one
+ * stands.
  */
 export class PageCopiers {
-  readonly calm = new PageCopier('calm');
-  readonly urgent = new PageCopier('urgent');
+  readonly calm = new PageCopier(CALM_NICENESS);
+  readonly ahead = new PageCopier();
+  readonly urgent = new PageCopier();
 }

@@ -5,7 +5,7 @@ import { applyDelta, copyPages, estimateDelta, writeDelta } from './pages.ts';
 import type { PageAnswer, PageRequest } from './page-copier.ts';
 
 // Of this thread alone (setpriority(2), "C library/kernel differences").
-if (workerData === 'calm') setPriority(0, 10);
+if (workerData > 0) setPriority(0, workerData as number);
 
 parentPort?.on('message', ({ id, job }: PageRequest) => {
   let answer: PageAnswer;
