@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BootstrapFile } from '../../packages/server/src/index.ts';
-import { freePort, REPO, TEST_CACHE } from './service.ts';
+import { freePort, REPO, testEnvironment } from './service.ts';
 
 const MAIN = path.join(REPO, 'packages/server/src/main.ts');
 const DEADLINE_MS = 240_000;
@@ -36,15 +36,7 @@ export class AllInOne implements AsyncDisposable {
   /** Starts the process and gives it; does not wait for it to be ready. */
   spawn(env: Record<string, string> = {}): ChildProcess {
     const child = spawn(process.execPath, [MAIN], {
-      env: {
-        ...process.env,
-        RELEAP_HOME: this.home,
-        RELEAP_PORT: String(this.port),
-        RELEAP_CACHE: TEST_CACHE,
-        RELEAP_WARM_POOL: '0',
-        RELEAP_BUILTIN_IMAGES: 'busybox',
-        ...env,
-      },
+      env: { ...testEnvironment(this.home, this.port), ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     const collect = (chunk: Buffer): void => {

@@ -43,6 +43,18 @@ export function uuidOf(id: string): string {
   return uuid;
 }
 
+/** Of a service for a test: nothing that takes longer than the test needs. */
+export function testEnvironment(home: string, port: number): NodeJS.ProcessEnv {
+  return {
+    ...process.env,
+    RELEAP_HOME: home,
+    RELEAP_PORT: String(port),
+    RELEAP_CACHE: TEST_CACHE,
+    RELEAP_WARM_POOL: '0',
+    RELEAP_BUILTIN_IMAGES: 'busybox',
+  };
+}
+
 /** The whole service as a user starts it, in a home of its own. Stops and removes everything on dispose. */
 export class Service implements AsyncDisposable {
   readonly home: string;
@@ -78,16 +90,7 @@ export class Service implements AsyncDisposable {
   /** Starts the process again on the same home, after `stop` or `kill`. */
   async boot(env: Record<string, string> = {}): Promise<void> {
     const child = spawn(process.execPath, [MAIN, 'all'], {
-      env: {
-        ...process.env,
-        RELEAP_HOME: this.home,
-        RELEAP_PORT: String(this.port),
-        RELEAP_CACHE: TEST_CACHE,
-        RELEAP_WARM_POOL: '0',
-        RELEAP_BUILTIN_IMAGES: 'busybox',
-        ...this.env,
-        ...env,
-      },
+      env: { ...testEnvironment(this.home, this.port), ...this.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     this.#process = child;

@@ -66,7 +66,7 @@ export function writeDelta(
 
 /**
  * About how many bytes `writeDelta` would find to be different, told by one page in 64. The guest may run.
- * @throws as it does
+ * @throws when one of the two cannot be read
  */
 export function estimateDelta(memory: GuestMemory, base: number): number {
   const content = openSync(`/proc/${memory.pid}/mem`, 'r');

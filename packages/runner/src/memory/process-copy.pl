@@ -10,7 +10,7 @@
 # that both have in common is one that the VMM has to copy before it can write to it again. Neither is undone: the VMM
 # never forks by itself, and is not allowed to (seccomp).
 #
-# Of all its threads only the main one is held up, for about a millisecond and what the page tables take. Should this
+# Of all its threads only the main one is held up, for half a millisecond and what the page tables take. Should this
 # program be killed in that very moment (EXITKILL), both die: that is better than a twin of a VMM.
 use strict;
 use warnings;
@@ -74,7 +74,8 @@ sub mappings {
 # What lies below the guest's memory and above it, up to where the kernel puts what it needs itself.
 sub other_memory {
     my @maps = mappings();
-    my ($top) = grep { $_->{start} > $address && $_->{name} =~ /^\[(stack|vvar|vdso)/ } @maps;
+    my ($top) = grep { $_->{start} > $address && $_->{name} =~ /^\[(stack|vvar|vdso)/ } @maps
+      or die "process $pid has nothing of the kernel's above its memory\n";
     return ( [ $maps[0]{start}, $address ], [ $address + $bytes, $top->{start} ] );
 }
 
