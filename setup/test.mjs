@@ -4,7 +4,8 @@
  */
 import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
-import { readdir, readFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { findCommand, say } from './command.mjs';
@@ -77,12 +78,17 @@ async function check(name, run) {
 
 async function typescriptTests(files) {
   if (files.length === 0) return;
+  const folder = await mkdtemp(path.join(tmpdir(), 'releap-failures-'));
+  const summary = path.join(folder, 'failures');
   const counted = { pass: 0, fail: 0, cancelled: 0 };
   const args = [
     '--test',
     `--test-concurrency=${CONCURRENCY}`,
     `--test-timeout=${FILE_TIMEOUT_MS}`,
     '--test-reporter=spec',
+    '--test-reporter-destination=stdout',
+    `--test-reporter=${path.join(import.meta.dirname, 'failures.mjs')}`,
+    `--test-reporter-destination=${summary}`,
   ];
   const ok = await show(NODE, [...args, ...files], {
     env: { NODE_NO_WARNINGS: '1' },
@@ -92,6 +98,9 @@ async function typescriptTests(files) {
       return false;
     },
   });
+  // Once more, short and last: what ends a long run says what failed and why.
+  process.stdout.write(await readFile(summary, 'utf8').catch(() => ''));
+  await rm(folder, { recursive: true });
   total.passed += counted.pass;
   // A run that broke before it counted anything must not look like one without failures.
   total.failed += Math.max(counted.fail + counted.cancelled, ok ? 0 : 1);

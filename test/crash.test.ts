@@ -227,7 +227,7 @@ describe('kill -9 of any process, at any moment', () => {
     await eventually('its end', async () =>
       (await partPids(service.home)).runner === runner ? undefined : true,
     );
-    assert.equal(await service.stop(), 0, service.output);
+    assert.equal(await service.stop(), 0, service.lastWords);
     assert.deepEqual(await leftovers(service.home), []);
     // Nothing of it runs any more, and that is what it says.
     await service.boot();
@@ -235,7 +235,7 @@ describe('kill -9 of any process, at any moment', () => {
   });
 
   test('after all that, the service stops cleanly and leaves nothing on the machine', async () => {
-    assert.equal(await service.stop(), 0, service.output);
+    assert.equal(await service.stop(), 0, service.lastWords);
     assert.deepEqual(await leftovers(service.home), []);
   });
 });

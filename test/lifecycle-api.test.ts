@@ -14,7 +14,7 @@ const SMALL = { image: 'busybox', cpu: 0.25, mem_mib: 256, scratch_mib: 64 };
 const PATIENCE_MS = 180_000;
 const FILL = `mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=4 2> /dev/null; cd /; sha256sum data/file > /sum
   dd if=/dev/urandom of=/dev/shm/m bs=1M count=4 2> /dev/null; sha256sum dev/shm/m > /dev/shm/sum
-  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; usleep 50000; done) > /dev/null 2>&1 &`;
+  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; usleep 50000; done) > /dev/null 2>&1 &`;
 
 /** Statuses of sandboxes that have a folder on their host. */
 const HELD = new Set(['running', 'paused', 'stopped']);
@@ -316,7 +316,7 @@ describe('forks and snapshots, through the API', () => {
   });
 
   test('the service stops cleanly after all that', async () => {
-    assert.equal(await service.stop(), 0, service.output);
+    assert.equal(await service.stop(), 0, service.lastWords);
     assert.deepEqual(await leftovers(service.home), []);
   });
 });

@@ -5,14 +5,16 @@ import { createServer } from 'node:net';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { signInByDevice } from '../packages/server/test/support/browser.ts';
-import { AllInOne } from './support/all-in-one.ts';
+import { eventually } from './support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
+import { partPids, type Role } from './support/processes.ts';
+import { Service } from './support/service.ts';
 
-const PARTS = ['control', 'gateway', 'postgres', 'runner', 'supervisor'];
+const PARTS: Role[] = ['control', 'gateway', 'postgres', 'runner'];
 const root = process.getuid?.() === 0;
 
 /** Runs a start that must fail, to its end. */
-async function failedStart(service: AllInOne, env: Record<string, string> = {}): Promise<number | null> {
+async function failedStart(service: Service, env: Record<string, string> = {}): Promise<number | null> {
   const child = service.spawn(env);
   const [code] = (await once(child, 'close')) as [number | null];
   return code;
@@ -20,28 +22,28 @@ async function failedStart(service: AllInOne, env: Record<string, string> = {}):
 
 describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => {
   test('starts, brings back what is killed, survives its own death, and leaves nothing behind', async (t) => {
-    await using service = await AllInOne.create();
-    await service.start();
+    await using service = await Service.start();
+    const vms = async (): Promise<number> => (await service.call('GET', '/vms')).status;
 
     await t.test('runs each part as a process of its own', async () => {
-      assert.deepEqual([...(await service.processes()).keys()].sort(), PARTS);
+      assert.deepEqual(Object.keys(await partPids(service.home)).sort(), PARTS);
     });
 
     await t.test('writes bootstrap.json for its owner alone, with a key that works', async () => {
-      const { base_url: base, compat_url: compat, image } = await service.bootstrap();
+      const { base_url: base, compat_url: compat, image } = service.bootstrap;
       assert.equal(base, `http://127.0.0.1:${service.port}`);
       assert.equal(compat, `${base}/compat`);
       assert.equal(image, 'busybox');
       for (const file of ['bootstrap.json', 'identity-keys.json', 'internal.token']) {
         assert.equal((await stat(path.join(service.home, file))).mode & 0o777, 0o600);
       }
-      assert.equal(await service.get('/vms'), 200);
+      assert.equal(await vms(), 200);
     });
 
     await t.test(
       'signs people in out of the box: rlp login by device code, then /me and a first key',
       async () => {
-        const { base_url: base, issuer } = await service.bootstrap();
+        const { base_url: base, issuer } = service.bootstrap;
         const config = (await (await fetch(`${base}/auth/config`)).json()) as { issuer: string };
         assert.equal(config.issuer, issuer);
         assert.match(issuer ?? '', /^http:\/\/127\.0\.0\.1:\d+$/);
@@ -79,37 +81,30 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
         service.output,
         new RegExp(`is in use by another server \\(process ${service.pid}, port ${service.port}\\)`),
       );
-      assert.equal(await service.get('/vms'), 200);
+      assert.equal(await vms(), 200);
     });
 
-    for (const role of ['control', 'gateway', 'runner', 'postgres']) {
+    for (const role of PARTS) {
       await t.test(`starts ${role} again when it is killed`, async () => {
-        const before = (await service.processes()).get(role);
-        assert.ok(before !== undefined);
-        process.kill(before, 'SIGKILL');
-        await service.until(`another ${role}`, async () => {
-          const now = (await service.processes()).get(role);
-          return now !== undefined && now !== before;
-        });
-        await service.until('healthy', async () => (await service.get('/healthz')) === 200);
-        await service.until('answering', async () => (await service.get('/vms')) === 200);
+        await service.kill9(role);
+        await eventually('an answer', async () => ((await vms()) === 200 ? true : undefined));
       });
     }
 
     await t.test(
       'its parts end when it is killed, and the next start goes on with the same key',
       async () => {
-        const { api_key: key } = await service.bootstrap();
-        await service.end('SIGKILL');
+        const { api_key: key } = service.bootstrap;
+        await service.kill();
         // Straight away: the parts may still be ending.
-        await service.start();
-        assert.equal((await service.bootstrap()).api_key, key);
-        assert.deepEqual([...(await service.processes()).keys()].sort(), PARTS);
+        await service.boot();
+        assert.equal(service.bootstrap.api_key, key);
+        assert.deepEqual(Object.keys(await partPids(service.home)).sort(), PARTS);
       },
     );
 
     await t.test('stops cleanly on SIGTERM', async () => {
-      assert.equal(await service.end('SIGTERM'), 0, service.output);
+      assert.equal(await service.stop(), 0, service.lastWords);
       assert.deepEqual(await leftovers(service.home), []);
       assert.deepEqual(await readdir(path.join(service.home, 'postgres/socket')), []);
     });
@@ -118,7 +113,7 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
 
 describe('a start that cannot be', { skip: root ? false : 'needs root' }, () => {
   test('names the port that another program holds', async () => {
-    await using service = await AllInOne.create();
+    await using service = await Service.prepare();
     const other = createServer().listen(service.port, '127.0.0.1');
     await once(other, 'listening');
     try {
@@ -130,13 +125,13 @@ describe('a start that cannot be', { skip: root ? false : 'needs root' }, () => 
   });
 
   test('names an address that this machine does not have', async () => {
-    await using service = await AllInOne.create();
+    await using service = await Service.prepare();
     assert.equal(await failedStart(service, { RELEAP_HOST: '192.0.2.1' }), 1);
     assert.match(service.output, /RELEAP_HOST=192\.0\.2\.1: this machine has no such address/);
   });
 
   test('names every value that is not allowed', async () => {
-    await using service = await AllInOne.create();
+    await using service = await Service.prepare();
     assert.equal(await failedStart(service, { RELEAP_PORT: 'http', RELEAP_LOG_LEVEL: 'all' }), 2);
     assert.match(
       service.output,
@@ -145,7 +140,7 @@ describe('a start that cannot be', { skip: root ? false : 'needs root' }, () => 
   });
 
   test('fails with the reason of the part that cannot start', async () => {
-    await using service = await AllInOne.create();
+    await using service = await Service.prepare();
     assert.equal(await failedStart(service, { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none' }), 1);
     assert.match(service.output, /releap: control cannot start: .*ECONNREFUSED/);
     assert.deepEqual(await leftovers(service.home), []);

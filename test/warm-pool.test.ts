@@ -119,7 +119,7 @@ describe('sandboxes out of the pool of waiting machines', () => {
       await writeFile(join(crashes, step), '');
       const { body } = await service.call<{ vm_id: string }>('POST', '/vms', REQUEST);
       await service.untilRestarted('runner', runner);
-      assert.equal((await service.waitFor(body.vm_id, 'running'))['status'], 'running', service.output);
+      assert.equal((await service.waitFor(body.vm_id, 'running'))['status'], 'running', service.lastWords);
       assert.equal(await processStatus(pid), undefined);
       assert.ok(!(await readdir(join(service.home, 'runner/vms'))).includes(name));
       const { result } = await eventually('exec', () => service.exec(body.vm_id, 'echo alive'));

@@ -5,7 +5,9 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { createInterface } from 'node:readline';
 import { parseSandboxId } from '@releap/contract';
+import type { BootstrapFile } from '../../packages/server/src/index.ts';
 import { eventually } from './eventually.ts';
 import { tracesOf } from './leftovers.ts';
 import { partPids, type Role, vmmPid } from './processes.ts';
@@ -16,15 +18,8 @@ const MAIN = join(REPO, 'packages/server/src/main.ts');
 export const TEST_CACHE = join(REPO, 'build/test-cache');
 const READY_DEADLINE_MS = 240_000;
 const STOP_DEADLINE_MS = 60_000;
-
-export interface Bootstrap {
-  base_url: string;
-  compat_url: string;
-  api_key: string;
-  project_id: string;
-  org_id: string;
-  image: string;
-}
+const OUTPUT_MAX = 200_000;
+const LAST_WORDS = 3_000;
 
 /** A free loopback port; the tiny race with other takers is accepted in tests. */
 export async function freePort(): Promise<number> {
@@ -44,7 +39,7 @@ export function uuidOf(id: string): string {
 }
 
 /** Of a service for a test: nothing that takes longer than the test needs. */
-export function testEnvironment(home: string, port: number): NodeJS.ProcessEnv {
+function testEnvironment(home: string, port: number): NodeJS.ProcessEnv {
   return {
     ...process.env,
     RELEAP_HOME: home,
@@ -61,7 +56,7 @@ export class Service implements AsyncDisposable {
   readonly port: number;
   readonly env: Record<string, string>;
   output = '';
-  bootstrap!: Bootstrap;
+  bootstrap!: BootstrapFile;
   #process: ChildProcess | undefined;
 
   private constructor(home: string, port: number, env: Record<string, string>) {
@@ -70,14 +65,21 @@ export class Service implements AsyncDisposable {
     this.env = env;
   }
 
-  /** @param home made when absent, and removed at the end with the folder that it lies in */
-  static async start(
+  /**
+   * A home and a port, and nothing that runs yet.
+   * @param home made when absent, and removed at the end with the folder that it lies in
+   */
+  static async prepare(
     env: Record<string, string> = {},
     // mkdtemp gives mode 0700: the unprivileged parts must work below a folder they cannot enter.
     home = join(mkdtempSync(join(tmpdir(), 'releap-test-')), 'home'),
   ): Promise<Service> {
-    const port = await freePort();
-    const service = new Service(home, port, env);
+    return new Service(home, await freePort(), env);
+  }
+
+  /** As `prepare`, and waits until it is ready. */
+  static async start(env: Record<string, string> = {}, home?: string): Promise<Service> {
+    const service = await Service.prepare(env, home);
     try {
       await service.boot();
     } catch (error) {
@@ -87,35 +89,60 @@ export class Service implements AsyncDisposable {
     return service;
   }
 
-  /** Starts the process again on the same home, after `stop` or `kill`. */
-  async boot(env: Record<string, string> = {}): Promise<void> {
+  /** Starts a process on this home, and waits for nothing. */
+  spawn(env: Record<string, string> = {}): ChildProcess {
     const child = spawn(process.execPath, [MAIN, 'all'], {
       env: { ...testEnvironment(this.home, this.port), ...this.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
-    this.#process = child;
-    let said = '';
     const collect = (chunk: Buffer): void => {
-      said = (said + chunk.toString('utf8')).slice(-200_000);
-      this.output = (this.output + chunk.toString('utf8')).slice(-200_000);
+      this.output = (this.output + chunk.toString('utf8')).slice(-OUTPUT_MAX);
     };
-    child.stdout?.on('data', collect);
-    child.stderr?.on('data', collect);
+    child.stdout.on('data', collect);
+    child.stderr.on('data', collect);
+    return child;
+  }
+
+  /** Starts the process, again on the same home after `stop` or `kill`, and waits until it is ready. */
+  async boot(env: Record<string, string> = {}): Promise<void> {
+    const child = this.spawn(env);
+    this.#process = child;
     // After a kill it is the control plane of the run before that answers for a moment.
-    await this.#ready(() => said.includes(`127.0.0.1:${this.port}/openapi.json`));
-    this.bootstrap = JSON.parse(await readFile(join(this.home, 'bootstrap.json'), 'utf8')) as Bootstrap;
+    let ready = false;
+    const banner = `127.0.0.1:${this.port}/openapi.json`;
+    for (const lines of [child.stdout, child.stderr]) {
+      if (lines !== null)
+        createInterface({ input: lines }).on('line', (line) => {
+          ready ||= line.includes(banner);
+        });
+    }
+    await this.#ready(() => ready);
+    this.bootstrap = JSON.parse(await readFile(join(this.home, 'bootstrap.json'), 'utf8')) as BootstrapFile;
+  }
+
+  get pid(): number {
+    const pid = this.#process?.pid;
+    if (pid === undefined) throw new Error('it does not run');
+    return pid;
+  }
+
+  /** The end of what it said, for the message of a failure. */
+  get lastWords(): string {
+    return this.output.slice(-LAST_WORDS);
   }
 
   async #ready(saysSo: () => boolean): Promise<void> {
     const deadline = Date.now() + READY_DEADLINE_MS;
     for (;;) {
-      if (this.#process?.exitCode !== null) throw new Error(`the service exited early:\n${this.output}`);
+      if (this.#process?.exitCode !== null) throw new Error(`the service exited early:\n${this.lastWords}`);
       if (saysSo()) {
         const answer = await fetch(`http://127.0.0.1:${this.port}/healthz`);
         if (answer.status === 200) return;
-        throw new Error(`it says that it is ready, but /healthz answers ${answer.status}:\n${this.output}`);
+        throw new Error(
+          `it says that it is ready, but /healthz answers ${answer.status}:\n${this.lastWords}`,
+        );
       }
-      if (Date.now() > deadline) throw new Error(`not ready:\n${this.output}`);
+      if (Date.now() > deadline) throw new Error(`not ready:\n${this.lastWords}`);
       await sleep(50);
     }
   }
@@ -158,7 +185,7 @@ export class Service implements AsyncDisposable {
     const id = made.body.vm_id;
     const vm = await this.waitFor(id, 'running');
     if (vm['status'] !== 'running') {
-      throw new Error(`sandbox is ${String(vm['status'])}: ${String(vm['error'])}\n${this.output}`);
+      throw new Error(`sandbox is ${String(vm['status'])}: ${String(vm['error'])}\n${this.lastWords}`);
     }
     return { id, token: made.body.access_token };
   }
@@ -176,7 +203,7 @@ export class Service implements AsyncDisposable {
     const { status, body } = await this.call('DELETE', `/vms/${id}`);
     if (status !== 200) throw new Error(`DELETE answered ${status}: ${JSON.stringify(body)}`);
     const vm = await this.waitFor(id, 'deleted');
-    if (vm['status'] !== 'deleted') throw new Error(`sandbox is ${String(vm['status'])}\n${this.output}`);
+    if (vm['status'] !== 'deleted') throw new Error(`sandbox is ${String(vm['status'])}\n${this.lastWords}`);
     await this.untilNoTraceOf(id);
   }
 
@@ -245,7 +272,7 @@ export class Service implements AsyncDisposable {
     if (ended === undefined) {
       child.kill('SIGKILL');
       await exited;
-      throw new Error(`the service did not stop within ${STOP_DEADLINE_MS} ms:\n${this.output}`);
+      throw new Error(`the service did not stop within ${STOP_DEADLINE_MS} ms:\n${this.lastWords}`);
     }
     return ended;
   }

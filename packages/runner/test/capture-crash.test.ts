@@ -22,7 +22,7 @@ const SMALL: SandboxSpec = { ...SPEC, vcpus: 1, mem_mib: 256, scratch_mib: 64, p
 const FILL = `mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=4 2> /dev/null
   dd if=/dev/urandom of=/dev/shm/m bs=1M count=8 2> /dev/null
   (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums; cp /dev/shm/sums /sums)
-  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; usleep 20000; done) > /dev/null 2>&1 & echo $! > /dev/shm/pid`;
+  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; usleep 20000; done) > /dev/null 2>&1 & echo $! > /dev/shm/pid`;
 
 let home: string;
 /** One at a time. */

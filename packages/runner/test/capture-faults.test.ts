@@ -25,7 +25,7 @@ const SMALL: SandboxSpec = { ...SPEC, vcpus: 1, mem_mib: 256, scratch_mib: 64, p
 const FILL = `mkdir -p /data; [ -e /data/file ] || dd if=/dev/urandom of=/data/file bs=1M count=4 2> /dev/null
   dd if=/dev/urandom of=/dev/shm/m bs=1M count=8 2> /dev/null; sync
   (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums; head -n 1 /dev/shm/sums > /sums; sync)
-  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; usleep 20000; done) > /dev/null 2>&1 & echo $! > /dev/shm/pid`;
+  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; usleep 20000; done) > /dev/null 2>&1 & echo $! > /dev/shm/pid`;
 
 let runner: TestRunner;
 let generation = 1;

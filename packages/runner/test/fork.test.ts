@@ -21,7 +21,7 @@ before(async () => {
   await sh(`mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=8 2> /dev/null; sync
     dd if=/dev/urandom of=/dev/shm/m bs=1M count=32 2> /dev/null
     (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums)
-    (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &
+    (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &
     echo $! > /dev/shm/pid`);
 });
 after(async () => await runner.dispose());

@@ -109,7 +109,9 @@ describe('a runner that is killed in the middle of', () => {
   }
 
   it('a pause, leaves no guest that stands still: it goes on until somebody says what is wanted', async () => {
-    await sh('(while :; do date +%s%N > /dev/shm/tick; usleep 10000; done) > /dev/null 2>&1 &');
+    await sh(
+      '(while :; do date +%s%N > /dev/shm/next; mv /dev/shm/next /dev/shm/tick; usleep 10000; done) > /dev/null 2>&1 &',
+    );
     await crashAt('pause:saved', PAUSED);
     const first = await sh('cat /dev/shm/tick');
     while ((await sh('cat /dev/shm/tick')) === first);

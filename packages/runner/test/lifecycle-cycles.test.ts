@@ -50,7 +50,7 @@ describe('a persistent sandbox', () => {
       'root.squashfs',
     ]);
     await sh(`mkdir -p /data /www; echo served > /www/page; httpd -p 8080 -h /www;
-      (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &
+      (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &
       echo started`);
   });
 

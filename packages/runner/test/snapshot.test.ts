@@ -101,7 +101,7 @@ describe('a full snapshot', () => {
     await sh(
       PERSISTENT,
       `dd if=/dev/urandom of=/dev/shm/m bs=1M count=16 2> /dev/null; sha256sum /dev/shm/m > /dev/shm/sum
-       (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &`,
+       (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &`,
     );
     const taken = await runner.snapshot(wanted(15, PERSISTENT));
     assert.equal(taken.status, 'ready', taken.error);

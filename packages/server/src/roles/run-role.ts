@@ -1,9 +1,9 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { lockFile } from '@releap/database';
-import { pino, type Logger } from 'pino';
+import type { Logger } from 'pino';
 import type { Config } from '../config/config.ts';
-import { humanLine } from '../log/terminal.ts';
+import { roleLogger } from '../log/role-logger.ts';
 import { readOrMakeToken } from '../secret-file.ts';
 import type { PartMessage, SupervisorMessage } from '../supervisor/messages.ts';
 
@@ -40,7 +40,7 @@ export async function runRole(
   supervised: boolean,
   start: (context: RoleContext) => Promise<RunningRole>,
 ): Promise<void> {
-  const { log, flush } = roleLogger(config, role, supervised);
+  const { log, flush } = roleLogger(role, config.log.level, supervised);
   const exit = (code: number): never => {
     flush();
     // Connections and timers of libraries must not keep a process that has finished.
@@ -124,27 +124,4 @@ export function explain(error: unknown): string {
   return cause instanceof Error && !error.message.includes(cause.message)
     ? `${error.message}: ${explain(cause)}`
     : error.message;
-}
-
-/** JSON lines for a supervisor or a log collector; lines for people on a terminal. */
-function roleLogger(config: Config, role: string, supervised: boolean): { log: Logger; flush: () => void } {
-  const options = { level: config.log.level, base: null };
-  if (!supervised && process.stdout.isTTY) {
-    const color = process.stdout.hasColors();
-    const write = (text: string): void => {
-      process.stdout.write(`${humanLine(text, role, color) ?? text}\n`);
-    };
-    return { log: pino(options, { write }), flush: () => undefined };
-  }
-  const stdout = pino.destination({ fd: 1, sync: false });
-  // The reader is gone: that is no reason to end, and there is nowhere to say it.
-  stdout.on('error', () => undefined);
-  const flush = (): void => {
-    try {
-      stdout.flushSync();
-    } catch {
-      // Not open yet, or nobody reads.
-    }
-  };
-  return { log: pino(options, stdout), flush };
 }
