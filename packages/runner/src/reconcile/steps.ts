@@ -55,7 +55,8 @@ export class Steps {
 
   /** Does something between two steps: none begins before that is done. What it throws is its caller's. */
   async hold<T>(work: () => Promise<T>): Promise<T> {
-    await this.idle();
+    // Not by way of idle(): between its end and ours another one that waits would begin, too.
+    while (this.#step) await this.#step.done;
     const controller = new AbortController();
     const result = work();
     this.#step = { controller, done: result.then(ignore, ignore) };

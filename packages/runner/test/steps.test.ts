@@ -1,0 +1,19 @@
+import assert from 'node:assert/strict';
+import { it } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { pino } from 'pino';
+import { Steps } from '../src/reconcile/steps.ts';
+
+it('what waits for the end of a step is done one after the other, in the order in which it came', async () => {
+  const steps = new Steps(pino({ enabled: false }), () => undefined);
+  const log: string[] = [];
+  const work = (name: string) => async (): Promise<void> => {
+    log.push(`${name} begins`);
+    await sleep(2);
+    log.push(`${name} ends`);
+  };
+  steps.begin(work('step'));
+  await Promise.all(['a', 'b', 'c'].map((name) => steps.hold(work(name))));
+  const expected = ['step', 'a', 'b', 'c'].flatMap((name) => [`${name} begins`, `${name} ends`]);
+  assert.deepEqual(log, expected);
+});
