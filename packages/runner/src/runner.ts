@@ -142,7 +142,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   const snapshots = new SnapshotKeeper({
     folders: machines.snapshots,
-    flatten: (id) => machines.captures.flatten(id),
+    flatten: (id) => machines.flattening.snapshot(id),
     find: (vmId) => reconciler.get(vmId),
     report: (observation) => link.observeSnapshot(observation),
     log: log.child({ part: 'snapshot' }),

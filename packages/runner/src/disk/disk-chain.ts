@@ -11,7 +11,7 @@ const JOURNALLED_MIN_MIB = 2 * EXT4_MIN_MIB;
 const BASE = 'base.ext4';
 const LIST = 'disk.json';
 /** Names that a disk's files have, finished or not. */
-export const DISK_FILE = /^(base\.ext4|layer-\d+\.qcow2(\.partial)?)$/;
+export const DISK_FILE = /^(base\.ext4|(layer|flat)-\d+\.qcow2(\.partial)?)$/;
 
 /**
  * A writable disk as files of one folder: a formatted empty disk, and layers of what was written on top of it. All but
@@ -24,11 +24,13 @@ export interface DiskChain {
   base?: string;
   /** Names, lowest first. The last one is written to. */
   layers: readonly string[];
+  /** Of the layers that the lowest one was made of, if it was (`lineageOf`). */
+  lineage?: string;
   /** Size that the guest sees. */
   bytes: number;
 }
 
-/** A disk of more layers is made one of one before it is used again. */
+/** More layers are made one, in the background. */
 export const LAYERS_KEPT = 8;
 /** A VM has so many layers at most: each takes a descriptor of its VMM. */
 export const LAYERS_MAX = 96;
@@ -110,8 +112,16 @@ export async function shareChain(from: DiskChain, folder: string): Promise<DiskC
 
 /** Name of a layer that it does not have yet. */
 export function nextLayer({ layers }: DiskChain): string {
-  const numbers = layers.map((name) => Number(/^layer-(\d+)\./.exec(name)?.[1] ?? 0));
-  return `layer-${Math.max(-1, ...numbers) + 1}.qcow2`;
+  return `layer-${Math.max(-1, ...layers.map(layerNumber)) + 1}.qcow2`;
+}
+
+/** Name of the layer that all of its layers together become. */
+export function flatLayer({ layers }: DiskChain): string {
+  return `flat-${Math.max(0, ...layers.map(layerNumber))}.qcow2`;
+}
+
+function layerNumber(name: string): number {
+  return Number(/^(?:layer|flat)-(\d+)\./.exec(name)?.[1] ?? 0);
 }
 
 /** An empty layer of that name, for a disk of that size, in the place of whatever is there. */

@@ -1,7 +1,8 @@
 import { chmod, readdir, rename, rm } from 'node:fs/promises';
 import { run } from '../network/command.ts';
-import { chainPath, checkChain, DISK_FILE, nextLayer, saveChain } from './disk-chain.ts';
+import { chainPath, checkChain, DISK_FILE, flatLayer, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
+import { lineageOf } from './lineage.ts';
 
 /** At least 5 MB a second. */
 const FLATTEN_DEADLINE_MS = 30 * 60_000;
@@ -15,8 +16,15 @@ type Node = Record<string, unknown>;
  * @throws when it cannot be; the disk is what it was
  */
 export async function flattenChain(chain: DiskChain): Promise<DiskChain> {
+  const flat = await writeFlat(chain);
+  await saveChain(flat);
+  return flat;
+}
+
+/** As `flattenChain`, and leaves the list of the disk's folder as it is. */
+export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise<DiskChain> {
   await checkChain(chain);
-  const name = nextLayer(chain);
+  const name = flatLayer(chain);
   const path = chainPath(chain, name);
   const partial = `${path}.partial`;
   try {
@@ -24,9 +32,7 @@ export async function flattenChain(chain: DiskChain): Promise<DiskChain> {
     await run(
       'nice',
       ['-n', '19', 'qemu-img', 'convert', '-O', 'qcow2', '-o', OPTIONS, source(chain), partial],
-      {
-        deadlineMs: FLATTEN_DEADLINE_MS,
-      },
+      { deadlineMs: FLATTEN_DEADLINE_MS, signal },
     );
     await chmod(partial, 0o444);
     await rename(partial, path);
@@ -34,9 +40,9 @@ export async function flattenChain(chain: DiskChain): Promise<DiskChain> {
     await rm(partial, { force: true });
     throw error;
   }
-  const flat: DiskChain = { folder: chain.folder, layers: [name], bytes: chain.bytes };
+  const { folder, bytes } = chain;
+  const flat: DiskChain = { folder, layers: [name], lineage: lineageOf(chain), bytes };
   await checkChain(flat);
-  await saveChain(flat);
   return flat;
 }
 

@@ -2,7 +2,7 @@ import { chown } from 'node:fs/promises';
 import type { Vm } from '../vmm/vm.ts';
 import { chainPath, LAYERS_MAX, nextLayer, replaceLayer, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
-import { placeInJail } from './vm-disks.ts';
+import { fileNode, inJail, placeInJail } from './vm-disks.ts';
 
 /** QEMU's name of the device that has the scratch disk (`command-line.ts`). */
 const DEVICE = 'scratch';
@@ -36,24 +36,24 @@ export class LiveLayer {
     const { jail, uid, persistent } = options;
     if (chain.layers.length >= LAYERS_MAX) {
       throw new Error(
-        `the sandbox was captured ${chain.layers.length} times since it was started: stop and start it before the next time`,
+        `the sandbox is captured faster than its disk of ${chain.layers.length} layers can be tidied: try again later`,
       );
     }
     const name = nextLayer(chain);
     const path = chainPath(chain, name);
     await replaceLayer(chain, name);
     await chown(path, uid, uid);
-    const filename = await placeInJail(jail, path, `scratch-${name}`);
+    const node = inJail(name);
+    const filename = await placeInJail(jail, path, node);
     // Before the VMM has it: where that fails, the next one has another name, which the VMM does not know yet.
     await saveChain({ ...chain, layers: [...chain.layers, name] });
     const from = await topNode(vm);
-    const node = `scratch-${name}`;
     await vm.qmp.execute('blockdev-add', {
       driver: 'qcow2',
       'node-name': node,
       discard: 'unmap',
       ...(persistent ? {} : { cache: { 'no-flush': true } }),
-      file: { driver: 'file', filename, discard: 'unmap' },
+      file: { driver: 'file', 'node-name': fileNode(name), filename, discard: 'unmap' },
       backing: null,
     });
     return new LiveLayer(vm, chain, from, node);
@@ -67,7 +67,7 @@ export class LiveLayer {
 }
 
 /** Name of the node that the guest's disk is now. (`query-block` tells it, too, after a look into every layer.) */
-async function topNode(vm: Vm): Promise<string> {
+export async function topNode(vm: Vm): Promise<string> {
   const node = await vm.qmp.execute('qom-get', { path: `/machine/peripheral/${DEVICE}`, property: 'drive' });
   if (typeof node !== 'string' || node === '') throw new Error(`the VMM has no disk ${DEVICE}`);
   return node;

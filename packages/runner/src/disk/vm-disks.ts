@@ -72,7 +72,10 @@ export async function makeDisks(
     const base =
       scratch.base === undefined ? undefined : await place(chainPath(scratch, scratch.base), 'scratch.base');
     const layers = await Promise.all(
-      scratch.layers.map((name) => place(chainPath(scratch, name), `scratch-${name}`)),
+      scratch.layers.map(async (name) => ({
+        name,
+        filename: await place(chainPath(scratch, name), inJail(name)),
+      })),
     );
     const nodes: Record<DiskName, BlockNode> = {
       root: rawNode(node('root'), await place(rootImagePath, 'root.image')),
@@ -105,25 +108,34 @@ export async function placeInJail(jail: string, path: string, name: string): Pro
   return `/${name}`;
 }
 
+/** Name of a scratch disk's layer in the jail. */
+export function inJail(layer: string): string {
+  return `scratch-${layer}`;
+}
+
+/** Name of the node that reads and writes a layer's file: tells which node of a VMM is which layer. */
+export function fileNode(layer: string): string {
+  return `file-${layer}`;
+}
+
 /** The layers of a disk, each on the one before, and only the last one written to. */
 function chainNode(
   name: string,
-  layers: readonly string[],
+  layers: readonly { name: string; filename: string }[],
   base: string | undefined,
   persistent: boolean,
 ): BlockNode {
   let below = base === undefined ? null : rawNode(`${name}-base`, base);
-  layers.forEach((filename, at) => {
+  layers.forEach((layer, at) => {
     const isTop = at === layers.length - 1;
+    const file = { driver: 'file', 'node-name': fileNode(layer.name), filename: layer.filename };
     below = {
       driver: 'qcow2',
       'node-name': isTop ? name : `${name}-${at}`,
       // What ends with the sandbox does not outlive a crash of the host, so its flushes need not reach any platters.
       ...(persistent || !isTop ? {} : { cache: { 'no-flush': true } }),
       ...(isTop ? { discard: 'unmap' } : { 'read-only': true }),
-      file: isTop
-        ? { driver: 'file', filename, discard: 'unmap' }
-        : { driver: 'file', filename, 'read-only': true, locking: 'off' },
+      file: isTop ? { ...file, discard: 'unmap' } : { ...file, 'read-only': true, locking: 'off' },
       backing: below,
     };
   });

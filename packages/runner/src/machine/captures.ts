@@ -6,14 +6,13 @@ import {
   chainPath,
   forkChain,
   growChain,
-  LAYERS_KEPT,
   linkOrCopy,
   readChain,
   saveChain,
   shareChain,
 } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import { dropUnused, flattenChain, unusedFiles } from '../disk/flatten.ts';
+import { isChildOf } from '../disk/lineage.ts';
 import { isTopUnchanged } from '../disk/unchanged.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import { memorySource } from '../memory/guest-memory.ts';
@@ -32,9 +31,6 @@ import type { GuestHold, MomentOptions } from './moment.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
 import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
-
-/** Whoever has read a disk's list has taken its layers by then. */
-const OPENING_GRACE_MS = 30_000;
 
 /** A VM that is to be captured while its guest runs. */
 export interface CaptureSource {
@@ -196,25 +192,6 @@ export class Captures {
     racePoint('restore:copied');
   }
 
-  /**
-   * Makes the disk of a snapshot one layer, if it is many, so that what begins with it is as quick as what begins with
-   * the first of its line. For the background.
-   */
-  async flatten(id: string): Promise<void> {
-    const chain = await readChain(this.#options.snapshots.path(id));
-    if (chain === undefined) return;
-    const many = chain.layers.length > LAYERS_KEPT;
-    const flat = many ? await flattenChain(chain) : chain;
-    if (many) this.#options.log.info({ snapshot: id, layers: chain.layers.length }, 'snapshot flattened');
-    // Also what a runner has left that ended right here.
-    if ((await unusedFiles(flat)).length === 0) return;
-    const drop = (): void =>
-      void dropUnused(flat).catch((error: unknown) =>
-        this.#options.log.warn({ err: error, snapshot: id }, 'layers that nobody needs may remain'),
-      );
-    setTimeout(drop, OPENING_GRACE_MS).unref();
-  }
-
   /** The disk of a snapshot, to begin others with. @throws when it is not here */
   async diskOf(id: string): Promise<DiskChain> {
     const chain = await readChain(this.#options.snapshots.path(id));
@@ -356,15 +333,6 @@ export class Captures {
     await mkdir(keep, { recursive: true, mode: 0o700 });
     return keep;
   }
-}
-
-/** Whether a disk is its parent and one layer more. */
-function isChildOf(disk: DiskChain, parent: DiskChain): boolean {
-  return (
-    disk.base === parent.base &&
-    disk.layers.length === parent.layers.length + 1 &&
-    parent.layers.every((name, at) => disk.layers[at] === name)
-  );
 }
 
 async function topBytes(chain: DiskChain): Promise<number> {

@@ -16,6 +16,7 @@ import { DISKS, nodeName, placeholderNode, TCG_CACHE_MIB } from '../vmm/command-
 import { lastWords, Vm } from '../vmm/vm.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { Captures } from './captures.ts';
+import { Flattening } from './flattening.ts';
 import { PersistentMachines } from './persistent-machines.ts';
 import { SnapshotFolders } from './snapshot-folder.ts';
 import { VmFolders } from './vm-folder.ts';
@@ -102,6 +103,8 @@ export class Machines {
   readonly persistent: PersistentMachines;
   /** Forks and snapshots. */
   readonly captures: Captures;
+  /** Of the disks that captures leave in many layers. */
+  readonly flattening: Flattening;
   readonly snapshots: SnapshotFolders;
   readonly #folders: VmFolders;
   readonly #cgroups: CgroupTree;
@@ -126,6 +129,11 @@ export class Machines {
       platform: options.templates.platform,
       copiers,
       allowCopy,
+      log: options.log,
+    });
+    this.flattening = new Flattening({
+      folders: this.#folders,
+      snapshots: this.snapshots,
       log: options.log,
     });
     this.persistent = new PersistentMachines({

@@ -2,7 +2,7 @@ import { link, mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { dropUnused, flattenChain } from '../disk/flatten.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
-import { checkChain, createChain, diskMib, growChain, LAYERS_KEPT, readChain } from '../disk/disk-chain.ts';
+import { checkChain, createChain, diskMib, growChain, LAYERS_MAX, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
@@ -242,7 +242,8 @@ export class PersistentMachines {
     const chain = await readChain(keep);
     if (chain === undefined) return await createChain(this.#options.emptyDisks, keep, mib, 'journal');
     await checkChain(chain);
-    const flat = chain.layers.length > LAYERS_KEPT ? await flattenChain(chain) : chain;
+    // As long as a VMM can open them, that has time until it runs.
+    const flat = chain.layers.length >= LAYERS_MAX ? await flattenChain(chain) : chain;
     await dropUnused(flat);
     return flat === chain ? chain : await growChain(flat);
   }

@@ -5,6 +5,8 @@ export interface CommandOptions {
   input?: string;
   /** Milliseconds until the tool is killed. Default 15 s. */
   deadlineMs?: number;
+  /** Kills the tool. */
+  signal?: AbortSignal | undefined;
 }
 
 const OUTPUT_MAX_BYTES = 8 * 1024 * 1024;
@@ -40,6 +42,9 @@ export async function run(
       child.kill('SIGKILL');
     };
     const timer = setTimeout(() => stop(`did not end within ${deadlineMs} ms`), deadlineMs);
+    const abandon = (): void => stop('was not to be finished');
+    options.signal?.addEventListener('abort', abandon, { once: true });
+    if (options.signal?.aborted === true) abandon();
     child.stdout.setEncoding('utf8').on('data', (text: string) => {
       stdout += text;
       if (stdout.length > OUTPUT_MAX_BYTES) stop(`printed more than ${OUTPUT_MAX_BYTES} bytes`);
@@ -57,6 +62,7 @@ export async function run(
     });
     child.on('close', (code, signal) => {
       clearTimeout(timer);
+      options.signal?.removeEventListener('abort', abandon);
       if (code === 0 && problem === undefined) return resolve(stdout);
       const why = problem ?? (code === null ? `was killed by ${signal}` : `failed with exit code ${code}`);
       const said = stderr.trim() === '' ? '' : `: ${stderr.trim()}`;

@@ -47,6 +47,9 @@ export class LiveMachine implements LiveSandbox {
   readonly entrypoint: LogFile;
   readonly #options: LiveMachineOptions;
   readonly #log: Logger;
+  readonly #closing = new AbortController();
+  /** Settles when nothing more is written beside its disk. */
+  #writing: Promise<unknown> = Promise.resolve();
 
   constructor(options: LiveMachineOptions) {
     this.#options = options;
@@ -119,8 +122,24 @@ export class LiveMachine implements LiveSandbox {
     return await machines.captures.snapshot(id, kind, this.#source(), image, parentId);
   }
 
+  async tidyDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void> {
+    const { flattening } = this.#options.machines;
+    const { signal } = this.#closing;
+    const writing = flattening.write(this.#source(), signal);
+    this.#writing = writing.catch(() => undefined);
+    const flat = await writing;
+    if (flat === undefined) return;
+    await alone(async () => {
+      // Whatever is in its folder by now is another one's.
+      signal.throwIfAborted();
+      await flattening.putBelow(this.#source(), flat);
+    });
+  }
+
   async close(): Promise<void> {
     const { agent, running, logs } = this.#options;
+    this.#closing.abort(new Error('the sandbox does not run any more'));
+    await this.#writing;
     agent.close();
     running.vm.detach();
     await closeLogs(logs);

@@ -63,6 +63,11 @@ export interface LiveSandbox {
     manifest: string,
     parentId: string | undefined,
   ): Promise<SnapshotFacts>;
+  /**
+   * Makes its disk fewer layers, if it has many. It runs on, and may be captured and ended.
+   * @param alone does what nothing else may be done with it meanwhile
+   */
+  tidyDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void>;
   /** Lets go of sockets and files on this side; the VMM is not touched. */
   close(): Promise<void>;
 }

@@ -45,12 +45,16 @@ export class Sandbox {
   /** Of the VMM that ended by itself, from when it did until all of it is removed. */
   #exit: Exit | undefined;
   readonly #steps: Steps;
+  #tidying = false;
 
   constructor(deps: SandboxDeps, assignment: Assignment, record?: SandboxRecord) {
     this.vmId = assignment.vm_id;
     this.#deps = deps;
     this.#log = deps.log.child({ vm: assignment.vm_id });
-    this.#steps = new Steps(this.#log, () => this.#attendExit());
+    this.#steps = new Steps(this.#log, () => {
+      this.#attendExit();
+      this.#tidyDisk();
+    });
     this.#assignment = assignment;
     this.#served = assignment;
     this.#past = { manifest: record?.manifest, ports: record?.ports };
@@ -489,6 +493,21 @@ export class Sandbox {
         await this.#observe('failed', { error: exit.reason });
       }
     });
+  }
+
+  /** In the background; what it does to the disk in use comes between two steps. */
+  #tidyDisk(): void {
+    const live = this.#live;
+    if (live === undefined || this.#tidying) return;
+    this.#tidying = true;
+    live
+      .tidyDisk((work) => this.#steps.hold(work))
+      .catch((error: unknown) => {
+        if (this.#live === live) this.#log.warn({ err: error }, 'the disk stays many layers');
+      })
+      .finally(() => {
+        this.#tidying = false;
+      });
   }
 
   #isSettled(): boolean {

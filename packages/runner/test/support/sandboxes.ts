@@ -105,7 +105,7 @@ export class TestRunner {
     });
     this.snapshots = new SnapshotKeeper({
       folders: opened.machines.snapshots,
-      flatten: (id) => opened.machines.captures.flatten(id),
+      flatten: (id) => opened.machines.flattening.snapshot(id),
       find: (vmId) => this.reconciler.get(vmId),
       report: (observation) => this.snapshotObservations.push(observation),
       log,

@@ -1,0 +1,84 @@
+import { rm } from 'node:fs/promises';
+import type { Logger } from 'pino';
+import { chainPath, LAYERS_KEPT, readChain } from '../disk/disk-chain.ts';
+import type { DiskChain } from '../disk/disk-chain.ts';
+import { dropUnused, flattenChain, unusedFiles, writeFlat } from '../disk/flatten.ts';
+import { putBelow } from '../disk/live-flatten.ts';
+import { explainFullDisk } from '../memory/memory-file.ts';
+import { racePoint } from '../race-point.ts';
+import type { CaptureSource } from './captures.ts';
+import type { SnapshotFolders } from './snapshot-folder.ts';
+import type { VmFolders } from './vm-folder.ts';
+
+/** Whoever has read a disk's list has taken its layers by then. */
+const OPENING_GRACE_MS = 30_000;
+
+type RunningDisk = Pick<CaptureSource, 'vmId' | 'running' | 'persistent'>;
+
+/** Makes few layers of many, in the background: every capture leaves one more. */
+export class Flattening {
+  readonly #folders: VmFolders;
+  readonly #snapshots: SnapshotFolders;
+  readonly #log: Logger;
+
+  constructor(options: { folders: VmFolders; snapshots: SnapshotFolders; log: Logger }) {
+    this.#folders = options.folders;
+    this.#snapshots = options.snapshots;
+    this.#log = options.log;
+  }
+
+  /**
+   * Makes the disk of a snapshot one layer, if it is many, so that what begins with it is as quick as what begins with
+   * the first of its line.
+   */
+  async snapshot(id: string): Promise<void> {
+    const chain = await readChain(this.#snapshots.path(id));
+    if (chain === undefined) return;
+    const many = chain.layers.length > LAYERS_KEPT;
+    const flat = many ? await flattenChain(chain) : chain;
+    if (many) this.#log.info({ snapshot: id, layers: chain.layers.length }, 'snapshot flattened');
+    // Also what a runner has left that ended right here.
+    if ((await unusedFiles(flat)).length === 0) return;
+    const drop = (): void =>
+      void dropUnused(flat).catch((error: unknown) =>
+        this.#log.warn({ err: error, snapshot: id }, 'layers that nobody needs may remain'),
+      );
+    setTimeout(drop, OPENING_GRACE_MS).unref();
+  }
+
+  /**
+   * Writes the one layer that what lies below the top of a running VM's disk is to become, if that is many. The VM goes
+   * on, and may be captured. @returns what to give to `putBelow`; undefined when there is nothing to do
+   */
+  async write({ vmId, persistent }: RunningDisk, signal: AbortSignal): Promise<DiskChain | undefined> {
+    const folder = this.#folderOf(vmId, persistent);
+    const chain = await readChain(folder);
+    if (chain === undefined || chain.layers.length <= LAYERS_KEPT) return undefined;
+    try {
+      const flat = await writeFlat({ ...chain, layers: chain.layers.slice(0, -1) }, signal);
+      racePoint('flatten:written');
+      return flat;
+    } catch (error) {
+      throw explainFullDisk(error, folder, 'the disk');
+    }
+  }
+
+  /** Gives the VM what `write` has made. Nothing else may be done with the VM meanwhile. */
+  async putBelow({ vmId, running, persistent }: RunningDisk, flat: DiskChain): Promise<void> {
+    const chain = await readChain(flat.folder);
+    try {
+      if (chain === undefined) throw new Error(`VM ${vmId} has no disk`);
+      const now = await putBelow(running.vm, chain, flat, { jail: this.#folders.jail(vmId), persistent });
+      this.#log.info({ vm: vmId, from: chain.layers.length, to: now.layers.length }, 'disk flattened');
+    } catch (error) {
+      const name = flat.layers[0];
+      if (name !== undefined && chain?.layers.includes(name) !== true)
+        await rm(chainPath(flat, name), { force: true });
+      throw error;
+    }
+  }
+
+  #folderOf(vmId: string, persistent: boolean): string {
+    return persistent ? this.#folders.keep(vmId) : this.#folders.disk(vmId);
+  }
+}
