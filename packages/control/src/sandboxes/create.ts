@@ -69,10 +69,10 @@ export async function createSandbox(
   const { sandbox, region, root, snapshot } = await begin(context, principal, body, asked);
   const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
 
-  const place = scheduler.admit();
-  if (!place.admitted) {
+  const place = scheduler.queue.admit(id);
+  if (place === undefined) {
     throw overloaded(
-      `${place.waiting} sandboxes are waiting for a host already, and no more than ${limits.createQueue} may: try again later`,
+      `${scheduler.queue.waiting} sandboxes are waiting for a host already, and no more than ${limits.createQueue} may: try again later`,
     );
   }
   const name = sandbox.name ?? otherName;
@@ -93,6 +93,7 @@ export async function createSandbox(
     };
     if (snapshot === undefined) await insertSandbox(database.pool, write);
     else await insertRestored(database, write, snapshot, Object.keys(body.env ?? {}));
+    place.taken();
   } catch (error) {
     place.withdraw();
     const before = isUniqueViolation(error)

@@ -3,6 +3,7 @@ import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
+import { CreateQueue } from './create-queue.ts';
 import { readHosts } from './hosts.ts';
 import { makeRoom } from './make-room.ts';
 import { choose, promisable, type Need } from './placement.ts';
@@ -13,8 +14,8 @@ export interface Scheduler {
   kick(): void;
   /** Like `kick`, also if the last round found no room. */
   roomMayHaveCome(): void;
-  /** Whether one more create may wait for a host. Count it with the result. */
-  admit(): { admitted: boolean; waiting: number; withdraw(): void };
+  /** The creates that wait for a host. */
+  queue: CreateQueue;
   /** Why this sandbox is not placed. */
   reasonFor(need: Need): Promise<string>;
   /** Of these regions, the one whose hosts have the most room. The first one when none has any. */
@@ -50,10 +51,6 @@ const PENDING = statement<PendingRow & { spot: boolean }>(
   'schedule-pending',
   `select id, ${NEED}, spot from sandboxes s where status = 'pending' order by spot, created_at limit $1`,
 );
-const PENDING_COUNT = statement<{ n: number }>(
-  'schedule-pending-count',
-  `select count(*)::integer as n from (select 1 from sandboxes where status = 'pending' limit $1) p`,
-);
 /** How many are looked at in a round. */
 const ROUND = 1_000;
 /** How long after a round without room a mere create starts no new one. */
@@ -71,20 +68,13 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
   let again = false;
   let noRoomUntil = 0;
   const stop = new AbortController();
-  let waiting = 0;
-  let createdSince = 0;
-
-  const count = async (): Promise<void> => {
-    createdSince = 0;
-    waiting = (await first(database.pool, PENDING_COUNT, [limits.createQueue]))?.n ?? 0;
-  };
+  const queue = new CreateQueue(database, limits.createQueue);
 
   async function round(): Promise<void> {
     if ((await first(database.pool, ANY_READY)) === undefined) {
       noRoomUntil = Date.now() + NO_ROOM_MS;
-      return count();
+      return;
     }
-    createdSince = 0;
     const { moved, left } = await database.transaction(async (client) => {
       await promiseAlone(client);
       const pending = await all(client, PENDING, [ROUND]);
@@ -117,7 +107,6 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       rows.push(...(await makeRoom(client, lifecycle, waits, limits.overcommit)));
       return { moved: rows, left };
     });
-    waiting = left;
     if (moved.length > 0) lifecycle.announce(moved);
     if (left > 0) noRoomUntil = Date.now() + NO_ROOM_MS;
   }
@@ -127,6 +116,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       again = false;
       try {
         await round();
+        await queue.refresh();
       } catch (error) {
         // What waits stays pending; the sweeper starts the next round.
         log.error({ err: error }, 'a placement round failed');
@@ -153,16 +143,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       noRoomUntil = 0;
       start();
     },
-    admit() {
-      const now = waiting + createdSince;
-      if (now >= limits.createQueue) return { admitted: false, waiting: now, withdraw: () => undefined };
-      createdSince++;
-      return {
-        admitted: true,
-        waiting: now + 1,
-        withdraw: () => (createdSince = Math.max(0, createdSince - 1)),
-      };
-    },
+    queue,
     async reasonFor(need) {
       const choice = choose(need, await readHosts(database.pool), limits.overcommit);
       return 'reason' in choice ? choice.reason : 'hosts had room only when its time was over';

@@ -40,6 +40,7 @@ export async function newRunner(database: Database, lastSeen = new Date()): Prom
 }
 
 export interface SandboxOptions extends Partial<MeteredSize> {
+  id?: string;
   status?: SandboxStatus;
   runnerId?: string | null;
   mode?: 'burstable' | 'dedicated';
@@ -51,7 +52,7 @@ export async function newSandbox(
   projectId: string,
   options: SandboxOptions = {},
 ): Promise<string> {
-  const id = newUuid();
+  const id = options.id ?? newUuid();
   await database.pool.query(
     `insert into sandboxes (id, project_id, name, region, status, desired, job_id, mode, cpu, vcpus, mem_mib, scratch_mib,
        gpu_host, spot, cpu_arch, image_ref, root, access_token_hash, runner_id, held)
