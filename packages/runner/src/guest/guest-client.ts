@@ -1,5 +1,5 @@
 /** What the runner asks of a guest, typed. Everything it answers is checked before it is believed. */
-import { Readable, type Writable } from 'node:stream';
+import { Readable } from 'node:stream';
 import { type ConnectOptions, GuestConnection } from './connection.ts';
 import type { EntrypointListener } from './entrypoint-output.ts';
 import { GuestError } from './guest-error.ts';
@@ -19,6 +19,18 @@ import {
   readText,
   readTexts,
 } from './replies.ts';
+import { defaultsParams, identityParams } from './requests.ts';
+import type {
+  CallOptions,
+  ExecRequest,
+  ExecResult,
+  GuestConfig,
+  GuestFreeze,
+  GuestIdentity,
+  GuestProcess,
+  GuestStatus,
+  ProcessDefaults,
+} from './requests.ts';
 
 const CALL_DEADLINE_MS = 30_000;
 /** A guest's clock is right when it is not further behind than this, an answer's way to us included … */
@@ -26,121 +38,6 @@ const CLOCK_BEHIND_MS = 30;
 /** … nor further ahead than what the agent leaves as it is. */
 const CLOCK_AHEAD_MS = 100;
 const CLOCK_TRIES = 5;
-
-export interface GuestNetwork {
-  address: string;
-  prefix: number;
-  gateway?: string;
-  mac?: string;
-  mtu?: number;
-  /** Default `eth0`. */
-  interface?: string;
-}
-
-export interface GuestDisk {
-  /** Such as `vda`. */
-  device: string;
-  fstype?: 'squashfs' | 'erofs' | 'ext4';
-  /** Size of the device. Given, the agent waits until its kernel has seen an exchanged disk's new size. */
-  bytes?: number;
-}
-
-/** What differs between copies of one memory image. */
-export interface GuestIdentity {
-  hostname?: string;
-  /** 32 lowercase hexadecimal digits. */
-  machineId?: string;
-  /** Unix time in nanoseconds. */
-  clockNs?: bigint;
-  /** At least 32 random bytes that nobody else gets. */
-  entropy?: Uint8Array;
-  dns?: string[];
-  network?: GuestNetwork;
-}
-
-export interface ProcessDefaults {
-  /** Of every process, verbatim; PATH, HOME and HOSTNAME are added where missing. */
-  env?: Record<string, string>;
-  /** As in an OCI image: name or uid, optionally `:group`. Default root. */
-  user?: string;
-  workingDir?: string;
-}
-
-export interface GuestConfig extends GuestIdentity, ProcessDefaults {
-  disks?: { root: GuestDisk; scratch: GuestDisk; docker?: GuestDisk };
-  /** The image's command; its env, user and workingDir go over those of the sandbox. */
-  entrypoint?: ProcessDefaults & {
-    argv: string[];
-    /** What asks it to end, as images name it; default SIGTERM. */
-    stopSignal?: string;
-  };
-}
-
-export interface ExecRequest {
-  /** Either the program and its arguments … */
-  argv?: string[];
-  /** … or a line for `/bin/sh -c`. */
-  shell?: string;
-  cwd?: string;
-  /** Over the sandbox's own. */
-  env?: Record<string, string>;
-  user?: string;
-  /** Whether stdin is to be open; else it is /dev/null. */
-  stdin?: boolean;
-  pty?: { rows: number; cols: number };
-  /** The process group gets SIGTERM then, and SIGKILL `killGraceMs` (2 s) later. */
-  timeoutMs?: number;
-  killGraceMs?: number;
-}
-
-export interface ExecResult {
-  /** 128 + signal number when a signal ended it; 127 and 126 also when it could not be started, see `error`. */
-  exitCode: number;
-  signal?: string;
-  timedOut: boolean;
-  error?: string;
-}
-
-export interface GuestProcess {
-  stdin: Writable;
-  stdout: Readable;
-  /** Empty with a terminal. */
-  stderr: Readable;
-  /** Settles once the process ended AND its output was read to the end: read or `resume()` both streams. */
-  exit: Promise<ExecResult>;
-  /** To the process group. @param name such as `SIGINT` or `2` */
-  signal(name: string): Promise<void>;
-  resize(size: { rows: number; cols: number }): Promise<void>;
-  /** Gives up: SIGTERM, then SIGKILL to the group. */
-  cancel(): void;
-}
-
-export interface GuestStatus {
-  uptimeSeconds: number;
-  configured: boolean;
-  frozen: boolean;
-  entrypoint: EntrypointState;
-  execs: number;
-  processes: number;
-  memory: { total: number; available: number };
-  disk: { total: number; used: number; available: number };
-}
-
-/** How a sandbox was brought to a stand. */
-export interface GuestFreeze {
-  /**
-   * Some threads were waiting inside the kernel, such as for a disk. They do not come out of it before the sandbox is
-   * thawed, wherever that is.
-   */
-  inKernel: boolean;
-  /** Microseconds of `wait` (for a process that was just being started), `processes` and `disk`. */
-  stepsUs: Record<string, number>;
-}
-
-export interface CallOptions {
-  signal?: AbortSignal;
-  deadlineMs?: number;
-}
 
 /** Unix time in nanoseconds. */
 export function nowNs(): bigint {
@@ -150,21 +47,6 @@ export function nowNs(): bigint {
 function millisecondsSince(ns: bigint): number {
   return Number(nowNs() - ns) / 1_000_000;
 }
-
-const identityParams = (identity: GuestIdentity): Record<string, unknown> => ({
-  hostname: identity.hostname,
-  machine_id: identity.machineId,
-  clock_ns: identity.clockNs?.toString(),
-  entropy: identity.entropy === undefined ? undefined : Buffer.from(identity.entropy).toString('base64'),
-  dns: identity.dns,
-  network: identity.network,
-});
-
-const defaultsParams = (defaults: ProcessDefaults): Record<string, unknown> => ({
-  env: defaults.env,
-  user: defaults.user,
-  working_dir: defaults.workingDir,
-});
 
 export class GuestClient implements AsyncDisposable {
   readonly #connection: GuestConnection;

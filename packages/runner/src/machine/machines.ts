@@ -1,4 +1,3 @@
-import { open } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
 import type { CpuCounter } from '../metering/usage-reporter.ts';
@@ -8,28 +7,21 @@ import { makeDisks } from '../disk/vm-disks.ts';
 import { checkChain, createChain, diskMib, forkChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
-import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
-import { DISKS, nodeName, placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
-import { lastWords, Vm } from '../vmm/vm.ts';
+import { Vm } from '../vmm/vm.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { Captures } from './captures.ts';
 import { Flattening } from './flattening.ts';
+import { showSizes, swapDisks } from './guest-disks.ts';
 import { PersistentMachines } from './persistent-machines.ts';
+import { cgroupName, Restoring } from './restoring.ts';
+import type { RestoreSource } from './restoring.ts';
 import { SnapshotFolders } from './snapshot-folder.ts';
+import { Stopwatch } from './stopwatch.ts';
 import { VmFolders } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
-
-/** A state of this size loads in about 3 ms; this is for a machine under heavy load. */
-const LOAD_DEADLINE_MS = 15_000;
-/** QEMU's own memory: code, heap, and what it caches of disks. The emulator's code cache comes on top. */
-const VMM_OVERHEAD_MIB = 96;
-/** Threads of a VMM: one a CPU, the main loop, and up to 64 for its disks. */
-const VMM_PIDS = 128;
-/** A VMM's files may exceed its disks by their tables. */
-const FILE_SLACK_MIB = 64;
 
 /** The part of a network slot that a VMM needs. */
 export interface VmSlot {
@@ -72,19 +64,6 @@ export interface RunningVm {
   timings: Record<string, number>;
 }
 
-/** What a VM is restored from, beside its record. */
-export interface RestoreSource<D extends VmDisks | undefined> {
-  disks: D;
-  /** Open file of what the guest's memory begins with. It is mapped privately: the file stays as it is. */
-  memory: { fd: number; origin?: MemoryOrigin };
-  /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
-  complete?: (vmm: number) => Promise<void>;
-  /** Device state that goes with it. */
-  statePath: string;
-  /** Called when the state does not load into a VM that is otherwise fine. */
-  discard?: () => Promise<void>;
-}
-
 export interface MachinesOptions {
   /** Absolute; one folder a VM lies in it. Short: unix sockets are made below it. */
   folder: string;
@@ -107,6 +86,7 @@ export class Machines {
   readonly flattening: Flattening;
   readonly snapshots: SnapshotFolders;
   readonly #folders: VmFolders;
+  readonly #restoring: Restoring;
   readonly #cgroups: CgroupTree;
   readonly #emptyDisks: EmptyExt4Store;
   readonly #log: Logger;
@@ -117,9 +97,15 @@ export class Machines {
     this.templates = options.templates;
     this.#emptyDisks = options.emptyDisks;
     this.#log = options.log;
+    this.#restoring = new Restoring({
+      folders: this.#folders,
+      cgroups: options.cgroups,
+      platform: options.templates.platform,
+      log: options.log,
+    });
     const copiers = new PageCopiers();
     const allowCopy = async ({ cgroup, shape }: VmRecord, allowed: boolean): Promise<void> => {
-      const most = this.#memoryMib(shape);
+      const most = this.#restoring.memoryMib(shape);
       await this.#cgroups.setMemoryLimit(cgroup, allowed ? most + shape.memMib : most);
     };
     this.snapshots = new SnapshotFolders(options.snapshots);
@@ -142,7 +128,7 @@ export class Machines {
       emptyDisks: options.emptyDisks,
       restore: async (boot, prepare, purpose) => {
         const clock = new Stopwatch();
-        const { vm, record } = await this.#restore(boot, clock, prepare, 0, purpose);
+        const { vm, record } = await this.#restoring.restore(boot, clock, prepare, 0, purpose);
         const { diskBytes } = record;
         return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.laps };
       },
@@ -163,7 +149,7 @@ export class Machines {
     const template = await this.templates.ensure(options.shape);
     clock.lap('template');
     signal?.throwIfAborted();
-    const vm = await this.#restore(options, clock, async (jail, owner) => ({
+    const vm = await this.#restoring.restore(options, clock, async (jail, owner) => ({
       ...this.#fromTemplate(template),
       disks: await this.#makeDisks(vmId, jail, owner, options.disks),
     }));
@@ -195,7 +181,7 @@ export class Machines {
     const template = await this.templates.ensure(options.shape);
     const clock = new Stopwatch();
     const { disks } = options;
-    const { vm, record } = await this.#restore(
+    const { vm, record } = await this.#restoring.restore(
       options,
       clock,
       async (jail, owner) => ({
@@ -236,7 +222,7 @@ export class Machines {
     const owner = { uid: record.uid, gid: record.uid };
     const [disks] = await Promise.all([
       this.#makeDisks(vmId, this.#folders.jail(vmId), owner, options.disks, true),
-      this.#cgroups.setLimits(record.cgroup, this.#limits(record.shape, options.cpu)),
+      this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(record.shape, options.cpu)),
     ]);
     clock.lap('prepare');
     options.signal?.throwIfAborted();
@@ -336,91 +322,10 @@ export class Machines {
         // It went by itself, as it should.
       }
     }
-    await this.#cgroups.setMemoryLimit(cgroup, this.#memoryMib(shape)).catch((error: unknown) => {
+    await this.#cgroups.setMemoryLimit(cgroup, this.#restoring.memoryMib(shape)).catch((error: unknown) => {
       this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be set back');
     });
     await this.persistent.dropPartialMemory(vmId);
-  }
-
-  async #restore<D extends VmDisks | undefined>(
-    options: Omit<BootOptions, 'disks'>,
-    clock: Stopwatch,
-    prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource<D>>,
-    blankFileMaxMib = 0,
-    purpose?: VmRecord['purpose'],
-  ): Promise<{ vm: Vm; record: VmRecord & { diskBytes: { scratch: number; docker: number } } }> {
-    const { vmId, slot, shape } = options;
-    const { platform } = this.templates;
-    const owner = { uid: slot.uid, gid: slot.uid };
-    const dir = this.#folders.path(vmId);
-    const record: VmRecord = {
-      cgroup: cgroupName(vmId),
-      uid: slot.uid,
-      shape,
-      startedIn: dir,
-      ...(purpose && { purpose }),
-    };
-    await this.#folders.create(vmId, record);
-    const [{ disks, memory, complete, statePath, discard }, cgroupProcs] = await Promise.all([
-      prepare(this.#folders.jail(vmId), owner),
-      this.#cgroups.create(record.cgroup, this.#limits(shape, options.cpu)),
-    ]);
-    const state = await open(statePath, 'r');
-    clock.lap('prepare');
-    let vm: Vm;
-    try {
-      vm = await Vm.start({
-        machine: {
-          accelerator: platform.accelerator,
-          cpuModel: platform.cpuModel,
-          vcpus: shape.vcpus,
-          memMib: shape.memMib,
-          memory: { path: '/proc/self/fd/3', sharing: 'private' },
-          disks: disks?.nodes ?? {
-            root: placeholderNode('root'),
-            scratch: placeholderNode('scratch'),
-            docker: placeholderNode('docker'),
-          },
-          nic: { tap: slot.tap, mac: platform.mac },
-        },
-        dir,
-        jail: { root: this.#folders.jail(vmId), ...owner },
-        netns: slot.netnsPath,
-        cgroupProcs,
-        fileMaxMib: FILE_SLACK_MIB + Math.max(blankFileMaxMib, ...Object.values(disks?.bytes ?? {}).map(mib)),
-        inheritFds: [memory.fd, state.fd],
-        onConsole: options.onConsole,
-        log: this.#log.child({ vm: vmId }),
-      });
-    } finally {
-      await state.close();
-    }
-    clock.lap('start');
-    try {
-      const whole = {
-        ...record,
-        process: vm.identity,
-        diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
-        ...(memory.origin && { memoryOrigin: memory.origin }),
-      };
-      const saved = this.#folders.save(vmId, whole);
-      await complete?.(vm.identity.pid);
-      await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
-        const said = await lastWords(dir);
-        // Damaged, or made by another machine after all: the next one is made anew. A VMM that was killed meanwhile
-        // says nothing about its template.
-        if (said.includes('load of migration failed')) await discard?.();
-        throw new Error(`the VM could not be restored: ${said || (error as Error).message}`, {
-          cause: error,
-        });
-      });
-      await saved;
-      clock.lap('load');
-      return { vm, record: whole };
-    } catch (error) {
-      await vm.kill();
-      throw error;
-    }
   }
 
   /** Disks that end with their VM. */
@@ -446,68 +351,5 @@ export class Machines {
       statePath: template.statePath,
       discard: () => this.templates.discard(template.key),
     };
-  }
-
-  #memoryMib(shape: Shape): number {
-    const emulator = this.templates.platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
-    return shape.memMib + VMM_OVERHEAD_MIB + emulator;
-  }
-
-  #limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
-    return {
-      cpu: cpu.guaranteed,
-      cpuMax: cpu.max,
-      memoryMib: this.#memoryMib(shape),
-      pids: VMM_PIDS + shape.vcpus,
-    };
-  }
-}
-
-/** Follows from the id alone, so that it is known even where no record was written. */
-function cgroupName(vmId: string): string {
-  return `vm-${vmId}`;
-}
-
-function mib(bytes: number): number {
-  return Math.ceil(bytes / 1024 / 1024);
-}
-
-/** Tells the guest how large its disks are: the template had placeholders. */
-async function showSizes(vm: Vm, bytes: { scratch: number; docker: number }): Promise<void> {
-  await Promise.all(
-    (['scratch', 'docker'] as const).map((name) =>
-      vm.qmp.execute('block_resize', { 'node-name': nodeName(name), size: bytes[name] }),
-    ),
-  );
-}
-
-/**
- * Puts real disks under the devices of a guest that stands still and holds nothing of those it had. All commands are
- * sent at once; the VMM runs them in order, and the guest sees nothing until it goes on.
- */
-async function swapDisks(vm: Vm, disks: VmDisks): Promise<void> {
-  const commands = DISKS.flatMap((name) => {
-    const node = disks.nodes[name]['node-name'];
-    const resize = { 'node-name': node, size: name === 'root' ? 0 : disks.bytes[name] };
-    return [
-      vm.qmp.execute('blockdev-add', disks.nodes[name]),
-      vm.qmp.execute('qom-set', { path: `/machine/peripheral/${name}`, property: 'drive', value: node }),
-      ...(name === 'root' ? [] : [vm.qmp.execute('block_resize', resize)]),
-      vm.qmp.execute('blockdev-del', { 'node-name': nodeName(name) }),
-    ];
-  });
-  const failed = (await Promise.allSettled(commands)).find((result) => result.status === 'rejected');
-  if (failed) throw new Error(`the disks could not be put in: ${(failed.reason as Error).message}`);
-}
-
-/** Milliseconds between the steps of one operation. */
-class Stopwatch {
-  readonly laps: Record<string, number> = {};
-  #last = performance.now();
-
-  lap(name: string): void {
-    const now = performance.now();
-    this.laps[name] = Math.round((now - this.#last) * 10) / 10;
-    this.#last = now;
   }
 }

@@ -19,8 +19,9 @@ import type { Shape } from '../template/shape.ts';
 import type { ForkOrigin } from './captures.ts';
 import type { ForkedMemory } from './fork-bases.ts';
 import { KeptMemory } from './kept-memory.ts';
-import type { BootOptions, RestoreSource, RunningVm } from './machines.ts';
+import type { BootOptions, RunningVm } from './machines.ts';
 import { Pausing } from './pausing.ts';
+import type { RestoreSource } from './restoring.ts';
 import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 

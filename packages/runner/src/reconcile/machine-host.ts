@@ -4,7 +4,6 @@ import type { Assignment, Origin, PortMapping, RootSource, SandboxSpec } from '@
 import type { Logger } from 'pino';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import { heldImagePath } from '../machine/index.ts';
 import type { ForkOrigin, Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
@@ -15,6 +14,7 @@ import { powerOff, renewIdentity, watchExit } from './guest-life.ts';
 import type { Renewal } from './guest-life.ts';
 import { closeLogs, LiveMachine } from './live-machine.ts';
 import type { Logs } from './live-machine.ts';
+import { RootImages } from './root-images.ts';
 import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
 /** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
@@ -37,25 +37,15 @@ export interface MachineHostOptions {
 /** Sandboxes as micro-VMs of this machine: image, network slot, VM, agent and logs brought together. */
 export class MachineHost implements SandboxHost {
   readonly #options: MachineHostOptions;
+  readonly #roots: RootImages;
 
   constructor(options: MachineHostOptions) {
     this.#options = options;
+    this.#roots = new RootImages(options.images, options.machines);
   }
 
   async hasImage(source: RootSource, manifest?: string): Promise<boolean> {
-    const { images } = this.#options;
-    if (manifest !== undefined && (await images.find(manifest)) !== undefined) return true;
-    return await images.has(source);
-  }
-
-  /** An image that must be here, for something lies on it. */
-  async #findImage(manifest: string): Promise<HeldImage> {
-    const { images } = this.#options;
-    const found = await images.find(manifest);
-    if (found === undefined) throw new Error(`its root image ${manifest} is not on this machine any more`);
-    const lease = images.lease(found.digest);
-    const { digest, path, config } = found;
-    return { digest, path, config, [Symbol.dispose]: () => lease.release() };
+    return await this.#roots.has(source, manifest);
   }
 
   async acquireImage(
@@ -64,26 +54,11 @@ export class MachineHost implements SandboxHost {
     manifest?: string,
     origin?: Origin,
   ): Promise<HeldImage> {
-    const { images, machines } = this.#options;
-    if (manifest !== undefined && (await images.find(manifest)) !== undefined) {
-      return await this.#findImage(manifest);
-    }
-    if (origin?.type === 'snapshot') {
-      const { folder, facts } = await machines.snapshots.open(origin.snapshot_id);
-      if (facts.manifest === manifest) {
-        const path = heldImagePath(folder);
-        return { digest: facts.manifest, path, config: facts.image, [Symbol.dispose]: () => undefined };
-      }
-    }
-    const held = await images.acquire(source, { signal });
-    const { digest, path, config } = held.image;
-    if (manifest !== undefined && digest !== manifest) {
-      held.release();
-      throw new Error(
-        `its disk lies on root image ${manifest}, which is not here any more and cannot be had: what it was made from is now ${digest}`,
-      );
-    }
-    return { digest, path, config, [Symbol.dispose]: () => held.release() };
+    return await this.#roots.acquire(source, signal, manifest, origin);
+  }
+
+  async manifestOf(snapshotId: string): Promise<string> {
+    return await this.#roots.manifestOf(snapshotId);
   }
 
   async boot(
@@ -239,7 +214,7 @@ export class MachineHost implements SandboxHost {
     const { machines, network } = this.#options;
     const { vm_id: vmId, spec } = assignment;
     await machines.persistent.checkMemory(vmId);
-    const root = await this.#rootOf(assignment, past, signal);
+    const root = await this.#roots.ofDisk(assignment, past, signal);
     using _image = root.image;
     const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
     racePoint('resume:slot');
@@ -253,10 +228,6 @@ export class MachineHost implements SandboxHost {
       signal,
     });
     return { running, slot };
-  }
-
-  async manifestOf(snapshotId: string): Promise<string> {
-    return (await this.#options.machines.snapshots.open(snapshotId)).facts.manifest;
   }
 
   async seed(vmId: string, origin: Origin): Promise<void> {
@@ -287,7 +258,7 @@ export class MachineHost implements SandboxHost {
     const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
     let running: RunningVm | undefined;
     try {
-      const held = await this.#rootOf(assignment, past, signal);
+      const held = await this.#roots.ofDisk(assignment, past, signal);
       using _image = held.image;
       const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
       racePoint('fork:slot');
@@ -334,18 +305,6 @@ export class MachineHost implements SandboxHost {
     const { images } = this.#options;
     const image = past.manifest === undefined ? undefined : await images.find(past.manifest);
     return { ...identityOf(vmId, spec), ...(image && { env: environmentOf(spec, image.config) }) };
-  }
-
-  /** The root image of a disk that has run: the one that is held, or the same fetched again. */
-  async #rootOf(
-    { vm_id: vmId, spec }: Assignment,
-    past: Past,
-    signal: AbortSignal,
-  ): Promise<{ path: string; image: HeldImage | undefined }> {
-    const path = await this.#options.machines.persistent.heldImage(vmId);
-    if (path !== undefined) return { path, image: undefined };
-    const image = await this.acquireImage(spec.root, signal, past.manifest);
-    return { path: image.path, image };
   }
 
   async adopt(assignment: Assignment, past: Past, events: SandboxEvents): Promise<LiveSandbox> {
@@ -443,7 +402,7 @@ export class MachineHost implements SandboxHost {
       agent,
       logs,
       addresses: { vm_ip: vmIp, host_ip: listenHost, port_map: ports },
-      findImage: (manifest) => this.#findImage(manifest),
+      findImage: (manifest) => this.#roots.find(manifest),
       log,
     });
   }

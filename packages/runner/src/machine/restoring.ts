@@ -1,0 +1,159 @@
+import { open } from 'node:fs/promises';
+import type { Logger } from 'pino';
+import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import type { VmDisks } from '../disk/vm-disks.ts';
+import type { MemoryOrigin } from '../memory/guest-memory.ts';
+import type { Platform, Shape } from '../template/shape.ts';
+import { placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
+import { lastWords, Vm } from '../vmm/vm.ts';
+import type { BootOptions } from './machines.ts';
+import type { Stopwatch } from './stopwatch.ts';
+import type { VmFolders, VmRecord } from './vm-folder.ts';
+
+/** A state of this size loads in about 3 ms; this is for a machine under heavy load. */
+const LOAD_DEADLINE_MS = 15_000;
+/** QEMU's own memory: code, heap, and what it caches of disks. The emulator's code cache comes on top. */
+const VMM_OVERHEAD_MIB = 96;
+/** Threads of a VMM: one a CPU, the main loop, and up to 64 for its disks. */
+const VMM_PIDS = 128;
+/** A VMM's files may exceed its disks by their tables. */
+const FILE_SLACK_MIB = 64;
+
+/** What a VM is restored from, beside its record. */
+export interface RestoreSource<D extends VmDisks | undefined> {
+  disks: D;
+  /** Open file of what the guest's memory begins with. It is mapped privately: the file stays as it is. */
+  memory: { fd: number; origin?: MemoryOrigin };
+  /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
+  complete?: (vmm: number) => Promise<void>;
+  /** Device state that goes with it. */
+  statePath: string;
+  /** Called when the state does not load into a VM that is otherwise fine. */
+  discard?: () => Promise<void>;
+}
+
+/** How every VM begins: from a state that was saved. */
+export class Restoring {
+  readonly #folders: VmFolders;
+  readonly #cgroups: CgroupTree;
+  readonly #platform: Platform;
+  readonly #log: Logger;
+
+  constructor(options: { folders: VmFolders; cgroups: CgroupTree; platform: Platform; log: Logger }) {
+    this.#folders = options.folders;
+    this.#cgroups = options.cgroups;
+    this.#platform = options.platform;
+    this.#log = options.log;
+  }
+
+  /**
+   * Starts a VMM in a folder and a cgroup of its own and loads the state; the guest stands.
+   * @param prepare what it is restored from, made meanwhile
+   * @throws when it cannot be; no VMM is left then, and `Machines.destroy` removes the rest
+   */
+  async restore<D extends VmDisks | undefined>(
+    options: Omit<BootOptions, 'disks'>,
+    clock: Stopwatch,
+    prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource<D>>,
+    blankFileMaxMib = 0,
+    purpose?: VmRecord['purpose'],
+  ): Promise<{ vm: Vm; record: VmRecord & { diskBytes: { scratch: number; docker: number } } }> {
+    const { vmId, slot, shape } = options;
+    const platform = this.#platform;
+    const owner = { uid: slot.uid, gid: slot.uid };
+    const dir = this.#folders.path(vmId);
+    const record: VmRecord = {
+      cgroup: cgroupName(vmId),
+      uid: slot.uid,
+      shape,
+      startedIn: dir,
+      ...(purpose && { purpose }),
+    };
+    await this.#folders.create(vmId, record);
+    const [{ disks, memory, complete, statePath, discard }, cgroupProcs] = await Promise.all([
+      prepare(this.#folders.jail(vmId), owner),
+      this.#cgroups.create(record.cgroup, this.limits(shape, options.cpu)),
+    ]);
+    const state = await open(statePath, 'r');
+    clock.lap('prepare');
+    let vm: Vm;
+    try {
+      vm = await Vm.start({
+        machine: {
+          accelerator: platform.accelerator,
+          cpuModel: platform.cpuModel,
+          vcpus: shape.vcpus,
+          memMib: shape.memMib,
+          memory: { path: '/proc/self/fd/3', sharing: 'private' },
+          disks: disks?.nodes ?? {
+            root: placeholderNode('root'),
+            scratch: placeholderNode('scratch'),
+            docker: placeholderNode('docker'),
+          },
+          nic: { tap: slot.tap, mac: platform.mac },
+        },
+        dir,
+        jail: { root: this.#folders.jail(vmId), ...owner },
+        netns: slot.netnsPath,
+        cgroupProcs,
+        fileMaxMib: FILE_SLACK_MIB + Math.max(blankFileMaxMib, ...Object.values(disks?.bytes ?? {}).map(mib)),
+        inheritFds: [memory.fd, state.fd],
+        onConsole: options.onConsole,
+        log: this.#log.child({ vm: vmId }),
+      });
+    } finally {
+      await state.close();
+    }
+    clock.lap('start');
+    try {
+      const whole = {
+        ...record,
+        process: vm.identity,
+        diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
+        ...(memory.origin && { memoryOrigin: memory.origin }),
+      };
+      const saved = this.#folders.save(vmId, whole);
+      await complete?.(vm.identity.pid);
+      await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
+        const said = await lastWords(dir);
+        // Damaged, or made by another machine after all: the next one is made anew. A VMM that was killed meanwhile
+        // says nothing about its template.
+        if (said.includes('load of migration failed')) await discard?.();
+        throw new Error(`the VM could not be restored: ${said || (error as Error).message}`, {
+          cause: error,
+        });
+      });
+      await saved;
+      clock.lap('load');
+      return { vm, record: whole };
+    } catch (error) {
+      await vm.kill();
+      throw error;
+    }
+  }
+
+  /** Most memory that a VM of this shape may have, its VMM included. */
+  memoryMib(shape: Shape): number {
+    const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
+    return shape.memMib + VMM_OVERHEAD_MIB + emulator;
+  }
+
+  /** What its cgroup allows. */
+  limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
+    return {
+      cpu: cpu.guaranteed,
+      cpuMax: cpu.max,
+      memoryMib: this.memoryMib(shape),
+      pids: VMM_PIDS + shape.vcpus,
+    };
+  }
+}
+
+/** Follows from the id alone, so that it is known even where no record was written. */
+export function cgroupName(vmId: string): string {
+  return `vm-${vmId}`;
+}
+
+function mib(bytes: number): number {
+  return Math.ceil(bytes / 1024 / 1024);
+}
