@@ -1,10 +1,13 @@
-import type { Assignment, Observation, ObservedStatus } from '@releap/contract';
+import type { Assignment, Observation } from '@releap/contract';
 import type { Logger } from 'pino';
 import { GuestLostError } from '../machine/index.ts';
 import type { ForkOrigin, SnapshotFacts } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
-import type { Exit, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
+import { adopt } from './adoption.ts';
+import { canStart, DISK_GONE, messageOf, observePaused, requireDisk } from './remains.ts';
+import type { Exit, LiveSandbox, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
+import { SandboxState } from './sandbox-state.ts';
 import { Steps } from './steps.ts';
 
 /** From the first step to `running`, pulls not included. Twice what a cold boot takes under emulation. */
@@ -36,33 +39,22 @@ export class Sandbox {
   readonly vmId: string;
   readonly #deps: SandboxDeps;
   readonly #log: Logger;
-  #assignment: Assignment;
-  /** The assignment that the step at work, or else the last one, is for: what it observes belongs to that. */
-  #served: Assignment;
-  #observation: Observation;
-  #past: Past;
+  readonly #state: SandboxState;
+  readonly #steps: Steps;
   #live: LiveSandbox | undefined;
   /** Of the VMM that ended by itself, from when it did until all of it is removed. */
   #exit: Exit | undefined;
-  readonly #steps: Steps;
   #tidying = false;
 
   constructor(deps: SandboxDeps, assignment: Assignment, record?: SandboxRecord) {
     this.vmId = assignment.vm_id;
     this.#deps = deps;
     this.#log = deps.log.child({ vm: assignment.vm_id });
+    this.#state = new SandboxState({ ...deps, log: this.#log }, assignment, record);
     this.#steps = new Steps(this.#log, () => {
       this.#attendExit();
       this.#tidyDisk();
     });
-    this.#assignment = assignment;
-    this.#served = assignment;
-    this.#past = { manifest: record?.manifest, ports: record?.ports };
-    this.#observation = record?.observation ?? {
-      vm_id: assignment.vm_id,
-      generation: assignment.generation,
-      status: 'booting',
-    };
   }
 
   get live(): LiveSandbox | undefined {
@@ -70,15 +62,15 @@ export class Sandbox {
   }
 
   get observation(): Observation {
-    return this.#observation;
+    return this.#state.observation;
   }
 
   get isRunning(): boolean {
-    return this.#observation.status === 'running' && this.#live !== undefined;
+    return this.#state.observation.status === 'running' && this.#live !== undefined;
   }
 
   get isPersistent(): boolean {
-    return this.#assignment.spec.persistent;
+    return this.#state.isPersistent;
   }
 
   /**
@@ -87,23 +79,23 @@ export class Sandbox {
    */
   isOver({ generation, status }: Observation): boolean {
     if (status !== 'deleted' && (status !== 'failed' || this.isPersistent)) return false;
-    const now = this.#observation;
+    const now = this.observation;
     return (
       now.status === status &&
       now.generation === generation &&
-      this.#assignment.generation === generation &&
+      this.#state.assignment.generation === generation &&
       !this.#steps.busy
     );
   }
 
   /** Takes over what control wants. An older generation, or the same again, changes nothing. */
   want(assignment: Assignment): void {
-    if (assignment.generation < this.#assignment.generation) return;
-    const isNew = assignment.generation > this.#assignment.generation;
-    this.#assignment = assignment;
+    if (assignment.generation < this.#state.assignment.generation) return;
+    const isNew = assignment.generation > this.#state.assignment.generation;
+    this.#state.assignment = assignment;
     if (!isNew && this.#steps.busy) return;
-    if (!isNew && this.#isSettled()) {
-      this.#deps.report(this.#observation);
+    if (!isNew && this.#state.isSettled(this.#live !== undefined)) {
+      this.#state.repeat();
       return;
     }
     this.converge();
@@ -111,8 +103,14 @@ export class Sandbox {
 
   /** After a restart of the runner: find the VMM again, or clean up after it. */
   async adopt(): Promise<void> {
-    this.#steps.begin(
-      async () => await (this.isPersistent ? this.#adoptPersistent() : this.#adoptEphemeral()),
+    this.#steps.begin(() =>
+      adopt({
+        state: this.#state,
+        host: this.#deps.host,
+        findAgain: () => this.#findAgain(),
+        end: () => this.#end(),
+        destroy: () => this.#destroy(),
+      }),
     );
     await this.idle();
   }
@@ -120,7 +118,7 @@ export class Sandbox {
   /** Starts the step that leads to what is wanted; the one that runs is interrupted first. */
   converge(): void {
     this.#steps.begin(async (signal) => {
-      this.#served = this.#assignment;
+      this.#state.served = this.#state.assignment;
       await this.#converge(signal);
     });
   }
@@ -133,7 +131,8 @@ export class Sandbox {
   /** The service is going down: end the VM and say why. What is persistent can be started again. */
   async shutDown(reason: string): Promise<void> {
     await this.#steps.interrupt(reason);
-    if (this.#isSettled() && this.#observation.status !== 'running') return;
+    if (this.#state.isSettled(this.#live !== undefined) && this.#state.observation.status !== 'running')
+      return;
     this.#steps.begin(async () => await this.#drain(reason));
     await this.idle();
   }
@@ -152,7 +151,7 @@ export class Sandbox {
   }
 
   async #converge(signal: AbortSignal): Promise<void> {
-    switch (this.#served.desired) {
+    switch (this.#state.served.desired) {
       case 'running':
         return await this.#run(signal);
       case 'stopped':
@@ -165,10 +164,10 @@ export class Sandbox {
   }
 
   async #run(signal: AbortSignal): Promise<void> {
-    if (this.#live) return await this.#observe('running', this.#live.addresses);
+    if (this.#live) return await this.#state.observe('running', this.#live.addresses);
     if (!(await this.#seeded(signal))) return;
     if (this.#live) return;
-    if (this.#served.start_from === 'memory') return await this.#resume(signal);
+    if (this.#state.served.start_from === 'memory') return await this.#resume(signal);
     await this.#boot(signal);
   }
 
@@ -179,25 +178,25 @@ export class Sandbox {
    */
   async #seeded(signal: AbortSignal): Promise<boolean> {
     const { host } = this.#deps;
-    const { origin } = this.#served.spec;
-    if (origin === undefined || !this.isPersistent || this.#past.manifest !== undefined) return true;
+    const { origin } = this.#state.served.spec;
+    if (origin === undefined || !this.isPersistent || this.#state.past.manifest !== undefined) return true;
     if ((await host.remains(this.vmId)).disk) return true;
     try {
       // Nothing may exist here that no record names; control hears of it when it has what it begins with.
-      await this.#observe('booting', {}, false);
+      await this.#state.observe('booting', {}, false);
       racePoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
       if (origin.type === 'fork') await this.#beginAsFork(origin.vm_id, signal);
       else {
         await host.seed(this.vmId, origin);
-        this.#past.manifest = await host.manifestOf(origin.snapshot_id);
+        this.#state.past.manifest = await host.manifestOf(origin.snapshot_id);
       }
       return true;
     } catch (error) {
-      this.#past.manifest = undefined;
+      this.#state.past.manifest = undefined;
       await this.#destroy();
       if (signal.aborted) return false;
       this.#log.warn({ err: error, origin }, 'the sandbox could not begin as what it is to be');
-      await this.#observe('failed', { error: messageOf(error) });
+      await this.#state.observe('failed', { error: messageOf(error) });
       return false;
     }
   }
@@ -210,7 +209,7 @@ export class Sandbox {
     source.#steps
       .hold(async () => {
         signal.throwIfAborted();
-        this.#past.manifest = source.#past.manifest;
+        this.#state.past.manifest = source.#state.past.manifest;
         if (source.#live) {
           const origin = await source.#live.fork(this.vmId);
           begun.resolve(origin);
@@ -224,20 +223,26 @@ export class Sandbox {
       .catch((error: unknown) => begun.reject(error));
     await using origin = await begun.promise;
     if (origin === undefined) return;
-    await this.#observe('booting');
+    await this.#state.observe('booting');
     const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
-    this.#live = await host.continueFork(this.#served, origin, this.#past, this.#events(), bootSignal);
-    if (this.#served.desired !== 'running') return;
-    await this.#observe('running', this.#live.addresses);
+    this.#live = await host.continueFork(
+      this.#state.served,
+      origin,
+      this.#state.past,
+      this.#events(),
+      bootSignal,
+    );
+    if (this.#state.served.desired !== 'running') return;
+    await this.#state.observe('running', this.#live.addresses);
     racePoint('fork:running');
   }
 
   /** Takes it, as it runs, for later. Its steps wait. @throws when it does not run */
   async snapshot(id: string, kind: 'disk' | 'full', parentId: string | undefined): Promise<SnapshotFacts> {
     return await this.#steps.hold(async () => {
-      const { manifest } = this.#past;
+      const { manifest } = this.#state.past;
       if (!this.#live || manifest === undefined) {
-        throw new Error(`the sandbox is ${this.#observation.status}, and must be running`);
+        throw new Error(`the sandbox is ${this.#state.observation.status}, and must be running`);
       }
       return await this.#live.snapshot(id, kind, manifest, parentId);
     });
@@ -245,71 +250,73 @@ export class Sandbox {
 
   async #boot(signal: AbortSignal): Promise<void> {
     const { host } = this.#deps;
-    const { root, origin } = this.#served.spec;
-    const operation = this.#past.manifest === undefined ? 'create' : 'start';
+    const { root, origin } = this.#state.served.spec;
+    const operation = this.#state.past.manifest === undefined ? 'create' : 'start';
     try {
       const manifest =
-        this.#past.manifest ??
+        this.#state.past.manifest ??
         (origin?.type === 'snapshot' ? await host.manifestOf(origin.snapshot_id) : undefined);
-      await this.#observe((await host.hasImage(root, manifest)) ? 'booting' : 'building');
+      await this.#state.observe((await host.hasImage(root, manifest)) ? 'booting' : 'building');
       racePoint(`${operation}:recorded`);
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
       using image = await host.acquireImage(root, imageSignal, manifest, origin);
-      if (this.#observation.status === 'building') await this.#observe('booting');
+      if (this.#state.observation.status === 'building') await this.#state.observe('booting');
       racePoint(`${operation}:image`);
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
       if (this.isPersistent) {
-        await host.discardMemory(this.#served, this.#past, bootSignal);
+        await host.discardMemory(this.#state.served, this.#state.past, bootSignal);
         racePoint(`${operation}:discarded`);
-        if (this.#past.manifest !== undefined) await this.#requireDisk();
+        if (this.#state.past.manifest !== undefined) await requireDisk(this.#state, this.#deps.host);
       }
-      this.#live = await host.boot(this.#served, image, this.#past, this.#events(), bootSignal);
+      this.#live = await host.boot(this.#state.served, image, this.#state.past, this.#events(), bootSignal);
       racePoint(`${operation}:booted`);
       signal.throwIfAborted();
-      this.#past.manifest = image.digest;
-      await this.#observe('running', this.#live.addresses);
+      this.#state.past.manifest = image.digest;
+      await this.#state.observe('running', this.#live.addresses);
       racePoint(`${operation}:running`);
     } catch (error) {
       await this.#end();
       if (signal.aborted) return;
       this.#log.warn({ err: error }, 'the sandbox could not be started');
-      await this.#observe((await this.#canStart()) ? 'stopped' : 'failed', { error: messageOf(error) });
+      await this.#state.observe((await canStart(this.#state, this.#deps.host)) ? 'stopped' : 'failed', {
+        error: messageOf(error),
+      });
     }
   }
 
   async #resume(signal: AbortSignal): Promise<void> {
     const { host } = this.#deps;
     try {
-      await this.#observe('booting');
+      await this.#state.observe('booting');
       racePoint('resume:recorded');
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
-      this.#live = await host.resume(this.#served, this.#past, this.#events(), bootSignal);
-      await this.#observe('running', this.#live.addresses);
+      this.#live = await host.resume(this.#state.served, this.#state.past, this.#events(), bootSignal);
+      await this.#state.observe('running', this.#live.addresses);
       racePoint('resume:running');
     } catch (error) {
       await this.#end();
       if (signal.aborted) return;
       this.#log.warn({ err: error }, 'the sandbox could not be resumed');
-      await this.#observePaused(messageOf(error));
+      await observePaused(this.#state, this.#deps.host, messageOf(error));
     }
   }
 
   async #stop(signal: AbortSignal): Promise<void> {
     const { host } = this.#deps;
     const { memory } = await host.remains(this.vmId);
-    if (this.#live || memory) await this.#observe('stopping');
+    if (this.#live || memory) await this.#state.observe('stopping');
     racePoint('stop:recorded');
     // What supersedes a stop waits for its end, but for a deletion: nobody needs that disk to be in order.
     using hurry = this.#onDeletion(signal);
     if (this.#live) await this.#live.shutDown(STOP_GRACE_MS, hurry.signal);
-    else if (memory) await host.discardMemory(this.#served, this.#past, hurry.signal);
+    else if (memory) await host.discardMemory(this.#state.served, this.#state.past, hurry.signal);
     racePoint('stop:down');
     await this.#end();
     racePoint('stop:ended');
-    if (this.#past.manifest !== undefined && !(await host.remains(this.vmId)).disk) {
-      return await this.#observe('failed', { error: DISK_GONE });
+    if (this.#state.past.manifest !== undefined && !(await host.remains(this.vmId)).disk) {
+      return await this.#state.observe('failed', { error: DISK_GONE });
     }
-    await this.#observe('stopped');
+    await this.#state.observe('stopped');
     racePoint('stop:stopped');
   }
 
@@ -317,38 +324,40 @@ export class Sandbox {
     if (!this.#live && !(await this.#seeded(signal))) return;
     if (!this.#live) {
       await this.#end();
-      return await this.#observePaused();
+      return await observePaused(this.#state, this.#deps.host);
     }
-    if (this.#served.spec.docker_data_mib !== undefined) {
+    if (this.#state.served.spec.docker_data_mib !== undefined) {
       const error = 'a sandbox with a Docker data device cannot be paused';
-      return await this.#observe('running', { ...this.#live.addresses, error });
+      return await this.#state.observe('running', { ...this.#live.addresses, error });
     }
-    await this.#observe('pausing');
+    await this.#state.observe('pausing');
     racePoint('pause:recorded');
     try {
       await this.#live.suspend();
       racePoint('pause:ended');
       await this.#release();
-      await this.#observe('paused');
+      await this.#state.observe('paused');
       racePoint('pause:paused');
     } catch (error) {
       this.#log.warn({ err: error }, 'the sandbox could not be paused');
       if (!(error instanceof GuestLostError) && this.#live && !this.#exit) {
-        return await this.#observe('running', { ...this.#live.addresses, error: messageOf(error) });
+        return await this.#state.observe('running', { ...this.#live.addresses, error: messageOf(error) });
       }
       await this.#end();
       const { memory } = await this.#deps.host.remains(this.vmId);
-      await (memory ? this.#observe('paused') : this.#observe('failed', { error: messageOf(error) }));
+      await (memory
+        ? this.#state.observe('paused')
+        : this.#state.observe('failed', { error: messageOf(error) }));
     }
     await this.#end();
   }
 
   async #delete(): Promise<void> {
-    await this.#observe('deleting');
+    await this.#state.observe('deleting');
     racePoint('delete:recorded');
     await this.#destroy();
     racePoint('delete:destroyed');
-    await this.#observe('deleted');
+    await this.#state.observe('deleted');
   }
 
   async #drain(error: string): Promise<void> {
@@ -357,87 +366,22 @@ export class Sandbox {
     }
     await this.#end();
     if (this.isPersistent && (await this.#deps.host.remains(this.vmId)).memory) {
-      return await this.#observe('paused', { error });
+      return await this.#state.observe('paused', { error });
     }
-    await this.#observe((await this.#canStart()) ? 'stopped' : 'failed', { error });
-  }
-
-  async #adoptEphemeral(): Promise<void> {
-    if (this.#observation.status === 'running') {
-      if (await this.#findAgain()) return;
-      await this.#end();
-      await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
-    } else if (!this.#isSettled()) {
-      await this.#end();
-    }
-  }
-
-  /** Finds out what the last runner left, in whatever step it ended, and makes a whole thing of it. */
-  async #adoptPersistent(): Promise<void> {
-    const { status } = this.#observation;
-    const { origin } = this.#assignment.spec;
-    const remains = await this.#deps.host.remains(this.vmId);
-    const mayRun =
-      !remains.memory &&
-      (['running', 'pausing', 'stopping'].includes(status) || (status === 'booting' && remains.resumed));
-    if (mayRun && (await this.#findAgain())) return;
-    await this.#end();
-    if (status === 'booting' && (origin?.type === 'fork' || (origin && this.#past.manifest === undefined))) {
-      // It was being made from something else: memory of a source that went with the last runner, or a snapshot of
-      // which some is here and nobody knows how much. It begins again.
-      this.#past.manifest = undefined;
-      return await this.#destroy();
-    }
-    // Kept memory is the truth about being paused, however far the runner had come.
-    if ((status === 'pausing' || status === 'running') && remains.memory)
-      return await this.#observe('paused');
-    if (status === 'stopping') return remains.memory ? undefined : await this.#observe('stopped');
-    if (status === 'booting' && remains.resumed && !remains.memory) {
-      return await this.#observePaused('it ended while it was being resumed');
-    }
-    if (status !== 'running' && status !== 'pausing') return;
-    if (remains.hostRestarted && (await this.#canStart())) {
-      return await this.#observe('stopped', { error: 'its host was restarted' });
-    }
-    await this.#observe('failed', { error: 'the micro-VM ended while the runner was not running' });
+    await this.#state.observe((await canStart(this.#state, this.#deps.host)) ? 'stopped' : 'failed', {
+      error,
+    });
   }
 
   async #findAgain(): Promise<boolean> {
     try {
-      this.#live = await this.#deps.host.adopt(this.#assignment, this.#past, this.#events());
+      this.#live = await this.#deps.host.adopt(this.#state.assignment, this.#state.past, this.#events());
       this.#log.info('adopted a running micro-VM');
       return true;
     } catch (error) {
       this.#log.warn({ err: error }, 'the micro-VM could not be adopted');
       return false;
     }
-  }
-
-  /** Of a sandbox that does not run. @param error why it does not, if it was to */
-  async #observePaused(error?: string): Promise<void> {
-    const { host } = this.#deps;
-    const { disk, memory } = await host.remains(this.vmId);
-    if (!disk) return await this.#observe('failed', { error: DISK_GONE });
-    if (!memory) {
-      const why = error ?? 'it did not run when it was to be paused';
-      return await this.#observe('paused', { memory: false, error: why });
-    }
-    try {
-      await host.checkMemory(this.vmId);
-    } catch (unusable) {
-      return await this.#observe('paused', { memory: false, error: messageOf(unusable) });
-    }
-    await this.#observe('paused', error === undefined ? {} : { error });
-  }
-
-  async #requireDisk(): Promise<void> {
-    if (!(await this.#deps.host.remains(this.vmId)).disk) throw new Error(DISK_GONE);
-  }
-
-  /** Whether it has run and its disk is here. */
-  async #canStart(): Promise<boolean> {
-    if (!this.isPersistent || this.#past.manifest === undefined) return false;
-    return (await this.#deps.host.remains(this.vmId)).disk;
   }
 
   /** The VM and all that was made for it goes; what is kept of a persistent sandbox stays. */
@@ -461,7 +405,7 @@ export class Sandbox {
   #onDeletion(signal: AbortSignal): { signal: AbortSignal; [Symbol.dispose]: () => void } {
     const controller = new AbortController();
     const look = (): void => {
-      if (this.#assignment.desired === 'deleted') controller.abort(signal.reason);
+      if (this.#state.assignment.desired === 'deleted') controller.abort(signal.reason);
     };
     signal.addEventListener('abort', look);
     return {
@@ -487,10 +431,10 @@ export class Sandbox {
     this.#log.warn(exit, 'the micro-VM ended by itself');
     this.#steps.begin(async () => {
       await this.#end();
-      if (exit.poweredOff && (await this.#canStart())) {
-        await this.#observe('stopped', { error: 'the guest powered itself off' });
+      if (exit.poweredOff && (await canStart(this.#state, this.#deps.host))) {
+        await this.#state.observe('stopped', { error: 'the guest powered itself off' });
       } else {
-        await this.#observe('failed', { error: exit.reason });
+        await this.#state.observe('failed', { error: exit.reason });
       }
     });
   }
@@ -509,43 +453,4 @@ export class Sandbox {
         this.#tidying = false;
       });
   }
-
-  #isSettled(): boolean {
-    const { status, generation } = this.#observation;
-    if (generation !== this.#assignment.generation) return false;
-    if (status === 'running') return this.#live !== undefined;
-    return ['failed', 'deleted', 'stopped', 'paused'].includes(status);
-  }
-
-  /**
-   * On disk first, then said: what control hears, a restarted runner still knows. Where the disk is full it is said
-   * all the same, for a sandbox must not hang between two states; a restarted runner then finds out by looking. Only
-   * what begins needs its record: nothing may exist here that no record names.
-   */
-  async #observe(status: ObservedStatus, more: Partial<Observation> = {}, tell = true): Promise<void> {
-    const { manifest } = this.#past;
-    if (more.port_map !== undefined) this.#past.ports = more.port_map;
-    this.#observation = {
-      vm_id: this.vmId,
-      generation: this.#served.generation,
-      status,
-      ...(manifest !== undefined && TELLS_MANIFEST.has(status) ? { manifest_name: manifest } : {}),
-      ...more,
-    };
-    const record = { assignment: this.#assignment, observation: this.#observation, ...this.#past };
-    try {
-      await this.#deps.records.save(record);
-    } catch (error) {
-      if (status === 'building' || status === 'booting') throw error;
-      this.#log.error({ err: error, status }, 'the record of the sandbox could not be written');
-    }
-    if (tell) this.#deps.report(this.#observation);
-  }
-}
-
-const TELLS_MANIFEST: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
-const DISK_GONE = 'its disk is not on this machine any more';
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
