@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { hash } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtemp, readdir } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { SandboxSpec, SnapshotObservation } from '@releap/contract';
+import { chainPath, readChain } from '../src/disk/disk-chain.ts';
+import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { PageCopier } from '../src/memory/page-copier.ts';
 import { ProcessCopy } from '../src/memory/process-copy.ts';
 import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
@@ -140,6 +143,20 @@ function firstBefore<T extends object>(
   );
 }
 
+async function diskOf(folder: string): Promise<DiskChain> {
+  const chain = await readChain(folder);
+  assert.ok(chain !== undefined);
+  return chain;
+}
+
+/** Hashes of the layers of the disk in a folder. */
+async function contentOf(folder: string): Promise<string[]> {
+  const chain = await diskOf(folder);
+  return await Promise.all(
+    chain.layers.map(async (name) => hash('sha256', await readFile(chainPath(chain, name)))),
+  );
+}
+
 async function killed(...pids: number[]): Promise<void> {
   for (const pid of pids) process.kill(pid, 'SIGKILL');
   for (const pid of pids) {
@@ -174,21 +191,50 @@ describe('kill -9 of the helper that copies memory', () => {
 });
 
 describe('a VMM that cannot be traced', () => {
-  it('is not forked, which is said; it is paused all the same', async () => {
-    // A process has one tracer at most.
+  /** A process has one tracer at most. */
+  async function trace(): Promise<AsyncDisposable> {
     const tracer = spawn('perl', [
       '-e',
       '$| = 1; syscall( 101, 0x4206, $ARGV[0] + 0, 0, 0 ) == 0 or die; print 1; readline(STDIN)',
       String(first.pid),
     ]);
     await once(tracer.stdout, 'data');
+    return {
+      [Symbol.asyncDispose]: async () => {
+        const ended = once(tracer, 'exit');
+        tracer.stdin.end();
+        await ended;
+      },
+    };
+  }
+
+  it('is not captured; what is captured after that never changes again, however often it failed', async () => {
+    await runner.sh(SOURCE, 'echo 1 > /before; sync');
+    const layers = (await diskOf(join(runner.home, 'vms', SOURCE, 'keep'))).layers.length;
+    {
+      await using _tracer = await trace();
+      for (let tries = 0; tries < 3; tries++) assert.equal((await snapshot()).status, 'failed');
+    }
+    const { status, snapshot_id } = await snapshot();
+    assert.equal(status, 'ready');
+    // Only what was captured has cost it a layer.
+    assert.equal((await diskOf(join(runner.home, 'vms', SOURCE, 'keep'))).layers.length, layers + 1);
+    const folder = join(runner.home, 'snapshots', snapshot_id);
+    const then = await contentOf(folder);
+    await runner.sh(SOURCE, 'dd if=/dev/urandom of=/after bs=64k count=8 2> /dev/null; sync; rm /after');
+    assert.deepEqual(await contentOf(folder), then);
+    await goesOn();
+  });
+
+  it('is not forked, which is said; it is paused all the same', async () => {
+    const tracer = await trace();
     assert.match(
       await failedFork(),
       /memory of a running micro-VM could not be copied: ptrace.*not permitted/,
     );
     await goesOn();
     await go('paused');
-    tracer.stdin.end();
+    await tracer[Symbol.asyncDispose]();
     await go('running', 'memory');
     await counts();
     first = await vmFacts(runner.home, SOURCE);

@@ -2,11 +2,11 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { racePoint } from '../race-point.ts';
 import type { Vm } from '../vmm/vm.ts';
+import { BlockGraph, topNode } from './block-graph.ts';
 import { chainPath, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { dropUnused } from './flatten.ts';
 import { lineageOf } from './lineage.ts';
-import { topNode } from './live-layer.ts';
 import { fileNode, inJail, placeInJail } from './vm-disks.ts';
 
 /**
@@ -88,40 +88,5 @@ async function replaceBacking(
     await vm.qmp.execute('blockdev-del', { 'node-name': node }).catch(() => undefined);
     await rm(join(jail, node), { force: true });
     throw error;
-  }
-}
-
-/** What a VMM has open for its disks, and what stands on what. */
-class BlockGraph {
-  readonly #edges: { parent: string; child: string; name: string }[];
-
-  private constructor(edges: { parent: string; child: string; name: string }[]) {
-    this.#edges = edges;
-  }
-
-  static async of({ qmp }: Vm): Promise<BlockGraph> {
-    const { nodes, edges } = (await qmp.execute('x-debug-query-block-graph')) as {
-      nodes: { id: number; name: string }[];
-      edges: { parent: number; child: number; name: string }[];
-    };
-    const names = new Map(nodes.map(({ id, name }) => [id, name]));
-    const nameOf = (id: number): string => names.get(id) ?? '';
-    return new BlockGraph(
-      edges.map(({ parent, child, name }) => ({ parent: nameOf(parent), child: nameOf(child), name })),
-    );
-  }
-
-  /** The node that a node has as `name`. */
-  child(parent: string, name: 'file' | 'backing'): string | undefined {
-    return this.#edges.find((edge) => edge.parent === parent && edge.name === name)?.child;
-  }
-
-  /** A node and all that it stands on, highest first. */
-  below(top: string): string[] {
-    const found: string[] = [];
-    for (let node: string | undefined = top; node !== undefined; node = this.child(node, 'backing')) {
-      found.push(node);
-    }
-    return found;
   }
 }

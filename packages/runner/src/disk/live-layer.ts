@@ -1,11 +1,9 @@
 import { chown } from 'node:fs/promises';
 import type { Vm } from '../vmm/vm.ts';
+import { topNode } from './block-graph.ts';
 import { chainPath, LAYERS_MAX, nextLayer, replaceLayer, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { fileNode, inJail, placeInJail } from './vm-disks.ts';
-
-/** QEMU's name of the device that has the scratch disk (`command-line.ts`). */
-const DEVICE = 'scratch';
 
 /**
  * A new, empty layer for a VM that runs: from the moment it is put on top, what is below never changes again and can
@@ -27,6 +25,7 @@ export class LiveLayer {
   /**
    * Makes it and gives it to the VMM. The disk's list has it from now on: a layer that is never put on top is empty,
    * and one that is and is not in the list would be lost.
+   * @param chain the disk as the VMM has it (`openedChain`)
    */
   static async prepare(
     vm: Vm,
@@ -41,11 +40,13 @@ export class LiveLayer {
     }
     const name = nextLayer(chain);
     const path = chainPath(chain, name);
+    const node = inJail(name);
+    // One of an earlier capture that failed before it was on top.
+    await vm.qmp.execute('blockdev-del', { 'node-name': node }).catch(() => undefined);
     await replaceLayer(chain, name);
     await chown(path, uid, uid);
-    const node = inJail(name);
     const filename = await placeInJail(jail, path, node);
-    // Before the VMM has it: where that fails, the next one has another name, which the VMM does not know yet.
+    // Before the VMM has it: what it has on top must be in the list, whenever we end.
     await saveChain({ ...chain, layers: [...chain.layers, name] });
     const from = await topNode(vm);
     await vm.qmp.execute('blockdev-add', {
@@ -64,11 +65,4 @@ export class LiveLayer {
     await this.#vm.qmp.execute('blockdev-snapshot', { node: this.#from, overlay: this.#node });
     return this.#below;
   }
-}
-
-/** Name of the node that the guest's disk is now. (`query-block` tells it, too, after a look into every layer.) */
-export async function topNode(vm: Vm): Promise<string> {
-  const node = await vm.qmp.execute('qom-get', { path: `/machine/peripheral/${DEVICE}`, property: 'drive' });
-  if (typeof node !== 'string' || node === '') throw new Error(`the VMM has no disk ${DEVICE}`);
-  return node;
 }

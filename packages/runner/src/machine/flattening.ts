@@ -1,5 +1,6 @@
 import { rm } from 'node:fs/promises';
 import type { Logger } from 'pino';
+import { openedChain } from '../disk/block-graph.ts';
 import { chainPath, LAYERS_KEPT, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { dropUnused, flattenChain, unusedFiles, writeFlat } from '../disk/flatten.ts';
@@ -50,10 +51,14 @@ export class Flattening {
    * Writes the one layer that what lies below the top of a running VM's disk is to become, if that is many. The VM goes
    * on, and may be captured. @returns what to give to `putBelow`; undefined when there is nothing to do
    */
-  async write({ vmId, persistent }: RunningDisk, signal: AbortSignal): Promise<DiskChain | undefined> {
+  async write(
+    { vmId, running, persistent }: RunningDisk,
+    signal: AbortSignal,
+  ): Promise<DiskChain | undefined> {
     const folder = this.#folderOf(vmId, persistent);
-    const chain = await readChain(folder);
-    if (chain === undefined || chain.layers.length <= LAYERS_KEPT) return undefined;
+    const listed = await readChain(folder);
+    if (listed === undefined || listed.layers.length <= LAYERS_KEPT) return undefined;
+    const chain = await openedChain(running.vm, listed);
     try {
       const flat = await writeFlat({ ...chain, layers: chain.layers.slice(0, -1) }, signal);
       racePoint('flatten:written');
@@ -68,7 +73,8 @@ export class Flattening {
     const chain = await readChain(flat.folder);
     try {
       if (chain === undefined) throw new Error(`VM ${vmId} has no disk`);
-      const now = await putBelow(running.vm, chain, flat, { jail: this.#folders.jail(vmId), persistent });
+      const opened = await openedChain(running.vm, chain);
+      const now = await putBelow(running.vm, opened, flat, { jail: this.#folders.jail(vmId), persistent });
       this.#log.info({ vm: vmId, from: chain.layers.length, to: now.layers.length }, 'disk flattened');
     } catch (error) {
       const name = flat.layers[0];

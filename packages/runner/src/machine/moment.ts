@@ -1,3 +1,4 @@
+import { openedChain } from '../disk/block-graph.ts';
 import { belowTop, flushTop, isTopEmpty, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { LiveLayer } from '../disk/live-layer.ts';
@@ -162,10 +163,10 @@ export async function settled<T extends readonly unknown[]>(
   return await Promise.all(work);
 }
 
-async function diskOf({ vmId, disk }: MomentOptions): Promise<DiskChain> {
+async function diskOf({ vmId, running, disk }: MomentOptions): Promise<DiskChain> {
   const chain = await readChain(disk);
   if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
-  return chain;
+  return await openedChain(running.vm, chain);
 }
 
 class Laps {
