@@ -3,12 +3,16 @@ import { randomBytes } from 'node:crypto';
 import { readFile, readlink, stat, truncate } from 'node:fs/promises';
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
-import { after, afterEach, before, describe, it } from 'node:test';
+import { after, afterEach, before, describe, it, mock } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { GuestClient } from '../src/guest/index.ts';
 import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
 import { WarmPool } from '../src/machine/index.ts';
+import { VmFolders } from '../src/machine/vm-folder.ts';
 import { isAlive } from '../src/vmm/process-identity.ts';
+import { Vm } from '../src/vmm/vm.ts';
 import { BUILD_DIR, log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
 
 const CPU = { guaranteed: 0.5, max: 2 };
@@ -169,6 +173,33 @@ describe('a micro-VM', () => {
     );
     await service.machines.destroy('twice');
     await remove(await boot('twice'), 'twice');
+  });
+
+  it('says so when its record cannot be written, however soon that is known', async () => {
+    mock.method(VmFolders.prototype, 'save', async () => await Promise.reject(new Error('no space left')));
+    const load = Vm.prototype.loadState;
+    mock.method(Vm.prototype, 'loadState', async function (this: Vm, ...args: Parameters<Vm['loadState']>) {
+      await sleep(50);
+      await load.apply(this, args);
+    });
+    await assert.rejects(boot('full'), /no space left/);
+    mock.restoreAll();
+    await service.machines.destroy('full');
+  });
+
+  it('leaves no cgroup when its disks cannot be made while that is being made', async () => {
+    const create = CgroupTree.prototype.create;
+    mock.method(CgroupTree.prototype, 'create', async (...args: Parameters<CgroupTree['create']>) => {
+      await sleep(50);
+      return await create.apply(service.cgroups, args);
+    });
+    const from = { folder: '/nowhere', layers: ['layer-0.qcow2'], bytes: 64 * 1024 * 1024 };
+    const disks = { rootImagePath, scratchMib: 64, from };
+    await assert.rejects(service.machines.boot({ vmId: 'bare', slot, shape: SHAPE, disks, cpu: CPU }));
+    await service.machines.destroy('bare');
+    await sleep(100);
+    mock.restoreAll();
+    assert.deepEqual(await service.cgroups.list(), []);
   });
 
   it('is reclaimed when nobody claims it, whatever is known of it', async () => {

@@ -15,6 +15,7 @@ import { PageCopiers } from '../memory/page-copier.ts';
 import { Captures } from './captures.ts';
 import { Flattening } from './flattening.ts';
 import { showSizes, swapDisks } from './guest-disks.ts';
+import { settled } from './moment.ts';
 import { PersistentMachines } from './persistent-machines.ts';
 import { cgroupName, Restoring } from './restoring.ts';
 import type { RestoreSource } from './restoring.ts';
@@ -220,7 +221,7 @@ export class Machines {
     const vm = blank.movedTo(this.#folders.path(vmId));
     vm.setConsole(options.onConsole);
     const owner = { uid: record.uid, gid: record.uid };
-    const [disks] = await Promise.all([
+    const [disks] = await settled([
       this.#makeDisks(vmId, this.#folders.jail(vmId), owner, options.disks, true),
       this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(record.shape, options.cpu)),
     ]);

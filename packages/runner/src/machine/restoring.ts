@@ -7,6 +7,7 @@ import type { Platform, Shape } from '../template/shape.ts';
 import { placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
 import type { BootOptions } from './machines.ts';
+import { settled } from './moment.ts';
 import type { Stopwatch } from './stopwatch.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
@@ -70,7 +71,8 @@ export class Restoring {
       ...(purpose && { purpose }),
     };
     await this.#folders.create(vmId, record);
-    const [{ disks, memory, complete, statePath, discard }, cgroupProcs] = await Promise.all([
+    // When one fails the other has ended, too: it would go on making what is being removed.
+    const [{ disks, memory, complete, statePath, discard }, cgroupProcs] = await settled([
       prepare(this.#folders.jail(vmId), owner),
       this.#cgroups.create(record.cgroup, this.limits(shape, options.cpu)),
     ]);
@@ -113,6 +115,8 @@ export class Restoring {
         ...(memory.origin && { memoryOrigin: memory.origin }),
       };
       const saved = this.#folders.save(vmId, whole);
+      // Waited for below, or not at all when something else fails first.
+      saved.catch(() => undefined);
       await complete?.(vm.identity.pid);
       await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
         const said = await lastWords(dir);
