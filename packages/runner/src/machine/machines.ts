@@ -15,7 +15,7 @@ import { PageCopiers } from '../memory/page-copier.ts';
 import { Captures } from './captures.ts';
 import { Flattening } from './flattening.ts';
 import { showSizes, swapDisks } from './guest-disks.ts';
-import { settled } from './moment.ts';
+import { settled } from './settled.ts';
 import { PersistentMachines } from './persistent-machines.ts';
 import { cgroupName, Restoring } from './restoring.ts';
 import type { RestoreSource } from './restoring.ts';

@@ -8,6 +8,7 @@ import { ProcessCopy } from '../memory/process-copy.ts';
 import { racePoint } from '../race-point.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { RunningVm } from './machines.ts';
+import { settled } from './settled.ts';
 import type { VmRecord } from './vm-folder.ts';
 
 /** What the guest's agent does for a capture. */
@@ -151,16 +152,6 @@ async function layerOn(
 ): Promise<DiskChain> {
   if (layer === undefined && (await isTopEmpty(chain))) return belowTop(chain);
   return await (layer ?? (await make())).putOnTop();
-}
-
-/** Like Promise.all, but when it rejects, too, nothing is at work any more. */
-export async function settled<T extends readonly unknown[]>(
-  work: {
-    readonly [K in keyof T]: Promise<T[K]>;
-  },
-): Promise<{ -readonly [K in keyof T]: T[K] }> {
-  await Promise.allSettled(work);
-  return await Promise.all(work);
 }
 
 async function diskOf({ vmId, running, disk }: MomentOptions): Promise<DiskChain> {

@@ -11,7 +11,7 @@ import type { Platform } from '../template/shape.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
-import { settled } from './moment.ts';
+import { settled } from './settled.ts';
 import type { VmRecord } from './vm-folder.ts';
 
 /** The guest neither was paused nor goes on. */

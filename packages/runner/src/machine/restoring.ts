@@ -7,7 +7,7 @@ import type { Platform, Shape } from '../template/shape.ts';
 import { placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
 import type { BootOptions } from './machines.ts';
-import { settled } from './moment.ts';
+import { settled } from './settled.ts';
 import type { Stopwatch } from './stopwatch.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
