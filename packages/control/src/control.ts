@@ -137,7 +137,12 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     serverId,
     log,
     onChanged: heard,
-    onGap: () => hub.changedAll(),
+    onGap() {
+      hub.changedAll();
+      registry
+        ?.catchUp()
+        .catch((error: unknown) => log.warn({ err: error }, 'runners are told by the sweeper what they missed'));
+    },
   });
   cleanup.use(bridge);
 

@@ -20,6 +20,7 @@ import {
   TOKEN,
   until,
   waitFor,
+  type World,
 } from './support/world.ts';
 
 describe('a control server that restarts', () => {
@@ -194,6 +195,33 @@ describe('two servers on one database', () => {
     assert.ok(performance.now() - started < 7_000, 'it was woken, and did not time out');
     await elsewhere('DELETE', `/vms/${vm.id}`);
     await runner.assigned(vm.uuid, (one) => one.desired === 'deleted');
+  });
+
+  /** Whatever is notified until the servers have connected again is lost to them. */
+  const deafen = (world: World): Promise<unknown> =>
+    world.database.pool.query(
+      `select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and application_name = 'releap-listen'`,
+    );
+
+  it('lose nothing with a notification: a runner is told what was decided while its server could not hear', async () => {
+    await using world = await startWorld();
+    const other = await world.another();
+    const runner = await world.runner();
+    const vm = await create(world.call, world);
+    await waitFor(world.call, vm.id, 'running');
+    const snapshot = await world.call('POST', `/vms/${vm.id}/snapshots`, { name: 'kept' });
+    const wait = await world.call('GET', `/snapshots/${snapshot.body.id}?wait=ready&timeout_ms=15000`);
+    assert.equal(wait.body.status, 'ready', wait.text);
+    runner.options.snapshot = () => undefined;
+    const elsewhere = caller(() => other.url, world.call.key, world.call.projectId);
+    await deafen(world);
+    // DELETE of a live sandbox: "deleting, then deleted"; "deleted once teardown confirmed".
+    assert.equal((await elsewhere('DELETE', `/snapshots/${snapshot.body.id}`)).status, 200);
+    assert.equal((await elsewhere('DELETE', `/vms/${vm.id}`)).status, 200);
+    await runner.snapshotAssigned(snapshot.body.id, (one) => one.desired === 'deleted');
+    await runner.assigned(vm.uuid, (one) => one.desired === 'deleted');
+    await waitFor(world.call, vm.id, 'deleted');
   });
 
   it('place a sandbox once, though both try, and promise no room twice', async () => {

@@ -72,3 +72,10 @@ export const SNAPSHOTS_TO_PUSH = statement<SnapshotRow>(
   'snapshots-to-push',
   'select * from snapshots where held and id = any($1::uuid[]) and runner_id = $2',
 );
+
+/** Everything that these runners are to know of, by its newest generation. $1 runner ids */
+export const GENERATIONS_HELD = statement<{ id: string; runner_id: string; generation: number }>(
+  'generations-held',
+  `select id, runner_id, generation from sandboxes where held and runner_id = any($1::uuid[])
+   union all select id, runner_id, generation from snapshots where held and runner_id = any($1::uuid[])`,
+);

@@ -32,6 +32,11 @@ export interface RunnerRegistry {
   pushSnapshots(rows: readonly SnapshotRow[]): void;
   /** Reads these sandboxes and snapshots and tells the runner, if it is connected here. For changes made by another server. */
   pushById(runnerId: string, ids: readonly string[]): Promise<void>;
+  /**
+   * Tells the runners that are connected here what they have not been told yet. Other servers say what they have changed,
+   * but nobody says it twice: without this a runner would never hear of what was said while the database was away.
+   */
+  catchUp(): Promise<void>;
   isConnected(runnerId: string): boolean;
   /** Connected and synced, in no order. */
   links(): Link[];
@@ -181,6 +186,16 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     if (locked.length > 0) void unlockAndTell(locked);
   }
 
+  async function pushById(runnerId: string, ids: readonly string[]): Promise<void> {
+    const link = links.get(runnerId);
+    if (link === undefined) return;
+    push(await all(database.pool, queries.SANDBOXES_TO_PUSH, [ids, runnerId]));
+    for (const row of await all(database.pool, queries.SNAPSHOTS_TO_PUSH, [ids, runnerId]))
+      link.assignSnapshot(row);
+  }
+
+  const synced = (): Link[] => [...links.values()].filter((link) => link.epoch !== '0');
+
   const sockets = new WebSocketServer({
     noServer: true,
     maxPayload: LINK_MESSAGE_MAX_BYTES,
@@ -208,12 +223,18 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     pushSnapshots(rows) {
       for (const row of rows) links.get(row.runner_id)?.assignSnapshot(row);
     },
-    async pushById(runnerId, ids) {
-      const link = links.get(runnerId);
-      if (link === undefined) return;
-      push(await all(database.pool, queries.SANDBOXES_TO_PUSH, [ids, runnerId]));
-      for (const row of await all(database.pool, queries.SNAPSHOTS_TO_PUSH, [ids, runnerId]))
-        link.assignSnapshot(row);
+    pushById,
+    async catchUp() {
+      const live = synced();
+      if (live.length === 0) return;
+      const held = await all(database.pool, queries.GENERATIONS_HELD, [live.map((link) => link.runnerId)]);
+      const untold = held.filter(
+        (row) => (links.get(row.runner_id)?.sent.get(row.id) ?? -1) < row.generation,
+      );
+      for (const [runnerId, rows] of Map.groupBy(untold, (row) => row.runner_id)) {
+        const ids = rows.map((row) => row.id);
+        for (let at = 0; at < ids.length; at += BATCH) await pushById(runnerId, ids.slice(at, at + BATCH));
+      }
     },
     isConnected: (runnerId) => links.has(runnerId),
     links: () => [...links.values()],
@@ -222,7 +243,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       for (const link of opened) {
         if (link.lastHeard < silentSince) link.close(CLOSE.silent, 'nothing was heard from the runner');
       }
-      const live = [...links.values()].filter((link) => link.epoch !== '0');
+      const live = synced();
       if (live.length === 0) return;
       const counted = await all(database.pool, queries.RUNNERS_SEEN, [
         live.map((link) => link.runnerId),

@@ -56,7 +56,7 @@ const OVERDUE = statement<{
 const HEARTBEAT_MS = 5_000;
 const LAST_USED_MS = 30_000;
 const IDEMPOTENCY_MS = 30_000;
-/** Waiters look by themselves this often while other servers write to the database. */
+/** Waiters look by themselves, and runners are told what they missed, this often while other servers write to the database. */
 const RECHECK_MS = 10_000;
 
 /** The one timer of the control plane: it leads every transient state to its exit, whatever else was missed. */
@@ -106,7 +106,10 @@ export function startSweeper(options: SweeperOptions): Sweeper {
     options.teardown.kick();
     if (every('last-used', LAST_USED_MS)) await options.authenticator.flush();
     if (every('idempotency', IDEMPOTENCY_MS)) await options.idempotency.sweep();
-    if (options.bridge.hasPeers && every('recheck', RECHECK_MS)) options.hub.changedAll();
+    if (options.bridge.hasPeers && every('recheck', RECHECK_MS)) {
+      options.hub.changedAll();
+      await registry.catchUp();
+    }
     lastGood = Date.now();
   }
 
