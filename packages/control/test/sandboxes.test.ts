@@ -316,6 +316,31 @@ describe('GET /vms/:id/logs, /entrypoint-logs', () => {
     await until(() => closed);
   });
 
+  it('however many follow logs of one host, everybody else still reads there', async () => {
+    const vm = await running();
+    const other = await running();
+    let followers = 0;
+    runner.logs.set(`/vms/${vm.uuid}/logs/console?follow=1`, (_request, response) => {
+      followers++;
+      response.write('one\n');
+    });
+    runner.logs.set(`/vms/${other.uuid}/logs/console`, (_request, response) => response.end('hello\n'));
+    const leaving = new AbortController();
+    const headers = { authorization: `Bearer ${world.call.key}` };
+    const following = Array.from({ length: 80 }, () =>
+      fetch(`${world.url}/vms/${vm.id}/logs?follow=1`, { headers, signal: leaving.signal }),
+    );
+    try {
+      await until(() => followers === following.length);
+      const signal = AbortSignal.timeout(5_000);
+      const answer = await world.call('GET', `/vms/${other.id}/logs`, undefined, { signal });
+      assert.deepEqual([answer.status, answer.text], [200, 'hello\n']);
+    } finally {
+      leaving.abort();
+      await Promise.allSettled(following);
+    }
+  });
+
   it('logs 404: live sandbox not placed on a host', async () => {
     await using empty = await startWorld();
     const vm = await create(empty.call, empty);

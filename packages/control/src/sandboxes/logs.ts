@@ -43,9 +43,11 @@ export function createHostClient(internalToken: string): HostClient {
   const poolFor = (dataUrl: string): Pool => {
     const known = pools.get(dataUrl);
     if (known !== undefined) return known;
+    // How many connections there can be is bounded by those of the callers: with a limit here a few who follow their logs
+    // would keep everybody else on the host from reading, and what waits for a connection has no deadline.
     const pool = dataUrl.startsWith('unix:')
-      ? new Pool('http://runner', { socketPath: dataUrl.slice('unix:'.length), connections: 64 })
-      : new Pool(new URL(dataUrl).origin, { connections: 64 });
+      ? new Pool('http://runner', { socketPath: dataUrl.slice('unix:'.length), connections: null })
+      : new Pool(new URL(dataUrl).origin, { connections: null });
     pools.set(dataUrl, pool);
     return pool;
   };
