@@ -15,6 +15,7 @@ import { PageCopier } from '../src/memory/page-copier.ts';
 import { ProcessCopy } from '../src/memory/process-copy.ts';
 import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
+import { firstBefore } from './support/first-before.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { childrenOf, copiersOf, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
@@ -120,27 +121,6 @@ async function failedAndStartsAgain(): Promise<void> {
   await go('running', 'disk');
   assert.match(await runner.sh(SOURCE, 'cd /; sha256sum -c /sums'), /file: OK/);
   await fill();
-}
-
-/** Does something right before a method is called for the first time. */
-function firstBefore<T extends object>(
-  owner: T,
-  method: keyof T & string,
-  work: (self: T) => Promise<unknown>,
-): void {
-  const original = owner[method] as (...args: unknown[]) => Promise<unknown>;
-  let done = false;
-  mock.method(
-    owner,
-    method as never,
-    async function (this: T, ...args: unknown[]) {
-      if (!done) {
-        done = true;
-        await work(this);
-      }
-      return await original.apply(this, args);
-    } as never,
-  );
 }
 
 async function diskOf(folder: string): Promise<DiskChain> {

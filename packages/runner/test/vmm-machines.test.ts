@@ -13,6 +13,7 @@ import { WarmPool } from '../src/machine/index.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
 import { isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
+import { firstBefore } from './support/first-before.ts';
 import { BUILD_DIR, log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
 
 const CPU = { guaranteed: 0.5, max: 2 };
@@ -177,22 +178,14 @@ describe('a micro-VM', () => {
 
   it('says so when its record cannot be written, however soon that is known', async () => {
     mock.method(VmFolders.prototype, 'save', async () => await Promise.reject(new Error('no space left')));
-    const load = Vm.prototype.loadState;
-    mock.method(Vm.prototype, 'loadState', async function (this: Vm, ...args: Parameters<Vm['loadState']>) {
-      await sleep(50);
-      await load.apply(this, args);
-    });
+    firstBefore(Vm.prototype, 'loadState', async () => await sleep(50));
     await assert.rejects(boot('full'), /no space left/);
     mock.restoreAll();
     await service.machines.destroy('full');
   });
 
   it('leaves no cgroup when its disks cannot be made while that is being made', async () => {
-    const create = CgroupTree.prototype.create;
-    mock.method(CgroupTree.prototype, 'create', async (...args: Parameters<CgroupTree['create']>) => {
-      await sleep(50);
-      return await create.apply(service.cgroups, args);
-    });
+    firstBefore(CgroupTree.prototype, 'create', async () => await sleep(50));
     const from = { folder: '/nowhere', layers: ['layer-0.qcow2'], bytes: 64 * 1024 * 1024 };
     const disks = { rootImagePath, scratchMib: 64, from };
     await assert.rejects(service.machines.boot({ vmId: 'bare', slot, shape: SHAPE, disks, cpu: CPU }));

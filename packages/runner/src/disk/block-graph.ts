@@ -1,6 +1,6 @@
 import type { Vm } from '../vmm/vm.ts';
 import type { DiskChain } from './disk-chain.ts';
-import { fileNode } from './vm-disks.ts';
+import { isFileNode } from './vm-disks.ts';
 
 /** QEMU's name of the device that has the scratch disk (`command-line.ts`). */
 const DEVICE = 'scratch';
@@ -55,7 +55,7 @@ export async function topNode(vm: Vm): Promise<string> {
 export async function openedChain(vm: Vm, chain: DiskChain): Promise<DiskChain> {
   const [graph, top] = await Promise.all([BlockGraph.of(vm), topNode(vm)]);
   const file = graph.child(top, 'file');
-  const at = chain.layers.findIndex((name) => fileNode(name) === file);
+  const at = chain.layers.findIndex((name) => isFileNode(file, name));
   if (at < 0) throw new Error('the VMM writes to no layer of its disk');
   return { ...chain, layers: chain.layers.slice(0, at + 1) };
 }

@@ -1,11 +1,15 @@
-import { chmod, readdir, rename, rm } from 'node:fs/promises';
+import { chmod, chown, open, readdir, rename, rm } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
 import { run } from '../network/command.ts';
 import { chainPath, checkChain, DISK_FILE, flatLayer, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { lineageOf } from './lineage.ts';
+import { createEmptyQcow2 } from './qcow2.ts';
 
 /** At least 5 MB a second. */
 const FLATTEN_DEADLINE_MS = 30 * 60_000;
+/** User and group of who has no rights anywhere. */
+const NOBODY = 65_534;
 
 type Node = Record<string, unknown>;
 
@@ -28,12 +32,10 @@ export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise
   const path = chainPath(chain, name);
   const partial = `${path}.partial`;
   try {
-    // At the lowest priority: nobody waits for it.
-    await run(
-      'nice',
-      ['-n', '19', 'qemu-img', 'convert', '-O', 'qcow2', '-o', OPTIONS, source(chain), partial],
-      { deadlineMs: FLATTEN_DEADLINE_MS, signal },
-    );
+    await rm(partial, { force: true });
+    await createEmptyQcow2(partial, chain.bytes);
+    await convert(chain, partial, signal);
+    await chown(partial, 0, 0);
     await chmod(partial, 0o444);
     await rename(partial, path);
   } catch (error) {
@@ -57,18 +59,57 @@ export async function dropUnused(chain: DiskChain): Promise<void> {
   for (const name of await unusedFiles(chain)) await rm(chainPath(chain, name), { force: true });
 }
 
-/** As `createEmptyQcow2` makes them. */
-const OPTIONS = 'cluster_size=65536,lazy_refcounts=on,refcount_bits=16';
+/**
+ * Layers hold what VMMs have written, and those may have been taken over by their guests. So who reads them may do
+ * nothing but that: it is nobody, has no network, and gets files that are open already. It ends with us.
+ */
+async function convert(chain: DiskChain, target: string, signal: AbortSignal | undefined): Promise<void> {
+  const paths = [...(chain.base === undefined ? [] : [chain.base]), ...chain.layers];
+  await using opened = new AsyncDisposableStack();
+  const files: FileHandle[] = [];
+  for (const name of paths) files.push(opened.use(await readable(chainPath(chain, name))));
+  files.push(opened.use(await open(target, 'r+')));
+  await chown(target, NOBODY, NOBODY);
+  const inside = (at: number): string => `/proc/self/fd/${at + 3}`;
+  const source = graph(
+    paths.map((_, at) => inside(at)),
+    chain.base !== undefined,
+  );
+  // At the lowest priority: nobody waits for it.
+  const unprivileged = ['--reuid', `${NOBODY}`, '--regid', `${NOBODY}`, '--clear-groups', '--no-new-privs'];
+  const tool = ['nice', '-n', '19', 'qemu-img', 'convert', '-n', '--target-is-zero', '-O', 'qcow2'];
+  await run(
+    'unshare',
+    [
+      '--net',
+      '--',
+      'setpriv',
+      ...unprivileged,
+      '--pdeathsig',
+      'KILL',
+      '--',
+      ...tool,
+      source,
+      inside(paths.length),
+    ],
+    { deadlineMs: FLATTEN_DEADLINE_MS, signal, fds: files.map(({ fd }) => fd) },
+  );
+}
 
-/** The whole graph in one name; no file names another. */
-function source(chain: DiskChain): string {
-  const file = (name: string): Node => ({
-    driver: 'file',
-    filename: chainPath(chain, name),
-    locking: 'off',
-    'read-only': true,
+/** A file that nobody may open again by its descriptor. */
+async function readable(path: string): Promise<FileHandle> {
+  const file = await open(path, 'r');
+  const { mode } = await file.stat();
+  if ((mode & 0o004) === 0) await file.chmod((mode & 0o777) | 0o444);
+  return file;
+}
+
+/** The whole graph in one name; no file names another. @param files lowest first */
+function graph(files: readonly string[], hasBase: boolean): string {
+  let below: Node | null = null;
+  files.forEach((filename, at) => {
+    const file = { driver: 'file', filename, locking: 'off', 'read-only': true };
+    below = hasBase && at === 0 ? { driver: 'raw', file } : { driver: 'qcow2', file, backing: below };
   });
-  let below: Node | null = chain.base === undefined ? null : { driver: 'raw', file: file(chain.base) };
-  for (const name of chain.layers) below = { driver: 'qcow2', file: file(name), backing: below };
   return `json:${JSON.stringify(below)}`;
 }

@@ -7,7 +7,7 @@ import { chainPath, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { dropUnused } from './flatten.ts';
 import { lineageOf } from './lineage.ts';
-import { fileNode, inJail, placeInJail } from './vm-disks.ts';
+import { fileNode, inJail, isFileNode, placeInJail } from './vm-disks.ts';
 
 /**
  * Puts a layer in the place of those that it was made of, below the disk of a VM that runs: the guest notices nothing,
@@ -33,13 +33,20 @@ export async function putBelow(
     throw new Error('the disk is not what its flat layer was made of');
   }
   const graph = await BlockGraph.of(vm);
-  const isLayer = (node: string, layer: string): boolean => graph.child(node, 'file') === fileNode(layer);
+  const isLayer = (node: string, layer: string): boolean => isFileNode(graph.child(node, 'file'), layer);
   const user = graph.below(await topNode(vm)).find((node) => isLayer(node, lowest));
   const [below, ...deeper] = user === undefined ? [] : graph.below(user).slice(1);
   if (user === undefined || below === undefined) throw new Error(`the VMM has no layer above ${name}`);
   // A runner may have ended right after it had done that.
   const done = isLayer(below, name);
-  if (!done) await replaceBacking(vm, { ...options, flat, user, lowest, isTop: above.length === 1 });
+  if (!done)
+    await replaceBacking(vm, {
+      ...options,
+      flat,
+      user,
+      file: graph.child(user, 'file'),
+      isTop: above.length === 1,
+    });
   racePoint('flatten:replaced');
   const now: DiskChain = { folder, layers: [name, ...above], lineage, bytes };
   await saveChain(now);
@@ -59,13 +66,13 @@ async function replaceBacking(
   options: {
     flat: DiskChain;
     user: string;
-    lowest: string;
+    file: string | undefined;
     isTop: boolean;
     jail: string;
     persistent: boolean;
   },
 ): Promise<void> {
-  const { flat, user, lowest, isTop, jail, persistent } = options;
+  const { flat, user, file, isTop, jail, persistent } = options;
   const [name = ''] = flat.layers;
   const node = inJail(name);
   const filename = await placeInJail(jail, chainPath(flat, name), node);
@@ -82,7 +89,7 @@ async function replaceBacking(
       ? { discard: 'unmap', ...(persistent ? {} : { cache: { 'no-flush': true } }) }
       : { 'read-only': true };
     await vm.qmp.execute('blockdev-reopen', {
-      options: [{ driver: 'qcow2', 'node-name': user, ...asItIs, file: fileNode(lowest), backing: node }],
+      options: [{ driver: 'qcow2', 'node-name': user, ...asItIs, file, backing: node }],
     });
   } catch (error) {
     await vm.qmp.execute('blockdev-del', { 'node-name': node }).catch(() => undefined);

@@ -73,8 +73,8 @@ export async function makeDisks(
       scratch.base === undefined ? undefined : await place(chainPath(scratch, scratch.base), 'scratch.base');
     const layers = await Promise.all(
       scratch.layers.map(async (name) => ({
-        name,
         filename: await place(chainPath(scratch, name), inJail(name)),
+        node: fileNode(name, inside),
       })),
     );
     const nodes: Record<DiskName, BlockNode> = {
@@ -113,22 +113,30 @@ export function inJail(layer: string): string {
   return `scratch-${layer}`;
 }
 
-/** Name of the node that reads and writes a layer's file: tells which node of a VMM is which layer. */
-export function fileNode(layer: string): string {
-  return `file-${layer}`;
+/**
+ * Name of the node that reads and writes a layer's file: tells which node of a VMM is which layer.
+ * @param inside as of `makeDisks`: what the VMM has until then may be a layer of the same name
+ */
+export function fileNode(layer: string, inside = false): string {
+  return `${inside ? 'real' : 'file'}-${layer}`;
+}
+
+/** Whether such a node is that layer. */
+export function isFileNode(node: string | undefined, layer: string): boolean {
+  return node === fileNode(layer) || node === fileNode(layer, true);
 }
 
 /** The layers of a disk, each on the one before, and only the last one written to. */
 function chainNode(
   name: string,
-  layers: readonly { name: string; filename: string }[],
+  layers: readonly { filename: string; node: string }[],
   base: string | undefined,
   persistent: boolean,
 ): BlockNode {
   let below = base === undefined ? null : rawNode(`${name}-base`, base);
-  layers.forEach((layer, at) => {
+  layers.forEach(({ filename, node }, at) => {
     const isTop = at === layers.length - 1;
-    const file = { driver: 'file', 'node-name': fileNode(layer.name), filename: layer.filename };
+    const file = { driver: 'file', 'node-name': node, filename };
     below = {
       driver: 'qcow2',
       'node-name': isTop ? name : `${name}-${at}`,

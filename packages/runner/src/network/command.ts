@@ -1,4 +1,5 @@
 import { spawn } from 'node:child_process';
+import type { ChildProcessWithoutNullStreams } from 'node:child_process';
 
 export interface CommandOptions {
   /** Written to the tool's standard input, which is then closed. */
@@ -7,6 +8,8 @@ export interface CommandOptions {
   deadlineMs?: number;
   /** Kills the tool. */
   signal?: AbortSignal | undefined;
+  /** Open files that the tool finds as `/proc/self/fd/3` and so on. */
+  fds?: readonly number[];
 }
 
 const OUTPUT_MAX_BYTES = 8 * 1024 * 1024;
@@ -33,7 +36,11 @@ export async function run(
 ): Promise<string> {
   const deadlineMs = options.deadlineMs ?? 15_000;
   return await new Promise<string>((resolve, reject) => {
-    const child = spawn(tool, args, { stdio: ['pipe', 'pipe', 'pipe'], env: toolEnvironment() });
+    const fds = options.fds ?? [];
+    const child = spawn(tool, args, {
+      stdio: ['pipe', 'pipe', 'pipe', ...fds],
+      env: toolEnvironment(),
+    }) as ChildProcessWithoutNullStreams;
     let stdout = '';
     let stderr = '';
     let problem: string | undefined;
