@@ -103,6 +103,29 @@ describe('an organization without credits', () => {
       assert.equal((await world.call('DELETE', `/vms/${vm.id}`)).status, 200);
   });
 
+  it('is refused a fork with 402, also one whose first try was cut off before it wrote anything', async () => {
+    await grant('1000');
+    const source = await stage.paused();
+    const headers = { 'idempotency-key': 'cut-off' };
+    const fork = (): Promise<Answer> => world.call('POST', `/vms/${source.id}/fork`, undefined, { headers });
+    const made = await fork();
+    assert.equal(made.status, 200, made.text);
+    await waitFor(world.call, made.body.vm_id, 'paused');
+    // As a server leaves it that dies before its transaction is committed.
+    const { rows } = await world.database.pool.query(
+      'delete from sandboxes where forked_from = $1 returning job_id',
+      [source.uuid],
+    );
+    await world.database.pool.query('delete from jobs where id = $1', [rows[0].job_id]);
+    await world.database.pool.query('update idempotency_keys set sealed = null, lease_until = now()');
+    await setBalance('0');
+    assert.equal((await fork()).status, 402, 'the second try is no better than the first');
+    assert.equal((await world.call('POST', `/vms/${source.id}/fork`)).status, 402);
+    await grant('1');
+    assert.equal((await fork()).body.vm_id, made.body.vm_id);
+    await world.call('DELETE', `/vms/${source.id}`);
+  });
+
   it('may use up its overdraft; beyond it what runs is deleted, and the reason is in the ledger and in the sandbox', async () => {
     await setBalance('1');
     const limit = await operator('PUT', `/internal/orgs/${orgId}/overdraft-limit`, {

@@ -53,6 +53,7 @@ const INSERT = statement<SandboxRow>(
 
 /**
  * `POST /vms/:id/fork`: the rules and the new row, with the source locked and nobody else promising room.
+ * @param requireCredits throws 402; an earlier try that has made the fork needs none
  * @throws 404, or 409 with what is in the way
  */
 export async function forkSandbox(
@@ -60,6 +61,7 @@ export async function forkSandbox(
   shownId: string,
   projectId: string,
   body: SandboxForkRequest,
+  requireCredits: () => Promise<void>,
   fresh: Fresh = RANDOM,
 ): Promise<SandboxForkResponse> {
   const { database, lifecycle, limits } = context;
@@ -81,6 +83,7 @@ export async function forkSandbox(
     const made = await first(database.pool, MADE, [drawn.id, projectId]);
     if (made !== undefined) return answer(made);
   }
+  await requireCredits();
   const written = database.transaction(async (client) => {
     await promiseAlone(client);
     const source = await first(client, SOURCE, [id, projectId]);

@@ -81,10 +81,15 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
 
   app.operation(
     operations.forkSandbox,
-    async ({ params, body, principal, fresh }): Promise<SandboxForkResponse> => {
-      if (!fresh.retried) await requireCredits(principal, params.id);
-      return forkSandbox(context, params.id, principal.projectId, body, fresh);
-    },
+    ({ params, body, principal, fresh }): Promise<SandboxForkResponse> =>
+      forkSandbox(
+        context,
+        params.id,
+        principal.projectId,
+        body,
+        () => requireCredits(principal, params.id),
+        fresh,
+      ),
   );
 
   logRoutes(app, context);
