@@ -170,6 +170,29 @@ describe('GET /vms/:id', () => {
   });
 });
 
+describe('a long poll', () => {
+  it('through any number of changes listens once for its caller to leave', async () => {
+    const vm = await running({ persistent: true });
+    const warnings: string[] = [];
+    const note = (warning: Error): number => warnings.push(warning.message);
+    process.on('warning', note);
+    try {
+      const wait = world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=20000`);
+      for (let n = 0; n < 8; n++) {
+        await world.call('POST', `/vms/${vm.id}/stop`);
+        await waitFor(world.call, vm.id, 'stopped');
+        await world.call('POST', `/vms/${vm.id}/start`);
+        await waitFor(world.call, vm.id, 'running');
+      }
+      await world.call('DELETE', `/vms/${vm.id}`);
+      assert.equal((await wait).body.status, 'deleted');
+    } finally {
+      process.off('warning', note);
+    }
+    assert.deepEqual(warnings, []);
+  });
+});
+
 describe('DELETE /vms/:id', () => {
   it('tears down, confirms with deleted, and is idempotent', async () => {
     const vm = await running({ env: { SECRET: 'x' } });

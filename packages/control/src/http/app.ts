@@ -206,6 +206,8 @@ export function createApp(options: AppOptions): App {
         // A probe of the service's health comes as often as it likes.
         ...(operation.path === HEALTH_PATH ? {} : guards[operation.security]),
         handler: async (request, reply) => {
+          // One for the whole call: a long poll asks for it with every change that wakes it.
+          let left: AbortSignal | undefined;
           const perform = (fresh: Fresh): Promise<unknown> =>
             handler({
               params: request.params as never,
@@ -216,7 +218,7 @@ export function createApp(options: AppOptions): App {
               fresh,
               request,
               reply,
-              gone: () => goneSignal(reply, closing.signal),
+              gone: () => (left ??= goneSignal(reply, closing.signal)),
             });
           const key = request.headers[IDEMPOTENCY_HEADER];
           if (operation.repeats === undefined || key === undefined) return perform(RANDOM);
