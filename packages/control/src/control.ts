@@ -141,7 +141,9 @@ export async function startControl(options: ControlOptions): Promise<Control> {
       hub.changedAll();
       registry
         ?.catchUp()
-        .catch((error: unknown) => log.warn({ err: error }, 'runners are told by the sweeper what they missed'));
+        .catch((error: unknown) =>
+          log.warn({ err: error }, 'runners are told by the sweeper what they missed'),
+        );
     },
   });
   cleanup.use(bridge);

@@ -354,4 +354,23 @@ describe('POST /vms and room on the hosts', () => {
     await until(async () => (await full.call('GET', '/healthz')).status === 200);
     await until(async () => (await full.call('POST', '/vms', { image: 'busybox' })).status === 200);
   });
+
+  it('POST /vms 429: create queue at capacity, however long an operator lets it be', async () => {
+    const createQueue = 1050;
+    const overcommit = { cpu: 1, mem: 1, disk: 1 };
+    await using full = await startWorld({ limits: { createQueue, overcommit } });
+    await full.runner({ facts: { cores: 1 } });
+    await waitFor(full.call, (await create(full.call, full, { cpu: 1 })).id, 'running');
+    const waiting = await create(full.call, full, { cpu: 1 });
+    const { rowCount } = await full.database.pool.query(
+      `insert into sandboxes select (jsonb_populate_record(s, jsonb_build_object('id', gen_random_uuid()))).*
+         from sandboxes s, generate_series(2, $2) where s.id = $1`,
+      [waiting.uuid, createQueue],
+    );
+    assert.equal(rowCount, createQueue - 1);
+    // Until the next round it is not known how many wait.
+    const post = async () => await full.call('POST', '/vms', { image: 'busybox', cpu: 1 });
+    await until(async () => (await post()).status === 429);
+    assert.match((await post()).body.error, /^1\d{3} sandboxes are waiting .* no more than 1050 may/);
+  });
 });

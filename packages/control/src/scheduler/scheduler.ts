@@ -51,7 +51,7 @@ const PENDING = statement<PendingRow & { spot: boolean }>(
   'schedule-pending',
   `select id, ${NEED}, spot from sandboxes s where status = 'pending' order by spot, created_at limit $1`,
 );
-/** How many are looked at in a round. */
+/** How many are looked at in a round, unless more may wait. */
 const ROUND = 1_000;
 /** How long after a round without room a mere create starts no new one. */
 const NO_ROOM_MS = 100;
@@ -77,7 +77,8 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
     }
     const { moved, left } = await database.transaction(async (client) => {
       await promiseAlone(client);
-      const pending = await all(client, PENDING, [ROUND]);
+      // As many as may wait: those behind may find room where the first of them do not.
+      const pending = await all(client, PENDING, [Math.max(ROUND, limits.createQueue)]);
       if (pending.length === 0) return { moved: [], left: 0 };
       const hosts = await readHosts(client);
       const place: Change[] = [];
