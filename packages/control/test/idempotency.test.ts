@@ -180,6 +180,19 @@ describe('repeated work', () => {
     assert.equal(rowCount, 0);
   });
 
+  it('is forgotten once it has expired, however much of it there is, and nothing else is', async () => {
+    await world.database.pool.query(
+      `insert into idempotency_keys (id, request_hash, salt, expires_at)
+       select sha256(('old ' || n)::bytea), sha256('request'), 'salt', now() - interval '1 second' from generate_series(1, 2500) n`,
+    );
+    await store().run(request('young'), work);
+    await store().sweep();
+    const { rows } = await world.database.pool.query(
+      `select count(*) filter (where expires_at <= now())::integer as old, count(*) > 0 as young from idempotency_keys`,
+    );
+    assert.deepEqual(rows, [{ old: 0, young: true }]);
+  });
+
   it('is the same request whatever the order of its fields', () => {
     assert.equal(canonical({ b: [{ d: 1, c: 2 }], a: null }), canonical({ a: null, b: [{ c: 2, d: 1 }] }));
     assert.notEqual(canonical({ a: [1, 2] }), canonical({ a: [2, 1] }));

@@ -98,10 +98,14 @@ const GIVE_UP = statement(
   `update idempotency_keys set lease_until = now() where id = $1 and attempt = $2 and sealed is null`,
 );
 
-const EXPIRED = statement(
+/** $1 most that go at once */
+const EXPIRED = statement<{ n: number }>(
   'idempotency-expired',
-  `delete from idempotency_keys where id in (select id from idempotency_keys where expires_at <= now() limit 1000)`,
+  `with gone as (
+     delete from idempotency_keys where id in (select id from idempotency_keys where expires_at <= now() limit $1) returning 1
+   ) select count(*)::integer as n from gone`,
 );
+const EXPIRED_BATCH = 1000;
 
 const LEASE_MS = 60_000;
 const PATIENCE_MS = 5_000;
@@ -180,7 +184,9 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
       }
     },
     async sweep() {
-      await all(database.pool, EXPIRED);
+      // Until none is left: they may be written faster than one batch a sweep.
+      for (let gone = EXPIRED_BATCH; gone === EXPIRED_BATCH; )
+        gone = (await first(database.pool, EXPIRED, [EXPIRED_BATCH]))?.n ?? 0;
     },
   };
 }
