@@ -91,6 +91,16 @@ describe('the link of a runner', () => {
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.error.length, 4001);
   });
 
+  it('cuts a reason between characters: half of one would be refused for ever, and all that its host says with it', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    const error = `${'x'.repeat(3_999)}🙂 and more`;
+    await runner.observed(await runner.assigned(vm.uuid), { status: 'failed', error });
+    const failed = await waitFor(world.call, vm.id, 'failed');
+    assert.match(failed.error ?? '', /^x{3999}\S?…$/);
+    assert.equal(runner.closeCode, undefined);
+  });
+
   it('lets the newest connection of a runner win', async () => {
     await using first = await world.runner({ script: silent });
     await using second = await world.runner({ script: silent, id: first.id });

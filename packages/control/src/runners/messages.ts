@@ -128,7 +128,8 @@ const ERROR_CHARS = 4_000;
 export function readReason(reason: string | undefined): string | undefined {
   const clean = reason?.replaceAll('\0', '').toWellFormed().trim();
   if (clean === undefined || clean === '') return undefined;
-  return clean.length > ERROR_CHARS ? `${clean.slice(0, ERROR_CHARS)}…` : clean;
+  // Half a character at the cut is none that a column takes.
+  return clean.length > ERROR_CHARS ? `${clean.slice(0, ERROR_CHARS).toWellFormed()}…` : clean;
 }
 
 /** Assignments that fit into one message with room to spare. */
