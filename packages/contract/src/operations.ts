@@ -278,7 +278,6 @@ export const operations = {
     summary: 'Create an image, or replace one of the same name',
     security: 'workload',
     body: ImageCreateRequest,
-    // The name makes it the same image.
     repeats: 'same',
     success: {
       status: 200,

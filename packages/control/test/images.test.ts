@@ -19,6 +19,21 @@ const ended = (caller: Caller, job: string) =>
   until(async () => ['done', 'failed'].includes((await caller('GET', `/jobs/${job}`)).body.status));
 
 describe('POST /images', () => {
+  it('with an Idempotency-Key makes one build, also when the server dies before it has written the answer down', async () => {
+    await using _runner = await world.runner();
+    const headers = { 'idempotency-key': 'once' };
+    const body = { name: 'once', source: { type: 'registry', ref: 'localhost:5000/once:1' } };
+    const first = await call('POST', '/images', body, { headers });
+    await ended(call, first.body.job_id);
+    const newer = { name: 'once', source: { type: 'registry', ref: 'localhost:5000/once:2' } };
+    const second = await call('POST', '/images', newer);
+    await ended(call, second.body.job_id);
+    await world.database.pool.query('update idempotency_keys set sealed = null, lease_until = now()');
+    assert.equal((await call('POST', '/images', body, { headers })).text, first.text);
+    const image = await imageOf(call, 'once');
+    assert.deepEqual([image.source, image.status], [newer.source, 'ready'], 'what came later stays');
+  });
+
   it('builds from a registry reference: pending, then ready with manifest and layers; the job is done', async () => {
     await using runner = await world.runner();
     const answer = await call('POST', '/images', {

@@ -9,6 +9,7 @@ import {
   type RootSource,
 } from '@releap/contract';
 import { all, first, statement, type Database, type ImageStatus, type Queryable } from '@releap/database';
+import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 
 interface ImageRow {
   id: string;
@@ -65,6 +66,12 @@ const PUT = statement<{ id: string }>(
    returning image_id as id`,
 );
 
+/** By a try that was cut off. $1 job, $2 project */
+const MADE = statement<{ id: string }>(
+  'image-made',
+  'select image_id as id from jobs where id = $1 and project_id = $2',
+);
+
 export interface ResolvedRoot {
   root: RootSource;
   /** The image as it was asked for. */
@@ -106,10 +113,16 @@ export async function putImage(
   projectId: string,
   image: ResolvedImage,
   region: string,
+  fresh: Fresh = RANDOM,
 ): Promise<{ imageId: string; jobId: string }> {
-  const jobId = newUuid();
+  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  const [id, jobId] = [fresh.uuid(), fresh.uuid()];
+  if (fresh.retried) {
+    const made = await first(database.pool, MADE, [jobId, projectId]);
+    if (made !== undefined) return { imageId: made.id, jobId };
+  }
   const [row] = await all(database.pool, PUT, [
-    newUuid(),
+    id,
     projectId,
     image.name,
     JSON.stringify(image.source),
