@@ -33,7 +33,7 @@ async function recorded(run: (pool: Database['pool']) => Promise<unknown>): Prom
   return only;
 }
 
-const select = await recorded((pool) => getRecord(pool, '', projectId));
+const select = await recorded((pool) => getRecord(pool, { uuid: '', region: null }, projectId));
 const insert = await recorded((pool) =>
   insertSandbox(pool, {
     sandbox: resolveSandboxCreate({ image: 'busybox' }),
@@ -59,7 +59,7 @@ async function bodyOf(request: IncomingMessage): Promise<unknown> {
 async function answer(request: IncomingMessage): Promise<unknown> {
   if (request.method === 'GET') {
     const id = (request.url ?? '').slice('/vms/'.length);
-    return (await pool.query({ ...select, values: [id, projectId] })).rows[0];
+    return (await pool.query({ ...select, values: [id, projectId, null] })).rows[0];
   }
   await bodyOf(request);
   const id = randomUUID();

@@ -258,6 +258,31 @@ describe('DELETE /vms/:id', () => {
 });
 
 describe('GET /vms/:id, DELETE /vms/:id, GET /jobs/:id, logs: 404', () => {
+  it('an id under the name of another region is unknown, whatever is asked of it', async () => {
+    const vm = await running({ persistent: true });
+    const id = vm.id.replace(/^here-/, 'there-');
+    for (const [method, tail, body] of [
+      ['GET', ''],
+      ['GET', '?wait=running'],
+      ['GET', '/logs'],
+      ['GET', '/entrypoint-logs'],
+      ['POST', '/stop'],
+      ['POST', '/start'],
+      ['POST', '/pause'],
+      ['POST', '/resume'],
+      ['POST', '/fork'],
+      ['POST', '/snapshots', { name: 'there', kind: 'full' }],
+      ['DELETE', ''],
+    ] as const) {
+      const answer = await world.call(method, `/vms/${id}${tail}`, body);
+      assert.deepEqual([answer.status, answer.body], [404, { error: `sandbox "${id}" not found` }], tail);
+    }
+    const resolve = (token: string) => world.operator('POST', '/internal/resolve', { vm_id: id, token });
+    assert.equal((await resolve(world.call.key)).status, 404);
+    assert.equal((await resolve(vm.token)).status, 401);
+    assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.status, 'running');
+  });
+
   it('tells an unknown id, a malformed one and one of another project in the same words', async () => {
     const vm = await running();
     const ids = {

@@ -10,6 +10,7 @@ import {
   tokenKind,
   unauthorized,
   type ResolveResponse,
+  type SandboxId,
   type SandboxStatus,
 } from '@releap/contract';
 import { first, statement, type Database } from '@releap/database';
@@ -26,12 +27,12 @@ interface Holder {
 const BY_PROJECT = statement<Holder>(
   'resolve-by-project',
   `select s.id, s.status, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
-    where s.id = $1 and s.project_id = $2`,
+    where s.id = $1 and s.project_id = $2 and ($3::text is null or s.region = $3)`,
 );
 const BY_TOKEN = statement<Holder>(
   'resolve-by-token',
   `select s.id, s.status, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
-    where s.id = $1 and s.access_token_hash = $2
+    where s.id = $1 and s.access_token_hash = $2 and ($3::text is null or s.region = $3)
       and not exists (select 1 from projects p where p.id = s.project_id and p.deleted_at is not null)`,
 );
 
@@ -43,7 +44,7 @@ export interface InternalRoutes {
 
 /** What only the processes of this installation may ask. */
 export function internalRoutes(app: App, { database, authenticator, internalToken }: InternalRoutes): void {
-  async function holder(uuid: string, shownId: string, token: string): Promise<Holder> {
+  async function holder({ uuid, region }: SandboxId, shownId: string, token: string): Promise<Holder> {
     const refused = unauthorized(
       'missing or invalid credentials: use an API key of the project or the access token of the sandbox',
     );
@@ -52,13 +53,13 @@ export function internalRoutes(app: App, { database, authenticator, internalToke
         // The gateway keeps the answer: two caches one after the other would let a revoked key in for twice as long.
         const principal = await authenticator.byApiKeyNow(token);
         if (principal === null) throw refused;
-        const row = await first(database.pool, BY_PROJECT, [uuid, principal.projectId]);
+        const row = await first(database.pool, BY_PROJECT, [uuid, principal.projectId, region]);
         if (row === undefined) throw sandboxNotFound(shownId);
         return row;
       }
       case 'sandbox': {
         // A wrong token and an unknown id are told alike: the token says nothing about other ids.
-        const row = await first(database.pool, BY_TOKEN, [uuid, tokenDigest(token)]);
+        const row = await first(database.pool, BY_TOKEN, [uuid, tokenDigest(token), region]);
         if (row === undefined) throw refused;
         return row;
       }
@@ -80,7 +81,7 @@ export function internalRoutes(app: App, { database, authenticator, internalToke
     handler: async (request): Promise<ResolveResponse> => {
       const { vm_id, token } = request.body as ResolveRequest;
       // Credentials come first: without good ones not even a malformed id is told.
-      const row = await holder(parseSandboxId(vm_id)?.uuid ?? NOBODY, vm_id, token);
+      const row = await holder(parseSandboxId(vm_id) ?? NOBODY, vm_id, token);
       if (row.status === 'deleted') throw sandboxNotFound(vm_id);
       if (row.status !== 'running' || row.data_url === null) {
         throw conflict(`sandbox ${quote(vm_id)} is ${row.status}, and must be running`);
@@ -91,4 +92,4 @@ export function internalRoutes(app: App, { database, authenticator, internalToke
 }
 
 /** No sandbox has this id. */
-const NOBODY = '00000000-0000-0000-0000-000000000000';
+const NOBODY: SandboxId = { uuid: '00000000-0000-0000-0000-000000000000', region: null };

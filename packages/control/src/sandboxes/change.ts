@@ -1,5 +1,5 @@
 /** What a user asks to become of one sandbox: one winner, and a refusal that says why to everybody else. */
-import { conflict, parseSandboxId, quote, sandboxNotFound } from '@releap/contract';
+import { conflict, parseSandboxId, quote, sandboxNotFound, type SandboxId } from '@releap/contract';
 import { restart, type Restarted, type RestartContext } from '../scheduler/restart.ts';
 import { getFacts } from './queries.ts';
 import type { SandboxRow } from './transition-sql.ts';
@@ -31,7 +31,7 @@ export async function changeSandbox(
   projectId: string,
 ): Promise<{ id: string; region: string; status: SandboxRow['status']; moved: boolean }> {
   const { database } = context;
-  const id = uuidOf(shownId);
+  const id = readSandboxId(shownId);
   const refuse = (why: string): Error =>
     conflict(`sandbox ${quote(shownId)} cannot be ${DONE[trigger]}: ${why}`);
   for (let attempt = 0; attempt < TRIES; attempt++) {
@@ -53,18 +53,18 @@ export async function changeSandbox(
 async function pull(
   context: RestartContext,
   trigger: ChangeTrigger,
-  id: string,
+  { uuid, region }: SandboxId,
   projectId: string,
 ): Promise<Restarted> {
-  const change = { id, project_id: projectId };
+  const change = { id: uuid, project_id: projectId, ...(region === null ? {} : { region }) };
   if (trigger === 'start' || trigger === 'resume') return restart(context, trigger, change);
   const [moved] = await context.lifecycle.apply(trigger, [change]);
   return moved && { moved };
 }
 
-/** Malformed ids, and ids under another region's name, are told like those that do not exist. */
-export function uuidOf(text: string): string {
+/** Malformed ids are told like those that do not exist, and so are, by whoever looks them up, those of another region. */
+export function readSandboxId(text: string): SandboxId {
   const id = parseSandboxId(text);
   if (id === null) throw sandboxNotFound(text);
-  return id.uuid;
+  return id;
 }

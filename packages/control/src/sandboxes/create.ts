@@ -60,7 +60,7 @@ export async function createSandbox(
     access_token: accessToken,
   });
   if (fresh.retried) {
-    const before = await getRecord(database.pool, id, principal.projectId);
+    const before = await getRecord(database.pool, { uuid: id, region: null }, principal.projectId);
     if (before !== undefined) return answer(before);
   }
   const asked = resolveSandboxCreate(body, context.platform);
@@ -97,7 +97,7 @@ export async function createSandbox(
   } catch (error) {
     place.withdraw();
     const before = isUniqueViolation(error)
-      ? await getRecord(database.pool, id, principal.projectId)
+      ? await getRecord(database.pool, { uuid: id, region: null }, principal.projectId)
       : undefined;
     if (before !== undefined) return answer(before);
     // A secret was erased meanwhile: this says which.

@@ -7,7 +7,6 @@ import {
   checkDisplayName,
   conflict,
   formatSandboxId,
-  parseSandboxId,
   quote,
   sandboxNotFound,
   tokenDigest,
@@ -21,12 +20,14 @@ import { readHost } from '../scheduler/hosts.ts';
 import { promiseAlone } from '../scheduler/promise-lock.ts';
 import { makingRoom, NoRoom, unable, type RestartContext } from '../scheduler/restart.ts';
 import { copySecrets } from '../secrets/placeholders.ts';
+import { readSandboxId } from './change.ts';
+import { IN_REGION } from './queries.ts';
 import type { SandboxRow } from './transition-sql.ts';
 import { decide, refusal } from './transitions.ts';
 
 const SOURCE = statement<SandboxRow>(
   'fork-source',
-  'select * from sandboxes where id = $1 and project_id = $2 for no key update',
+  `select * from sandboxes where id = $1 and project_id = $2 and ${IN_REGION('$3')} for no key update`,
 );
 /** By a try that was cut off. */
 const MADE = statement<SandboxRow>('fork-made', 'select * from sandboxes where id = $1 and project_id = $2');
@@ -68,8 +69,7 @@ export async function forkSandbox(
   // In this order, whatever comes of it: an earlier try with the same seed has made the same.
   const drawn = { id: fresh.uuid(), jobId: fresh.uuid(), accessToken: fresh.token('sandbox') };
   const asked = checkDisplayName(body.name);
-  const id = parseSandboxId(shownId)?.uuid;
-  if (id === undefined) throw sandboxNotFound(shownId);
+  const { uuid: id, region } = readSandboxId(shownId);
   const refuse = (why: string): Error => conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`);
   const answer = (child: SandboxRow): SandboxForkResponse => ({
     vm_id: formatSandboxId(child.region, child.id),
@@ -86,7 +86,7 @@ export async function forkSandbox(
   await requireCredits();
   const written = database.transaction(async (client) => {
     await promiseAlone(client);
-    const source = await first(client, SOURCE, [id, projectId]);
+    const source = await first(client, SOURCE, [id, projectId, region]);
     if (source === undefined) throw sandboxNotFound(shownId);
     if (decide('fork', source) === undefined) throw refuse(refusal('fork', source));
     const other = await first(client, IN_PROGRESS, [id]);

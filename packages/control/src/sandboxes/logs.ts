@@ -3,7 +3,6 @@ import {
   badGateway,
   notFound,
   operations,
-  parseSandboxId,
   quote,
   SANDBOX_STATUS_FACTS,
   sandboxNotFound,
@@ -13,6 +12,7 @@ import { first, statement, type Database } from '@releap/database';
 import type { FastifyReply } from 'fastify';
 import { Pool, type Dispatcher } from 'undici';
 import type { App } from '../http/app.ts';
+import { readSandboxId } from './change.ts';
 
 const WHERE = statement<{
   id: string;
@@ -22,7 +22,8 @@ const WHERE = statement<{
 }>(
   'sandbox-where',
   `select s.id, s.status, s.runner_id, r.data_url
-     from sandboxes s left join runners r on r.id = s.runner_id where s.id = $1 and s.project_id = $2`,
+     from sandboxes s left join runners r on r.id = s.runner_id where s.id = $1 and s.project_id = $2
+      and ($3::text is null or s.region = $3)`,
 );
 
 const ANSWER_MS = 10_000;
@@ -80,8 +81,8 @@ export function logRoutes(app: App, { database, hosts }: { database: Database; h
     signal: AbortSignal,
     reply: FastifyReply,
   ): Promise<FastifyReply> => {
-    const id = parseSandboxId(shownId)?.uuid;
-    const row = id === undefined ? undefined : await first(database.pool, WHERE, [id, projectId]);
+    const { uuid, region } = readSandboxId(shownId);
+    const row = await first(database.pool, WHERE, [uuid, projectId, region]);
     if (row === undefined) throw sandboxNotFound(shownId);
     const facts = SANDBOX_STATUS_FACTS[row.status];
     if (row.runner_id === null || row.data_url === null) {

@@ -4,6 +4,7 @@ import {
   type DesiredState,
   type Origin,
   type ResolvedSandbox,
+  type SandboxId,
   type SandboxRecord,
 } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
@@ -14,6 +15,9 @@ import type { SandboxFacts } from './transitions.ts';
 /** What a record needs, and nothing that is large. */
 const RECORD = `id, name, image_ref, manifest_name, runner_id, status, mode, cpu, vcpus, mem_mib, scratch_mib,
   vm_ip, host_ip, port_map, error, region, forked_from, spot, spot_evicted_at, persistent, created_at`;
+
+/** Whether a sandbox is of the region that its id names, if it names one: each has one id, and its bare UUID. */
+export const IN_REGION = (region: string): string => `(${region}::text is null or region = ${region})`;
 
 export interface RecordRow {
   id: string;
@@ -41,13 +45,13 @@ export interface RecordRow {
 
 const GET = statement<RecordRow>(
   'sandbox-get',
-  `select ${RECORD} from sandboxes where id = $1 and project_id = $2`,
+  `select ${RECORD} from sandboxes where id = $1 and project_id = $2 and ${IN_REGION('$3')}`,
 );
 
 const FACTS = statement<SandboxFacts & { id: string; region: string }>(
   'sandbox-facts',
   `select id, region, status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host, manifest_name, has_memory, start_from
-     from sandboxes where id = $1 and project_id = $2`,
+     from sandboxes where id = $1 and project_id = $2 and ${IN_REGION('$3')}`,
 );
 
 const position = `to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position`;
@@ -83,18 +87,18 @@ const INSERT = statement<{ id: string }>(
 
 export async function getRecord(
   on: Queryable,
-  id: string,
+  { uuid, region }: SandboxId,
   projectId: string,
 ): Promise<RecordRow | undefined> {
-  return first(on, GET, [id, projectId]);
+  return first(on, GET, [uuid, projectId, region]);
 }
 
 export async function getFacts(
   on: Queryable,
-  id: string,
+  { uuid, region }: SandboxId,
   projectId: string,
 ): Promise<(SandboxFacts & { id: string; region: string }) | undefined> {
-  return first(on, FACTS, [id, projectId]);
+  return first(on, FACTS, [uuid, projectId, region]);
 }
 
 export interface NewSandbox {

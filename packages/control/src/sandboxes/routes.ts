@@ -11,6 +11,7 @@ import {
   type SandboxDeleteResponse,
   type SandboxForkResponse,
   type SandboxGetQuery,
+  type SandboxId,
   type SandboxLifecycleResponse,
   type SandboxList,
   type SandboxRecord,
@@ -19,7 +20,7 @@ import type { Principal } from '../auth/authenticator.ts';
 import type { Hub } from '../events/hub.ts';
 import type { App } from '../http/app.ts';
 import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
-import { changeSandbox, uuidOf } from './change.ts';
+import { changeSandbox, readSandboxId } from './change.ts';
 import { createSandbox, type CreateContext } from './create.ts';
 import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
@@ -47,8 +48,7 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
   });
 
   app.operation(operations.getSandbox, async ({ params, query, principal, gone }): Promise<SandboxRecord> => {
-    const id = uuidOf(params.id);
-    const row = await waitFor(id, params.id, principal, query, gone);
+    const row = await waitFor(readSandboxId(params.id), params.id, principal, query, gone);
     return toDetail(row);
   });
 
@@ -99,13 +99,13 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
       await context.requireCredits(principal.orgId);
     } catch (refusal) {
       // What does not exist is told first, however little the caller can pay.
-      const facts = await getFacts(database.pool, uuidOf(shownId), principal.projectId);
+      const facts = await getFacts(database.pool, readSandboxId(shownId), principal.projectId);
       throw facts === undefined ? sandboxNotFound(shownId) : refusal;
     }
   }
 
   async function waitFor(
-    id: string,
+    id: SandboxId,
     shownId: string,
     principal: Principal,
     query: SandboxGetQuery,
@@ -120,7 +120,7 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
     if (target === null) return read();
     const until = performance.now() + clampTimeout(query.timeout_ms);
     // Taken before the row is read, so that no change falls between the two.
-    using watch = hub.watch(id);
+    using watch = hub.watch(id.uuid);
     for (;;) {
       const row = await read();
       if (waitIsOver(target, row.status)) return row;

@@ -19,6 +19,8 @@ export interface Change {
   id: string;
   /** Guard: only if it belongs to this project. */
   project_id?: string;
+  /** Guard: only in this region. */
+  region?: string;
   /** Guard: only in this generation. */
   generation?: number;
   /** Guard: only if it is placed on this runner. */
@@ -37,10 +39,11 @@ export interface Change {
   memory?: boolean;
 }
 
-const INPUT = `jsonb_to_recordset($1::jsonb) as t(id uuid, project_id uuid, generation integer, runner_id uuid,
+const INPUT = `jsonb_to_recordset($1::jsonb) as t(id uuid, project_id uuid, region text, generation integer, runner_id uuid,
   overdue boolean, place_on uuid, error text, vm_ip text, host_ip text, port_map jsonb, manifest_name text, memory boolean)`;
 
 const GUARDS = `(t.project_id is null or s.project_id = t.project_id)
+  and (t.region is null or s.region = t.region)
   and (t.generation is null or s.generation = t.generation)
   and (t.runner_id is null or s.runner_id = t.runner_id)
   and (t.overdue is null or s.deadline_at <= now())`;

@@ -1,7 +1,6 @@
 import {
   checkSnapshotName,
   conflict,
-  parseSandboxId,
   quote,
   sandboxNotFound,
   type SnapshotCreateRequest,
@@ -11,6 +10,8 @@ import {
 import { all, first, isUniqueViolation, statement, type Database } from '@releap/database';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { pinned } from '../runners/assignment.ts';
+import { readSandboxId } from '../sandboxes/change.ts';
+import { IN_REGION } from '../sandboxes/queries.ts';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
 import { CONDITIONS, type ConditionName } from '../sandboxes/transitions.ts';
 import { keepSnapshot, toSnapshotRecord } from './queries.ts';
@@ -26,7 +27,7 @@ export interface SnapshotContext {
 /** Snapshots of one sandbox are added one after the other. */
 const SANDBOX = statement<SandboxRow>(
   'snapshot-sandbox',
-  `select * from sandboxes where id = $1 and project_id = $2 for no key update`,
+  `select * from sandboxes where id = $1 and project_id = $2 and ${IN_REGION('$3')} for no key update`,
 );
 
 /** With its job. It is its turn at once when no other of this sandbox is being taken. */
@@ -83,15 +84,14 @@ export async function createSnapshot(
   const drawn = { id: fresh.uuid(), jobId: fresh.uuid() };
   const name = checkSnapshotName(body.name);
   const kind = body.kind ?? 'disk';
-  const id = parseSandboxId(shownId)?.uuid;
-  if (id === undefined) throw sandboxNotFound(shownId);
+  const { uuid: id, region } = readSandboxId(shownId);
   if (fresh.retried) {
     const made = await first(database.pool, MADE, [drawn.id, projectId]);
     if (made !== undefined) return { ...toSnapshotRecord(made), job_id: made.job_id };
   }
   const row = await database
     .transaction(async (client) => {
-      const sandbox = await first(client, SANDBOX, [id, projectId]);
+      const sandbox = await first(client, SANDBOX, [id, projectId, region]);
       if (sandbox === undefined) throw sandboxNotFound(shownId);
       const why = snapshotRefusal(sandbox, kind);
       if (why !== undefined)
