@@ -44,6 +44,8 @@ export class Sandbox {
   #live: LiveSandbox | undefined;
   /** Of the VMM that ended by itself, from when it did until all of it is removed. */
   #exit: Exit | undefined;
+  /** Aborted once it is to be deleted, which is for good. */
+  readonly #deletion = new AbortController();
   #tidying = false;
 
   constructor(deps: SandboxDeps, assignment: Assignment, record?: SandboxRecord) {
@@ -93,6 +95,7 @@ export class Sandbox {
     if (assignment.generation < this.#state.assignment.generation) return;
     const isNew = assignment.generation > this.#state.assignment.generation;
     this.#state.assignment = assignment;
+    if (assignment.desired === 'deleted') this.#deletion.abort(new Error('the sandbox is to be deleted'));
     if (!isNew && this.#steps.busy) return;
     if (!isNew && this.#state.isSettled(this.#live !== undefined)) {
       this.#state.repeat();
@@ -155,7 +158,7 @@ export class Sandbox {
       case 'running':
         return await this.#run(signal);
       case 'stopped':
-        return await this.#stop(signal);
+        return await this.#stop();
       case 'paused':
         return await this.#pause(signal);
       case 'deleted':
@@ -301,15 +304,15 @@ export class Sandbox {
     }
   }
 
-  async #stop(signal: AbortSignal): Promise<void> {
+  async #stop(): Promise<void> {
     const { host } = this.#deps;
     const { memory } = await host.remains(this.vmId);
     if (this.#live || memory) await this.#state.observe('stopping');
     racePoint('stop:recorded');
     // What supersedes a stop waits for its end, but for a deletion: nobody needs that disk to be in order.
-    using hurry = this.#onDeletion(signal);
-    if (this.#live) await this.#live.shutDown(STOP_GRACE_MS, hurry.signal);
-    else if (memory) await host.discardMemory(this.#state.served, this.#state.past, hurry.signal);
+    const hurry = this.#deletion.signal;
+    if (this.#live) await this.#live.shutDown(STOP_GRACE_MS, hurry);
+    else if (memory) await host.discardMemory(this.#state.served, this.#state.past, hurry);
     racePoint('stop:down');
     await this.#end();
     racePoint('stop:ended');
@@ -400,18 +403,6 @@ export class Sandbox {
     this.#live = undefined;
     this.#exit = undefined;
     await live?.close();
-  }
-
-  #onDeletion(signal: AbortSignal): { signal: AbortSignal; [Symbol.dispose]: () => void } {
-    const controller = new AbortController();
-    const look = (): void => {
-      if (this.#state.assignment.desired === 'deleted') controller.abort(signal.reason);
-    };
-    signal.addEventListener('abort', look);
-    return {
-      signal: controller.signal,
-      [Symbol.dispose]: () => signal.removeEventListener('abort', look),
-    };
   }
 
   #events(): SandboxEvents {

@@ -1,0 +1,93 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, it } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Assignment, DesiredState, Observation } from '@releap/contract';
+import { pino } from 'pino';
+import { Reconciler } from '../src/reconcile/reconciler.ts';
+import type { LiveSandbox, SandboxHost } from '../src/reconcile/sandbox-host.ts';
+import { RecordStore } from '../src/reconcile/sandbox-record.ts';
+import { SPEC } from './support/sandboxes.ts';
+
+const VM = '81111111-2222-4333-8444-000000000001';
+const OTHER = '81111111-2222-4333-8444-000000000002';
+
+let folder: string;
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'releap-rc-'));
+});
+after(async () => {
+  await rm(folder, { recursive: true, force: true });
+});
+
+/** A machine without one: what it is asked for is counted, and a shutdown waits until it is hurried. */
+class PaperHost {
+  booted: string[] = [];
+  beforeRemains: () => void = () => undefined;
+  readonly live = {
+    addresses: { vm_ip: '100.64.0.2', host_ip: '127.0.0.1', port_map: [] },
+    shutDown: async (_graceMs: number, hurry: AbortSignal): Promise<void> => {
+      await sleep(30_000, undefined, { signal: hurry }).catch(() => undefined);
+    },
+    tidyDisk: async (): Promise<void> => undefined,
+    close: async (): Promise<void> => undefined,
+  };
+
+  hasImage = async (): Promise<boolean> => true;
+  acquireImage = async (): Promise<object> => ({ digest: 'sha256:0', [Symbol.dispose]: () => undefined });
+  discardMemory = async (): Promise<void> => undefined;
+  end = async (): Promise<void> => undefined;
+  destroy = async (): Promise<void> => undefined;
+
+  boot = async ({ vm_id }: Assignment): Promise<LiveSandbox> => {
+    this.booted.push(vm_id);
+    return this.live as unknown as LiveSandbox;
+  };
+
+  remains = async (): Promise<object> => {
+    this.beforeRemains();
+    return { disk: true, memory: false, resumed: false, hostRestarted: false };
+  };
+}
+
+async function opened() {
+  const host = new PaperHost();
+  const observations: Observation[] = [];
+  const reconciler = new Reconciler({
+    host: host as unknown as SandboxHost,
+    records: new RecordStore(await mkdtemp(join(folder, 'state-'))),
+    report: (observation) => observations.push(observation),
+    log: pino({ enabled: false }),
+  });
+  await reconciler.load();
+  const want = (vmId: string, generation: number, desired: DesiredState): void =>
+    reconciler.receive({ type: 'assign', assignment: { vm_id: vmId, generation, desired, spec: SPEC } });
+  return { host, reconciler, observations, want };
+}
+
+it('a deletion hurries a stop that has just begun', { timeout: 5_000 }, async () => {
+  const { host, reconciler, observations, want } = await opened();
+  want(VM, 1, 'running');
+  await reconciler.get(VM)?.idle();
+  host.beforeRemains = () => {
+    host.beforeRemains = () => undefined;
+    want(VM, 3, 'deleted');
+  };
+  want(VM, 2, 'stopped');
+  await reconciler.get(VM)?.idle();
+  assert.equal(observations.at(-1)?.status, 'deleted');
+});
+
+it('a deletion hurries a stop that something else was to follow', { timeout: 5_000 }, async () => {
+  const { reconciler, observations, want } = await opened();
+  want(VM, 1, 'running');
+  await reconciler.get(VM)?.idle();
+  want(VM, 2, 'stopped');
+  await sleep(50);
+  want(VM, 3, 'running');
+  want(VM, 4, 'deleted');
+  await reconciler.get(VM)?.idle();
+  assert.equal(observations.at(-1)?.status, 'deleted');
+});
