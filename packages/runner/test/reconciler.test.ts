@@ -91,3 +91,18 @@ it('a deletion hurries a stop that something else was to follow', { timeout: 5_0
   await reconciler.get(VM)?.idle();
   assert.equal(observations.at(-1)?.status, 'deleted');
 });
+
+it('nothing begins once the service goes down', async () => {
+  const { host, reconciler, want } = await opened();
+  want(VM, 1, 'running');
+  await reconciler.get(VM)?.idle();
+  host.live.shutDown = async () => undefined;
+  const drained = reconciler.drain('the service was stopped');
+  want(OTHER, 1, 'running');
+  await drained;
+  want(VM, 2, 'running');
+  await reconciler.get(VM)?.idle();
+  await reconciler.get(OTHER)?.idle();
+  assert.deepEqual(host.booted, [VM]);
+  assert.equal(reconciler.get(VM)?.observation.status, 'stopped');
+});

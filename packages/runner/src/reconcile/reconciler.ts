@@ -10,6 +10,8 @@ export class Reconciler {
   readonly #sandboxes = new Map<string, Sandbox>();
   /** Named by the parts of a `sync` that have come so far. */
   readonly #named = new Set<string>();
+  /** Nothing may begin any more: the service goes down, or another runner takes over. */
+  #ends = false;
 
   constructor(deps: Omit<SandboxDeps, 'find'>) {
     this.#deps = { ...deps, find: (vmId) => this.#sandboxes.get(vmId) };
@@ -49,6 +51,7 @@ export class Reconciler {
   }
 
   receive(message: ControlMessage): void {
+    if (this.#ends) return;
     if (message.type === 'assign') this.#assign(message.assignment);
     if (message.type === 'sync') this.#sync(message.assignments, message.more === true);
   }
@@ -69,9 +72,10 @@ export class Reconciler {
 
   /**
    * Ends every VM, for a service that goes down. What is persistent is stopped, and can be started again later. One
-   * that resists keeps no other.
+   * that resists keeps no other. What control wants from now on is left to the next runner.
    */
   async drain(reason: string): Promise<void> {
+    this.#ends = true;
     await Promise.all(
       [...this.#sandboxes.values()].map((sandbox) =>
         sandbox
@@ -85,6 +89,7 @@ export class Reconciler {
 
   /** Lets go of the VMs without ending them. */
   async detach(): Promise<void> {
+    this.#ends = true;
     await Promise.all([...this.#sandboxes.values()].map((sandbox) => sandbox.detach()));
   }
 
