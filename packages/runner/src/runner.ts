@@ -218,6 +218,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     logKeeper.close();
     await warmed.catch(() => undefined);
     await pool.close();
+    await machines.persistent.settled();
     await machines.templates.close();
     await images.close();
   };

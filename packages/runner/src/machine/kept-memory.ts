@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { renameSync } from 'node:fs';
 import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DEVICE_MODEL } from '../template/shape.ts';
@@ -73,6 +74,10 @@ export class KeptMemory {
       bootId: bootId(),
       deviceModel: DEVICE_MODEL,
     };
+    await this.#mark(suspension);
+  }
+
+  async #mark(suspension: Suspension): Promise<void> {
     await writeFile(`${this.#marker}.next`, JSON.stringify(suspension), { mode: 0o600 });
     await rename(`${this.#marker}.next`, this.#marker);
   }
@@ -99,23 +104,34 @@ export class KeptMemory {
   /**
    * Brings it to the platters, so that it survives the host's own end too. For the background: it takes as long as
    * there is to write.
+   * @param signal aborted before `unsettle`: what is about to be used must not be called durable any more
    */
-  async settle(): Promise<void> {
+  async settle(signal?: AbortSignal): Promise<void> {
     const suspension = await this.read();
-    if (suspension === undefined) return;
-    for (const path of [this.memory, this.state, this.#marker, this.#folder]) await syncPath(path);
+    if (suspension === undefined || !(await this.#isWhole(suspension))) return;
+    for (const path of [this.memory, this.state, this.#marker, this.#folder]) {
+      if (signal?.aborted === true) return;
+      await syncPath(path);
+    }
     // Names the suspension, for by now there may be another, or none.
     await writeFile(`${this.#durable}.next`, suspension.id, { mode: 0o600 });
     await syncPath(`${this.#durable}.next`);
-    await rename(`${this.#durable}.next`, this.#durable);
+    if (signal?.aborted === true) return;
+    // At once: nobody can begin to use it between the question and this.
+    renameSync(`${this.#durable}.next`, this.#durable);
     await syncPath(this.#folder);
   }
 
   /**
    * Makes sure that after a crash of the host nobody takes the memory for unused. Before the guest goes on, and not
-   * on its way: it waits for the disk.
+   * on its way: it waits for the disk. Until then it is as good as before, to this run of the host.
    */
   async unsettle(): Promise<void> {
+    const suspension = await this.read();
+    if (suspension !== undefined && suspension.bootId !== bootId()) {
+      if (!(await this.#isWhole(suspension))) return;
+      await this.#mark({ ...suspension, bootId: bootId() });
+    }
     try {
       await rm(this.#durable);
     } catch (error) {
@@ -152,14 +168,16 @@ export class KeptMemory {
     if (memory?.size !== kept.shape.memMib * 1024 * 1024 || state?.size !== kept.stateBytes) {
       throw new NotResumableError('its memory is not whole; it can be started from its disk');
     }
-    if (kept.bootId !== bootId()) {
-      const durable = await readFile(this.#durable, 'utf8').catch(() => '');
-      if (durable !== kept.id) {
-        throw new NotResumableError(
-          'its host was restarted before its memory had reached the disk; it can be started from its disk',
-        );
-      }
+    if (!(await this.#isWhole(kept))) {
+      throw new NotResumableError(
+        'its host was restarted before its memory had reached the disk; it can be started from its disk',
+      );
     }
     return kept;
+  }
+
+  /** Whether it survived what the host has been through since. */
+  async #isWhole({ id, bootId: madeIn }: Suspension): Promise<boolean> {
+    return madeIn === bootId() || (await readFile(this.#durable, 'utf8').catch(() => '')) === id;
   }
 }

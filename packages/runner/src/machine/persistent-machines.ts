@@ -59,6 +59,8 @@ export interface PersistentMachinesOptions {
 export class PersistentMachines {
   readonly #options: PersistentMachinesOptions;
   readonly #shared = new SealedCache();
+  /** Kept memory that is being brought to the platters, by VM. */
+  readonly #settling = new Map<string, { controller: AbortController; done: Promise<void> }>();
 
   constructor(options: PersistentMachinesOptions) {
     this.#options = options;
@@ -122,6 +124,7 @@ export class PersistentMachines {
         statePath: kept.state,
       };
     };
+    this.#settling.get(vmId)?.controller.abort();
     const unsettled = kept.unsettle();
     unsettled.catch(() => undefined);
     const running = await restore({ ...options, shape }, prepare, purpose);
@@ -235,7 +238,18 @@ export class PersistentMachines {
 
   /** Brings kept memory to the platters. For the background. */
   async settleMemory(vmId: string): Promise<void> {
-    await new KeptMemory(this.#options.folders.keep(vmId)).settle();
+    this.#settling.get(vmId)?.controller.abort();
+    const controller = new AbortController();
+    const done = new KeptMemory(this.#options.folders.keep(vmId)).settle(controller.signal).finally(() => {
+      if (this.#settling.get(vmId)?.controller === controller) this.#settling.delete(vmId);
+    });
+    this.#settling.set(vmId, { controller, done });
+    await done;
+  }
+
+  /** Resolves when what is being brought to the platters is there. */
+  async settled(): Promise<void> {
+    await Promise.allSettled([...this.#settling.values()].map(({ done }) => done));
   }
 
   /** The disk that is kept, or a new one. @throws when what is there is not what was made there */

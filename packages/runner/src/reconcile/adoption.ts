@@ -37,6 +37,8 @@ async function adoptPersistent({ state, host, findAgain, end, destroy }: Adoptio
     (['running', 'pausing', 'stopping'].includes(status) || (status === 'booting' && remains.resumed));
   if (mayRun && (await findAgain())) return;
   await end();
+  // The last runner may have ended before it was.
+  if (remains.memory) host.settleMemory(state.vmId);
   if (status === 'booting' && (origin?.type === 'fork' || (origin && state.past.manifest === undefined))) {
     // It was being made from something else: memory of a source that went with the last runner, or a snapshot of
     // which some is here and nobody knows how much. It begins again.

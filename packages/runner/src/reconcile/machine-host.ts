@@ -231,17 +231,13 @@ export class MachineHost implements SandboxHost {
   }
 
   async seed(vmId: string, origin: Origin): Promise<void> {
-    const { captures, persistent } = this.#options.machines;
+    const { captures } = this.#options.machines;
     if (origin.type === 'fork') {
       await captures.forkKept(origin.vm_id, vmId);
     } else {
       await captures.restore(origin.snapshot_id, vmId);
     }
-    persistent
-      .settleMemory(vmId)
-      .catch((error: unknown) =>
-        this.#options.log.warn({ vm: vmId, err: error }, 'copied memory is not on the disk yet'),
-      );
+    this.settleMemory(vmId);
   }
 
   async continueFork(
@@ -335,6 +331,13 @@ export class MachineHost implements SandboxHost {
 
   async remains(vmId: string): Promise<Remains> {
     return await this.#options.machines.persistent.remains(vmId);
+  }
+
+  settleMemory(vmId: string): void {
+    const { machines, log } = this.#options;
+    machines.persistent
+      .settleMemory(vmId)
+      .catch((error: unknown) => log.warn({ vm: vmId, err: error }, 'kept memory is not on the disk yet'));
   }
 
   async checkMemory(vmId: string): Promise<void> {

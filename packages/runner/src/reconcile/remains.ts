@@ -17,6 +17,8 @@ export async function observePaused(state: SandboxState, host: SandboxHost, erro
   } catch (unusable) {
     return await state.observe('paused', { memory: false, error: messageOf(unusable) });
   }
+  // Whoever meant to go on from it has taken it for used.
+  host.settleMemory(state.vmId);
   await state.observe('paused', error === undefined ? {} : { error });
 }
 

@@ -122,6 +122,8 @@ export interface SandboxHost {
   adopt(assignment: Assignment, past: Past, events: SandboxEvents): Promise<LiveSandbox>;
   /** What is left here of a persistent sandbox. */
   remains(vmId: string): Promise<Remains>;
+  /** Brings kept memory to the platters, in the background, unless it is there. */
+  settleMemory(vmId: string): void;
   /** @throws saying why kept memory cannot go on here */
   checkMemory(vmId: string): Promise<void>;
   /**

@@ -1,0 +1,81 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, it } from 'node:test';
+import { KeptMemory, NotResumableError } from '../src/machine/kept-memory.ts';
+import type { Platform } from '../src/template/shape.ts';
+
+let folder: string;
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'releap-km-'));
+});
+after(async () => {
+  await rm(folder, { recursive: true, force: true });
+});
+
+const PLATFORM = {
+  accelerator: 'tcg',
+  cpuModel: 'max',
+  hostCpu: 'cpu',
+  vmmVersion: '7',
+  mac: '02:00:00:00:00:01',
+} as Platform;
+
+/** Whole, and not on the platters yet. */
+async function suspended(): Promise<{ kept: KeptMemory; keep: string }> {
+  const keep = await mkdtemp(join(folder, 'keep-'));
+  const kept = new KeptMemory(keep);
+  await writeFile(kept.memory, Buffer.alloc(1024 * 1024));
+  await writeFile(kept.state, 'state');
+  const { accelerator, cpuModel, hostCpu, vmmVersion: vmm, mac } = PLATFORM;
+  const shape = { vcpus: 1, memMib: 1 };
+  const diskBytes = { scratch: 1, docker: 1 };
+  await kept.complete({ vmm, accelerator, cpuModel, hostCpu, mac, shape, diskBytes, stateBytes: 5 });
+  return { kept, keep };
+}
+
+/** As it is after the host has been started again. */
+async function restartHost(keep: string): Promise<void> {
+  const path = join(keep, 'paused.json');
+  const suspension = JSON.parse(await readFile(path, 'utf8')) as object;
+  await writeFile(path, JSON.stringify({ ...suspension, bootId: 'earlier' }));
+}
+
+const isDurable = async (keep: string): Promise<boolean> => (await readdir(keep)).includes('durable');
+
+it('memory that is about to be used is not called durable, however far it had come', async () => {
+  for (let ticks = 0; ticks < 60; ticks++) {
+    const { kept, keep } = await suspended();
+    const controller = new AbortController();
+    const settling = kept.settle(controller.signal);
+    for (let tick = 0; tick < ticks; tick++) await new Promise((resolve) => setImmediate(resolve));
+    controller.abort();
+    await kept.unsettle();
+    await settling;
+    assert.equal(await isDurable(keep), false, `after ${ticks} ticks`);
+    // Not used after all.
+    await kept.settle();
+    assert.equal(await isDurable(keep), true);
+  }
+});
+
+it('a resume that fails after the host was restarted costs the memory nothing', async () => {
+  const { kept, keep } = await suspended();
+  await kept.settle();
+  await restartHost(keep);
+  await kept.check(PLATFORM);
+  await kept.unsettle();
+  await kept.check(PLATFORM);
+  // Perhaps it was used before the host ended.
+  await restartHost(keep);
+  await assert.rejects(kept.check(PLATFORM), NotResumableError);
+});
+
+it('memory that a restart of the host has overtaken is never called durable', async () => {
+  const { kept, keep } = await suspended();
+  await restartHost(keep);
+  await kept.settle();
+  await kept.unsettle();
+  await assert.rejects(kept.check(PLATFORM), NotResumableError);
+});
