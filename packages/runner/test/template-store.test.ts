@@ -1,12 +1,15 @@
 import assert from 'node:assert/strict';
-import { cp, mkdir, mkdtemp, open, readdir, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, open, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, describe, it } from 'node:test';
+import { after, before, describe, it, mock } from 'node:test';
 import { awaitAgent } from '../src/template/agent-hello.ts';
 import { SealedMemory } from '../src/memory/sealed-memory.ts';
 import { checkShape, templateKey } from '../src/template/shape.ts';
-import { SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
+import type { Platform, Shape } from '../src/template/shape.ts';
+import { TemplateStore } from '../src/template/template-store.ts';
+import type { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
+import { log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
 
 let dir: string;
 before(async () => {
@@ -108,6 +111,64 @@ describe('a shape', () => {
 });
 
 describe('the template store', () => {
+  const platform = {
+    accelerator: 'tcg',
+    kernel: { path: '', sha256: '' },
+    initramfs: { path: '', sha256: '' },
+  } as Platform;
+
+  /** One whose templates are there already, though no machine could be made from them. */
+  async function stored(shapes: Shape[]): Promise<{ store: TemplateStore; folder: string }> {
+    const cacheDir = await mkdtemp(join(dir, 'cache-'));
+    const folder = join(cacheDir, 'templates');
+    for (const shape of shapes) {
+      const key = templateKey(platform, shape);
+      await mkdir(join(folder, key), { recursive: true });
+      await writeFile(join(folder, key, 'template.json'), JSON.stringify({ key, ...shape, stateBytes: 5 }));
+      await writeFile(join(folder, key, 'state'), 'state');
+      await writeFile(join(folder, key, 'memory'), '');
+      await truncate(join(folder, key, 'memory'), shape.memMib * 1024 * 1024);
+    }
+    const cgroups = {} as CgroupTree;
+    return { store: new TemplateStore({ cacheDir, platform, jailUid: 1, cgroups, log }), folder };
+  }
+
+  it('keeps what is loaded when its folder is tidied away', async () => {
+    const { store, folder } = await stored([SHAPE]);
+    const { statePath, memory } = await store.ensure(SHAPE);
+    await rm(folder, { recursive: true });
+    assert.equal(await readFile(statePath, 'utf8'), 'state');
+    assert.equal(await readFile(statePath, 'utf8'), 'state');
+    assert.equal((await stat(`/proc/self/fd/${memory.fd}`)).size, SHAPE.memMib * 1024 * 1024);
+    await store.close();
+  });
+
+  it('lets go of none that somebody still waits for, however many are loaded meanwhile', async () => {
+    const shapes = [1, 2, 3, 4, 5].map((vcpus) => ({ vcpus, memMib: 128 }));
+    const { store } = await stored(shapes);
+    const [slow, ...quick] = shapes as [Shape, ...Shape[]];
+    const load = SealedMemory.load.bind(SealedMemory);
+    const go = Promise.withResolvers<void>();
+    mock.method(SealedMemory, 'load', async (path: string) => {
+      if (path.includes(templateKey(platform, slow))) await go.promise;
+      return await load(path);
+    });
+    mock.timers.enable({ apis: ['setTimeout'] });
+    try {
+      const waiting = store.ensure(slow);
+      for (const shape of quick) await store.ensure(shape);
+      mock.timers.tick(60_000);
+      go.resolve();
+      const { memory } = await waiting;
+      await new Promise((resolve) => setImmediate(resolve));
+      assert.ok(memory.fd >= 0, 'its memory is closed');
+    } finally {
+      mock.timers.reset();
+      mock.restoreAll();
+      await store.close();
+    }
+  });
+
   it('makes a template once for all who ask, again when it is damaged, and again when it does not load', async () => {
     using slot = new TestSlot(1);
     const cacheDir = join(dir, 'cache');

@@ -1,4 +1,5 @@
-import { mkdir, readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import { mkdir, open, readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
@@ -36,8 +37,12 @@ export interface LoadedTemplate {
   memory: SealedMemory;
   /** What that memory was loaded from, to copy. */
   origin: MemoryOrigin;
-  /** Reads from position 0 only through descriptors of its own: open `statePath` anew for each VM. */
+  /**
+   * Reads from position 0 only through descriptors of its own: open `statePath` anew for each VM. It leads to the file
+   * also when the template's folder was tidied away meanwhile, as the least recently loaded of all that share the cache.
+   */
   statePath: string;
+  state: FileHandle;
 }
 
 /** What the memory of a VM that is made from a template begins with. */
@@ -112,7 +117,7 @@ export class TemplateStore {
     const away = join(this.#folder, `.away-${key}-${process.pid}-${Date.now()}`);
     await rename(join(this.#folder, key), away).catch(() => undefined);
     await rm(away, { recursive: true, force: true });
-    await dispose(loaded);
+    if (loaded !== undefined) letGo(loaded);
   }
 
   /** Ends what is being made, and lets go of all memory. */
@@ -130,8 +135,15 @@ export class TemplateStore {
     await utimes(join(folder, 'template.json'), now, now).catch(() => undefined);
     const memoryPath = join(folder, 'memory');
     const { ino } = await stat(memoryPath);
-    const memory = await SealedMemory.load(memoryPath);
-    return { key, shape, memory, origin: { path: memoryPath, ino }, statePath: join(folder, 'state') };
+    const state = await open(join(folder, 'state'), 'r');
+    try {
+      const memory = await SealedMemory.load(memoryPath);
+      const statePath = `/proc/self/fd/${state.fd}`;
+      return { key, shape, memory, origin: { path: memoryPath, ino }, statePath, state };
+    } catch (error) {
+      await state.close();
+      throw error;
+    }
   }
 
   /** The manifest of a template that is whole, else undefined. Published by rename, it can only be whole or damaged. */
@@ -233,15 +245,23 @@ export class TemplateStore {
       const [key, oldest] = this.#loaded.entries().next().value as [string, Promise<LoadedTemplate>];
       this.#loaded.delete(key);
       this.#log.debug({ template: key }, 'template memory let go');
-      // A restore that has just taken it is given the time to start.
-      setTimeout(() => void dispose(oldest), UNLOAD_GRACE_MS).unref();
+      letGo(oldest);
     }
   }
 }
 
 const UNLOAD_GRACE_MS = 30_000;
 
-async function dispose(loaded: Promise<LoadedTemplate> | undefined): Promise<void> {
-  const template = await loaded?.catch(() => undefined);
+/** A restore that has just taken it, or still waits for it, is given the time to start. */
+function letGo(loaded: Promise<LoadedTemplate>): void {
+  loaded.then(
+    () => setTimeout(() => void dispose(loaded), UNLOAD_GRACE_MS).unref(),
+    () => undefined,
+  );
+}
+
+async function dispose(loaded: Promise<LoadedTemplate>): Promise<void> {
+  const template = await loaded.catch(() => undefined);
   await template?.memory[Symbol.asyncDispose]();
+  await template?.state.close();
 }
