@@ -163,3 +163,19 @@ test('random bytes after HELLO end the connection or do nothing', async () => {
     { numRuns: 50 },
   );
 });
+
+test('a guest that reads nothing is not asked without end', async () => {
+  await using guest = await hostileGuest((socket) => socket.pause());
+  await using client = await GuestClient.connect(guest.socketPath, { log });
+  const ask = (): void => {
+    const running = client.exec({ shell: 'x'.repeat(3 * 1024 * 1024) });
+    running.exit.catch(() => undefined);
+    running.cancel();
+  };
+  assert.throws(
+    () => {
+      for (let asked = 0; asked < 20; asked += 1) ask();
+    },
+    { code: 'state' },
+  );
+});

@@ -34,6 +34,8 @@ import {
 const MAX_STREAMS = 240;
 /** Data waits while the socket holds this much; control frames, few and small, do not. */
 const SOCKET_BUFFER_BYTES = 1024 * 1024;
+/** Requests are refused while this much waits: a guest that reads nothing must not grow this process. */
+const REQUESTS_WAITING_MAX_BYTES = 16 * 1024 * 1024;
 /** After this long without an answer we assume that half a frame of an earlier host swallowed our HELLO. */
 const RESYNC_AFTER_MS = 750;
 
@@ -169,11 +171,13 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     return this.#drained.promise;
   }
 
-  /** Sends a request. @throws GuestError when the connection is over or too many requests are open */
+  /** Sends a request. @throws GuestError when the connection is over, or too much is asked of the guest already */
   request(method: string, params: Record<string, unknown>): GuestStream {
     if (this.#error !== undefined) throw this.#error;
     if (this.#streams.size >= MAX_STREAMS)
       throw new GuestError('state', `more than ${MAX_STREAMS} requests to one guest at once`);
+    if (this.#socket.writableLength > REQUESTS_WAITING_MAX_BYTES)
+      throw new GuestError('state', 'the guest does not read what it is asked');
     const id = this.#nextStream;
     const message = encodeMessage(FrameType.open, id, { ...params, method });
     this.#nextStream += 2;
