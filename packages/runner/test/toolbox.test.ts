@@ -1,29 +1,40 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
+import { EventEmitter, once } from 'node:events';
 import { readFile, writeFile } from 'node:fs/promises';
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import Fastify from 'fastify';
+import type { FastifyReply } from 'fastify';
 import { WebSocket } from 'ws';
 import { registerToolbox } from '../src/toolbox/index.ts';
 import { log, startAgent } from './guest-agent.ts';
 
 const TOKEN = 'internal';
 
-/** The toolbox of one real agent, `box`, behind a server that authenticates as the data server does. */
-async function startToolbox() {
+/**
+ * The toolbox of one real agent, `box`, behind a server that authenticates as the data server does.
+ * @param found resolves when the way to the agent is there
+ */
+async function startToolbox(
+  found: (reply: FastifyReply | undefined) => Promise<unknown> = async () => undefined,
+) {
   const agent = await startAgent();
   const client = await agent.connect();
   const app = Fastify();
+  let last: FastifyReply | undefined;
   app.addHook('onRequest', async (request, reply) => {
+    last = reply;
     if (request.headers.authorization !== `Bearer ${TOKEN}`) await reply.code(401).send({ error: 'no' });
   });
   app.setErrorHandler<Error & { statusCode?: number }>((error, _request, reply) =>
     reply.code(error.statusCode ?? 500).send({ error: error.message }),
   );
-  await registerToolbox(app, { lookup: (id) => (id === 'box' ? client : undefined), log });
+  await registerToolbox(app, {
+    lookup: (id) => (id === 'box' ? found(last).then(() => client) : undefined),
+    log,
+  });
   await app.listen({ host: '127.0.0.1', port: 0 });
   const origin = `127.0.0.1:${(app.server.address() as AddressInfo).port}`;
   const base = `http://${origin}/vms/box/toolbox`;
@@ -295,4 +306,22 @@ test('an upgrade without the token or for an unknown sandbox gets its status, no
     assert.match(error.message, new RegExp(String(status)));
   }
   assert.equal((await box.call('GET', 'process/stream')).status, 426);
+});
+
+test('a command is not left running for a client that went while its sandbox was looked for', async () => {
+  const gone = new AbortController();
+  const closed = Promise.withResolvers<void>();
+  await using box = await startToolbox(async (reply) => {
+    const close = once(reply?.raw ?? new EventEmitter(), 'close');
+    gone.abort();
+    await close;
+    closed.resolve();
+  });
+  const body = JSON.stringify({ command: `sleep 1; touch ${path.join(box.folder, 'ran')}` });
+  const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' };
+  const asked = fetch(`${box.base}/process/execute`, { method: 'POST', headers, body, signal: gone.signal });
+  await assert.rejects(asked);
+  await closed.promise;
+  await sleep(1_500);
+  await assert.rejects(readFile(path.join(box.folder, 'ran')), { code: 'ENOENT' });
 });

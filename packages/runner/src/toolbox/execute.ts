@@ -30,12 +30,14 @@ interface ExecuteAnswer {
   truncated?: true;
 }
 
-/** Aborts when the client goes before it was answered. */
+/** Aborts when the client goes before it was answered, or has gone. */
 export function abortOnClose(reply: FastifyReply): AbortSignal {
   const controller = new AbortController();
-  reply.raw.once('close', () => {
+  const onClose = (): void => {
     if (!reply.raw.writableFinished) controller.abort(new Error('the client went away'));
-  });
+  };
+  if (reply.raw.closed) onClose();
+  else reply.raw.once('close', onClose);
   return controller.signal;
 }
 
