@@ -6,6 +6,8 @@ import { after, before, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Assignment, DesiredState, Observation } from '@releap/contract';
 import { pino } from 'pino';
+import { MachineHost } from '../src/reconcile/machine-host.ts';
+import type { MachineHostOptions } from '../src/reconcile/machine-host.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
@@ -105,4 +107,27 @@ it('nothing begins once the service goes down', async () => {
   await reconciler.get(OTHER)?.idle();
   assert.deepEqual(host.booted, [VM]);
   assert.equal(reconciler.get(VM)?.observation.status, 'stopped');
+});
+
+it('a micro-VM that cannot be adopted is let go of, before it is ended', async () => {
+  let detached = false;
+  const vm = {
+    onExit: () => undefined,
+    isRunning: async () => true,
+    detach: () => {
+      detached = true;
+    },
+  };
+  const host = new MachineHost({
+    machines: { adopt: async () => ({ vm, agentSocketPath: join(folder, 'nobody') }) },
+    network: { adopt: () => ({}) },
+    logsFolder: join(folder, 'logs'),
+    log: pino({ enabled: false }),
+  } as unknown as MachineHostOptions);
+  const assignment = { vm_id: VM, generation: 1, desired: 'running', spec: SPEC } as const;
+  await assert.rejects(
+    host.adopt(assignment, {}, { onExit: () => undefined }),
+    /cannot connect to the guest/,
+  );
+  assert.ok(detached);
 });

@@ -249,7 +249,12 @@ export class Machines {
       onConsole: options.onConsole,
       log: this.#log.child({ vm: vmId }),
     });
-    await this.#endCaptures(vmId, record, vm);
+    try {
+      await this.#endCaptures(vmId, record, vm);
+    } catch (error) {
+      vm.detach();
+      throw error;
+    }
     return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: record.diskBytes, timings: {} };
   }
 

@@ -310,8 +310,9 @@ export class MachineHost implements SandboxHost {
     if (slot === undefined) throw new Error('its network is gone');
     const logs = this.#openLogs(vmId);
     const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+    let running: RunningVm | undefined;
     try {
-      const running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
+      running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
       void watchExit(running, events);
       // It stands when the last runner ended in the middle of pausing or resuming it.
       const stood = !(await running.vm.isRunning());
@@ -324,6 +325,7 @@ export class MachineHost implements SandboxHost {
       return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
+      running?.vm.detach();
       await closeLogs(logs);
       throw error;
     }
