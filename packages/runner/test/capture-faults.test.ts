@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { hash } from 'node:crypto';
 import { once } from 'node:events';
+import { rmSync, writeFileSync } from 'node:fs';
 import { mkdtemp, readdir, readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -167,6 +168,23 @@ describe('kill -9 of the helper that copies memory', () => {
     assert.match(await failedSnapshot(), /pages of the guest could not be copied/);
     await goesOn();
     assert.equal((await snapshot()).status, 'ready');
+  });
+});
+
+describe("a fork whose child's disk cannot be made", () => {
+  it('fails when its memory is not copied any more, so that the next one may begin', async () => {
+    let copies = 0;
+    firstBefore(PageCopier.prototype, 'copy', async () => {
+      copies += 1;
+      const keep = join(runner.home, 'vms', id(last), 'keep');
+      rmSync(keep, { recursive: true });
+      writeFileSync(keep, 'in its way');
+      await sleep(500);
+      copies -= 1;
+    });
+    assert.match(await failedFork(), /EEXIST|ENOTDIR/);
+    assert.equal(copies, 0);
+    await goesOn();
   });
 });
 

@@ -112,7 +112,11 @@ export class Captures {
       .then(() => moment[Symbol.asyncDispose]())
       .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a copy of its memory may remain'));
     await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
-    await forkChain(moment.disk, keep);
+    await forkChain(moment.disk, keep).catch(async (error: unknown) => {
+      // The next fork may begin as soon as this one has failed.
+      await copied;
+      throw error;
+    });
     const ms = Math.round(performance.now() - began);
     log.info({ vm: vmId, child, ms, steps: moment.laps }, 'sandbox forked');
     const kept = unfinished.move();
