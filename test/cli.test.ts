@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { Browser } from '../packages/server/test/support/browser.ts';
-import { eventually } from './support/eventually.ts';
+import { eventually } from '../packages/contract/test/support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
 import { Service } from './support/service.ts';
 import { terminal } from './support/terminal.ts';

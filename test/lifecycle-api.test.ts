@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { SandboxRecord, SnapshotKind, SnapshotRecord } from '@releap/contract';
-import { eventually } from './support/eventually.ts';
+import { eventually } from '../packages/contract/test/support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
 import { partPids, type Role } from './support/processes.ts';
 import { Service, uuidOf } from './support/service.ts';

@@ -10,9 +10,10 @@ import {
   type TestRegistry,
 } from '../packages/runner/test/support/image-registry.ts';
 import { appImage } from './support/app-image.ts';
-import { eventually } from './support/eventually.ts';
+import { eventually } from '../packages/contract/test/support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
-import { freePort, Service } from './support/service.ts';
+import { freePort } from '../packages/contract/test/support/ports.ts';
+import { Service } from './support/service.ts';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
 
@@ -95,12 +96,11 @@ describe('an image from a real registry', () => {
   });
 
   test('its entrypoint runs as it says: arguments, user, working folder, environment', async () => {
-    const said = await eventually('its last line', async () => {
+    const said = await eventually('its last lines', async () => {
       const text = await log('entrypoint-logs');
-      return text.includes('ready\n') ? text : undefined;
+      // Two pipes: what came through one is in order, what came through both is not.
+      return text.includes('ready\n') && /^error stream$/m.test(text) ? text : undefined;
     });
-    // Two pipes: what came through one is in order, what came through both is not.
-    assert.match(said, /^error stream$/m);
     assert.equal(
       said.replace('error stream\n', ''),
       [
@@ -126,7 +126,7 @@ describe('an image from a real registry', () => {
   test('entrypoint-logs can be followed until the sandbox ends', async () => {
     const answer = await fetch(`${service.bootstrap.base_url}/vms/${id}/entrypoint-logs?follow=true`, {
       headers: { authorization: `Bearer ${service.bootstrap.api_key}` },
-      signal: AbortSignal.timeout(60_000),
+      signal: AbortSignal.timeout(300_000),
     });
     const whole = answer.text();
     await service.exec(id, 'echo hello > /app/data/inbox');
@@ -257,8 +257,12 @@ describe('an image from a real registry', () => {
       image: `${registry.host}/user:1`,
     });
     const vm = await service.waitFor(body.vm_id, 'running');
-    const reason = `${String(vm['error'])}\n${await log('logs', body.vm_id)}\n${await log('entrypoint-logs', body.vm_id)}`;
-    assert.match(reason, /nobody-knows/);
+    // What its entrypoint says comes after the status.
+    await eventually('the reason', async () => {
+      const reason = `${String(vm['error'])}\n${await log('logs', body.vm_id)}\n${await log('entrypoint-logs', body.vm_id)}`;
+      assert.match(reason, /nobody-knows/);
+      return true;
+    });
     await service.remove(body.vm_id);
   });
 

@@ -5,7 +5,7 @@ import { createServer } from 'node:net';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { signInByDevice } from '../packages/server/test/support/browser.ts';
-import { eventually } from './support/eventually.ts';
+import { eventually } from '../packages/contract/test/support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
 import { partPids, type Role } from './support/processes.ts';
 import { Service } from './support/service.ts';

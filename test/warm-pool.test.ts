@@ -3,7 +3,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { eventually } from './support/eventually.ts';
+import { eventually } from '../packages/contract/test/support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
 import { partPids, processStatus } from './support/processes.ts';
 import { Service, uuidOf } from './support/service.ts';

@@ -1,15 +1,15 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync } from 'node:fs';
 import { readFile, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createInterface } from 'node:readline';
 import { parseSandboxId } from '@releap/contract';
 import type { BootstrapFile } from '../../packages/server/src/index.ts';
-import { eventually } from './eventually.ts';
+import { eventually } from '../../packages/contract/test/support/eventually.ts';
 import { tracesOf } from './leftovers.ts';
+import { freePort } from '../../packages/contract/test/support/ports.ts';
 import { partPids, type Role, vmmPid } from './processes.ts';
 
 export const REPO = resolve(import.meta.dirname, '../..');
@@ -17,19 +17,10 @@ const MAIN = join(REPO, 'packages/server/src/main.ts');
 /** Shared by all test services, so that templates and images are made once. */
 export const TEST_CACHE = join(REPO, 'build/test-cache');
 const READY_DEADLINE_MS = 240_000;
-const STOP_DEADLINE_MS = 60_000;
+const STOP_DEADLINE_MS = 120_000;
+const CALL_DEADLINE_MS = 300_000;
 const OUTPUT_MAX = 200_000;
 const LAST_WORDS = 3_000;
-
-/** A free loopback port; the tiny race with other takers is accepted in tests. */
-export async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
-  const address = server.address();
-  await new Promise((done) => server.close(done));
-  if (address === null || typeof address === 'string') throw new Error('no port');
-  return address.port;
-}
 
 /** The UUID in a sandbox's id: its name on the machine that runs it. */
 export function uuidOf(id: string): string {
@@ -161,7 +152,7 @@ export class Service implements AsyncDisposable {
         ...(body === undefined ? {} : { 'content-type': 'application/json' }),
       },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-      signal: AbortSignal.timeout(120_000),
+      signal: AbortSignal.timeout(CALL_DEADLINE_MS),
     });
     const text = await answer.text();
     const json = answer.headers.get('content-type')?.includes('json') === true;
@@ -246,7 +237,7 @@ export class Service implements AsyncDisposable {
       method: 'POST',
       headers: { authorization: `Bearer ${this.bootstrap.api_key}`, 'content-type': 'application/json' },
       body: JSON.stringify({ command, ...options }),
-      signal: AbortSignal.timeout(120_000),
+      signal: AbortSignal.timeout(CALL_DEADLINE_MS),
     });
     if (answer.status !== 200) throw new Error(`exec answered ${answer.status}: ${await answer.text()}`);
     return (await answer.json()) as { exitCode: number; result: string };

@@ -3,11 +3,13 @@ import { spawn } from 'node:child_process';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { createServer as createTcpServer } from 'node:net';
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { freePort } from '../../../contract/test/support/ports.ts';
 import { run } from './image-layers.ts';
+
+const START_DEADLINE_MS = 120_000;
 
 export interface TestRegistry extends AsyncDisposable {
   /** `localhost:<port>` */
@@ -15,14 +17,6 @@ export interface TestRegistry extends AsyncDisposable {
   /** Puts the image of an OCI layout under `host/name:tag`. */
   push(layout: string, nameAndTag: string): void;
   stop(): Promise<void>;
-}
-
-async function freePort(): Promise<number> {
-  const server = createTcpServer().listen(0, '127.0.0.1');
-  await new Promise((resolve) => server.once('listening', resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
 }
 
 /** A user that `startRegistry` can ask for; the password's bcrypt hash is what `htpasswd -B` would write. */
@@ -55,10 +49,13 @@ export async function startRegistry(dir: string, guarded = false): Promise<TestR
   );
   const ended = new Promise<void>((resolve) => child.once('close', () => resolve()));
   const host = `localhost:${port}`;
-  for (let left = 200; ; left -= 1) {
+  for (const end = Date.now() + START_DEADLINE_MS; ; ) {
     const answer = await fetch(`http://127.0.0.1:${port}/v2/`).catch(() => undefined);
     if (answer) break;
-    if (left === 0 || child.exitCode !== null) throw new Error('docker-registry does not start');
+    if (Date.now() > end || child.exitCode !== null) {
+      child.kill('SIGKILL');
+      throw new Error('docker-registry does not start');
+    }
     await sleep(50);
   }
   const stop = async (): Promise<void> => {

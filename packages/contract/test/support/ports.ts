@@ -1,0 +1,28 @@
+import { randomInt } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer } from 'node:net';
+
+/** Below those that the kernel gives to whoever asks for any (ip_local_port_range): nobody gets one by chance. */
+const FIRST_PORT = 12_000;
+const PORTS = 20_000;
+const TRIES = 100;
+const given = new Set<number>();
+
+/** A port that is free, and stays so until it is used: between the two nobody but another caller of this takes it. */
+export async function freePort(): Promise<number> {
+  for (let tries = TRIES; ; tries -= 1) {
+    const port = FIRST_PORT + randomInt(PORTS);
+    if (given.has(port)) continue;
+    given.add(port);
+    const server = createServer().listen(port, '0.0.0.0');
+    try {
+      await once(server, 'listening');
+    } catch (error) {
+      if (tries > 0) continue;
+      throw error;
+    }
+    server.close();
+    await once(server, 'close');
+    return port;
+  }
+}
