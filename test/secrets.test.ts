@@ -11,7 +11,7 @@ import {
   type TestRegistry,
 } from '../packages/runner/test/support/image-registry.ts';
 import { appImage } from './support/app-image.ts';
-import { eventually } from './support/eventually.ts';
+import { eventually } from '../packages/contract/test/support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
 import { REPO, Service } from './support/service.ts';
 
@@ -95,8 +95,11 @@ describe('secrets and a registry that wants a password', () => {
     await service.call('POST', `/vms/${id}/start`);
     await service.waitFor(id, 'running');
     assert.equal(await inside(), placeholder);
-    const log = await service.call<string>('GET', `/vms/${id}/entrypoint-logs`);
-    assert.match(log.body, new RegExp(`token: ${placeholder}`));
+    await eventually('what its entrypoint says', async () => {
+      const log = await service.call<string>('GET', `/vms/${id}/entrypoint-logs`);
+      assert.match(log.body, new RegExp(`token: ${placeholder}`));
+      return true;
+    });
 
     const { body } = await service.call<{ vm_id: string }>('POST', `/vms/${id}/fork`);
     await service.waitFor(body.vm_id, 'running');

@@ -116,8 +116,7 @@ def serve(connection):
             state["open"] -= 1
 
 
-def server():
-    listening = socket.create_server(("", 8080))
+def server(listening):
     while True:
         connection, _ = listening.accept()
         # Not a closure: the next connection may be here before the thread begins.
@@ -162,9 +161,10 @@ if sys.argv[1] == "verify":
 else:
     os.makedirs("/data", exist_ok=True)
     connect().execute("create table if not exists rows (n integer primary key, payload blob not null, hash text not null)")
-    for work in (server, writer, reader, files):
+    # Before anybody connects to it.
+    guarded(server, socket.create_server(("", 8080)))
+    for work in (writer, reader, files):
         guarded(work)
-    time.sleep(0.5)
     for _ in range(CONNECTIONS):
         guarded(client)
     while True:

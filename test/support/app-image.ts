@@ -14,7 +14,7 @@ echo "home: $HOME"
 echo "error stream" >&2
 echo ready
 while :; do
-  if [ -e inbox ]; then echo "got $(cat inbox)"; rm inbox; fi
+  if [ -s inbox ]; then echo "got $(cat inbox)"; rm inbox; fi
   sleep 0.1
 done
 `;

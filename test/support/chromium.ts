@@ -1,11 +1,15 @@
 import { chromium, type Browser, type Page } from 'playwright-core';
 
-const DEADLINE_MS = 20_000;
+const DEADLINE_MS = 120_000;
 
 /** Debian's, with a profile of its own that nobody has used. */
 export async function startChromium(): Promise<Browser> {
   // Its sandbox refuses root, who runs these tests.
-  return await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
+  return await chromium.launch({
+    executablePath: '/usr/bin/chromium',
+    args: ['--no-sandbox'],
+    timeout: DEADLINE_MS,
+  });
 }
 
 /** A person opens an address of the development identity provider and does what the pages ask for. @returns the last one */

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { REPO, type Service } from './service.ts';
 
 const RLP = join(REPO, 'packages/cli/bin/rlp');
-const PATIENCE_MS = 120_000;
+const PATIENCE_MS = 300_000;
 
 export interface Outcome {
   code: number | null;
