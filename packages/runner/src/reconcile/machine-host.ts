@@ -85,11 +85,10 @@ export class MachineHost implements SandboxHost {
       running = started.running;
       racePoint(`${operation}:restored`);
       const died = watchExit(running, events);
-      const guest = await agent.open(running.agentSocketPath, signal);
-      const configured = guest.configure(guestConfig(vmId, spec, image, running, started.slot.dns), {
-        signal,
-        deadlineMs: CONFIGURE_DEADLINE_MS,
-      });
+      const config = guestConfig(vmId, spec, image, running, started.slot.dns);
+      const configured = agent
+        .open(running.agentSocketPath, signal)
+        .then((guest) => guest.configure(config, { signal, deadlineMs: CONFIGURE_DEADLINE_MS }));
       // When the VMM dies its connections close first; its end is the better reason.
       const failed = configured.catch(async (error: unknown) => {
         if (!signal.aborted) await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
