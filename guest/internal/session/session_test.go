@@ -27,7 +27,7 @@ func start(t *testing.T, handle func(*Stream, string, jsonlite.Value) func()) (n
 		_ = server.Serve(guest)
 		guest.Close()
 	}()
-	_ = host.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = host.SetDeadline(time.Now().Add(60 * time.Second))
 	return host, wire.NewReader(host)
 }
 

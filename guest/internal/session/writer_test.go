@@ -53,7 +53,7 @@ func TestAnswersAndOtherFramesStayWholeAndInOrder(t *testing.T) {
 		}()
 	}
 	senders.Wait()
-	for end := time.Now().Add(20 * time.Second); !w.idle() && time.Now().Before(end); {
+	for end := time.Now().Add(60 * time.Second); !w.idle() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	w.close(false)
