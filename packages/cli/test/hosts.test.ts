@@ -80,7 +80,13 @@ describe('rlp host drain', () => {
     assert.equal(late.code, 1);
     assert.match(late.stderr, /still has sandboxes \(1 running\) after 1 s; it goes on draining without us/);
     const back = host(folder, ['drain', id, '--wait']);
-    setTimeout(() => Object.assign(service.hosts[0] ?? {}, { draining: false }), 2_000);
+    const timer = setInterval(() => {
+      // Once it has been asked for again, and looked for afterwards.
+      const asked = service.calls.findLastIndex((call) => call.endsWith('/drain'));
+      if (service.bodies.length < 2 || !service.calls.slice(asked).includes('GET /internal/hosts')) return;
+      clearInterval(timer);
+      Object.assign(service.hosts[0] ?? {}, { draining: false });
+    }, 20);
     assert.match((await back).stderr, /is not draining any more/);
   });
 

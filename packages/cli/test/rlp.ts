@@ -7,7 +7,7 @@ import { runCli } from '../src/run-cli.ts';
 import { KEY, type TestService } from './service.ts';
 
 export const BIN = fileURLToPath(new URL('../bin/rlp', import.meta.url));
-const DEADLINE_MS = 60_000;
+const DEADLINE_MS = 180_000;
 
 export interface Outcome {
   code: number | null;

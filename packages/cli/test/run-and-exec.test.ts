@@ -93,12 +93,9 @@ describe('rlp run', () => {
   test('a sandbox that fails ends in 125 with the reason, and --rm still deletes it', async () => {
     await using service = await startService();
     service.coming = ['building', 'failed'];
-    const running = rlp(service, ['run', '--rm', 'a/b', '--', 'true']);
-    const timer = setInterval(() => {
-      for (const sandbox of service.sandboxes) sandbox.error = 'manifest unknown\u001b[2J';
-    }, 5);
-    const outcome = await running;
-    clearInterval(timer);
+    const { add } = service;
+    service.add = (name, more) => add(name, { ...more, error: 'manifest unknown\u001b[2J' });
+    const outcome = await rlp(service, ['run', '--rm', 'a/b', '--', 'true']);
     assert.equal(outcome.code, 125);
     assert.match(outcome.stderr, /^rlp: sandbox local-\w+ has failed: manifest unknown\?\[2J\n$/);
     assert.ok(service.calls.some((call) => call.startsWith('DELETE')));

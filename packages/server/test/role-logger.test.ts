@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { test } from 'node:test';
 import { text } from 'node:stream/consumers';
 
-const DEADLINE_MS = 30_000;
+const DEADLINE_MS = 120_000;
 /** Logs when told to, flushes and ends, as a role does. */
 const PROGRAM = `
   const { roleLogger } = await import(process.argv[1]);
