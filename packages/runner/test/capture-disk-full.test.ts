@@ -6,6 +6,7 @@ import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Assignment, SnapshotObservation } from '@releap/contract';
 import { run } from '../src/network/command.ts';
+import { eventually } from '../../contract/test/support/eventually.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
@@ -45,8 +46,12 @@ after(async () => {
 /** Until it is disposed. */
 async function fill(leaveMib: number): Promise<AsyncDisposable> {
   const ballast = join(home, 'ballast');
-  const { bavail, bsize } = await statfs(home);
-  await run('fallocate', ['-l', String(bavail * bsize - leaveMib * 1024 * 1024), ballast]);
+  await eventually('a disk that is full', async () => {
+    const { bavail, bsize } = await statfs(home);
+    // What else writes to it may take some of the room meanwhile.
+    await run('fallocate', ['-l', String(bavail * bsize - leaveMib * 1024 * 1024), ballast]);
+    return true;
+  });
   return { [Symbol.asyncDispose]: async () => await rm(ballast) };
 }
 

@@ -17,6 +17,7 @@ import { ProcessCopy } from '../src/memory/process-copy.ts';
 import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
 import { firstBefore } from './support/first-before.ts';
+import { eventually } from '../../contract/test/support/eventually.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { childrenOf, copiersOf, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
@@ -30,7 +31,8 @@ const SMALL: SandboxSpec = { ...SPEC, vcpus: 1, mem_mib: 256, scratch_mib: 64, p
 const FILL = `mkdir -p /data; [ -e /data/file ] || dd if=/dev/urandom of=/data/file bs=1M count=4 2> /dev/null
   dd if=/dev/urandom of=/dev/shm/m bs=1M count=8 2> /dev/null; sync
   (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums; head -n 1 /dev/shm/sums > /sums; sync)
-  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; usleep 20000; done) > /dev/null 2>&1 & echo $! > /dev/shm/pid`;
+  (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; usleep 20000; done) > /dev/null 2>&1 & echo $! > /dev/shm/pid
+  while [ ! -e /dev/shm/count ]; do usleep 20000; done`;
 
 let runner: TestRunner;
 let generation = 1;
@@ -98,7 +100,7 @@ async function go(desired: 'running' | 'paused' | 'stopped', from?: 'disk' | 'me
 async function counts(): Promise<void> {
   const count = 'kill -0 $(cat /dev/shm/pid) && cat /dev/shm/count';
   const then = await runner.sh(SOURCE, count);
-  for (const end = Date.now() + 20_000; (await runner.sh(SOURCE, count)) === then; await sleep(10)) {
+  for (const end = Date.now() + 120_000; (await runner.sh(SOURCE, count)) === then; await sleep(10)) {
     assert.ok(Date.now() < end, 'its process stands still');
   }
   assert.match(await runner.sh(SOURCE, 'cd /; sha256sum -c /dev/shm/sums'), /file: OK\n.*m: OK/);
@@ -109,8 +111,11 @@ async function goesOn(): Promise<void> {
   await runner.reconciler.get(SOURCE)?.idle();
   assert.equal(runner.reconciler.get(SOURCE)?.observation.status, 'running');
   await counts();
-  assert.deepEqual(await vmFacts(runner.home, SOURCE), first);
-  assert.deepEqual(await copiersOf(first.pid), []);
+  await eventually('nothing is left of a capture', async () => {
+    assert.deepEqual(await vmFacts(runner.home, SOURCE), first);
+    assert.deepEqual(await copiersOf(first.pid), []);
+    return true;
+  });
 }
 
 /** It has failed, and its disk is as it was after the last sync. */
@@ -283,7 +288,13 @@ describe("kill -9 of the source's VMM", () => {
     assert.ok(['ready', 'failed'].includes(status));
     await runner.reconciler.get(SOURCE)?.idle();
     // Killed in the very microseconds of the fork, it takes the VMM with it: that is a failure with a reason, too.
-    if (isAlive(source)) await goesOn();
-    else await failedAndStartsAgain();
+    // A VMM that is killed is not gone at once: only one that still does what it is to do goes on.
+    const wrong = await goesOn().then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+    if (wrong === undefined) return;
+    for (const end = Date.now() + 10_000; isAlive(source); await sleep(5)) if (Date.now() > end) throw wrong;
+    await failedAndStartsAgain();
   });
 });

@@ -13,6 +13,8 @@ import { childrenOf } from './support/runner-process.ts';
 const repository = path.resolve(import.meta.dirname, '../../..');
 const binary = path.join(repository, 'build/guest/agent');
 
+const START_DEADLINE_MS = 60_000;
+
 export const log = pino({ level: 'silent' });
 
 /** Built once when missing; set-up builds it elsewhere. */
@@ -39,12 +41,12 @@ export async function startAgent(): Promise<TestAgent> {
   const socket = path.join(folder, 'agent.sock');
   const child = spawn(agent, ['-serve', `unix:${socket}`], { stdio: ['ignore', 'ignore', 'inherit'] });
   const clients: GuestClient[] = [];
-  for (let tries = 0; ; tries += 1) {
+  for (const end = Date.now() + START_DEADLINE_MS; ; ) {
     try {
       await access(socket);
       break;
     } catch (error) {
-      if (tries > 500 || child.exitCode !== null) throw error;
+      if (Date.now() > end || child.exitCode !== null) throw error;
       await sleep(10);
     }
   }

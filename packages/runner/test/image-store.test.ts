@@ -488,7 +488,7 @@ test('a process killed in the middle leaves nothing visible, and the next one st
     await killed;
     await using store = openStore(cacheDir);
     // What the dead one had started ends by itself before its work can be taken away.
-    for (let left = 100; left > 0; left -= 1) {
+    for (let left = 600; left > 0; left -= 1) {
       await store.start();
       if ((await readdir(path.join(store.images, 'staging'))).length === 0) break;
       await sleep(100);
@@ -509,7 +509,7 @@ test('a process killed in the middle leaves nothing visible, and the next one st
 
 /** Processes other than this one that name the folder in their arguments. */
 async function descendantsUsing(dir: string): Promise<string[]> {
-  for (let left = 50; ; left -= 1) {
+  for (let left = 600; ; left -= 1) {
     const found = readdirSync('/proc')
       .filter((pid) => /^[0-9]+$/.test(pid) && Number(pid) !== process.pid)
       .flatMap((pid) => {

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { run } from '../src/network/command.ts';
+import { eventually } from '../../contract/test/support/eventually.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { SPEC, TestRunner } from './support/sandboxes.ts';
 
@@ -32,8 +33,12 @@ after(async () => {
 });
 
 async function fill(leaveMib = 0): Promise<void> {
-  const { bavail, bsize } = await statfs(home);
-  await run('fallocate', ['-l', String(bavail * bsize - leaveMib * 1024 * 1024), join(home, 'ballast')]);
+  await eventually('a disk that is full', async () => {
+    const { bavail, bsize } = await statfs(home);
+    // What else writes to it may take some of the room meanwhile.
+    await run('fallocate', ['-l', String(bavail * bsize - leaveMib * 1024 * 1024), join(home, 'ballast')]);
+    return true;
+  });
 }
 
 describe('on a host whose disk is full', () => {

@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
+import { eventually } from '../../contract/test/support/eventually.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { SPEC, TestRunner } from './support/sandboxes.ts';
 import { vmFacts } from './support/runner-process.ts';
@@ -17,7 +18,7 @@ const id = (n: number): string => `41111111-2222-4333-8444-${String(n).padStart(
 const EPHEMERAL = id(1);
 const PERSISTENT = id(2);
 const CAPTURES = LAYERS_KEPT * 3;
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 240_000;
 const STOP_WORK = 'touch /stop; while [ ! -e /stopped ]; do sleep 0.1; done; sync';
 
 let home: string;
@@ -113,8 +114,12 @@ describe('a sandbox that is captured again and again while it runs', () => {
       const { layers, base } = await diskOf(vmId);
       assert.match(layers[0] ?? '', /^flat-\d+\.qcow2$/);
       assert.equal(base, undefined);
-      const others = (await readdir(folderOf(vmId))).filter((name) => /qcow2|ext4/.test(name));
-      assert.deepEqual(others.toSorted(), [...layers].toSorted());
+      // What the VMM has closed is removed after that.
+      await eventually('no other files', async () => {
+        const others = (await readdir(folderOf(vmId))).filter((name) => /qcow2|ext4/.test(name));
+        assert.deepEqual(others.toSorted(), [...layers].toSorted());
+        return true;
+      });
     });
   }
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
-import { createSocket } from 'node:dgram';
+import { createSocket, type Socket } from 'node:dgram';
 import { once } from 'node:events';
-import { createServer } from 'node:net';
+import { createServer, type Server } from 'node:net';
 import { after, before, beforeEach, test } from 'node:test';
 import * as fc from 'fast-check';
 import dnsPacket, { type Answer, type Packet } from 'dns-packet';
@@ -22,10 +22,7 @@ let asked: string[] = [];
 let servers: NameServers;
 
 before(async () => {
-  const udp = createSocket('udp4');
-  udp.bind(0, '127.0.0.1');
-  await once(udp, 'listening');
-  const { port } = udp.address();
+  const { udp, tcp, port } = await bothAtOnePort();
   udp.on('message', (bytes, peer) => {
     const query = dnsPacket.decode(bytes);
     const entry = zone.get(query.questions?.[0]?.name ?? '');
@@ -38,7 +35,7 @@ before(async () => {
     udp.send(reply({ ...query, questions: other }, forged), peer.port, peer.address);
     udp.send(reply(query, entry), peer.port, peer.address);
   });
-  const tcp = createServer((socket) => {
+  tcp.on('connection', (socket) => {
     const reader = new FrameReader();
     socket.on('data', (chunk) => {
       for (const message of reader.push(chunk)) {
@@ -50,8 +47,6 @@ before(async () => {
       }
     });
   });
-  tcp.listen(port, '127.0.0.1');
-  await once(tcp, 'listening');
   stack.defer(() => void udp.close());
   stack.defer(() => void tcp.close());
   servers = new NameServers([`127.0.0.1:${port}`]);
@@ -61,6 +56,25 @@ beforeEach(() => {
   zone.clear();
   asked = [];
 });
+
+/** A port that is free for UDP may be somebody's for TCP. */
+async function bothAtOnePort(): Promise<{ udp: Socket; tcp: Server; port: number }> {
+  for (let tries = 20; ; tries -= 1) {
+    const udp = createSocket('udp4');
+    const tcp = createServer();
+    udp.bind(0, '127.0.0.1');
+    await once(udp, 'listening');
+    const { port } = udp.address();
+    try {
+      tcp.listen(port, '127.0.0.1');
+      await once(tcp, 'listening');
+      return { udp, tcp, port };
+    } catch (error) {
+      udp.close();
+      if (tries === 0) throw error;
+    }
+  }
+}
 
 function reply(query: Packet, entry: Answer[] | string | undefined): Buffer {
   const code = entry === undefined ? 3 : entry === 'refused' ? 5 : 0;

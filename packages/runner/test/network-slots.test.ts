@@ -192,7 +192,7 @@ test('only the runner may connect to a sandbox: no other user of the host, and n
   await open.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'guest' });
   const address = network.adopt('open')?.hostAddress ?? '';
   const script =
-    'use IO::Socket::INET; print IO::Socket::INET->new(PeerAddr => shift, Timeout => 3) ? "in" : $!';
+    'use IO::Socket::INET; print IO::Socket::INET->new(PeerAddr => shift, Timeout => 30) ? "in" : $!';
   const attempt = ['perl', '-e', script, `${address}:80`];
   assert.equal(await run('perl', attempt.slice(1)), 'in');
   const nobody = await run('setpriv', ['--reuid=65534', '--regid=65534', '--clear-groups', ...attempt]);
@@ -224,7 +224,7 @@ test('with a domain policy only what the names resolved to is reachable', async 
   assert.deepEqual(await bound.ask('resolve', { name: 'api.web.example' }), { answers: ['203.0.113.3'] });
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { text: GREETING });
   // A name server that is not ours is not on the list.
-  const own = await bound.ask('resolve', { name: 'web.example', server: '203.0.113.4' });
+  const own = await bound.ask('resolve', { name: 'web.example', server: '203.0.113.4', wait: 2_000 });
   assert.notEqual(own.error, undefined);
   await network.release('bound');
 });

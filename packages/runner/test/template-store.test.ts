@@ -214,7 +214,7 @@ describe('the template store', () => {
     await assert.rejects(boot('broken'), /could not be restored: .*load of migration failed/);
     await machines.destroy('broken');
     const running = await boot('whole');
-    await awaitAgent(running.agentSocketPath, { deadlineMs: 30_000 });
+    await awaitAgent(running.agentSocketPath, { deadlineMs: 120_000 });
     assert.notEqual((await stat(join(folder, key, 'state'))).size, 5000);
     running.vm.detach();
     await machines.destroy('whole');

@@ -95,7 +95,7 @@ describe('a micro-VM', () => {
     const clock = '/sys/devices/system/clocksource/clocksource0/current_clocksource';
     assert.match(await sh(guest, `cat ${clock}`), /^(tsc|kvm-clock)\n$/);
     assert.match(await sh(guest, 'df -m / | tail -n 1'), /\s[56]\d\s/);
-    assert.match(await sh(guest, 'ping -c 1 -W 5 172.16.0.1'), /1 packets received/);
+    assert.match(await sh(guest, 'ping -c 1 -W 60 172.16.0.1'), /1 packets received/);
     guest.close();
     running.vm.detach();
 

@@ -65,7 +65,7 @@ describe('a process identity', () => {
     assert.equal(isAlive(impostor), false);
     assert.equal(signalProcess(impostor, 'SIGKILL'), false);
     assert.equal(isAlive({ ...identity, bootId: 'another boot' }), false);
-    await killProcess(identity, 5_000);
+    await killProcess(identity, 60_000);
     await exited;
     assert.equal(isAlive(identity), false);
     assert.throws(() => identifyProcess(identity.pid), /no process/);

@@ -61,8 +61,8 @@ describe('the QMP client', () => {
     );
     const exited = new Promise((resolve) => qemu.once('exit', resolve));
     try {
-      const client = await QmpClient.connect(path);
-      const stopped = client.waitEvent(({ event }) => event === 'STOP', 5_000);
+      const client = await QmpClient.connect(path, { deadlineMs: 60_000 });
+      const stopped = client.waitEvent(({ event }) => event === 'STOP', 60_000);
       const [name, status] = await Promise.all([
         client.execute('query-name'),
         client.execute('query-status'),
@@ -152,7 +152,7 @@ describe('the QMP client', () => {
       }),
     );
     const client = await QmpClient.connect(cut.path);
-    const event = client.waitEvent(() => true, 5_000);
+    const event = client.waitEvent(() => true, 60_000);
     assert.equal(await client.execute('anything'), 'ü');
     assert.deepEqual(await event, { event: 'BLOCK_JOB_READY', data: { x: 'ü' } });
     client.close();

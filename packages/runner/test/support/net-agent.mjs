@@ -6,7 +6,7 @@ import readline from 'node:readline';
 
 const operations = {
   // Connects, sends `text`, ends its side, answers with all that came back.
-  tcp: ({ host, port, text = '', from, wait = 4000 }) =>
+  tcp: ({ host, port, text = '', from, wait = 30_000 }) =>
     new Promise((resolve) => {
       const socket = net.connect({ host, port, ...(from && { localAddress: from }) });
       let said = '';
@@ -27,7 +27,7 @@ const operations = {
       server.on('error', reject);
       server.listen(port, host, () => resolve({ port: server.address().port }));
     }),
-  udp: ({ host, port, text, from, wait = 3000 }) =>
+  udp: ({ host, port, text, from, wait = 30_000 }) =>
     new Promise((resolve) => {
       const socket = dgram.createSocket('udp4');
       const finish = (result) => { clearTimeout(timer); resolve(result); socket.close(); };
@@ -48,8 +48,8 @@ const operations = {
       socket.bind(port, host, () => resolve({ port: socket.address().port }));
     }),
   'udp-seen': async () => ({ seen }),
-  resolve: async ({ server = '172.16.0.1', name, type = 'A' }) => {
-    const resolver = new Resolver({ timeout: 2000, tries: 1 });
+  resolve: async ({ server = '172.16.0.1', name, type = 'A', wait = 30_000 }) => {
+    const resolver = new Resolver({ timeout: wait, tries: 1 });
     resolver.setServers([server]);
     try {
       return { answers: await resolver.resolve(name, type) };

@@ -1,4 +1,5 @@
 /** What a runner is made of, without its link to a control plane: tests play that. */
+import assert from 'node:assert/strict';
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type {
@@ -23,7 +24,7 @@ import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
 import { BUILD_DIR, log, SHAPE, TEST_CACHE } from './machines.ts';
 
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 180_000;
 const TEMPLATE_UID = 1_899_999_999;
 
 export const SPEC: SandboxSpec = {
@@ -52,6 +53,14 @@ class TestHost extends MachineHost {
     const image = await super.acquireImage(...args);
     return { ...image, config: { ...image.config, entrypoint: ENTRYPOINT, cmd: [], stopSignal: 'SIGUSR1' } };
   }
+}
+
+/** A guest that tells whole seconds has the right time, however long its answer takes. */
+export async function assertClock(seconds: () => Promise<string>): Promise<void> {
+  const asked = Date.now() / 1000;
+  const said = Number(await seconds());
+  const answered = Date.now() / 1000;
+  assert.ok(said > asked - 3 && said < answered + 3, `the clock says ${said} from ${asked} to ${answered}`);
 }
 
 /** Runs in a network namespace that is the test's own (`isolateNetwork`). */
@@ -166,7 +175,7 @@ export class TestRunner {
     return found;
   }
 
-  /** The first report of a generation that says one of these. @throws after a minute, or when it has failed */
+  /** The first report of a generation that says one of these. @throws after minutes, or when it has failed */
   async reported(generation: number, ...wanted: (ObservedStatus | { of: string })[]): Promise<Observation> {
     for (const end = Date.now() + PATIENCE_MS; ; ) {
       const ids = wanted.flatMap((one) => (typeof one === 'string' ? [] : [one.of]));
