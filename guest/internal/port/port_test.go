@@ -102,6 +102,10 @@ func TestTellsOnceThatTheHostHasGone(t *testing.T) {
 	host = connect(t, path)
 	host.WriteString("two")
 	expect(t, said, "two")
+	// What it said is no proof that it is there: of one that goes before that is seen nothing is told.
+	for end := time.Now().Add(60 * time.Second); p.gone && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	host.Close()
 	expect(t, said, "EOF")
 }
