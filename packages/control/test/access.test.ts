@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { newToken, RESOLVE_PATH } from '@releap/contract';
 import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
 import {
@@ -70,14 +71,16 @@ describe('credentials', () => {
     const other = caller(() => world.url, token, world.call.projectId);
     assert.equal((await other('GET', '/vms')).status, 200);
     await revokeApiKey(world.database.pool, id);
-    await until(async () => (await other('GET', '/vms')).status === 401, 1_500);
+    await sleep(1_000);
+    assert.equal((await other('GET', '/vms')).status, 401);
     assert.equal((await world.call('GET', '/vms')).status, 200);
   });
 
   it('minting another default key revokes the one before', async () => {
     const project = await world.stranger();
     const next = await mintApiKey(world.database.pool, project.projectId);
-    await until(async () => (await project('GET', '/vms')).status === 401, 1_500);
+    await sleep(1_000);
+    assert.equal((await project('GET', '/vms')).status, 401);
     assert.equal((await caller(() => world.url, next.token, project.projectId)('GET', '/vms')).status, 200);
   });
 

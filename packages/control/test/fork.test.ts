@@ -251,8 +251,10 @@ describe('POST /vms/:id/fork', () => {
     const vm = await stage.running();
     await stage.force(vm, 'running', `runner_id = '${away.id}'`);
     assert.equal((await world.operator('POST', `/internal/hosts/${away.id}/drain`)).status, 200);
+    // What the drain has asked for is answered before anything else is said of it.
+    await until(async () => (await stage.row(vm)).status === 'paused');
     // As one that could not be paused: the drain lets it be for a while.
-    await stage.force(vm, 'running', `error = 'it goes on'`);
+    await stage.force(vm, 'running', `error = 'it goes on', desired = 'running'`);
     await refused(vm, /its host [0-9a-f-]+, which has its disk, is being drained$/);
     await world.operator('POST', `/internal/hosts/${away.id}/undrain`);
     away.drop();
@@ -301,7 +303,7 @@ describe('a fork that is interrupted', () => {
   }
 
   it('whose host goes away and returns goes on where it was', async () => {
-    await using mine = await startWorld({ limits: { runnerLostAfterMs: 400 } });
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000 } });
     const runner = await mine.runner();
     const vm = await create(mine.call, mine, { persistent: true });
     await waitFor(mine.call, vm.id, 'running');

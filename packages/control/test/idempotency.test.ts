@@ -103,8 +103,8 @@ describe('repeated work', () => {
     createIdempotency({
       database: world.database,
       secret: TOKEN,
-      leaseMs: 500,
-      patienceMs: 3_000,
+      leaseMs: 1_000,
+      patienceMs: 60_000,
       ...options,
     });
   const work = async (fresh: Fresh): Promise<unknown> => {
@@ -118,25 +118,26 @@ describe('repeated work', () => {
       await sleep(200);
       return work(fresh);
     };
-    const [a, b] = await Promise.all([
-      store().run(request('slow'), slow),
-      store().run(request('slow'), slow),
-    ]);
+    const [one, other] = [store({ leaseMs: 60_000 }), store({ leaseMs: 60_000 })];
+    const [a, b] = await Promise.all([one.run(request('slow'), slow), other.run(request('slow'), slow)]);
     assert.deepEqual(a.answer, b.answer);
     assert.equal(runs, 1);
   });
 
   it('that takes longer than anybody wants to wait is refused with 409', async () => {
-    const patient = store({ patienceMs: 50, leaseMs: 5_000 });
+    const patient = store({ patienceMs: 50, leaseMs: 60_000 });
+    const [begun, done] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const first = patient.run(request('long'), async (fresh) => {
-      await sleep(500);
+      begun.resolve();
+      await done.promise;
       return work(fresh);
     });
-    await sleep(50);
+    await begun.promise;
     await assert.rejects(
       patient.run(request('long'), work),
       (error: ApiError) => error.status === 409 && /still being worked on/.test(error.message),
     );
+    done.resolve();
     await first;
   });
 

@@ -7,7 +7,7 @@ import { silent, startWorld, until, type Caller, type World } from './support/wo
 let world: World;
 let call: Caller;
 before(async () => {
-  world = await startWorld({ limits: { buildLeaseMs: 400 } });
+  world = await startWorld({ limits: { buildLeaseMs: 3_000 } });
   call = world.call;
 });
 after(async () => world[Symbol.asyncDispose]());
@@ -244,7 +244,7 @@ describe('a build', () => {
     const { body } = await mine.call('POST', '/images', { name: 'cursed', source: 'localhost:5000/x' });
     for (let i = 0; i < 2; i++) {
       const runner = await mine.runner({ script: silent, build: (_job, self) => self.drop() });
-      await until(async () => (await mine.call('GET', `/jobs/${body.job_id}`)).body.attempts === i + 1);
+      await until(async () => (await mine.call('GET', `/jobs/${body.job_id}`)).body.attempts > i);
       await runner[Symbol.asyncDispose]();
     }
     await ended(mine.call, body.job_id);

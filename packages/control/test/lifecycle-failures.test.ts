@@ -70,7 +70,7 @@ describe('what does not succeed on the host', () => {
   it('start of a disk: the sandbox stays stopped, says why, and can be started again', async () => {
     const vm = await stage.stopped();
     await stage.ok(vm, 'start');
-    const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=15000`);
+    const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=60000`);
     await stage.report(vm, 'stopped', { error: 'the registry does not answer' });
     assert.deepEqual(
       [(await wait).body.status, (await wait).body.error],
@@ -246,7 +246,7 @@ describe('a host without room', () => {
 
 describe('a host that is silent for too long', () => {
   it('leaves stopped and paused as they are; start and resume 409 until it is back', async () => {
-    await using mine = await startWorld({ limits: { runnerLostAfterMs: 500 } });
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000 } });
     const away = await Stage.on(mine);
     const stopped = await away.stopped();
     const paused = await away.paused();
@@ -273,7 +273,7 @@ describe('a host that is silent for too long', () => {
     ['start', 'running', 'stopped'],
   ] as const) {
     it(`comes back in the middle of a ${verb} that ends ${said}`, async () => {
-      await using mine = await startWorld({ limits: { runnerLostAfterMs: 400 } });
+      await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000 } });
       const away = await Stage.on(mine);
       const vm =
         verb === 'start'
@@ -294,7 +294,7 @@ describe('a host that is silent for too long', () => {
   }
 
   it('is failed when its host comes back without it, and can be deleted', async () => {
-    await using mine = await startWorld({ limits: { runnerLostAfterMs: 400 } });
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000 } });
     const away = await Stage.on(mine);
     const [gone, broken] = [await away.running(), await away.running()];
     away.runner.drop();

@@ -28,7 +28,7 @@ describe('POST /vms/:id/stop', () => {
     assert.ok(Compile(SandboxLifecycleResponse).Check(answer.body));
     const assignment = await stage.runner.assigned(vm.uuid, (one) => one.desired === 'stopped');
     assert.equal(assignment.start_from, undefined);
-    const wait = world.call('GET', `/vms/${vm.id}?wait_exact=stopped&timeout_ms=15000`);
+    const wait = world.call('GET', `/vms/${vm.id}?wait_exact=stopped&timeout_ms=60000`);
     await stage.runner.observed(assignment, { status: 'stopping' });
     await stage.runner.observed(assignment, { status: 'stopped' });
     const record = (await wait).body;
@@ -93,7 +93,7 @@ describe('POST /vms/:id/start', () => {
     assert.equal(assignment.start_from, 'disk');
     assert.deepEqual(assignment.spec.env, { A: '1' });
     assert.equal((await read(vm.id)).vm_ip, undefined);
-    const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=15000`);
+    const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=60000`);
     await stage.runner.observed(assignment, { status: 'booting' });
     await stage.runner.observed(assignment, {
       status: 'running',
@@ -167,7 +167,7 @@ describe('POST /vms/:id/pause', () => {
     const answer = await stage.do(vm, 'pause');
     assert.deepEqual([answer.status, answer.body], [200, { vm_id: vm.id, status: 'pausing' }]);
     const assignment = await stage.runner.assigned(vm.uuid, (one) => one.desired === 'paused');
-    const wait = world.call('GET', `/vms/${vm.id}?wait_exact=paused&timeout_ms=15000`);
+    const wait = world.call('GET', `/vms/${vm.id}?wait_exact=paused&timeout_ms=60000`);
     await stage.runner.observed(assignment, { status: 'pausing' });
     await stage.runner.observed(assignment, { status: 'paused' });
     assert.deepEqual([(await wait).body.status, (await wait).body.vm_ip], ['paused', undefined]);
@@ -216,7 +216,7 @@ describe('POST /vms/:id/resume', () => {
     assert.deepEqual([answer.status, answer.body], [200, { vm_id: vm.id, status: 'booting' }]);
     const assignment = await stage.runner.assigned(vm.uuid, (one) => one.desired === 'running');
     assert.equal(assignment.start_from, 'memory');
-    const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=15000`);
+    const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=60000`);
     await stage.runner.observed(assignment, { status: 'running', vm_ip: '100.64.8.8', host_ip: '10.0.0.8' });
     assert.deepEqual([(await wait).body.status, (await wait).body.vm_ip], ['running', '100.64.8.8']);
     const row = await stage.row(vm);

@@ -236,7 +236,7 @@ describe('the link of a runner', () => {
 
 describe('a runner that is silent for too long', () => {
   it('loses its sandboxes, which say so; delete works; what was persistent comes back with it', async () => {
-    await using mine = await startWorld({ limits: { runnerLostAfterMs: 500 } });
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000 } });
     const runner = await mine.runner();
     const ephemeral = await create(mine.call, mine);
     const persistent = await create(mine.call, mine, { persistent: true });
@@ -264,15 +264,15 @@ describe('a runner that is silent for too long', () => {
   });
 
   it('is not lost while it is heard, however long', async () => {
-    await using mine = await startWorld({ limits: { runnerLostAfterMs: 400, linkSilentMs: 60_000 } });
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000, linkSilentMs: 60_000 } });
     await mine.runner();
     const vm = await create(mine.call, mine);
     await waitFor(mine.call, vm.id, 'running');
-    assert.equal((await mine.call('GET', `/vms/${vm.id}?wait=lost&timeout_ms=1500`)).body.status, 'running');
+    assert.equal((await mine.call('GET', `/vms/${vm.id}?wait=lost&timeout_ms=5000`)).body.status, 'running');
   });
 
   it('is disconnected when it holds the line and says nothing', async () => {
-    await using mine = await startWorld({ limits: { runnerLostAfterMs: 1_000, linkSilentMs: 300 } });
+    await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000, linkSilentMs: 1_000 } });
     const runner = await mine.runner();
     await until(() => runner.closeCode !== undefined);
     assert.equal(runner.closeCode, 4003);

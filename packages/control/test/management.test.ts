@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { startSignedInWorld, type Person, type SignedInWorld } from './support/issuer.ts';
-import { caller, until, type Answer } from './support/world.ts';
+import { caller, type Answer } from './support/world.ts';
 
 const UNKNOWN = '00000000-0000-4000-8000-000000000000';
 
@@ -383,10 +384,15 @@ describe('API keys', () => {
   });
 
   test('last_used_at is written down in batches, and not by the request', async () => {
-    const { projectId, key } = await world.tenant(owner);
-    await key('GET', '/vms');
-    const used = async (): Promise<string | null> =>
-      (await owner('GET', `/projects/${projectId}/api-keys`)).body.api_keys[0].last_used_at;
+    const use = async (): Promise<() => Promise<string | null>> => {
+      const { projectId, key } = await world.tenant(owner);
+      await key('GET', '/vms');
+      return async () =>
+        (await owner('GET', `/projects/${projectId}/api-keys`)).body.api_keys[0].last_used_at;
+    };
+    let used = await use();
+    // A batch may be written at that very moment, and not at each.
+    for (let tries = 0; tries < 3 && (await used()) !== null; tries += 1) used = await use();
     assert.equal(await used(), null);
     await world.restart();
     assert.ok((await used()) !== null);
@@ -421,10 +427,9 @@ describe('API keys', () => {
     assert.deepEqual((await owner('DELETE', `/api-keys/${minted.body.id}`)).body, {
       revoked: minted.body.id,
     });
-    const revokedAt = Date.now();
     assert.equal((await here('GET', '/vms')).status, 401);
-    await until(async () => (await there('GET', '/vms')).status === 401);
-    assert.ok(Date.now() - revokedAt < 5_000);
+    await sleep(1_000);
+    assert.equal((await there('GET', '/vms')).status, 401);
     // Idempotent, and the time of the first revocation stays.
     const at = async (): Promise<string> =>
       (await owner('GET', `/projects/${projectId}/api-keys?include_revoked=1`)).body.api_keys.find(

@@ -36,7 +36,7 @@ let count = 0;
 async function snapshot(vm: Created, kind: 'disk' | 'full'): Promise<{ id: string; name: string }> {
   const answer = await world.call('POST', `/vms/${vm.id}/snapshots`, { name: `restored-${++count}`, kind });
   assert.equal(answer.status, 200, answer.text);
-  const record = (await world.call('GET', `/snapshots/${answer.body.id}?wait=ready&timeout_ms=15000`)).body;
+  const record = (await world.call('GET', `/snapshots/${answer.body.id}?wait=ready&timeout_ms=60000`)).body;
   assert.equal(record.status, 'ready', JSON.stringify(record));
   return record;
 }
@@ -252,6 +252,12 @@ describe('POST /vms from a snapshot', () => {
     );
     other.heartbeat(false);
     stage.runner.heartbeat(true);
+    await until(async () => {
+      const { rows } = await world.database.pool.query(
+        `select id from runners where ready and region = 'here'`,
+      );
+      return rows.length === 1 && rows[0].id === stage.runner.id;
+    });
   });
 
   it('full, that does not succeed: failed before it has a disk of its own, paused after', async () => {

@@ -101,7 +101,7 @@ describe('GET /vms/:id', () => {
     const vm = await running();
     const late = await world.call('GET', `/vms/${vm.id}?wait=paused&timeout_ms=50`);
     assert.deepEqual([late.status, late.body.status], [200, 'running']);
-    const waiting = world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=20000`);
+    const waiting = world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=60000`);
     await sleep(50);
     await world.call('DELETE', `/vms/${vm.id}`);
     assert.equal((await waiting).body.status, 'deleted');
@@ -115,10 +115,10 @@ describe('GET /vms/:id', () => {
     );
     const vm = await create(world.call, world);
     const assignment = await quiet.assigned(vm.uuid);
-    const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=20000`);
-    const exact = world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=20000`);
+    const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=60000`);
+    const exact = world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=60000`);
     // wait_exact takes precedence.
-    const both = world.call('GET', `/vms/${vm.id}?wait=deleting&wait_exact=deleted&timeout_ms=20000`);
+    const both = world.call('GET', `/vms/${vm.id}?wait=deleting&wait_exact=deleted&timeout_ms=60000`);
     await quiet.observed(assignment, { status: 'booting' });
     await world.call('DELETE', `/vms/${vm.id}`);
     assert.equal((await wait).body.status, 'deleting');
@@ -128,7 +128,7 @@ describe('GET /vms/:id', () => {
     assert.equal((await both).body.status, 'deleted');
 
     const doomed = await create(world.call, world);
-    const failing = world.call('GET', `/vms/${doomed.id}?wait_exact=running&timeout_ms=20000`);
+    const failing = world.call('GET', `/vms/${doomed.id}?wait_exact=running&timeout_ms=60000`);
     await quiet.observed(await quiet.assigned(doomed.uuid), { status: 'failed', error: 'registry says no' });
     assert.deepEqual(
       [(await failing).body.status, (await failing).body.error],
@@ -141,7 +141,7 @@ describe('GET /vms/:id', () => {
   it('lets hundreds wait for one sandbox, and wakes all of them', async () => {
     const vm = await running();
     const waits = Array.from({ length: 300 }, () =>
-      world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=30000`),
+      world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=60000`),
     );
     await sleep(100);
     await world.call('DELETE', `/vms/${vm.id}`);

@@ -67,14 +67,14 @@ describe('a control server that restarts', () => {
   });
 
   it('does not lose runners that could not speak while it was away', async () => {
-    await using world = await startWorld({ limits: { runnerLostAfterMs: 1_000 } });
+    await using world = await startWorld({ limits: { runnerLostAfterMs: 4_000 } });
     const runner = await world.runner();
     const vm = await create(world.call, world);
     await waitFor(world.call, vm.id, 'running');
     await world.database.pool.query(`update runners set last_seen_at = now() - interval '1 hour'`);
     await world.restart();
     await runner.connect();
-    assert.equal((await world.call('GET', `/vms/${vm.id}?wait=lost&timeout_ms=1500`)).body.status, 'running');
+    assert.equal((await world.call('GET', `/vms/${vm.id}?wait=lost&timeout_ms=6000`)).body.status, 'running');
   });
 
   it('answers the long polls that wait, and stops at once', async () => {
@@ -143,7 +143,7 @@ describe('kill -9 of the control server', () => {
     }
     assert.ok(acknowledged.length >= 60);
     for (const id of acknowledged) {
-      const answer = await call('GET', `/vms/${id}?wait=running&timeout_ms=30000`);
+      const answer = await call('GET', `/vms/${id}?wait=running&timeout_ms=60000`);
       assert.ok(['running', 'failed'].includes(answer.body.status), `${id}: ${answer.text}`);
     }
     const { rows } =
@@ -188,11 +188,11 @@ describe('two servers on one database', () => {
     const elsewhere = caller(() => other.url, world.call.key, world.call.projectId);
     const vm = await create(elsewhere, world);
     const assignment = await runner.assigned(vm.uuid);
-    const wait = elsewhere('GET', `/vms/${vm.id}?wait=running&timeout_ms=8000`);
+    const wait = elsewhere('GET', `/vms/${vm.id}?wait=running&timeout_ms=60000`);
     const started = performance.now();
     await runner.observed(assignment, { status: 'running' });
     assert.equal((await wait).body.status, 'running');
-    assert.ok(performance.now() - started < 7_000, 'it was woken, and did not time out');
+    assert.ok(performance.now() - started < 50_000, 'it was woken, and did not time out');
     await elsewhere('DELETE', `/vms/${vm.id}`);
     await runner.assigned(vm.uuid, (one) => one.desired === 'deleted');
   });
@@ -248,7 +248,7 @@ describe('two servers on one database', () => {
   });
 
   it('move a runner that connects to the other one', async () => {
-    await using world = await startWorld({ limits: { runnerLostAfterMs: 2_000 } });
+    await using world = await startWorld({ limits: { runnerLostAfterMs: 4_000 } });
     const other = await world.another();
     const first = await world.runner({ script: silent });
     await using second = await ScriptedRunner.start(() => other.url, { id: first.id });

@@ -75,7 +75,7 @@ describe('two servers on one database', () => {
     const answer = await call('POST', `/vms/${vm.id}/snapshots`, { name: shots.fresh(), kind: 'full' });
     assert.equal(answer.status, 200, answer.text);
     assert.equal(
-      (await call('GET', `/snapshots/${answer.body.id}?wait=ready&timeout_ms=15000`)).body.status,
+      (await call('GET', `/snapshots/${answer.body.id}?wait=ready&timeout_ms=60000`)).body.status,
       'ready',
     );
     const child = (await call('POST', `/vms/${vm.id}/fork`)).body;

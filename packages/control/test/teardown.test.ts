@@ -119,7 +119,7 @@ describe('the deletion of a project', () => {
   });
 
   test('takes what is created while it is deleted', async () => {
-    await world.restart({ limits: { teardownGraceMs: 1_500 } });
+    await world.restart({ limits: { teardownGraceMs: 6_000 } });
     const runner = await world.runner({ facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
     await using _ = runner;
     const { projectId, key } = await world.tenant(owner);

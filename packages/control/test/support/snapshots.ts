@@ -1,7 +1,7 @@
 /** Snapshots in the states that tests of them begin with. */
 import assert from 'node:assert/strict';
 import type { Stage } from './lifecycle.ts';
-import { takesSnapshots, type Answer, type Created, type World } from './world.ts';
+import { PATIENCE_MS, takesSnapshots, type Answer, type Created, type World } from './world.ts';
 
 export class Shots {
   readonly #world: World;
@@ -29,7 +29,7 @@ export class Shots {
 
   // oxlint-disable-next-line typescript/no-explicit-any -- as above
   async wait(id: string): Promise<any> {
-    return (await this.#world.call('GET', `/snapshots/${id}?wait=ready&timeout_ms=15000`)).body;
+    return (await this.#world.call('GET', `/snapshots/${id}?wait=ready&timeout_ms=${PATIENCE_MS}`)).body;
   }
 
   remove(id: string): Promise<Answer> {

@@ -28,6 +28,8 @@ import {
   type ControlOptions,
 } from '../../src/index.ts';
 
+/** For a machine that does many other things at the same time. */
+export const PATIENCE_MS = 60_000;
 export const TOKEN = 'internal-token-of-the-tests';
 export const REGION = 'here';
 export { quiet };
@@ -447,7 +449,7 @@ export class ScriptedRunner implements AsyncDisposable {
 }
 
 /** Waits for something that has no event of its own here. */
-export async function until(condition: () => boolean | Promise<boolean>, ms = 15_000): Promise<void> {
+export async function until(condition: () => boolean | Promise<boolean>, ms = PATIENCE_MS): Promise<void> {
   for (const end = performance.now() + ms; ; await sleep(5)) {
     if (await condition()) return;
     if (performance.now() > end) assert.fail(`did not come true within ${ms} ms: ${condition.toString()}`);
@@ -477,7 +479,7 @@ export async function create(call: Caller, world: World, body: object = {}): Pro
 }
 
 export async function waitFor(call: Caller, id: string, status: string): Promise<SandboxRecord> {
-  const answer = await call('GET', `/vms/${id}?wait_exact=${status}&timeout_ms=15000`);
+  const answer = await call('GET', `/vms/${id}?wait_exact=${status}&timeout_ms=${PATIENCE_MS}`);
   assert.equal(answer.body.status, status, answer.text);
   return answer.body as SandboxRecord;
 }
