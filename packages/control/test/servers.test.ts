@@ -211,7 +211,7 @@ describe('two servers on one database', () => {
     const vm = await create(world.call, world);
     await waitFor(world.call, vm.id, 'running');
     const snapshot = await world.call('POST', `/vms/${vm.id}/snapshots`, { name: 'kept' });
-    const wait = await world.call('GET', `/snapshots/${snapshot.body.id}?wait=ready&timeout_ms=15000`);
+    const wait = await world.call('GET', `/snapshots/${snapshot.body.id}?wait=ready&timeout_ms=60000`);
     assert.equal(wait.body.status, 'ready', wait.text);
     runner.options.snapshot = () => undefined;
     const elsewhere = caller(() => other.url, world.call.key, world.call.projectId);
