@@ -18,7 +18,11 @@ describe('sandboxes out of the pool of waiting machines', () => {
 
   before(async () => {
     crashes = await mkdtemp(join(tmpdir(), 'releap-crash-'));
-    service = await Service.start({ RELEAP_WARM_POOL: '1', RELEAP_CRASH_AT: crashes });
+    service = await Service.start({
+      RELEAP_WARM_POOL: '1',
+      RELEAP_CRASH_AT: crashes,
+      RELEAP_LOG_LEVEL: 'debug',
+    });
   });
   after(async () => {
     await service?.[Symbol.asyncDispose]();

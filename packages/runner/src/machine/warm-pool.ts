@@ -172,7 +172,7 @@ export class WarmPool<S extends VmSlot> {
         void this.#remove(id, made.vm).finally(() => this.#schedule(RETRY_MIN_MS));
       });
       this.#waiting.push({ id, slot, vm: made.vm });
-      this.#options.log.info({ vm: id }, 'a micro-VM waits');
+      this.#options.log.debug({ vm: id }, 'a micro-VM waits');
     } catch (error) {
       await this.#remove(id, vm);
       throw error;
