@@ -342,6 +342,17 @@ describe('POST /vms and room on the hosts', () => {
     await waitFor(tight.call, third.id, 'running');
   });
 
+  it('what is larger than any host fails alone, and everybody else is placed', async () => {
+    await using open = await startWorld();
+    await open.runner();
+    const most = 2_147_483_647;
+    const huge = { mode: 'dedicated', mem_mib: most, scratch_mib: most, docker_data_mib: most };
+    const vm = await create(open.call, open, huge);
+    await waitFor(open.call, (await create(open.call, open)).id, 'running');
+    const { error } = await waitFor(open.call, vm.id, 'failed');
+    assert.match(error ?? '', /is large enough for 2 cores, 2147483647 MiB of memory, 4294967294 MiB of disk/);
+  });
+
   it('POST /vms 429: create queue at capacity, with message, retry_after_secs and Retry-After', async () => {
     await using full = await startWorld({ limits: { createQueue: 3 } });
     for (let i = 0; i < 3; i++) await create(full.call, full);

@@ -23,14 +23,14 @@ export interface HostRow {
 function select(held: string, hosts: string): string {
   const running = OCCUPIES_CPU.map((status) => `'${status}'`).join(', ');
   return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.last_seen_at,
-          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0)::integer as mem_mib,
-          (coalesce(u.disk_mib, 0) + coalesce(k.disk_mib, 0))::integer as disk_mib, coalesce(u.gpus, 0)::integer as gpus
+          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0)::double precision as mem_mib,
+          (coalesce(u.disk_mib, 0) + coalesce(k.disk_mib, 0))::double precision as disk_mib, coalesce(u.gpus, 0)::integer as gpus
      from runners r left join (
        select runner_id,
               sum(cpu) filter (where status in (${running})) as cpu,
               sum(mem_mib) filter (where status in (${running})) as mem_mib,
               sum(gpu_host) filter (where status in (${running})) as gpus,
-              sum(scratch_mib + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end) as disk_mib
+              sum(scratch_mib::bigint + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end) as disk_mib
          from sandboxes where ${held} group by runner_id
      ) u on u.runner_id = r.id
      left join (

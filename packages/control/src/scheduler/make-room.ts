@@ -28,7 +28,7 @@ const TAKEN = statement<Taken>(
   'schedule-evictable',
   `select id, runner_id, created_at, persistent, status in ('stopping', 'pausing', 'deleting') as leaving,
           status = 'pausing' or (status = 'running' and persistent and volume_count = 0 and docker_data_mib is null and gpu_host = 0) as keeps_memory,
-          cpu, mem_mib, gpu_host, scratch_mib + coalesce(docker_data_mib, 0) as disk_mib
+          cpu, mem_mib, gpu_host, scratch_mib::double precision + coalesce(docker_data_mib, 0) as disk_mib
      from sandboxes
     where held and runner_id is not null and (
       status in ('stopping', 'pausing', 'deleting')

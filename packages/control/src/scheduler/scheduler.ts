@@ -37,9 +37,12 @@ interface PendingRow {
   only: string | null;
 }
 
-/** Columns of what a sandbox needs, over `sandboxes s`. */
+/**
+ * Columns of what a sandbox needs, over `sandboxes s`. Each size is as large as an integer can be, and their sum is
+ * larger: in integers a single such sandbox would end every statement that reads it.
+ */
 export const NEED = `region, cpu_arch, cpu, mem_mib, gpu_host,
-  scratch_mib + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
+  scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
   (select k.runner_id from snapshots k where k.id = (s.origin ->> 'snapshot_id')::uuid) as only`;
 
 const ANY_READY = statement<{ n: number }>(
