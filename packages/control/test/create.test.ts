@@ -350,7 +350,10 @@ describe('POST /vms and room on the hosts', () => {
     const vm = await create(open.call, open, huge);
     await waitFor(open.call, (await create(open.call, open)).id, 'running');
     const { error } = await waitFor(open.call, vm.id, 'failed');
-    assert.match(error ?? '', /is large enough for 2 cores, 2147483647 MiB of memory, 4294967294 MiB of disk/);
+    assert.match(
+      error ?? '',
+      /is large enough for 2 cores, 2147483647 MiB of memory, 4294967294 MiB of disk/,
+    );
   });
 
   it('POST /vms 429: create queue at capacity, with message, retry_after_secs and Retry-After', async () => {
