@@ -211,6 +211,25 @@ describe('the link of a runner', () => {
     for (const vm of made) assert.equal(await status(vm.id), 'running');
   });
 
+  it('syncs no faster than its runner reads, however much there is to tell', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    await runner.assigned(vm.uuid);
+    // As large as environments may be, and as many of them as fit on a machine.
+    const { rowCount } = await world.database.pool.query(
+      `insert into sandboxes select (jsonb_populate_record(s, jsonb_build_object('id', gen_random_uuid(), 'env', e.env))).*
+         from sandboxes s, generate_series(1, 90),
+              (select jsonb_object_agg('V' || n, repeat('x', 60000)) as env from generate_series(1, 17) n) e where s.id = $1`,
+      [vm.uuid],
+    );
+    assert.equal(rowCount, 90);
+    runner.drop();
+    runner.assignments.clear();
+    await runner.connect();
+    assert.deepEqual([runner.assignments.size, runner.closeCode], [91, undefined]);
+    await world.database.pool.query('delete from sandboxes where job_id = $1', [vm.jobId]);
+  });
+
   it('splits a sync that would be too large to send', async () => {
     await using runner = await world.runner({
       script: silent,

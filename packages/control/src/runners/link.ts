@@ -131,6 +131,12 @@ export class Link {
     this.#socket.send(JSON.stringify(message));
   }
 
+  /** Sends, and waits until it has left or cannot any more. */
+  async #deliver(message: ControlMessage): Promise<void> {
+    if (this.#closed) return;
+    await new Promise<void>((resolve) => this.#socket.send(JSON.stringify(message), () => resolve()));
+  }
+
   #end(): void {
     if (this.#closed) return;
     this.#closed = true;
@@ -205,20 +211,23 @@ export class Link {
     const { epoch, held, snapshots } = await this.#events.hello(this, hello);
     this.epoch = epoch;
     if (this.#closed) return;
-    this.#sync(held, snapshots);
+    await this.#sync(held, snapshots);
   }
 
-  /** In parts when it is large, so that no tenant's environments can make it too large to send. */
-  #sync(rows: SandboxRow[], snapshots: SnapshotRow[]): void {
+  /**
+   * In parts when it is large, and each when the one before has left: no tenant's environments can make it too large to
+   * send, or the runner look stuck.
+   */
+  async #sync(rows: SandboxRow[], snapshots: SnapshotRow[]): Promise<void> {
     let part: { assignments: Assignment[]; snapshots: SnapshotAssignment[] } = {
       assignments: [],
       snapshots: [],
     };
     let bytes = 0;
-    const add = (one: { assignment: Assignment } | { snapshot: SnapshotAssignment }): void => {
+    const add = async (one: { assignment: Assignment } | { snapshot: SnapshotAssignment }): Promise<void> => {
       const size = Buffer.byteLength(JSON.stringify(one));
       if (bytes > 0 && bytes + size > SYNC_PART_BYTES) {
-        this.send({ type: 'sync', ...part, more: true });
+        await this.#deliver({ type: 'sync', ...part, more: true });
         part = { assignments: [], snapshots: [] };
         bytes = 0;
       }
@@ -229,9 +238,9 @@ export class Link {
     for (const row of [...rows, ...snapshots])
       this.sent.set(row.id, Math.max(row.generation, this.sent.get(row.id) ?? -1));
     // Snapshots first: what begins with one may come only after it.
-    for (const row of snapshots) add({ snapshot: toSnapshotAssignment(row) });
-    for (const row of rows) add({ assignment: toAssignment(row) });
-    this.send({ type: 'sync', ...part });
+    for (const row of snapshots) await add({ snapshot: toSnapshotAssignment(row) });
+    for (const row of rows) await add({ assignment: toAssignment(row) });
+    await this.#deliver({ type: 'sync', ...part });
     this.#synced = true;
     for (const tell of this.#early) tell();
     this.#early = [];
