@@ -1,6 +1,9 @@
 /** Snapshots beside each other: turns and lineage, lists, deletion while others need them, several servers. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import type { Database } from '@releap/database';
+import type { QueryConfig, QueryResult } from 'pg';
+import { getSnapshot, listSnapshots } from '../src/snapshots/queries.ts';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
 import { Shots } from './support/snapshots.ts';
 import { CAPTURED, caller, create, startWorld, until, waitFor, type World } from './support/world.ts';
@@ -87,6 +90,26 @@ describe('two servers on one database', () => {
 });
 
 describe('GET /snapshots', () => {
+  it('reads nothing of them that it does not show: an environment can have a megabyte', async () => {
+    const taken = await shots.taken(await shots.ephemeral());
+    await world.database.pool.query(
+      `update snapshots set env = jsonb_build_object('V', repeat('x', 1000000)) where id = $1`,
+      [taken.id],
+    );
+    let read = 0;
+    const query = async (asked: QueryConfig): Promise<QueryResult> => {
+      const result = await world.database.pool.query(asked);
+      read += JSON.stringify(result.rows).length;
+      return result;
+    };
+    const pool = { query } as unknown as Database['pool'];
+    const { projectId } = world.call;
+    const { snapshots } = await listSnapshots({ ...world.database, pool }, projectId, 200, null);
+    assert.ok(snapshots.some(({ id }) => id === taken.id));
+    assert.equal((await getSnapshot(pool, taken.id, projectId))?.id, taken.id);
+    assert.ok(read < 100_000, `${read} characters`);
+  });
+
   it('lists newest first, in pages, of this project alone', async () => {
     const stranger = await world.stranger();
     const theirs = await stranger('POST', '/vms', { image: 'busybox' });

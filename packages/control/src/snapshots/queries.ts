@@ -2,9 +2,35 @@ import { formatSandboxId, type SnapshotRecord } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
 import type { SnapshotRow } from './transition-sql.ts';
 
-const GET = statement<SnapshotRow>(
+/** What a record needs, and nothing that is large: an environment can have a megabyte. */
+const RECORD = [
+  'id',
+  'name',
+  'kind',
+  'status',
+  'error',
+  'no_changes',
+  'parent_id',
+  'sandbox_id',
+  'region',
+  'image_ref',
+  'vcpus',
+  'mem_mib',
+  'scratch_mib',
+  'manifest_name',
+  'disk_bytes',
+  'artifact_ref',
+  'fc_version',
+  'cpu_marker',
+  'mem_bytes',
+  'runner_id',
+  'created_at',
+] as const satisfies readonly (keyof SnapshotRow)[];
+type RecordRow = Pick<SnapshotRow, (typeof RECORD)[number]>;
+
+const GET = statement<RecordRow>(
   'snapshot-get',
-  `select * from snapshots where id = $1 and project_id = $2 and status <> 'deleted'`,
+  `select ${RECORD.join(', ')} from snapshots where id = $1 and project_id = $2 and status <> 'deleted'`,
 );
 const BY_NAME = statement<SnapshotRow>(
   'snapshot-by-name',
@@ -14,15 +40,15 @@ const BY_NAME = statement<SnapshotRow>(
 const KEEP = statement<SnapshotRow>('snapshot-keep', `select * from snapshots where id = $1 for key share`);
 
 /** Newest first. $1 project, $2 and $3 position or null, $4 limit */
-const LIST = statement<SnapshotRow & { position: string }>(
+const LIST = statement<RecordRow & { position: string }>(
   'snapshot-list',
-  `select *, to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
+  `select ${RECORD.join(', ')}, to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
      from snapshots where project_id = $1 and status <> 'deleted'
       and ($2::timestamptz is null or (created_at, id) < ($2::timestamptz, $3::uuid))
     order by created_at desc, id desc limit $4`,
 );
 
-export function getSnapshot(on: Queryable, id: string, projectId: string): Promise<SnapshotRow | undefined> {
+export function getSnapshot(on: Queryable, id: string, projectId: string): Promise<RecordRow | undefined> {
   return first(on, GET, [id, projectId]);
 }
 
@@ -60,7 +86,7 @@ export async function listSnapshots(
 }
 
 /** The public record. */
-export function toSnapshotRecord(row: SnapshotRow): SnapshotRecord {
+export function toSnapshotRecord(row: RecordRow): SnapshotRecord {
   if (row.status === 'deleted') throw new Error(`snapshot ${row.id} is deleted and must not be shown`);
   const { manifest_name, disk_bytes, artifact_ref, fc_version, cpu_marker, mem_bytes } = row;
   return {
