@@ -52,13 +52,19 @@ describe('rlp fork', () => {
   test('is tried again when there is no room, and refused when there are no credits', async () => {
     await using service = await startService();
     const source = service.add('web', { persistent: true });
-    let refusals = 0;
-    service.special.set(`POST /vms/${source.id}/fork`, (_request, response) => {
-      if (refusals++ > 0) return false;
+    const keys: unknown[] = [];
+    service.special.set(`POST /vms/${source.id}/fork`, (request, response) => {
+      if (keys.push(request.headers['idempotency-key']) > 1) return false;
       response.setHeader('retry-after', '1');
       return send(response, 429, { error: 'the create queue is full', retry_after_secs: 1 });
     });
     assert.equal((await rlpHere(service, ['fork', 'web'])).code, 0);
+    assert.match(String(keys[0]), /^[0-9a-f-]{36}$/);
+    assert.deepEqual(
+      keys,
+      [keys[0], keys[0]],
+      'one request, so that it makes one fork whatever came of the first try',
+    );
     service.special.set(`POST /vms/${source.id}/fork`, (_request, response) =>
       send(response, 402, { error: 'the organization is out of credits' }),
     );

@@ -103,14 +103,17 @@ describe('rlp run', () => {
 
   test('waits and tries again while the service is full', async () => {
     await using service = await startService();
+    const keys = new Set<unknown>();
     let refusals = 2;
-    service.special.set('POST /vms', (_request, response) => {
+    service.special.set('POST /vms', (request, response) => {
+      keys.add(request.headers['idempotency-key']);
       if (refusals-- <= 0) return false;
       response.setHeader('retry-after', '0.05');
       return send(response, 429, { error: 'full', message: 'full', retry_after_secs: 1 });
     });
     assert.equal((await rlp(service, ['run', 'busybox', '--', 'true'])).code, 0);
     assert.equal(service.calls.filter((call) => call === 'POST /vms').length, 3);
+    assert.deepEqual([keys.size, keys.has(undefined)], [1, false], 'they are one request');
   });
 
   test('what the service refuses is told in its own words', async () => {

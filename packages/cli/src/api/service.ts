@@ -17,6 +17,7 @@ import { CliError } from '../cli-error.ts';
 import { loadSettings } from '../settings.ts';
 import type { Context } from '../terminal.ts';
 import { Http } from './http.ts';
+import type { Repeatable } from './retry.ts';
 
 const PAGE = 200;
 /** How long one long poll lasts; the service allows 60 s, proxies between often less. */
@@ -36,8 +37,8 @@ export class Service implements AsyncDisposable {
     this.url = url;
   }
 
-  createSandbox(body: SandboxCreateRequest): Promise<SandboxCreateResponse> {
-    return this.http.json('/vms', { method: 'POST', json: body });
+  createSandbox(body: SandboxCreateRequest, headers: Repeatable): Promise<SandboxCreateResponse> {
+    return this.http.json('/vms', { method: 'POST', json: body, headers });
   }
 
   getSandbox(id: string): Promise<SandboxRecord> {
@@ -54,10 +55,11 @@ export class Service implements AsyncDisposable {
   }
 
   /** A copy of it; without a name the service makes one of the source's. */
-  forkSandbox(id: string, name?: string): Promise<SandboxForkResponse> {
+  forkSandbox(id: string, name: string | undefined, headers: Repeatable): Promise<SandboxForkResponse> {
     return this.http.json(`/vms/${encodeURIComponent(id)}/fork`, {
       method: 'POST',
       json: name === undefined ? {} : { name },
+      headers,
       timeoutMs: FORK_MS,
     });
   }

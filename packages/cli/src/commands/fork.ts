@@ -23,7 +23,7 @@ export async function fork(context: Context, vm: string, options: ForkOptions): 
   await using service = openService(context);
   const source = await findSandbox(service, vm);
   using spinner = new Spinner(context, `forking ${source.name}`);
-  const child = await whenThereIsRoom(() => service.forkSandbox(source.id, options.name), {
+  const child = await whenThereIsRoom((headers) => service.forkSandbox(source.id, options.name, headers), {
     signal: context.signal,
     onRefusal: (reason) => {
       spinner.text = `no room yet (${reason}), trying again`;

@@ -108,7 +108,7 @@ async function create(
   body: SandboxCreateRequest,
 ): Promise<SandboxCreateResponse> {
   using spinner = new Spinner(context, 'creating the sandbox');
-  return await whenThereIsRoom(() => service.createSandbox(body), {
+  return await whenThereIsRoom((headers) => service.createSandbox(body, headers), {
     signal: context.signal,
     onRefusal: (reason) => {
       spinner.text = `no room yet (${reason}), trying again`;
