@@ -75,13 +75,12 @@ function clean(node: SchemaNode, value: unknown, at: Place): unknown {
     checkText(value, at);
     return at.part === 'body' ? value : convert(node, value);
   }
-  if (Array.isArray(value)) {
-    if (at.part !== 'body') throw badRequest(`${nameOf(at)} was given ${value.length} times: give it once`);
-    return value.map((item, index) => clean(node.items ?? {}, item, into(at, index)));
-  }
   if (value === null || typeof value !== 'object') return value;
+  if (Array.isArray(value) && at.part !== 'body')
+    throw badRequest(`${nameOf(at)} was given ${value.length} times: give it once`);
   if (at.path.length > MAX_DEPTH)
     throw badRequest(`${nameOf(at)} is nested too deep: at most ${MAX_DEPTH} levels`);
+  if (Array.isArray(value)) return value.map((item, index) => clean(node.items ?? {}, item, into(at, index)));
   const source = value as Record<string, unknown>;
   return Object.fromEntries(
     node.properties ? knownEntries(node, node.properties, source, at) : allEntries(node, source, at),

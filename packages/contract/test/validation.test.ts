@@ -10,6 +10,7 @@ import {
   quote,
   requestValidator,
   resolveImageCreate,
+  SandboxCreateRequest,
   SandboxGetQuery,
   validate,
 } from '../src/index.ts';
@@ -101,6 +102,15 @@ test('a very deep body is no way to end the process', () => {
     message(() => validate(ImageCreateRequest, 'body', { name: 'a', source: body })),
     /nested too deep/,
   );
+});
+
+test('nor is one of arrays: a malformed body is a validation error', () => {
+  const deep = JSON.parse(`${'['.repeat(200_000)}${']'.repeat(200_000)}`) as unknown;
+  for (const body of [deep, { image: 'busybox', ports: deep }, { image: 'busybox', volumes: [deep] }])
+    assert.match(
+      message(() => validate(SandboxCreateRequest, 'body', body)),
+      /nested too deep: at most 32 levels/,
+    );
 });
 
 test('an image create needs a name and a registry source', () => {
