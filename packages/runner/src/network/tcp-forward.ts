@@ -49,10 +49,11 @@ function join(outer: Socket, inner: Socket, abort: () => void): void {
   ] as const) {
     from.on('data', () => idle.refresh());
     from.once('close', () => {
-      clearTimeout(idle);
-      // What was read is still to be delivered; nothing more will come.
-      to.destroySoon();
+      // What was read is still to be delivered, to a peer that may never take it; nothing more will come.
+      if (to.destroyed) clearTimeout(idle);
+      else to.destroySoon();
     });
+    from.on('drain', () => idle.refresh());
     from.pipe(to);
   }
 }
