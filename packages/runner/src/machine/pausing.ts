@@ -71,10 +71,13 @@ export class Pausing implements AsyncDisposable {
     const next = (await isOwnFile(pid, kept.memory)) ? undefined : kept.next;
     try {
       if (next !== undefined) await copyMemoryFile(await memorySource(pid, record.memoryOrigin), next);
-      const target = await open(next ?? kept.memory, 'r+');
       // What was kept before is of no use any more.
       await kept.abandon();
       const state = await StateFile.prepare(running.vm, options.jail);
+      const target = await open(next ?? kept.memory, 'r+').catch(async (error: unknown) => {
+        await state[Symbol.asyncDispose]();
+        throw error;
+      });
       const pausing = new Pausing(options, memory, target, state, next);
       try {
         await pausing.#copyAhead();
