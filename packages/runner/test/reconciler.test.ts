@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, it } from 'node:test';
+import { after, before, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Assignment, DesiredState, Observation } from '@releap/contract';
 import { pino } from 'pino';
+import { encodeMessage, FrameType, MAGIC } from '../src/guest/frames.ts';
 import { MachineHost } from '../src/reconcile/machine-host.ts';
 import type { MachineHostOptions } from '../src/reconcile/machine-host.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
@@ -109,25 +111,50 @@ it('nothing begins once the service goes down', async () => {
   assert.equal(reconciler.get(VM)?.observation.status, 'stopped');
 });
 
-it('a micro-VM that cannot be adopted is let go of, before it is ended', async () => {
-  let detached = false;
-  const vm = {
-    onExit: () => undefined,
-    isRunning: async () => true,
-    detach: () => {
-      detached = true;
-    },
-  };
+/** Finds a VM again whose agent is at that socket. */
+async function adopt(agentSocketPath: string, detach = (): void => undefined): Promise<LiveSandbox> {
+  const vm = { onExit: () => undefined, isRunning: async () => true, detach };
   const host = new MachineHost({
-    machines: { adopt: async () => ({ vm, agentSocketPath: join(folder, 'nobody') }) },
+    machines: { adopt: async () => ({ vm, agentSocketPath }) },
     network: { adopt: () => ({}) },
     logsFolder: join(folder, 'logs'),
     log: pino({ enabled: false }),
   } as unknown as MachineHostOptions);
   const assignment = { vm_id: VM, generation: 1, desired: 'running', spec: SPEC } as const;
-  await assert.rejects(
-    host.adopt(assignment, {}, { onExit: () => undefined }),
-    /cannot connect to the guest/,
-  );
+  return await host.adopt(assignment, {}, { onExit: () => undefined });
+}
+
+it('a micro-VM that cannot be adopted is let go of, before it is ended', async () => {
+  let detached = false;
+  const adopted = adopt(join(folder, 'nobody'), () => {
+    detached = true;
+  });
+  await assert.rejects(adopted, /cannot connect to the guest/);
   assert.ok(detached);
+});
+
+it('a guest that says that it is frozen, and nothing more, is not waited for at length', async () => {
+  const hello = {
+    protocol: 1,
+    agent: 'x',
+    boot_id: 'y',
+    configured: true,
+    frozen: true,
+    entrypoint: { state: 'none' },
+  };
+  const server = createServer((socket) => {
+    socket.on('error', () => undefined);
+    socket.once('data', (asked: Buffer) => {
+      const { nonce } = JSON.parse(asked.subarray(asked.indexOf('{')).toString()) as { nonce: string };
+      socket.resume().write(Buffer.concat([MAGIC, encodeMessage(FrameType.hello, 0, { ...hello, nonce })]));
+    });
+  }).listen(join(folder, 'agent'));
+  const timeout = AbortSignal.timeout.bind(AbortSignal);
+  mock.method(AbortSignal, 'timeout', (ms: number) => timeout(ms / 100));
+  try {
+    await assert.rejects(adopt(join(folder, 'agent')), /reconfigure was cancelled/);
+  } finally {
+    mock.restoreAll();
+    server.close();
+  }
 });

@@ -32,12 +32,14 @@ export function watchExit(running: RunningVm, events: SandboxEvents): Promise<ne
  * Makes a guest that was restored nobody else: clock, random numbers, names, environment. The processes go on after
  * that. What it was called before changes nothing.
  */
-export async function renewIdentity(guest: GuestClient, identity: Renewal): Promise<void> {
-  const { clockNs } = await guest.reconfigure(
-    { ...identity, ...freshness() },
-    { deadlineMs: RENEW_DEADLINE_MS },
-  );
-  await guest.setClock(clockNs, { deadlineMs: RENEW_DEADLINE_MS });
+export async function renewIdentity(
+  guest: GuestClient,
+  identity: Renewal,
+  signal?: AbortSignal,
+): Promise<void> {
+  const options = { deadlineMs: RENEW_DEADLINE_MS, ...(signal && { signal }) };
+  const { clockNs } = await guest.reconfigure({ ...identity, ...freshness() }, options);
+  await guest.setClock(clockNs, options);
 }
 
 /** Resolves when the guest has ended its processes and itself. */

@@ -21,6 +21,11 @@ import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from '.
 const CONFIGURE_DEADLINE_MS = 60_000;
 const VMM_END_GRACE_MS = 1_000;
 const CONNECT_DEADLINE_MS = 20_000;
+/**
+ * All that a guest has to be found again: the runner asks control only when all of them are, and is taken for gone after
+ * `RUNNER_LOST_AFTER_MS`. No guest may cost the others that.
+ */
+const ADOPT_DEADLINE_MS = 30_000;
 export interface MachineHostOptions {
   machines: Machines;
   images: ImageStore;
@@ -310,6 +315,7 @@ export class MachineHost implements SandboxHost {
     const logs = this.#openLogs(vmId);
     const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
     let running: RunningVm | undefined;
+    const patience = AbortSignal.timeout(ADOPT_DEADLINE_MS);
     try {
       running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
       void watchExit(running, events);
@@ -319,7 +325,7 @@ export class MachineHost implements SandboxHost {
       await agent.adopt(running.agentSocketPath);
       const guest = await agent.connected();
       const { frozen } = await guest.hello();
-      if (stood || frozen) await renewIdentity(guest, await this.#renewal(assignment, past));
+      if (stood || frozen) await renewIdentity(guest, await this.#renewal(assignment, past), patience);
       const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
       return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
