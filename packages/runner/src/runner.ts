@@ -218,7 +218,6 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     logKeeper.close();
     await warmed.catch(() => undefined);
     await pool.close();
-    await machines.persistent.settled();
     await machines.templates.close();
     await images.close();
   };
@@ -234,6 +233,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       if (reconciler.isEmpty) return await takeAway();
       await reconciler.detach();
       await network.detach();
+      // Last: it takes as long as there is to write, and whoever ends us meanwhile has lost nothing else.
+      await machines.persistent.settled();
     },
     shutDown: async () => {
       ready = false;
@@ -242,6 +243,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       await link.flushed(AbortSignal.timeout(DRAIN_DEADLINE_MS));
       await letGo();
       await takeAway();
+      await machines.persistent.settled();
     },
   };
 }
