@@ -79,7 +79,7 @@ describe('GET /vms/:id/logs, /entrypoint-logs', () => {
     );
     try {
       await until(() => followers === following.length);
-      const signal = AbortSignal.timeout(5_000);
+      const signal = AbortSignal.timeout(60_000);
       const answer = await world.call('GET', `/vms/${other.id}/logs`, undefined, { signal });
       assert.deepEqual([answer.status, answer.text], [200, 'hello\n']);
     } finally {
