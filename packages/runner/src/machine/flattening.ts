@@ -77,11 +77,17 @@ export class Flattening {
       const now = await putBelow(running.vm, opened, flat, { jail: this.#folders.jail(vmId), persistent });
       this.#log.info({ vm: vmId, from: chain.layers.length, to: now.layers.length }, 'disk flattened');
     } catch (error) {
-      const name = flat.layers[0];
-      if (name !== undefined && chain?.layers.includes(name) !== true)
-        await rm(chainPath(flat, name), { force: true });
+      await this.abandon(flat);
       throw error;
     }
+  }
+
+  /** Instead of `putBelow`: removes what `write` has made, unless the disk has it. */
+  async abandon(flat: DiskChain): Promise<void> {
+    const chain = await readChain(flat.folder);
+    const name = flat.layers[0];
+    if (name !== undefined && chain?.layers.includes(name) !== true)
+      await rm(chainPath(flat, name), { force: true });
   }
 
   #folderOf(vmId: string, persistent: boolean): string {

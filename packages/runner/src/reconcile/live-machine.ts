@@ -2,6 +2,7 @@ import type { Assignment } from '@releap/contract';
 import type { Logger } from 'pino';
 import { nowNs } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
+import type { DiskChain } from '../disk/disk-chain.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import { GuestLostError } from '../machine/index.ts';
 import type {
@@ -48,8 +49,8 @@ export class LiveMachine implements LiveSandbox {
   readonly #options: LiveMachineOptions;
   readonly #log: Logger;
   readonly #closing = new AbortController();
-  /** Settles when nothing more is written beside its disk. */
-  #writing: Promise<unknown> = Promise.resolve();
+  /** What is written beside its disk, to become a part of it; undefined when nothing of that is left. */
+  #writing: Promise<DiskChain | undefined> = Promise.resolve(undefined);
 
   constructor(options: LiveMachineOptions) {
     this.#options = options;
@@ -132,14 +133,21 @@ export class LiveMachine implements LiveSandbox {
     await alone(async () => {
       // Whatever is in its folder by now is another one's.
       signal.throwIfAborted();
+      this.#writing = Promise.resolve(undefined);
       await flattening.putBelow(this.#source(), flat);
     });
   }
 
   async close(): Promise<void> {
-    const { agent, running, logs } = this.#options;
+    const { agent, running, logs, machines } = this.#options;
     this.#closing.abort(new Error('the sandbox does not run any more'));
-    await this.#writing;
+    // Written in the very moment: a sandbox that stands still would have it beside its disk until it runs again.
+    const flat = await this.#writing;
+    if (flat !== undefined) {
+      await machines.flattening
+        .abandon(flat)
+        .catch((error: unknown) => this.#log.warn({ err: error }, 'a layer that nobody needs remains'));
+    }
     agent.close();
     running.vm.detach();
     await closeLogs(logs);

@@ -1,0 +1,35 @@
+import assert from 'node:assert/strict';
+import { it } from 'node:test';
+import { pino } from 'pino';
+import { LiveMachine } from '../src/reconcile/live-machine.ts';
+import type { LiveMachineOptions } from '../src/reconcile/live-machine.ts';
+import { SPEC } from './support/sandboxes.ts';
+
+it('a disk that was written as one layer when its sandbox had ended is not left beside it', async () => {
+  const flat = { folder: '/nowhere', layers: ['flat-9.qcow2'], bytes: 1 };
+  const done: unknown[] = [];
+  const log = { close: async () => undefined };
+  const live = new LiveMachine({
+    assignment: { vm_id: 'x', generation: 1, desired: 'running', spec: SPEC },
+    machines: {
+      flattening: {
+        write: async () => flat,
+        putBelow: async () => done.push('put below'),
+        abandon: async (abandoned: unknown) => done.push(abandoned),
+      },
+    },
+    running: { vm: { detach: () => undefined } },
+    agent: { close: () => undefined },
+    logs: { console: log, entrypoint: log },
+    log: pino({ enabled: false }),
+  } as unknown as LiveMachineOptions);
+  const stopped = Promise.withResolvers<void>();
+  const tidied = live.tidyDisk(async (work) => {
+    await stopped.promise;
+    await work();
+  });
+  await live.close();
+  stopped.resolve();
+  await assert.rejects(tidied, /does not run any more/);
+  assert.deepEqual(done, [flat]);
+});
