@@ -3,6 +3,9 @@ import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { newToken, RESOLVE_PATH } from '@releap/contract';
+import type { Database } from '@releap/database';
+import type { QueryConfig, QueryResult } from 'pg';
+import { createAuthenticator } from '../src/auth/authenticator.ts';
 import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
 import {
   caller,
@@ -96,6 +99,26 @@ describe('credentials', () => {
     await other.restart();
     const used = await other.database.pool.query('select last_used_at from api_keys');
     assert.ok(used.rows[0].last_used_at instanceof Date);
+  });
+
+  it('loses no last use to a database that is away when it is to be written', async () => {
+    const { key, projectId } = await world.stranger();
+    let away = true;
+    const query = async (asked: QueryConfig): Promise<QueryResult> => {
+      if (away && asked.text.startsWith('update')) throw new Error('Connection terminated');
+      return world.database.pool.query(asked);
+    };
+    const pool = { query } as unknown as Database['pool'];
+    const authenticator = createAuthenticator({ ...world.database, pool });
+    assert.equal((await authenticator.byApiKey(key))?.projectId, projectId);
+    await assert.rejects(authenticator.flush());
+    away = false;
+    await authenticator.flush();
+    const { rows } = await world.database.pool.query(
+      'select last_used_at from api_keys where project_id = $1',
+      [projectId],
+    );
+    assert.ok(rows[0].last_used_at instanceof Date);
   });
 });
 

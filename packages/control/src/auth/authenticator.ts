@@ -115,7 +115,13 @@ export function createAuthenticator(database: Database): Authenticator {
       if (used.size === 0) return;
       const batch = used;
       used = new Map();
-      await all(database.pool, USED, [[...batch.keys()], [...batch.values()]]);
+      try {
+        await all(database.pool, USED, [[...batch.keys()], [...batch.values()]]);
+      } catch (error) {
+        // With the next batch, which may know of a later use.
+        used = new Map([...batch, ...used]);
+        throw error;
+      }
     },
   };
 }
