@@ -292,7 +292,7 @@ describe('a runner that is silent for too long', () => {
 
   it('is disconnected when it holds the line and says nothing', async () => {
     await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000, linkSilentMs: 1_000 } });
-    const runner = await mine.runner();
+    const runner = await mine.runner({ mute: true });
     await until(() => runner.closeCode !== undefined);
     assert.equal(runner.closeCode, 4003);
   });

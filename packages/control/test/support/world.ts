@@ -30,6 +30,7 @@ import {
 
 /** For a machine that does many other things at the same time. */
 export const PATIENCE_MS = 60_000;
+const BEAT_MS = 1_000;
 export const TOKEN = 'internal-token-of-the-tests';
 export const REGION = 'here';
 export { quiet };
@@ -189,6 +190,8 @@ export interface RunnerOptions {
   snapshot: (assignment: SnapshotAssignment, runner: ScriptedRunner) => void;
   ready: boolean;
   connect: boolean;
+  /** Says nothing but what a test has it say, though silence ends a link. */
+  mute: boolean;
   /** Resolves once the server knows that this runner is away. */
   noticed?: (id: string) => Promise<void>;
 }
@@ -256,6 +259,8 @@ export class ScriptedRunner implements AsyncDisposable {
   #socket: WebSocket | undefined;
   #data: Server | undefined;
   #dataUrl = '';
+  #ready = false;
+  #beat: NodeJS.Timeout | undefined;
   readonly #base: () => string;
 
   private constructor(base: () => string, options: Partial<RunnerOptions>) {
@@ -270,6 +275,7 @@ export class ScriptedRunner implements AsyncDisposable {
       snapshot: takesSnapshots,
       ready: true,
       connect: true,
+      mute: false,
       ...options,
     };
     this.id = this.options.id;
@@ -328,10 +334,15 @@ export class ScriptedRunner implements AsyncDisposable {
       facts: { ...FACTS, ...this.options.facts },
     });
     await synced;
+    this.#ready = false;
     if (this.options.ready) this.heartbeat(true);
+    if (this.options.mute) return;
+    clearInterval(this.#beat);
+    this.#beat = setInterval(() => this.heartbeat(this.#ready), BEAT_MS).unref();
   }
 
   heartbeat(ready: boolean): void {
+    this.#ready = ready;
     this.send({ type: 'heartbeat', ready });
   }
 
@@ -412,6 +423,7 @@ export class ScriptedRunner implements AsyncDisposable {
 
   /** Breaks the connection without a word. */
   drop(): void {
+    clearInterval(this.#beat);
     this.#socket?.terminate();
   }
 
