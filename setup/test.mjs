@@ -14,7 +14,7 @@ import { main, NODE, REPO, setUp } from './setup.mjs';
 /** Test files at the same time. More would only make micro-VMs wait for each other. */
 const CONCURRENCY = 2;
 /** No single test file may hang the run. */
-const FILE_TIMEOUT_MS = 20 * 60_000;
+const FILE_TIMEOUT_MS = 10 * 60_000;
 
 /** In the environment of every process that a test starts, so that none of them outlives the run unseen. */
 const RUN = `RELEAP_TEST_RUN=${randomUUID()}`;

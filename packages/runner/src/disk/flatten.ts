@@ -96,7 +96,7 @@ async function convert(chain: DiskChain, target: string, signal: AbortSignal | u
   );
 }
 
-/** A file that nobody may open again by its descriptor. */
+/** An open file that the user `nobody` can open again by its descriptor: that asks for rights to the file itself. */
 async function readable(path: string): Promise<FileHandle> {
   const file = await open(path, 'r');
   const { mode } = await file.stat();
