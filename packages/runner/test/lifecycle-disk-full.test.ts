@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { run } from '../src/network/command.ts';
 import { eventually } from '../../contract/test/support/eventually.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
+import { vmFacts } from './support/runner-process.ts';
 import { SPEC, TestRunner } from './support/sandboxes.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
@@ -32,7 +33,10 @@ after(async () => {
   await rm(home, { recursive: true });
 });
 
-async function fill(leaveMib = 0): Promise<void> {
+/** Of what its file system writes by itself: a guest that has no room for that stands. */
+const FOR_GUEST_MIB = 8;
+
+async function fill(leaveMib: number): Promise<void> {
   await eventually('a disk that is full', async () => {
     const { bavail, bsize } = await statfs(home);
     // What else writes to it may take some of the room meanwhile.
@@ -54,7 +58,7 @@ describe('on a host whose disk is full', () => {
   });
 
   it('a guest that runs gets all of its memory: a full disk takes none of it', async () => {
-    await fill();
+    await fill(FOR_GUEST_MIB);
     const half = MEM_MIB / 2;
     await runner.sh(
       ID,
@@ -64,20 +68,48 @@ describe('on a host whose disk is full', () => {
     await rm(join(home, 'ballast'));
   });
 
+  it('a guest that writes stands until there is room, also for the next runner, and loses nothing', async () => {
+    await runner.sh(ID, 'rm /dev/shm/all; head -c 16000000 /dev/urandom > /dev/shm/data');
+    await fill(0);
+    await runner.sh(
+      ID,
+      '(dd if=/dev/shm/data of=/data conv=fsync && echo $? > /dev/shm/ended) > /dev/null 2>&1 &',
+    );
+    const { pid } = await vmFacts(home, ID);
+    let generation = 3;
+    const stands = async (): Promise<boolean> => {
+      generation += 1;
+      runner.want(ID, generation, 'paused');
+      const { error } = await runner.reported(generation, 'running', 'paused');
+      return /the host's disk is full: the sandbox stands until there is room/.test(error ?? '');
+    };
+    await eventually('a guest that stands', stands);
+
+    await runner.letGo();
+    runner = await TestRunner.open(home);
+    assert.equal(await stands(), true);
+    await rm(join(home, 'ballast'));
+    await eventually('a guest that has written', async () => {
+      return (await runner.sh(ID, 'cat /dev/shm/ended || true')).includes('0');
+    });
+    await runner.sh(ID, 'echo 3 > /proc/sys/vm/drop_caches; cmp /dev/shm/data /data; echo more >> /file');
+    assert.equal((await vmFacts(home, ID)).pid, pid);
+  });
+
   it('a pause fails, and the sandbox goes on running until there is room', async () => {
     await runner.sh(ID, 'echo here > /dev/shm/here; echo file > /file');
-    await fill();
-    runner.want(ID, 4, 'paused');
-    const { error } = await runner.reported(4, 'running', 'paused');
+    await fill(FOR_GUEST_MIB);
+    runner.want(ID, 101, 'paused');
+    const { error } = await runner.reported(101, 'running', 'paused');
     assert.match(error ?? '', /the host's disk is full: no room for the sandbox's memory/);
     await runner.reconciler.get(ID)?.idle();
     assert.equal(await runner.sh(ID, 'cat /dev/shm/here /file'), 'here\nfile\n');
 
     await rm(join(home, 'ballast'));
-    runner.want(ID, 5, 'paused');
-    await runner.reported(5, 'paused');
-    runner.want(ID, 6, 'running', { start_from: 'memory' });
-    await runner.reported(6, 'running');
+    runner.want(ID, 102, 'paused');
+    await runner.reported(102, 'paused');
+    runner.want(ID, 103, 'running', { start_from: 'memory' });
+    await runner.reported(103, 'running');
     assert.equal(await runner.sh(ID, 'cat /dev/shm/here /file'), 'here\nfile\n');
   });
 });

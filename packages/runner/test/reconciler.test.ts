@@ -113,7 +113,8 @@ it('nothing begins once the service goes down', async () => {
 
 /** Finds a VM again whose agent is at that socket. */
 async function adopt(agentSocketPath: string, detach = (): void => undefined): Promise<LiveSandbox> {
-  const vm = { onExit: () => undefined, isRunning: async () => true, detach };
+  const no = async (): Promise<boolean> => false;
+  const vm = { onExit: () => undefined, standsForRoom: no, isRunning: async () => true, detach };
   const host = new MachineHost({
     machines: { adopt: async () => ({ vm, agentSocketPath }) },
     network: { adopt: () => ({}) },

@@ -2,6 +2,7 @@ import { chown, rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import { nodeName } from '../vmm/command-line.ts';
 import type { BlockNode, DiskName } from '../vmm/command-line.ts';
+import type { Vm } from '../vmm/vm.ts';
 import type { EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
 import { chainPath, linkOrCopy } from './disk-chain.ts';
@@ -98,6 +99,15 @@ export async function makeDisks(
     }
     throw error;
   }
+}
+
+/**
+ * A guest that stands for want of room answers nobody, so nothing is asked of it.
+ * @throws DiskFullError when it does
+ */
+export async function checkGuestHasRoom(vm: Vm): Promise<void> {
+  if (!(await vm.standsForRoom())) return;
+  throw new DiskFullError("the host's disk is full: the sandbox stands until there is room");
 }
 
 /** Lets a VMM in its jail have a file of ours. @returns its path as the VMM sees it */

@@ -26,10 +26,9 @@ export class AgentLine {
     return this.#take(await GuestClient.open(socketPath, { log: this.#log, signal }));
   }
 
-  /** The line to an agent that was configured before this process began. */
-  async adopt(socketPath: string): Promise<void> {
+  /** The line to an agent that was configured before this process began; made when it is needed. */
+  adopt(socketPath: string): void {
     this.#socketPath = socketPath;
-    await this.connected();
   }
 
   /** A connection to an agent that answers. */

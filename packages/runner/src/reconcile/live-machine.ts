@@ -3,6 +3,7 @@ import type { Logger } from 'pino';
 import { nowNs } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
+import { checkGuestHasRoom } from '../disk/vm-disks.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import { GuestLostError } from '../machine/index.ts';
 import type {
@@ -77,6 +78,7 @@ export class LiveMachine implements LiveSandbox {
   async suspend(): Promise<void> {
     const { assignment, machines, running } = this.#options;
     const vmId = assignment.vm_id;
+    await checkGuestHasRoom(running.vm);
     const guest = await this.guest();
     await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
       // All of it is in the memory that is kept; it would be missing only to a start that throws that away.

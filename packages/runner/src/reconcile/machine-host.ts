@@ -319,13 +319,11 @@ export class MachineHost implements SandboxHost {
     try {
       running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
       void watchExit(running, events);
-      // It stands when the last runner ended in the middle of pausing or resuming it.
-      const stood = !(await running.vm.isRunning());
-      if (stood) await running.vm.continue();
-      await agent.adopt(running.agentSocketPath);
-      const guest = await agent.connected();
-      const { frozen } = await guest.hello();
-      if (stood || frozen) await renewIdentity(guest, await this.#renewal(assignment, past), patience);
+      agent.adopt(running.agentSocketPath);
+      // One that stands for want of room answers when there is some.
+      if (!(await running.vm.standsForRoom())) {
+        await this.#awake(running, agent, () => this.#renewal(assignment, past), patience);
+      }
       const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
       return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
@@ -334,6 +332,20 @@ export class MachineHost implements SandboxHost {
       await closeLogs(logs);
       throw error;
     }
+  }
+
+  /** It stands, or its processes do, when the last runner ended in the middle of a pause, a resume or a capture. */
+  async #awake(
+    { vm }: RunningVm,
+    agent: AgentLine,
+    renewal: () => Promise<Renewal>,
+    patience: AbortSignal,
+  ): Promise<void> {
+    const stood = !(await vm.isRunning());
+    if (stood) await vm.continue();
+    const guest = await agent.connected();
+    const { frozen } = await guest.hello();
+    if (stood || frozen) await renewIdentity(guest, await renewal(), patience);
   }
 
   async remains(vmId: string): Promise<Remains> {

@@ -100,10 +100,10 @@ export function commandLine(options: MachineOptions): string[] {
   args.push('-device', 'virtserialport,bus=serial.0,nr=1,chardev=agent,name=releap.agent');
   for (const name of DISKS) {
     args.push('-blockdev', JSON.stringify(options.disks[name]));
-    // A full host disk is the guest's I/O error, not a VM that stands still for ever.
+    // On a full host disk a guest stands until there is room (`FullDisk`); any other error is told to it.
     args.push(
       '-device',
-      `virtio-blk-device,id=${name},drive=${nodeName(name)},num-queues=1,rerror=report,werror=report`,
+      `virtio-blk-device,id=${name},drive=${nodeName(name)},num-queues=1,rerror=report,werror=enospc`,
     );
   }
   args.push('-netdev', `tap,id=net,ifname=${option(nic.tap)},script=no,downscript=no,vhost=off`);

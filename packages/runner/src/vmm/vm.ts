@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { commandLine } from './command-line.ts';
 import type { MachineOptions } from './command-line.ts';
+import { FullDisk } from './full-disk.ts';
 import { launchVmm } from './jail.ts';
 import { identifyProcess, isAlive, killProcess } from './process-identity.ts';
 import type { ProcessIdentity } from './process-identity.ts';
@@ -41,6 +42,7 @@ export class Vm {
   #dir: string;
   readonly #exitListeners = new Set<(reason: string) => void>();
   readonly #log: Logger;
+  readonly #fullDisk: FullDisk;
   #exitReason: string | undefined;
   #console: Socket | undefined;
   #onConsole: ((chunk: Buffer) => void) | undefined;
@@ -56,6 +58,7 @@ export class Vm {
     this.qmp = qmp;
     this.#dir = dir;
     this.#log = log;
+    this.#fullDisk = new FullDisk(qmp, log, (line) => this.#onConsole?.(Buffer.from(`\n[releap] ${line}\n`)));
     qmp.onEvent(({ event, data }) => {
       if (event === 'SHUTDOWN' && data['reason'] === 'guest-shutdown') this.#poweredOff = true;
     });
@@ -224,6 +227,7 @@ export class Vm {
   }
 
   async stop(): Promise<void> {
+    this.#fullDisk.hold(true);
     await this.qmp.execute('stop');
   }
 
@@ -235,6 +239,12 @@ export class Vm {
 
   async continue(): Promise<void> {
     await this.qmp.execute('cont');
+    this.#fullDisk.hold(false);
+  }
+
+  /** Whether the guest stands for want of room on the host's disk; it goes on by itself when there is some. */
+  async standsForRoom(): Promise<boolean> {
+    return await this.#fullDisk.look();
   }
 
   /** Ends the VMM now, and resolves when it is gone. */

@@ -1,0 +1,69 @@
+import type { Logger } from 'pino';
+import type { QmpClient } from './qmp.ts';
+
+const RETRY_INTERVAL_MS = 1_000;
+
+/**
+ * Guests that stand because the host's disk had no room for what they wrote (`werror=enospc`): nothing of it is lost,
+ * and each is let try again until there is room. To be told an error instead, a guest would make its file system
+ * read-only and drop what it had not written yet.
+ */
+export class FullDisk {
+  readonly #qmp: QmpClient;
+  readonly #log: Logger;
+  readonly #tell: (line: string) => void;
+  #timer: NodeJS.Timeout | undefined;
+  #held = false;
+
+  /** @param tell is given a line for the one whose guest it is */
+  constructor(qmp: QmpClient, log: Logger, tell: (line: string) => void) {
+    this.#qmp = qmp;
+    this.#log = log;
+    this.#tell = tell;
+    qmp.onEvent(({ event, data }) => {
+      if (event === 'BLOCK_IO_ERROR' && data['action'] === 'stop') this.#stands();
+    });
+    qmp.onClose(() => clearInterval(this.#timer));
+  }
+
+  /** Whether the guest stands for want of room, since before this process began, too. */
+  async look(): Promise<boolean> {
+    const stands = (await this.#status()) === 'io-error';
+    if (stands) this.#stands();
+    return stands;
+  }
+
+  /** While it is held a guest is not let go on: whoever stopped it relies on that. */
+  hold(held: boolean): void {
+    this.#held = held;
+  }
+
+  #stands(): void {
+    if (this.#timer !== undefined) return;
+    this.#log.warn('the disk of the host is full: a guest stands until there is room');
+    this.#tell("the host's disk is full: the sandbox stands until there is room");
+    this.#timer = setInterval(() => {
+      this.#tryAgain().catch((error: unknown) => this.#log.warn({ err: error }, 'a guest goes on standing'));
+    }, RETRY_INTERVAL_MS);
+    this.#timer.unref();
+  }
+
+  async #tryAgain(): Promise<void> {
+    if (this.#held) return;
+    const status = await this.#status();
+    // It may have been stopped meanwhile; then nothing may be sent any more.
+    if (this.#held) return;
+    if (status === 'io-error') {
+      await this.#qmp.execute('cont');
+      return;
+    }
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+    this.#log.info('there is room on the disk again: a guest goes on');
+    this.#tell("the host's disk has room again: the sandbox goes on");
+  }
+
+  async #status(): Promise<unknown> {
+    return ((await this.#qmp.execute('query-status')) as { status?: unknown }).status;
+  }
+}

@@ -1,0 +1,102 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it, mock } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { FullDisk } from '../src/vmm/full-disk.ts';
+import type { QmpClient, QmpEvent } from '../src/vmm/qmp.ts';
+import { log } from './support/machines.ts';
+
+/** A VMM whose guest stands whenever it has no room. */
+class ScriptedVmm {
+  status = 'running';
+  hasRoom = true;
+  continued = 0;
+  readonly #listeners: ((event: QmpEvent) => void)[] = [];
+
+  readonly qmp = {
+    onEvent: (listener: (event: QmpEvent) => void) => this.#listeners.push(listener),
+    onClose: () => undefined,
+    execute: async (command: string): Promise<unknown> => {
+      await turn();
+      if (command === 'query-status') return { status: this.status };
+      assert.equal(command, 'cont');
+      this.continued += 1;
+      this.status = this.hasRoom ? 'running' : 'io-error';
+      return {};
+    },
+  } as unknown as QmpClient;
+
+  write(action: 'stop' | 'report' = 'stop'): void {
+    if (this.hasRoom) return;
+    if (action === 'stop') this.status = 'io-error';
+    for (const listener of this.#listeners) listener({ event: 'BLOCK_IO_ERROR', data: { action } });
+  }
+}
+
+async function seconds(count: number): Promise<void> {
+  for (let second = 0; second < count; second += 1) {
+    mock.timers.tick(1_000);
+    for (let at = 0; at < 4; at += 1) await turn();
+  }
+}
+
+describe('a guest on a host whose disk is full', () => {
+  let vmm: ScriptedVmm;
+  let disk: FullDisk;
+  let told: string[];
+  beforeEach(() => {
+    mock.timers.enable({ apis: ['setInterval'] });
+    vmm = new ScriptedVmm();
+    told = [];
+    disk = new FullDisk(vmm.qmp, log, (line) => told.push(line));
+  });
+  afterEach(() => mock.timers.reset());
+
+  it('is let try again until there is room, and its owner is told when it stands and when it goes on', async () => {
+    vmm.hasRoom = false;
+    vmm.write();
+    vmm.write();
+    await seconds(3);
+    assert.equal(vmm.continued, 3);
+    assert.deepEqual(told, ["the host's disk is full: the sandbox stands until there is room"]);
+    vmm.hasRoom = true;
+    await seconds(5);
+    assert.equal(vmm.continued, 4);
+    assert.deepEqual(told.slice(1), ["the host's disk has room again: the sandbox goes on"]);
+
+    vmm.hasRoom = false;
+    vmm.write();
+    await seconds(1);
+    assert.equal(vmm.continued, 5);
+    assert.equal(told.length, 3);
+  });
+
+  it('is not let go on while somebody holds it, also when that begins in the middle of a try', async () => {
+    vmm.hasRoom = false;
+    vmm.write();
+    disk.hold(true);
+    await seconds(3);
+    assert.equal(vmm.continued, 0);
+    disk.hold(false);
+    mock.timers.tick(1_000);
+    disk.hold(true);
+    await seconds(3);
+    assert.equal(vmm.continued, 0);
+    disk.hold(false);
+    await seconds(1);
+    assert.equal(vmm.continued, 1);
+  });
+
+  it('that stood before is found standing, and nothing is done for an error that the guest was told of', async () => {
+    assert.equal(await disk.look(), false);
+    vmm.hasRoom = false;
+    vmm.write('report');
+    await seconds(2);
+    assert.equal(vmm.continued, 0);
+    vmm.write();
+    const next = new ScriptedVmm();
+    next.status = 'io-error';
+    assert.equal(await new FullDisk(next.qmp, log, () => undefined).look(), true);
+    await seconds(2);
+    assert.equal(next.status, 'running');
+  });
+});
