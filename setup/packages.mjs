@@ -10,8 +10,7 @@
 /** @type {DebianPackage[]} */
 export const PACKAGES = [
   { name: 'qemu-system-x86', command: 'qemu-system-x86_64', why: 'the virtual machine monitor' },
-  { name: 'qemu-utils', command: 'qemu-img', why: 'makes the empty disks that sandboxes start from' },
-  { name: 'e2fsprogs', command: 'mkfs.ext4', why: 'formats those disks' },
+  { name: 'e2fsprogs', command: 'mkfs.ext4', why: "formats guests' disks" },
   { name: 'skopeo', command: 'skopeo', why: 'fetches images from registries' },
   { name: 'squashfs-tools', command: 'sqfstar', why: 'writes root images' },
   { name: 'mmdebstrap', command: 'mmdebstrap', why: 'makes the built-in Debian image' },
@@ -36,6 +35,7 @@ export const TEST_PACKAGES = [
     service: 'docker-registry',
     why: 'a real registry to pull from',
   },
+  { name: 'qemu-utils', command: 'qemu-img', why: 'a second opinion on disk layers' },
   { name: 'apache2-utils', command: 'htpasswd', why: 'password files for that registry' },
   { name: 'libcap2-bin', command: 'setcap', why: 'files with capabilities to put into layers' },
   { name: 'umoci', command: 'umoci', why: 'a second opinion on merged image layers' },

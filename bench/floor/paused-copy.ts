@@ -25,7 +25,7 @@ export async function copyPaused(keep: string, folder: string): Promise<PausedCo
     shape: PausedCopy['shape'];
   };
   const chain = await readChain(keep);
-  if (chain?.base === undefined) throw new Error(`${keep} has no disk of its own`);
+  if (chain === undefined) throw new Error(`${keep} has no disk of its own`);
   const copy = async (from: string, name: string): Promise<string> => {
     const to = join(folder, name);
     await copyFile(from, to);

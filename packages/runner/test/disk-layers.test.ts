@@ -1,16 +1,24 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, open, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import * as fc from 'fast-check';
 import { EmptyExt4Store } from '../src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
-import { chainPath, createChain, forkChain, growChain, readChain } from '../src/disk/disk-chain.ts';
+import {
+  chainPath,
+  createChain,
+  forkChain,
+  growChain,
+  LAYERS_KEPT,
+  readChain,
+} from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
-import { dropUnused, flattenChain } from '../src/disk/flatten.ts';
+import { dropUnused, flattenChain, lowestToMerge, writeFlat } from '../src/disk/flatten.ts';
+import { lineageOf } from '../src/disk/lineage.ts';
 import { DiskFullError, makeDisks } from '../src/disk/vm-disks.ts';
 
 let dir: string;
@@ -150,34 +158,95 @@ describe('a chain of layers', () => {
     assert.equal((await forkChain(child, join(dir, 'grandchild'))).layers.length, 3);
   });
 
-  it('becomes one layer with the same content, zeros over something included', async () => {
+  it('is merged to few layers that read the same, zeros over something included, and leaves nothing else', async () => {
     const store = new EmptyExt4Store(join(dir, 'cache'));
-    let chain = await createChain(store, join(dir, 'long'), 64, 'journal');
-    const expected = await readFile(chainPath(chain, 'base.ext4'));
-    const write = (at: number, byte: number): void => {
-      const graph = nested(chain);
-      execFileSync('qemu-io', ['-c', `write -P ${byte} ${at} 65536`, graph]);
-      expected.fill(byte, at, at + 65_536);
-    };
-    for (let layer = 0; layer < 10; layer++) {
-      write(layer * 1_048_576, layer + 1);
-      write(32 * 1_048_576, layer);
-      // What the layer below has, and the empty disk's own first blocks, are zero from here on.
-      write(Math.max(0, layer - 1) * 1_048_576, 0);
-      chain = await growChain(chain);
+    let count = 0;
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(fc.array(WRITE, { maxLength: 6 }), { minLength: 2, maxLength: 10 }),
+        async (layers) => {
+          const folder = join(dir, `long-${count++}`);
+          let chain = await createChain(store, folder, 64, 'journal');
+          for (const [at, writes] of layers.entries()) {
+            if (at > 0) chain = await growChain(chain);
+            if (writes.length > 0)
+              execFileSync('qemu-io', [...writes.flatMap((write) => ['-c', write]), nested(chain)]);
+          }
+          const expected = await contentOf(chain);
+          const flat = await flattenChain(chain);
+          assert.ok(flat.layers.length < chain.layers.length && flat.layers.length <= 5);
+          assert.equal(lineageOf(flat), lineageOf(chain));
+          const merged = chainPath(flat, flat.layers.at(-1) ?? '');
+          const check = execFileSync('qemu-img', ['check', '--output=json', merged], { encoding: 'utf8' });
+          assert.deepEqual(
+            Object.entries(JSON.parse(check) as Record<string, unknown>).filter(([name]) =>
+              /errors|leaks|corrupt/.test(name),
+            ),
+            [['check-errors', 0]],
+          );
+          // What a runner has left that ended while it flattened goes as well.
+          await writeFile(join(folder, 'layer-99.qcow2.partial'), 'half');
+          await dropUnused(flat);
+          assert.deepEqual((await readdir(folder)).sort(), [flat.base, 'disk.json', ...flat.layers].sort());
+          assert.deepEqual(await readChain(folder), flat);
+          assert.ok((await contentOf(flat)).equals(expected));
+          // And again, on top of what was merged.
+          const longer = await growChain(await growChain(flat));
+          execFileSync('qemu-io', ['-c', 'write -P 7 1M 64k', nested(longer)]);
+          const then = await contentOf(longer);
+          assert.ok((await contentOf(await flattenChain(longer))).equals(then));
+        },
+      ),
+      { numRuns: 5 },
+    );
+  });
+
+  it('is never rewritten as a whole for a little that is new, and never stays many layers', () => {
+    const sizes = fc.array(fc.integer({ min: 200_000, max: 1_000_000_000 }), { minLength: 2, maxLength: 96 });
+    fc.assert(
+      fc.property(sizes, (layers) => {
+        const from = lowestToMerge(layers);
+        assert.ok(from >= 0 && from <= layers.length - 2 && from <= LAYERS_KEPT / 2);
+        const above = layers.slice(from + 1).reduce((sum, size) => sum + size, 0);
+        const [lowest = 0] = layers.slice(from);
+        assert.ok(lowest <= 2 * above || from === LAYERS_KEPT / 2 || from === layers.length - 2);
+      }),
+    );
+    // A disk of 10 GB, of whose captures each adds 10 MB: what is copied in 1000 captures is a few times what was added.
+    const disk = [10_000];
+    let copied = 0;
+    for (let capture = 0; capture < 1000; capture++) {
+      disk.push(10);
+      if (disk.length <= LAYERS_KEPT) continue;
+      const merged = disk.splice(lowestToMerge(disk)).reduce((sum, size) => sum + size, 0);
+      copied += merged;
+      disk.push(merged);
     }
-    const flat = await flattenChain(chain);
-    // What a runner has left that ended while it flattened goes as well.
-    await writeFile(join(dir, 'long/layer-99.qcow2.partial'), 'half');
-    await dropUnused(flat);
-    assert.deepEqual((await readdir(join(dir, 'long'))).sort(), ['disk.json', ...flat.layers]);
-    assert.deepEqual(await readChain(join(dir, 'long')), flat);
-    assert.equal(flat.layers.length, 1);
-    assert.equal(flat.base, undefined);
-    const raw = join(dir, 'flat.raw');
-    execFileSync('qemu-img', ['convert', '-O', 'raw', chainPath(flat, flat.layers[0] ?? ''), raw]);
-    assert.ok((await readFile(raw)).equals(expected));
-    assert.equal((await forkChain(flat, join(dir, 'of-flat'))).layers.length, 2);
+    assert.ok(copied < 8 * 10_000 + 2 * 10_000, `${copied} MB were copied`);
+  });
+
+  it('that is damaged is not merged, and stays what it was', async () => {
+    const store = new EmptyExt4Store(join(dir, 'cache'));
+    const first = await createChain(store, join(dir, 'damaged'), 64, 'journal');
+    execFileSync('qemu-io', ['-c', 'write -P 1 1M 64k', nested(first)]);
+    const chain = await growChain(first);
+    const file = await open(chainPath(chain, 'layer-0.qcow2'), 'r+');
+    const l1 = Buffer.alloc(8);
+    await file.read(l1, 0, 8, 3 * 65_536);
+    // The first entry of the first table: a compressed cluster, which no VMM of ours writes.
+    await file.write(
+      Buffer.from([0x40, 0, 0, 0, 0, 1, 0, 0]),
+      0,
+      8,
+      Number(l1.readBigUInt64BE(0) & 0xff_ffff_ffffn),
+    );
+    await file.close();
+    await assert.rejects(flattenChain(chain), /damaged/);
+    assert.deepEqual(await readChain(chain.folder), chain);
+    assert.deepEqual((await readdir(chain.folder)).sort(), [chain.base, 'disk.json', ...chain.layers].sort());
+    const controller = new AbortController();
+    controller.abort(new Error('not any more'));
+    await assert.rejects(writeFlat(chain, controller.signal), /not any more/);
   });
 
   it('is no disk until its list is written', async () => {
@@ -185,16 +254,36 @@ describe('a chain of layers', () => {
   });
 });
 
-/** The graph of a disk, to write to its top. */
-function nested(chain: DiskChain): string {
+/** Something that a guest does to its disk, in the words of qemu-io. */
+const WRITE = fc
+  .record({
+    what: fc.constantFrom('write -P 17', 'write -P 200', 'write -z', 'write -z -u', 'discard'),
+    at: fc.integer({ min: 0, max: 60 * 16 }),
+    length: fc.integer({ min: 1, max: 64 }),
+    // Most of what a guest writes is whole blocks of 4 KiB, not whole clusters.
+    shift: fc.constantFrom(0, 4096, 65_024),
+  })
+  .map(
+    ({ what, at, length, shift }) => `${what} ${at * 65_536 + shift} ${length * 65_536 - 2 * (shift % 512)}`,
+  );
+
+/** All that a guest reads. */
+async function contentOf(chain: DiskChain): Promise<Buffer> {
+  const raw = join(dir, 'content.raw');
+  execFileSync('qemu-img', ['convert', '-O', 'raw', nested(chain, true), raw]);
+  return await readFile(raw);
+}
+
+/** The graph of a disk, to write to its top, or only to be read. */
+function nested(chain: DiskChain, isRead = false): string {
   let below: Record<string, unknown> = {
     driver: 'raw',
-    file: { driver: 'file', filename: chainPath(chain, chain.base ?? ''), 'read-only': true },
+    file: { driver: 'file', filename: chainPath(chain, chain.base), 'read-only': true },
     'read-only': true,
   };
   chain.layers.forEach((name, at) => {
     const filename = chainPath(chain, name);
-    const isTop = at === chain.layers.length - 1;
+    const isTop = !isRead && at === chain.layers.length - 1;
     below = {
       driver: 'qcow2',
       file: isTop ? { driver: 'file', filename } : { driver: 'file', filename, 'read-only': true },

@@ -72,9 +72,9 @@ async function snapshot(vmId: string): Promise<Awaited<ReturnType<TestRunner['sn
 /** Waits until its disk is few layers again, of which the VMM has no more open. */
 async function settles(vmId: string): Promise<void> {
   for (const end = Date.now() + PATIENCE_MS; ; await sleep(50)) {
-    const { layers, base } = await diskOf(vmId);
+    const { layers } = await diskOf(vmId);
     const files = await layerFiles(vmId);
-    if (layers.length <= LAYERS_KEPT && files.length === layers.length + (base === undefined ? 0 : 1)) return;
+    if (layers.length <= LAYERS_KEPT && files.length === layers.length + 1) return;
     assert.ok(Date.now() < end, `${layers.join(' ')}; open: ${files.join(' ')}`);
   }
 }
@@ -105,6 +105,7 @@ async function content(vmId: string, upTo: number): Promise<void> {
 describe('a sandbox that is captured again and again while it runs', () => {
   for (const vmId of [EPHEMERAL, PERSISTENT]) {
     it(`keeps its disk and few layers (${vmId === PERSISTENT ? 'persistent' : 'not persistent'})`, async () => {
+      if (vmId === PERSISTENT) await runner.sh(vmId, 'head -c 96000000 /dev/urandom > /large; sync');
       for (const n of numbers(0, CAPTURES)) {
         await runner.sh(vmId, `echo ${n} > /data/${n}`);
         assert.equal((await snapshot(vmId)).no_changes, false);
@@ -112,12 +113,13 @@ describe('a sandbox that is captured again and again while it runs', () => {
       await settles(vmId);
       await content(vmId, CAPTURES);
       const { layers, base } = await diskOf(vmId);
-      assert.match(layers[0] ?? '', /^flat-\d+\.qcow2$/);
-      assert.equal(base, undefined);
+      assert.ok(layers.some((name) => /^flat-\d+\.qcow2$/.test(name)));
+      // Far more than all that came later: that is not copied, and goes on being shared by all that descend from it.
+      if (vmId === PERSISTENT) assert.equal(layers[0], 'layer-0.qcow2');
       // What the VMM has closed is removed after that.
       await eventually('no other files', async () => {
         const others = (await readdir(folderOf(vmId))).filter((name) => /qcow2|ext4/.test(name));
-        assert.deepEqual(others.toSorted(), [...layers].toSorted());
+        assert.deepEqual(others.toSorted(), [base, ...layers].toSorted());
         return true;
       });
     });

@@ -186,7 +186,12 @@ describe('a micro-VM', () => {
 
   it('leaves no cgroup when its disks cannot be made while that is being made', async () => {
     firstBefore(CgroupTree.prototype, 'create', async () => await sleep(50));
-    const from = { folder: '/nowhere', layers: ['layer-0.qcow2'], bytes: 64 * 1024 * 1024 };
+    const from = {
+      folder: '/nowhere',
+      base: 'base.ext4',
+      layers: ['layer-0.qcow2'],
+      bytes: 64 * 1024 * 1024,
+    };
     const disks = { rootImagePath, scratchMib: 64, from };
     await assert.rejects(service.machines.boot({ vmId: 'bare', slot, shape: SHAPE, disks, cpu: CPU }));
     await service.machines.destroy('bare');

@@ -20,7 +20,6 @@ const TOOLS: readonly Tool[] = [
     why: 'runs the guests',
     version: ['--version'],
   },
-  { command: 'qemu-img', package: 'qemu-utils', why: 'makes their disks', version: ['--version'] },
   { command: 'mkfs.ext4', package: 'e2fsprogs', why: 'formats their disks', version: ['-V'] },
   { command: 'skopeo', package: 'skopeo', why: 'fetches images', version: ['--version'] },
   { command: 'sqfstar', package: 'squashfs-tools', why: 'writes root images', version: ['-version'] },

@@ -1,6 +1,6 @@
 import type { Vm } from '../vmm/vm.ts';
 import type { DiskChain } from './disk-chain.ts';
-import { isFileNode } from './vm-disks.ts';
+import { layerOfNode } from './vm-disks.ts';
 
 /** QEMU's name of the device that has the scratch disk (`command-line.ts`). */
 const DEVICE = 'scratch';
@@ -30,6 +30,11 @@ export class BlockGraph {
     return this.#edges.find((edge) => edge.parent === parent && edge.name === name)?.child;
   }
 
+  /** Name of the layer that a node is, if it is one. */
+  layer(node: string): string | undefined {
+    return layerOfNode(this.child(node, 'file'));
+  }
+
   /** A node and all that it stands on, highest first. */
   below(top: string): string[] {
     const found: string[] = [];
@@ -54,8 +59,7 @@ export async function topNode(vm: Vm): Promise<string> {
  */
 export async function openedChain(vm: Vm, chain: DiskChain): Promise<DiskChain> {
   const [graph, top] = await Promise.all([BlockGraph.of(vm), topNode(vm)]);
-  const file = graph.child(top, 'file');
-  const at = chain.layers.findIndex((name) => isFileNode(file, name));
+  const at = chain.layers.indexOf(graph.layer(top) ?? '');
   if (at < 0) throw new Error('the VMM writes to no layer of its disk');
   return { ...chain, layers: chain.layers.slice(0, at + 1) };
 }

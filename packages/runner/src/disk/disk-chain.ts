@@ -20,17 +20,17 @@ export const DISK_FILE = /^(base\.ext4|(layer|flat)-\d+\.qcow2(\.partial)?)$/;
  */
 export interface DiskChain {
   folder: string;
-  /** Name of the empty disk. Absent below a layer that stands for itself. */
-  base?: string;
+  /** Name of the empty disk. */
+  base: string;
   /** Names, lowest first. The last one is written to. */
   layers: readonly string[];
-  /** Of the layers that the lowest one was made of, if it was (`lineageOf`). */
-  lineage?: string;
+  /** Of each layer that was made of several: names what those were, and all below them (`lineageOf`). */
+  lineages?: Readonly<Record<string, string>>;
   /** Size that the guest sees. */
   bytes: number;
 }
 
-/** More layers are made one, in the background. */
+/** More layers are made fewer, in the background. */
 export const LAYERS_KEPT = 8;
 /** A VM has so many layers at most: each takes a descriptor of its VMM. */
 export const LAYERS_MAX = 96;
@@ -99,7 +99,7 @@ export async function growChain(chain: DiskChain): Promise<DiskChain> {
 /** The same disk under another folder's names, without its list. Its layers must not be written to any more. */
 export async function shareChain(from: DiskChain, folder: string): Promise<DiskChain> {
   await mkdir(folder, { recursive: true, mode: 0o700 });
-  for (const name of [...from.layers, ...(from.base === undefined ? [] : [from.base])]) {
+  for (const name of [...from.layers, from.base]) {
     const target = join(folder, name);
     await rm(target, { force: true });
     await linkOrCopy(chainPath(from, name), target);
@@ -115,8 +115,8 @@ export function nextLayer({ layers }: DiskChain): string {
   return `layer-${Math.max(-1, ...layers.map(layerNumber)) + 1}.qcow2`;
 }
 
-/** Name of the layer that all of its layers together become. */
-export function flatLayer({ layers }: DiskChain): string {
+/** Name of the layer that these together become. They are two at least, so that no disk has it already. */
+export function mergedLayer(layers: readonly string[]): string {
   return `flat-${Math.max(0, ...layers.map(layerNumber))}.qcow2`;
 }
 
@@ -134,7 +134,7 @@ export async function replaceLayer(chain: DiskChain, name: string): Promise<void
 /** @throws when a layer is not what was made there, or a file is missing */
 export async function checkChain(chain: DiskChain): Promise<void> {
   await Promise.all(chain.layers.map((name) => checkQcow2(chainPath(chain, name), chain.bytes)));
-  if (chain.base !== undefined) await stat(chainPath(chain, chain.base));
+  await stat(chainPath(chain, chain.base));
 }
 
 /**

@@ -3,11 +3,16 @@ import type { DiskChain } from './disk-chain.ts';
 
 /**
  * Names the layers that a disk was made of, lowest first, in few characters: equal for two disks of one line when both
- * are the same layers, whether these were made one meanwhile or not.
+ * are the same layers, whether some of these were made one meanwhile or not.
  */
-export function lineageOf({ lineage, base, layers }: DiskChain): string {
-  const [beginning, above] = lineage === undefined ? [base ?? '', layers] : [lineage, layers.slice(1)];
-  return above.reduce(descendant, beginning);
+export function lineageOf({
+  base,
+  layers,
+  lineages = {},
+}: Pick<DiskChain, 'base' | 'layers' | 'lineages'>): string {
+  const merged = layers.findLastIndex((name) => lineages[name] !== undefined);
+  const beginning = lineages[layers[merged] ?? ''] ?? base;
+  return layers.slice(merged + 1).reduce(descendant, beginning);
 }
 
 /** Whether a disk is its parent and one layer more. */

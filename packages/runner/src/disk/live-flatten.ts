@@ -7,12 +7,13 @@ import { chainPath, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { dropUnused } from './flatten.ts';
 import { lineageOf } from './lineage.ts';
-import { fileNode, inJail, isFileNode, placeInJail } from './vm-disks.ts';
+import { fileNode, inJail, placeInJail } from './vm-disks.ts';
 
 /**
- * Puts a layer in the place of those that it was made of, below the disk of a VM that runs: the guest notices nothing,
- * for it reads the same. Their files go, unless others hold them, too. Nobody may take or change the disk meanwhile.
- * @param flat what `writeFlat` has made of the lowest layers, in the disk's own folder
+ * Puts a layer in the place of those that it was made of, below the top of the disk of a VM that runs: the guest notices
+ * nothing, for it reads the same. Their files go, unless others hold them, too. Nobody may take or change the disk
+ * meanwhile.
+ * @param flat what `writeFlat` has made of the disk without its top, in the disk's own folder
  * @returns the disk as it is from now on
  * @throws when the VMM refuses or its disk is not what it was made of; the disk is what it was
  */
@@ -22,41 +23,49 @@ export async function putBelow(
   flat: DiskChain,
   options: { jail: string; persistent: boolean },
 ): Promise<DiskChain> {
-  const { folder, layers, bytes } = chain;
-  const { lineage } = flat;
-  const [name = ''] = flat.layers;
+  const { layers } = chain;
+  const name = flat.layers.at(-1) ?? '';
+  const from = flat.layers.length - 1;
   const prefix = (length: number): DiskChain => ({ ...chain, layers: layers.slice(0, length) });
-  const made = layers.findIndex((_, at) => lineageOf(prefix(at + 1)) === lineage) + 1;
-  const above = layers.slice(made);
+  const lineage = lineageOf(flat);
+  const to = layers.findIndex((_, at) => lineageOf(prefix(at + 1)) === lineage) + 1;
+  const merged = layers.slice(from, to);
+  const above = layers.slice(to);
   const [lowest] = above;
-  if (made === 0 || lineage === undefined || lowest === undefined) {
+  const isSameBelow = flat.layers.slice(0, from).every((layer, at) => layer === layers[at]);
+  if (merged.length === 0 || !isSameBelow || lowest === undefined) {
     throw new Error('the disk is not what its flat layer was made of');
   }
   const graph = await BlockGraph.of(vm);
-  const isLayer = (node: string, layer: string): boolean => isFileNode(graph.child(node, 'file'), layer);
-  const user = graph.below(await topNode(vm)).find((node) => isLayer(node, lowest));
-  const [below, ...deeper] = user === undefined ? [] : graph.below(user).slice(1);
-  if (user === undefined || below === undefined) throw new Error(`the VMM has no layer above ${name}`);
+  const nodes = graph.below(await topNode(vm));
+  const nodeOf = (layer: string): number => nodes.findIndex((node) => graph.layer(node) === layer);
+  const user = nodeOf(lowest);
+  // The empty disk is the last one.
+  const backing = from === 0 ? nodes.length - 1 : nodeOf(layers[from - 1] ?? '');
+  if (user < 0 || backing <= user) throw new Error('the VMM has not the layers that its disk is made of');
+  const replaced = nodes.slice(user + 1, backing);
   // A runner may have ended right after it had done that.
-  const done = isLayer(below, name);
-  if (!done)
+  const done = replaced.length === 1 && nodeOf(name) === user + 1;
+  if (!done) {
     await replaceBacking(vm, {
       ...options,
       flat,
-      user,
-      file: graph.child(user, 'file'),
+      user: nodes[user] ?? '',
+      file: graph.child(nodes[user] ?? '', 'file'),
       isTop: above.length === 1,
+      backing: nodes[backing] ?? '',
     });
+  }
   racePoint('flatten:replaced');
-  const now: DiskChain = { folder, layers: [name, ...above], lineage, bytes };
+  const now: DiskChain = { ...flat, layers: [...flat.layers, ...above] };
   await saveChain(now);
   // From the highest: one goes with what stands on it, unless it was added by itself.
-  for (const old of done ? [] : [below, ...deeper]) {
+  for (const old of done ? [] : replaced) {
     await vm.qmp.execute('blockdev-del', { 'node-name': old }).catch(() => undefined);
   }
-  for (const old of [...layers.slice(0, made).map(inJail), 'scratch.base']) {
-    await rm(join(options.jail, old), { force: true });
-  }
+  const gone = new Set([...merged, ...replaced.flatMap((node) => graph.layer(node) ?? [])]);
+  gone.delete(name);
+  for (const layer of gone) await rm(join(options.jail, inJail(layer)), { force: true });
   await dropUnused(now);
   return now;
 }
@@ -68,12 +77,14 @@ async function replaceBacking(
     user: string;
     file: string | undefined;
     isTop: boolean;
+    /** Node of what the layer stands on. */
+    backing: string;
     jail: string;
     persistent: boolean;
   },
 ): Promise<void> {
-  const { flat, user, file, isTop, jail, persistent } = options;
-  const [name = ''] = flat.layers;
+  const { flat, user, file, isTop, backing, jail, persistent } = options;
+  const name = flat.layers.at(-1) ?? '';
   const node = inJail(name);
   const filename = await placeInJail(jail, chainPath(flat, name), node);
   try {
@@ -82,7 +93,7 @@ async function replaceBacking(
       'node-name': node,
       'read-only': true,
       file: { driver: 'file', 'node-name': fileNode(name), filename, 'read-only': true, locking: 'off' },
-      backing: null,
+      backing,
     });
     // All that it was opened with must be said again; only what is below it is another.
     const asItIs = isTop

@@ -1,7 +1,8 @@
 import { open } from 'node:fs/promises';
 import { chainPath } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
-import { CLUSTER_BYTES, listClusters, readCluster } from './qcow2.ts';
+import { LayerReader } from './layer-reader.ts';
+import { CLUSTER_BYTES } from './qcow2.ts';
 
 /** The first block of a file system has its superblock, which says when it was last frozen and how much was written. */
 const SUPERBLOCK_BYTES = 4096;
@@ -14,21 +15,39 @@ export async function isTopUnchanged(chain: DiskChain): Promise<boolean> {
   const below = [...chain.layers];
   const top = below.pop();
   if (top === undefined) return false;
-  const clusters = await listClusters(chainPath(chain, top), 2);
+  const clusters = await firstClusters(chainPath(chain, top), 2);
   if (clusters.length === 0) return true;
   if (clusters.length > 1 || clusters[0] !== 0) return false;
-  const now = await readCluster(chainPath(chain, top), 0);
-  const before = await readFirstCluster(chain, below);
+  const now = await readFirst(chainPath(chain, top));
+  const before = await readFirstBelow(chain, below);
   return now?.subarray(SUPERBLOCK_BYTES).equals(before.subarray(SUPERBLOCK_BYTES)) === true;
 }
 
-async function readFirstCluster(chain: DiskChain, layers: string[]): Promise<Buffer> {
+/** Which clusters a layer says anything of, lowest first, but no more than `most`. */
+async function firstClusters(path: string, most: number): Promise<number[]> {
+  await using layer = await LayerReader.open(path);
+  const found: number[] = [];
+  for await (const index of layer.clusters()) {
+    found.push(index);
+    if (found.length >= most) break;
+  }
+  return found;
+}
+
+/** The first cluster of a layer; undefined when that is what is below. */
+async function readFirst(path: string): Promise<Buffer | undefined> {
+  await using layer = await LayerReader.open(path);
+  const cluster = (await layer.table(0))?.at(0);
+  if (cluster === 'zero') return Buffer.alloc(CLUSTER_BYTES);
+  return cluster === undefined ? undefined : await layer.read(cluster, CLUSTER_BYTES);
+}
+
+async function readFirstBelow(chain: DiskChain, layers: string[]): Promise<Buffer> {
   for (const name of layers.toReversed()) {
-    const cluster = await readCluster(chainPath(chain, name), 0);
+    const cluster = await readFirst(chainPath(chain, name));
     if (cluster !== undefined) return cluster;
   }
   const buffer = Buffer.alloc(CLUSTER_BYTES);
-  if (chain.base === undefined) return buffer;
   const base = await open(chainPath(chain, chain.base), 'r');
   try {
     await base.read(buffer, 0, CLUSTER_BYTES, 0);

@@ -70,8 +70,7 @@ export async function makeDisks(
     const place = async (path: string, name: string): Promise<string> =>
       inside ? await placeInJail(folder, path, name) : path;
     const node = (name: DiskName): string => `${nodeName(name)}${inside ? '-real' : ''}`;
-    const base =
-      scratch.base === undefined ? undefined : await place(chainPath(scratch, scratch.base), 'scratch.base');
+    const base = await place(chainPath(scratch, scratch.base), 'scratch.base');
     const layers = await Promise.all(
       scratch.layers.map(async (name) => ({
         filename: await place(chainPath(scratch, name), inJail(name)),
@@ -131,19 +130,19 @@ export function fileNode(layer: string, inside = false): string {
   return `${inside ? 'real' : 'file'}-${layer}`;
 }
 
-/** Whether such a node is that layer. */
-export function isFileNode(node: string | undefined, layer: string): boolean {
-  return node === fileNode(layer) || node === fileNode(layer, true);
+/** The layer that such a node is. */
+export function layerOfNode(fileNode: string | undefined): string | undefined {
+  return /^(?:file|real)-(.+)$/.exec(fileNode ?? '')?.[1];
 }
 
 /** The layers of a disk, each on the one before, and only the last one written to. */
 function chainNode(
   name: string,
   layers: readonly { filename: string; node: string }[],
-  base: string | undefined,
+  base: string,
   persistent: boolean,
 ): BlockNode {
-  let below = base === undefined ? null : rawNode(`${name}-base`, base);
+  let below = rawNode(`${name}-base`, base);
   layers.forEach(({ filename, node }, at) => {
     const isTop = at === layers.length - 1;
     const file = { driver: 'file', 'node-name': node, filename };
@@ -157,7 +156,7 @@ function chainNode(
       backing: below,
     };
   });
-  return below as BlockNode;
+  return below;
 }
 
 /** A file that many VMs read at once: no locks to hold, and never written. */

@@ -29,7 +29,7 @@ export class Flattening {
   }
 
   /**
-   * Makes the disk of a snapshot one layer, if it is many, so that what begins with it is as quick as what begins with
+   * Makes the disk of a snapshot few layers, if it is many, so that what begins with it is as quick as what begins with
    * the first of its line.
    */
   async snapshot(id: string): Promise<void> {
@@ -48,8 +48,8 @@ export class Flattening {
   }
 
   /**
-   * Writes the one layer that what lies below the top of a running VM's disk is to become, if that is many. The VM goes
-   * on, and may be captured. @returns what to give to `putBelow`; undefined when there is nothing to do
+   * Writes what lies below the top of a running VM's disk as fewer layers, if those are many. The VM goes on, and may be
+   * captured. @returns what to give to `putBelow`; undefined when there is nothing to do
    */
   async write(
     { vmId, running, persistent }: RunningDisk,
@@ -85,7 +85,7 @@ export class Flattening {
   /** Instead of `putBelow`: removes what `write` has made, unless the disk has it. */
   async abandon(flat: DiskChain): Promise<void> {
     const chain = await readChain(flat.folder);
-    const name = flat.layers[0];
+    const name = flat.layers.at(-1);
     if (name !== undefined && chain?.layers.includes(name) !== true)
       await rm(chainPath(flat, name), { force: true });
   }

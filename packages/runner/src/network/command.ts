@@ -1,15 +1,10 @@
 import { spawn } from 'node:child_process';
-import type { ChildProcessWithoutNullStreams } from 'node:child_process';
 
 export interface CommandOptions {
   /** Written to the tool's standard input, which is then closed. */
   input?: string;
   /** Milliseconds until the tool is killed. Default 15 s. */
   deadlineMs?: number;
-  /** Kills the tool. */
-  signal?: AbortSignal | undefined;
-  /** Open files that the tool finds as `/proc/self/fd/3` and so on. */
-  fds?: readonly number[];
 }
 
 const OUTPUT_MAX_BYTES = 8 * 1024 * 1024;
@@ -36,11 +31,7 @@ export async function run(
 ): Promise<string> {
   const deadlineMs = options.deadlineMs ?? 15_000;
   return await new Promise<string>((resolve, reject) => {
-    const fds = options.fds ?? [];
-    const child = spawn(tool, args, {
-      stdio: ['pipe', 'pipe', 'pipe', ...fds],
-      env: toolEnvironment(),
-    }) as ChildProcessWithoutNullStreams;
+    const child = spawn(tool, args, { stdio: ['pipe', 'pipe', 'pipe'], env: toolEnvironment() });
     let stdout = '';
     let stderr = '';
     let problem: string | undefined;
@@ -49,9 +40,6 @@ export async function run(
       child.kill('SIGKILL');
     };
     const timer = setTimeout(() => stop(`did not end within ${deadlineMs} ms`), deadlineMs);
-    const abandon = (): void => stop('was not to be finished');
-    options.signal?.addEventListener('abort', abandon, { once: true });
-    if (options.signal?.aborted === true) abandon();
     child.stdout.setEncoding('utf8').on('data', (text: string) => {
       stdout += text;
       if (stdout.length > OUTPUT_MAX_BYTES) stop(`printed more than ${OUTPUT_MAX_BYTES} bytes`);
@@ -69,7 +57,6 @@ export async function run(
     });
     child.on('close', (code, signal) => {
       clearTimeout(timer);
-      options.signal?.removeEventListener('abort', abandon);
       if (code === 0 && problem === undefined) return resolve(stdout);
       const why = problem ?? (code === null ? `was killed by ${signal}` : `failed with exit code ${code}`);
       const said = stderr.trim() === '' ? '' : `: ${stderr.trim()}`;
