@@ -134,7 +134,9 @@ describe('an image from a real registry', () => {
       (await log('entrypoint-logs')).includes('got hello') ? true : undefined,
     );
     await service.remove(id);
-    assert.match(await whole, /ready\ngot hello\n/);
+    const followed = await whole;
+    assert.match(followed, /^ready\n/m);
+    assert.match(followed, /^got hello\n/m);
     assert.match(await log('entrypoint-logs'), /got hello\n/);
   });
 
