@@ -7,6 +7,7 @@ import { type IncomingMessage, request } from 'node:http';
 import { tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { eventually } from '../packages/contract/test/support/eventually.ts';
 import { leftovers } from './support/leftovers.ts';
 import { Service } from './support/service.ts';
 
@@ -260,25 +261,36 @@ describe('a full disk', () => {
     await service.remove((await service.create(SMALL)).id);
   });
 
-  test('not one byte free: sandboxes that run go on, a create fails, and can be deleted', async () => {
+  test('not one byte free: what runs stands while it writes and loses nothing, a create fails, both can be deleted', async () => {
     assert.ok(service);
     const { id } = await service.create({ ...SMALL, scratch_mib: 128 });
+    const { id: gone } = await service.create({ ...SMALL, scratch_mib: 128, persistent: true });
     await fill(0);
-    // Its own disk has room, the host's has not: the guest's write fails, and nothing else does.
-    const written = await service.exec(id, 'dd if=/dev/urandom of=/big bs=1M count=64 conv=fsync 2>&1');
-    assert.notEqual(written.exitCode, 0, written.result);
-    assert.equal((await service.exec(id, 'echo alive')).result, 'alive\n');
+    const write = 'dd if=/dev/urandom of=/big bs=1M count=32 conv=fsync 2> /dev/null && wc -c < /big';
+    const written = service.exec(id, write);
+    const never = service.exec(gone, write).catch(() => undefined);
+    await eventually('a guest that stands', async () => {
+      assert.ok(service);
+      await service.call('POST', `/vms/${gone}/pause`);
+      const { body } = await service.call('GET', `/vms/${gone}?wait=running&timeout_ms=60000`);
+      return /the sandbox stands until there is room/.test(String(body['error'])) ? true : undefined;
+    });
     const { status, body } = await service.call<{ vm_id: string }>('POST', '/vms', SMALL);
     assert.equal(status, 200);
     const vm = await service.call('GET', `/vms/${body.vm_id}?wait=running&timeout_ms=60000`);
     assert.equal(vm.body['status'], 'failed', JSON.stringify(vm.body));
     assert.match(String(vm.body['error']), /full|no space/i);
-    await service.call('DELETE', `/vms/${id}`);
-    assert.equal((await service.waitFor(id, 'deleted'))['status'], 'deleted');
-    await service.untilNoTraceOf(id);
     await service.untilNoTraceOf(body.vm_id);
+    await service.call('DELETE', `/vms/${gone}`);
+    assert.equal((await service.waitFor(gone, 'deleted'))['status'], 'deleted');
+    await service.untilNoTraceOf(gone);
+    await never;
+
     await rm(join(disk, 'ballast'), { force: true });
-    await service.remove((await service.create(SMALL)).id);
+    const { exitCode, result } = await written;
+    assert.equal(exitCode, 0, result);
+    assert.equal(result.trim(), String(32 * 2 ** 20));
+    await service.remove(id);
   });
 
   test('the service stops and leaves nothing', async () => {
