@@ -249,6 +249,22 @@ describe('a chain of layers', () => {
     await assert.rejects(writeFlat(chain, controller.signal), /not any more/);
   });
 
+  it('is not merged where that would take the last room, in which guests write', async () => {
+    const folder = join(dir, 'tight');
+    await mkdir(folder);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=300m', 'releap-test', folder]);
+    try {
+      const store = new EmptyExt4Store(join(dir, 'cache'));
+      const first = await createChain(store, folder, 64, 'journal');
+      const chain = await growChain(first);
+      execFileSync('qemu-io', ['-c', 'write -P 1 1M 40M', nested(chain)]);
+      await assert.rejects(flattenChain(chain), (error: Error) => error instanceof DiskFullError);
+      assert.deepEqual((await readdir(folder)).sort(), [chain.base, 'disk.json', ...chain.layers].sort());
+    } finally {
+      execFileSync('umount', [folder]);
+    }
+  });
+
   it('is no disk until its list is written', async () => {
     assert.equal(await readChain(join(dir, 'nothing')), undefined);
   });

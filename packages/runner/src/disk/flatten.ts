@@ -3,6 +3,7 @@ import { chainPath, checkChain, DISK_FILE, LAYERS_KEPT, mergedLayer, saveChain }
 import type { DiskChain } from './disk-chain.ts';
 import { lineageOf } from './lineage.ts';
 import { mergeLayers } from './merge-layers.ts';
+import { checkSpace } from './vm-disks.ts';
 
 /** So many of the lowest layers may stay as they are. */
 const LOWEST_KEPT = LAYERS_KEPT / 2;
@@ -32,6 +33,11 @@ export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise
   const from = lowestToMerge(sizes);
   const below = layers.slice(0, from);
   const merged = layers.slice(from);
+  // A disk that this fills would make guests stand.
+  await checkSpace(
+    chain.folder,
+    sizes.slice(from).reduce((sum, size) => sum + size, 0),
+  );
   const name = mergedLayer(merged);
   const path = chainPath(chain, name);
   const partial = `${path}.partial`;

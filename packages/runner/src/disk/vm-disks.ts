@@ -169,13 +169,15 @@ function rawNode(name: string, filename: string): BlockNode {
   };
 }
 
-async function checkSpace(folder: string): Promise<void> {
+/** @param needed bytes that are to be written at once. @throws DiskFullError */
+export async function checkSpace(folder: string, needed = 0): Promise<void> {
   const { bavail, bsize, ffree, files } = await statfs(folder);
   const free = bavail * bsize;
-  if (free < HOST_RESERVE_BYTES || (files > 0 && ffree === 0)) {
+  const mib = (bytes: number): number => Math.floor(bytes / 1024 / 1024);
+  if (free - needed < HOST_RESERVE_BYTES || (files > 0 && ffree === 0)) {
     throw new DiskFullError(
-      `the host's disk below ${folder} is full: ${Math.floor(free / 1024 / 1024)} MiB are free, ` +
-        `${HOST_RESERVE_BYTES / 1024 / 1024} MiB are the least that must remain`,
+      `the host's disk below ${folder} is full: ${mib(free)} MiB are free, ` +
+        `${mib(HOST_RESERVE_BYTES + needed)} MiB would have to be`,
     );
   }
 }
