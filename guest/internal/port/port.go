@@ -99,7 +99,9 @@ func (p *Port) Read(buf []byte) (int, error) {
 		switch {
 		case n > 0:
 			// No proof of a host: its first bytes may overtake the news that it is there, which a driver hears on
-			// another queue. Saying io.EOF once more in between would drop a HELLO that was just read.
+			// another queue. Saying io.EOF once more in between would drop a HELLO that was just read; so would saying it
+			// for the first time, had the grace for the one before ended right then. It begins anew.
+			p.away = false
 			return n, nil
 		case err == nil: // no host
 			switch {

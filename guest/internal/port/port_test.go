@@ -124,3 +124,23 @@ func TestAHostThatComesAtOnceAndIsSilentHasNotGone(t *testing.T) {
 	host.WriteString("more")
 	expect(t, said, "more")
 }
+
+// The grace for the host before ends, and in the same moment the next one says HELLO, before it is known to be there.
+func TestAHostIsNotTakenForGoneByTheGraceOfTheOneBefore(t *testing.T) {
+	p, path := openPipe(t)
+	host := connect(t, path)
+	host.WriteString("HELLO")
+	host.Close()
+	p.away = true
+	buf := make([]byte, 64)
+	if n, err := p.Read(buf); err != nil || string(buf[:n]) != "HELLO" {
+		t.Fatalf("read %q, %v", buf[:n], err)
+	}
+	began := time.Now()
+	if n, err := p.Read(buf); err != io.EOF {
+		t.Fatalf("read %q, %v", buf[:n], err)
+	}
+	if time.Since(began) < returnGrace {
+		t.Fatal("a host that has just said HELLO was not waited for")
+	}
+}

@@ -74,6 +74,8 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
   #entrypointStream = 0;
   #listener: EntrypointListener | undefined;
   #drained: PromiseWithResolvers<void> | undefined;
+  /** What is not to be sent yet; undefined when everything is. */
+  #held: Buffer[] | undefined;
   #error: GuestError | undefined;
   #entrypointState: EntrypointState | undefined;
 
@@ -86,10 +88,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     this.hello = this.#helloSettled.promise;
     this.hello.catch(() => undefined);
     socket.on('data', (chunk: Buffer) => this.#receive(chunk));
-    socket.on('drain', () => {
-      this.#drained?.resolve();
-      this.#drained = undefined;
-    });
+    socket.on('drain', () => this.#wake());
     socket.on('error', (error) => this.#end(toGuestError(error, 'disconnected')));
     socket.on('close', () =>
       this.#end(new GuestError('disconnected', 'the connection to the guest was closed')),
@@ -162,11 +161,34 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
   }
 
   send(frame: Buffer): void {
-    if (!this.closed) this.#socket.write(frame);
+    if (this.closed) return;
+    if (this.#held === undefined) this.#socket.write(frame);
+    else this.#held.push(frame);
+  }
+
+  /**
+   * Sends nothing from now on. A machine that is captured with half a frame in it would take what its next host says
+   * for the other half. (What was sent before a request has been read when that is answered.)
+   */
+  hold(): void {
+    if (!this.closed) this.#held ??= [];
+  }
+
+  /** Sends what `first` sends, and then all that was held. */
+  release<T>(first: () => T): T {
+    const held = this.#held ?? [];
+    this.#held = undefined;
+    try {
+      return first();
+    } finally {
+      for (const frame of held) this.send(frame);
+      this.#wake();
+    }
   }
 
   writable(): Promise<void> | undefined {
-    if (this.closed || this.#socket.writableLength < SOCKET_BUFFER_BYTES) return undefined;
+    const isHeld = this.#held !== undefined;
+    if (this.closed || (!isHeld && this.#socket.writableLength < SOCKET_BUFFER_BYTES)) return undefined;
     this.#drained ??= Promise.withResolvers<void>();
     return this.#drained.promise;
   }
@@ -176,14 +198,15 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     if (this.#error !== undefined) throw this.#error;
     if (this.#streams.size >= MAX_STREAMS)
       throw new GuestError('state', `more than ${MAX_STREAMS} requests to one guest at once`);
-    if (this.#socket.writableLength > REQUESTS_WAITING_MAX_BYTES)
+    const held = this.#held?.reduce((sum, { length }) => sum + length, 0) ?? 0;
+    if (this.#socket.writableLength + held > REQUESTS_WAITING_MAX_BYTES)
       throw new GuestError('state', 'the guest does not read what it is asked');
     const id = this.#nextStream;
     const message = encodeMessage(FrameType.open, id, { ...params, method });
     this.#nextStream += 2;
     const stream = this.#openStream(id);
     this.#streams.set(id, stream);
-    this.#socket.write(message);
+    this.send(message);
     return stream;
   }
 
@@ -266,9 +289,16 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     if (error.code === 'protocol') this.#log.warn({ err: error }, 'guest connection cut');
     this.#socket.destroy();
     this.#helloSettled.reject(error);
-    this.#drained?.resolve();
+    this.#held = undefined;
+    this.#wake();
     for (const stream of this.#streams.values()) stream.fail(error);
     this.emit('close', error);
+  }
+
+  /** Whoever waits looks again. */
+  #wake(): void {
+    this.#drained?.resolve();
+    this.#drained = undefined;
   }
 
   #receive(chunk: Buffer): void {

@@ -176,7 +176,7 @@ export class GuestClient implements AsyncDisposable {
     options?: CallOptions,
   ): Promise<{ unwritten: string[]; clockNs: bigint | undefined; timingsUs: Record<string, number> }> {
     const params = { ...identityParams(config), ...defaultsParams(config) };
-    const answer = await this.#call('reconfigure', params, options);
+    const answer = await this.#connection.release(() => this.#call('reconfigure', params, options));
     return {
       unwritten: readTexts(answer, 'unwritten'),
       clockNs: readClock(answer, 'clock_ns'),
@@ -305,7 +305,7 @@ export class GuestClient implements AsyncDisposable {
    * who keeps the guest's memory beside its disk, `diskOnly` for who keeps the disk alone, and `flushOnly` stops the
    * processes, flushes the disk and lets it be: what is taken of it then has a journal to replay. A disk that has been
    * synced before takes less. After an error the sandbox goes on as before. It thaws by itself `thawAfterMs` after the last
-   * sign of a host.
+   * sign of a host. What others send to the guest meanwhile waits until `thaw` or `reconfigure` is called here.
    * @param options.settleMs how long the freezing itself may take
    */
   async freeze(
@@ -325,8 +325,15 @@ export class GuestClient implements AsyncDisposable {
       disk_only: diskOnly,
       flush_only: flushOnly,
     };
-    const answer = await this.#call('freeze', params, options);
-    return { inKernel: readFlag(answer, 'in_kernel'), stepsUs: readCounts(answer, 'steps_us') };
+    const asked = this.#call('freeze', params, options);
+    this.#connection.hold();
+    try {
+      const answer = await asked;
+      return { inKernel: readFlag(answer, 'in_kernel'), stepsUs: readCounts(answer, 'steps_us') };
+    } catch (error) {
+      this.#connection.release(() => undefined);
+      throw error;
+    }
   }
 
   /**
@@ -336,7 +343,8 @@ export class GuestClient implements AsyncDisposable {
   async thaw(
     options: CallOptions & { clockNs?: bigint } = {},
   ): Promise<{ clockNs: bigint | undefined; stepsUs: Record<string, number> }> {
-    const answer = await this.#call('thaw', { clock_ns: options.clockNs?.toString() }, options);
+    const params = { clock_ns: options.clockNs?.toString() };
+    const answer = await this.#connection.release(() => this.#call('thaw', params, options));
     return { clockNs: readClock(answer, 'clock_ns'), stepsUs: readCounts(answer, 'steps_us') };
   }
 
