@@ -4,19 +4,19 @@ import { setTimeout as sleep } from 'node:timers/promises';
 const DEADLINE_MS = 120_000;
 
 /**
- * Tries until `attempt` neither throws nor gives undefined, and gives what it gave.
+ * Tries until `attempt` neither throws nor gives undefined or false, and gives what it gave.
  * @throws what the last attempt threw, or that it was never so
  */
 export async function eventually<T>(
   what: string,
-  attempt: () => Promise<T | undefined> | T | undefined,
+  attempt: () => Promise<T | undefined | false> | T | undefined | false,
   deadlineMs = DEADLINE_MS,
 ): Promise<T> {
   for (const end = Date.now() + deadlineMs; ; await sleep(50)) {
     let failure: unknown;
     try {
       const result = await attempt();
-      if (result !== undefined) return result;
+      if (result !== undefined && result !== false) return result;
     } catch (error) {
       failure = error;
     }
