@@ -1,7 +1,7 @@
 /** Starts the real agent as an ordinary process for tests; it ends with the `await using` block. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { access, mkdtemp, rm } from 'node:fs/promises';
+import { access, mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -14,6 +14,8 @@ const repository = path.resolve(import.meta.dirname, '../../..');
 const binary = path.join(repository, 'build/guest/agent');
 
 const START_DEADLINE_MS = 60_000;
+/** Flags of a socket that accepts connections, in /proc/net/unix. */
+const LISTENING = '00010000';
 
 export const log = pino({ level: 'silent' });
 
@@ -41,14 +43,8 @@ export async function startAgent(): Promise<TestAgent> {
   const socket = path.join(folder, 'agent.sock');
   const child = spawn(agent, ['-serve', `unix:${socket}`], { stdio: ['ignore', 'ignore', 'inherit'] });
   const clients: GuestClient[] = [];
-  for (const end = Date.now() + START_DEADLINE_MS; ; ) {
-    try {
-      await access(socket);
-      break;
-    } catch (error) {
-      if (Date.now() > end || child.exitCode !== null) throw error;
-      await sleep(10);
-    }
+  for (const end = Date.now() + START_DEADLINE_MS; !(await listens(socket)); await sleep(10)) {
+    if (Date.now() > end || child.exitCode !== null) throw new Error(`nobody listens at ${socket}`);
   }
   return {
     socket,
@@ -73,6 +69,12 @@ export async function startAgent(): Promise<TestAgent> {
       await rm(folder, { recursive: true, force: true });
     },
   };
+}
+
+/** A socket has its name before it listens; connecting to it in between is refused. */
+async function listens(socket: string): Promise<boolean> {
+  const sockets = await readFile('/proc/net/unix', 'utf8');
+  return sockets.split('\n').some((line) => line.endsWith(` ${socket}`) && line.split(' ')[3] === LISTENING);
 }
 
 /** The agent starts each command in a process group of its own. */
