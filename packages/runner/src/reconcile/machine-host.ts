@@ -25,7 +25,8 @@ const CONNECT_DEADLINE_MS = 20_000;
  * All that a guest has to be found again: the runner asks control only when all of them are, and is taken for gone after
  * `RUNNER_LOST_AFTER_MS`. No guest may cost the others that.
  */
-const ADOPT_DEADLINE_MS = 30_000;
+export const ADOPT_DEADLINE_MS = 30_000;
+
 export interface MachineHostOptions {
   machines: Machines;
   images: ImageStore;
