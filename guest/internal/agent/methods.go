@@ -196,14 +196,11 @@ func (a *Agent) endProcesses(deadline time.Duration) bool {
 		}
 	}
 	gone := func() bool { return !running() && (a.freezer == nil || a.freezer.Empty()) }
-	wait := func(patience time.Duration, done func() bool) {
-		for end := time.Now().Add(patience); !done() && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
-	}
 	if deadline > 0 && running() {
 		a.entry.Ask()
-		wait(deadline, func() bool { return !running() })
+		for end := time.Now().Add(deadline); running() && time.Now().Before(end); {
+			time.Sleep(look)
+		}
 	}
 	graceful := !running()
 	if deadline > 0 && !gone() {
