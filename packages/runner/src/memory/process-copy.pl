@@ -19,10 +19,10 @@ no warnings 'portable';
 
 use constant {
     SYS_PTRACE => 101, SYS_MADVISE => 28, SYS_CLONE => 56, SYS_WAIT4 => 61,
-    STEP => 9, GETREGS => 12, SETREGS => 13, DETACH => 17, GETEVENTMSG => 0x4201,
+    CONT => 7, STEP => 9, GETREGS => 12, SETREGS => 13, DETACH => 17, GETEVENTMSG => 0x4201,
     SEIZE => 0x4206, INTERRUPT => 0x4207, GETSIGMASK => 0x420a, SETSIGMASK => 0x420b,
     TRACEFORK => 0x2, EXITKILL => 0x100000, SUSPEND_SECCOMP => 0x200000,
-    EVENT_FORK => 1, WALL => 0x40000000, DONTFORK => 10, DOFORK => 11,
+    EVENT_FORK => 1, EVENT_STOP => 128, WALL => 0x40000000, DONTFORK => 10, DOFORK => 11,
 };
 # Of user_regs_struct (sys/user.h): 27 words.
 use constant { WORDS => 27, RAX => 10, ORIG_RAX => 15, RIP => 16 };
@@ -102,7 +102,9 @@ sub held_up {
     my ( $options, $work ) = @_;
     trace( SEIZE, $pid, 0, $options | SUSPEND_SECCOMP );
     trace( INTERRUPT, $pid, 0, 0 );
-    stopped($pid);
+
+    # A signal that has come before is delivered first.
+    while ( ( my $status = stopped($pid) ) >> 16 != EVENT_STOP ) { trace( CONT, $pid, 0, $status >> 8 & 0xff ) }
     my $before = registers();
     my $mask   = "\0" x 8;
     trace( GETSIGMASK, $pid, 8, $mask );
@@ -133,10 +135,15 @@ sub call {
     @registers[ RAX, ORIG_RAX, RIP ] = ( $number, -1, $syscall );
     set_registers( \@registers );
     my $made;
+    my $signal = 0;
     while (1) {
-        trace( STEP, $pid, 0, 0 );
+        trace( STEP, $pid, 0, $signal );
         my $status = stopped($pid);
         last if $status >> 8 == POSIX::SIGTRAP;
+
+        # Whoever stops the process or lets it go on (SIGSTOP cannot be held back) has their way when it is let go.
+        $signal = $status >> 8 == POSIX::SIGSTOP ? POSIX::SIGSTOP : 0;
+        next if $signal || $status >> 16 == EVENT_STOP;
         die sprintf( "process %d stopped unexpectedly (%x)\n", $pid, $status )
           unless $status >> 8 == ( POSIX::SIGTRAP | EVENT_FORK << 8 );
         my $message = "\0" x 8;
