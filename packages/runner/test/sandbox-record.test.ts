@@ -38,6 +38,6 @@ test('the record of a sandbox holds all of its assignment but the credential for
     credential: { username: 'user', password: 'never-on-disk' },
   } as typeof spec.root;
   await records.save({ ...record, assignment: { ...record.assignment, spec: { ...spec, root } } });
-  assert.deepEqual(await records.load(pino({ level: 'silent' })), [record]);
+  assert.deepEqual(await records.load(pino({ level: 'silent' })), { records: [record], unreadable: [] });
   assert.deepEqual(filesWith(folder.path, 'never-on-disk'), []);
 });

@@ -52,7 +52,9 @@ async function adoptPersistent({ state, host, findAgain, end, destroy }: Adoptio
     return await observePaused(state, host, 'it ended while it was being resumed');
   }
   if (status !== 'running' && status !== 'pausing') return;
-  if (remains.hostRestarted && (await canStart(state, host))) {
+  // What the VM's own record said may be gone with the host's power.
+  const restarted = remains.hostRestarted || state.hostRestarted;
+  if (restarted && (await canStart(state, host))) {
     return await state.observe('stopped', { error: 'its host was restarted' });
   }
   await state.observe('failed', { error: 'the micro-VM ended while the runner was not running' });

@@ -10,6 +10,8 @@ export class Reconciler {
   readonly #sandboxes = new Map<string, Sandbox>();
   /** Named by the parts of a `sync` that have come so far. */
   readonly #named = new Set<string>();
+  /** Of which there is a record that cannot be read: what is kept of them stays until control has said what they are. */
+  readonly #unread = new Set<string>();
   /** Nothing may begin any more: the service goes down, or another runner takes over. */
   #ends = false;
 
@@ -19,16 +21,21 @@ export class Reconciler {
 
   /** Reads the records of a previous life of the runner. @returns the ids that they name */
   async load(): Promise<Set<string>> {
-    for (const record of await this.#deps.records.load(this.#deps.log)) {
+    const { records, unreadable } = await this.#deps.records.load(this.#deps.log);
+    for (const record of records) {
       const { assignment } = record;
       this.#sandboxes.set(assignment.vm_id, new Sandbox(this.#deps, assignment, record));
     }
-    return new Set(this.#sandboxes.keys());
+    for (const vmId of unreadable) this.#unread.add(vmId);
+    return new Set([...this.#sandboxes.keys(), ...this.#unread]);
   }
 
   /** Finds the VMs of those records again, and cleans up after those that are gone. */
   async recover(): Promise<void> {
-    await Promise.all([...this.#sandboxes.values()].map((sandbox) => sandbox.adopt()));
+    await Promise.all([
+      ...[...this.#sandboxes.values()].map((sandbox) => sandbox.adopt()),
+      ...[...this.#unread].map((vmId) => this.#deps.host.end(vmId)),
+    ]);
   }
 
   get(vmId: string): Sandbox | undefined {
@@ -37,7 +44,7 @@ export class Reconciler {
 
   /** Whether this machine has no sandbox, ended ones that control has not heard of included. */
   get isEmpty(): boolean {
-    return this.#sandboxes.size === 0;
+    return this.#sandboxes.size === 0 && this.#unread.size === 0;
   }
 
   /** Those whose micro-VM runs now. */
@@ -101,6 +108,7 @@ export class Reconciler {
     }
     const sandbox = new Sandbox(this.#deps, assignment);
     this.#sandboxes.set(assignment.vm_id, sandbox);
+    this.#unread.delete(assignment.vm_id);
     sandbox.converge();
   }
 
@@ -111,17 +119,18 @@ export class Reconciler {
     }
     if (more) return;
     for (const [vmId, sandbox] of this.#sandboxes) {
-      if (!this.#named.has(vmId)) this.#removeOrphan(vmId, sandbox);
+      if (!this.#named.has(vmId)) this.#removeOrphan(vmId, () => sandbox.remove());
     }
+    for (const vmId of this.#unread) this.#removeOrphan(vmId, () => this.#deps.host.destroy(vmId));
     this.#named.clear();
   }
 
-  #removeOrphan(vmId: string, sandbox: Sandbox): void {
+  #removeOrphan(vmId: string, remove: () => Promise<void>): void {
     this.#deps.log.warn({ vm: vmId }, 'control does not know this sandbox any more; removing it');
-    void sandbox
-      .remove()
+    void remove()
       .then(async () => {
         this.#sandboxes.delete(vmId);
+        this.#unread.delete(vmId);
         await this.#deps.records.remove(vmId);
       })
       .catch((error: unknown) =>

@@ -15,6 +15,14 @@ export interface SandboxRecord {
   manifest?: string | undefined;
   /** Where its ports were published last. */
   ports?: PortMapping[] | undefined;
+  /** The host's run in which this was written; absent in records of older versions. */
+  bootId?: string | undefined;
+}
+
+export interface LoadedRecords {
+  records: SandboxRecord[];
+  /** Ids of sandboxes whose record cannot be read. */
+  unreadable: string[];
 }
 
 /** The records of all sandboxes on this machine: one JSON file each, replaced atomically. */
@@ -25,9 +33,14 @@ export class RecordStore {
     this.#folder = folder;
   }
 
-  async load(log: Logger): Promise<SandboxRecord[]> {
+  /**
+   * One that cannot be read stays: it still says that there is such a sandbox, whose disk is not to be thrown away. Files
+   * are replaced whole, but not brought to the platters at each step: after a power failure one may be empty.
+   */
+  async load(log: Logger): Promise<LoadedRecords> {
     await mkdir(this.#folder, { recursive: true, mode: 0o700 });
     const records: SandboxRecord[] = [];
+    const unreadable: string[] = [];
     for (const name of await readdir(this.#folder)) {
       const path = join(this.#folder, name);
       if (!name.endsWith('.json')) {
@@ -37,13 +50,14 @@ export class RecordStore {
       try {
         records.push(JSON.parse(await readFile(path, 'utf8')) as SandboxRecord);
       } catch (error) {
-        // Never the result of our own crash (files are replaced whole): the control plane still knows what
-        // this sandbox should be, and its leftovers are reclaimed like any orphan's.
-        log.error({ path, err: error }, 'unreadable sandbox record dropped');
-        await rm(path, { force: true });
+        log.error(
+          { path, err: error },
+          'the record of a sandbox cannot be read; control is asked what it is to be',
+        );
+        unreadable.push(name.slice(0, -'.json'.length));
       }
     }
-    return records;
+    return { records, unreadable };
   }
 
   /**

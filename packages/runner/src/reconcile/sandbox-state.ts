@@ -1,5 +1,6 @@
 import type { Assignment, Observation, ObservedStatus } from '@releap/contract';
 import type { Logger } from 'pino';
+import { bootId } from '../vmm/process-identity.ts';
 import type { Past } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
 
@@ -13,6 +14,8 @@ export class SandboxState {
   /** The one that the step at work, or else the last one, is for: what is observed belongs to that. */
   served: Assignment;
   readonly past: Past;
+  /** Whether the host was restarted since the last runner wrote this down. */
+  readonly hostRestarted: boolean;
   #observation: Observation;
   readonly #records: RecordStore;
   readonly #report: (observation: Observation) => void;
@@ -30,6 +33,7 @@ export class SandboxState {
     this.assignment = assignment;
     this.served = assignment;
     this.past = { manifest: record?.manifest, ports: record?.ports };
+    this.hostRestarted = record?.bootId !== undefined && record.bootId !== bootId();
     this.#observation = record?.observation ?? {
       vm_id: assignment.vm_id,
       generation: assignment.generation,
@@ -69,7 +73,8 @@ export class SandboxState {
       ...(manifest !== undefined && TELLS_MANIFEST.has(status) ? { manifest_name: manifest } : {}),
       ...more,
     };
-    const record = { assignment: this.assignment, observation: this.#observation, ...this.past };
+    const { assignment } = this;
+    const record = { assignment, observation: this.#observation, ...this.past, bootId: bootId() };
     try {
       await this.#records.save(record);
     } catch (error) {

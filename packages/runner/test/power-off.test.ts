@@ -1,0 +1,68 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, readdir, readFile, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { isolateNetwork } from './support/isolated-network.ts';
+import { vmFacts } from './support/runner-process.ts';
+import { SPEC, TestRunner } from './support/sandboxes.ts';
+
+isolateNetwork(fileURLToPath(import.meta.url));
+
+const ID = '78787878-2222-4333-8444-555555555555';
+
+let home: string;
+let runner: TestRunner;
+before(async () => {
+  home = await mkdtemp(join(tmpdir(), 'releap-po-'));
+  runner = await TestRunner.open(home);
+  runner.spec = { ...SPEC, vcpus: 1, mem_mib: 128, scratch_mib: 64, ports: [] };
+  runner.want(ID, 1, 'running');
+  await runner.reported(1, 'running');
+  await runner.sh(ID, 'echo here > /file; sync');
+});
+after(async () => await runner.dispose());
+
+const recordPath = (): string => join(home, 'state', `${ID}.json`);
+
+/** Files that were replaced a moment before may be empty afterwards. */
+async function powerFailure(...emptied: string[]): Promise<void> {
+  const { pid } = await vmFacts(home, ID);
+  await runner.letGo();
+  process.kill(pid, 'SIGKILL');
+  const record = JSON.parse(await readFile(recordPath(), 'utf8')) as object;
+  await writeFile(recordPath(), JSON.stringify({ ...record, bootId: 'an earlier run of the host' }));
+  for (const path of emptied) await truncate(path);
+  runner = await TestRunner.open(home);
+  runner.spec = { ...SPEC, vcpus: 1, mem_mib: 128, scratch_mib: 64, ports: [] };
+}
+
+describe('after a power failure of the host', () => {
+  it('a sandbox whose VM left an empty record is stopped, and can be started again', async () => {
+    await powerFailure(join(home, 'vms', ID, 'vm.json'));
+    const { error } = await runner.reported(1, 'stopped');
+    assert.equal(error, 'its host was restarted');
+    runner.want(ID, 2, 'running');
+    await runner.reported(2, 'running');
+    assert.equal(await runner.sh(ID, 'cat /file'), 'here\n');
+  });
+
+  it('a sandbox with an empty record has its disk, and is what control says', async () => {
+    await powerFailure(recordPath());
+    runner.want(ID, 2, 'running');
+    await runner.reported(2, 'running');
+    assert.equal(await runner.sh(ID, 'cat /file'), 'here\n');
+  });
+
+  it('a sandbox with an empty record that control does not know goes', async () => {
+    await powerFailure(recordPath());
+    assert.deepEqual(await readdir(join(home, 'vms')), [ID]);
+    runner.reconciler.receive({ type: 'sync', assignments: [] });
+    for (let left = 1; left > 0; ) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      left = (await readdir(join(home, 'vms'))).length + (await readdir(join(home, 'state'))).length;
+    }
+    assert.equal(runner.reconciler.isEmpty, true);
+  });
+});
