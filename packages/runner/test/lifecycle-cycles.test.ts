@@ -191,3 +191,16 @@ describe('a persistent sandbox', () => {
     await assert.rejects(stat(vmFolder()), { code: 'ENOENT' });
   });
 });
+  for (const [what, key] of [
+    ['restarted by its own guest', 'b'],
+    ['whose kernel panics', 'c'],
+  ] as const) {
+    it(`${what}, is stopped, and keeps its disk`, async () => {
+      await sh(`echo ${key} > /kept; sync; echo ${key} > /proc/sysrq-trigger`).catch(() => undefined);
+      const { error } = await runner.reported(generation, 'stopped');
+      assert.equal(error, 'the guest restarted, or crashed');
+      await go('running', 'disk');
+      assert.equal(await sh('cat /kept'), `${key}\n`);
+    });
+  }
+

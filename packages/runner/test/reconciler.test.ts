@@ -12,7 +12,7 @@ import { encodeMessage, FrameType, MAGIC } from '../src/guest/frames.ts';
 import { ADOPT_DEADLINE_MS, MachineHost } from '../src/reconcile/machine-host.ts';
 import type { MachineHostOptions } from '../src/reconcile/machine-host.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
-import type { LiveSandbox, SandboxHost } from '../src/reconcile/sandbox-host.ts';
+import type { LiveSandbox, SandboxEvents, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
 import { SPEC } from './support/sandboxes.ts';
 
@@ -32,12 +32,14 @@ after(async () => {
 /** A machine without one: what it is asked for is counted, and a shutdown waits until it is hurried. */
 class PaperHost {
   booted: string[] = [];
+  events: SandboxEvents | undefined;
   beforeRemains: () => void = () => undefined;
   readonly live = {
     addresses: { vm_ip: '100.64.0.2', host_ip: '127.0.0.1', port_map: [] },
     shutDown: async (_graceMs: number, hurry: AbortSignal): Promise<void> => {
       if (!hurry.aborted) await once(hurry, 'abort');
     },
+    suspend: async (): Promise<void> => undefined,
     tidyDisk: async (): Promise<void> => undefined,
     close: async (): Promise<void> => undefined,
   };
@@ -48,8 +50,14 @@ class PaperHost {
   end = async (): Promise<void> => undefined;
   destroy = async (): Promise<void> => undefined;
 
-  boot = async ({ vm_id }: Assignment): Promise<LiveSandbox> => {
+  boot = async (
+    { vm_id }: Assignment,
+    _image: unknown,
+    _past: unknown,
+    events: SandboxEvents,
+  ): Promise<LiveSandbox> => {
     this.booted.push(vm_id);
+    this.events = events;
     return this.live as unknown as LiveSandbox;
   };
 
@@ -97,6 +105,20 @@ it('a deletion hurries a stop that something else was to follow', { timeout: HUR
   want(VM, 4, 'deleted');
   await reconciler.get(VM)?.idle();
   assert.equal(observations.at(-1)?.status, 'deleted');
+});
+
+it('a guest that powers itself off while it is being paused is stopped', async () => {
+  const { host, reconciler, observations, want } = await opened();
+  want(VM, 1, 'running');
+  await reconciler.get(VM)?.idle();
+  host.live.suspend = async () => {
+    host.events?.onExit({ reason: 'the VMM ended', guestEnd: 'the guest powered itself off' });
+    throw new Error('the VMM does not answer');
+  };
+  want(VM, 2, 'paused');
+  await reconciler.get(VM)?.idle();
+  const { status, error } = observations.at(-1) ?? {};
+  assert.deepEqual({ status, error }, { status: 'stopped', error: 'the guest powered itself off' });
 });
 
 it('nothing begins once the service goes down', async () => {

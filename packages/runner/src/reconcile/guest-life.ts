@@ -23,7 +23,7 @@ export function watchExit(running: RunningVm, events: SandboxEvents): Promise<ne
   died.promise.catch(() => undefined);
   running.vm.onExit((reason) => {
     died.reject(new Error(reason));
-    events.onExit({ reason, poweredOff: running.vm.poweredOff });
+    events.onExit({ reason, guestEnd: running.vm.guestEnd });
   });
   return died.promise;
 }

@@ -14,8 +14,8 @@ export interface HeldImage extends Disposable {
 /** Why a VM has ended without being told to. */
 export interface Exit {
   reason: string;
-  /** The guest has switched itself off, in good order. */
-  poweredOff: boolean;
+  /** How the guest did that itself, if it did: its VMM has ended in good order then. */
+  guestEnd: string | undefined;
 }
 
 export interface SandboxEvents {

@@ -347,13 +347,12 @@ export class Sandbox {
         return await this.#state.observe('running', { ...this.#live.addresses, error: messageOf(error) });
       }
       await this.#end();
-      const { memory } = await this.#deps.host.remains(this.vmId);
-      await (memory
-        ? this.#state.observe('paused')
-        : this.#state.observe('failed', { error: messageOf(error) }));
+      if ((await this.#deps.host.remains(this.vmId)).memory) await this.#state.observe('paused');
+      else await this.#observeExit({ guestEnd: exit?.guestEnd, reason: messageOf(error) });
     }
     await this.#end();
   }
+      const exit = this.#exit;
 
   async #delete(): Promise<void> {
     await this.#state.observe('deleting');
@@ -422,11 +421,7 @@ export class Sandbox {
     this.#log.warn(exit, 'the micro-VM ended by itself');
     this.#steps.begin(async () => {
       await this.#end();
-      if (exit.poweredOff && (await canStart(this.#state, this.#deps.host))) {
-        await this.#state.observe('stopped', { error: 'the guest powered itself off' });
-      } else {
-        await this.#state.observe('failed', { error: exit.reason });
-      }
+      await this.#observeExit(exit);
     });
   }
 
@@ -439,6 +434,12 @@ export class Sandbox {
       .tidyDisk((work) => this.#steps.hold(work))
       .catch((error: unknown) => {
         if (this.#live === live) this.#log.warn({ err: error }, 'the disk stays many layers');
+  /** A guest that has ended itself has lost nothing that was on its disk. */
+  async #observeExit({ guestEnd, reason }: Exit): Promise<void> {
+    const goesOn = guestEnd !== undefined && (await canStart(this.#state, this.#deps.host));
+    await this.#state.observe(goesOn ? 'stopped' : 'failed', { error: guestEnd ?? reason });
+  }
+
       })
       .finally(() => {
         this.#tidying = false;

@@ -39,6 +39,12 @@ export interface StartVmOptions {
 export class Vm {
   readonly identity: ProcessIdentity;
   readonly qmp: QmpClient;
+/** What a guest's own kernel has done to its machine. One that panics restarts, too. */
+const GUEST_ENDS = new Map<unknown, string>([
+  ['guest-shutdown', 'the guest powered itself off'],
+  ['guest-reset', 'the guest restarted, or crashed'],
+]);
+
   #dir: string;
   readonly #exitListeners = new Set<(reason: string) => void>();
   readonly #log: Logger;
@@ -51,7 +57,7 @@ export class Vm {
   #ended: string | undefined;
   #isOwnChild = false;
   #losing = false;
-  #poweredOff = false;
+  #guestEnd: string | undefined;
 
   private constructor(identity: ProcessIdentity, qmp: QmpClient, dir: string, log: Logger) {
     this.identity = identity;
@@ -60,7 +66,7 @@ export class Vm {
     this.#log = log;
     this.#fullDisk = new FullDisk(qmp, log, (line) => this.#onConsole?.(Buffer.from(`\n[releap] ${line}\n`)));
     qmp.onEvent(({ event, data }) => {
-      if (event === 'SHUTDOWN' && data['reason'] === 'guest-shutdown') this.#poweredOff = true;
+      if (event === 'SHUTDOWN') this.#guestEnd ??= GUEST_ENDS.get(data['reason']);
     });
     qmp.onClose(() => void this.#lost());
     this.#watch = setInterval(() => {
@@ -175,9 +181,9 @@ export class Vm {
     return this.#exitReason !== undefined;
   }
 
-  /** Whether the guest has switched itself off; then the VMM ends. */
-  get poweredOff(): boolean {
-    return this.#poweredOff;
+  /** How the guest has ended its machine itself, fit for a user; then the VMM ends in good order. */
+  get guestEnd(): string | undefined {
+    return this.#guestEnd;
   }
 
   /** Resolves when the VMM has ended by itself. @throws when it has not within `deadlineMs` */
