@@ -17,6 +17,7 @@ import { GUEST } from './network/address-plan.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
+import { ClockWatch } from './reconcile/clock-watch.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
 import { SnapshotKeeper, vmmName } from './reconcile/snapshot-keeper.ts';
@@ -181,6 +182,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     report: (readings) => link.usage(readings),
     log: log.child({ part: 'metering' }),
   });
+  const clock = new ClockWatch(() => reconciler.setClocks());
   const logKeeper = new LogKeeper(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
@@ -216,6 +218,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await builds.close();
     await dataServer.close();
     logKeeper.close();
+    clock.close();
     await warmed.catch(() => undefined);
     await pool.close();
     await machines.templates.close();

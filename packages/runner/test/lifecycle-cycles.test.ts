@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Observation } from '@releap/contract';
+import { eventually } from '../../contract/test/support/eventually.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 
@@ -177,6 +178,16 @@ describe('a persistent sandbox', () => {
     assert.equal(await sh('cat /dev/shm/here'), 'here\n');
   });
 
+  it('has the right time when the clock of its host was set', async () => {
+    // As it is when the host's clock has moved, or the host was suspended, and the guest's did not.
+    await sh('date -s @1000000000');
+    runner.reconciler.setClocks();
+    await eventually('a clock that is right', async () => {
+      await assertClock(() => sh('date +%s'));
+      return true;
+    });
+  });
+
   it('stopped by its own guest, is stopped', async () => {
     await sh('sync; echo o > /proc/sysrq-trigger').catch(() => undefined);
     const { error } = await runner.reported(generation, 'stopped');
@@ -184,13 +195,6 @@ describe('a persistent sandbox', () => {
     await go('running', 'disk');
   });
 
-  it('deleted, leaves nothing', async () => {
-    generation += 1;
-    runner.want(ID, generation, 'deleted');
-    await runner.reported(generation, 'deleted');
-    await assert.rejects(stat(vmFolder()), { code: 'ENOENT' });
-  });
-});
   for (const [what, key] of [
     ['restarted by its own guest', 'b'],
     ['whose kernel panics', 'c'],
@@ -204,3 +208,10 @@ describe('a persistent sandbox', () => {
     });
   }
 
+  it('deleted, leaves nothing', async () => {
+    generation += 1;
+    runner.want(ID, generation, 'deleted');
+    await runner.reported(generation, 'deleted');
+    await assert.rejects(stat(vmFolder()), { code: 'ENOENT' });
+  });
+});

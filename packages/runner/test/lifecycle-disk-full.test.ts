@@ -2,13 +2,15 @@ import assert from 'node:assert/strict';
 import { mkdtemp, readdir, rm, statfs } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, describe, it } from 'node:test';
+import { after, before, describe, it, mock } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import type { RunningVm } from '../src/machine/index.ts';
 import { run } from '../src/network/command.ts';
 import { eventually } from '../../contract/test/support/eventually.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
-import { SPEC, TestRunner } from './support/sandboxes.ts';
+import { assertClock, SPEC, TestRunner } from './support/sandboxes.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -32,6 +34,8 @@ after(async () => {
   await run('umount', [home]);
   await rm(home, { recursive: true });
 });
+
+const STANDS = /the host's disk is full: the sandbox stands until there is room/;
 
 /** Of what its file system writes by itself: a guest that has no room for that stands. */
 const FOR_GUEST_MIB = 8;
@@ -77,11 +81,12 @@ describe('on a host whose disk is full', () => {
     );
     const { pid } = await vmFacts(home, ID);
     let generation = 3;
-    const stands = async (): Promise<boolean> => {
+    const stands = async (): Promise<true> => {
       generation += 1;
       runner.want(ID, generation, 'paused');
       const { error } = await runner.reported(generation, 'running', 'paused');
-      return /the host's disk is full: the sandbox stands until there is room/.test(error ?? '');
+      assert.match(error ?? '', STANDS);
+      return true;
     };
     await eventually('a guest that stands', stands);
 
@@ -89,12 +94,39 @@ describe('on a host whose disk is full', () => {
     runner = await TestRunner.open(home);
     // Let try again in that very moment, it does not.
     await eventually('a guest that stands for the next runner', stands);
+    // Long enough for a clock that stood to tell.
+    await sleep(5_000);
     await rm(join(home, 'ballast'));
     await eventually('a guest that has written', async () => {
-      return (await runner.sh(ID, 'cat /dev/shm/ended || true')).includes('0');
+      assert.match(await runner.sh(ID, 'cat /dev/shm/ended'), /0/);
+      return true;
+    });
+    await eventually('a clock that is right', async () => {
+      await assertClock(() => runner.sh(ID, 'date +%s'));
+      return true;
     });
     await runner.sh(ID, 'echo 3 > /proc/sys/vm/drop_caches; cmp /dev/shm/data /data; echo more >> /file');
     assert.equal((await vmFacts(home, ID)).pid, pid);
+  });
+
+  it('a pause whose copy takes the last room fails, and the sandbox goes on when there is some', async () => {
+    await runner.sh(ID, 'echo here > /dev/shm/here');
+    const { persistent } = runner.machines;
+    const begin = persistent.beginPause.bind(persistent);
+    const beginning = mock.method(persistent, 'beginPause', async (vmId: string, running: RunningVm) => {
+      const pausing = await begin(vmId, running);
+      await fill(0);
+      const written = runner.sh(ID, 'dd if=/dev/shm/data of=/more conv=fsync');
+      written.catch(() => undefined);
+      await eventually('a guest that stands', async () => (await running.vm.standsForRoom()) || undefined);
+      return pausing;
+    });
+    runner.want(ID, 100, 'paused');
+    await runner.reported(100, 'running');
+    beginning.mock.restore();
+    await rm(join(home, 'ballast'));
+    assert.equal(await eventually('an answer', () => runner.sh(ID, 'cat /dev/shm/here')), 'here\n');
+    await runner.sh(ID, 'rm /dev/shm/data');
   });
 
   it('a pause fails, and the sandbox goes on running until there is room', async () => {

@@ -139,7 +139,13 @@ it('nothing begins once the service goes down', async () => {
 /** Finds a VM again whose agent is at that socket. */
 async function adopt(agentSocketPath: string, detach = (): void => undefined): Promise<LiveSandbox> {
   const no = async (): Promise<boolean> => false;
-  const vm = { onExit: () => undefined, standsForRoom: no, isRunning: async () => true, detach };
+  const vm = {
+    onExit: () => undefined,
+    onStood: () => undefined,
+    standsForRoom: no,
+    isRunning: async () => true,
+    detach,
+  };
   const host = new MachineHost({
     machines: { adopt: async () => ({ vm, agentSocketPath }) },
     network: { adopt: () => ({}) },
@@ -147,7 +153,7 @@ async function adopt(agentSocketPath: string, detach = (): void => undefined): P
     log: pino({ enabled: false }),
   } as unknown as MachineHostOptions);
   const assignment = { vm_id: VM, generation: 1, desired: 'running', spec: SPEC } as const;
-  return await host.adopt(assignment, {}, { onExit: () => undefined });
+  return await host.adopt(assignment, {}, { onExit: () => undefined, onStood: () => undefined });
 }
 
 it('a micro-VM that cannot be adopted is let go of, before it is ended', async () => {

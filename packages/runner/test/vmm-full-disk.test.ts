@@ -32,6 +32,8 @@ class ScriptedVmm {
   }
 }
 
+function ignore(): void {}
+
 async function seconds(count: number): Promise<void> {
   for (let second = 0; second < count; second += 1) {
     mock.timers.tick(1_000);
@@ -43,11 +45,18 @@ describe('a guest on a host whose disk is full', () => {
   let vmm: ScriptedVmm;
   let disk: FullDisk;
   let told: string[];
+  let wentOn: number;
   beforeEach(() => {
     mock.timers.enable({ apis: ['setInterval'] });
     vmm = new ScriptedVmm();
     told = [];
-    disk = new FullDisk(vmm.qmp, log, (line) => told.push(line));
+    wentOn = 0;
+    disk = new FullDisk(
+      vmm.qmp,
+      log,
+      (line) => told.push(line),
+      () => (wentOn += 1),
+    );
   });
   afterEach(() => mock.timers.reset());
 
@@ -58,10 +67,12 @@ describe('a guest on a host whose disk is full', () => {
     await seconds(3);
     assert.equal(vmm.continued, 3);
     assert.deepEqual(told, ["the host's disk is full: the sandbox stands until there is room"]);
+    assert.equal(wentOn, 0);
     vmm.hasRoom = true;
     await seconds(5);
     assert.equal(vmm.continued, 4);
     assert.deepEqual(told.slice(1), ["the host's disk has room again: the sandbox goes on"]);
+    assert.equal(wentOn, 1);
 
     vmm.hasRoom = false;
     vmm.write();
@@ -95,7 +106,7 @@ describe('a guest on a host whose disk is full', () => {
     vmm.write();
     const next = new ScriptedVmm();
     next.status = 'io-error';
-    assert.equal(await new FullDisk(next.qmp, log, () => undefined).look(), true);
+    assert.equal(await new FullDisk(next.qmp, log, ignore, ignore).look(), true);
     await seconds(2);
     assert.equal(next.status, 'running');
   });

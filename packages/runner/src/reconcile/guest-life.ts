@@ -17,8 +17,9 @@ const RENEW_DEADLINE_MS = 60_000;
 const SHUTDOWN_DEADLINE_MS = 30_000;
 const POWER_OFF_DEADLINE_MS = 5_000;
 
-/** Rejects when the VM ends by itself, and tells whoever wants to know. */
-export function watchExit(running: RunningVm, events: SandboxEvents): Promise<never> {
+/** Tells whoever wants to know what becomes of a VM by itself. @returns what rejects when it has ended */
+export function watch(running: RunningVm, events: SandboxEvents): Promise<never> {
+  running.vm.onStood(() => events.onStood());
   const died = Promise.withResolvers<never>();
   died.promise.catch(() => undefined);
   running.vm.onExit((reason) => {

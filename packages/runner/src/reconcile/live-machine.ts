@@ -25,6 +25,7 @@ const THAW_AFTER_MS = 120_000;
 const SYNC_DEADLINE_MS = 10_000;
 const FREEZE_DEADLINE_MS = 10_000;
 const THAW_DEADLINE_MS = 10_000;
+const CLOCK_DEADLINE_MS = 10_000;
 /** A freeze that was not rehearsed is slower, no more. */
 const REHEARSAL_DEADLINE_MS = 2_000;
 
@@ -95,19 +96,23 @@ export class LiveMachine implements LiveSandbox {
       this.#log.info({ steps: { frozen: frozenMs, ...steps } }, 'sandbox paused');
     } catch (error) {
       if (error instanceof GuestLostError) throw error;
-      try {
-        const again = await this.guest();
-        await again.thaw({ deadlineMs: THAW_DEADLINE_MS });
-      } catch (second) {
-        throw new GuestLostError(
-          `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
-        );
-      }
+      await this.#hold()
+        .thaw()
+        .catch((second: unknown) => {
+          throw new GuestLostError(
+            `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
+          );
+        });
       throw error;
     }
     machines.persistent
       .settleMemory(vmId)
       .catch((error: unknown) => this.#log.warn({ err: error }, 'paused memory is not on the disk yet'));
+  }
+
+  async setClock(): Promise<void> {
+    const guest = await this.guest();
+    await guest.setClock(undefined, { deadlineMs: CLOCK_DEADLINE_MS });
   }
 
   async fork(child: string): Promise<ForkOrigin> {

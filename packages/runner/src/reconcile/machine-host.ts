@@ -10,7 +10,7 @@ import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { AgentLine } from './agent-line.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
-import { powerOff, renewIdentity, watchExit } from './guest-life.ts';
+import { powerOff, renewIdentity, watch } from './guest-life.ts';
 import type { Renewal } from './guest-life.ts';
 import { closeLogs, LiveMachine } from './live-machine.ts';
 import type { Logs } from './live-machine.ts';
@@ -90,7 +90,7 @@ export class MachineHost implements SandboxHost {
       const started = await this.#start(assignment, image, (chunk) => logs.console.write(chunk), signal);
       running = started.running;
       racePoint(`${operation}:restored`);
-      const died = watchExit(running, events);
+      const died = watch(running, events);
       const config = guestConfig(vmId, spec, image, running, started.slot.dns);
       const configured = agent
         .open(running.agentSocketPath, signal)
@@ -292,7 +292,7 @@ export class MachineHost implements SandboxHost {
     { running, agent, events }: { running: RunningVm; agent: AgentLine; events: SandboxEvents },
     signal: AbortSignal,
   ): Promise<PortMapping[]> {
-    const died = watchExit(running, events);
+    const died = watch(running, events);
     const guest = await agent.open(running.agentSocketPath, signal);
     const [ports] = await Promise.all([
       this.#options.network.forward(assignment.vm_id, assignment.spec.ports, past.ports),
@@ -319,7 +319,7 @@ export class MachineHost implements SandboxHost {
     const patience = AbortSignal.timeout(ADOPT_DEADLINE_MS);
     try {
       running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
-      void watchExit(running, events);
+      void watch(running, events);
       agent.adopt(running.agentSocketPath);
       // One that stands for want of room answers when there is some.
       if (!(await running.vm.standsForRoom())) {

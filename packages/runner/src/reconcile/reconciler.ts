@@ -52,6 +52,11 @@ export class Reconciler {
     return [...this.#sandboxes].flatMap(([vmId, sandbox]) => (sandbox.live === undefined ? [] : [vmId]));
   }
 
+  /** The host's clock was set, or stood: theirs follow it. */
+  setClocks(): void {
+    for (const sandbox of this.#sandboxes.values()) sandbox.setClock();
+  }
+
   /** A new link begins with a whole new `sync`; parts of the last one are void. */
   linked(): void {
     this.#named.clear();

@@ -20,6 +20,8 @@ export interface Exit {
 
 export interface SandboxEvents {
   onExit: (exit: Exit) => void;
+  /** It stood for want of room, and goes on. */
+  onStood: () => void;
 }
 
 /** What is known of a sandbox that has run before. */
@@ -68,6 +70,8 @@ export interface LiveSandbox {
    * @param alone does what nothing else may be done with it meanwhile
    */
   tidyDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void>;
+  /** Sets its clock to that of the host. Its processes must not be frozen. */
+  setClock(): Promise<void>;
   /** Lets go of sockets and files on this side; the VMM is not touched. */
   close(): Promise<void>;
 }

@@ -251,6 +251,14 @@ export class Sandbox {
     });
   }
 
+  /** Its guest's clock may not be that of the host any more. Between two steps: what one has frozen must stay so. */
+  setClock(): void {
+    if (this.#live === undefined) return;
+    this.#steps
+      .hold(async () => await this.#live?.setClock())
+      .catch((error: unknown) => this.#log.warn({ err: error }, 'the clock of a guest could not be set'));
+  }
+
   async #boot(signal: AbortSignal): Promise<void> {
     const { host } = this.#deps;
     const { root, origin } = this.#state.served.spec;
@@ -346,13 +354,13 @@ export class Sandbox {
       if (!(error instanceof GuestLostError) && this.#live && !this.#exit) {
         return await this.#state.observe('running', { ...this.#live.addresses, error: messageOf(error) });
       }
+      const exit = this.#exit;
       await this.#end();
       if ((await this.#deps.host.remains(this.vmId)).memory) await this.#state.observe('paused');
       else await this.#observeExit({ guestEnd: exit?.guestEnd, reason: messageOf(error) });
     }
     await this.#end();
   }
-      const exit = this.#exit;
 
   async #delete(): Promise<void> {
     await this.#state.observe('deleting');
@@ -411,6 +419,7 @@ export class Sandbox {
         this.#exit = exit;
         this.#attendExit();
       },
+      onStood: () => this.setClock(),
     };
   }
 
@@ -425,6 +434,12 @@ export class Sandbox {
     });
   }
 
+  /** A guest that has ended itself has lost nothing that was on its disk. */
+  async #observeExit({ guestEnd, reason }: Exit): Promise<void> {
+    const goesOn = guestEnd !== undefined && (await canStart(this.#state, this.#deps.host));
+    await this.#state.observe(goesOn ? 'stopped' : 'failed', { error: guestEnd ?? reason });
+  }
+
   /** In the background; what it does to the disk in use comes between two steps. */
   #tidyDisk(): void {
     const live = this.#live;
@@ -434,12 +449,6 @@ export class Sandbox {
       .tidyDisk((work) => this.#steps.hold(work))
       .catch((error: unknown) => {
         if (this.#live === live) this.#log.warn({ err: error }, 'the disk stays many layers');
-  /** A guest that has ended itself has lost nothing that was on its disk. */
-  async #observeExit({ guestEnd, reason }: Exit): Promise<void> {
-    const goesOn = guestEnd !== undefined && (await canStart(this.#state, this.#deps.host));
-    await this.#state.observe(goesOn ? 'stopped' : 'failed', { error: guestEnd ?? reason });
-  }
-
       })
       .finally(() => {
         this.#tidying = false;

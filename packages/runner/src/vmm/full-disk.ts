@@ -12,14 +12,19 @@ export class FullDisk {
   readonly #qmp: QmpClient;
   readonly #log: Logger;
   readonly #tell: (line: string) => void;
+  readonly #onGoesOn: () => void;
   #timer: NodeJS.Timeout | undefined;
   #held = false;
 
-  /** @param tell is given a line for the one whose guest it is */
-  constructor(qmp: QmpClient, log: Logger, tell: (line: string) => void) {
+  /**
+   * @param tell is given a line for the one whose guest it is
+   * @param onGoesOn called when it has stood and goes on
+   */
+  constructor(qmp: QmpClient, log: Logger, tell: (line: string) => void, onGoesOn: () => void) {
     this.#qmp = qmp;
     this.#log = log;
     this.#tell = tell;
+    this.#onGoesOn = onGoesOn;
     qmp.onEvent(({ event, data }) => {
       if (event === 'BLOCK_IO_ERROR' && data['action'] === 'stop') this.#stands();
     });
@@ -61,6 +66,7 @@ export class FullDisk {
     this.#timer = undefined;
     this.#log.info('there is room on the disk again: a guest goes on');
     this.#tell("the host's disk has room again: the sandbox goes on");
+    this.#onGoesOn();
   }
 
   async #status(): Promise<unknown> {

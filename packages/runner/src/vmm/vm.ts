@@ -56,6 +56,7 @@ const GUEST_ENDS = new Map<unknown, string>([
   #detached = false;
   #ended: string | undefined;
   #isOwnChild = false;
+  #onStood: (() => void) | undefined;
   #losing = false;
   #guestEnd: string | undefined;
 
@@ -64,7 +65,8 @@ const GUEST_ENDS = new Map<unknown, string>([
     this.qmp = qmp;
     this.#dir = dir;
     this.#log = log;
-    this.#fullDisk = new FullDisk(qmp, log, (line) => this.#onConsole?.(Buffer.from(`\n[releap] ${line}\n`)));
+    const tell = (line: string): void => this.#onConsole?.(Buffer.from(`\n[releap] ${line}\n`));
+    this.#fullDisk = new FullDisk(qmp, log, tell, () => this.#onStood?.());
     qmp.onEvent(({ event, data }) => {
       if (event === 'SHUTDOWN') this.#guestEnd ??= GUEST_ENDS.get(data['reason']);
     });
@@ -213,6 +215,11 @@ const GUEST_ENDS = new Map<unknown, string>([
   async loadState(fd: number, deadlineMs: number): Promise<void> {
     const { qmp } = this;
     const arrived = qmp.waitEvent(
+  /** Calls back whenever the guest goes on after it stood for want of room: its clock stood with it. */
+  onStood(listener: () => void): void {
+    this.#onStood = listener;
+  }
+
       ({ event, data }) =>
         event === 'MIGRATION' && (data['status'] === 'completed' || data['status'] === 'failed'),
       deadlineMs,
