@@ -14,6 +14,10 @@ import { connectUnix, QmpClient } from './qmp.ts';
 /** QEMU listens on its sockets within 30 ms of its start; this is for a machine under heavy load. */
 const START_DEADLINE_MS = 15_000;
 const KILL_DEADLINE_MS = 10_000;
+/** Stopping brings the disks to the platters first, and the VMM answers nothing meanwhile: seconds under heavy load. */
+const STOP_DEADLINE_MS = 60_000;
+/** For one that may be doing just that. */
+const ADOPT_DEADLINE_MS = 20_000;
 /** How often an adopted process is looked at besides the end of its QMP connection. */
 const WATCH_INTERVAL_MS = 2_000;
 const EXIT_GRACE_MS = 500;
@@ -35,16 +39,16 @@ export interface StartVmOptions {
   log: Logger;
 }
 
-/** A VMM process that lives, with its control connection. It outlives this handle, unless killed. */
-export class Vm {
-  readonly identity: ProcessIdentity;
-  readonly qmp: QmpClient;
 /** What a guest's own kernel has done to its machine. One that panics restarts, too. */
 const GUEST_ENDS = new Map<unknown, string>([
   ['guest-shutdown', 'the guest powered itself off'],
   ['guest-reset', 'the guest restarted, or crashed'],
 ]);
 
+/** A VMM process that lives, with its control connection. It outlives this handle, unless killed. */
+export class Vm {
+  readonly identity: ProcessIdentity;
+  readonly qmp: QmpClient;
   #dir: string;
   readonly #exitListeners = new Set<(reason: string) => void>();
   readonly #log: Logger;
@@ -52,11 +56,11 @@ const GUEST_ENDS = new Map<unknown, string>([
   #exitReason: string | undefined;
   #console: Socket | undefined;
   #onConsole: ((chunk: Buffer) => void) | undefined;
+  #onStood: (() => void) | undefined;
   #watch: NodeJS.Timeout | undefined;
   #detached = false;
   #ended: string | undefined;
   #isOwnChild = false;
-  #onStood: (() => void) | undefined;
   #losing = false;
   #guestEnd: string | undefined;
 
@@ -167,7 +171,10 @@ const GUEST_ENDS = new Map<unknown, string>([
     if (!isAlive(identity)) throw new Error(`the VMM (process ${identity.pid}) has ended`);
     const command = await readFile(`/proc/${identity.pid}/cmdline`, 'latin1');
     if (!command.includes(startedIn)) throw new Error(`process ${identity.pid} is not the VMM of ${dir}`);
-    const qmp = await QmpClient.connect(join(dir, 'qmp'), { alive: () => isAlive(identity) });
+    const qmp = await QmpClient.connect(join(dir, 'qmp'), {
+      deadlineMs: ADOPT_DEADLINE_MS,
+      alive: () => isAlive(identity),
+    });
     const vm = new Vm(identity, qmp, dir, log);
     try {
       vm.#onConsole = options.onConsole;
@@ -208,6 +215,11 @@ const GUEST_ENDS = new Map<unknown, string>([
     else listener(this.#exitReason);
   }
 
+  /** Calls back whenever the guest goes on after it stood for want of room: its clock stood with it. */
+  onStood(listener: () => void): void {
+    this.#onStood = listener;
+  }
+
   /**
    * Loads a saved device state from an inherited descriptor; the guest's memory is in its place already.
    * The guest stands still afterwards.
@@ -215,11 +227,6 @@ const GUEST_ENDS = new Map<unknown, string>([
   async loadState(fd: number, deadlineMs: number): Promise<void> {
     const { qmp } = this;
     const arrived = qmp.waitEvent(
-  /** Calls back whenever the guest goes on after it stood for want of room: its clock stood with it. */
-  onStood(listener: () => void): void {
-    this.#onStood = listener;
-  }
-
       ({ event, data }) =>
         event === 'MIGRATION' && (data['status'] === 'completed' || data['status'] === 'failed'),
       deadlineMs,
@@ -241,7 +248,7 @@ const GUEST_ENDS = new Map<unknown, string>([
 
   async stop(): Promise<void> {
     this.#fullDisk.hold(true);
-    await this.qmp.execute('stop');
+    await this.qmp.execute('stop', undefined, { deadlineMs: STOP_DEADLINE_MS });
   }
 
   /** Whether the guest's processors run. */
@@ -251,8 +258,11 @@ const GUEST_ENDS = new Map<unknown, string>([
   }
 
   async continue(): Promise<void> {
-    await this.qmp.execute('cont');
-    this.#fullDisk.hold(false);
+    try {
+      await this.qmp.execute('cont', undefined, { deadlineMs: STOP_DEADLINE_MS });
+    } finally {
+      this.#fullDisk.hold(false);
+    }
   }
 
   /** Whether the guest stands for want of room on the host's disk; it goes on by itself when there is some. */
