@@ -5,6 +5,7 @@ import type { Logger } from 'pino';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import { createBurstMeter } from './burst.ts';
 import { chargeMeters } from './charge-meters.ts';
+import { createClockSteps } from './clock-steps.ts';
 import { createCreditCheck } from './credit-check.ts';
 import { enforceOverdraft } from './overdraft.ts';
 import { effectivePrices, type BillingSettings } from './settings.ts';
@@ -34,6 +35,7 @@ const FORGET_MS = 3_600_000;
 export function startBilling({ database, lifecycle, settings, log }: BillingOptions): Billing {
   const check = createCreditCheck(database, settings);
   const bursts = createBurstMeter(database);
+  const clock = createClockSteps(database, log);
   const prices = effectivePrices(settings);
   /** Charged, and not looked at since: a look that failed is made up for. */
   const owing = new Set<string>();
@@ -41,6 +43,7 @@ export function startBilling({ database, lifecycle, settings, log }: BillingOpti
   let forgetAt = performance.now() + FORGET_MS;
 
   async function once(): Promise<void> {
+    await clock.look();
     const { orgs } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
     for (const id of [...orgs, ...(await bursts.charge(prices))]) owing.add(id);
     const charged = [...owing];

@@ -55,11 +55,11 @@ const BEAT = statement<{ peers: number }>(
 export async function openBridge(options: BridgeOptions): Promise<Bridge> {
   const { database, serverId, log } = options;
   let peers = 0;
-  let lastHeard = 0;
+  let lastHeard = -Infinity;
   let queue: ChangedSandbox[] = [];
   let sending: Promise<void> | undefined;
 
-  const hasPeers = (): boolean => peers > 0 || Date.now() - lastHeard < PEER_GONE_MS;
+  const hasPeers = (): boolean => peers > 0 || performance.now() - lastHeard < PEER_GONE_MS;
 
   const send = async (messages: Message[]): Promise<void> => {
     await all(database.pool, NOTIFY, [messages.map((message) => JSON.stringify(message))]);
@@ -85,7 +85,7 @@ export async function openBridge(options: BridgeOptions): Promise<Bridge> {
   const receive = (payload: string): void => {
     const message = parse(payload);
     if (message === undefined || message.from === serverId) return;
-    lastHeard = Date.now();
+    lastHeard = performance.now();
     if (message.changed !== undefined) options.onChanged(message.changed);
   };
 

@@ -21,7 +21,7 @@ export function serviceRoutes(
 
   let cached: { until: number; ready: Promise<boolean> } | undefined;
   app.operation(operations.getHealth, async () => {
-    const now = Date.now();
+    const now = performance.now();
     if (cached === undefined || cached.until <= now) {
       cached = {
         until: now + HEALTH_CACHE_MS,

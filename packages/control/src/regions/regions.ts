@@ -44,7 +44,7 @@ export function createRegions(database: Database): Regions {
   let cached: { until: number; rows: RegionRow[] } | undefined;
 
   const read = async (): Promise<RegionRow[]> => {
-    const now = Date.now();
+    const now = performance.now();
     if (cached !== undefined && cached.until > now) return cached.rows;
     const rows = await all(database.pool, ALL);
     cached = { until: now + CACHE_MS, rows };

@@ -53,7 +53,8 @@ export class Link {
   epoch = '0';
   ready = false;
   facts: RunnerFacts | undefined;
-  lastHeard = Date.now();
+  /** On the monotonic clock. */
+  lastHeard = performance.now();
   /** Newest generation that was sent of each sandbox and each snapshot. */
   readonly sent = new Map<string, number>();
   /** Builds it was given and has not answered: job id to attempt. */
@@ -75,7 +76,7 @@ export class Link {
     this.#log = log;
     this.#helloTimer = setTimeout(() => this.close(CLOSE.silent, 'no hello in time'), HELLO_MS);
     socket.on('message', (data, binary) => {
-      this.lastHeard = Date.now();
+      this.lastHeard = performance.now();
       if (binary) return this.close(CLOSE.badMessage, 'messages are JSON text');
       this.#inbound.push((data as Buffer).toString('utf8'));
       if (this.#inbound.length >= INBOUND_HIGH) socket.pause();

@@ -239,7 +239,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     isConnected: (runnerId) => links.has(runnerId),
     links: () => [...links.values()],
     async beat() {
-      const silentSince = Date.now() - options.limits.linkSilentMs;
+      const silentSince = performance.now() - options.limits.linkSilentMs;
       for (const link of opened) {
         if (link.lastHeard < silentSince) link.close(CLOSE.silent, 'nothing was heard from the runner');
       }

@@ -75,7 +75,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
 
   async function round(): Promise<void> {
     if ((await first(database.pool, ANY_READY)) === undefined) {
-      noRoomUntil = Date.now() + NO_ROOM_MS;
+      noRoomUntil = performance.now() + NO_ROOM_MS;
       return;
     }
     const { moved, left } = await database.transaction(async (client) => {
@@ -112,7 +112,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       return { moved: rows, left };
     });
     if (moved.length > 0) lifecycle.announce(moved);
-    if (left > 0) noRoomUntil = Date.now() + NO_ROOM_MS;
+    if (left > 0) noRoomUntil = performance.now() + NO_ROOM_MS;
   }
 
   async function rounds(): Promise<void> {
@@ -124,7 +124,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       } catch (error) {
         // What waits stays pending; the sweeper starts the next round.
         log.error({ err: error }, 'a placement round failed');
-        noRoomUntil = Date.now() + NO_ROOM_MS;
+        noRoomUntil = performance.now() + NO_ROOM_MS;
       }
     } while (again && !stop.signal.aborted);
   }
@@ -141,7 +141,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
 
   return {
     kick() {
-      if (Date.now() >= noRoomUntil) start();
+      if (performance.now() >= noRoomUntil) start();
     },
     roomMayHaveCome() {
       noRoomUntil = 0;

@@ -62,13 +62,14 @@ const RECHECK_MS = 10_000;
 /** The one timer of the control plane: it leads every transient state to its exit, whatever else was missed. */
 export function startSweeper(options: SweeperOptions): Sweeper {
   const { database, lifecycle, scheduler, registry, builds, log, limits } = options;
-  let aliveSince = Date.now();
-  let lastGood = Date.now();
+  // What time it is may be set, by hours; the monotonic clock counts no suspension of the machine. So: both.
+  let aliveSince = performance.now();
+  let lastGood = { passed: performance.now(), time: Date.now() };
   const due = new Map<string, number>();
   let running: Promise<void> | undefined;
 
   const every = (what: string, ms: number): boolean => {
-    const now = Date.now();
+    const now = performance.now();
     if (now < (due.get(what) ?? 0)) return false;
     due.set(what, now + ms);
     return true;
@@ -89,9 +90,10 @@ export function startSweeper(options: SweeperOptions): Sweeper {
   }
 
   async function pass(): Promise<void> {
-    const now = Date.now();
+    const now = performance.now();
     // While the database could not be reached nobody could be heard: silence counts from its return.
-    if (now - lastGood > limits.runnerLostAfterMs / 2) aliveSince = now;
+    const away = Math.max(now - lastGood.passed, Date.now() - lastGood.time);
+    if (away > limits.runnerLostAfterMs / 2) aliveSince = now;
     if (every('beat', Math.min(HEARTBEAT_MS, limits.runnerLostAfterMs / 4))) {
       await options.bridge.beat();
       await registry.beat();
@@ -110,7 +112,7 @@ export function startSweeper(options: SweeperOptions): Sweeper {
       options.hub.changedAll();
       await registry.catchUp();
     }
-    lastGood = Date.now();
+    lastGood = { passed: performance.now(), time: Date.now() };
   }
 
   const sweep = (): Promise<void> =>

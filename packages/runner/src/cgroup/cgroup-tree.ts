@@ -118,11 +118,11 @@ export class CgroupTree {
    * not: this is how no VMM is ever lost. Repeatable.
    */
   async destroy(name: string): Promise<void> {
-    const deadline = Date.now() + REMOVE_DEADLINE_MS;
+    const deadline = performance.now() + REMOVE_DEADLINE_MS;
     for (;;) {
       const pids = await this.processes(name);
       if (pids.length === 0) break;
-      if (Date.now() >= deadline) {
+      if (performance.now() >= deadline) {
         throw new Error(
           `processes ${pids.join(', ')} of cgroup ${name} survive SIGKILL (stuck in the kernel?)`,
         );
@@ -186,7 +186,7 @@ async function enable(folder: string): Promise<void> {
 }
 
 async function removeFolder(folder: string): Promise<void> {
-  const deadline = Date.now() + REMOVE_DEADLINE_MS;
+  const deadline = performance.now() + REMOVE_DEADLINE_MS;
   for (;;) {
     try {
       await rmdir(folder);
@@ -195,7 +195,7 @@ async function removeFolder(folder: string): Promise<void> {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') return;
       // EBUSY: a process in it is ending, or the kernel is not done with one that has.
-      if (code !== 'EBUSY' || Date.now() >= deadline) throw error;
+      if (code !== 'EBUSY' || performance.now() >= deadline) throw error;
       await new Promise((resolve) => setTimeout(resolve, 10));
     }
   }

@@ -90,11 +90,11 @@ export class ControlLink {
     const { log } = this.#options;
     let backoff = BACKOFF_MIN_MS;
     while (!this.#closing.signal.aborted) {
-      const startedAt = Date.now();
+      const startedAt = performance.now();
       const why = await this.#connectOnce();
       if (this.#closing.signal.aborted) return;
       // A link that held is not a link that flaps: start over with the short wait.
-      if (Date.now() - startedAt > BACKOFF_MAX_MS) backoff = BACKOFF_MIN_MS;
+      if (performance.now() - startedAt > BACKOFF_MAX_MS) backoff = BACKOFF_MIN_MS;
       log.warn({ why, retryInMs: backoff }, 'no link to the control plane; sandboxes keep running');
       await sleep(backoff, undefined, { signal: this.#closing.signal }).catch(() => undefined);
       backoff = Math.min(backoff * 2, BACKOFF_MAX_MS);
@@ -117,9 +117,9 @@ export class ControlLink {
     this.#closing.signal.addEventListener('abort', hangUp, { once: true });
     return new Promise((resolve) => {
       let why = 'the connection was closed';
-      let heardAt = Date.now();
+      let heardAt = performance.now();
       const heartbeat = setInterval(() => {
-        if (Date.now() - heardAt > SILENCE_MAX_MS) {
+        if (performance.now() - heardAt > SILENCE_MAX_MS) {
           why = `no answer for ${SILENCE_MAX_MS} ms`;
           socket.terminate();
           return;
@@ -136,10 +136,10 @@ export class ControlLink {
         log.info({ controlUrl }, 'linked to the control plane');
       });
       socket.on('pong', () => {
-        heardAt = Date.now();
+        heardAt = performance.now();
       });
       socket.on('message', (data) => {
-        heardAt = Date.now();
+        heardAt = performance.now();
         this.#receive(data as Buffer, socket);
       });
       socket.on('error', (error) => {

@@ -63,10 +63,10 @@ export function signalProcess(identity: ProcessIdentity, signal: NodeJS.Signals)
 
 /** Kills that very process and waits until it is gone. @throws when it still runs after `deadlineMs` */
 export async function killProcess(identity: ProcessIdentity, deadlineMs: number): Promise<void> {
-  const deadline = Date.now() + deadlineMs;
+  const deadline = performance.now() + deadlineMs;
   signalProcess(identity, 'SIGKILL');
   for (let wait = 1; isAlive(identity); wait = Math.min(wait * 2, 50)) {
-    if (Date.now() >= deadline) {
+    if (performance.now() >= deadline) {
       throw new Error(
         `process ${identity.pid} still runs ${deadlineMs} ms after SIGKILL (stuck in the kernel?)`,
       );

@@ -69,12 +69,13 @@ export class QmpClient {
     path: string,
     options: { deadlineMs?: number; alive?: () => boolean; signal?: AbortSignal } = {},
   ): Promise<QmpClient> {
-    const deadline = Date.now() + (options.deadlineMs ?? DEFAULT_DEADLINE_MS);
-    const socket = await connectUnix(path, { ...options, deadlineMs: deadline - Date.now() });
+    const deadline = performance.now() + (options.deadlineMs ?? DEFAULT_DEADLINE_MS);
+    const left = (): number => Math.max(1, Math.ceil(deadline - performance.now()));
+    const socket = await connectUnix(path, { ...options, deadlineMs: left() });
     const client = new QmpClient(socket);
     try {
-      await client.#greeting(Math.max(1, deadline - Date.now()));
-      await client.execute('qmp_capabilities', undefined, { deadlineMs: Math.max(1, deadline - Date.now()) });
+      await client.#greeting(left());
+      await client.execute('qmp_capabilities', undefined, { deadlineMs: left() });
       return client;
     } catch (error) {
       client.close();
@@ -254,7 +255,7 @@ export async function connectUnix(
   options: { deadlineMs?: number; alive?: () => boolean; signal?: AbortSignal } = {},
 ): Promise<Socket> {
   const deadlineMs = options.deadlineMs ?? DEFAULT_DEADLINE_MS;
-  const deadline = Date.now() + deadlineMs;
+  const deadline = performance.now() + deadlineMs;
   for (;;) {
     options.signal?.throwIfAborted();
     try {
@@ -272,7 +273,7 @@ export async function connectUnix(
       if (options.alive !== undefined && !options.alive()) {
         throw new QmpError('Closed', `the process behind ${path} ended before it listened`);
       }
-      if (Date.now() >= deadline) {
+      if (performance.now() >= deadline) {
         throw new QmpError('Timeout', `nothing listened on ${path} within ${deadlineMs} ms (${code})`);
       }
       await new Promise((resolve) => setTimeout(resolve, 1));
