@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { describe, it } from 'node:test';
 import { commandLine, placeholderNode } from '../src/vmm/command-line.ts';
 import type { MachineOptions } from '../src/vmm/command-line.ts';
@@ -69,6 +69,16 @@ describe('a process identity', () => {
     await exited;
     assert.equal(isAlive(identity), false);
     assert.throws(() => identifyProcess(identity.pid), /no process/);
+  });
+
+  it('tells its age also on a host that was suspended, since it was booted', () => {
+    const module = new URL('../src/vmm/process-identity.ts', import.meta.url).href;
+    const script = `import(${JSON.stringify(module)}).then(({ ageMicros, identifyProcess }) =>
+      console.log(ageMicros(identifyProcess(process.pid))))`;
+    // In it the clock that counts suspensions is ahead of the one that does not, as after one of a day.
+    const suspended = ['--time', '--boottime', '86400', '--fork', process.execPath, '-e', script];
+    const age = Number(execFileSync('unshare', suspended, { encoding: 'utf8' }));
+    assert.ok(age > 0 && age < 3_600_000_000, `${age} microseconds`);
   });
 
   it('takes a process that has ended and was not waited for as dead', async () => {

@@ -10,6 +10,7 @@ import type { VmDisks } from '../disk/vm-disks.ts';
 import type { Shape } from '../template/shape.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
+import { ageMicros } from '../vmm/process-identity.ts';
 import { Vm } from '../vmm/vm.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { Captures } from './captures.ts';
@@ -293,8 +294,7 @@ export class Machines {
     return {
       incarnation: `${bootId}.${pid}.${startTicks}`,
       cpuMicros: usage.cpuMicros,
-      // Clock ticks of /proc are hundredths of a second since the boot, on every architecture (proc(5), USER_HZ).
-      ageMicros: Number(process.hrtime.bigint() / 1000n) - Number(startTicks) * 10_000,
+      ageMicros: ageMicros(record.process),
     };
   }
 

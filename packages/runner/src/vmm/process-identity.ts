@@ -1,4 +1,8 @@
 import { readFileSync } from 'node:fs';
+import { uptime } from 'node:os';
+
+/** A clock tick of /proc is a hundredth of a second, on every architecture (proc(5), USER_HZ). */
+const TICK_MICROS = 10_000;
 
 /**
  * Names one process for good. A pid alone is reused; together with the time of its start (and of the boot, from
@@ -38,6 +42,11 @@ export function identifyProcess(pid: number): ProcessIdentity {
   const stat = processStat(pid);
   if (stat === undefined) throw new Error(`no process ${pid}`);
   return { pid, startTicks: stat.startTicks, bootId: bootId() };
+}
+
+/** How long ago it was started, by the clock that its start was told by: that one goes on while the host is suspended. */
+export function ageMicros({ startTicks }: ProcessIdentity): number {
+  return uptime() * 1_000_000 - Number(startTicks) * TICK_MICROS;
 }
 
 /** Whether that very process still runs. One that has ended and waits for its parent does not. */
