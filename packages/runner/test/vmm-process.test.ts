@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { describe, it } from 'node:test';
-import { commandLine, placeholderNode } from '../src/vmm/command-line.ts';
+import { fileMaxMib } from '../src/machine/restoring.ts';
+import { commandLine, PLACEHOLDER_BYTES, placeholderNode } from '../src/vmm/command-line.ts';
 import type { MachineOptions } from '../src/vmm/command-line.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
 
@@ -40,6 +41,15 @@ describe('the command line of a VMM', () => {
     assert.equal(value('-runas'), '1234:1234');
     assert.match(value('-sandbox') ?? '', /^on,.*spawn=deny.*resourcecontrol=deny/);
     assert.ok(args.includes('-nodefaults') && args.includes('-no-user-config'));
+  });
+
+  it('lets the VMM write files that hold a full disk of any size that there can be', () => {
+    for (const gib of [1, 300, PLACEHOLDER_BYTES / 2 ** 30]) {
+      const args = ['measure', '-O', 'qcow2', '--size', `${gib}G`, '--output', 'json'];
+      const measured = JSON.parse(execFileSync('qemu-img', args, { encoding: 'utf8' })) as object;
+      const full = (measured as Record<string, number>)['fully-allocated'] ?? 0;
+      assert.ok(full > gib * 2 ** 30 && full <= fileMaxMib(gib * 1024) * 2 ** 20, `${gib} GiB`);
+    }
   });
 
   it('keeps commas in paths out of the option syntax', () => {

@@ -17,7 +17,8 @@ const LOAD_DEADLINE_MS = 15_000;
 const VMM_OVERHEAD_MIB = 96;
 /** Threads of a VMM: one a CPU, the main loop, and up to 64 for its disks. */
 const VMM_PIDS = 128;
-/** A VMM's files may exceed its disks by their tables. */
+/** A VMM's files may exceed its disks by their tables: 10 bytes for each cluster of 64 KiB, and we allow 16. */
+const TABLES_SHARE = 4096;
 const FILE_SLACK_MIB = 64;
 
 /** What a VM is restored from, beside its record. */
@@ -98,7 +99,7 @@ export class Restoring {
         jail: { root: this.#folders.jail(vmId), ...owner },
         netns: slot.netnsPath,
         cgroupProcs,
-        fileMaxMib: FILE_SLACK_MIB + Math.max(blankFileMaxMib, ...Object.values(disks?.bytes ?? {}).map(mib)),
+        fileMaxMib: fileMaxMib(Math.max(blankFileMaxMib, ...Object.values(disks?.bytes ?? {}).map(mib))),
         inheritFds: [memory.fd, state.fd],
         onConsole: options.onConsole,
         log: this.#log.child({ vm: vmId }),
@@ -156,6 +157,11 @@ export class Restoring {
 /** Follows from the id alone, so that it is known even where no record was written. */
 export function cgroupName(vmId: string): string {
   return `vm-${vmId}`;
+}
+
+/** Largest file that a VMM needs for disks of at most this size, both in MiB. */
+export function fileMaxMib(diskMaxMib: number): number {
+  return diskMaxMib + Math.ceil(diskMaxMib / TABLES_SHARE) + FILE_SLACK_MIB;
 }
 
 function mib(bytes: number): number {
