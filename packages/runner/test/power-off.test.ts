@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, readFile, truncate, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -11,6 +11,7 @@ import { SPEC, TestRunner } from './support/sandboxes.ts';
 isolateNetwork(fileURLToPath(import.meta.url));
 
 const ID = '78787878-2222-4333-8444-555555555555';
+const OTHER = '78787878-2222-4333-8444-666666666666';
 
 let home: string;
 let runner: TestRunner;
@@ -28,9 +29,9 @@ const recordPath = (): string => join(home, 'state', `${ID}.json`);
 
 /** Files that were replaced a moment before may be empty afterwards. */
 async function powerFailure(...emptied: string[]): Promise<void> {
-  const { pid } = await vmFacts(home, ID);
+  const vmm = await vmFacts(home, ID).catch(() => undefined);
   await runner.letGo();
-  process.kill(pid, 'SIGKILL');
+  if (vmm !== undefined) process.kill(vmm.pid, 'SIGKILL');
   const record = JSON.parse(await readFile(recordPath(), 'utf8')) as object;
   await writeFile(recordPath(), JSON.stringify({ ...record, bootId: 'an earlier run of the host' }));
   for (const path of emptied) await truncate(path);
@@ -53,6 +54,31 @@ describe('after a power failure of the host', () => {
     runner.want(ID, 2, 'running');
     await runner.reported(2, 'running');
     assert.equal(await runner.sh(ID, 'cat /file'), 'here\n');
+  });
+
+  it('a sandbox that was paused a moment before can be started from its disk', async () => {
+    runner.want(ID, 3, 'paused');
+    await runner.reported(3, 'paused');
+    await runner.reconciler.get(ID)?.idle();
+    await runner.machines.persistent.settled();
+    const keep = join(home, 'vms', ID, 'keep');
+    await rm(join(keep, 'durable'));
+    await powerFailure(join(keep, 'paused.json'));
+    runner.want(ID, 4, 'running', { start_from: 'memory' });
+    assert.equal((await runner.reported(4, 'paused')).memory, false);
+    runner.want(ID, 5, 'running');
+    await runner.reported(5, 'running');
+    assert.equal(await runner.sh(ID, 'cat /file'), 'here\n');
+  });
+
+  it('a sandbox whose disk cannot be read keeps no host from starting, and can be deleted', async () => {
+    runner.want(OTHER, 10, 'running');
+    await runner.reported(10, 'running');
+    runner.want(OTHER, 11, 'stopped');
+    await runner.reported(11, 'stopped');
+    await powerFailure(join(home, 'vms', OTHER, 'keep', 'disk.json'));
+    runner.want(OTHER, 12, 'deleted');
+    await runner.reported(12, 'deleted');
   });
 
   it('a sandbox with an empty record that control does not know goes', async () => {

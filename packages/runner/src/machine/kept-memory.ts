@@ -56,12 +56,13 @@ export class KeptMemory {
     this.#durable = join(folder, 'durable');
   }
 
-  /** Undefined when no memory is kept. */
+  /** Undefined when no memory is kept, or when the host lost its power before what says so had reached the disk. */
   async read(): Promise<Suspension | undefined> {
     try {
       return JSON.parse(await readFile(this.#marker, 'utf8')) as Suspension;
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT' || error instanceof SyntaxError)
+        return undefined;
       throw error;
     }
   }

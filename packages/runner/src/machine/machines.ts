@@ -273,8 +273,7 @@ export class Machines {
     this.captures.forget(vmId);
     const record = await this.#folders.load(vmId);
     await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
-    const { memory } = await this.persistent.remains(vmId);
-    if (!memory) await this.persistent.dropMemory(vmId);
+    if (!(await this.persistent.hasMemory(vmId))) await this.persistent.dropMemory(vmId);
     await this.#folders.clear(vmId);
   }
 

@@ -221,6 +221,11 @@ export class PersistentMachines {
     };
   }
 
+  /** Whether memory is kept, whatever became of the disk. */
+  async hasMemory(vmId: string): Promise<boolean> {
+    return (await new KeptMemory(this.#options.folders.keep(vmId)).read()) !== undefined;
+  }
+
   /** Whether kept memory could go on here. @throws NotResumableError saying why not */
   async checkMemory(vmId: string): Promise<void> {
     await new KeptMemory(this.#options.folders.keep(vmId)).check(this.#options.templates.platform);
