@@ -29,20 +29,20 @@ after(async () => await runner.dispose());
 function feed(child: GuestProcess): { end: () => string; fed: () => number } {
   const hash = createHash('sha256');
   let pieces = 0;
-  let ended = false;
+  const ended = new AbortController();
   child.exit.catch(() => undefined);
   child.stdin.on('error', () => undefined);
   const write = (): void => {
-    for (let more = true; more && !ended && !child.stdin.destroyed; ) {
+    for (let more = true; more && !ended.signal.aborted && !child.stdin.destroyed; ) {
       hash.update(PIECE);
       pieces += 1;
       more = child.stdin.write(PIECE);
     }
-    if (!ended) child.stdin.once('drain', write);
+    if (!ended.signal.aborted) child.stdin.once('drain', write);
   };
   write();
   const end = (): string => {
-    ended = true;
+    ended.abort();
     child.stdin.end();
     return hash.digest('hex');
   };

@@ -1,12 +1,12 @@
 import { spawn } from 'node:child_process';
-import type { ChildProcessWithoutNullStreams } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 
 const OUTPUT_TAIL_CHARS = 1024;
 const END_DEADLINE_MS = 5_000;
 
 /** One of our Perl programs that is talked to line by line, and ends with its standard input. */
 export class PerlHelper implements AsyncDisposable {
-  readonly #child: ChildProcessWithoutNullStreams;
+  readonly #child: ChildProcess;
   readonly #ended: Promise<void>;
   #lines: string[] = [];
   #rest = '';
@@ -18,16 +18,6 @@ export class PerlHelper implements AsyncDisposable {
     this.#child = spawn('perl', [script, ...args], {
       stdio: ['pipe', 'pipe', 'pipe'],
       env: { LC_ALL: 'C' },
-    });
-    this.#child.stdin.on('error', () => undefined);
-    this.#child.stderr.on('data', (chunk: Buffer) => {
-      this.#stderr = (this.#stderr + chunk.toString('utf8')).slice(-OUTPUT_TAIL_CHARS);
-    });
-    this.#child.stdout.on('data', (chunk: Buffer) => {
-      const parts = (this.#rest + chunk.toString('latin1')).split('\n');
-      this.#rest = (parts.pop() ?? '').slice(-OUTPUT_TAIL_CHARS);
-      this.#lines.push(...parts);
-      this.#wake.resolve();
     });
     const over = (error?: Error): void => {
       this.#stderr ||= error?.message ?? '';
@@ -44,6 +34,17 @@ export class PerlHelper implements AsyncDisposable {
         resolve();
       });
     });
+    // Where no descriptors are left there are no pipes either.
+    this.#child.stdin?.on('error', () => undefined);
+    this.#child.stderr?.on('data', (chunk: Buffer) => {
+      this.#stderr = (this.#stderr + chunk.toString('utf8')).slice(-OUTPUT_TAIL_CHARS);
+    });
+    this.#child.stdout?.on('data', (chunk: Buffer) => {
+      const parts = (this.#rest + chunk.toString('latin1')).split('\n');
+      this.#rest = (parts.pop() ?? '').slice(-OUTPUT_TAIL_CHARS);
+      this.#lines.push(...parts);
+      this.#wake.resolve();
+    });
   }
 
   get pid(): number | undefined {
@@ -51,7 +52,7 @@ export class PerlHelper implements AsyncDisposable {
   }
 
   send(line: string): void {
-    this.#child.stdin.write(`${line}\n`);
+    this.#child.stdin?.write(`${line}\n`);
   }
 
   /** The next line that it says. @throws when it ends first, with what it said of that, or does not within the deadline */
@@ -71,7 +72,7 @@ export class PerlHelper implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#child.stdin.end();
+    this.#child.stdin?.end();
     const late = setTimeout(() => this.#child.kill('SIGKILL'), END_DEADLINE_MS);
     await this.#ended;
     clearTimeout(late);

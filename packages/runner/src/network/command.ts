@@ -1,4 +1,5 @@
 import { spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 
 export interface CommandOptions {
   /** Written to the tool's standard input, which is then closed. */
@@ -31,7 +32,10 @@ export async function run(
 ): Promise<string> {
   const deadlineMs = options.deadlineMs ?? 15_000;
   return await new Promise<string>((resolve, reject) => {
-    const child = spawn(tool, args, { stdio: ['pipe', 'pipe', 'pipe'], env: toolEnvironment() });
+    const child: ChildProcess = spawn(tool, args, {
+      stdio: ['pipe', 'pipe', 'pipe'],
+      env: toolEnvironment(),
+    });
     let stdout = '';
     let stderr = '';
     let problem: string | undefined;
@@ -40,21 +44,22 @@ export async function run(
       child.kill('SIGKILL');
     };
     const timer = setTimeout(() => stop(`did not end within ${deadlineMs} ms`), deadlineMs);
-    child.stdout.setEncoding('utf8').on('data', (text: string) => {
-      stdout += text;
-      if (stdout.length > OUTPUT_MAX_BYTES) stop(`printed more than ${OUTPUT_MAX_BYTES} bytes`);
-    });
-    child.stderr.setEncoding('utf8').on('data', (text: string) => {
-      if (stderr.length < STDERR_MAX_CHARS) stderr += text.slice(0, STDERR_MAX_CHARS);
-    });
-    // A tool that stops reading early says why on stderr; the broken pipe adds nothing.
-    child.stdin.on('error', () => {});
-    child.stdin.end(options.input ?? '');
     child.on('error', (error: NodeJS.ErrnoException) => {
       clearTimeout(timer);
       const why = error.code === 'ENOENT' ? 'is not installed' : `could not be started: ${error.message}`;
       reject(new CommandError(`${tool} ${why}`, null, ''));
     });
+    // Where no descriptors are left there are no pipes either.
+    child.stdout?.setEncoding('utf8').on('data', (text: string) => {
+      stdout += text;
+      if (stdout.length > OUTPUT_MAX_BYTES) stop(`printed more than ${OUTPUT_MAX_BYTES} bytes`);
+    });
+    child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+      if (stderr.length < STDERR_MAX_CHARS) stderr += text.slice(0, STDERR_MAX_CHARS);
+    });
+    // A tool that stops reading early says why on stderr; the broken pipe adds nothing.
+    child.stdin?.on('error', () => {});
+    child.stdin?.end(options.input ?? '');
     child.on('close', (code, signal) => {
       clearTimeout(timer);
       if (code === 0 && problem === undefined) return resolve(stdout);
