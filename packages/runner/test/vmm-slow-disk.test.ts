@@ -76,12 +76,13 @@ afterEach(async () => {
   await vmm.close();
 });
 
-it('a VMM whose disk is slow is waited for when its guest is stopped, and when it goes on', async () => {
+it('a VMM whose disk is slow is waited for when its guest is stopped, captured, and goes on', async () => {
   const adopting = vmm.adopt();
   await eventually('a connection', () => vmm.connected || undefined);
   vmm.greet();
   const vm = await adopting;
-  for (const [at, told] of ([() => vm.stop(), () => vm.continue()] as const).entries()) {
+  const commands = [() => vm.stop(), () => vm.qmp.execute('blockdev-snapshot'), () => vm.continue()];
+  for (const [at, told] of commands.entries()) {
     mock.timers.enable({ apis: ['setTimeout'] });
     const done = told();
     done.catch(() => undefined);
@@ -92,7 +93,7 @@ it('a VMM whose disk is slow is waited for when its guest is stopped, and when i
   }
   assert.deepEqual(
     vmm.asked.map(({ execute }) => execute),
-    ['stop', 'cont'],
+    ['stop', 'blockdev-snapshot', 'cont'],
   );
   vm.detach();
 });

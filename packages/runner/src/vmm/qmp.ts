@@ -12,6 +12,11 @@ const LINE_MAX_BYTES = 1024 * 1024;
 /** Most commands in flight; more means that the caller has lost count. */
 const IN_FLIGHT_MAX = 64;
 const DEFAULT_DEADLINE_MS = 5_000;
+/**
+ * What changes a machine may bring its disks to the platters first (stopping it, a layer on a disk), and the VMM answers
+ * nothing meanwhile: seconds when the disk of the host is under load.
+ */
+const CHANGE_DEADLINE_MS = 60_000;
 
 /** The VMM answered a command with an error, or did not answer. */
 export class QmpError extends Error {
@@ -98,7 +103,8 @@ export class QmpClient {
       return Promise.reject(new QmpError('Protocol', `more than ${IN_FLIGHT_MAX} QMP commands in flight`));
     }
     const id = this.#nextId++;
-    const deadlineMs = options.deadlineMs ?? DEFAULT_DEADLINE_MS;
+    const usual = command.startsWith('query-') ? DEFAULT_DEADLINE_MS : CHANGE_DEADLINE_MS;
+    const deadlineMs = options.deadlineMs ?? usual;
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         this.#pending.delete(id);

@@ -14,9 +14,7 @@ import { connectUnix, QmpClient } from './qmp.ts';
 /** QEMU listens on its sockets within 30 ms of its start; this is for a machine under heavy load. */
 const START_DEADLINE_MS = 15_000;
 const KILL_DEADLINE_MS = 10_000;
-/** Stopping brings the disks to the platters first, and the VMM answers nothing meanwhile: seconds under heavy load. */
-const STOP_DEADLINE_MS = 60_000;
-/** For one that may be doing just that. */
+/** For one that may be bringing its disks to the platters, and answers nothing meanwhile. */
 const ADOPT_DEADLINE_MS = 20_000;
 /** How often an adopted process is looked at besides the end of its QMP connection. */
 const WATCH_INTERVAL_MS = 2_000;
@@ -248,7 +246,7 @@ export class Vm {
 
   async stop(): Promise<void> {
     this.#fullDisk.hold(true);
-    await this.qmp.execute('stop', undefined, { deadlineMs: STOP_DEADLINE_MS });
+    await this.qmp.execute('stop');
   }
 
   /** Whether the guest's processors run. */
@@ -259,7 +257,7 @@ export class Vm {
 
   async continue(): Promise<void> {
     try {
-      await this.qmp.execute('cont', undefined, { deadlineMs: STOP_DEADLINE_MS });
+      await this.qmp.execute('cont');
     } finally {
       this.#fullDisk.hold(false);
     }
