@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -119,6 +119,23 @@ it('a guest that powers itself off while it is being paused is stopped', async (
   await reconciler.get(VM)?.idle();
   const { status, error } = observations.at(-1) ?? {};
   assert.deepEqual({ status, error }, { status: 'stopped', error: 'the guest powered itself off' });
+});
+
+it('a record that cannot be read, and whose VM cannot be ended, keeps no other from being found again', async () => {
+  const state = await mkdtemp(join(folder, 'state-'));
+  await writeFile(join(state, 'not an id.json'), '');
+  const host = new PaperHost();
+  host.end = async () => {
+    throw new Error('not an id of a VM');
+  };
+  const reconciler = new Reconciler({
+    host: host as unknown as SandboxHost,
+    records: new RecordStore(state),
+    report: () => undefined,
+    log: pino({ enabled: false }),
+  });
+  assert.deepEqual(await reconciler.load(), new Set(['not an id']));
+  await reconciler.recover();
 });
 
 it('nothing begins once the service goes down', async () => {

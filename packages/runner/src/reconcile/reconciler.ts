@@ -34,7 +34,13 @@ export class Reconciler {
   async recover(): Promise<void> {
     await Promise.all([
       ...[...this.#sandboxes.values()].map((sandbox) => sandbox.adopt()),
-      ...[...this.#unread].map((vmId) => this.#deps.host.end(vmId)),
+      ...[...this.#unread].map((vmId) =>
+        this.#deps.host
+          .end(vmId)
+          .catch((error: unknown) =>
+            this.#deps.log.error({ err: error, vm: vmId }, 'what is left of its VM could not be removed'),
+          ),
+      ),
     ]);
   }
 
