@@ -3,8 +3,10 @@ import { createHash } from 'node:crypto';
 import { mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, describe, it } from 'node:test';
+import { after, before, describe, it, mock } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { GuestConnection } from '../src/guest/connection.ts';
+import { encodeFrame, FrameType } from '../src/guest/frames.ts';
 import type { GuestProcess } from '../src/guest/index.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { SPEC, TestRunner } from './support/sandboxes.ts';
@@ -102,5 +104,18 @@ describe('a sandbox that is captured while somebody writes to it', () => {
       await runner.reported(2 * round + 1, 'running', { of: SOURCE });
       assert.equal(await runner.sh(SOURCE, 'echo here'), 'here\n');
     }
+  });
+
+  it('that was captured with half of a message in it goes on all the same', async () => {
+    const message = encodeFrame(FrameType.data, 1, Buffer.alloc(30_000));
+    mock.method(GuestConnection.prototype, 'hold', function (this: GuestConnection) {
+      this.send(message.subarray(0, 1_000));
+    });
+    runner.want(SOURCE, 8, 'paused');
+    await runner.reported(8, 'paused', { of: SOURCE });
+    mock.restoreAll();
+    runner.want(SOURCE, 9, 'running', { start_from: 'memory' });
+    await runner.reported(9, 'running', { of: SOURCE });
+    assert.equal(await runner.sh(SOURCE, 'echo here'), 'here\n');
   });
 });

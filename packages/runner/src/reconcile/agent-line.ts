@@ -45,6 +45,12 @@ export class AgentLine {
     return await this.#connecting;
   }
 
+  /** A new connection, on which the agent's input is cleared if need be. */
+  async anew(): Promise<GuestClient> {
+    this.#client?.close();
+    return await this.connected();
+  }
+
   close(): void {
     this.#closed = true;
     this.#client?.close();

@@ -1,5 +1,7 @@
+import { GuestError } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { RunningVm } from '../machine/index.ts';
+import type { AgentLine } from './agent-line.ts';
 import { freshness } from './guest-config.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
 
@@ -13,6 +15,10 @@ export interface Renewal {
 
 /** Setting the clock and thawing; seconds only on a machine that is overloaded. */
 const RENEW_DEADLINE_MS = 60_000;
+/** A guest that has heard it has answered by then, on any machine that is not hopelessly overloaded. */
+const HEARD_DEADLINE_MS = 15_000;
+/** How a request ends that a guest has not heard. */
+const LOST: ReadonlySet<string> = new Set(['timeout', 'disconnected', 'protocol']);
 /** Beyond its processes' grace, a guest may take this long to write what it has not, and then to power off. */
 const SHUTDOWN_DEADLINE_MS = 30_000;
 const POWER_OFF_DEADLINE_MS = 5_000;
@@ -36,11 +42,24 @@ export function watch(running: RunningVm, events: SandboxEvents): Promise<never>
 export async function renewIdentity(
   guest: GuestClient,
   identity: Renewal,
-  signal?: AbortSignal,
+  { deadlineMs = RENEW_DEADLINE_MS, signal }: { deadlineMs?: number; signal?: AbortSignal } = {},
 ): Promise<void> {
-  const options = { deadlineMs: RENEW_DEADLINE_MS, ...(signal && { signal }) };
+  const options = { deadlineMs, ...(signal && { signal }) };
   const { clockNs } = await guest.reconfigure({ ...identity, ...freshness() }, options);
   await guest.setClock(clockNs, options);
+}
+
+/**
+ * The same for a guest that has just been restored, and may not hear what it is told first: it may be waiting for the
+ * other half of what its host said when it was captured. Then it is told again, on a connection that clears its input.
+ */
+export async function renewRestored(agent: AgentLine, guest: GuestClient, identity: Renewal): Promise<void> {
+  try {
+    await renewIdentity(guest, identity, { deadlineMs: HEARD_DEADLINE_MS });
+  } catch (error) {
+    if (!(error instanceof GuestError && LOST.has(error.code))) throw error;
+    await renewIdentity(await agent.anew(), identity);
+  }
 }
 
 /** Resolves when the guest has ended its processes and itself. */

@@ -10,7 +10,7 @@ import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { AgentLine } from './agent-line.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
-import { powerOff, renewIdentity, watch } from './guest-life.ts';
+import { powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
 import type { Renewal } from './guest-life.ts';
 import { closeLogs, LiveMachine } from './live-machine.ts';
 import type { Logs } from './live-machine.ts';
@@ -296,7 +296,7 @@ export class MachineHost implements SandboxHost {
     const guest = await agent.open(running.agentSocketPath, signal);
     const [ports] = await Promise.all([
       this.#options.network.forward(assignment.vm_id, assignment.spec.ports, past.ports),
-      Promise.race([renewIdentity(guest, await this.#renewal(assignment, past)), died]),
+      Promise.race([renewRestored(agent, guest, await this.#renewal(assignment, past)), died]),
     ]);
     return ports;
   }
@@ -346,7 +346,7 @@ export class MachineHost implements SandboxHost {
     if (stood) await vm.continue();
     const guest = await agent.connected();
     const { frozen } = await guest.hello();
-    if (stood || frozen) await renewIdentity(guest, await renewal(), patience);
+    if (stood || frozen) await renewIdentity(guest, await renewal(), { signal: patience });
   }
 
   async remains(vmId: string): Promise<Remains> {
