@@ -166,10 +166,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     else this.#held.push(frame);
   }
 
-  /**
-   * Sends nothing from now on. A machine that is captured with half a frame in it would take what its next host says
-   * for the other half. (What was sent before a request has been read when that is answered.)
-   */
+  /** Sends nothing from now on. What was sent before a request has been read by the guest when that is answered. */
   hold(): void {
     if (!this.closed) this.#held ??= [];
   }

@@ -305,8 +305,10 @@ export class GuestClient implements AsyncDisposable {
    * who keeps the guest's memory beside its disk, `diskOnly` for who keeps the disk alone, and `flushOnly` stops the
    * processes, flushes the disk and lets it be: what is taken of it then has a journal to replay. A disk that has been
    * synced before takes less. After an error the sandbox goes on as before. It thaws by itself `thawAfterMs` after the last
-   * sign of a host. What others send to the guest meanwhile waits until `thaw` or `reconfigure` is called here.
+   * sign of a host.
    * @param options.settleMs how long the freezing itself may take
+   * @param options.silent what anybody else sends on this connection waits until `thaw` or `reconfigure` is called: a
+   *   machine that is captured with half of a message in it would take what its next host says for the other half
    */
   async freeze(
     options: CallOptions & {
@@ -315,9 +317,10 @@ export class GuestClient implements AsyncDisposable {
       processesOnly?: boolean;
       diskOnly?: boolean;
       flushOnly?: boolean;
+      silent?: boolean;
     } = {},
   ): Promise<GuestFreeze> {
-    const { thawAfterMs, settleMs, processesOnly, diskOnly, flushOnly } = options;
+    const { thawAfterMs, settleMs, processesOnly, diskOnly, flushOnly, silent } = options;
     const params = {
       deadline_ms: thawAfterMs,
       settle_ms: settleMs,
@@ -326,7 +329,7 @@ export class GuestClient implements AsyncDisposable {
       flush_only: flushOnly,
     };
     const asked = this.#call('freeze', params, options);
-    this.#connection.hold();
+    if (silent === true) this.#connection.hold();
     try {
       const answer = await asked;
       return { inKernel: readFlag(answer, 'in_kernel'), stepsUs: readCounts(answer, 'steps_us') };

@@ -182,6 +182,7 @@ export class LiveMachine implements LiveSandbox {
         await guest.freeze({
           ...(flush ? { flushOnly: true } : { processesOnly: true }),
           thawAfterMs: THAW_AFTER_MS,
+          silent: true,
           deadlineMs: FREEZE_DEADLINE_MS,
         });
       },
