@@ -5,9 +5,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it, mock } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { GuestConnection } from '../src/guest/connection.ts';
 import { encodeFrame, FrameType } from '../src/guest/frames.ts';
 import type { GuestProcess } from '../src/guest/index.ts';
+import { Outbox } from '../src/guest/outbox.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { SPEC, TestRunner } from './support/sandboxes.ts';
 
@@ -108,7 +108,7 @@ describe('a sandbox that is captured while somebody writes to it', () => {
 
   it('that was captured with half of a message in it goes on all the same', async () => {
     const message = encodeFrame(FrameType.data, 1, Buffer.alloc(30_000));
-    mock.method(GuestConnection.prototype, 'hold', function (this: GuestConnection) {
+    mock.method(Outbox.prototype, 'hold', function (this: Outbox) {
       this.send(message.subarray(0, 1_000));
     });
     runner.want(SOURCE, 8, 'paused');

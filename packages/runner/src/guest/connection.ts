@@ -20,7 +20,8 @@ import {
   encodeResync,
 } from './frames.ts';
 import { GuestError, guestErrorCode, toGuestError } from './guest-error.ts';
-import { type GuestStream, InboundChannel, OutboundChannel, type StreamSink } from './guest-stream.ts';
+import { type GuestStream, InboundChannel, OutboundChannel } from './guest-stream.ts';
+import { Outbox } from './outbox.ts';
 import {
   type EntrypointState,
   type GuestHello,
@@ -32,8 +33,6 @@ import {
 
 /** The agent refuses more than 256; a few are kept for those that must always pass, such as a shutdown. */
 const MAX_STREAMS = 240;
-/** Data waits while the socket holds this much; control frames, few and small, do not. */
-const SOCKET_BUFFER_BYTES = 1024 * 1024;
 /** Requests are refused while this much waits: a guest that reads nothing must not grow this process. */
 const REQUESTS_WAITING_MAX_BYTES = 16 * 1024 * 1024;
 /** After this long without an answer we assume that half a frame of an earlier host swallowed our HELLO. */
@@ -60,9 +59,10 @@ export interface ConnectOptions {
   deadlineMs?: number;
 }
 
-export class GuestConnection extends EventEmitter<GuestEvents> implements StreamSink {
+export class GuestConnection extends EventEmitter<GuestEvents> {
   /** The agent's answer to our HELLO. Rejects with the connection. */
   readonly hello: Promise<GuestHello>;
+  readonly outbox: Outbox;
   readonly #socket: Socket;
   readonly #log: Logger;
   readonly #streams = new Map<number, OpenStream>();
@@ -73,9 +73,6 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
   #entrypoint: EntrypointReceiver | undefined;
   #entrypointStream = 0;
   #listener: EntrypointListener | undefined;
-  #drained: PromiseWithResolvers<void> | undefined;
-  /** What is not to be sent yet; undefined when everything is. */
-  #held: Buffer[] | undefined;
   #error: GuestError | undefined;
   #entrypointState: EntrypointState | undefined;
 
@@ -83,12 +80,12 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     super();
     this.setMaxListeners(2 * MAX_STREAMS);
     this.#socket = socket;
+    this.outbox = new Outbox(socket);
     this.#log = log;
     this.#decoder = new FrameDecoder(randomBytes(16).toString('hex'));
     this.hello = this.#helloSettled.promise;
     this.hello.catch(() => undefined);
     socket.on('data', (chunk: Buffer) => this.#receive(chunk));
-    socket.on('drain', () => this.#wake());
     socket.on('error', (error) => this.#end(toGuestError(error, 'disconnected')));
     socket.on('close', () =>
       this.#end(new GuestError('disconnected', 'the connection to the guest was closed')),
@@ -160,59 +157,28 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     }
   }
 
-  send(frame: Buffer): void {
-    if (this.closed) return;
-    if (this.#held === undefined) this.#socket.write(frame);
-    else this.#held.push(frame);
-  }
-
-  /** Sends nothing from now on. What was sent before a request has been read by the guest when that is answered. */
-  hold(): void {
-    if (!this.closed) this.#held ??= [];
-  }
-
-  /** Sends what `first` sends, and then all that was held. */
-  release<T>(first: () => T): T {
-    const held = this.#held ?? [];
-    this.#held = undefined;
-    try {
-      return first();
-    } finally {
-      for (const frame of held) this.send(frame);
-      this.#wake();
-    }
-  }
-
-  writable(): Promise<void> | undefined {
-    const isHeld = this.#held !== undefined;
-    if (this.closed || (!isHeld && this.#socket.writableLength < SOCKET_BUFFER_BYTES)) return undefined;
-    this.#drained ??= Promise.withResolvers<void>();
-    return this.#drained.promise;
-  }
-
   /** Sends a request. @throws GuestError when the connection is over, or too much is asked of the guest already */
   request(method: string, params: Record<string, unknown>): GuestStream {
     if (this.#error !== undefined) throw this.#error;
     if (this.#streams.size >= MAX_STREAMS)
       throw new GuestError('state', `more than ${MAX_STREAMS} requests to one guest at once`);
-    const held = this.#held?.reduce((sum, { length }) => sum + length, 0) ?? 0;
-    if (this.#socket.writableLength + held > REQUESTS_WAITING_MAX_BYTES)
+    if (this.outbox.waitingBytes > REQUESTS_WAITING_MAX_BYTES)
       throw new GuestError('state', 'the guest does not read what it is asked');
     const id = this.#nextStream;
     const message = encodeMessage(FrameType.open, id, { ...params, method });
     this.#nextStream += 2;
     const stream = this.#openStream(id);
     this.#streams.set(id, stream);
-    this.send(message);
+    this.outbox.send(message);
     return stream;
   }
 
   #openStream(id: number): OpenStream {
     const settled = Promise.withResolvers<Record<string, unknown>>();
     settled.promise.catch(() => undefined);
-    const stdin = new OutboundChannel(this, id);
-    const stdout = new InboundChannel(this, id, Channel.stdout);
-    const stderr = new InboundChannel(this, id, Channel.stderr);
+    const stdin = new OutboundChannel(this.outbox, id);
+    const stdout = new InboundChannel(this.outbox, id, Channel.stdout);
+    const stderr = new InboundChannel(this.outbox, id, Channel.stderr);
     // An error without a listener would end this process; who reads or writes sees it all the same.
     for (const channel of [stdin, stdout, stderr]) channel.on('error', () => undefined);
     const fail = (error: GuestError): void => {
@@ -240,7 +206,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
       },
       cancel: (error) => {
         if (!this.#streams.has(id)) return;
-        this.send(encodeFrame(FrameType.cancel, id));
+        this.outbox.send(encodeFrame(FrameType.cancel, id));
         fail(error);
       },
     };
@@ -260,7 +226,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     const onClose = (error: GuestError): void => answered.reject(error);
     this.once('close', onClose);
     this.#pings.set(key, answered.resolve);
-    this.send(encodeFrame(FrameType.ping, 0, token));
+    this.outbox.send(encodeFrame(FrameType.ping, 0, token));
     try {
       await answered.promise;
     } finally {
@@ -286,16 +252,9 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     if (error.code === 'protocol') this.#log.warn({ err: error }, 'guest connection cut');
     this.#socket.destroy();
     this.#helloSettled.reject(error);
-    this.#held = undefined;
-    this.#wake();
+    this.outbox.close();
     for (const stream of this.#streams.values()) stream.fail(error);
     this.emit('close', error);
-  }
-
-  /** Whoever waits looks again. */
-  #wake(): void {
-    this.#drained?.resolve();
-    this.#drained = undefined;
   }
 
   #receive(chunk: Buffer): void {
@@ -408,7 +367,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> implements Stream
     this.#entrypoint = new EntrypointReceiver(
       id,
       opening,
-      (frame) => this.send(frame),
+      (frame) => this.outbox.send(frame),
       (error) => this.#end(error),
     );
     this.#entrypoint.listen(this.#listener);
