@@ -71,14 +71,16 @@ describe('after a power failure of the host', () => {
     assert.equal(await runner.sh(ID, 'cat /file'), 'here\n');
   });
 
-  it('a sandbox whose disk cannot be read keeps no host from starting, and can be deleted', async () => {
+  it('a sandbox whose disk cannot be read fails and says so, keeps no host from starting, and can be deleted', async () => {
     runner.want(OTHER, 10, 'running');
     await runner.reported(10, 'running');
     runner.want(OTHER, 11, 'stopped');
     await runner.reported(11, 'stopped');
     await powerFailure(join(home, 'vms', OTHER, 'keep', 'disk.json'));
-    runner.want(OTHER, 12, 'deleted');
-    await runner.reported(12, 'deleted');
+    runner.want(OTHER, 12, 'running');
+    assert.match((await runner.reported(12, 'failed')).error ?? '', /disk/);
+    runner.want(OTHER, 13, 'deleted');
+    await runner.reported(13, 'deleted');
   });
 
   it('a sandbox with an empty record that control does not know goes', async () => {

@@ -45,7 +45,7 @@ export function chainPath(chain: DiskChain, name: string): string {
   return join(chain.folder, name);
 }
 
-/** The disk in a folder. Undefined when there is none: its list is written last. */
+/** The disk in a folder. Undefined when there is none: its list is written last. @throws when that cannot be read */
 export async function readChain(folder: string): Promise<DiskChain | undefined> {
   try {
     return {
@@ -54,14 +54,16 @@ export async function readChain(folder: string): Promise<DiskChain | undefined> 
     };
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-    throw error;
+    throw new Error(`the list of the disk in ${folder} cannot be read: ${(error as Error).message}`, {
+      cause: error,
+    });
   }
 }
 
-/** Replaces the list. */
-export async function saveChain({ folder, ...chain }: DiskChain): Promise<void> {
+/** Replaces the list. @param durable it outlives a power failure */
+export async function saveChain({ folder, ...chain }: DiskChain, durable = false): Promise<void> {
   const path = join(folder, LIST);
-  await writeFile(`${path}.next`, JSON.stringify(chain), { mode: 0o600 });
+  await writeFile(`${path}.next`, JSON.stringify(chain), { mode: 0o600, flush: durable });
   await rename(`${path}.next`, path);
 }
 
@@ -74,9 +76,10 @@ export async function createChain(
 ): Promise<DiskChain> {
   await mkdir(folder, { recursive: true, mode: 0o700 });
   const chain = { folder, base: BASE, layers: ['layer-0.qcow2'], bytes: mib * 1024 * 1024 };
+  const durable = kind === 'journal';
   await holdBase(await store.ensure(mib, kind), join(folder, BASE));
-  await replaceLayer(chain, 'layer-0.qcow2');
-  await saveChain(chain);
+  await replaceLayer(chain, 'layer-0.qcow2', durable);
+  await saveChain(chain, durable);
   return chain;
 }
 
@@ -84,15 +87,15 @@ export async function createChain(
  * The beginning of another disk with the same content: it shares all layers, which must not be written to any more, and
  * gets an empty one of its own.
  */
-export async function forkChain(from: DiskChain, folder: string): Promise<DiskChain> {
-  return await growChain(await shareChain(from, folder));
+export async function forkChain(from: DiskChain, folder: string, durable = false): Promise<DiskChain> {
+  return await growChain(await shareChain(from, folder), durable);
 }
 
 /** Puts an empty layer on top of a disk that no VMM has open: what is below must not be written to any more. */
-export async function growChain(chain: DiskChain): Promise<DiskChain> {
+export async function growChain(chain: DiskChain, durable = false): Promise<DiskChain> {
   const grown = { ...chain, layers: [...chain.layers, nextLayer(chain)] };
-  await replaceLayer(grown, grown.layers.at(-1) as string);
-  await saveChain(grown);
+  await replaceLayer(grown, grown.layers.at(-1) as string, durable);
+  await saveChain(grown, durable);
   return grown;
 }
 
@@ -125,10 +128,10 @@ function layerNumber(name: string): number {
 }
 
 /** An empty layer of that name, for a disk of that size, in the place of whatever is there. */
-export async function replaceLayer(chain: DiskChain, name: string): Promise<void> {
+export async function replaceLayer(chain: DiskChain, name: string, durable = false): Promise<void> {
   const path = chainPath(chain, name);
   await rm(path, { force: true });
-  await createEmptyQcow2(path, chain.bytes);
+  await createEmptyQcow2(path, chain.bytes, durable);
 }
 
 /** @throws when a layer is not what was made there, or a file is missing */

@@ -1,6 +1,7 @@
 import { mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import { run } from '../network/command.ts';
+import { syncPath } from './sync-path.ts';
 
 /** Smallest file system made; a smaller wish is rounded up to it. mkfs needs room for its own tables. */
 export const EXT4_MIN_MIB = 8;
@@ -73,6 +74,8 @@ export class EmptyExt4Store {
           deadlineMs: MKFS_DEADLINE_MS,
         });
       }
+      // Whatever is there later is taken for whole.
+      await syncPath(partial);
       await rename(partial, path);
     } catch (error) {
       throw new Error(`cannot make an empty disk of ${mib} MiB: ${(error as Error).message}`, {

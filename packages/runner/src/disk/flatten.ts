@@ -19,7 +19,7 @@ const BLOCK_BYTES = 512;
  */
 export async function flattenChain(chain: DiskChain): Promise<DiskChain> {
   const flat = await writeFlat(chain);
-  await saveChain(flat);
+  await saveChain(flat, true);
   return flat;
 }
 

@@ -58,7 +58,7 @@ export async function putBelow(
   }
   racePoint('flatten:replaced');
   const now: DiskChain = { ...flat, layers: [...flat.layers, ...above] };
-  await saveChain(now);
+  await saveChain(now, options.persistent);
   // From the highest: one goes with what stands on it, unless it was added by itself.
   for (const old of done ? [] : replaced) {
     await vm.qmp.execute('blockdev-del', { 'node-name': old }).catch(() => undefined);

@@ -43,11 +43,11 @@ export class LiveLayer {
     const node = inJail(name);
     // One of an earlier capture that failed before it was on top.
     await vm.qmp.execute('blockdev-del', { 'node-name': node }).catch(() => undefined);
-    await replaceLayer(chain, name);
+    await replaceLayer(chain, name, persistent);
     await chown(path, uid, uid);
     const filename = await placeInJail(jail, path, node);
     // Before the VMM has it: what it has on top must be in the list, whenever we end.
-    await saveChain({ ...chain, layers: [...chain.layers, name] });
+    await saveChain({ ...chain, layers: [...chain.layers, name] }, persistent);
     const from = await topNode(vm);
     await vm.qmp.execute('blockdev-add', {
       driver: 'qcow2',

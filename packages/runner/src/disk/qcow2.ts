@@ -16,8 +16,9 @@ const VIRTUAL_MAX_BYTES = 64 * 1024 ** 4;
  *
  * No backing file is named in it: a name would be followed by whoever opens it, from wherever it stands.
  * @param virtualBytes size that the guest sees, a multiple of 512
+ * @param durable it outlives a power failure
  */
-export async function createEmptyQcow2(path: string, virtualBytes: number, mode = 0o600): Promise<void> {
+export async function createEmptyQcow2(path: string, virtualBytes: number, durable = false): Promise<void> {
   if (
     !Number.isSafeInteger(virtualBytes) ||
     virtualBytes <= 0 ||
@@ -41,7 +42,7 @@ export async function createEmptyQcow2(path: string, virtualBytes: number, mode 
   const refcounts = Buffer.alloc(clusters * 2);
   for (let cluster = 0; cluster < clusters; cluster++) refcounts.writeUInt16BE(1, cluster * 2);
 
-  const file = await open(path, 'wx', mode);
+  const file = await open(path, 'wx', 0o600);
   try {
     await file.truncate(clusters * CLUSTER_BYTES);
     await Promise.all([
@@ -49,6 +50,7 @@ export async function createEmptyQcow2(path: string, virtualBytes: number, mode 
       file.write(refcountTable, 0, refcountTable.length, CLUSTER_BYTES),
       file.write(refcounts, 0, refcounts.length, 2 * CLUSTER_BYTES),
     ]);
+    if (durable) await file.sync();
   } finally {
     await file.close();
   }

@@ -112,7 +112,7 @@ export class Captures {
       .then(() => moment[Symbol.asyncDispose]())
       .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a copy of its memory may remain'));
     await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
-    await forkChain(moment.disk, keep).catch(async (error: unknown) => {
+    await forkChain(moment.disk, keep, true).catch(async (error: unknown) => {
       // The next fork may begin as soon as this one has failed.
       await copied;
       throw error;
@@ -135,10 +135,10 @@ export class Captures {
     if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
     const keep = await this.#emptyKeep(child);
     // What both have in common must not change any more, so the source goes on in a layer of its own, too.
-    await growChain(chain);
+    await growChain(chain, true);
     racePoint('fork:prepared');
     await this.#shareKept(folders.keep(vmId), keep);
-    await forkChain(chain, keep);
+    await forkChain(chain, keep, true);
     racePoint('fork:copied');
   }
 
@@ -193,7 +193,7 @@ export class Captures {
     const facts = await snapshots.load(id);
     if (facts?.memory !== undefined) await this.#shareKept(folder, keep);
     else await linkOrCopy(heldImagePath(folder), heldImagePath(keep));
-    await forkChain(chain, keep);
+    await forkChain(chain, keep, true);
     racePoint('restore:copied');
   }
 
@@ -211,7 +211,7 @@ export class Captures {
     const kept = new KeptMemory(folder);
     await using moment = await takeMoment(this.#moment(source, record, 'snapshot'), kept.state);
     const chain = await shareChain(moment.disk, folder);
-    await saveChain(chain);
+    await saveChain(chain, true);
     await this.#writeMemory(running, record, moment.memory, kept.memory);
     await kept.complete({
       vmm: platform.vmmVersion,
@@ -255,7 +255,7 @@ export class Captures {
     const noChanges = Boolean(parent) && isChildOf(disk, parent as DiskChain) && (await isTopUnchanged(disk));
     const content = noChanges ? belowTop(disk) : disk;
     const chain = await shareChain(content, folder);
-    await saveChain(chain);
+    await saveChain(chain, true);
     this.#options.log.info({ vm: vmId, kind: 'disk', steps: laps }, 'snapshot taken');
     return {
       kind: 'disk',

@@ -210,7 +210,8 @@ export class PersistentMachines {
     const keep = folders.keep(vmId);
     const [record, disk, memory] = await Promise.all([
       folders.load(vmId),
-      readChain(keep),
+      // One that cannot be read is none: nothing can be started from it.
+      readChain(keep).catch(() => undefined),
       new KeptMemory(keep).read(),
     ]);
     return {
@@ -265,7 +266,7 @@ export class PersistentMachines {
     // As long as a VMM can open them, that has time until it runs.
     const flat = chain.layers.length >= LAYERS_MAX ? await flattenChain(chain) : chain;
     await dropUnused(flat);
-    return flat === chain ? chain : await growChain(flat);
+    return flat === chain ? chain : await growChain(flat, true);
   }
 
   /** A descriptor for a VMM that maps it privately. Memory that others go on from as well is not handed out itself. */
