@@ -105,8 +105,11 @@ export async function makeDisks(
  * @throws DiskFullError when it does
  */
 export async function checkGuestHasRoom(vm: Vm): Promise<void> {
-  if (!(await vm.standsForRoom())) return;
-  throw new DiskFullError("the host's disk is full: the sandbox stands until there is room");
+  if (await vm.standsForRoom()) throw standsForRoom();
+}
+
+export function standsForRoom(): DiskFullError {
+  return new DiskFullError("the host's disk is full: the sandbox stands until there is room");
 }
 
 /** Lets a VMM in its jail have a file of ours. @returns its path as the VMM sees it */

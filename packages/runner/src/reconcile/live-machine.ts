@@ -3,7 +3,7 @@ import type { Logger } from 'pino';
 import { nowNs } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import { checkGuestHasRoom } from '../disk/vm-disks.ts';
+import { checkGuestHasRoom, standsForRoom } from '../disk/vm-disks.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import { GuestLostError } from '../machine/index.ts';
 import type {
@@ -99,11 +99,13 @@ export class LiveMachine implements LiveSandbox {
       await this.#hold()
         .thaw()
         .catch((second: unknown) => {
+          // It hears it when there is room, and thaws by itself otherwise.
+          if (running.vm.waitsForRoom) return;
           throw new GuestLostError(
             `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
           );
         });
-      throw error;
+      throw running.vm.waitsForRoom ? standsForRoom() : error;
     }
     machines.persistent
       .settleMemory(vmId)

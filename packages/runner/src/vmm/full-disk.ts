@@ -31,6 +31,11 @@ export class FullDisk {
     qmp.onClose(() => clearInterval(this.#timer));
   }
 
+  /** Whether the guest has stood in the last second; between two tries it may run for a moment, too short to answer. */
+  get waits(): boolean {
+    return this.#timer !== undefined;
+  }
+
   /** Whether the guest stands for want of room, since before this process began, too. */
   async look(): Promise<boolean> {
     const stands = (await this.#status()) === 'io-error';

@@ -263,6 +263,11 @@ export class Vm {
     }
   }
 
+  /** Whether the guest cannot be expected to answer, for want of room on the host's disk. */
+  get waitsForRoom(): boolean {
+    return this.#fullDisk.waits;
+  }
+
   /** Whether the guest stands for want of room on the host's disk; it goes on by itself when there is some. */
   async standsForRoom(): Promise<boolean> {
     return await this.#fullDisk.look();
