@@ -11,6 +11,7 @@ import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
 import {
   chainPath,
   createChain,
+  DamagedListError,
   forkChain,
   growChain,
   LAYERS_KEPT,
@@ -263,6 +264,38 @@ describe('a chain of layers', () => {
     } finally {
       execFileSync('umount', [folder]);
     }
+  });
+
+  it('of an older version, whose lowest layer stands on nothing, reads the same and goes on', async () => {
+    const store = new EmptyExt4Store(join(dir, 'cache'));
+    const chain = await createChain(store, join(dir, 'older'), 64, 'journal');
+    execFileSync('qemu-io', ['-c', 'write -P 9 5M 1M', nested(chain)]);
+    const expected = await contentOf(chain);
+    execFileSync('qemu-img', [
+      'convert',
+      '-O',
+      'qcow2',
+      nested(chain, true),
+      join(chain.folder, 'flat-0.qcow2'),
+    ]);
+    await rm(chainPath(chain, chain.base));
+    const list = { layers: ['flat-0.qcow2'], lineage: 'of the older one', bytes: chain.bytes };
+    await writeFile(join(chain.folder, 'disk.json'), JSON.stringify(list));
+    for (const _again of [1, 2]) {
+      const older = await readChain(chain.folder);
+      assert.ok(older);
+      assert.equal(lineageOf(older), 'of the older one');
+      assert.ok((await contentOf(older)).equals(expected));
+    }
+    const grown = await growChain((await readChain(chain.folder)) as DiskChain);
+    await dropUnused(grown);
+    assert.ok((await contentOf(await flattenChain(grown))).equals(expected));
+  });
+
+  it('whose list is damaged is told from one that is not there', async () => {
+    await mkdir(join(dir, 'emptied'));
+    await writeFile(join(dir, 'emptied', 'disk.json'), '');
+    await assert.rejects(readChain(join(dir, 'emptied')), DamagedListError);
   });
 
   it('is no disk until its list is written', async () => {

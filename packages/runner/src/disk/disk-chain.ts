@@ -45,19 +45,41 @@ export function chainPath(chain: DiskChain, name: string): string {
   return join(chain.folder, name);
 }
 
-/** The disk in a folder. Undefined when there is none: its list is written last. @throws when that cannot be read */
-export async function readChain(folder: string): Promise<DiskChain | undefined> {
-  try {
-    return {
-      ...(JSON.parse(await readFile(join(folder, LIST), 'utf8')) as Omit<DiskChain, 'folder'>),
-      folder,
-    };
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-    throw new Error(`the list of the disk in ${folder} cannot be read: ${(error as Error).message}`, {
-      cause: error,
-    });
+/** A disk's list is no list: of a disk that was new when its host lost its power, say. */
+export class DamagedListError extends Error {
+  constructor(folder: string, cause: unknown) {
+    super(`the list of the disk in ${folder} is damaged`, { cause });
+    this.name = 'DamagedListError';
   }
+}
+
+/**
+ * The disk in a folder. Undefined when there is none: its list is written last.
+ * @throws DamagedListError
+ */
+export async function readChain(folder: string): Promise<DiskChain | undefined> {
+  const text = await readFile(join(folder, LIST), 'utf8').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return undefined;
+    throw error;
+  });
+  if (text === undefined) return undefined;
+  let list: Omit<DiskChain, 'folder' | 'base'> & { base?: string; lineage?: string };
+  try {
+    list = JSON.parse(text) as typeof list;
+  } catch (error) {
+    throw new DamagedListError(folder, error);
+  }
+  const { base, lineage, ...rest } = list;
+  if (base !== undefined) return { ...rest, base, folder };
+  // Of an older version: the lowest layer was made of all that were there, and stands on nothing. On zeros, that is.
+  const zeros = await open(join(folder, BASE), 'a', 0o444);
+  try {
+    await zeros.truncate(rest.bytes);
+  } finally {
+    await zeros.close();
+  }
+  const [lowest = ''] = rest.layers;
+  return { ...rest, base: BASE, folder, ...(lineage !== undefined && { lineages: { [lowest]: lineage } }) };
 }
 
 /** Replaces the list. @param durable it outlives a power failure */

@@ -45,12 +45,13 @@ export class LayerReader implements AsyncDisposable {
     this.#l1 = l1;
   }
 
-  static async open(path: string): Promise<LayerReader> {
+  /** @param virtualBytes size of the disk; not the layer's own word, which a VMM may have written */
+  static async open(path: string, virtualBytes: number): Promise<LayerReader> {
     const file = await open(path, 'r');
     try {
       const header = Buffer.alloc(HEADER_BYTES);
       await file.read(header, 0, HEADER_BYTES, 0);
-      const l1 = Buffer.alloc(l1Entries(Number(header.readBigUInt64BE(24))) * 8);
+      const l1 = Buffer.alloc(l1Entries(virtualBytes) * 8);
       await file.read(l1, 0, l1.length, Number(header.readBigUInt64BE(40)));
       return new LayerReader(file, l1);
     } catch (error) {

@@ -20,7 +20,7 @@ export async function mergeLayers(
 ): Promise<void> {
   await using opened = new AsyncDisposableStack();
   const layers: LayerReader[] = [];
-  for (const path of paths.toReversed()) layers.push(opened.use(await LayerReader.open(path)));
+  for (const path of paths.toReversed()) layers.push(opened.use(await LayerReader.open(path, virtualBytes)));
   const writer = opened.use(await LayerWriter.create(target, virtualBytes, 0o444));
   for (let stretch = 0; stretch < l1Entries(virtualBytes); stretch++) {
     signal?.throwIfAborted();

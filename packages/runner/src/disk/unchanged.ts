@@ -15,17 +15,17 @@ export async function isTopUnchanged(chain: DiskChain): Promise<boolean> {
   const below = [...chain.layers];
   const top = below.pop();
   if (top === undefined) return false;
-  const clusters = await firstClusters(chainPath(chain, top), 2);
+  const clusters = await firstClusters(chain, top, 2);
   if (clusters.length === 0) return true;
   if (clusters.length > 1 || clusters[0] !== 0) return false;
-  const now = await readFirst(chainPath(chain, top));
+  const now = await readFirst(chain, top);
   const before = await readFirstBelow(chain, below);
   return now?.subarray(SUPERBLOCK_BYTES).equals(before.subarray(SUPERBLOCK_BYTES)) === true;
 }
 
 /** Which clusters a layer says anything of, lowest first, but no more than `most`. */
-async function firstClusters(path: string, most: number): Promise<number[]> {
-  await using layer = await LayerReader.open(path);
+async function firstClusters(chain: DiskChain, name: string, most: number): Promise<number[]> {
+  await using layer = await LayerReader.open(chainPath(chain, name), chain.bytes);
   const found: number[] = [];
   for await (const index of layer.clusters()) {
     found.push(index);
@@ -35,8 +35,8 @@ async function firstClusters(path: string, most: number): Promise<number[]> {
 }
 
 /** The first cluster of a layer; undefined when that is what is below. */
-async function readFirst(path: string): Promise<Buffer | undefined> {
-  await using layer = await LayerReader.open(path);
+async function readFirst(chain: DiskChain, name: string): Promise<Buffer | undefined> {
+  await using layer = await LayerReader.open(chainPath(chain, name), chain.bytes);
   const cluster = (await layer.table(0))?.at(0);
   if (cluster === 'zero') return Buffer.alloc(CLUSTER_BYTES);
   return cluster === undefined ? undefined : await layer.read(cluster, CLUSTER_BYTES);
@@ -44,7 +44,7 @@ async function readFirst(path: string): Promise<Buffer | undefined> {
 
 async function readFirstBelow(chain: DiskChain, layers: string[]): Promise<Buffer> {
   for (const name of layers.toReversed()) {
-    const cluster = await readFirst(chainPath(chain, name));
+    const cluster = await readFirst(chain, name);
     if (cluster !== undefined) return cluster;
   }
   const buffer = Buffer.alloc(CLUSTER_BYTES);

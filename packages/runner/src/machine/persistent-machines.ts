@@ -2,7 +2,15 @@ import { link, mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { dropUnused, flattenChain } from '../disk/flatten.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
-import { checkChain, createChain, diskMib, growChain, LAYERS_MAX, readChain } from '../disk/disk-chain.ts';
+import {
+  checkChain,
+  createChain,
+  DamagedListError,
+  diskMib,
+  growChain,
+  LAYERS_MAX,
+  readChain,
+} from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
@@ -210,8 +218,11 @@ export class PersistentMachines {
     const keep = folders.keep(vmId);
     const [record, disk, memory] = await Promise.all([
       folders.load(vmId),
-      // One that cannot be read is none: nothing can be started from it.
-      readChain(keep).catch(() => undefined),
+      readChain(keep).catch((error: unknown) => {
+        // Nothing can be started from that.
+        if (error instanceof DamagedListError) return undefined;
+        throw error;
+      }),
       new KeptMemory(keep).read(),
     ]);
     return {
