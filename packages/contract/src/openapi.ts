@@ -1,11 +1,11 @@
 /** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
 import type { TSchema } from 'typebox';
-import { CreditsRecord } from './credits.ts';
-import { ErrorBody, OverloadBody } from './errors.ts';
-import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
-import { IDEMPOTENCY_KEY_CHARS } from './idempotency.ts';
-import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './image.ts';
-import { JobRecord } from './job.ts';
+import { CreditsRecord } from './wire/credits.ts';
+import { ErrorBody, OverloadBody } from './rules/errors.ts';
+import { SandboxForkRequest, SandboxForkResponse } from './wire/fork.ts';
+import { IDEMPOTENCY_KEY_CHARS } from './wire/idempotency.ts';
+import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './wire/image.ts';
+import { JobRecord } from './wire/job.ts';
 import {
   ApiKey,
   ApiKeyMinted,
@@ -15,20 +15,25 @@ import {
   Organization,
   Project,
   User,
-} from './management.ts';
-import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './operations.ts';
-import { RegionRecord } from './region.ts';
-import { RegistryRecord } from './registry-credential.ts';
+} from './wire/management.ts';
+import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './wire/operations.ts';
+import { RegionRecord } from './wire/region.ts';
+import { RegistryRecord } from './wire/registry-credential.ts';
 import {
   SandboxCreateRequest,
   SandboxCreateResponse,
   SandboxLifecycleResponse,
   SandboxList,
   SandboxRecord,
-} from './sandbox.ts';
-import type { SchemaNode } from './schema-words.ts';
-import { SecretRecord } from './secret.ts';
-import { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotList, SnapshotRecord } from './snapshot.ts';
+} from './wire/sandbox.ts';
+import type { SchemaNode } from './rules/schema-words.ts';
+import { SecretRecord } from './wire/secret.ts';
+import {
+  SnapshotCreateRequest,
+  SnapshotCreateResponse,
+  SnapshotList,
+  SnapshotRecord,
+} from './wire/snapshot.ts';
 
 export interface OpenApiOptions {
   /** Base URL of the API; left out, the document has no `servers`. */

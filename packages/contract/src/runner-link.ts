@@ -13,7 +13,7 @@
  * - After every (re)connect the runner says `hello`, control answers with the whole `sync`. What the runner
  *   holds and `sync` does not name is an orphan, and the runner removes it.
  */
-import type { SandboxMode } from './sandbox.ts';
+import type { SandboxMode } from './wire/sandbox.ts';
 
 /** What control may want of a sandbox that is placed on a runner. */
 export type DesiredState = 'running' | 'stopped' | 'paused' | 'deleted';

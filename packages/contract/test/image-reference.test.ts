@@ -6,7 +6,7 @@ import {
   ImageReferenceError,
   normalizeRegistryHost,
   parseImageReference,
-} from '../src/image-reference.ts';
+} from '../src/rules/image-reference.ts';
 
 const DIGEST = `sha256:${'0123456789abcdef'.repeat(4)}`;
 

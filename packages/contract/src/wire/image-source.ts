@@ -3,9 +3,9 @@
  * A string that has a `/` or a `:` is a registry reference; any other is the name of an image of the project.
  */
 import { Type, type Static } from 'typebox';
-import { badRequest, quote } from './errors.ts';
+import { badRequest, quote } from '../rules/errors.ts';
 import { BOUNDS } from './limits.ts';
-import { ImageReferenceError, parseImageReference } from './image-reference.ts';
+import { ImageReferenceError, parseImageReference } from '../rules/image-reference.ts';
 
 const IMAGE_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
 

@@ -1,9 +1,9 @@
 /** Snapshots on the wire: what a create takes, the record that reads show, and what full ones are tied to. */
 import { Type, type Static } from 'typebox';
-import { badRequest, notFound, quote } from './errors.ts';
+import { badRequest, notFound, quote } from '../rules/errors.ts';
 import { BOUNDS } from './limits.ts';
 import { NextCursor, TimeoutParam } from './paging.ts';
-import type { RunnerFacts } from './runner-link.ts';
+import type { RunnerFacts } from '../runner-link.ts';
 
 export const SNAPSHOT_KINDS = ['disk', 'full'] as const;
 export type SnapshotKind = (typeof SNAPSHOT_KINDS)[number];

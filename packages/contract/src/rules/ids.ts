@@ -6,7 +6,7 @@
  * All other ids are UUIDs. Tokens are `<prefix>` and 43 characters of base 62, which is 256 random bits.
  */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
-import { BOUNDS } from './limits.ts';
+import { BOUNDS } from '../wire/limits.ts';
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 const REGION_SLUG = /^[a-z](?:[a-z0-9-]*[a-z0-9])?$/;

@@ -1,6 +1,6 @@
 /** Named images of a project: what a create takes, what it answers, and the record that lists show. */
 import { Type, type Static } from 'typebox';
-import { badRequest, quote } from './errors.ts';
+import { badRequest, quote } from '../rules/errors.ts';
 import { checkImageName, ImageInput, type ImageSource, parseImageSource } from './image-source.ts';
 import { NextCursor } from './paging.ts';
 

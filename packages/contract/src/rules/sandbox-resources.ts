@@ -6,10 +6,10 @@
 import { formatEgressEntry, parseEgressEntry } from './egress.ts';
 import { checkEnv, isEnvName } from './environment.ts';
 import { badRequest, quote } from './errors.ts';
-import { type ImageSource, parseImageSource } from './image-source.ts';
-import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from './limits.ts';
+import { type ImageSource, parseImageSource } from '../wire/image-source.ts';
+import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/limits.ts';
 import { checkMountPath, checkMountPathsDiffer } from './mount-path.ts';
-import type { CpuArch, PortProto, SandboxCreateRequest, SandboxMode } from './sandbox.ts';
+import type { CpuArch, PortProto, SandboxCreateRequest, SandboxMode } from '../wire/sandbox.ts';
 
 export interface Resources {
   mode: SandboxMode;

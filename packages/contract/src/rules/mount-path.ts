@@ -1,6 +1,6 @@
 /** Where volumes and object stores may be mounted inside a sandbox. Pure. */
 import { badRequest, quote } from './errors.ts';
-import { BOUNDS, RESERVED_MOUNT_PATHS } from './limits.ts';
+import { BOUNDS, RESERVED_MOUNT_PATHS } from '../wire/limits.ts';
 
 /**
  * The path without doubled or final slashes. Throws a 400 naming `field` on a path that is relative, climbs,

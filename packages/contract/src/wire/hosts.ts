@@ -1,6 +1,6 @@
 /** Hosts as their operator sees and drains them, under the internal token. */
 import { Type, type Static } from 'typebox';
-import type { RunnerFacts } from './runner-link.ts';
+import type { RunnerFacts } from '../runner-link.ts';
 import type { SandboxStatus } from './sandbox-status.ts';
 
 /** `GET`. Below it: `POST /:id/drain`, `POST /:id/undrain`, `POST /:id/evict`. */

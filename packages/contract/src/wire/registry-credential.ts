@@ -1,7 +1,7 @@
 /** Credentials for registries: one per registry host and project. A password is never read back. */
 import { Type, type Static } from 'typebox';
-import { badRequest, notFound, quote } from './errors.ts';
-import { ImageReferenceError, normalizeRegistryHost } from './image-reference.ts';
+import { badRequest, notFound, quote } from '../rules/errors.ts';
+import { ImageReferenceError, normalizeRegistryHost } from '../rules/image-reference.ts';
 import { BOUNDS, LIMITS } from './limits.ts';
 
 export const REGISTRY_KINDS = ['basic', 'ghcr', 'gcr', 'ecr'] as const;

@@ -1,8 +1,8 @@
 /** Secrets of a project: what a write takes, and the metadata that reads show. A value is never read back. */
 import { Type, type Static } from 'typebox';
-import { formatDomainPattern, parseDomainPattern } from './domain-name.ts';
-import { isEnvName } from './environment.ts';
-import { badRequest, notFound, quote } from './errors.ts';
+import { formatDomainPattern, parseDomainPattern } from '../rules/domain-name.ts';
+import { isEnvName } from '../rules/environment.ts';
+import { badRequest, notFound, quote } from '../rules/errors.ts';
 import { BOUNDS, LIMITS } from './limits.ts';
 
 const SECRET_NAME_FORM = `[A-Za-z_][A-Za-z0-9_]* with at most ${LIMITS.secretNameChars} characters`;

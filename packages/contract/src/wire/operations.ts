@@ -4,7 +4,7 @@
  */
 import { Type, type TSchema } from 'typebox';
 import { creditsOperations } from './credits-operations.ts';
-import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
+import { ErrorBody, type ErrorStatus, OverloadBody } from '../rules/errors.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
