@@ -28,7 +28,7 @@ export function addHost(service: TestService, more: Partial<HostRecord> = {}): H
       gpus: 0,
     },
     used: { cpu: 0.5, mem_mib: 1024, disk_mib: 512, gpus: 0 },
-    promisable: { cpu: 16, mem_mib: 16_384, disk_mib: 100_000, gpus: 0 },
+    allocatable: { cpu: 16, mem_mib: 16_384, disk_mib: 100_000, gpus: 0 },
     sandboxes: {},
     snapshots: 0,
     ...more,

@@ -209,7 +209,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     snapshots,
     limits,
     log,
-    onRoom: () => scheduler.roomMayHaveCome(),
+    onCapacityReleased: () => scheduler.capacityReleased(),
     onReady(link) {
       builds
         .adopt(link)

@@ -38,7 +38,7 @@ describe('GET /internal/hosts', () => {
     );
     assert.deepEqual(host.sandboxes, { running: 2, paused: 1 });
     assert.deepEqual(host.used, { cpu: 2.125, mem_mib: 2048, disk_mib: 3 * 512 + 2048 + 1, gpus: 0 });
-    assert.deepEqual([host.snapshots, host.facts.cores, host.promisable.cpu], [1, 64, 64 * 8]);
+    assert.deepEqual([host.snapshots, host.facts.cores, host.allocatable.cpu], [1, 64, 64 * 8]);
   });
 
   it('401 without the internal token; an API key is none. 404 for a host that is not known', async () => {

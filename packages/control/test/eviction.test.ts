@@ -29,7 +29,7 @@ const host = (id: string, used: Partial<Host['used']> = {}, extra: Partial<Host>
 const need = (extra: Partial<Need> = {}): Need => ({
   region: 'here',
   arch: 'amd64',
-  only: null,
+  requiredRunnerId: null,
   cpu: 1,
   mem_mib: 1000,
   disk_mib: 100,
@@ -71,7 +71,7 @@ describe('the choice of who is evicted', () => {
     const enough = [spot('y', 'a', 4, 8000)];
     for (const extra of [{ region: 'there' }, { draining: true }, { ready: false }])
       assert.equal(gone(need(), [host('a', {}, extra)], enough, overcommit), undefined);
-    assert.equal(gone(need({ only: 'b' }), [host('a')], enough, overcommit), undefined);
+    assert.equal(gone(need({ requiredRunnerId: 'b' }), [host('a')], enough, overcommit), undefined);
     // Paused, it needs disk for its memory, and there is none.
     assert.equal(
       gone(need(), [host('a', { disk_mib: 9_500 })], [spot('z', 'a', 4, 8000, -1000)], overcommit),

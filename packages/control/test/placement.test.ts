@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
-import { choose, excess, promisable, type Host, type Need } from '../src/scheduler/placement.ts';
+import { choose, shortfall, allocatable, type Host, type Need } from '../src/scheduler/placement.ts';
 import { FACTS } from './support/world.ts';
 
 const overcommit = { cpu: 2, mem: 1, disk: 1 };
@@ -17,7 +17,7 @@ const host = (id: string, extra: Partial<Host> = {}, facts: Partial<Host['facts'
 const need = (extra: Partial<Need> = {}): Need => ({
   region: 'here',
   arch: 'amd64',
-  only: null,
+  requiredRunnerId: null,
   cpu: 1,
   mem_mib: 1024,
   disk_mib: 512,
@@ -27,7 +27,7 @@ const need = (extra: Partial<Need> = {}): Need => ({
 const chosen = (choice: ReturnType<typeof choose>): string =>
   'host' in choice ? choice.host.id : `none: ${choice.reason}`;
 const reason = (choice: ReturnType<typeof choose>): string =>
-  'reason' in choice ? `${choice.never ? 'never: ' : 'later: '}${choice.reason}` : 'placed';
+  'reason' in choice ? `${choice.unsatisfiable ? 'never: ' : 'later: '}${choice.reason}` : 'placed';
 
 describe('placement', () => {
   it('takes the host with the most room', () => {
@@ -48,13 +48,16 @@ describe('placement', () => {
 
   it('keeps to the one host that has what it begins with, and says what is the matter with that', () => {
     const one = { used: { cpu: 8, mem_mib: 0, disk_mib: 0, gpus: 0 } };
-    assert.equal(chosen(choose(need({ only: 'b' }), [host('a'), host('b')], overcommit)), 'b');
+    assert.equal(chosen(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b')], overcommit)), 'b');
     for (const [extra, why] of [
       [one, /^later: no host .* has room for/],
       [{ ready: false }, /^later: the host b, which has the snapshot .* is not connected and ready$/],
       [{ draining: true }, /^later: the host b, which has the snapshot .* is being drained$/],
     ] as const)
-      assert.match(reason(choose(need({ only: 'b' }), [host('a'), host('b', extra)], overcommit)), why);
+      assert.match(
+        reason(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b', extra)], overcommit)),
+        why,
+      );
   });
 
   it('gives nothing to a host that is being drained', () => {
@@ -98,10 +101,13 @@ describe('placement', () => {
   it('says of what a sandbox takes how much of it its host has promised too much', () => {
     const full = host('a', { used: { cpu: 8.5, mem_mib: 5000, disk_mib: 99_999, gpus: 1 } });
     assert.equal(
-      excess({ cpu: 1, mem_mib: 1024, disk_mib: 0, gpus: 0 }, full, overcommit),
+      shortfall({ cpu: 1, mem_mib: 1024, disk_mib: 0, gpus: 0 }, full, overcommit),
       'it needs 1 cores, and 0.5 are free; it needs 1024 MiB of memory, and 120 are free',
     );
-    assert.equal(excess({ cpu: 1, mem_mib: 1024, disk_mib: 0, gpus: 0 }, host('b'), overcommit), undefined);
+    assert.equal(
+      shortfall({ cpu: 1, mem_mib: 1024, disk_mib: 0, gpus: 0 }, host('b'), overcommit),
+      undefined,
+    );
   });
 
   it('waits while nobody is connected, and for one that is away and would fit', () => {
@@ -133,7 +139,7 @@ describe('placement', () => {
           choice.host.used.disk_mib += one.disk_mib;
         }
         for (const { facts, used } of hosts) {
-          const all = promisable(facts, overcommit);
+          const all = allocatable(facts, overcommit);
           assert.ok(used.cpu <= all.cpu && used.mem_mib <= all.mem_mib && used.disk_mib <= all.disk_mib);
         }
       }),

@@ -43,16 +43,16 @@ export async function listHosts(context: Context): Promise<number> {
 }
 
 function row(host: HostRecord): string[] {
-  const { used, promisable } = host;
+  const { used, allocatable } = host;
   const status = host.status === 'online' && !host.ready ? 'not ready' : host.status;
   return [
     host.id,
     host.region,
     host.draining ? `${status}, ${busy(host) > 0 ? 'draining' : 'drained'}` : status,
     age(host.last_seen_at),
-    `${used.cpu}/${promisable.cpu}`,
-    `${used.mem_mib}/${promisable.mem_mib} MiB`,
-    `${used.disk_mib}/${promisable.disk_mib} MiB`,
+    `${used.cpu}/${allocatable.cpu}`,
+    `${used.mem_mib}/${allocatable.mem_mib} MiB`,
+    `${used.disk_mib}/${allocatable.disk_mib} MiB`,
     counts(host),
     String(host.snapshots),
   ];

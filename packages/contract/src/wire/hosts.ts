@@ -6,7 +6,7 @@ import type { SandboxStatus } from './sandbox-status.ts';
 /** `GET`. Below it: `POST /:id/drain`, `POST /:id/undrain`, `POST /:id/evict`. */
 export const HOSTS_PATH = '/internal/hosts';
 
-export interface HostRoom {
+export interface HostResources {
   cpu: number;
   mem_mib: number;
   disk_mib: number;
@@ -27,8 +27,8 @@ export interface HostRecord {
   last_seen_at: string;
   facts: RunnerFacts;
   /** What is promised of it, and what may be in all. */
-  used: HostRoom;
-  promisable: HostRoom;
+  used: HostResources;
+  allocatable: HostResources;
   /** How many it holds of each status, none left out but zeros. */
   sandboxes: Partial<Record<SandboxStatus, number>>;
   /** Snapshots that it keeps or is taking. */

@@ -5,7 +5,7 @@
  */
 import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
-import { promiseAlone } from '../scheduler/promise-lock.ts';
+import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
 import type { Trigger } from '../sandboxes/transitions.ts';
@@ -61,9 +61,8 @@ export async function beginDrain(
   id: string,
   force: boolean,
 ): Promise<Drained> {
-  const moved = await database.transaction(async (client) => {
+  const moved = await withSchedulerLock(database, async (client) => {
     // A placement that is under way ends first, and is then seen by whoever looks what has to leave.
-    await promiseAlone(client);
     if ((await first(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
     return step(client, id, (trigger, changes) => lifecycle.applyWithin(client, trigger, changes));
   });

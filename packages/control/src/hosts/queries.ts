@@ -2,7 +2,7 @@ import { notFound, quote, type HostRecord, type SandboxStatus } from '@releap/co
 import { all, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
 import { readAllHosts } from '../scheduler/hosts.ts';
-import { promisable } from '../scheduler/placement.ts';
+import { allocatable } from '../scheduler/placement.ts';
 
 const HELD = statement<{ runner_id: string; status: SandboxStatus; n: number }>(
   'hosts-held',
@@ -28,7 +28,7 @@ export async function hostRecords(on: Queryable, overcommit: Overcommit): Promis
     last_seen_at: row.last_seen_at.toISOString(),
     facts: host.facts,
     used: host.used,
-    promisable: promisable(host.facts, overcommit),
+    allocatable: allocatable(host.facts, overcommit),
     sandboxes: Object.fromEntries(
       held.filter((one) => one.runner_id === host.id).map(({ status, n }) => [status, n]),
     ),

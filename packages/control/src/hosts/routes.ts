@@ -57,7 +57,7 @@ export function hostRoutes(app: App, context: HostRoutes): void {
 
   post('undrain', async (id): Promise<HostUndrainResponse> => {
     await endDrain(database, id);
-    scheduler.roomMayHaveCome();
+    scheduler.capacityReleased();
     return { host: await hostRecord(database.pool, overcommit, id) };
   });
 

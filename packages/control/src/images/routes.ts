@@ -17,7 +17,7 @@ export interface ImageRoutes {
 export function imageRoutes(app: App, { database, regions, scheduler, builds }: ImageRoutes): void {
   app.operation(operations.createImage, async ({ body, principal, fresh }): Promise<ImageCreateResponse> => {
     const image = resolveImageCreate(body);
-    const region = await regions.resolve(image.region, principal, scheduler.roomiest);
+    const region = await regions.resolve(image.region, principal, scheduler.regionWithMostCapacity);
     const { imageId, jobId } = await putImage(database, principal.projectId, image, region, fresh);
     builds.kick();
     return { image_id: imageId, job_id: jobId, name: image.name, status: 'pending', region };

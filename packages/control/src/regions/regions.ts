@@ -36,7 +36,7 @@ export interface Regions {
   resolve(
     asked: string | null,
     principal: Principal,
-    roomiest: (ids: string[]) => Promise<string>,
+    regionWithMostCapacity: (ids: string[]) => Promise<string>,
   ): Promise<string>;
 }
 
@@ -56,7 +56,7 @@ export function createRegions(database: Database): Regions {
   return {
     active,
     globals: () => all(database.pool, GLOBALS),
-    async resolve(asked, principal, roomiest) {
+    async resolve(asked, principal, regionWithMostCapacity) {
       const rows = await read();
       const slug = asked ?? principal.defaultRegion ?? rows.find((region) => region.is_default)?.id;
       if (slug === undefined) throw badRequest('region is required: this installation has no default region');
@@ -68,7 +68,7 @@ export function createRegions(database: Database): Regions {
           region.enabled &&
           (slug === WORLD ? region.global_region_id !== null : region.global_region_id === slug),
       );
-      if (members.length > 0) return roomiest(members.map((region) => region.id));
+      if (members.length > 0) return regionWithMostCapacity(members.map((region) => region.id));
       const isGlobal =
         slug === WORLD ||
         rows.some((region) => region.global_region_id === slug) ||

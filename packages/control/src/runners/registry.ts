@@ -58,7 +58,7 @@ export interface RegistryOptions {
   limits: ControlLimits;
   log: Logger;
   /** Room may have come: a runner is ready, or something left it. */
-  onRoom: () => void;
+  onCapacityReleased: () => void;
   onReady: (link: Link) => void;
   onUsage: (runnerId: string, readings: readonly CpuReading[]) => void;
   onBuildResult: LinkEvents['buildResult'];
@@ -104,7 +104,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     async observe(link, { observations }) {
       for (const [trigger, changes] of inOrder(link.runnerId, observations)) {
         const moved = await retrying(() => lifecycle.apply(trigger, changes));
-        if (moved.some((row) => !row.held || !occupies(row.status))) options.onRoom();
+        if (moved.some((row) => !row.held || !occupies(row.status))) options.onCapacityReleased();
       }
     },
 
@@ -132,7 +132,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       );
       if (!ready) return;
       options.onReady(link);
-      options.onRoom();
+      options.onCapacityReleased();
     },
 
     closed(link) {

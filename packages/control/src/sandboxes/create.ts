@@ -123,7 +123,7 @@ async function begin(
   asked: ResolvedSandbox,
 ): Promise<Beginning> {
   if (asked.image.type !== 'snapshot') {
-    const region = await regions.resolve(asked.region, principal, scheduler.roomiest);
+    const region = await regions.resolve(asked.region, principal, scheduler.regionWithMostCapacity);
     return { sandbox: asked, region, root: await resolveRoot(database, principal.projectId, asked.image) };
   }
   const { name } = asked.image;
@@ -132,7 +132,7 @@ async function begin(
   // Where nothing is said the home of the snapshot is meant, and so it is where a global region has it.
   const home = snapshot.region;
   const region = await regions.resolve(asked.region ?? home, principal, async (ids) =>
-    ids.includes(home) ? home : scheduler.roomiest(ids),
+    ids.includes(home) ? home : scheduler.regionWithMostCapacity(ids),
   );
   if (region !== home) {
     throw snapshot.kind === 'full'

@@ -17,8 +17,13 @@ import { all, first, statement } from '@releap/database';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { pinned } from '../runners/assignment.ts';
 import { readHost } from '../scheduler/hosts.ts';
-import { promiseAlone } from '../scheduler/promise-lock.ts';
-import { makingRoom, NoRoom, unable, type RestartContext } from '../scheduler/restart.ts';
+import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
+import {
+  preemptFor,
+  InsufficientCapacityError,
+  admissionError,
+  type RestartContext,
+} from '../scheduler/restart.ts';
 import { copySecrets } from '../secrets/placeholders.ts';
 import { readSandboxId } from './change.ts';
 import { IN_REGION } from './queries.ts';
@@ -84,8 +89,7 @@ export async function forkSandbox(
     if (made !== undefined) return answer(made);
   }
   await requireCredits();
-  const written = database.transaction(async (client) => {
-    await promiseAlone(client);
+  const written = withSchedulerLock(database, async (client) => {
     const source = await first(client, SOURCE, [id, projectId, region]);
     if (source === undefined) throw sandboxNotFound(shownId);
     if (decide('fork', source) === undefined) throw refuse(refusal('fork', source));
@@ -116,12 +120,12 @@ export async function forkSandbox(
       gpus: 0,
     };
     const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
-    const why = host === undefined ? 'it has no host' : unable(host, need, limits);
-    if (why !== undefined) throw new NoRoom(why, row, need);
+    const why = host === undefined ? 'it has no host' : admissionError(host, need, limits);
+    if (why !== undefined) throw new InsufficientCapacityError(why, row, need);
     return row;
   });
   const child = await written.catch(async (error: unknown) => {
-    throw error instanceof NoRoom ? refuse(await makingRoom(context, error)) : error;
+    throw error instanceof InsufficientCapacityError ? refuse(await preemptFor(context, error)) : error;
   });
   lifecycle.announce([child]);
   return answer(child);

@@ -60,7 +60,7 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
       principal.projectId,
     );
     // One that never reached a host may have been in the way of others.
-    if (moved && status === 'deleted') context.scheduler.roomMayHaveCome();
+    if (moved && status === 'deleted') context.scheduler.capacityReleased();
     if (moved) await context.snapshots.sandboxesGone([id], SANDBOX_DELETED);
     return { vm_id: formatSandboxId(region, id), status: 'deleting' };
   });

@@ -1,6 +1,6 @@
 /** Which spot sandboxes must go so that one that pays in full has room. Pure: numbers in, a choice out. */
 import type { Overcommit } from '../limits.ts';
-import { fits, free, takes, type Host, type Need, type Room } from './placement.ts';
+import { fits, free, isEligible, type Host, type Need, type Resources } from './placement.ts';
 
 /** A spot sandbox that could be evicted. */
 export interface Evictable {
@@ -8,7 +8,7 @@ export interface Evictable {
   runner_id: string;
   created_at: Date;
   /** What its eviction gives back. Paused it keeps its disk, and needs room for its memory there. */
-  frees: Room;
+  frees: Resources;
 }
 
 export interface Eviction {
@@ -30,7 +30,7 @@ export function chooseEviction(
 ): Eviction | undefined {
   let best: Eviction | undefined;
   for (const host of hosts) {
-    if (!takes(need, host)) continue;
+    if (!isEligible(need, host)) continue;
     const evict = fewest(
       need,
       free(host, overcommit),
@@ -43,11 +43,15 @@ export function chooseEviction(
 }
 
 /** Whether it fits without anybody going. */
-export function hasRoom(need: Need, hosts: readonly Host[], overcommit: Overcommit): Host | undefined {
-  return hosts.find((host) => takes(need, host) && fits(need, free(host, overcommit)));
+export function hostWithCapacity(
+  need: Need,
+  hosts: readonly Host[],
+  overcommit: Overcommit,
+): Host | undefined {
+  return hosts.find((host) => isEligible(need, host) && fits(need, free(host, overcommit)));
 }
 
-function fewest(need: Need, room: Room, spot: readonly Evictable[]): Evictable[] | undefined {
+function fewest(need: Need, room: Resources, spot: readonly Evictable[]): Evictable[] | undefined {
   const waiting = [...spot].sort((a, b) => b.created_at.getTime() - a.created_at.getTime());
   const chosen: Evictable[] = [];
   let left = room;
@@ -69,7 +73,7 @@ function fewest(need: Need, room: Room, spot: readonly Evictable[]): Evictable[]
   return chosen;
 }
 
-function mostHelpful(need: Need, room: Room, spot: readonly Evictable[]): Evictable | undefined {
+function mostHelpful(need: Need, room: Resources, spot: readonly Evictable[]): Evictable | undefined {
   let best: Evictable | undefined;
   let least = lacking(need, room);
   for (const one of spot) {
@@ -82,14 +86,14 @@ function mostHelpful(need: Need, room: Room, spot: readonly Evictable[]): Evicta
 }
 
 /** How much is missing, as shares of what is needed. */
-function lacking(need: Need, room: Room): number {
+function lacking(need: Need, room: Resources): number {
   return KEYS.reduce(
     (sum, key) => sum + (need[key] > 0 ? Math.max(0, need[key] - room[key]) / need[key] : 0),
     0,
   );
 }
 
-export function plus(room: Room, other: Room, times = 1): Room {
+export function plus(room: Resources, other: Resources, times = 1): Resources {
   return {
     cpu: room.cpu + times * other.cpu,
     mem_mib: room.mem_mib + times * other.mem_mib,

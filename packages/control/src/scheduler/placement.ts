@@ -11,27 +11,27 @@ export interface Host {
   draining: boolean;
   facts: RunnerFacts;
   /** What is promised already. */
-  used: Room;
+  used: Resources;
 }
 
-export interface Room {
+export interface Resources {
   cpu: number;
   mem_mib: number;
   disk_mib: number;
   gpus: number;
 }
 
-export interface Need extends Room {
+export interface Need extends Resources {
   region: string;
   arch: string;
   /** The one host that has what it begins with. */
-  only: string | null;
+  requiredRunnerId: string | null;
 }
 
-export type Choice = { host: Host } | { reason: string; never: boolean };
+export type Choice = { host: Host } | { reason: string; unsatisfiable: boolean };
 
 /** What a host may promise in all. */
-export function promisable(facts: RunnerFacts, overcommit: Overcommit): Room {
+export function allocatable(facts: RunnerFacts, overcommit: Overcommit): Resources {
   return {
     cpu: facts.cores * overcommit.cpu,
     mem_mib: facts.mem_mib * overcommit.mem,
@@ -40,8 +40,8 @@ export function promisable(facts: RunnerFacts, overcommit: Overcommit): Room {
   };
 }
 
-export function free(host: Host, overcommit: Overcommit): Room {
-  const all = promisable(host.facts, overcommit);
+export function free(host: Host, overcommit: Overcommit): Resources {
+  const all = allocatable(host.facts, overcommit);
   return {
     cpu: all.cpu - host.used.cpu,
     mem_mib: all.mem_mib - host.used.mem_mib,
@@ -53,7 +53,7 @@ export function free(host: Host, overcommit: Overcommit): Room {
 /** Sums of eighths are exact in floating point; this is for other fractions. */
 const EPSILON = 1e-9;
 
-export function fits(need: Room, room: Room): boolean {
+export function fits(need: Resources, room: Resources): boolean {
   return (
     need.cpu <= room.cpu + EPSILON &&
     need.mem_mib <= room.mem_mib &&
@@ -64,10 +64,10 @@ export function fits(need: Room, room: Room): boolean {
 }
 
 /**
- * How far a host has promised too much of what this sandbox takes, with the sandbox counted in already; undefined
+ * How far a host has promised too much of what this sandbox isEligible, with the sandbox counted in already; undefined
  * when it has not.
  */
-export function excess(need: Room, host: Host, overcommit: Overcommit): string | undefined {
+export function shortfall(need: Resources, host: Host, overcommit: Overcommit): string | undefined {
   const left = free(host, overcommit);
   const over = (['cpu', 'mem_mib', 'disk_mib', 'gpus'] as const).filter(
     (what) => need[what] > 0 && left[what] < -EPSILON,
@@ -83,13 +83,13 @@ export function excess(need: Room, host: Host, overcommit: Overcommit): string |
 }
 
 /** Whether the machine itself is large enough: no overcommitment makes eight cores of four. */
-function couldHold(need: Room, facts: RunnerFacts): boolean {
+function fitsEmptyHost(need: Resources, facts: RunnerFacts): boolean {
   return fits(need, { cpu: facts.cores, mem_mib: facts.mem_mib, disk_mib: facts.disk_mib, gpus: facts.gpus });
 }
 
 /** Share of the scarcest thing that would be left: the larger, the better spread. */
-function slack(need: Need, host: Host, overcommit: Overcommit): number {
-  const all = promisable(host.facts, overcommit);
+function score(need: Need, host: Host, overcommit: Overcommit): number {
+  const all = allocatable(host.facts, overcommit);
   const left = free(host, overcommit);
   return Math.min(
     (left.cpu - need.cpu) / all.cpu,
@@ -103,12 +103,14 @@ function slack(need: Need, host: Host, overcommit: Overcommit): number {
  * and no known one of the region, however empty, could take it.
  */
 export function choose(need: Need, hosts: readonly Host[], overcommit: Overcommit): Choice {
-  const here = hosts.filter((host) => host.region === need.region && (need.only ?? host.id) === host.id);
+  const here = hosts.filter(
+    (host) => host.region === need.region && (need.requiredRunnerId ?? host.id) === host.id,
+  );
   let best: Host | undefined;
   let most = -Infinity;
   for (const host of here) {
-    if (!takes(need, host) || !fits(need, free(host, overcommit))) continue;
-    const left = slack(need, host, overcommit);
+    if (!isEligible(need, host) || !fits(need, free(host, overcommit))) continue;
+    const left = score(need, host, overcommit);
     if (left > most) {
       best = host;
       most = left;
@@ -118,14 +120,14 @@ export function choose(need: Need, hosts: readonly Host[], overcommit: Overcommi
 }
 
 /** Whether it would be taken there if the host were empty. */
-export function takes(need: Need, host: Host): boolean {
+export function isEligible(need: Need, host: Host): boolean {
   return (
     host.ready &&
     !host.draining &&
     host.region === need.region &&
-    (need.only ?? host.id) === host.id &&
+    (need.requiredRunnerId ?? host.id) === host.id &&
     host.facts.arch === need.arch &&
-    couldHold(need, host.facts)
+    fitsEmptyHost(need, host.facts)
   );
 }
 
@@ -133,11 +135,11 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
   const region = `region "${need.region}"`;
   const connected = here.filter((host) => host.ready);
   const ready = connected.filter((host) => !host.draining);
-  if (ready.length === 0 && need.only !== null) {
+  if (ready.length === 0 && need.requiredRunnerId !== null) {
     const why = connected.length === 0 ? 'is not connected and ready' : 'is being drained';
     return {
-      reason: `the host ${need.only}, which has the snapshot that it begins with, ${why}`,
-      never: false,
+      reason: `the host ${need.requiredRunnerId}, which has the snapshot that it begins with, ${why}`,
+      unsatisfiable: false,
     };
   }
   if (ready.length === 0) {
@@ -145,41 +147,41 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
       connected.length === 0
         ? 'is connected and ready'
         : 'takes sandboxes: all that are ready are being drained';
-    return { reason: `no host of ${region} ${why}`, never: false };
+    return { reason: `no host of ${region} ${why}`, unsatisfiable: false };
   }
   const sameArch = here.filter((host) => host.facts.arch === need.arch);
   if (sameArch.length === 0) {
     const archs = [...new Set(here.map((host) => host.facts.arch))].join(', ');
     return {
       reason: `no host of ${region} has the architecture ${need.arch} (there is: ${archs})`,
-      never: true,
+      unsatisfiable: true,
     };
   }
   if (need.gpus > 0 && !sameArch.some((host) => host.facts.gpus >= need.gpus)) {
     const most = Math.max(...sameArch.map((host) => host.facts.gpus));
     return {
       reason: `no host of ${region} has ${need.gpus} GPU${need.gpus === 1 ? '' : 's'} (the most that any has is ${most})`,
-      never: true,
+      unsatisfiable: true,
     };
   }
-  if (!sameArch.some((host) => couldHold(need, host.facts))) {
+  if (!sameArch.some((host) => fitsEmptyHost(need, host.facts))) {
     const largest = sameArch.map((host) => host.facts);
     return {
       reason:
         `no host of ${region} is large enough for ${words(need)}: the largest have ` +
         `${Math.max(...largest.map((facts) => facts.cores))} cores, ${Math.max(...largest.map((facts) => facts.mem_mib))} MiB of memory ` +
         `and ${Math.max(...largest.map((facts) => facts.disk_mib))} MiB of disk`,
-      never: true,
+      unsatisfiable: true,
     };
   }
   const rooms = ready.filter((host) => host.facts.arch === need.arch).map((host) => free(host, overcommit));
-  const most = (pick: (room: Room) => number): number => Math.max(0, ...rooms.map(pick));
+  const most = (pick: (room: Resources) => number): number => Math.max(0, ...rooms.map(pick));
   return {
     reason:
       `no host of ${region} has room for ${words(need)}: the most that is free is ` +
       `${Math.round(most((room) => room.cpu) * 1000) / 1000} cores, ${Math.floor(most((room) => room.mem_mib))} MiB of memory, ` +
       `${Math.floor(most((room) => room.disk_mib))} MiB of disk and ${most((room) => room.gpus)} GPUs`,
-    never: false,
+    unsatisfiable: false,
   };
 }
 

@@ -9,9 +9,9 @@ import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
 import { readHost } from './hosts.ts';
-import { makeRoom } from './make-room.ts';
-import { excess, type Host, type Room } from './placement.ts';
-import { promiseAlone } from './promise-lock.ts';
+import { preempt } from './preempt.ts';
+import { shortfall, type Host, type Resources } from './placement.ts';
+import { withSchedulerLock } from './scheduler-lock.ts';
 
 export interface RestartContext {
   database: Database;
@@ -23,11 +23,11 @@ export interface RestartContext {
 export type Restarted = { moved: SandboxRow } | { refused: string } | undefined;
 
 /** Thrown inside a transaction, to take back what was promised. The message is the end of a sentence. */
-export class NoRoom extends Error {
+export class InsufficientCapacityError extends Error {
   readonly row: SandboxRow;
-  readonly need: Room;
+  readonly need: Resources;
 
-  constructor(why: string, row: SandboxRow, need: Room) {
+  constructor(why: string, row: SandboxRow, need: Resources) {
     super(why);
     this.row = row;
     this.need = need;
@@ -43,19 +43,18 @@ export async function restart(
   const { database, lifecycle, limits } = context;
   let moved: SandboxRow | undefined;
   try {
-    moved = await database.transaction(async (client) => {
-      await promiseAlone(client);
+    moved = await withSchedulerLock(database, async (client) => {
       const [row] = await lifecycle.applyWithin(client, trigger, [change]);
       if (row === undefined) return undefined;
       // It counts already: what is promised now includes it.
       const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
       const need = { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: 0, gpus: row.gpu_host };
-      const why = host === undefined ? 'it has no host' : unable(host, need, limits);
-      if (why !== undefined) throw new NoRoom(why, row, need);
+      const why = host === undefined ? 'it has no host' : admissionError(host, need, limits);
+      if (why !== undefined) throw new InsufficientCapacityError(why, row, need);
       return row;
     });
   } catch (error) {
-    if (error instanceof NoRoom) return { refused: await makingRoom(context, error) };
+    if (error instanceof InsufficientCapacityError) return { refused: await preemptFor(context, error) };
     throw error;
   }
   if (moved === undefined) return undefined;
@@ -64,28 +63,27 @@ export async function restart(
 }
 
 /** Why this host cannot take what is counted in already, as the end of a sentence about the sandbox whose disk it has. */
-export function unable(
+export function admissionError(
   host: Host & { lostSince: Date | null },
-  need: Room,
+  need: Resources,
   limits: ControlLimits,
 ): string | undefined {
   if (host.lostSince !== null)
     return `its host ${host.id}, which has its disk, has not been heard from since ${host.lostSince.toISOString()}`;
   if (host.draining) return `its host ${host.id}, which has its disk, is being drained`;
-  const over = excess(need, host, limits.overcommit);
+  const over = shortfall(need, host, limits.overcommit);
   return over && `its host ${host.id}, which has its disk, has no room for it now: ${over}`;
 }
 
 /** What to tell of it, after spot sandboxes on its host were evicted where that helps. */
-export async function makingRoom(
+export async function preemptFor(
   { database, lifecycle, limits }: RestartContext,
-  { message, row, need }: NoRoom,
+  { message, row, need }: InsufficientCapacityError,
 ): Promise<string> {
   if (row.spot) return message;
-  const moved = await database.transaction(async (client) => {
-    await promiseAlone(client);
-    const there = { ...need, region: row.region, arch: row.cpu_arch, only: row.runner_id };
-    return makeRoom(client, lifecycle, [there], limits.overcommit);
+  const moved = await withSchedulerLock(database, async (client) => {
+    const there = { ...need, region: row.region, arch: row.cpu_arch, requiredRunnerId: row.runner_id };
+    return preempt(client, lifecycle, [there], limits.overcommit);
   });
   if (moved.length === 0) return message;
   lifecycle.announce(moved);

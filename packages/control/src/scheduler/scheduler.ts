@@ -5,21 +5,21 @@ import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
 import { CreateQueue } from './create-queue.ts';
 import { readHosts } from './hosts.ts';
-import { makeRoom } from './make-room.ts';
-import { choose, promisable, type Need } from './placement.ts';
-import { promiseAlone } from './promise-lock.ts';
+import { preempt } from './preempt.ts';
+import { choose, allocatable, type Need } from './placement.ts';
+import { withSchedulerLock } from './scheduler-lock.ts';
 
 export interface Scheduler {
   /** Something has been created or has got room: place what waits. Returns at once; many calls become one round. */
   kick(): void;
   /** Like `kick`, also if the last round found no room. */
-  roomMayHaveCome(): void;
+  capacityReleased(): void;
   /** The creates that wait for a host. */
   queue: CreateQueue;
   /** Why this sandbox is not placed. */
   reasonFor(need: Need): Promise<string>;
   /** Of these regions, the one whose hosts have the most room. The first one when none has any. */
-  roomiest: (regions: readonly string[]) => Promise<string>;
+  regionWithMostCapacity: (regions: readonly string[]) => Promise<string>;
   /** Resolves when no round is under way or asked for. */
   idle(): Promise<void>;
   close(): Promise<void>;
@@ -34,7 +34,7 @@ interface PendingRow {
   disk_mib: number;
   gpu_host: number;
   /** The host that keeps the snapshot which it begins with. */
-  only: string | null;
+  required_runner_id: string | null;
 }
 
 /**
@@ -43,7 +43,7 @@ interface PendingRow {
  */
 export const NEED = `region, cpu_arch, cpu, mem_mib, gpu_host,
   scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
-  (select k.runner_id from snapshots k where k.id = (s.origin ->> 'snapshot_id')::uuid) as only`;
+  (select k.runner_id from snapshots k where k.id = (s.origin ->> 'snapshot_id')::uuid) as required_runner_id`;
 
 const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
@@ -57,7 +57,7 @@ const PENDING = statement<PendingRow & { spot: boolean }>(
 /** How many are looked at in a round, unless more may wait. */
 const ROUND = 1_000;
 /** How long after a round without room a mere create starts no new one. */
-const NO_ROOM_MS = 100;
+const NO_CAPACITY_MS = 100;
 
 export interface SchedulerOptions {
   database: Database;
@@ -69,17 +69,16 @@ export interface SchedulerOptions {
 export function createScheduler({ database, lifecycle, limits, log }: SchedulerOptions): Scheduler {
   let running: Promise<void> | undefined;
   let again = false;
-  let noRoomUntil = 0;
+  let noCapacityUntil = 0;
   const stop = new AbortController();
   const queue = new CreateQueue(database, limits.createQueue);
 
   async function round(): Promise<void> {
     if ((await first(database.pool, ANY_READY)) === undefined) {
-      noRoomUntil = performance.now() + NO_ROOM_MS;
+      noCapacityUntil = performance.now() + NO_CAPACITY_MS;
       return;
     }
-    const { moved, left } = await database.transaction(async (client) => {
-      await promiseAlone(client);
+    const { moved, left } = await withSchedulerLock(database, async (client) => {
       // As many as may wait: those behind may find room where the first of them do not.
       const pending = await all(client, PENDING, [Math.max(ROUND, limits.createQueue)]);
       if (pending.length === 0) return { moved: [], left: 0 };
@@ -97,7 +96,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
           used.disk_mib += need.disk_mib;
           used.gpus += need.gpus;
           place.push({ id: row.id, place_on: choice.host.id });
-        } else if (choice.never) {
+        } else if (choice.unsatisfiable) {
           reject.push({ id: row.id, error: choice.reason });
         } else if (!row.spot) {
           waits.push(need);
@@ -108,11 +107,11 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
         ...(await lifecycle.applyWithin(client, 'reject', reject)),
       ];
       const left = pending.length - rows.length;
-      rows.push(...(await makeRoom(client, lifecycle, waits, limits.overcommit)));
+      rows.push(...(await preempt(client, lifecycle, waits, limits.overcommit)));
       return { moved: rows, left };
     });
     if (moved.length > 0) lifecycle.announce(moved);
-    if (left > 0) noRoomUntil = performance.now() + NO_ROOM_MS;
+    if (left > 0) noCapacityUntil = performance.now() + NO_CAPACITY_MS;
   }
 
   async function rounds(): Promise<void> {
@@ -124,7 +123,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       } catch (error) {
         // What waits stays pending; the sweeper starts the next round.
         log.error({ err: error }, 'a placement round failed');
-        noRoomUntil = performance.now() + NO_ROOM_MS;
+        noCapacityUntil = performance.now() + NO_CAPACITY_MS;
       }
     } while (again && !stop.signal.aborted);
   }
@@ -141,10 +140,10 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
 
   return {
     kick() {
-      if (performance.now() >= noRoomUntil) start();
+      if (performance.now() >= noCapacityUntil) start();
     },
-    roomMayHaveCome() {
-      noRoomUntil = 0;
+    capacityReleased() {
+      noCapacityUntil = 0;
       start();
     },
     queue,
@@ -152,12 +151,12 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       const choice = choose(need, await readHosts(database.pool), limits.overcommit);
       return 'reason' in choice ? choice.reason : 'hosts had room only when its time was over';
     },
-    async roomiest(regions) {
+    async regionWithMostCapacity(regions) {
       let best = regions[0];
       let most = -Infinity;
       for (const host of await readHosts(database.pool)) {
         if (!host.ready || host.draining || !regions.includes(host.region)) continue;
-        const room = promisable(host.facts, limits.overcommit);
+        const room = allocatable(host.facts, limits.overcommit);
         const share = Math.min(1 - host.used.cpu / room.cpu, 1 - host.used.mem_mib / room.mem_mib);
         if (share > most) {
           most = share;
@@ -186,6 +185,6 @@ export function toNeed(row: PendingRow): Need {
     mem_mib: row.mem_mib,
     disk_mib: row.disk_mib,
     gpus: row.gpu_host,
-    only: row.only,
+    requiredRunnerId: row.required_runner_id,
   };
 }

@@ -45,7 +45,7 @@ const OVERDUE = statement<{
   mem_mib: number;
   disk_mib: number;
   gpu_host: number;
-  only: string | null;
+  required_runner_id: string | null;
 }>(
   'sandboxes-overdue',
   `select id, status, ${NEED}
@@ -86,7 +86,7 @@ export function startSweeper(options: SweeperOptions): Sweeper {
     const moved = await lifecycle.apply('deadline', changes);
     for (const row of moved)
       log.warn({ vm: row.id, status: row.status, reason: row.error }, 'a deadline has passed');
-    if (moved.length > 0) scheduler.roomMayHaveCome();
+    if (moved.length > 0) scheduler.capacityReleased();
   }
 
   async function pass(): Promise<void> {

@@ -3,7 +3,7 @@ import { all, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '../sandboxes/transition-sql.ts';
-import { chooseEviction, hasRoom, plus, type Evictable } from './eviction.ts';
+import { chooseEviction, hostWithCapacity, plus, type Evictable } from './eviction.ts';
 import { readHosts } from './hosts.ts';
 import type { Host, Need } from './placement.ts';
 
@@ -42,7 +42,7 @@ const MOST = 50;
 /**
  * @param waiting what pays in full and found no room, in the order of the queue
  */
-export async function makeRoom(
+export async function preempt(
   on: Queryable,
   lifecycle: Lifecycle,
   waiting: readonly Need[],
@@ -66,7 +66,7 @@ export async function makeRoom(
   }));
   const evict: Evictable[] = [];
   for (const need of waiting.slice(0, MOST)) {
-    let host: Host | undefined = hasRoom(need, future, overcommit);
+    let host: Host | undefined = hostWithCapacity(need, future, overcommit);
     if (host === undefined) {
       const choice = chooseEviction(need, future, spot, overcommit);
       if (choice === undefined) continue;
