@@ -7,9 +7,9 @@ import { type IncomingMessage, request } from 'node:http';
 import { tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { leftovers } from './support/leftovers.ts';
-import { Service } from './support/service.ts';
+import { eventually } from '@releap/testing/eventually';
+import { leftovers } from '@releap/testing/leftovers';
+import { Service } from '@releap/testing/service';
 
 const SMALL = { image: 'busybox', cpu: 1, mem_mib: 256, scratch_mib: 64 };
 const UUID = '0192f0c1-2345-7abc-8def-0123456789ab';

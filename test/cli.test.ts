@@ -3,10 +3,10 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { Browser } from '../packages/server/test/support/browser.ts';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { leftovers } from './support/leftovers.ts';
-import { Service } from './support/service.ts';
+import { Browser } from '@releap/testing/browser';
+import { eventually } from '@releap/testing/eventually';
+import { leftovers } from '@releap/testing/leftovers';
+import { Service } from '@releap/testing/service';
 import { terminal } from './support/terminal.ts';
 
 const SIZE = ['--cpu', '1', '--mem', '256', '--scratch', '64'];

@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { leftovers } from './support/leftovers.ts';
-import { partPids } from './support/processes.ts';
-import { Service } from './support/service.ts';
+import { eventually } from '@releap/testing/eventually';
+import { leftovers } from '@releap/testing/leftovers';
+import { partPids } from '@releap/testing/processes';
+import { Service } from '@releap/testing/service';
 
 const SMALL = { image: 'busybox', cpu: 1, mem_mib: 256, scratch_mib: 64 };
 /** Few enough kills in a row that the supervisor's growing delays stay short. */

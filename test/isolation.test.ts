@@ -5,9 +5,9 @@ import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { leftovers } from './support/leftovers.ts';
-import { processStatus } from './support/processes.ts';
-import { Service, uuidOf } from './support/service.ts';
+import { leftovers } from '@releap/testing/leftovers';
+import { processStatus } from '@releap/testing/processes';
+import { Service, uuidOf } from '@releap/testing/service';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
 const PAGE = 64 * 1024;

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { SandboxRecord, SnapshotKind, SnapshotRecord } from '@releap/contract';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { leftovers } from './support/leftovers.ts';
-import { partPids, type Role } from './support/processes.ts';
-import { Service, uuidOf } from './support/service.ts';
+import { eventually } from '@releap/testing/eventually';
+import { leftovers } from '@releap/testing/leftovers';
+import { partPids, type Role } from '@releap/testing/processes';
+import { Service, uuidOf } from '@releap/testing/service';
 
 const SMALL = { image: 'busybox', cpu: 0.25, mem_mib: 256, scratch_mib: 64 };
 const PATIENCE_MS = 180_000;

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { soak } from './soak/soak.ts';
-import { leftovers } from './support/leftovers.ts';
-import { Service } from './support/service.ts';
+import { leftovers } from '@releap/testing/leftovers';
+import { Service } from '@releap/testing/service';
 
 /** The whole of it: `node test/soak/lifecycle-soak.ts`. */
 const PAUSES = 5;

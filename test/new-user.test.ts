@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import type { Browser } from 'playwright-core';
 import { signIn, startChromium } from './support/chromium.ts';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { Service } from './support/service.ts';
+import { eventually } from '@releap/testing/eventually';
+import { Service } from '@releap/testing/service';
 import { terminal } from './support/terminal.ts';
 
 const PATIENCE_MS = 120_000;

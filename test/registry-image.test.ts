@@ -3,17 +3,13 @@ import { mkdir, readFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { run, temporaryFolder, writeOciLayout } from '../packages/runner/test/support/image-layers.ts';
-import {
-  handmadeRegistry,
-  startRegistry,
-  type TestRegistry,
-} from '../packages/runner/test/support/image-registry.ts';
+import { run, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
+import { handmadeRegistry, startRegistry, type TestRegistry } from '@releap/testing/registry';
 import { appImage } from './support/app-image.ts';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { leftovers } from './support/leftovers.ts';
-import { freePort } from '../packages/contract/test/support/ports.ts';
-import { Service } from './support/service.ts';
+import { eventually } from '@releap/testing/eventually';
+import { leftovers } from '@releap/testing/leftovers';
+import { freePort } from '@releap/testing/ports';
+import { Service } from '@releap/testing/service';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
 

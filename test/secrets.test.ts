@@ -3,17 +3,13 @@ import { execFileSync } from 'node:child_process';
 import { mkdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { filesWith } from '../packages/contract/test/support/find-text.ts';
-import { temporaryFolder, writeOciLayout } from '../packages/runner/test/support/image-layers.ts';
-import {
-  REGISTRY_USER,
-  startRegistry,
-  type TestRegistry,
-} from '../packages/runner/test/support/image-registry.ts';
+import { filesWith } from '@releap/testing/find-text';
+import { temporaryFolder, writeOciLayout } from '@releap/testing/oci';
+import { REGISTRY_USER, startRegistry, type TestRegistry } from '@releap/testing/registry';
 import { appImage } from './support/app-image.ts';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { leftovers } from './support/leftovers.ts';
-import { REPO, Service } from './support/service.ts';
+import { eventually } from '@releap/testing/eventually';
+import { leftovers } from '@releap/testing/leftovers';
+import { REPO, Service } from '@releap/testing/service';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
 const SECRET = '4d7a-value-that-nobody-sees-c1f0';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
-import { leftovers } from './support/leftovers.ts';
-import { Service } from './support/service.ts';
+import { leftovers } from '@releap/testing/leftovers';
+import { Service } from '@releap/testing/service';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
 

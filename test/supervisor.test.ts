@@ -4,11 +4,11 @@ import { readdir, stat } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import path from 'node:path';
 import { describe, test } from 'node:test';
-import { signInByDevice } from '../packages/server/test/support/browser.ts';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { leftovers } from './support/leftovers.ts';
-import { partPids, type Role } from './support/processes.ts';
-import { Service } from './support/service.ts';
+import { signInByDevice } from '@releap/testing/browser';
+import { eventually } from '@releap/testing/eventually';
+import { leftovers } from '@releap/testing/leftovers';
+import { partPids, type Role } from '@releap/testing/processes';
+import { Service } from '@releap/testing/service';
 
 const PARTS: Role[] = ['control', 'gateway', 'postgres', 'runner'];
 const root = process.getuid?.() === 0;

@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { eventually } from '../packages/contract/test/support/eventually.ts';
-import { leftovers } from './support/leftovers.ts';
-import { partPids, processStatus } from './support/processes.ts';
-import { Service, uuidOf } from './support/service.ts';
+import { eventually } from '@releap/testing/eventually';
+import { leftovers } from '@releap/testing/leftovers';
+import { partPids, processStatus } from '@releap/testing/processes';
+import { Service, uuidOf } from '@releap/testing/service';
 
 /** The default shape, which the pool has; all else differs from sandbox to sandbox. */
 const REQUEST = { image: 'busybox', scratch_mib: 64 };

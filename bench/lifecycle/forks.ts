@@ -1,5 +1,5 @@
 /** Forks of a running sandbox: how long the source stands, and how soon the child does something. */
-import { uuidOf } from '../../test/support/service.ts';
+import { uuidOf } from '@releap/testing/service';
 import type { Floor } from '../floor/floor.ts';
 import { monotonic, type Outside } from '../outside/outside.ts';
 import { type SuiteResult, summaryRows } from '../report.ts';

@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { uuidOf } from '../../test/support/service.ts';
+import { uuidOf } from '@releap/testing/service';
 import type { Outside } from '../outside/outside.ts';
 import { monotonic } from '../outside/outside.ts';
 import type { MeasuredService } from '../service.ts';

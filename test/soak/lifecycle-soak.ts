@@ -1,7 +1,7 @@
 // A hundred pauses and fifty stops of one sandbox that works all the time, in a service of its own:
 //   node test/soak/lifecycle-soak.ts [pauses] [stops]
 // It ends with 1 as soon as a byte, a process, a connection or the right time is lost.
-import { Service } from '../support/service.ts';
+import { Service } from '@releap/testing/service';
 import { soak } from './soak.ts';
 
 const [pauses = 100, stops = 50] = process.argv.slice(2).map(Number);

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import type { SandboxRecord } from '@releap/contract';
-import { eventually } from '../../packages/contract/test/support/eventually.ts';
-import type { Service } from '../support/service.ts';
+import { eventually } from '@releap/testing/eventually';
+import type { Service } from '@releap/testing/service';
 
 const WORKLOAD = new URL('workload.py', import.meta.url);
 const PORT = 8080;

@@ -2,8 +2,8 @@ import { execFileSync } from 'node:child_process';
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Item, tarOf } from '../../packages/runner/test/support/image-layers.ts';
-import { REPO } from './service.ts';
+import { type Item, tarOf } from '@releap/testing/oci';
+import { REPO } from '@releap/testing/service';
 
 const START = `
 echo "arguments: [$1] [$2]"

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
-import { REPO, type Service } from './service.ts';
+import { REPO, type Service } from '@releap/testing/service';
 
 const RLP = join(REPO, 'packages/cli/bin/rlp');
 const PATIENCE_MS = 300_000;

@@ -16,7 +16,7 @@ import {
   waitFor,
   type Caller,
   type World,
-} from './support/world.ts';
+} from '@releap/testing/world';
 
 let world: World;
 before(async () => {

@@ -4,7 +4,7 @@ import { after, before, describe, it } from 'node:test';
 import type { CpuReading } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
-import { openFresh } from '../../database/test/support/postgres.ts';
+import { openFresh } from '@releap/testing/postgres';
 import { createBurstMeter } from '../src/billing/burst.ts';
 import { accounts, charged, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
 

@@ -1,11 +1,11 @@
 /** The clock of a machine is set, or the machine is suspended: neither is time that anybody has used, or waited for. */
 import assert from 'node:assert/strict';
 import { describe, it, mock } from 'node:test';
-import { openFresh } from '../../database/test/support/postgres.ts';
+import { openFresh } from '@releap/testing/postgres';
 import { chargeMeters } from '../src/billing/charge-meters.ts';
 import { createClockSteps } from '../src/billing/clock-steps.ts';
 import { charged, exactCost, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
-import { create, quiet, startWorld, until, waitFor } from './support/world.ts';
+import { create, quiet, startWorld, until, waitFor } from '@releap/testing/world';
 
 const HOURS_MS = 3 * 3_600_000;
 const SIZE = { millicores: 125, memMib: 1024, gpus: 0, spot: false };

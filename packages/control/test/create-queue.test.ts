@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
-import { openFresh } from '../../database/test/support/postgres.ts';
+import { openFresh } from '@releap/testing/postgres';
 import { CreateQueue } from '../src/scheduler/create-queue.ts';
 import { newOrg, newSandbox } from './support/billing.ts';
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { randomUUID } from 'node:crypto';
-import { create, REGION, silent, startWorld, until, waitFor, type World } from './support/world.ts';
+import { create, REGION, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
 
 let world: World;
 before(async () => {

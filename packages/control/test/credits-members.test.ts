@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { formatAmount, parseAmount } from '@releap/contract';
 import { PRICES } from './support/billing.ts';
-import { startSignedInWorld, type Person, type SignedInWorld } from './support/issuer.ts';
-import { caller, TOKEN, until, waitFor, type Answer } from './support/world.ts';
+import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { caller, TOKEN, until, waitFor, type Answer } from '@releap/testing/world';
 
 let world: SignedInWorld;
 let ada: Person;

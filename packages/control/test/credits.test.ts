@@ -18,7 +18,7 @@ import {
   type Answer,
   type Created,
   type World,
-} from './support/world.ts';
+} from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { HostRecord } from '@releap/contract';
 import { Stage } from './support/lifecycle.ts';
-import { create, obedient, startWorld, until, waitFor, type Answer, type World } from './support/world.ts';
+import { create, obedient, startWorld, until, waitFor, type Answer, type World } from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;

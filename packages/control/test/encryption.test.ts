@@ -6,8 +6,8 @@ import { pino } from 'pino';
 import { createEncryption, SealBrokenError, type Owner } from '../src/encryption/encryption.ts';
 import { addKey, fileKeys, makeKeyFile } from '../src/encryption/key-file.ts';
 import { KeysUnavailableError } from '../src/encryption/keys.ts';
-import { quiet } from './support/world.ts';
-import { keyPath } from './support/keys.ts';
+import { quiet } from '@releap/testing/world';
+import { keyPath } from '@releap/testing/keys';
 
 const owner: Owner = { kind: 'secret', projectId: '6f1ed002-ab5d-4f1c-9e35-000000000001', name: 'TOKEN' };
 const text = fc.string({ unit: 'grapheme', maxLength: 300 });

@@ -14,7 +14,7 @@ import {
   type Created,
   type Script,
   type World,
-} from './support/world.ts';
+} from '@releap/testing/world';
 
 const overcommit = { cpu: 1, mem: 1, disk: 1 };
 const host = (id: string, used: Partial<Host['used']> = {}, extra: Partial<Host> = {}): Host => ({

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type ApiError, badRequest, tokenDigest } from '@releap/contract';
 import type { Fresh } from '../src/idempotency/fresh.ts';
 import { canonical, createIdempotency, type Idempotency } from '../src/idempotency/idempotency.ts';
-import { startWorld, TOKEN, type World } from './support/world.ts';
+import { startWorld, TOKEN, type World } from '@releap/testing/world';
 
 let world: World;
 before(async () => {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { ImageList, type BuildJob } from '@releap/contract';
 import { Compile } from 'typebox/compile';
-import { silent, startWorld, until, type Caller, type World } from './support/world.ts';
+import { silent, startWorld, until, type Caller, type World } from '@releap/testing/world';
 
 let world: World;
 let call: Caller;

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { Stage } from './support/lifecycle.ts';
-import { create, silent, startWorld, until, waitFor, type World } from './support/world.ts';
+import { create, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;

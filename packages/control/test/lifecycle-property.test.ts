@@ -7,7 +7,7 @@ import { after, before, describe, it } from 'node:test';
 import { newUuid, type Assignment, type Observation } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
-import { openFresh } from '../../database/test/support/postgres.ts';
+import { openFresh } from '@releap/testing/postgres';
 import { toAssignment } from '../src/runners/assignment.ts';
 import { createLifecycle, type Lifecycle } from '../src/sandboxes/lifecycle.ts';
 import type { Change, SandboxRow } from '../src/sandboxes/transition-sql.ts';

@@ -7,7 +7,7 @@ import * as fc from 'fast-check';
 import { TRANSIENT } from '../src/sandboxes/transitions.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';
 import { VERBS } from './support/lifecycle.ts';
-import { create, startWorld, until, waitFor, type Created, type ScriptedRunner } from './support/world.ts';
+import { create, startWorld, until, waitFor, type Created, type ScriptedRunner } from '@releap/testing/world';
 
 /** All sandboxes of one host, which does what it is told after a moment, as the dice fall. */
 class Hosts {

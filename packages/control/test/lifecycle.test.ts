@@ -5,7 +5,7 @@ import { after, before, describe, it } from 'node:test';
 import { SANDBOX_STATUSES, SandboxLifecycleResponse, type SandboxStatus } from '@releap/contract';
 import { Compile } from 'typebox/compile';
 import { Stage, VERBS } from './support/lifecycle.ts';
-import { create, startWorld, until, waitFor, type World } from './support/world.ts';
+import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;

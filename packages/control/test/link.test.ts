@@ -4,7 +4,7 @@ import { after, before, describe, it } from 'node:test';
 import { RUNNER_LINK_PATH, type Assignment } from '@releap/contract';
 import * as fc from 'fast-check';
 import { WebSocket } from 'ws';
-import { create, FACTS, silent, startWorld, TOKEN, until, waitFor, type World } from './support/world.ts';
+import { create, FACTS, silent, startWorld, TOKEN, until, waitFor, type World } from '@releap/testing/world';
 
 let world: World;
 before(async () => {

@@ -5,8 +5,8 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import * as fc from 'fast-check';
-import { startSignedInWorld, type Person, type SignedInWorld } from './support/issuer.ts';
-import { caller, type Answer } from './support/world.ts';
+import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { caller, type Answer } from '@releap/testing/world';
 
 interface ModelKey {
   id: string;

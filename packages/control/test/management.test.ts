@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { startSignedInWorld, type Person, type SignedInWorld } from './support/issuer.ts';
-import { caller, type Answer } from './support/world.ts';
+import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { caller, type Answer } from '@releap/testing/world';
 
 const UNKNOWN = '00000000-0000-4000-8000-000000000000';
 

@@ -6,10 +6,10 @@ import path from 'node:path';
 import { after, before, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { openDatabase, type Database } from '@releap/database';
-import { freshDatabase } from '../../database/test/support/postgres.ts';
+import { freshDatabase } from '@releap/testing/postgres';
 import { chargeMeters } from '../src/billing/charge-meters.ts';
 import { accounts, charged, exactCost, newOrg, newSandbox, PRICES, setStatus } from './support/billing.ts';
-import { quiet } from './support/world.ts';
+import { quiet } from '@releap/testing/world';
 
 let url: string;
 let database: Database;

@@ -7,7 +7,7 @@ import { after, before, describe, it } from 'node:test';
 import { SANDBOX_STATUSES, type SandboxStatus } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
-import { openFresh } from '../../database/test/support/postgres.ts';
+import { openFresh } from '@releap/testing/postgres';
 import { chargeMeters } from '../src/billing/charge-meters.ts';
 import { METERED_STATUSES } from '../src/billing/metered-statuses.ts';
 import { FREE } from '../src/billing/prices.ts';

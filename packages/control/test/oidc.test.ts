@@ -6,8 +6,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import * as fc from 'fast-check';
 import { exportSPKI, importJWK, SignJWT, UnsecuredJWT } from 'jose';
 import { OAuth2Server } from 'oauth2-mock-server';
-import { AUDIENCE, startSignedInWorld, TestIssuer, type SignedInWorld } from './support/issuer.ts';
-import { caller, startWorld, until, type Answer } from './support/world.ts';
+import { AUDIENCE, startSignedInWorld, TestIssuer, type SignedInWorld } from '@releap/testing/issuer';
+import { caller, startWorld, until, type Answer } from '@releap/testing/world';
 
 describe('OIDC tokens on the management plane', () => {
   let world: SignedInWorld;

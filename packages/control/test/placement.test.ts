@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
 import { choose, shortfall, allocatable, type Host, type Need } from '../src/scheduler/placement.ts';
-import { FACTS } from './support/world.ts';
+import { FACTS } from '@releap/testing/world';
 
 const overcommit = { cpu: 2, mem: 1, disk: 1 };
 const host = (id: string, extra: Partial<Host> = {}, facts: Partial<Host['facts']> = {}): Host => ({

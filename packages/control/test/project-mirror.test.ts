@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { createEncryption } from '../src/encryption/encryption.ts';
 import { lookUpPlaceholder } from '../src/secrets/placeholders.ts';
-import { startSignedInWorld, type Person, type SignedInWorld } from './support/issuer.ts';
-import { testKeys } from './support/keys.ts';
-import { create, until, type Answer, type Caller } from './support/world.ts';
+import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { testKeys } from '@releap/testing/keys';
+import { create, until, type Answer, type Caller } from '@releap/testing/world';
 
 const keys = testKeys();
 const NO_PROJECT = '00000000-0000-4000-8000-000000000000';

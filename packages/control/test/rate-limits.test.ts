@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newToken } from '@releap/contract';
 import { mintApiKey } from '../src/index.ts';
-import { caller, startWorld, TOKEN, type Answer, type Caller, type World } from './support/world.ts';
+import { caller, startWorld, TOKEN, type Answer, type Caller, type World } from '@releap/testing/world';
 
 let world: World;
 before(async () => {

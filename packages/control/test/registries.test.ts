@@ -3,8 +3,8 @@ import { rename } from 'node:fs/promises';
 import { after, before, describe, it } from 'node:test';
 import { newToken, RegistryList, RegistryRecord, type Assignment, type RootSource } from '@releap/contract';
 import { Compile } from 'typebox/compile';
-import { keyPath, testKeys } from './support/keys.ts';
-import { create, silent, startWorld, until, waitFor, type Caller, type World } from './support/world.ts';
+import { keyPath, testKeys } from '@releap/testing/keys';
+import { create, silent, startWorld, until, waitFor, type Caller, type World } from '@releap/testing/world';
 
 const file = keyPath();
 const keys = testKeys(file);

@@ -14,7 +14,7 @@ import {
   type Created,
   type ScriptedRunner,
   type World,
-} from './support/world.ts';
+} from '@releap/testing/world';
 
 let world: World;
 let runner: ScriptedRunner;

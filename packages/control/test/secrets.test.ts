@@ -9,8 +9,8 @@ import { addKey } from '../src/encryption/key-file.ts';
 import { rewrapAll } from '../src/encryption/rewrap.ts';
 import { copySecrets, lookUpPlaceholder, type Substitution } from '../src/secrets/placeholders.ts';
 import { eraseUnused } from '../src/secrets/secrets.ts';
-import { filesWith } from '../../contract/test/support/find-text.ts';
-import { keyPath, testKeys } from './support/keys.ts';
+import { filesWith } from '@releap/testing/find-text';
+import { keyPath, testKeys } from '@releap/testing/keys';
 import {
   create,
   quiet,
@@ -20,7 +20,7 @@ import {
   type Caller,
   type ScriptedRunner,
   type World,
-} from './support/world.ts';
+} from '@releap/testing/world';
 
 const file = keyPath();
 const keys = testKeys(file);

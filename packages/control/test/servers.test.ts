@@ -7,7 +7,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { openDatabase, startPostgres } from '@releap/database';
-import { freshDatabase } from '../../database/test/support/postgres.ts';
+import { freshDatabase } from '@releap/testing/postgres';
 import {
   caller,
   create,
@@ -21,7 +21,7 @@ import {
   until,
   waitFor,
   type World,
-} from './support/world.ts';
+} from '@releap/testing/world';
 
 describe('a control server that restarts', () => {
   it('goes on with a sandbox that was written and not placed yet', async () => {

@@ -6,7 +6,7 @@ import type { QueryConfig, QueryResult } from 'pg';
 import { getSnapshot, listSnapshots } from '../src/snapshots/queries.ts';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
 import { Shots } from './support/snapshots.ts';
-import { CAPTURED, caller, create, startWorld, until, waitFor, type World } from './support/world.ts';
+import { CAPTURED, caller, create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;

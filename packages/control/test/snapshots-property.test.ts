@@ -4,13 +4,13 @@ import { after, before, it } from 'node:test';
 import { ApiError, newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
-import { openFresh } from '../../database/test/support/postgres.ts';
+import { openFresh } from '@releap/testing/postgres';
 import { createSnapshot, type SnapshotContext } from '../src/snapshots/create.ts';
 import { deleteSnapshot } from '../src/snapshots/delete.ts';
 import { createSnapshots } from '../src/snapshots/snapshots.ts';
 import type { SnapshotRow } from '../src/snapshots/transition-sql.ts';
 import { decideSnapshot, SNAPSHOT_TRANSITIONS, type SnapshotTrigger } from '../src/snapshots/transitions.ts';
-import { quiet } from './support/world.ts';
+import { quiet } from '@releap/testing/world';
 
 const PROJECT = newUuid();
 const RUNNER = newUuid();

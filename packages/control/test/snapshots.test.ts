@@ -5,7 +5,7 @@ import { SANDBOX_STATUSES, SnapshotCreateResponse, SnapshotRecord } from '@relea
 import { Compile } from 'typebox/compile';
 import { Stage } from './support/lifecycle.ts';
 import { Shots } from './support/snapshots.ts';
-import { CAPTURED, CAPTURED_MEMORY, startWorld, until, waitFor, type World } from './support/world.ts';
+import { CAPTURED, CAPTURED_MEMORY, startWorld, until, waitFor, type World } from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;

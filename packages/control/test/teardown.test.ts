@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { pino } from 'pino';
 import { createTeardown, TEARDOWN_STEPS } from '../src/management/teardown.ts';
-import { startSignedInWorld, type Person, type SignedInWorld } from './support/issuer.ts';
-import { caller, create, silent, TOKEN, until, waitFor } from './support/world.ts';
+import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { caller, create, silent, TOKEN, until, waitFor } from '@releap/testing/world';
 
 describe('the deletion of a project', () => {
   let world: SignedInWorld;

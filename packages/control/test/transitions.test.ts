@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { SANDBOX_STATUSES, SANDBOX_STATUS_FACTS, type SandboxStatus } from '@releap/contract';
 import { all } from '@releap/database';
 import * as fc from 'fast-check';
-import { openFresh } from '../../database/test/support/postgres.ts';
+import { openFresh } from '@releap/testing/postgres';
 import { transitionStatement, writing, type SandboxRow } from '../src/sandboxes/transition-sql.ts';
 import {
   CONDITIONS,

@@ -11,7 +11,7 @@ import { Client } from 'pg';
 import { pino } from 'pino';
 import { debianBinaries, embeddedBinaries, makeReadyCopy } from '../src/instance/binaries.ts';
 import { lockFile, startPostgres, type PostgresInstance } from '../src/index.ts';
-import { startTestPostgres } from '../src/testing.ts';
+import { startTestPostgres } from '@releap/testing/postgres-instance';
 
 const log = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
 const STARTER = fileURLToPath(new URL('support/start-and-wait.ts', import.meta.url));

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { EventEmitter, once } from 'node:events';
 import { it } from 'node:test';
 import { listen } from '../src/index.ts';
-import { openFresh, quiet } from './support/postgres.ts';
+import { openFresh, quiet } from '@releap/testing/postgres';
 
 it('a listener hears notifications, and comes back by itself after its connection was killed', async () => {
   await using database = await openFresh();

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { Client } from 'pg';
 import { migrate, openDatabase, readMigrations, type Migration } from '../src/index.ts';
-import { emptyDatabase, openFresh, quiet } from './support/postgres.ts';
+import { emptyDatabase, openFresh, quiet } from '@releap/testing/postgres';
 
 const one = (sql: string, id = 1): Migration => ({ id, name: `m${id}`, sql, checksum: `sum-${sql}` });
 

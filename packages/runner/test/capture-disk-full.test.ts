@@ -6,7 +6,7 @@ import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Assignment, SnapshotObservation } from '@releap/contract';
 import { run } from '../src/network/command.ts';
-import { eventually } from '../../contract/test/support/eventually.ts';
+import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';

@@ -17,7 +17,7 @@ import { ProcessCopy } from '../src/memory/process-copy.ts';
 import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
 import { firstBefore } from './support/first-before.ts';
-import { eventually } from '../../contract/test/support/eventually.ts';
+import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { childrenOf, copiersOf, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { pino } from 'pino';
 import { ImageError, ImageStore } from '../src/image/image-store.ts';
-import { run, temporaryFolder } from './support/image-layers.ts';
+import { run, temporaryFolder } from '@releap/testing/oci';
 
 const log = pino({ level: 'silent' });
 

@@ -7,21 +7,13 @@ import { test } from 'node:test';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
 import * as fc from 'fast-check';
 import { extract } from 'tar-stream';
+import { type Item, run, sha256, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import { ImageError } from '../src/image/image-error.ts';
 import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
 import { mergeLayers } from '../src/image/merge-layers.ts';
 import type { MergedImage } from '../src/image/merge-layers.ts';
 import { writeRootImage } from '../src/image/root-image.ts';
-import {
-  describeFolder,
-  mergeTars,
-  run,
-  sha256,
-  tarOf,
-  temporaryFolder,
-  writeOciLayout,
-} from './support/image-layers.ts';
-import type { Item } from './support/image-layers.ts';
+import { describeFolder, mergeTars } from './support/image-layers.ts';
 
 /** name → what it is, from the merged stream, read by another reader. */
 async function listing(merged: MergedImage): Promise<Record<string, string>> {

@@ -11,11 +11,11 @@ import { pino } from 'pino';
 import { ImageError, ImageStore } from '../src/image/image-store.ts';
 import type { ImageProgress } from '../src/image/image-store.ts';
 import type { ImageLimits } from '../src/image/image-limits.ts';
-import { filesWith } from '../../contract/test/support/find-text.ts';
-import { run, sha256, tarOf, temporaryFolder, writeOciLayout } from './support/image-layers.ts';
-import type { OciOptions } from './support/image-layers.ts';
-import { REGISTRY_USER, handmadeRegistry, startRegistry } from './support/image-registry.ts';
-import type { TestRegistry } from './support/image-registry.ts';
+import { filesWith } from '@releap/testing/find-text';
+import { run, sha256, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
+import type { OciOptions } from '@releap/testing/oci';
+import { REGISTRY_USER, handmadeRegistry, startRegistry } from '@releap/testing/registry';
+import type { TestRegistry } from '@releap/testing/registry';
 
 let scratch: Awaited<ReturnType<typeof temporaryFolder>>;
 let registry: TestRegistry;

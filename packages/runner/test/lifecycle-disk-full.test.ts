@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { RunningVm } from '../src/machine/index.ts';
 import { run } from '../src/network/command.ts';
-import { eventually } from '../../contract/test/support/eventually.ts';
+import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
 import { assertClock, SPEC, TestRunner } from './support/sandboxes.ts';

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
-import { eventually } from '../../contract/test/support/eventually.ts';
+import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { SPEC, TestRunner } from './support/sandboxes.ts';
 import { vmFacts } from './support/runner-process.ts';

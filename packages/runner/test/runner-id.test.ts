@@ -3,7 +3,7 @@ import { truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { it } from 'node:test';
 import { runnerId } from '../src/runner-id.ts';
-import { temporaryFolder } from './support/image-layers.ts';
+import { temporaryFolder } from '@releap/testing/oci';
 
 it("a runner's id is made once, and again when a power failure has left the file empty", async () => {
   await using folder = await temporaryFolder();

@@ -3,8 +3,8 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { pino } from 'pino';
 import { RecordStore, type SandboxRecord } from '../src/reconcile/sandbox-record.ts';
-import { filesWith } from '../../contract/test/support/find-text.ts';
-import { temporaryFolder } from './support/image-layers.ts';
+import { filesWith } from '@releap/testing/find-text';
+import { temporaryFolder } from '@releap/testing/oci';
 
 test('the record of a sandbox holds all of its assignment but the credential for the registry', async () => {
   await using folder = await temporaryFolder();

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Origin, SandboxSpec, SnapshotAssignment } from '@releap/contract';
-import { eventually } from '../../contract/test/support/eventually.ts';
+import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { SPEC, TestRunner } from './support/sandboxes.ts';
 

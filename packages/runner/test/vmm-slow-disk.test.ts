@@ -6,7 +6,7 @@ import type { Server, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, it, mock } from 'node:test';
-import { eventually } from '../../contract/test/support/eventually.ts';
+import { eventually } from '@releap/testing/eventually';
 import { identifyProcess } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
 import { log } from './support/machines.ts';

@@ -5,11 +5,11 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { startControl, type Control } from '@releap/control';
-import { startTestPostgres, type TestPostgres } from '@releap/database/testing';
+import { startTestPostgres, type TestPostgres } from '@releap/testing/postgres-instance';
 import { pino } from 'pino';
 import { issuerOf } from '../src/identity/issuer.ts';
 import { startIdentity, type IdentityServer } from '../src/identity/server.ts';
-import { Browser, discover, post, signInByCode, signInByDevice, type Tokens } from './support/browser.ts';
+import { Browser, discover, post, signInByCode, signInByDevice, type Tokens } from '@releap/testing/browser';
 
 const log = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
 const ADA = { email: 'Ada@example.org', name: 'Ada Lovelace' };

@@ -12,7 +12,7 @@ import {
   type Script,
   type ScriptedRunner,
   type World,
-} from './world.ts';
+} from '@releap/testing/world';
 
 export type Verb = 'stop' | 'start' | 'pause' | 'resume';
 export const VERBS: readonly Verb[] = ['stop', 'start', 'pause', 'resume'];

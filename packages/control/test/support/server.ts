@@ -1,6 +1,6 @@
 /** A control server in a process of its own, to be killed. */
 import { startControl } from '../../src/index.ts';
-import { quiet } from './world.ts';
+import { quiet } from '@releap/testing/world';
 
 const { TEST_DATABASE_URL, TEST_TOKEN, TEST_REGION, TEST_PORT } = process.env;
 const control = await startControl({

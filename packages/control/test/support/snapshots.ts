@@ -1,7 +1,7 @@
 /** Snapshots in the states that tests of them begin with. */
 import assert from 'node:assert/strict';
 import type { Stage } from './lifecycle.ts';
-import { PATIENCE_MS, takesSnapshots, type Answer, type Created, type World } from './world.ts';
+import { PATIENCE_MS, takesSnapshots, type Answer, type Created, type World } from '@releap/testing/world';
 
 export class Shots {
   readonly #world: World;

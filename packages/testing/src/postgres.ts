@@ -2,8 +2,8 @@
 import { after } from 'node:test';
 import { Client } from 'pg';
 import { pino, type Logger } from 'pino';
-import { migrate, openDatabase, type Database } from '../../src/index.ts';
-import { startTestPostgres, type TestPostgres } from '../../src/testing.ts';
+import { migrate, openDatabase, type Database } from '@releap/database';
+import { startTestPostgres, type TestPostgres } from './postgres-instance.ts';
 
 export const quiet: Logger = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
 

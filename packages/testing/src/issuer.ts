@@ -10,7 +10,7 @@ import {
   type JWK,
   type JWTHeaderParameters,
 } from 'jose';
-import type { ControlOptions, OidcOptions } from '../../src/index.ts';
+import type { ControlOptions, OidcOptions } from '@releap/control';
 import { caller, startWorld, type Caller, type World } from './world.ts';
 
 export const AUDIENCE = 'releap-tests';

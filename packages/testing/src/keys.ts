@@ -3,8 +3,8 @@ import { rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after } from 'node:test';
-import { fileKeys, type KeyEncryptionKeys } from '../../src/index.ts';
-import { quiet } from '../../../database/test/support/postgres.ts';
+import { fileKeys, type KeyEncryptionKeys } from '@releap/control';
+import { quiet } from './postgres.ts';
 
 /** The path of a key file that need not exist, in a folder that goes with the test file. */
 export function keyPath(): string {

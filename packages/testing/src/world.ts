@@ -19,14 +19,14 @@ import {
 } from '@releap/contract';
 import { openDatabase, type Database } from '@releap/database';
 import { WebSocket } from 'ws';
-import { endFirst, freshDatabase, quiet } from '../../../database/test/support/postgres.ts';
+import { endFirst, freshDatabase, quiet } from './postgres.ts';
 import {
   ensureBootstrap,
   mintApiKey,
   startControl,
   type Control,
   type ControlOptions,
-} from '../../src/index.ts';
+} from '@releap/control';
 
 /** For a machine that does many other things at the same time. */
 export const PATIENCE_MS = 60_000;

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Client } from 'pg';
 import { pino, type Logger } from 'pino';
-import { startPostgres } from './instance/index.ts';
+import { startPostgres } from '@releap/database';
 
 /** Ready copies of the npm binaries are shared by all tests, should they be needed at all. */
 const BINARIES = path.resolve(import.meta.dirname, '../../../build/postgresql');

@@ -6,13 +6,13 @@ import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createInterface } from 'node:readline';
 import { parseSandboxId } from '@releap/contract';
-import type { BootstrapFile } from '../../packages/server/src/index.ts';
-import { eventually } from '../../packages/contract/test/support/eventually.ts';
+import type { BootstrapFile } from '@releap/server';
+import { eventually } from './eventually.ts';
 import { tracesOf } from './leftovers.ts';
-import { freePort } from '../../packages/contract/test/support/ports.ts';
+import { freePort } from './ports.ts';
 import { partPids, type Role, vmmPid } from './processes.ts';
 
-export const REPO = resolve(import.meta.dirname, '../..');
+export const REPO = resolve(import.meta.dirname, '../../..');
 const MAIN = join(REPO, 'packages/server/src/main.ts');
 /** Shared by all test services, so that templates and images are made once. */
 export const TEST_CACHE = join(REPO, 'build/test-cache');

@@ -6,8 +6,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { freePort } from '../../../contract/test/support/ports.ts';
-import { run } from './image-layers.ts';
+import { freePort } from './ports.ts';
+import { run } from './oci.ts';
 
 const START_DEADLINE_MS = 120_000;
 
