@@ -13,57 +13,15 @@
  * - After every (re)connect the runner says `hello`, control answers with the whole `sync`. What the runner
  *   holds and `sync` does not name is an orphan, and the runner removes it.
  */
-import type { SandboxMode } from './wire/sandbox.ts';
-
-/** What control may want of a sandbox that is placed on a runner. */
-export type DesiredState = 'running' | 'stopped' | 'paused' | 'deleted';
-
-/** Where a root file system comes from, after control has resolved names. */
-export type RootSource =
-  /** An OCI registry reference as the user gave it; `digest` pins it once somebody has resolved it. */
-  | {
-      type: 'registry';
-      ref: string;
-      digest?: string;
-      /** For the reference's registry; only on the link and in memory, never written down by either side. */
-      credential?: { username: string; password: string };
-      /** Why there is a credential and control cannot give it: what needs the registry fails with this. */
-      no_credential?: string;
-    }
-  /** One of the images that a runner can make by itself: `busybox`, `debian`. */
-  | { type: 'builtin'; name: string };
-
-/**
- * What a sandbox begins with instead of an empty disk. It matters once: as soon as the runner has copied it into a
- * disk (and memory) of the sandbox's own, only those count.
- */
-export type Origin =
-  /** Memory and disk of another sandbox on the same runner, as they are at the moment the runner takes them. */
-  | { type: 'fork'; vm_id: string }
-  /** A capture that the same runner holds: the disk alone, or memory and disk. */
-  | { type: 'snapshot'; snapshot_id: string; kind: 'disk' | 'full' };
-
-/** Everything a runner needs to bring one sandbox to life, and to bring it back after a crash. */
-export interface SandboxSpec {
-  name: string;
-  root: RootSource;
-  /** Absent for a sandbox that begins with an empty disk. */
-  origin?: Origin;
-  mode: SandboxMode;
-  /** Guaranteed cores. */
-  cpu: number;
-  /** Virtual CPUs the guest sees; also the most it may burst to. */
-  vcpus: number;
-  mem_mib: number;
-  scratch_mib: number;
-  /** Size of the fresh `/var/lib/docker` device, absent for none. */
-  docker_data_mib?: number;
-  ports: { vm_port: number; proto: 'tcp' | 'udp' }[];
-  env: Record<string, string>;
-  persistent: boolean;
-  spot: boolean;
-  egress?: { enabled: boolean; allow: string[] };
-}
+import type { RunnerFacts } from './runner/hello.ts';
+import type { DesiredState, ObservedStatus, PortMapping, SandboxSpec } from './runner/sandbox.ts';
+import type { RootSource } from './runner/source.ts';
+import type { CpuReading } from './runner/usage.ts';
+export type { RunnerFacts } from './runner/hello.ts';
+export * from './runner/limits.ts';
+export type { DesiredState, ObservedStatus, Origin, PortMapping, SandboxSpec } from './runner/sandbox.ts';
+export type { RootSource } from './runner/source.ts';
+export type { CpuReading } from './runner/usage.ts';
 
 /** Control to runner: what must be of one sandbox. */
 export interface Assignment {
@@ -76,26 +34,6 @@ export interface Assignment {
    */
   start_from?: 'disk' | 'memory';
   spec: SandboxSpec;
-}
-
-/** What a runner can see of a sandbox; control maps it through the transition table. */
-export type ObservedStatus =
-  | 'building'
-  | 'booting'
-  | 'running'
-  | 'stopping'
-  | 'stopped'
-  | 'pausing'
-  | 'paused'
-  | 'deleting'
-  | 'deleted'
-  | 'failed';
-
-/** Public mapping of one declared port: connect to `host_ip:host_port` to reach `vm_port` inside. */
-export interface PortMapping {
-  vm_port: number;
-  proto: 'tcp' | 'udp';
-  host_port: number;
 }
 
 /** Runner to control: what is. Repeated until control acknowledges the same `seq`. */
@@ -155,17 +93,6 @@ export interface SnapshotObservation {
   mem_bytes?: number;
 }
 
-/** What one micro-VM has used so far, from its control group. */
-export interface CpuReading {
-  vm_id: string;
-  /** Names this life of the VMM: another one counts from zero again. */
-  incarnation: string;
-  /** Time of one core that it has used in this life, in microseconds. Never falls. */
-  cpu_usec: number;
-  /** Age of this life at the reading, on the machine's monotonic clock, in microseconds. */
-  age_usec: number;
-}
-
 /** A job that control hands to a runner under a lease; `attempt` is the fencing token. */
 export interface BuildJob {
   job_id: string;
@@ -182,19 +109,6 @@ export interface BuildResult {
   error?: string;
   manifest_name?: string;
   layer_count?: number;
-}
-
-/** What a machine offers, told once per connection. */
-export interface RunnerFacts {
-  arch: 'amd64' | 'arm64';
-  cores: number;
-  mem_mib: number;
-  disk_mib: number;
-  accelerator: 'kvm' | 'tcg';
-  /** Model the guests see, and the VMM with its version: what a full snapshot is tied to. */
-  cpu_model: string;
-  vmm: string;
-  gpus: number;
 }
 
 export type RunnerMessage =
@@ -227,14 +141,3 @@ export type ControlMessage =
   | { type: 'build'; job: BuildJob }
   /** All of `seq` and below is in the database. */
   | { type: 'ack'; seq: number };
-
-/** How often a runner says that it lives, in milliseconds. */
-export const HEARTBEAT_MS = 5_000;
-/** How often a runner tells the CPU counters of its micro-VMs, in milliseconds. */
-export const USAGE_MS = 10_000;
-/** Most readings of one `usage` message. */
-export const USAGE_READINGS_MAX = 1_000;
-/** A runner silent for this long is gone; its sandboxes become `lost`. */
-export const RUNNER_LOST_AFTER_MS = 60_000;
-/** Largest message either side accepts, in bytes. A larger one closes the link. */
-export const LINK_MESSAGE_MAX_BYTES = 16 * 1024 * 1024;

@@ -1,0 +1,36 @@
+/**
+ * The envelope: what control wants of one resource, and what a runner reports of it, has the same outer form for every
+ * kind of resource. `generation` fences both directions: it grows by one whenever control wants something else of a
+ * resource, a runner ignores an assignment of an older generation, and control ignores a report of one.
+ */
+import { Type, type Static } from 'typebox';
+import { Count, Name, Uuid } from './fields.ts';
+
+const header = { kind: Name, id: Uuid, generation: Count };
+
+/** What names one resource in one generation. */
+export const ItemHeader = Type.Object(header);
+export type ItemHeader = Static<typeof ItemHeader>;
+
+/** Control to runner: what must be of one resource, of whichever kind. `deleted` and `cancelled` end it. */
+export const AnyAssignment = Type.Object({ ...header, desired: Name, spec: Type.Unknown() });
+export type AnyAssignment = Static<typeof AnyAssignment>;
+
+/**
+ * Runner to control: what is of one resource, of whichever kind. Every kind has the status `unsupported`, with
+ * `detail.error`: the runner does not know this kind, or cannot read what is wanted of it.
+ */
+export const AnyReport = Type.Object({ ...header, status: Name, detail: Type.Unknown() });
+export type AnyReport = Static<typeof AnyReport>;
+
+/** An item that its receiver does not know or cannot read, and why. */
+export const UnsupportedItem = Type.Object({ ...header, error: Type.String() });
+export type UnsupportedItem = Static<typeof UnsupportedItem>;
+
+/** Only the reason. */
+export const ErrorDetail = Type.Object({ error: Type.Optional(Type.String()) });
+
+/** Whether this assignment ends its resource. */
+export function endsResource({ desired }: Pick<AnyAssignment, 'desired'>): boolean {
+  return desired === 'deleted' || desired === 'cancelled';
+}

@@ -1,0 +1,53 @@
+/** How a link begins: the runner says what it is, control answers which deployment it has reached. */
+import { Type, type Static } from 'typebox';
+import { Count, Name, text, Uuid } from './fields.ts';
+import { LINK_NAMES_MAX } from './limits.ts';
+
+const names = Type.Array(Name, { maxItems: LINK_NAMES_MAX });
+
+/** What a machine offers. */
+export const RunnerFacts = Type.Object({
+  arch: Type.Enum(['amd64', 'arm64'] as const),
+  cores: Type.Number({ exclusiveMinimum: 0 }),
+  mem_mib: Count,
+  disk_mib: Count,
+  accelerator: Type.Enum(['kvm', 'tcg'] as const),
+  /** Model that the guests see, and the VMM with its version: a full snapshot can only be restored on the same. */
+  cpu_model: text(200),
+  vmm: text(200),
+  gpus: Count,
+});
+export type RunnerFacts = Static<typeof RunnerFacts>;
+
+/** First message of a runner, at every connection. */
+export const HelloMessage = Type.Object({
+  type: Type.Literal('hello'),
+  /** The newest version of the protocol that the runner speaks. */
+  protocol: Type.Integer({ minimum: 1 }),
+  /** Stable id that the runner keeps in its home folder. */
+  runner_id: Uuid,
+  /** The deployment that the runner belongs to; absent before its first `welcome`. */
+  deployment_id: Type.Optional(Uuid),
+  region: text(64),
+  /** Base URL of the runner's data server: `http(s)://host:port` or `unix:/absolute/path.sock`. */
+  data_url: Type.String({ maxLength: 512, pattern: '^(https?://|unix:/)' }),
+  facts: RunnerFacts,
+  /** Optional features of the protocol that the runner has. */
+  capabilities: names,
+  /** Kinds of resources that it reconciles. */
+  kinds: names,
+});
+export type HelloMessage = Static<typeof HelloMessage>;
+
+/** Control's answer, before anything else. */
+export const WelcomeMessage = Type.Object({
+  type: Type.Literal('welcome'),
+  /** The version that both speak from here on: at most the runner's. */
+  protocol: Type.Integer({ minimum: 1 }),
+  deployment_id: Uuid,
+  /** Optional features of the protocol that control has. */
+  capabilities: names,
+  /** Kinds that control reconciles. What `sync` does not name is an orphan only if its kind is one of these. */
+  kinds: names,
+});
+export type WelcomeMessage = Static<typeof WelcomeMessage>;

@@ -1,0 +1,90 @@
+/** The messages of both sides, made of the parts of the other files. */
+import { Type, type Static } from 'typebox';
+import { BuildAssignment, BuildReport } from './build.ts';
+import { UnsupportedItem } from './envelope.ts';
+import { Large } from './fields.ts';
+import { HelloMessage, WelcomeMessage } from './hello.ts';
+import { LINK_ITEMS_MAX } from './limits.ts';
+import { SandboxAssignment, SandboxReport } from './sandbox.ts';
+import { SnapshotAssignment, SnapshotReport } from './snapshot.ts';
+import { UsageMessage } from './usage.ts';
+
+/** The kinds of this version, each with what is sent in either direction. */
+export const KINDS = {
+  sandbox: { assignment: SandboxAssignment, report: SandboxReport },
+  snapshot: { assignment: SnapshotAssignment, report: SnapshotReport },
+  build: { assignment: BuildAssignment, report: BuildReport },
+} as const;
+export type KindName = keyof typeof KINDS;
+export const KIND_NAMES = Object.keys(KINDS) as readonly KindName[];
+
+/** What must be of one resource. */
+export type Assignment = SandboxAssignment | SnapshotAssignment | BuildAssignment;
+/** What is of one resource. */
+export type Report = SandboxReport | SnapshotReport | BuildReport;
+/** The same of one kind. */
+export type AssignmentOf<K extends KindName> = Extract<Assignment, { kind: K }>;
+export type ReportOf<K extends KindName> = Extract<Report, { kind: K }>;
+
+const items = Type.Array(Type.Unknown(), { maxItems: LINK_ITEMS_MAX });
+
+/** Runner to control. Sent again at every connection until control acknowledges `seq`. */
+export const ReportMessage = Type.Object({ type: Type.Literal('report'), seq: Large, items });
+export interface ReportMessage {
+  type: 'report';
+  seq: number;
+  items: Report[];
+}
+
+/** Runner to control, every `HEARTBEAT_MS` and whenever `ready` changes. `ready`: a sandbox can be started here now. */
+export const HeartbeatMessage = Type.Object({ type: Type.Literal('heartbeat'), ready: Type.Boolean() });
+export type HeartbeatMessage = Static<typeof HeartbeatMessage>;
+
+/**
+ * Control to runner, after `welcome`: everything that this runner is assigned. With `more` it goes on in the next
+ * `sync`: it is complete, and orphans are known, only after the message without it.
+ */
+export const SyncMessage = Type.Object({
+  type: Type.Literal('sync'),
+  items,
+  more: Type.Optional(Type.Boolean()),
+});
+export interface SyncMessage {
+  type: 'sync';
+  items: Assignment[];
+  more?: boolean;
+}
+
+/** Control to runner: assignments that are new or have changed. */
+export const DesiredMessage = Type.Object({ type: Type.Literal('desired'), items });
+export interface DesiredMessage {
+  type: 'desired';
+  items: Assignment[];
+}
+
+/**
+ * Control to runner: all of `seq` and below is stored. `unsupported` names the items of that report that control does
+ * not know or cannot read; nothing of them is stored, and they are not to be sent again.
+ */
+export const AckMessage = Type.Object({
+  type: Type.Literal('ack'),
+  seq: Large,
+  unsupported: Type.Optional(Type.Array(UnsupportedItem, { maxItems: LINK_ITEMS_MAX })),
+});
+export type AckMessage = Static<typeof AckMessage>;
+
+export type RunnerMessage = HelloMessage | ReportMessage | UsageMessage | HeartbeatMessage;
+export type ControlMessage = WelcomeMessage | SyncMessage | DesiredMessage | AckMessage;
+
+export const RUNNER_MESSAGES = {
+  hello: HelloMessage,
+  report: ReportMessage,
+  usage: UsageMessage,
+  heartbeat: HeartbeatMessage,
+} as const;
+export const CONTROL_MESSAGES = {
+  welcome: WelcomeMessage,
+  sync: SyncMessage,
+  desired: DesiredMessage,
+  ack: AckMessage,
+} as const;

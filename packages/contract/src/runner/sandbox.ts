@@ -1,0 +1,113 @@
+/** The kind `sandbox`: one micro-VM with its disk and, while it is paused, its memory. */
+import { Type, type Static } from 'typebox';
+import { PortMapRecord, PortProto, SandboxMode } from '../wire/sandbox.ts';
+import { Count, text, Uuid } from './fields.ts';
+import { RootSource } from './source.ts';
+
+/** What control may want of a sandbox that is placed on a runner. */
+export const DesiredState = Type.Enum(['running', 'stopped', 'paused', 'deleted'] as const);
+export type DesiredState = Static<typeof DesiredState>;
+
+/**
+ * What a sandbox is created from instead of an empty disk. It matters once: as soon as the runner has copied it into a
+ * disk (and memory) of the sandbox's own, only those count.
+ */
+export const Origin = Type.Union([
+  /** Memory and disk of another sandbox on the same runner, at the moment when the runner copies them. */
+  Type.Object({ type: Type.Literal('fork'), vm_id: Uuid }),
+  /** A snapshot on the same runner: the disk alone, or memory and disk. */
+  Type.Object({
+    type: Type.Literal('snapshot'),
+    snapshot_id: Uuid,
+    kind: Type.Enum(['disk', 'full'] as const),
+  }),
+]);
+export type Origin = Static<typeof Origin>;
+
+/** Everything that a runner needs to start one sandbox, and to start it again after a crash. */
+export const SandboxSpec = Type.Object({
+  name: Type.String(),
+  root: RootSource,
+  /** Absent for a sandbox that is created with an empty disk. */
+  origin: Type.Optional(Origin),
+  mode: SandboxMode,
+  /** Guaranteed cores. */
+  cpu: Type.Number({ exclusiveMinimum: 0 }),
+  /** Virtual CPUs that the guest sees; also the most that it may burst to. */
+  vcpus: Count,
+  mem_mib: Count,
+  scratch_mib: Count,
+  /** Size of the empty `/var/lib/docker` device; absent for none. */
+  docker_data_mib: Type.Optional(Count),
+  ports: Type.Array(Type.Object({ vm_port: Count, proto: PortProto })),
+  env: Type.Record(Type.String(), Type.String()),
+  persistent: Type.Boolean(),
+  spot: Type.Boolean(),
+  egress: Type.Optional(Type.Object({ enabled: Type.Boolean(), allow: Type.Array(Type.String()) })),
+});
+export type SandboxSpec = Static<typeof SandboxSpec>;
+
+/**
+ * `start_from`: what `running` starts from when the sandbox does not run: its disk (a boot; memory that was saved is
+ * discarded) or its saved memory (a resume). `disk` when absent.
+ */
+export const SandboxAssignment = Type.Object({
+  kind: Type.Literal('sandbox'),
+  id: Uuid,
+  generation: Count,
+  desired: DesiredState,
+  spec: Type.Object({
+    ...SandboxSpec.properties,
+    start_from: Type.Optional(Type.Enum(['disk', 'memory'] as const)),
+  }),
+});
+export type SandboxAssignment = Static<typeof SandboxAssignment>;
+
+/** What a runner observes of a sandbox; control maps it through the transition table. */
+export const ObservedStatus = Type.Enum([
+  'building',
+  'booting',
+  'running',
+  'stopping',
+  'stopped',
+  'pausing',
+  'paused',
+  'deleting',
+  'deleted',
+  'failed',
+] as const);
+export type ObservedStatus = Static<typeof ObservedStatus>;
+
+/** Public mapping of one declared port: connect to `host_ip:host_port` to reach `vm_port` inside. */
+export const PortMapping = PortMapRecord;
+export type PortMapping = Static<typeof PortMapping>;
+
+export const SandboxDetail = Type.Object({
+  /**
+   * Why it failed, or why it is not what was wanted: with `running` why it could not be paused, with `paused` why it
+   * could not be resumed, with `stopped` why it could not be started or has ended by itself.
+   */
+  error: Type.Optional(Type.String()),
+  vm_ip: Type.Optional(text(64)),
+  host_ip: Type.Optional(text(64)),
+  port_map: Type.Optional(Type.Array(PortMapping, { maxItems: 256 })),
+  /** Digest of the root image that was booted. With it a persistent sandbox counts as one that has a disk to boot. */
+  manifest_name: Type.Optional(text(512)),
+  /** Only with `paused`: false when the saved memory cannot be used any more. */
+  memory: Type.Optional(Type.Boolean()),
+});
+export type SandboxDetail = Static<typeof SandboxDetail>;
+
+/**
+ * A runner that cannot reach what was wanted reports what is instead: `running` by a sandbox that could not be paused,
+ * `paused` or `stopped` by one that could not be resumed or started and has lost nothing. `failed` means that nothing
+ * of it can be used any more.
+ */
+export const SandboxReport = Type.Object({
+  kind: Type.Literal('sandbox'),
+  id: Uuid,
+  generation: Count,
+  status: Type.Union([ObservedStatus, Type.Literal('unsupported')]),
+  detail: SandboxDetail,
+});
+export type SandboxReport = Static<typeof SandboxReport>;

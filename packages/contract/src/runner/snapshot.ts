@@ -1,0 +1,54 @@
+/** The kind `snapshot`: a capture of a sandbox's disk, or of its memory and disk. */
+import { Type, type Static } from 'typebox';
+import { Count, Large, text, Uuid } from './fields.ts';
+
+export const SnapshotSpec = Type.Object({
+  /** The sandbox that it is captured from. */
+  vm_id: Uuid,
+  kind: Type.Enum(['disk', 'full'] as const),
+  /** The snapshot that the sandbox's disk descends from: where nothing was written since, it is reused. */
+  parent_id: Type.Optional(Uuid),
+  /** It was reported `ready` before: a runner that does not have it reports `failed`, and captures nothing. */
+  captured: Type.Optional(Type.Literal(true)),
+});
+export type SnapshotSpec = Static<typeof SnapshotSpec>;
+
+/**
+ * `ready`: it must exist; where it does not yet, the runner captures it from its sandbox. A snapshot that was reported
+ * `ready` is never captured again. `deleted`: nothing of it may remain.
+ */
+export const SnapshotAssignment = Type.Object({
+  kind: Type.Literal('snapshot'),
+  id: Uuid,
+  generation: Count,
+  desired: Type.Enum(['ready', 'deleted'] as const),
+  spec: SnapshotSpec,
+});
+export type SnapshotAssignment = Static<typeof SnapshotAssignment>;
+
+export const SnapshotDetail = Type.Object({
+  /** Why it failed. The sandbox has lost nothing. */
+  error: Type.Optional(Type.String()),
+  /** The sandbox had written nothing since its parent, whose disk this one shares. */
+  no_changes: Type.Optional(Type.Boolean()),
+  /** Where the runner stores it; opaque to others. */
+  artifact_ref: Type.Optional(text(1024)),
+  /** Digest of the root image that its disk is based on. */
+  manifest_name: Type.Optional(text(512)),
+  /** Bytes that the disk takes, without what it shares with others. */
+  disk_bytes: Type.Optional(Large),
+  /** Only with memory: the VMM and its version, the CPU model and accelerator, and the size of the guest's memory. */
+  fc_version: Type.Optional(text(200)),
+  cpu_marker: Type.Optional(text(400)),
+  mem_bytes: Type.Optional(Large),
+});
+export type SnapshotDetail = Static<typeof SnapshotDetail>;
+
+export const SnapshotReport = Type.Object({
+  kind: Type.Literal('snapshot'),
+  id: Uuid,
+  generation: Count,
+  status: Type.Enum(['ready', 'failed', 'deleted', 'unsupported'] as const),
+  detail: SnapshotDetail,
+});
+export type SnapshotReport = Static<typeof SnapshotReport>;
