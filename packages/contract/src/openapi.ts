@@ -1,7 +1,8 @@
 /** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
 import type { TSchema } from 'typebox';
+import type { SchemaNode } from './rules/schema-words.ts';
 import { CreditsRecord } from './wire/credits.ts';
-import { ErrorBody, OverloadBody } from './rules/errors.ts';
+import { ErrorBody, OverloadBody } from './wire/errors.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './wire/fork.ts';
 import { IDEMPOTENCY_KEY_CHARS } from './wire/idempotency.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './wire/image.ts';
@@ -26,7 +27,6 @@ import {
   SandboxList,
   SandboxRecord,
 } from './wire/sandbox.ts';
-import type { SchemaNode } from './rules/schema-words.ts';
 import { SecretRecord } from './wire/secret.ts';
 import {
   SnapshotCreateRequest,

@@ -4,8 +4,9 @@
  * whatever is not exactly a cursor that this list gave out is a 400.
  */
 import { createHash } from 'node:crypto';
-import { badRequest, quote } from './errors.ts';
-import { isUuid } from './ids.ts';
+import { isUuid } from '../wire/ids.ts';
+import { badRequest } from './errors.ts';
+import { quote } from './quote.ts';
 
 /** Lists that have cursors. The number is part of the wire form: never reuse one. */
 const CURSOR_KINDS = { sandboxes: 1, images: 2, snapshots: 3, audit: 4 } as const;

@@ -1,7 +1,8 @@
 /** Entries of an egress allow-list: read strictly, kept in one spelling each. Pure. */
 import { isIPv4, isIPv6 } from 'node:net';
 import { formatDomainPattern, parseDomainPattern } from './domain-name.ts';
-import { badRequest, quote } from './errors.ts';
+import { badRequest } from './errors.ts';
+import { quote } from './quote.ts';
 
 export type EgressEntry =
   | { type: 'address'; address: string }

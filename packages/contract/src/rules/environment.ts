@@ -1,6 +1,7 @@
 /** Rules for environment variables of sandboxes and functions. Pure. */
-import { badRequest, quote } from './errors.ts';
 import { BOUNDS, LIMITS } from '../wire/limits.ts';
+import { badRequest } from './errors.ts';
+import { quote } from './quote.ts';
 
 const ENV_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
 

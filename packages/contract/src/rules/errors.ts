@@ -1,41 +1,9 @@
 /**
- * Every refusal the service can give. Wire form: `{ "error": "<sentence>" }` with the status of the table in
- * docs/api.md. A message says what was wrong, with which value, and what is allowed; it never carries a secret.
+ * Every error that the service answers. A message says what was refused, with which value, and what is allowed; it
+ * never carries a secret.
  */
-import { Type, type Static } from 'typebox';
-
-export const ErrorBody = Type.Object(
-  { error: Type.String({ description: 'What was wrong, with which value, and what is allowed.' }) },
-  { description: 'The form of every error.' },
-);
-export type ErrorBody = Static<typeof ErrorBody>;
-
-export const OverloadBody = Type.Object(
-  {
-    error: Type.String(),
-    message: Type.String({ description: 'The same sentence as `error`.' }),
-    retry_after_secs: Type.Integer({ description: 'Seconds to wait; also in the `Retry-After` header.' }),
-  },
-  { description: 'Refusal of a create while the service has no room for it. Nothing was created.' },
-);
-export type OverloadBody = Static<typeof OverloadBody>;
-
-/** What each status means here; the OpenAPI document and docs/api.md take their words from it. */
-export const STATUS_MEANINGS = {
-  400: 'The request is not valid: malformed body, bad value, unknown region, bad cursor, over a cap.',
-  401: 'Credentials are missing or not valid.',
-  402: 'The owning organization has no credits left.',
-  403: 'The credentials are valid and do not permit this.',
-  404: 'There is no such thing, or it belongs to another project.',
-  409: 'The current state does not allow this: wrong lifecycle state, duplicate name, still in use.',
-  429: 'No room right now; wait as long as `Retry-After` says.',
-  500: 'Something broke inside the service.',
-  501: 'This operation is not supported here.',
-  502: 'The machine that should answer did not.',
-  503: 'A part of the service is away for the moment; nothing was created, try again.',
-  504: 'The answer took longer than its deadline.',
-} as const;
-export type ErrorStatus = keyof typeof STATUS_MEANINGS;
+import type { ErrorBody, ErrorStatus } from '../wire/errors.ts';
+import { quote } from './quote.ts';
 
 export interface ApiErrorOptions {
   /** Extra response headers, names in lower case. */
@@ -135,31 +103,4 @@ export function jobNotFound(id: string): ApiError {
 
 export function imageNotFound(name: string): ApiError {
   return notFound(`image ${quote(name)} not found`);
-}
-
-const QUOTED_MAX = 80;
-
-/** Shows a value inside a message: JSON-quoted (so control characters cannot fake lines) and cut to a readable length. */
-export function quote(value: unknown): string {
-  let text: string | undefined;
-  if (typeof value === 'number' || typeof value === 'bigint') text = String(value);
-  else if (typeof value === 'string')
-    // Cut first: quoting a megabyte to show eighty characters of it would be work for an attacker's sake.
-    text = JSON.stringify(value.length > QUOTED_MAX ? value.slice(0, QUOTED_MAX) : value);
-  else if (Array.isArray(value)) text = `an array of ${value.length} item${value.length === 1 ? '' : 's'}`;
-  else text = value === undefined ? 'nothing' : safeJson(value);
-  return text.length > QUOTED_MAX + 2 || (typeof value === 'string' && value.length > QUOTED_MAX)
-    ? `${text.slice(0, QUOTED_MAX)}…${typeof value === 'string' ? '"' : ''}`
-    : text;
-}
-
-function safeJson(value: unknown): string {
-  if (value !== null && typeof value === 'object') {
-    const keys = Object.keys(value);
-    const shown = keys.slice(0, 8).map((key) => quote(key));
-    return keys.length === 0
-      ? 'an empty object'
-      : `an object with ${shown.join(', ')}${keys.length > 8 ? ', …' : ''}`;
-  }
-  return JSON.stringify(value) ?? typeof value;
 }

@@ -1,74 +1,10 @@
-/**
- * Ids and tokens: their forms, how they are made and how strictly they are read.
- *
- * A sandbox id is `<region slug>-<26 characters>`: its UUID as one big-endian number in base 32 (RFC 4648
- * alphabet, lower case), so it is a legal part of a host name. A bare UUID is accepted wherever an id is.
- * All other ids are UUIDs. Tokens are `<prefix>` and 43 characters of base 62, which is 256 random bits.
- */
+/** Makes ids and tokens; `wire/ids.ts` describes their forms. */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
-import { BOUNDS } from '../wire/limits.ts';
-
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
-const REGION_SLUG = /^[a-z](?:[a-z0-9-]*[a-z0-9])?$/;
-const BASE32 = 'abcdefghijklmnopqrstuvwxyz234567';
-const ID_CHARS = 26;
+import { TOKEN_PREFIXES, type TokenKind } from '../wire/ids.ts';
 
 /** Random (version 4): the first characters of ids then tell sandboxes apart, also those made together. */
 export function newUuid(): string {
   return randomUUID();
-}
-
-export function isUuid(text: string): boolean {
-  return UUID.test(text);
-}
-
-/** Slug of a region: letters, digits and inner hyphens, starting with a letter, short enough for host names. */
-export function isRegionSlug(text: string): boolean {
-  return text.length <= BOUNDS.regionSlugChars && REGION_SLUG.test(text);
-}
-
-/** The public id of a sandbox. Throws on a region or UUID that is not one: that is a bug in the caller. */
-export function formatSandboxId(region: string, uuid: string): string {
-  if (!isRegionSlug(region)) throw new TypeError(`not a region slug: ${JSON.stringify(region)}`);
-  if (!isUuid(uuid)) throw new TypeError(`not a UUID: ${JSON.stringify(uuid)}`);
-  let rest = BigInt(`0x${uuid.replaceAll('-', '')}`);
-  let text = '';
-  for (let i = 0; i < ID_CHARS; i++) {
-    text = `${BASE32.charAt(Number(rest & 31n))}${text}`;
-    rest >>= 5n;
-  }
-  return `${region}-${text}`;
-}
-
-export interface SandboxId {
-  /** Lower case. */
-  uuid: string;
-  /** Null when a bare UUID was given. */
-  region: string | null;
-}
-
-/**
- * Reads a sandbox id or a bare UUID. Null for everything else, also for a second spelling of the same id
- * (upper case, bits set beyond the 128th): what is null here is answered like an id that does not exist.
- */
-export function parseSandboxId(text: string): SandboxId | null {
-  if (isUuid(text)) return { uuid: text.toLowerCase(), region: null };
-  const split = text.length - ID_CHARS - 1;
-  if (split < 1 || text.charAt(split) !== '-') return null;
-  const region = text.slice(0, split);
-  if (!isRegionSlug(region)) return null;
-  let number = 0n;
-  for (const char of text.slice(split + 1)) {
-    const digit = BASE32.indexOf(char);
-    if (digit < 0) return null;
-    number = (number << 5n) | BigInt(digit);
-  }
-  if (number >> 128n !== 0n) return null;
-  const hex = number.toString(16).padStart(32, '0');
-  const uuid = [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join(
-    '-',
-  );
-  return { uuid, region };
 }
 
 /** Name of a sandbox whose creator gave none. */
@@ -76,23 +12,9 @@ export function newSandboxName(): string {
   return `sandbox-${randomBytes(4).toString('hex')}`;
 }
 
-/** What each kind of token starts with. */
-export const TOKEN_PREFIXES = {
-  /** A project's API key. */
-  apiKey: 'rlp_',
-  /** Access to one sandbox, shown once by its create. */
-  sandbox: 'rlpv_',
-  /** Stands for a secret's value inside a sandbox. */
-  secretPlaceholder: 'rlps_',
-  /** A function's public endpoint. */
-  function: 'rlpf_',
-} as const;
-export type TokenKind = keyof typeof TOKEN_PREFIXES;
-
 const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const TOKEN_BYTES = 32;
 const TOKEN_CHARS = 43;
-const TOKEN_BODY = /^[0-9A-Za-z]{43}$/;
 
 /** A new token of 256 random bits. `bytes` (32 of them) is for tests; everything else leaves it out. */
 export function newToken(kind: TokenKind, bytes: Uint8Array = randomBytes(TOKEN_BYTES)): string {
@@ -107,33 +29,10 @@ export function newToken(kind: TokenKind, bytes: Uint8Array = randomBytes(TOKEN_
   return `${TOKEN_PREFIXES[kind]}${text}`;
 }
 
-/** Which kind of token a text has the form of; null when it is none, and then no look-up is needed to refuse it. */
-export function tokenKind(text: string): TokenKind | null {
-  for (const kind of Object.keys(TOKEN_PREFIXES) as TokenKind[]) {
-    const prefix = TOKEN_PREFIXES[kind];
-    if (text.startsWith(prefix) && TOKEN_BODY.test(text.slice(prefix.length))) return kind;
-  }
-  return null;
-}
-
 /**
  * What is stored of a token: SHA-256, 32 bytes. A plain hash is enough because the token is random; a slow one
  * would only make every request slow.
  */
 export function tokenDigest(token: string): Buffer {
   return createHash('sha256').update(token, 'utf8').digest();
-}
-
-/** The part of a token that may be shown in lists (`key_prefix`): its kind and its first eight characters. */
-export function tokenPrefix(token: string): string {
-  const kind = tokenKind(token);
-  if (kind === null) throw new TypeError('not a token of this service');
-  return token.slice(0, TOKEN_PREFIXES[kind].length + 8);
-}
-
-/** The credential of an `Authorization: Bearer …` header (RFC 6750; the scheme's case does not matter), else null. */
-export function bearerToken(header: string | undefined, maxChars = 4096): string | null {
-  const match = /^bearer +([\x21-\x7e]+) *$/i.exec(header ?? '');
-  const token = match?.[1] ?? null;
-  return token !== null && token.length <= maxChars ? token : null;
 }

@@ -3,6 +3,7 @@
  * The grammar is the one that Docker's and containers' tools share (the `distribution` reference grammar), narrowed to
  * sha256 digests. Pure: no I/O, linear time, bounded input.
  */
+import { quote } from './quote.ts';
 
 /** Longest reference accepted, in characters: a 255 character name, a 128 character tag and a digest fit. */
 export const IMAGE_REFERENCE_MAX_LENGTH = 512;
@@ -143,9 +144,4 @@ export function parseImageReference(text: string): ImageReference {
     ...(digest === undefined ? {} : { digest }),
     canonical,
   };
-}
-
-/** Untrusted text for an error message: bounded, control characters escaped. */
-function quote(text: string): string {
-  return JSON.stringify(text.length > 120 ? `${text.slice(0, 117)}…` : text);
 }

@@ -1,6 +1,7 @@
 /** Where volumes and object stores may be mounted inside a sandbox. Pure. */
-import { badRequest, quote } from './errors.ts';
 import { BOUNDS, RESERVED_MOUNT_PATHS } from '../wire/limits.ts';
+import { badRequest } from './errors.ts';
+import { quote } from './quote.ts';
 
 /**
  * The path without doubled or final slashes. Throws a 400 naming `field` on a path that is relative, climbs,

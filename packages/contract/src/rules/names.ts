@@ -1,8 +1,8 @@
 /** Names that people give to organizations and projects, and addresses that they are invited at. */
-import { badRequest, quote } from './errors.ts';
+import { EMAIL_CHARS, NAME_CHARS } from '../wire/limits.ts';
+import { badRequest } from './errors.ts';
+import { quote } from './quote.ts';
 
-export const NAME_CHARS = 128;
-export const EMAIL_CHARS = 254;
 /** Of text that has not been looked at yet: what is longer is not even normalised. */
 const RAW_CHARS = 4 * NAME_CHARS;
 

@@ -3,13 +3,15 @@
  * look-up. Pure: the same body and limits give the same answer. What must be looked up (names of images,
  * regions, credits) is the control plane's.
  */
+import type { ImageSource } from '../wire/image-source.ts';
+import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/limits.ts';
+import type { CpuArch, PortProto, SandboxCreateRequest, SandboxMode } from '../wire/sandbox.ts';
 import { formatEgressEntry, parseEgressEntry } from './egress.ts';
 import { checkEnv, isEnvName } from './environment.ts';
-import { badRequest, quote } from './errors.ts';
-import { type ImageSource, parseImageSource } from '../wire/image-source.ts';
-import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/limits.ts';
+import { badRequest } from './errors.ts';
+import { parseImageSource } from './image-source.ts';
 import { checkMountPath, checkMountPathsDiffer } from './mount-path.ts';
-import type { CpuArch, PortProto, SandboxCreateRequest, SandboxMode } from '../wire/sandbox.ts';
+import { quote } from './quote.ts';
 
 export interface Resources {
   mode: SandboxMode;

@@ -10,7 +10,8 @@
 import type { Static, TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
 import { Errors } from 'typebox/value';
-import { ApiError, badRequest, quote } from './errors.ts';
+import { ApiError, badRequest } from './errors.ts';
+import { quote } from './quote.ts';
 import { describeSchema, type SchemaNode } from './schema-words.ts';
 
 export type RequestPart = 'body' | 'query' | 'params' | 'headers';

@@ -53,11 +53,6 @@ export const CreditsQuery = Type.Object({
 });
 export type CreditsQuery = Static<typeof CreditsQuery>;
 
-/** Ledger entries to give, from what the query said. */
-export function clampLedgerLimit(limit: number | undefined): number {
-  return Math.min(LEDGER_LIMITS.max, Math.max(LEDGER_LIMITS.min, limit ?? LEDGER_LIMITS.default));
-}
-
 /** `GET` and `POST`, for operators: authorized by the internal token. `:id` is an organization. */
 export const GRANTS_PATH = '/internal/orgs/:id/grants';
 /** `PUT`, for operators: the overdraft limit of one organization. */

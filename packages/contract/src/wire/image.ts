@@ -1,7 +1,6 @@
 /** Named images of a project: what a create takes, what it answers, and the record that lists show. */
 import { Type, type Static } from 'typebox';
-import { badRequest, quote } from '../rules/errors.ts';
-import { checkImageName, ImageInput, type ImageSource, parseImageSource } from './image-source.ts';
+import { ImageInput } from './image-source.ts';
 import { NextCursor } from './paging.ts';
 
 export const IMAGE_STATUSES = ['pending', 'ready', 'failed'] as const;
@@ -45,25 +44,3 @@ export type ImageRecord = Static<typeof ImageRecord>;
 
 export const ImageList = Type.Object({ images: Type.Array(ImageRecord), next_cursor: NextCursor });
 export type ImageList = Static<typeof ImageList>;
-
-/** A create of an image after every rule that needs no look-up. */
-export interface ResolvedImage {
-  name: string;
-  source: ImageSource & { type: 'registry' };
-  docker: boolean;
-  /** Null: the default. */
-  region: string | null;
-}
-
-/** `body` has passed `ImageCreateRequest`. Throws a 400 with the first rule that is broken. */
-export function resolveImageCreate(body: ImageCreateRequest): ResolvedImage {
-  const name = checkImageName(body.name);
-  const source = parseImageSource(body.source, 'source');
-  if (source.type !== 'registry')
-    throw badRequest(
-      source.type === 'dockerfile'
-        ? 'source of type "dockerfile" is not available yet in this version: use {type: "registry", ref}'
-        : `source must be a registry reference, {type: "registry", ref}, but its type was ${quote(source.type)}`,
-    );
-  return { name, source, docker: body.docker ?? false, region: body.region || null };
-}

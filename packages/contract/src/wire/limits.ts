@@ -102,3 +102,8 @@ export const PLATFORM_LIMITS: PlatformLimits = {
 
 /** Mount points the guest needs for itself; nothing may be mounted on them or below them. */
 export const RESERVED_MOUNT_PATHS = ['/', '/proc', '/sys', '/dev', '/overlay', '/mnt/scratch'] as const;
+
+/** Names of organizations and projects, in characters. */
+export const NAME_CHARS = 128;
+/** E-mail addresses, in characters. */
+export const EMAIL_CHARS = 254;

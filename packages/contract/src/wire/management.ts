@@ -1,7 +1,7 @@
 /** The management plane: people, organizations, members, invitations, projects, API keys and the audit log. */
 import { Type, type Static } from 'typebox';
+import { NAME_CHARS } from './limits.ts';
 import { NextCursor, PageQuery } from './paging.ts';
-import { NAME_CHARS } from '../rules/names.ts';
 
 /** Not stated by the contract: lists of the management plane have no pages, so what they show is bounded. */
 export const MANAGEMENT_BOUNDS = {

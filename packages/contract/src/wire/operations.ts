@@ -4,14 +4,13 @@
  */
 import { Type, type TSchema } from 'typebox';
 import { creditsOperations } from './credits-operations.ts';
-import { ErrorBody, type ErrorStatus, OverloadBody } from '../rules/errors.ts';
+import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
 import { managementOperations } from './management-operations.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
-import { secretOperations } from './secret-operations.ts';
 import {
   LogQuery,
   SandboxCreateRequest,
@@ -23,6 +22,7 @@ import {
   SandboxParams,
   SandboxRecord,
 } from './sandbox.ts';
+import { secretOperations } from './secret-operations.ts';
 import { snapshotOperations } from './snapshot-operations.ts';
 
 /** Who may call: `workload` wants a project's API key, `management` a user's OIDC token, `public` nothing. */
@@ -431,24 +431,4 @@ export function operationErrors(operation: Operation): [ErrorStatus, string][] {
 /** The body of a refusal. */
 export function errorSchema(status: ErrorStatus): TSchema {
   return status === 429 ? OverloadBody : ErrorBody;
-}
-
-export interface FastifySchema {
-  params?: TSchema;
-  querystring?: TSchema;
-  body?: TSchema;
-  response?: Record<number, TSchema>;
-}
-
-/** What a Fastify route takes as `schema`. Only JSON answers are named, so that text passes through untouched. */
-export function fastifySchema(operation: Operation): FastifySchema {
-  const { status, response } = operation.success;
-  return {
-    ...(operation.params ? { params: operation.params } : {}),
-    ...(operation.query ? { querystring: operation.query } : {}),
-    ...(operation.body ? { body: operation.body } : {}),
-    ...(response.schema && response.contentType === undefined
-      ? { response: { [status]: response.schema } }
-      : {}),
-  };
 }

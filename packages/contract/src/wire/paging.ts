@@ -24,17 +24,3 @@ export const TimeoutParam = Type.Integer({
   default: DEFAULTS.waitMs,
   description: `Longest wait in milliseconds. Clamped to ${LIMITS.waitMsMin}..${LIMITS.waitMsMax}.`,
 });
-
-/** Items a page, from what the query said. */
-export function clampLimit(limit: number | undefined): number {
-  return clamp(limit ?? DEFAULTS.pageSize, LIMITS.pageMin, LIMITS.pageMax);
-}
-
-/** Milliseconds a long poll may wait, from what the query said. */
-export function clampTimeout(timeoutMs: number | undefined): number {
-  return clamp(timeoutMs ?? DEFAULTS.waitMs, LIMITS.waitMsMin, LIMITS.waitMsMax);
-}
-
-function clamp(value: number, min: number, max: number): number {
-  return Math.min(max, Math.max(min, value));
-}

@@ -1,9 +1,7 @@
 /** Snapshots on the wire: what a create takes, the record that reads show, and what full ones are tied to. */
 import { Type, type Static } from 'typebox';
-import { badRequest, notFound, quote } from '../rules/errors.ts';
 import { BOUNDS } from './limits.ts';
 import { NextCursor, TimeoutParam } from './paging.ts';
-import type { RunnerFacts } from '../runner-link.ts';
 
 export const SNAPSHOT_KINDS = ['disk', 'full'] as const;
 export type SnapshotKind = (typeof SNAPSHOT_KINDS)[number];
@@ -84,30 +82,7 @@ export const SnapshotDeleteResponse = Type.Object({
 });
 export type SnapshotDeleteResponse = Static<typeof SnapshotDeleteResponse>;
 
-/** Throws a 400 on a name that could not be told from another one, or not be shown. */
-export function checkSnapshotName(name: string): string {
-  // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
-  if (/[\u0000-\u001f\u007f-\u009f]/.test(name) || name !== name.trim() || name === '')
-    throw badRequest(
-      `name must have no control characters, and no space at either end, but was ${quote(name)}`,
-    );
-  return name;
-}
-
 /** Whether a long poll for `wait` is to be answered: nothing follows `ready` and `failed` by itself. */
 export function snapshotWaitIsOver(wait: SnapshotStatus | undefined, status: SnapshotStatus): boolean {
   return wait === undefined || wait === status || status !== 'pending';
-}
-
-/** An unknown id, a malformed one, a deleted one and another project's are told in the same words. */
-export function snapshotNotFound(idOrName: string): Error {
-  return notFound(`snapshot ${quote(idOrName)} not found`);
-}
-
-/**
- * What the memory of a guest is tied to beside the VMM: it runs on with the features of the CPU that it began with.
- * `cpu_marker` of a full snapshot, compared as a whole.
- */
-export function cpuMarker(facts: Pick<RunnerFacts, 'cpu_model' | 'accelerator'>): string {
-  return `${facts.cpu_model} ${facts.accelerator}`;
 }
