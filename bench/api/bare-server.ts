@@ -9,7 +9,8 @@ import type { AddressInfo } from 'node:net';
 import { resolveSandboxCreate } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { Pool } from 'pg';
-import { getRecord, insertSandbox } from '../../packages/control/src/sandboxes/queries.ts';
+import { createSandbox } from '../../packages/control/src/sandboxes/insert.ts';
+import { getRecord } from '../../packages/control/src/sandboxes/queries.ts';
 import type { ServerReady } from './messages.ts';
 
 interface Prepared {
@@ -34,17 +35,21 @@ async function recorded(run: (pool: Database['pool']) => Promise<unknown>): Prom
 }
 
 const select = await recorded((pool) => getRecord(pool, { uuid: '', region: null }, projectId));
+const ids = { id: randomUUID(), jobId: randomUUID(), accessToken: 'token' };
 const insert = await recorded((pool) =>
-  insertSandbox(pool, {
-    sandbox: resolveSandboxCreate({ image: 'busybox' }),
-    name: 'bare',
-    projectId,
-    region: 'local',
-    arch: 'amd64',
-    root: { root: { type: 'builtin', name: 'busybox' }, imageRef: 'busybox' },
-    desired: 'running',
-    accessTokenHash: Buffer.alloc(32),
-    pendingMs: 3_600_000,
+  createSandbox(pool, {
+    owner: { kind: 'project', projectId },
+    spec: {
+      ...resolveSandboxCreate({ image: 'busybox' }),
+      name: 'bare',
+      region: 'local',
+      cpu_arch: 'amd64',
+      root: { type: 'builtin', name: 'busybox' },
+      image_ref: 'busybox',
+    },
+    source: { kind: 'image' },
+    ids,
+    deadlineMs: 3_600_000,
   }),
 );
 
@@ -65,7 +70,12 @@ async function answer(request: IncomingMessage): Promise<unknown> {
   const id = randomUUID();
   const job = randomUUID();
   const token = randomBytes(32).toString('base64url');
-  const values = [id, job, ...insert.values.slice(2, -1), createHash('sha256').update(token).digest()];
+  const digest = createHash('sha256').update(token).digest();
+  const values = [
+    id,
+    job,
+    ...insert.values.slice(2).map((value) => (Buffer.isBuffer(value) ? digest : value)),
+  ];
   await pool.query({ ...insert, values });
   return { vm_id: id, job_id: job, name: 'bare', status: 'pending', access_token: token };
 }

@@ -136,7 +136,7 @@ function diagram(): string[] {
 
 /** Those that begin in the same place are one arrow. */
 function creations(): string[] {
-  const ways = Map.groupBy(CREATIONS, ({ status }) => node(status));
+  const ways = Map.groupBy(Object.values(CREATIONS), ({ status }) => node(status));
   return [...ways].map(([to, all]) => `    [*] --> ${to}: ${all.map(({ by }) => by).join(', ')}`);
 }
 

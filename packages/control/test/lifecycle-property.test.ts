@@ -10,7 +10,9 @@ import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import { toAssignment } from '../src/runners/assignment.ts';
 import { createLifecycle, type Lifecycle } from '../src/sandboxes/lifecycle.ts';
-import type { Change, SandboxRow } from '../src/sandboxes/transition-sql.ts';
+import { columns, SANDBOX_COLUMNS, type SandboxRow } from '@releap/database';
+import { assignable } from '../src/sandboxes/environment.ts';
+import type { Change } from '../src/sandboxes/transition-sql.ts';
 import {
   decide,
   STATE_DEADLINES,
@@ -45,7 +47,7 @@ before(async () => {
     database,
     deadlines: STATE_DEADLINES,
     onMoved(rows) {
-      for (const row of rows) if (row.held) told.get(row.id)?.push(toAssignment(row));
+      for (const row of rows) if (row.held) told.get(row.id)?.push(toAssignment(assignable(row)));
     },
   });
 });
@@ -75,7 +77,10 @@ async function apply(id: string, { trigger, ...said }: Pull): Promise<SandboxRow
 }
 
 async function readRow(id: string): Promise<SandboxRow> {
-  const { rows } = await database.pool.query<SandboxRow>('select * from sandboxes where id = $1', [id]);
+  const { rows } = await database.pool.query<SandboxRow>(
+    `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where id = $1`,
+    [id],
+  );
   assert.ok(rows[0]);
   return rows[0];
 }
@@ -85,27 +90,24 @@ async function newSandbox(persistent: boolean, source?: Life): Promise<string> {
   told.set(id, []);
   await database.pool.query(
     `insert into sandboxes (id, job_id, project_id, name, region, status, desired, deadline_at, persistent, mode, cpu, vcpus,
-       mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash)
+       mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, origin)
      values ($1, gen_random_uuid(), $2, 'n', 'r', 'pending', 'running', now() + interval '1 hour', $3, 'burstable', 1, 1, 1, 1,
-       'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'))`,
-    [id, PROJECT, persistent],
+       'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), $4)`,
+    [
+      id,
+      PROJECT,
+      persistent,
+      source === undefined ? null : JSON.stringify({ type: 'fork', vm_id: source.id }),
+    ],
   );
   if (source === undefined) return id;
   // As a fork writes it: on its host already, and to become what the source is.
-  const { rows } = await database.pool.query<SandboxRow>(
+  await database.pool.query(
     `update sandboxes set status = 'assigned', held = true, runner_id = $2, has_memory = true, desired = $3, start_from = $4,
-       forked_from = $5, origin = $6 where id = $1 returning *`,
-    [
-      id,
-      RUNNER,
-      source.facts.status,
-      source.facts.status === 'running' ? 'memory' : 'disk',
-      source.id,
-      JSON.stringify({ type: 'fork', vm_id: source.id }),
-    ],
+       forked_from = $5 where id = $1`,
+    [id, RUNNER, source.facts.status, source.facts.status === 'running' ? 'memory' : 'disk', source.id],
   );
-  assert.ok(rows[0]);
-  told.get(id)?.push(toAssignment(rows[0]));
+  told.get(id)?.push(toAssignment(assignable(await readRow(id))));
   return id;
 }
 
@@ -219,7 +221,7 @@ class Life {
       if (before.status === 'pending') await this.pull([{ trigger: 'place' }]);
       const row = await readRow(this.id);
       if (row.held) {
-        this.host.receive(toAssignment(row));
+        this.host.receive(toAssignment(assignable(row)));
         this.host.converge('well');
         await this.observe(this.host.said.at(-1));
       }

@@ -217,9 +217,13 @@ describe('the link of a runner', () => {
     await runner.assigned(vm.uuid);
     // As large as environments may be, and as many of them as fit on a machine.
     const { rowCount } = await world.database.pool.query(
-      `insert into sandboxes select (jsonb_populate_record(s, jsonb_build_object('id', gen_random_uuid(), 'env', e.env))).*
-         from sandboxes s, generate_series(1, 90),
-              (select jsonb_object_agg('V' || n, repeat('x', 60000)) as env from generate_series(1, 17) n) e where s.id = $1`,
+      `with copies as (
+         insert into sandboxes
+         select (jsonb_populate_record(s, jsonb_build_object('id', gen_random_uuid(), 'env_bytes', 1000000))).*
+           from sandboxes s, generate_series(1, 90) where s.id = $1 returning id
+       )
+       insert into sandbox_env select c.id, e.env from copies c,
+              (select jsonb_object_agg('V' || n, repeat('x', 60000)) as env from generate_series(1, 17) n) e`,
       [vm.uuid],
     );
     assert.equal(rowCount, 90);

@@ -8,7 +8,7 @@ import { openFresh } from '@releap/testing/postgres';
 import { createSnapshot, type SnapshotContext } from '../src/snapshots/create.ts';
 import { deleteSnapshot } from '../src/snapshots/delete.ts';
 import { createSnapshots } from '../src/snapshots/snapshots.ts';
-import type { SnapshotRow } from '../src/snapshots/transition-sql.ts';
+import type { SnapshotRow } from '@releap/database';
 import { decideSnapshot, SNAPSHOT_TRANSITIONS, type SnapshotTrigger } from '../src/snapshots/transitions.ts';
 import { quiet } from '@releap/testing/world';
 

@@ -1,7 +1,5 @@
-import { Kysely, PostgresDialect } from 'kysely';
 import { Pool, type PoolClient } from 'pg';
 import type { Logger } from 'pino';
-import type { Tables } from './schema.ts';
 
 export interface DatabaseOptions {
   /** `postgres://user:password@host:port/name`, or `postgres:///name?host=/socket/folder`. */
@@ -21,8 +19,6 @@ export interface DatabaseOptions {
 export interface Database extends AsyncDisposable {
   readonly url: string;
   readonly pool: Pool;
-  /** Typed queries for all that is not on a hot path. */
-  readonly db: Kysely<Tables>;
   /** Runs `work` in a transaction: commits what it returns, rolls back when it throws. */
   transaction<T>(work: (client: PoolClient) => Promise<T>): Promise<T>;
   close(): Promise<void>;
@@ -45,14 +41,12 @@ export function openDatabase(options: DatabaseOptions): Database {
     application_name: options.applicationName ?? 'releap',
   });
   pool.on('error', (error) => options.log.warn({ err: error }, 'an idle database connection broke'));
-  const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool }) });
   let closing: Promise<void> | undefined;
   const close = (): Promise<void> => (closing ??= pool.end());
 
   return {
     url: options.url,
     pool,
-    db,
     close,
     [Symbol.asyncDispose]: close,
     async transaction(work) {

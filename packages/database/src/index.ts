@@ -10,5 +10,5 @@ export {
 export { listen, type Listener, type ListenerOptions } from './listener.ts';
 export { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
 export { migrate, readMigrations, type Migration, type MigrateOptions } from './migrate.ts';
-export type * from './schema.ts';
+export * from './schema.ts';
 export { all, first, statement, type Queryable, type Statement } from './statement.ts';

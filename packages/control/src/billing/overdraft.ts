@@ -3,7 +3,7 @@ import { formatAmount } from '@releap/contract';
 import { all, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
-import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { SandboxRow } from '@releap/database';
 import { METERED_STATUSES } from './metered-statuses.ts';
 import type { BillingSettings } from './settings.ts';
 

@@ -7,7 +7,7 @@ import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
-import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { SandboxRow } from '@releap/database';
 import type { Trigger } from '../sandboxes/transitions.ts';
 import { hostNotFound } from './queries.ts';
 

@@ -7,14 +7,13 @@ import {
   type HostEvictResponse,
 } from '@releap/contract';
 import { all, statement } from '@releap/database';
-import type { SandboxFacts } from '../sandboxes/transitions.ts';
-import { decide } from '../sandboxes/transitions.ts';
+import { decide, FACT_COLUMNS, type SandboxFacts } from '../sandboxes/transitions.ts';
 import type { DrainContext } from './drain.ts';
 
 /** $1 host, $2 one sandbox of it, or null for all that are spot */
 const SPOT = statement<SandboxFacts & { id: string; region: string }>(
   'host-spot',
-  `select id, region, status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host, manifest_name, has_memory, start_from
+  `select id, region, ${FACT_COLUMNS.join(', ')}
      from sandboxes where runner_id = $1 and held
       and case when $2::uuid is null then spot and status in ('assigned', 'building', 'booting', 'running') else id = $2 end
     order by created_at desc`,

@@ -5,10 +5,11 @@ import {
   newUuid,
   type ImageRecord,
   type ImageSource,
+  type ImageStatus,
   type ResolvedImage,
   type RootSource,
 } from '@releap/contract';
-import { all, first, statement, type Database, type ImageStatus, type Queryable } from '@releap/database';
+import { all, first, statement, type Database, type Queryable } from '@releap/database';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 
 interface ImageRow {

@@ -105,9 +105,11 @@ export const TEARDOWN_STEPS: readonly TeardownStep[] = [
   // The records of what ran stay, for the organization's books, without what its users put in.
   simple(
     'environments',
-    `update sandboxes set env = '{}', egress_policy = null
-      where id in (select id from sandboxes where project_id = $1 and status = 'deleted'
-                      and (env <> '{}' or egress_policy is not null) limit 1000)
+    `with ended as (
+       select id from sandboxes where project_id = $1 and status = 'deleted'
+          and (env_bytes > 0 or spec -> 'egress_policy' <> 'null') limit 1000
+     ), gone as (delete from sandbox_env where sandbox_id in (select id from ended))
+     update sandboxes set env_bytes = 0, spec = spec || '{"egress_policy": null}' where id in (select id from ended)
      returning 1`,
   ),
 ];

@@ -9,9 +9,9 @@ import {
 } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { WebSocket } from 'ws';
-import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { AssignableRow } from '../sandboxes/environment.ts';
 import { toSnapshotAssignment } from '../snapshots/assignment.ts';
-import type { SnapshotRow } from '../snapshots/transition-sql.ts';
+import type { SnapshotRow } from '@releap/database';
 import { toAssignment } from './assignment.ts';
 import { readRunnerMessage, SYNC_PART_BYTES } from './messages.ts';
 
@@ -19,7 +19,10 @@ export type Hello = Extract<RunnerMessage, { type: 'hello' }>;
 
 export interface LinkEvents {
   /** Gives the connection's epoch and what the runner is to hold. Throws to refuse the runner. */
-  hello(link: Link, hello: Hello): Promise<{ epoch: string; held: SandboxRow[]; snapshots: SnapshotRow[] }>;
+  hello(
+    link: Link,
+    hello: Hello,
+  ): Promise<{ epoch: string; held: AssignableRow[]; snapshots: SnapshotRow[] }>;
   observe(link: Link, message: Extract<RunnerMessage, { type: 'observe' }>): Promise<void>;
   observeSnapshots(link: Link, message: Extract<RunnerMessage, { type: 'observe-snapshots' }>): Promise<void>;
   buildResult(link: Link, message: Extract<RunnerMessage, { type: 'build-result' }>): Promise<void>;
@@ -100,7 +103,7 @@ export class Link {
   }
 
   /** Tells the runner what is to be of this sandbox, unless it knows. */
-  assign(row: SandboxRow): void {
+  assign(row: AssignableRow): void {
     this.#tell(row, () => ({ type: 'assign', assignment: toAssignment(row) }));
   }
 
@@ -109,7 +112,7 @@ export class Link {
     this.#tell(row, () => ({ type: 'assign-snapshot', snapshot: toSnapshotAssignment(row) }));
   }
 
-  #tell(row: SandboxRow | SnapshotRow, message: () => ControlMessage): void {
+  #tell(row: AssignableRow | SnapshotRow, message: () => ControlMessage): void {
     if (this.#closed) return;
     if (!this.#synced) {
       // It may have changed after the rows of the sync were read.
@@ -219,7 +222,7 @@ export class Link {
    * In parts when it is large, and each when the one before has left: no tenant's environments can make it too large to
    * send, or the runner look stuck.
    */
-  async #sync(rows: SandboxRow[], snapshots: SnapshotRow[]): Promise<void> {
+  async #sync(rows: AssignableRow[], snapshots: SnapshotRow[]): Promise<void> {
     let part: { assignments: Assignment[]; snapshots: SnapshotAssignment[] } = {
       assignments: [],
       snapshots: [],

@@ -1,6 +1,11 @@
-import { statement } from '@releap/database';
-import type { SandboxRow } from '../sandboxes/transition-sql.ts';
-import type { SnapshotRow } from '../snapshots/transition-sql.ts';
+import {
+  columns,
+  SANDBOX_COLUMNS,
+  SNAPSHOT_COLUMNS,
+  statement,
+  type SandboxRow,
+  type SnapshotRow,
+} from '@releap/database';
 
 /** A runner has said hello: it is online, not ready yet, and its newest connection counts. $1..$5 */
 export const RUNNER_HELLO = statement<{ epoch: string }>(
@@ -52,25 +57,25 @@ export const SANDBOXES_ON = statement<{ id: string; runner_id: string }>(
 /** All that a runner is to hold, or to give back. $1 runner id */
 export const SANDBOXES_HELD = statement<SandboxRow>(
   'sandboxes-held',
-  `select * from sandboxes where held and runner_id = $1 order by id`,
+  `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where held and runner_id = $1 order by id`,
 );
 
 /** $1 ids, $2 runner id */
 export const SANDBOXES_TO_PUSH = statement<SandboxRow>(
   'sandboxes-to-push',
-  `select * from sandboxes where held and id = any($1::uuid[]) and runner_id = $2`,
+  `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where held and id = any($1::uuid[]) and runner_id = $2`,
 );
 
 /** The snapshots that a runner is to keep, to take or to remove. $1 runner id */
 export const SNAPSHOTS_HELD = statement<SnapshotRow>(
   'snapshots-held',
-  'select * from snapshots where held and runner_id = $1 order by created_at, id',
+  `select ${columns('s', SNAPSHOT_COLUMNS)} from snapshots s where held and runner_id = $1 order by created_at, id`,
 );
 
 /** $1 ids, $2 runner id */
 export const SNAPSHOTS_TO_PUSH = statement<SnapshotRow>(
   'snapshots-to-push',
-  'select * from snapshots where held and id = any($1::uuid[]) and runner_id = $2',
+  `select ${columns('s', SNAPSHOT_COLUMNS)} from snapshots s where held and id = any($1::uuid[]) and runner_id = $2`,
 );
 
 /** Everything that these runners are to know of, by its newest generation. $1 runner ids */

@@ -17,11 +17,19 @@ import type { Logger } from 'pino';
 import { WebSocketServer } from 'ws';
 import type { ControlLimits } from '../limits.ts';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
+import {
+  assignable,
+  needsEnvironment,
+  withEnvironments,
+  type AssignableRow,
+} from '../sandboxes/environment.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
-import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { SandboxRow } from '@releap/database';
+import type { Change } from '../sandboxes/transition-sql.ts';
 import { OCCUPIES_CPU, type ObserveTrigger } from '../sandboxes/transitions.ts';
 import type { Snapshots } from '../snapshots/snapshots.ts';
-import type { SnapshotChange, SnapshotRow } from '../snapshots/transition-sql.ts';
+import type { SnapshotRow } from '@releap/database';
+import type { SnapshotChange } from '../snapshots/transition-sql.ts';
 import { CLOSE, Link, type LinkEvents } from './link.ts';
 import { readReason } from './messages.ts';
 import * as queries from './queries.ts';
@@ -98,7 +106,11 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
         { runner: hello.runner_id, region: hello.region, holds: held.length, snapshots: snapshots.length },
         'a runner has connected',
       );
-      return { epoch: row.epoch, held: await credentials.unlock(held), snapshots };
+      return {
+        epoch: row.epoch,
+        held: await credentials.unlock(await withEnvironments(database.pool, held)),
+        snapshots,
+      };
     },
 
     async observe(link, { observations }) {
@@ -151,19 +163,22 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     },
   };
 
-  const tell = (row: SandboxRow): void => {
+  const tell = (row: AssignableRow): void => {
     if (row.runner_id !== null) links.get(row.runner_id)?.assign(row);
   };
 
   /** Generations of what is being unlocked; out of it goes what something newer has overtaken. */
   const unlocking = new Set<Map<string, number>>();
 
-  /** What pulls with a credential is told a moment later than the rest, and never after something newer. */
+  /** What pulls with a credential, or has an environment, is told a moment later than the rest, and never after something newer. */
   async function unlockAndTell(rows: readonly SandboxRow[]): Promise<void> {
     const batch = new Map(rows.map((row) => [row.id, row.generation]));
     unlocking.add(batch);
     try {
-      for (const row of await retrying(() => credentials.unlock(rows))) if (batch.has(row.id)) tell(row);
+      const unlocked = await retrying(async () =>
+        credentials.unlock(await withEnvironments(database.pool, rows)),
+      );
+      for (const row of unlocked) if (batch.has(row.id)) tell(row);
     } catch (error) {
       log.error({ err: error }, 'credentials could not be read; the runners connect again and are told then');
       for (const { runner_id } of rows)
@@ -180,8 +195,9 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       for (const batch of unlocking) {
         if (!row.held || (batch.get(row.id) ?? Infinity) < row.generation) batch.delete(row.id);
       }
-      if (row.held && credentials.wanted(row)) locked.push(row);
-      else tell(row);
+      const whole = assignable(row);
+      if (row.held && (needsEnvironment(row) || credentials.wanted(whole))) locked.push(row);
+      else tell(whole);
     }
     if (locked.length > 0) void unlockAndTell(locked);
   }

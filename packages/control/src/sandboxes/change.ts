@@ -2,7 +2,7 @@
 import { conflict, parseSandboxId, quote, sandboxNotFound, type SandboxId } from '@releap/contract';
 import { restart, type Restarted, type RestartContext } from '../scheduler/restart.ts';
 import { getFacts } from './queries.ts';
-import type { SandboxRow } from './transition-sql.ts';
+import type { SandboxRow } from '@releap/database';
 import { decide, refusal } from './transitions.ts';
 
 export type ChangeTrigger = 'stop' | 'start' | 'pause' | 'resume' | 'delete';
@@ -56,7 +56,12 @@ async function pull(
   { uuid, region }: SandboxId,
   projectId: string,
 ): Promise<Restarted> {
-  const change = { id: uuid, project_id: projectId, ...(region === null ? {} : { region }) };
+  const change = {
+    id: uuid,
+    project_id: projectId,
+    owner_kind: 'project' as const,
+    ...(region === null ? {} : { region }),
+  };
   if (trigger === 'start' || trigger === 'resume') return restart(context, trigger, change);
   const [moved] = await context.lifecycle.apply(trigger, [change]);
   return moved && { moved };

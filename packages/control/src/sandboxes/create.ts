@@ -8,7 +8,6 @@ import {
   quote,
   resolveSandboxCreate,
   snapshotNotFound,
-  tokenDigest,
   type PlatformLimits,
   type ResolvedSandbox,
   type SandboxCreateRequest,
@@ -22,10 +21,11 @@ import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import { copySecrets, mintByName } from '../secrets/placeholders.ts';
-import { keepSnapshot, snapshotByName } from '../snapshots/queries.ts';
+import { keepSnapshot, snapshotByName, snapshotEnvironment } from '../snapshots/queries.ts';
 import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
-import type { SnapshotRow } from '../snapshots/transition-sql.ts';
-import { getRecord, insertSandbox, type NewSandbox } from './queries.ts';
+import type { SnapshotRow } from '@releap/database';
+import { createSandbox, type CreateSandbox } from './insert.ts';
+import { getRecord } from './queries.ts';
 
 export interface CreateContext {
   database: Database;
@@ -38,7 +38,7 @@ export interface CreateContext {
 }
 
 /** `POST /vms`: every rule, then one statement that writes it all down, then placement on its way. */
-export async function createSandbox(
+export async function createForTenant(
   context: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
@@ -66,7 +66,7 @@ export async function createSandbox(
   const asked = resolveSandboxCreate(body, context.platform);
   assertAvailable(asked);
   await context.requireCredits(principal.orgId);
-  const { sandbox, region, root, snapshot } = await begin(context, principal, body, asked);
+  const { sandbox, region, root, snapshot } = await resolveSource(context, principal, body, asked);
   const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
 
   const place = scheduler.queue.admit(id);
@@ -76,23 +76,18 @@ export async function createSandbox(
     );
   }
   const name = sandbox.name ?? otherName;
+  const cpu_arch = sandbox.cpu_arch ?? DEFAULTS.cpuArch;
   try {
-    const write: NewSandbox & { id: string } = {
-      id,
-      jobId,
-      sandbox,
-      name,
-      projectId: principal.projectId,
-      region,
-      arch: sandbox.cpu_arch ?? DEFAULTS.cpuArch,
-      root,
+    const create: CreateSandbox = {
+      owner: { kind: 'project', projectId: principal.projectId },
+      spec: { ...sandbox, name, region, cpu_arch, root: root.root, image_ref: root.imageRef },
+      source: { kind: 'image' },
+      ids: { id, jobId, accessToken },
       secrets,
-      desired: 'running',
-      accessTokenHash: tokenDigest(accessToken),
-      pendingMs: limits.deadlines.pending,
+      deadlineMs: limits.deadlines.pending,
     };
-    if (snapshot === undefined) await insertSandbox(database.pool, write);
-    else await insertRestored(database, write, snapshot, Object.keys(body.env ?? {}));
+    if (snapshot === undefined) await createSandbox(database.pool, create);
+    else await createFromSnapshot(database, create, snapshot, Object.keys(body.env ?? {}));
     place.taken();
   } catch (error) {
     place.withdraw();
@@ -108,20 +103,20 @@ export async function createSandbox(
   return answer({ region, name });
 }
 
-interface Beginning {
+interface ResolvedSource {
   sandbox: ResolvedSandbox;
   region: string;
   root: ResolvedRoot;
   snapshot?: SnapshotRow;
 }
 
-/** What it begins with, and where: an image anywhere, a snapshot where that one is. */
-async function begin(
+/** The image or snapshot, and the region: an image in any, a snapshot in its own. */
+async function resolveSource(
   { database, regions, scheduler, platform }: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
   asked: ResolvedSandbox,
-): Promise<Beginning> {
+): Promise<ResolvedSource> {
   if (asked.image.type !== 'snapshot') {
     const region = await regions.resolve(asked.region, principal, scheduler.regionWithMostCapacity);
     return { sandbox: asked, region, root: await resolveRoot(database, principal.projectId, asked.image) };
@@ -143,11 +138,12 @@ async function begin(
           `snapshot ${quote(name)} is in region ${quote(home)} and not in ${quote(region)}: it is not replicated between regions in this version`,
         );
   }
-  const sandbox = restoredSandbox(asked, body, snapshot, platform);
+  const captured = body.env === undefined ? await snapshotEnvironment(database.pool, snapshot) : {};
+  const sandbox = restoredSandbox(asked, body, snapshot, captured, platform);
   const host = await first(database.pool, HOST, [snapshot.runner_id]);
   if (host === undefined) throw new Error(`snapshot ${snapshot.id} has no host`);
   assertRestorable(snapshot, host);
-  return { sandbox, region, root: { root: snapshot.root, imageRef: `snapshot:${name}` }, snapshot };
+  return { sandbox, region, root: { root: snapshot.spec.root, imageRef: `snapshot:${name}` }, snapshot };
 }
 
 const HOST = statement<SnapshotHost>(
@@ -160,25 +156,23 @@ const HOST = statement<SnapshotHost>(
  * its memory goes on with the secrets of its source.
  * @param given names of variables that the caller sets
  */
-async function insertRestored(
+async function createFromSnapshot(
   database: Database,
-  write: NewSandbox & { id: string },
+  create: CreateSandbox,
   { id: snapshotId, name, kind, sandbox_id: from }: SnapshotRow,
   given: readonly string[],
-): Promise<{ id: string; jobId: string }> {
-  return database.transaction(async (client) => {
-    const now = await keepSnapshot(client, snapshotId);
-    if (now?.status !== 'ready') throw snapshotNotFound(name);
-    const { id } = write;
-    const except = write.sandbox.secrets;
-    const copied = kind === 'full' ? await copySecrets(client, { from, to: id, except }) : {};
+): Promise<void> {
+  await database.transaction(async (client) => {
+    const snapshot = await keepSnapshot(client, snapshotId);
+    if (snapshot?.status !== 'ready') throw snapshotNotFound(name);
+    const except = Object.keys(create.secrets?.env ?? {});
+    const copied = kind === 'full' ? await copySecrets(client, { from, to: create.ids.id, except }) : {};
     const both = given.find((variable) => Object.hasOwn(copied, variable));
     if (both !== undefined)
       throw badRequest(
         `env.${both} cannot be set, because snapshot ${quote(name)} has a secret of that name attached: leave it out`,
       );
-    const sandbox = { ...write.sandbox, env: { ...write.sandbox.env, ...copied } };
-    const origin = { type: 'snapshot', snapshot_id: snapshotId, kind } as const;
-    return insertSandbox(client, { ...write, sandbox, origin });
+    const spec = { ...create.spec, env: { ...create.spec.env, ...copied } };
+    await createSandbox(client, { ...create, spec, source: { kind: 'snapshot', snapshot } });
   });
 }

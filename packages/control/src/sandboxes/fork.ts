@@ -9,13 +9,11 @@ import {
   formatSandboxId,
   quote,
   sandboxNotFound,
-  tokenDigest,
   type SandboxForkRequest,
   type SandboxForkResponse,
 } from '@releap/contract';
-import { all, first, statement } from '@releap/database';
+import { columns, first, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
-import { pinned } from '../runners/assignment.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
 import {
@@ -26,37 +24,26 @@ import {
 } from '../scheduler/restart.ts';
 import { copySecrets } from '../secrets/placeholders.ts';
 import { readSandboxId } from './change.ts';
-import { IN_REGION } from './queries.ts';
-import type { SandboxRow } from './transition-sql.ts';
+import { readEnvironments } from './environment.ts';
+import { createSandbox, specOfCopy } from './insert.ts';
+import { REACHABLE } from './queries.ts';
 import { decide, refusal } from './transitions.ts';
 
+const ROW = columns('s', SANDBOX_COLUMNS);
 const SOURCE = statement<SandboxRow>(
   'fork-source',
-  `select * from sandboxes where id = $1 and project_id = $2 and ${IN_REGION('$3')} for no key update`,
+  `select ${ROW} from sandboxes s where id = $1 and ${REACHABLE('$2', '$3')} for no key update`,
 );
 /** By a try that was cut off. */
-const MADE = statement<SandboxRow>('fork-made', 'select * from sandboxes where id = $1 and project_id = $2');
+const MADE = statement<SandboxRow>(
+  'fork-made',
+  `select ${ROW} from sandboxes s where id = $1 and project_id = $2`,
+);
 /** One that its host has not yet said to have taken. */
 const IN_PROGRESS = statement<{ id: string; region: string }>(
   'fork-in-progress',
   `select id, region from sandboxes where forked_from = $1 and status in ('pending', 'assigned') limit 1`,
 );
-const INSERT = statement<SandboxRow>(
-  'fork-insert',
-  `with job as (
-     insert into jobs (id, project_id, kind, status, attempts, runner_id, sandbox_id)
-     select $2, s.project_id, 'vm.create', 'running', 1, s.runner_id, $1 from sandboxes s where s.id = $3
-   )
-   insert into sandboxes (id, job_id, forked_from, name, access_token_hash, root, origin, status, held, has_memory, deadline_at,
-     desired, start_from, project_id, region, runner_id, mode, cpu, vcpus, mem_mib, scratch_mib, ports, env, egress_policy,
-     persistent, spot, cpu_arch, image_ref)
-   select $1, $2, s.id, $4, $5, $6::jsonb, $7::jsonb, 'assigned', true, true, now() + $8 * interval '1 millisecond',
-     s.status, case s.status when 'running' then 'memory' else 'disk' end, s.project_id, s.region, s.runner_id, s.mode, s.cpu, s.vcpus,
-     s.mem_mib, s.scratch_mib, s.ports, s.env || $9::jsonb, s.egress_policy, s.persistent, s.spot, s.cpu_arch, s.image_ref
-     from sandboxes s where s.id = $3
-   returning *`,
-);
-
 /**
  * `POST /vms/:id/fork`: the rules and the new row, with the source locked and nobody else promising room.
  * @param requireCredits throws 402; an earlier try that has made the fork needs none
@@ -79,7 +66,7 @@ export async function forkSandbox(
   const answer = (child: SandboxRow): SandboxForkResponse => ({
     vm_id: formatSandboxId(child.region, child.id),
     job_id: child.job_id,
-    name: child.name,
+    name: child.spec.name ?? '',
     status: 'assigned',
     access_token: drawn.accessToken,
     forked_from: formatSandboxId(child.region, id),
@@ -98,18 +85,20 @@ export async function forkSandbox(
       throw refuse(
         `a fork of it is in progress already (${formatSandboxId(other.region, other.id)}): try again in a moment`,
       );
-    const secrets = await copySecrets(client, { from: id, to: drawn.id });
-    const [row] = await all(client, INSERT, [
-      drawn.id,
-      drawn.jobId,
-      id,
-      asked ?? `${source.name.slice(0, BOUNDS.displayNameChars - SUFFIX.length).toWellFormed()}${SUFFIX}`,
-      tokenDigest(drawn.accessToken),
-      JSON.stringify(pinned(source)),
-      JSON.stringify({ type: 'fork', vm_id: id }),
-      limits.deadlines.assigned,
-      JSON.stringify(secrets),
-    ]);
+    const name =
+      asked ??
+      `${source.spec.name?.slice(0, BOUNDS.displayNameChars - SUFFIX.length).toWellFormed()}${SUFFIX}`;
+    const env = {
+      ...(source.env_bytes === 0 ? {} : (await readEnvironments(client, [id])).get(id)),
+      ...(await copySecrets(client, { from: id, to: drawn.id })),
+    };
+    const row = await createSandbox(client, {
+      owner: { kind: 'project', projectId },
+      spec: specOfCopy(source, name, env),
+      source: { kind: 'fork', from: source },
+      ids: drawn,
+      deadlineMs: limits.deadlines.assigned,
+    });
     if (row === undefined) throw new Error('the fork was not written');
     // It counts already. What lands paused takes no cores and memory of the host.
     const runs = row.desired === 'running';

@@ -1,5 +1,6 @@
 import { all, type Database, type Queryable } from '@releap/database';
-import { transitionStatement, type Change, type SandboxRow } from './transition-sql.ts';
+import type { SandboxRow } from '@releap/database';
+import { transitionStatement, type Change } from './transition-sql.ts';
 import type { StateDeadlines, Trigger } from './transitions.ts';
 
 /** The only way to change a sandbox's status. */

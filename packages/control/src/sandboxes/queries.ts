@@ -1,23 +1,17 @@
-import {
-  formatSandboxId,
-  newUuid,
-  type DesiredState,
-  type Origin,
-  type ResolvedSandbox,
-  type SandboxId,
-  type SandboxRecord,
-} from '@releap/contract';
+import { formatSandboxId, type SandboxId, type SandboxRecord } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
-import type { ResolvedRoot } from '../images/images.ts';
-import type { Minted } from '../secrets/placeholders.ts';
-import type { SandboxFacts } from './transitions.ts';
+import { FACT_COLUMNS, type SandboxFacts } from './transitions.ts';
 
 /** What a record needs, and nothing that is large. */
-const RECORD = `id, name, image_ref, manifest_name, runner_id, status, mode, cpu, vcpus, mem_mib, scratch_mib,
-  vm_ip, host_ip, port_map, error, region, forked_from, spot, spot_evicted_at, persistent, created_at`;
+const RECORD = `id, spec ->> 'name' as name, spec ->> 'image_ref' as image_ref, (spec ->> 'vcpus')::integer as vcpus,
+  manifest_name, runner_id, status, mode, cpu, mem_mib, scratch_mib, vm_ip, host_ip, port_map, error, region, forked_from, spot, spot_evicted_at, persistent, created_at`;
 
-/** Whether a sandbox is of the region that its id names, if it names one: each has one id, and its bare UUID. */
-export const IN_REGION = (region: string): string => `(${region}::text is null or region = ${region})`;
+/**
+ * Whether a tenant reaches the sandbox: its project owns it, and it is of the region that the id names, if it names one
+ * (each sandbox has one id, and its bare UUID). Over `sandboxes` alone; parameters as `$2`.
+ */
+export const REACHABLE = (project: string, region: string): string =>
+  `project_id = ${project} and owner_kind = 'project' and (${region}::text is null or region = ${region})`;
 
 export interface RecordRow {
   id: string;
@@ -45,44 +39,25 @@ export interface RecordRow {
 
 const GET = statement<RecordRow>(
   'sandbox-get',
-  `select ${RECORD} from sandboxes where id = $1 and project_id = $2 and ${IN_REGION('$3')}`,
+  `select ${RECORD} from sandboxes where id = $1 and ${REACHABLE('$2', '$3')}`,
 );
 
 const FACTS = statement<SandboxFacts & { id: string; region: string }>(
   'sandbox-facts',
-  `select id, region, status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host, manifest_name, has_memory, start_from
-     from sandboxes where id = $1 and project_id = $2 and ${IN_REGION('$3')}`,
+  `select id, region, ${FACT_COLUMNS.join(', ')} from sandboxes where id = $1 and ${REACHABLE('$2', '$3')}`,
 );
 
 const position = `to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position`;
 const FIRST_PAGE = statement<RecordRow & { position: string }>(
   'sandbox-list-first',
-  `select ${RECORD}, ${position} from sandboxes where project_id = $1 and status <> 'deleted'
+  `select ${RECORD}, ${position} from sandboxes where project_id = $1 and owner_kind = 'project' and status <> 'deleted'
     order by created_at desc, id desc limit $2`,
 );
 const NEXT_PAGE = statement<RecordRow & { position: string }>(
   'sandbox-list-next',
-  `select ${RECORD}, ${position} from sandboxes where project_id = $1 and status <> 'deleted'
+  `select ${RECORD}, ${position} from sandboxes where project_id = $1 and owner_kind = 'project' and status <> 'deleted'
       and (created_at, id) < ($3::timestamptz, $4::uuid)
     order by created_at desc, id desc limit $2`,
-);
-
-/** Sandbox, its job, its placeholders and its desired state: one statement, so one transaction. */
-const INSERT = statement<{ id: string }>(
-  'sandbox-insert',
-  `with job as (
-     insert into jobs (id, project_id, kind, status, sandbox_id) values ($2, $3, 'vm.create', 'queued', $1)
-   ), attached as (
-     insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name)
-     select $1::uuid, decode(t.hash, 'hex'), t.secret_id, t.name
-       from jsonb_to_recordset($27::jsonb) as t(secret_id uuid, name text, hash text)
-   )
-   insert into sandboxes (id, job_id, project_id, name, region, status, desired, deadline_at, mode, cpu, vcpus, mem_mib,
-     scratch_mib, gpu_host, docker_data_mib, ports, env, egress_policy, persistent, spot, cpu_arch, image_ref, root,
-     access_token_hash, origin, parent_snapshot_id, start_from, has_memory)
-   values ($1, $2, $3, $4, $5, 'pending', $6, now() + $7 * interval '1 millisecond', $8, $9, $10, $11,
-     $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18, $19, $20, $21, $22::jsonb, $23,
-     $24::jsonb, $25, $26, $26 = 'memory')`,
 );
 
 export async function getRecord(
@@ -99,63 +74,6 @@ export async function getFacts(
   projectId: string,
 ): Promise<(SandboxFacts & { id: string; region: string }) | undefined> {
   return first(on, FACTS, [uuid, projectId, region]);
-}
-
-export interface NewSandbox {
-  /** New ones when absent. */
-  id?: string;
-  jobId?: string;
-  sandbox: ResolvedSandbox;
-  name: string;
-  projectId: string;
-  region: string;
-  arch: string;
-  root: ResolvedRoot;
-  /** Placeholders: their variables come over those of `sandbox.env`. */
-  secrets?: Minted;
-  desired: DesiredState;
-  accessTokenHash: Buffer;
-  /** How long it may wait for a host, in milliseconds. */
-  pendingMs: number;
-  /** What it begins with instead of an empty disk. */
-  origin?: Extract<Origin, { type: 'snapshot' }>;
-}
-
-export async function insertSandbox(
-  on: Queryable,
-  create: NewSandbox,
-): Promise<{ id: string; jobId: string }> {
-  const { id = newUuid(), jobId = newUuid(), sandbox } = create;
-  await all(on, INSERT, [
-    id,
-    jobId,
-    create.projectId,
-    create.name,
-    create.region,
-    create.desired,
-    create.pendingMs,
-    sandbox.mode,
-    sandbox.cpu,
-    sandbox.vcpus,
-    sandbox.mem_mib,
-    sandbox.scratch_mib,
-    sandbox.gpu_host,
-    sandbox.docker_data_mib,
-    JSON.stringify(sandbox.ports),
-    JSON.stringify({ ...sandbox.env, ...create.secrets?.env }),
-    sandbox.egress_policy === null ? null : JSON.stringify(sandbox.egress_policy),
-    sandbox.persistent,
-    sandbox.spot,
-    create.arch,
-    create.root.imageRef,
-    JSON.stringify(create.root.root),
-    create.accessTokenHash,
-    create.origin === undefined ? null : JSON.stringify(create.origin),
-    create.origin?.snapshot_id ?? null,
-    create.origin?.kind === 'full' ? 'memory' : 'disk',
-    JSON.stringify(create.secrets?.rows ?? []),
-  ]);
-  return { id, jobId };
 }
 
 export async function listRecords(

@@ -21,7 +21,7 @@ import type { Hub } from '../events/hub.ts';
 import type { App } from '../http/app.ts';
 import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
 import { changeSandbox, readSandboxId } from './change.ts';
-import { createSandbox, type CreateContext } from './create.ts';
+import { createForTenant, type CreateContext } from './create.ts';
 import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes, type HostClient } from './logs.ts';
@@ -38,7 +38,7 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
   const { database, hub } = context;
 
   app.operation(operations.createSandbox, ({ body, principal, fresh }) =>
-    createSandbox(context, principal, body, fresh),
+    createForTenant(context, principal, body, fresh),
   );
 
   app.operation(operations.listSandboxes, async ({ query, principal }): Promise<SandboxList> => {

@@ -1,6 +1,5 @@
 /** Turns the rows of the transition table into SQL: one conditional UPDATE a trigger. */
-import { statement, type SandboxTable, type Statement } from '@releap/database';
-import type { Selectable } from 'kysely';
+import { columns, SANDBOX_COLUMNS, statement, type SandboxRow, type Statement } from '@releap/database';
 import {
   CONDITIONS,
   TRANSIENT,
@@ -12,13 +11,13 @@ import {
   type Trigger,
 } from './transitions.ts';
 
-export type SandboxRow = Selectable<SandboxTable>;
-
 /** One sandbox that a trigger is pulled for. Guards that are given must match, or nothing happens. */
 export interface Change {
   id: string;
   /** Guard: only if it belongs to this project. */
   project_id?: string;
+  /** Guard: only if it is owned so. */
+  owner_kind?: SandboxRow['owner_kind'];
   /** Guard: only in this region. */
   region?: string;
   /** Guard: only in this generation. */
@@ -39,10 +38,11 @@ export interface Change {
   memory?: boolean;
 }
 
-const INPUT = `jsonb_to_recordset($1::jsonb) as t(id uuid, project_id uuid, region text, generation integer, runner_id uuid,
+const INPUT = `jsonb_to_recordset($1::jsonb) as t(id uuid, project_id uuid, owner_kind text, region text, generation integer, runner_id uuid,
   overdue boolean, place_on uuid, error text, vm_ip text, host_ip text, port_map jsonb, manifest_name text, memory boolean)`;
 
 const GUARDS = `(t.project_id is null or s.project_id = t.project_id)
+  and (t.owner_kind is null or s.owner_kind = t.owner_kind)
   and (t.region is null or s.region = t.region)
   and (t.generation is null or s.generation = t.generation)
   and (t.runner_id is null or s.runner_id = t.runner_id)
@@ -138,6 +138,11 @@ const JOB = `update jobs j set
     updated_at = now()
   from moved m where j.id = m.job_id and j.status in ('queued', 'running')`;
 
+/** Nobody needs the environment of a deleted one. */
+const ERASE = `, erased as (
+  delete from sandbox_env e using moved m where e.sandbox_id = m.id and m.status = 'deleted'
+)`;
+
 function sql(trigger: Trigger): string {
   const rows = writing(trigger);
   const status = choose(rows, (row) => (row.to === 'same' ? undefined : text(row.to)), 's.status');
@@ -156,18 +161,18 @@ function sql(trigger: Trigger): string {
     host_ip = ${choose(rows, (row) => network(row, 'host_ip', 'null'), 's.host_ip')},
     port_map = ${choose(rows, (row) => network(row, 'port_map', `'[]'::jsonb`), 's.port_map')},
     manifest_name = coalesce(t.manifest_name, s.manifest_name),
-    env = ${choose(rows, (row) => (row.to === 'deleted' ? `'{}'::jsonb` : undefined), 's.env')},
+    env_bytes = ${choose(rows, (row) => (row.to === 'deleted' ? '0' : undefined), 's.env_bytes')},
     spot_evicted_at = ${choose(rows, (row) => (has(row, 'evicted') ? 'now()' : undefined), 's.spot_evicted_at')},
     deleted_at = ${choose(rows, (row) => (row.to === 'deleted' ? 'now()' : undefined), 's.deleted_at')},
     updated_at = now()
   from ${INPUT}
   where s.id = t.id and $2::jsonb is not null and ${GUARDS}
     and (${rows.map((row) => `(${applies(row)})`).join('\n      or ')})
-  returning s.*
+  returning ${columns('s', SANDBOX_COLUMNS)}
 ), job as (
   ${JOB}
-)
-select * from moved`;
+)${rows.some((row) => row.to === 'deleted') ? ERASE : ''}
+select ${columns('m', SANDBOX_COLUMNS)} from moved m`;
 }
 
 const STATEMENTS = new Map<Trigger, Statement<SandboxRow>>(

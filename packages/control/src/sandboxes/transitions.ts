@@ -4,20 +4,22 @@
  * one wins; `decide` below reads the same rows, for messages and for tests.
  */
 import type { DesiredState, ObservedStatus, SandboxStatus } from '@releap/contract';
+import type { SandboxRow } from '@releap/database';
 
-/** What a row may ask of the sandbox beside its status. */
-export interface SandboxFacts {
-  status: SandboxStatus;
-  desired: DesiredState;
-  persistent: boolean;
-  spot: boolean;
-  volume_count: number;
-  docker_data_mib: number | null;
-  gpu_host: number;
-  manifest_name: string | null;
-  has_memory: boolean;
-  start_from: 'disk' | 'memory';
-}
+/** What a row may ask of the sandbox. */
+export const FACT_COLUMNS = [
+  'status',
+  'desired',
+  'persistent',
+  'spot',
+  'volume_count',
+  'docker_data_mib',
+  'gpu_host',
+  'manifest_name',
+  'has_memory',
+  'start_from',
+] as const satisfies readonly (keyof SandboxRow)[];
+export type SandboxFacts = Pick<SandboxRow, (typeof FACT_COLUMNS)[number]>;
 
 export interface Condition {
   /** Over the table's alias `s`. */
@@ -247,18 +249,22 @@ export const TRANSITIONS: readonly Transition[] = [
 ];
 
 /** How a sandbox comes to be. */
-export const CREATIONS = [
-  { by: 'POST /vms', status: 'pending', desired: 'running', start_from: 'disk' },
-  { by: 'POST /vms from a full snapshot', status: 'pending', desired: 'running', start_from: 'memory' },
+// biome-ignore format: a table is read by its rows
+export const CREATIONS = {
+  image: { by: 'POST /vms', status: 'pending', desired: 'running', start_from: 'disk', has_memory: false },
+  fullSnapshot: { by: 'POST /vms from a full snapshot', status: 'pending', desired: 'running', start_from: 'memory', has_memory: true },
   // At once on the host of its source: there is nowhere else to take it from.
-  { by: 'fork of a running source', status: 'assigned', desired: 'running', start_from: 'memory' },
-  { by: 'fork of a paused source', status: 'assigned', desired: 'paused', start_from: 'disk' },
-] as const satisfies readonly {
+  runningSource: { by: 'fork of a running source', status: 'assigned', desired: 'running', start_from: 'memory', has_memory: true },
+  pausedSource: { by: 'fork of a paused source', status: 'assigned', desired: 'paused', start_from: 'disk', has_memory: true },
+} as const satisfies Record<string, Creation>;
+export type CreationName = keyof typeof CREATIONS;
+interface Creation {
   by: string;
   status: SandboxStatus;
   desired: DesiredState;
   start_from: 'disk' | 'memory';
-}[];
+  has_memory: boolean;
+}
 
 /** Statuses that may not last: each has a deadline, and a row for `deadline` that leaves it. */
 export const TRANSIENT = [

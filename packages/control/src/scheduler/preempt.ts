@@ -2,7 +2,7 @@
 import { all, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
-import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { SandboxRow } from '@releap/database';
 import { chooseEviction, hostWithCapacity, plus, type Evictable } from './eviction.ts';
 import { readHosts } from './hosts.ts';
 import type { Host, Need } from './placement.ts';

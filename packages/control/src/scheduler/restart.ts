@@ -7,7 +7,8 @@
 import type { Database } from '@releap/database';
 import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
-import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { SandboxRow } from '@releap/database';
+import type { Change } from '../sandboxes/transition-sql.ts';
 import { readHost } from './hosts.ts';
 import { preempt } from './preempt.ts';
 import { shortfall, type Host, type Resources } from './placement.ts';

@@ -2,7 +2,8 @@ import { all, first, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
-import type { Change, SandboxRow } from '../sandboxes/transition-sql.ts';
+import type { SandboxRow } from '@releap/database';
+import type { Change } from '../sandboxes/transition-sql.ts';
 import { CreateQueue } from './create-queue.ts';
 import { readHosts } from './hosts.ts';
 import { preempt } from './preempt.ts';
@@ -43,7 +44,7 @@ interface PendingRow {
  */
 export const NEED = `region, cpu_arch, cpu, mem_mib, gpu_host,
   scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
-  (select k.runner_id from snapshots k where k.id = (s.origin ->> 'snapshot_id')::uuid) as required_runner_id`;
+  (select k.runner_id from snapshots k where k.id = (s.spec -> 'origin' ->> 'snapshot_id')::uuid) as required_runner_id`;
 
 const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',

@@ -1,5 +1,5 @@
 import type { SnapshotAssignment } from '@releap/contract';
-import type { SnapshotRow } from './transition-sql.ts';
+import type { SnapshotRow } from '@releap/database';
 
 /** What the runner of this snapshot is to make of it. */
 export function toSnapshotAssignment(row: SnapshotRow): SnapshotAssignment {

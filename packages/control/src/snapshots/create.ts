@@ -7,16 +7,25 @@ import {
   type SnapshotCreateResponse,
   type SnapshotKind,
 } from '@releap/contract';
-import { all, first, isUniqueViolation, statement, type Database } from '@releap/database';
+import {
+  all,
+  columns,
+  first,
+  isUniqueViolation,
+  SANDBOX_COLUMNS,
+  SNAPSHOT_COLUMNS,
+  statement,
+  type Database,
+  type SandboxRow,
+  type SnapshotRow,
+} from '@releap/database';
 import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
 import { pinned } from '../runners/assignment.ts';
 import { readSandboxId } from '../sandboxes/change.ts';
-import { IN_REGION } from '../sandboxes/queries.ts';
-import type { SandboxRow } from '../sandboxes/transition-sql.ts';
+import { REACHABLE } from '../sandboxes/queries.ts';
 import { CONDITIONS, type ConditionName } from '../sandboxes/transitions.ts';
 import { keepSnapshot, toSnapshotRecord } from './queries.ts';
 import type { Snapshots } from './snapshots.ts';
-import type { SnapshotRow } from './transition-sql.ts';
 
 export interface SnapshotContext {
   database: Database;
@@ -27,10 +36,10 @@ export interface SnapshotContext {
 /** Snapshots of one sandbox are added one after the other. */
 const SANDBOX = statement<SandboxRow>(
   'snapshot-sandbox',
-  `select * from sandboxes where id = $1 and project_id = $2 and ${IN_REGION('$3')} for no key update`,
+  `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where id = $1 and ${REACHABLE('$2', '$3')} for no key update`,
 );
 
-/** With its job. It is its turn at once when no other of this sandbox is being taken. */
+/** With its job and, if it is full, the environment. It is its turn at once when no other of this sandbox is being taken. */
 const INSERT = statement<SnapshotRow>(
   'snapshot-insert',
   `with turn as (
@@ -39,20 +48,23 @@ const INSERT = statement<SnapshotRow>(
      insert into jobs (id, project_id, kind, status, attempts, runner_id, sandbox_id)
      select $2, $3, 'snapshot.create', case when now then 'running' else 'queued' end, now::integer,
             case when now then $7::uuid end, $5 from turn
+   ), environment as (
+     insert into snapshot_env (snapshot_id, env) select $1, e.env from sandbox_env e where e.sandbox_id = $5 and $6 = 'full'
    )
-   insert into snapshots (id, job_id, project_id, name, sandbox_id, kind, runner_id, parent_id, status, desired, held, deadline_at,
-     root, manifest_name, region, image_ref, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, ports, env, egress_policy)
+   insert into snapshots as s (id, job_id, project_id, name, sandbox_id, kind, runner_id, parent_id, status, desired, held, deadline_at,
+     spec, env_bytes, manifest_name, region, mode, cpu, mem_mib, scratch_mib, cpu_arch)
    select $1, $2, $3, $4, $5, $6, $7, $8, 'pending', 'ready', turn.now, now() + $9 * interval '1 millisecond',
-          $10::jsonb, s.manifest_name, s.region, s.image_ref, s.mode, s.cpu, s.vcpus, s.mem_mib, s.scratch_mib, s.cpu_arch, s.ports,
-          case when $6 = 'full' then s.env else '{}'::jsonb end, s.egress_policy
-     from sandboxes s, turn where s.id = $5
-   returning *`,
+          b.spec || jsonb_build_object('root', $10::jsonb, 'name', null, 'origin', null),
+          case when $6 = 'full' then b.env_bytes else 0 end, b.manifest_name, b.region, b.mode, b.cpu, b.mem_mib, b.scratch_mib,
+          b.cpu_arch
+     from sandboxes b, turn where b.id = $5
+   returning ${columns('s', SNAPSHOT_COLUMNS)}`,
 );
 
 /** By a try that was cut off. */
 const MADE = statement<SnapshotRow>(
   'snapshot-made',
-  'select * from snapshots where id = $1 and project_id = $2',
+  `select ${columns('s', SNAPSHOT_COLUMNS)} from snapshots s where id = $1 and project_id = $2`,
 );
 
 /** What a full snapshot asks of the sandbox: that it could be resumed. */

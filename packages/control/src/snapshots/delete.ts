@@ -1,16 +1,15 @@
 import { conflict, formatSandboxId, isUuid, quote, snapshotNotFound } from '@releap/contract';
 import { first, statement } from '@releap/database';
 import type { SnapshotContext } from './create.ts';
-import type { SnapshotRow } from './transition-sql.ts';
 
 const LOCK_SANDBOX = statement(
   'snapshot-delete-lock-sandbox',
   `select 1 from sandboxes where id = (select sandbox_id from snapshots where id = $1 and project_id = $2) for no key update`,
 );
 /** Whoever is to descend from it, or to begin with it, waits for this lock. */
-const LOCK = statement<SnapshotRow>(
+const LOCK = statement<{ id: string; name: string }>(
   'snapshot-delete-lock',
-  `select * from snapshots where id = $1 and project_id = $2 and status <> 'deleted' for update`,
+  `select id, name from snapshots where id = $1 and project_id = $2 and status <> 'deleted' for update`,
 );
 const CHILD = statement<{ name: string; n: number }>(
   'snapshot-delete-child',
@@ -20,7 +19,7 @@ const CHILD = statement<{ name: string; n: number }>(
 const BEGINNING = statement<{ id: string; region: string; status: string }>(
   'snapshot-delete-beginning',
   `select id, region, status from sandboxes
-    where origin ->> 'snapshot_id' = $1::text and manifest_name is null and desired = 'running'
+    where spec -> 'origin' ->> 'snapshot_id' = $1::text and manifest_name is null and desired = 'running'
       and status in ('pending', 'assigned', 'building', 'booting', 'lost') limit 1`,
 );
 

@@ -1,8 +1,18 @@
 import { formatSandboxId, type SnapshotRecord } from '@releap/contract';
-import { all, first, statement, type Database, type Queryable } from '@releap/database';
-import type { SnapshotRow } from './transition-sql.ts';
+import {
+  all,
+  columns,
+  first,
+  SNAPSHOT_COLUMNS,
+  statement,
+  type Database,
+  type Environment,
+  type Queryable,
+  type SnapshotRow,
+  type StoredSpec,
+} from '@releap/database';
 
-/** What a record needs, and nothing that is large: an environment can have a megabyte. */
+/** What a record needs of the columns. */
 const RECORD = [
   'id',
   'name',
@@ -13,8 +23,6 @@ const RECORD = [
   'parent_id',
   'sandbox_id',
   'region',
-  'image_ref',
-  'vcpus',
   'mem_mib',
   'scratch_mib',
   'manifest_name',
@@ -26,23 +34,35 @@ const RECORD = [
   'runner_id',
   'created_at',
 ] as const satisfies readonly (keyof SnapshotRow)[];
-type RecordRow = Pick<SnapshotRow, (typeof RECORD)[number]>;
+type RecordRow = Pick<SnapshotRow, (typeof RECORD)[number]> & {
+  spec: Pick<StoredSpec, 'image_ref' | 'vcpus'>;
+};
+const RECORD_SQL = `${RECORD.join(', ')}, jsonb_build_object('image_ref', spec -> 'image_ref', 'vcpus', spec -> 'vcpus') as spec`;
+const ROW = columns('s', SNAPSHOT_COLUMNS);
 
 const GET = statement<RecordRow>(
   'snapshot-get',
-  `select ${RECORD.join(', ')} from snapshots where id = $1 and project_id = $2 and status <> 'deleted'`,
+  `select ${RECORD_SQL} from snapshots where id = $1 and project_id = $2 and status <> 'deleted'`,
 );
 const BY_NAME = statement<SnapshotRow>(
   'snapshot-by-name',
-  `select * from snapshots where name = $1 and project_id = $2 and status <> 'deleted'`,
+  `select ${ROW} from snapshots s where name = $1 and project_id = $2 and status <> 'deleted'`,
 );
 /** For one that is to be there, as it is, until the end of the transaction. */
-const KEEP = statement<SnapshotRow>('snapshot-keep', `select * from snapshots where id = $1 for key share`);
+const KEEP = statement<SnapshotRow>(
+  'snapshot-keep',
+  `select ${ROW} from snapshots s where id = $1 for key share`,
+);
+
+const ENV = statement<{ env: Environment }>(
+  'snapshot-env',
+  'select env from snapshot_env where snapshot_id = $1',
+);
 
 /** Newest first. $1 project, $2 and $3 position or null, $4 limit */
 const LIST = statement<RecordRow & { position: string }>(
   'snapshot-list',
-  `select ${RECORD.join(', ')}, to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
+  `select ${RECORD_SQL}, to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
      from snapshots where project_id = $1 and status <> 'deleted'
       and ($2::timestamptz is null or (created_at, id) < ($2::timestamptz, $3::uuid))
     order by created_at desc, id desc limit $4`,
@@ -63,6 +83,14 @@ export function snapshotByName(
 /** The newest of it; nobody deletes it before this transaction ends. */
 export function keepSnapshot(on: Queryable, id: string): Promise<SnapshotRow | undefined> {
   return first(on, KEEP, [id]);
+}
+
+/** The environment that a full snapshot was taken with. */
+export async function snapshotEnvironment(
+  on: Queryable,
+  { id, env_bytes }: SnapshotRow,
+): Promise<Environment> {
+  return env_bytes === 0 ? {} : ((await first(on, ENV, [id]))?.env ?? {});
 }
 
 export async function listSnapshots(
@@ -99,8 +127,8 @@ export function toSnapshotRecord(row: RecordRow): SnapshotRecord {
     parent_id: row.parent_id,
     sandbox_id: formatSandboxId(row.region, row.sandbox_id),
     region: row.region,
-    image_ref: row.image_ref,
-    vcpus: row.vcpus,
+    image_ref: row.spec.image_ref,
+    vcpus: row.spec.vcpus,
     mem_mib: row.mem_mib,
     scratch_mib: row.scratch_mib,
     ...(manifest_name === null ? {} : { manifest_name }),

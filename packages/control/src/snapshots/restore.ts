@@ -10,16 +10,18 @@ import {
   type RunnerFacts,
   type SandboxCreateRequest,
 } from '@releap/contract';
-import type { SnapshotRow } from './transition-sql.ts';
+import type { Environment, SnapshotRow } from '@releap/database';
 
 /**
  * The sandbox as it was asked for, with what the snapshot decides put in.
+ * @param captured the environment that a full snapshot was taken with
  * @throws 400 for a size that was asked for and is not the snapshot's
  */
 export function restoredSandbox(
   asked: ResolvedSandbox,
   body: SandboxCreateRequest,
   snapshot: SnapshotRow,
+  captured: Environment,
   platform: PlatformLimits,
 ): ResolvedSandbox {
   const refuse: Refuse = (field, was, is) => {
@@ -54,9 +56,9 @@ export function restoredSandbox(
     ...guarantee(asked, body, snapshot, platform, refuse),
     mem_mib: snapshot.mem_mib,
     persistent: true,
-    env: body.env === undefined ? snapshot.env : asked.env,
-    ports: body.ports === undefined ? snapshot.ports : asked.ports,
-    egress_policy: asked.egress_policy ?? snapshot.egress_policy,
+    env: body.env === undefined ? captured : asked.env,
+    ports: body.ports === undefined ? snapshot.spec.ports : asked.ports,
+    egress_policy: asked.egress_policy ?? snapshot.spec.egress_policy,
   };
 }
 
@@ -70,7 +72,7 @@ function guarantee(
   platform: PlatformLimits,
   refuse: Refuse,
 ): Pick<ResolvedSandbox, 'mode' | 'cpu' | 'vcpus'> {
-  const { vcpus } = snapshot;
+  const { vcpus } = snapshot.spec;
   if (body.cpu === undefined && body.vcpus === undefined) {
     if (body.mode === undefined || body.mode === snapshot.mode)
       return { mode: snapshot.mode, cpu: snapshot.cpu, vcpus };

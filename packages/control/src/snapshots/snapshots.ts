@@ -1,7 +1,8 @@
 /** The only way to change a snapshot's status, and whose turn it is to be taken. */
-import { all, statement, type Database, type Queryable } from '@releap/database';
+import { all, columns, SNAPSHOT_COLUMNS, statement, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
-import { snapshotStatement, type SnapshotChange, type SnapshotRow } from './transition-sql.ts';
+import type { SnapshotRow } from '@releap/database';
+import { snapshotStatement, type SnapshotChange } from './transition-sql.ts';
 import type { SnapshotTrigger } from './transitions.ts';
 
 export interface Snapshots {
@@ -54,11 +55,11 @@ const TURN = statement<SnapshotRow>(
   `with moved as (
      update snapshots s set held = true, parent_id = t.parent_id, updated_at = now()
        from unnest($1::uuid[], $2::uuid[]) as t(id, parent_id) where s.id = t.id and s.status = 'pending' and not s.held
-     returning s.*
+     returning ${columns('s', SNAPSHOT_COLUMNS)}
    ), job as (
      update jobs j set status = 'running', attempts = attempts + 1, runner_id = m.runner_id, updated_at = now()
        from moved m where j.id = m.job_id and j.status = 'queued'
-   ) select * from moved`,
+   ) select ${columns('m', SNAPSHOT_COLUMNS)} from moved m`,
 );
 const OVERDUE = statement<{ id: string }>(
   'snapshots-overdue',

@@ -1,9 +1,6 @@
 /** Turns the rows of the snapshots' table into SQL: one conditional UPDATE a trigger. */
-import { statement, type SnapshotTable, type Statement } from '@releap/database';
-import type { Selectable } from 'kysely';
+import { columns, SNAPSHOT_COLUMNS, statement, type SnapshotRow, type Statement } from '@releap/database';
 import { SNAPSHOT_TRANSITIONS, type SnapshotTransition, type SnapshotTrigger } from './transitions.ts';
-
-export type SnapshotRow = Selectable<SnapshotTable>;
 
 /** One snapshot that a trigger is pulled for. Guards that are given must match, or nothing happens. */
 export interface SnapshotChange {
@@ -48,6 +45,11 @@ function choose(
 
 const TOLD = ['artifact_ref', 'manifest_name', 'fc_version', 'cpu_marker', 'mem_bytes', 'disk_bytes'];
 
+/** Nobody needs the environment of one that is to go. */
+const ERASE = `, erased as (
+  delete from snapshot_env e using moved m where e.snapshot_id = m.id and m.desired = 'deleted'
+)`;
+
 function sql(trigger: SnapshotTrigger): string {
   const rows = SNAPSHOT_TRANSITIONS.filter((row) => row.on === trigger);
   const settled = (row: SnapshotTransition): boolean => row.to !== 'same';
@@ -59,22 +61,22 @@ function sql(trigger: SnapshotTrigger): string {
     deadline_at = ${choose(rows, (row) => (settled(row) ? 'null' : undefined), 's.deadline_at')},
     error = ${choose(rows, (row) => (row.to === 'failed' ? `coalesce(t.error, ${text(row.error ?? 'no reason was given')})` : undefined), 's.error')},
     held = ${choose(rows, (row) => (row.effects?.includes('release') ? 'false' : undefined), 's.held')},
-    env = ${choose(rows, (row) => (row.wants === 'deleted' ? `'{}'::jsonb` : undefined), 's.env')},
+    env_bytes = ${choose(rows, (row) => (row.wants === 'deleted' ? '0' : undefined), 's.env_bytes')},
     deleted_at = ${choose(rows, (row) => (row.to === 'deleted' ? 'now()' : undefined), 's.deleted_at')},
     no_changes = coalesce(t.no_changes, s.no_changes),
     ${TOLD.map((column) => `${column} = coalesce(t.${column}, s.${column})`).join(', ')},
     updated_at = now()
   from ${INPUT}
   where s.id = t.id and ${GUARDS} and (${rows.map((row) => applies(row)).join(' or ')})
-  returning s.*
+  returning ${columns('s', SNAPSHOT_COLUMNS)}
 ), job as (
   update jobs j set
       status = case m.status when 'ready' then 'done' else 'failed' end,
       error = case m.status when 'failed' then m.error when 'deleted' then 'the snapshot was deleted before it was taken' end,
       finished_at = now(), updated_at = now()
     from moved m where j.id = m.job_id and j.status in ('queued', 'running')
-)
-select * from moved`;
+)${rows.some((row) => row.wants === 'deleted') ? ERASE : ''}
+select ${columns('m', SNAPSHOT_COLUMNS)} from moved m`;
 }
 
 const TRIGGERS = [...new Set(SNAPSHOT_TRANSITIONS.map((row) => row.on))];
