@@ -148,9 +148,14 @@ describe('forks and snapshots, through the API', () => {
 
   async function hosts<T extends object>(method: 'GET' | 'POST', path: string, body?: unknown): Promise<T> {
     const token = (await readFile(join(service.home, 'internal.token'), 'utf8')).trim();
-    const answer = await service.call<T>(method, `/internal/hosts${path}`, body, token);
-    assert.equal(answer.status, 200, JSON.stringify(answer.body));
-    return answer.body;
+    const answer = await fetch(`${service.bootstrap.internal_url}/operator/hosts${path}`, {
+      method,
+      headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    });
+    const text = await answer.text();
+    assert.equal(answer.status, 200, text);
+    return JSON.parse(text) as T;
   }
 
   test('a fork of a running sandbox runs, says whose it is, and can be forked itself', async () => {

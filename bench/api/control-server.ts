@@ -27,7 +27,7 @@ const database = openDatabase({ url: databaseUrl, log, connections: 1 });
 const { apiKey, projectId } = await ensureBootstrap(database);
 await database.close();
 if (apiKey === undefined) throw new Error('a fresh database gave no API key');
-const ready: ServerReady = { url: control.url, apiKey, projectId };
+const ready: ServerReady = { url: control.url, internalUrl: control.internalUrl, apiKey, projectId };
 process.send?.(ready);
 process.once('disconnect', () => {
   // The database may be gone before us, and there is nothing to keep.

@@ -3,6 +3,7 @@ export interface ServerReady {
   /** Base URL. */
   url: string;
   /** Only of the control plane. */
+  internalUrl?: string;
   apiKey?: string;
   projectId?: string;
 }

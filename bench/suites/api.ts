@@ -33,9 +33,9 @@ export const api: Suite = async ({ samples, progress, signal }) => {
   const token = randomBytes(32).toString('hex');
   const connections = String(DATABASE_CONNECTIONS);
   await using control = await Server.start('control-server.ts', [databaseUrl, token, connections]);
-  const { url, apiKey = '', projectId = '' } = control.ready;
+  const { url, internalUrl = '', apiKey = '', projectId = '' } = control.ready;
   await using bare = await Server.start('bare-server.ts', [databaseUrl, projectId, connections]);
-  await using runner = await SilentRunner.connect(url, token);
+  await using runner = await SilentRunner.connect(internalUrl, token);
   await using database = await connectDatabase(databaseUrl);
 
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };

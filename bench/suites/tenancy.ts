@@ -75,8 +75,8 @@ async function authentication(
   await using database = await fresh(postgres, 'authentication');
   const internal = randomBytes(32).toString('hex');
   await using control = await Server.start('control-server.ts', [database.url, internal, '16']);
-  const { url, apiKey = '', projectId = '' } = control.ready;
-  await using runner = await SilentRunner.connect(url, internal);
+  const { url, internalUrl = '', apiKey = '', projectId = '' } = control.ready;
+  await using runner = await SilentRunner.connect(internalUrl, internal);
   runner.ready = true;
   progress(`writing ${KEYS} API keys`);
   const tokens: string[] = [];

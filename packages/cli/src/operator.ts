@@ -51,10 +51,15 @@ function serviceOfThisMachine(context: Context): string {
     throw new CliError(`the service of this machine is not known. ${found}`, { exitCode: EXIT.unavailable });
   }
   const local = checkUrl(found.base_url);
-  if (url !== undefined && url !== local)
+  if (found.internal_url === undefined)
+    throw new CliError(`${path} names no internal_url: start the service of this machine again`, {
+      exitCode: EXIT.unavailable,
+    });
+  const internal = checkUrl(found.internal_url);
+  if (url !== undefined && url !== local && url !== internal)
     throw new CliError(
       `an operator's commands go to the service of this machine, ${local} (${path}), and not to ${url}: leave --url and RELEAP_URL away`,
       { exitCode: EXIT.usage },
     );
-  return local;
+  return internal;
 }

@@ -18,6 +18,8 @@ export interface Settings {
 export interface Bootstrap {
   base_url: string;
   api_key: string;
+  /** Where the operator's commands go; a server of an earlier version writes none. */
+  internal_url?: string;
 }
 
 export const DEFAULT_HOME = '/var/lib/releap';
@@ -94,7 +96,11 @@ export function readBootstrap(path: string): Bootstrap | string {
   try {
     const value = JSON.parse(text) as Partial<Bootstrap>;
     if (typeof value.base_url === 'string' && typeof value.api_key === 'string')
-      return { base_url: value.base_url, api_key: value.api_key };
+      return {
+        base_url: value.base_url,
+        api_key: value.api_key,
+        ...(typeof value.internal_url === 'string' ? { internal_url: value.internal_url } : {}),
+      };
   } catch {
     // Said below: the text of a parse error would show a piece of the key.
   }

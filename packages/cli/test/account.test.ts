@@ -318,7 +318,7 @@ describe('rlp admin grant', () => {
     await using folder = await home(it.service);
     const bodies: unknown[] = [];
     const keys: unknown[] = [];
-    it.service.special.set(`POST /internal/orgs/${ORG}/grants`, async (request, response) => {
+    it.service.special.set(`POST /operator/orgs/${ORG}/grants`, async (request, response) => {
       assert.equal(request.headers.authorization, `Bearer ${INTERNAL_TOKEN}`);
       let text = '';
       for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');

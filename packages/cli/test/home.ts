@@ -18,7 +18,7 @@ export async function home(
   const path = await mkdtemp(join(tmpdir(), 'rlp-home-'));
   const all: Record<string, string | undefined> = {
     ...(service && {
-      'bootstrap.json': JSON.stringify({ base_url: service.url, api_key: KEY }),
+      'bootstrap.json': JSON.stringify({ base_url: service.url, internal_url: service.url, api_key: KEY }),
       'internal.token': `${INTERNAL_TOKEN}\n`,
     }),
     ...files,

@@ -83,7 +83,7 @@ describe('rlp host drain', () => {
     const timer = setInterval(() => {
       // Once it has been asked for again, and looked for afterwards.
       const asked = service.calls.findLastIndex((call) => call.endsWith('/drain'));
-      if (service.bodies.length < 2 || !service.calls.slice(asked).includes('GET /internal/hosts')) return;
+      if (service.bodies.length < 2 || !service.calls.slice(asked).includes('GET /operator/hosts')) return;
       clearInterval(timer);
       Object.assign(service.hosts[0] ?? {}, { draining: false });
     }, 20);
@@ -221,10 +221,14 @@ describe("the operator's token", () => {
     const refused = await host(old, ['ls']);
     assert.deepEqual(refused, { code: 3, stdout: '', stderr: 'rlp: missing or invalid internal token\n' });
     await using down = await home(service, {
-      'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:1', api_key: 'k' }),
+      'bootstrap.json': JSON.stringify({
+        base_url: 'http://127.0.0.1:1',
+        internal_url: 'http://127.0.0.1:1',
+        api_key: 'k',
+      }),
     });
     assert.match((await host(down, ['ls'])).stderr, /cannot reach .*nothing listens there/);
-    service.special.set('GET /internal/hosts', (_request, response) => send(response, 200, {}));
+    service.special.set('GET /operator/hosts', (_request, response) => send(response, 200, {}));
     await using folder = await home(service);
     assert.match((await host(folder, ['ls'])).stderr, /is it a Releap service/);
   });

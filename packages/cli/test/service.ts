@@ -118,7 +118,7 @@ async function answer(
   const special = service.special.get(call);
   if (special && (await special(request, response, url)) !== false) return;
   const [, first = '', second = '', ...rest] = url.pathname.split('/');
-  if (first === 'internal' && second === 'hosts') return hostsPath(service, request, response, rest);
+  if (first === 'operator' && second === 'hosts') return hostsPath(service, request, response, rest);
   if (await managementPath(service, request, response, url)) return;
   const key = request.headers.authorization?.replace('Bearer ', '');
   const minted = service.management?.keys.find((one) => one.token === key && one.revoked_at === null);

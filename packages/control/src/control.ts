@@ -14,7 +14,7 @@ import { noKeys, type KeyEncryptionKeys } from './encryption/keys.ts';
 import { openBridge, type ChangedSandbox } from './events/bridge.ts';
 import { createHub } from './events/hub.ts';
 import { hostRoutes } from './hosts/routes.ts';
-import { createApp } from './http/app.ts';
+import { createApp, type App } from './http/app.ts';
 import { internalRoutes } from './http/internal.ts';
 import type { RateLimits } from './http/rate-limits.ts';
 import { serviceRoutes } from './http/service.ts';
@@ -46,8 +46,13 @@ export interface ControlOptions {
   databaseUrl: string;
   /** Most database connections of this process. */
   databaseConnections?: number;
-  /** Port 0 takes any free one. */
+  /** Where the API listens. Port 0 takes any free one. */
   listen: { host: string; port: number };
+  /**
+   * Where runners, gateways and the operator connect: `/internal/…`, `/operator/…`, `/metrics`. Default: any free port
+   * of 127.0.0.1.
+   */
+  internalListen?: { host: string; port: number };
   /** Shared by the processes of one installation: runners and gateways show it. */
   internalToken: string;
   /** The region that this server makes known. The first one of an installation becomes its default. */
@@ -75,6 +80,9 @@ export interface Control extends AsyncDisposable {
   /** Base URL of the API, as it listens. */
   readonly url: string;
   readonly port: number;
+  /** Base URL of the internal listener. */
+  readonly internalUrl: string;
+  readonly internalPort: number;
   /** Runs one pass of the sweeper now. */
   sweep(): Promise<void>;
   /** Charges all that is due now. */
@@ -199,9 +207,10 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     ...(options.rateLimits === undefined ? {} : { rateLimits: options.rateLimits }),
     log,
   });
+  const internalApp = createApp({ authenticator, callers, idempotency, trustedProxies: [], log });
   registry = createRegistry({
     database,
-    server: app.server,
+    server: internalApp.server,
     serverId,
     internalToken: options.internalToken,
     lifecycle,
@@ -242,18 +251,21 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   regionRoutes(app, { regions });
   managementRoutes(app, { database, authenticator, teardown, oidc: options.oidc });
   serviceRoutes(app, { database, publicUrl: options.publicUrl });
-  hostRoutes(app, { database, lifecycle, scheduler, limits, internalToken: options.internalToken });
-  internalRoutes(app, { database, authenticator, internalToken: options.internalToken });
+  hostRoutes(internalApp, { database, lifecycle, scheduler, limits, internalToken: options.internalToken });
+  internalRoutes(internalApp, { database, authenticator, internalToken: options.internalToken });
   creditRoutes(app, { database, billing });
-  creditOperatorRoutes(app, { database, billing, idempotency, internalToken: options.internalToken });
+  creditOperatorRoutes(internalApp, { database, billing, idempotency, internalToken: options.internalToken });
 
   const links = registry;
   cleanup.defer(async () => {
     // New requests are refused, waits end as if their time were over, and only then the runners are let go.
     hub.close();
-    await Promise.all([app.close(), links.close()]);
+    await Promise.all([app.close(), internalApp.close(), links.close()]);
   });
   const url = await app.fastify.listen(options.listen);
+  const internalUrl = await internalApp.fastify.listen(
+    options.internalListen ?? { host: '127.0.0.1', port: 0 },
+  );
   const sweeper = startSweeper({
     database,
     lifecycle,
@@ -272,14 +284,16 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   cleanup.defer(() => sweeper.close());
   const keeper = startKeeper({ database, encryption, log });
   cleanup.defer(() => keeper.close());
-  log.info({ url, server: serverId, region: options.region.id }, 'the control plane listens');
+  log.info({ url, internalUrl, server: serverId, region: options.region.id }, 'the control plane listens');
 
   const owned = cleanup.move();
-  const port = (app.server.address() as { port: number }).port;
+  const portOf = ({ server }: App): number => (server.address() as { port: number }).port;
   const close = (): Promise<void> => owned.disposeAsync();
   return {
     url,
-    port,
+    port: portOf(app),
+    internalUrl,
+    internalPort: portOf(internalApp),
     sweep: () => sweeper.sweep(),
     charge: () => billing.pass(),
     close,

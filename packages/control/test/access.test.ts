@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { newToken, RESOLVE_PATH } from '@releap/contract';
+import { newToken, RESOLVE_PATH, RUNNER_LINK_PATH } from '@releap/contract';
+import { WebSocket } from 'ws';
 import type { Database } from '@releap/database';
 import type { QueryConfig, QueryResult } from 'pg';
 import { createAuthenticator } from '../src/auth/authenticator.ts';
@@ -170,13 +171,47 @@ describe('the bootstrap', () => {
   });
 });
 
+describe('the public listener', () => {
+  it('has no internal and no operator routes: 404 whoever asks', async () => {
+    const id = '00000000-0000-4000-8000-000000000000';
+    for (const key of [TOKEN, world.call.key, '']) {
+      const call = caller(() => world.url, key, '');
+      for (const [method, path] of [
+        ['POST', RESOLVE_PATH],
+        ['GET', RUNNER_LINK_PATH],
+        ['GET', '/operator/hosts'],
+        ['POST', `/operator/hosts/${id}/drain`],
+        ['GET', `/operator/orgs/${id}/grants`],
+        ['GET', '/metrics'],
+      ] as const) {
+        const answer = await call(method, path, method === 'POST' ? {} : undefined);
+        assert.deepEqual([answer.status, answer.body], [404, { error: `no such route: ${method} ${path}` }]);
+      }
+    }
+    const socket = new WebSocket(world.url.replace('http', 'ws') + RUNNER_LINK_PATH, {
+      headers: { authorization: `Bearer ${TOKEN}` },
+    });
+    const status = await new Promise((resolve) => {
+      socket.on('unexpected-response', (_request, response) => resolve(response.statusCode));
+      socket.on('open', () => resolve('opened'));
+      socket.on('error', () => undefined);
+    });
+    assert.equal(status, 404);
+  });
+});
+
 describe(`POST ${RESOLVE_PATH}`, () => {
   const resolve = (
     vm_id: unknown,
     token: unknown,
     authorization = `Bearer ${TOKEN}`,
   ): Promise<Awaited<ReturnType<Caller>>> =>
-    caller(() => world.url, '', '')('POST', RESOLVE_PATH, { vm_id, token }, { headers: { authorization } });
+    caller(() => world.internalUrl, '', '')(
+      'POST',
+      RESOLVE_PATH,
+      { vm_id, token },
+      { headers: { authorization } },
+    );
 
   it('tells where a running sandbox is, to its project and to its own token', async () => {
     const vm = await create(world.call, world);

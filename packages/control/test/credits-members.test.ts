@@ -20,10 +20,10 @@ before(async () => {
 after(async () => world[Symbol.asyncDispose]());
 
 const operator = (method: string, path: string, body?: unknown): Promise<Answer> =>
-  caller(() => world.url, TOKEN, '')(method, path, body);
+  caller(() => world.internalUrl, TOKEN, '')(method, path, body);
 
 async function grant(orgId: string, amount: string, note: string, kind = 'grant'): Promise<void> {
-  const answer = await operator('POST', `/internal/orgs/${orgId}/grants`, { amount, note, kind });
+  const answer = await operator('POST', `/operator/orgs/${orgId}/grants`, { amount, note, kind });
   assert.equal(answer.status, 200, answer.text);
 }
 

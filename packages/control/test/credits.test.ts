@@ -40,13 +40,13 @@ before(async () => {
   orgId = (
     await world.database.pool.query('select org_id from projects where id = $1', [world.call.projectId])
   ).rows[0].org_id;
-  const call = caller(() => world.url, TOKEN, '');
+  const call = caller(() => world.internalUrl, TOKEN, '');
   operator = (method, path, body, headers) =>
     call(method, path, body, headers === undefined ? {} : { headers });
 });
 after(async () => world[Symbol.asyncDispose]());
 
-const grants = (): string => `/internal/orgs/${orgId}/grants`;
+const grants = (): string => `/operator/orgs/${orgId}/grants`;
 
 async function grant(amount: string, kind?: string): Promise<Answer> {
   const answer = await operator('POST', grants(), {
@@ -128,7 +128,7 @@ describe('an organization without credits', () => {
 
   it('may use up its overdraft; beyond it what runs is deleted, and the reason is in the ledger and in the sandbox', async () => {
     await setBalance('1');
-    const limit = await operator('PUT', `/internal/orgs/${orgId}/overdraft-limit`, {
+    const limit = await operator('PUT', `/operator/orgs/${orgId}/overdraft-limit`, {
       overdraft_limit: '0.5',
     });
     assert.deepEqual(
@@ -163,7 +163,7 @@ describe('an organization without credits', () => {
     );
     assert.deepEqual(rows, [{ amount: '0', note: error, org_id: orgId }]);
     assert.equal((await row(stopped)).status, 'stopped', 'what costs nothing is left alone');
-    const none = await operator('PUT', `/internal/orgs/${orgId}/overdraft-limit`, { overdraft_limit: null });
+    const none = await operator('PUT', `/operator/orgs/${orgId}/overdraft-limit`, { overdraft_limit: null });
     assert.equal(none.body.overdraft_limit_source, 'global');
     await setBalance('1000');
   });
@@ -246,7 +246,7 @@ describe('a server that does not enforce credits', () => {
           .rowCount !== 0,
     );
     assert.equal((await row(vm)).status, 'running');
-    const { body } = await operator('PUT', `/internal/orgs/${orgId}/overdraft-limit`, {
+    const { body } = await operator('PUT', `/operator/orgs/${orgId}/overdraft-limit`, {
       overdraft_limit: null,
     });
     assert.equal(body.enabled, false);
@@ -308,10 +308,11 @@ describe('grants', () => {
   });
 
   it('want the token of the installation, an organization that exists, and an amount that can be', async () => {
-    assert.equal((await world.call('POST', grants(), { amount: '1' })).status, 401);
-    assert.equal((await world.call('GET', grants())).status, 401);
+    const withKey = caller(() => world.internalUrl, world.call.key, '');
+    assert.equal((await withKey('POST', grants(), { amount: '1' })).status, 401);
+    assert.equal((await withKey('GET', grants())).status, 401);
     for (const id of ['00000000-0000-4000-8000-000000000000', 'x', 'a'.repeat(300)])
-      assert.equal((await operator('POST', `/internal/orgs/${id}/grants`, { amount: '1' })).status, 404);
+      assert.equal((await operator('POST', `/operator/orgs/${id}/grants`, { amount: '1' })).status, 404);
     for (const amount of ['0', '-1', '', '1e3', 'NaN', '0.0000000001', '1000000001', 1, null, undefined]) {
       const answer = await operator('POST', grants(), { amount });
       assert.equal(answer.status, 400, `${amount}: ${answer.text}`);

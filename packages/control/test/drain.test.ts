@@ -3,7 +3,16 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { HostRecord } from '@releap/contract';
 import { Stage } from './support/lifecycle.ts';
-import { create, obedient, startWorld, until, waitFor, type Answer, type World } from '@releap/testing/world';
+import {
+  caller,
+  create,
+  obedient,
+  startWorld,
+  until,
+  waitFor,
+  type Answer,
+  type World,
+} from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;
@@ -14,8 +23,8 @@ beforeEach(async () => {
 afterEach(async () => world[Symbol.asyncDispose]());
 
 const ask = (verb: string, body?: object, id = stage.runner.id): Promise<Answer> =>
-  world.operator('POST', `/internal/hosts/${id}/${verb}`, body);
-const hosts = async (): Promise<HostRecord[]> => (await world.operator('GET', '/internal/hosts')).body.hosts;
+  world.operator('POST', `/operator/hosts/${id}/${verb}`, body);
+const hosts = async (): Promise<HostRecord[]> => (await world.operator('GET', '/operator/hosts')).body.hosts;
 const status = async (vm: { id: string }) => (await world.call('GET', `/vms/${vm.id}`)).body.status;
 /** Leaves everything to the runner again. */
 const obey = (): void => {
@@ -23,7 +32,7 @@ const obey = (): void => {
   stage.runner.options.script = obedient;
 };
 
-describe('GET /internal/hosts', () => {
+describe('GET /operator/hosts', () => {
   it('shows facts, room, status and what each host holds', async () => {
     await stage.running();
     await stage.paused({ mem_mib: 2048 });
@@ -42,10 +51,11 @@ describe('GET /internal/hosts', () => {
   });
 
   it('401 without the internal token; an API key is none. 404 for a host that is not known', async () => {
-    for (const call of [world.call, await world.stranger()]) {
-      assert.equal((await call('GET', '/internal/hosts')).status, 401);
+    for (const { key, projectId } of [world.call, await world.stranger()]) {
+      const call = caller(() => world.internalUrl, key, projectId);
+      assert.equal((await call('GET', '/operator/hosts')).status, 401);
       for (const verb of ['drain', 'undrain', 'evict'])
-        assert.equal((await call('POST', `/internal/hosts/${stage.runner.id}/${verb}`)).status, 401);
+        assert.equal((await call('POST', `/operator/hosts/${stage.runner.id}/${verb}`)).status, 401);
     }
     for (const verb of ['drain', 'undrain', 'evict'])
       for (const id of ['nonsense', '00000000-0000-4000-8000-000000000000']) {
@@ -56,7 +66,7 @@ describe('GET /internal/hosts', () => {
   });
 });
 
-describe('POST /internal/hosts/:id/drain', () => {
+describe('POST /operator/hosts/:id/drain', () => {
   it('pauses what is persistent, stops it where its memory cannot be kept, evicts spot, lets ephemeral ones go on; says so', async () => {
     const paused = await stage.running();
     const stopped = await stage.running({ docker_data_mib: 512 });
@@ -168,7 +178,7 @@ describe('POST /internal/hosts/:id/drain', () => {
   });
 });
 
-describe('POST /internal/hosts/:id/evict', () => {
+describe('POST /operator/hosts/:id/evict', () => {
   it('one spot sandbox, or all of them, and nothing else', async () => {
     const plain = await stage.running();
     const one = await stage.running({ spot: true });

@@ -250,13 +250,13 @@ describe('POST /vms/:id/fork', () => {
     const away = await world.runner();
     const vm = await stage.running();
     await stage.force(vm, 'running', `runner_id = '${away.id}'`);
-    assert.equal((await world.operator('POST', `/internal/hosts/${away.id}/drain`)).status, 200);
+    assert.equal((await world.operator('POST', `/operator/hosts/${away.id}/drain`)).status, 200);
     // What the drain has asked for is answered before anything else is said of it.
     await until(async () => (await stage.row(vm)).status === 'paused');
     // As one that could not be paused: the drain lets it be for a while.
     await stage.force(vm, 'running', `error = 'it goes on', desired = 'running'`);
     await refused(vm, /its host [0-9a-f-]+, which has its disk, is being drained$/);
-    await world.operator('POST', `/internal/hosts/${away.id}/undrain`);
+    await world.operator('POST', `/operator/hosts/${away.id}/undrain`);
     away.drop();
     await world.database.pool.query(`update runners set status = 'lost' where id = $1`, [away.id]);
     await refused(vm, /has not been heard from since/);

@@ -128,7 +128,7 @@ describe('the link of a runner', () => {
   it('refuses who has not the token, an unknown region, and a first message that is no hello', async () => {
     const dial = (headers: Record<string, string>): Promise<number> =>
       new Promise((resolve, reject) => {
-        const socket = new WebSocket(world.url.replace('http', 'ws') + RUNNER_LINK_PATH, { headers });
+        const socket = new WebSocket(world.internalUrl.replace('http', 'ws') + RUNNER_LINK_PATH, { headers });
         socket.on('unexpected-response', (_request, response) => resolve(response.statusCode ?? 0));
         socket.on('open', () => reject(new Error('opened')));
         socket.on('error', () => undefined);
@@ -140,7 +140,7 @@ describe('the link of a runner', () => {
     await until(() => lost.closeCode !== undefined);
     assert.equal(lost.closeCode, 4002);
     await using rude = await world.runner({ connect: false });
-    const socket = new WebSocket(world.url.replace('http', 'ws') + RUNNER_LINK_PATH, {
+    const socket = new WebSocket(world.internalUrl.replace('http', 'ws') + RUNNER_LINK_PATH, {
       headers: { authorization: `Bearer ${TOKEN}` },
     });
     const closed = new Promise<number>((resolve) => socket.on('close', resolve));

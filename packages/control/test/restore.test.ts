@@ -220,7 +220,7 @@ describe('POST /vms from a snapshot', () => {
 
   it('409: its host is being drained, or has not been heard from', async () => {
     const from = await disk();
-    const drain = (verb: string) => world.operator('POST', `/internal/hosts/${stage.runner.id}/${verb}`);
+    const drain = (verb: string) => world.operator('POST', `/operator/hosts/${stage.runner.id}/${verb}`);
     await drain('drain');
     assert.match((await restore(from)).body.error, /its host [0-9a-f-]+ is being drained$/);
     await drain('undrain');

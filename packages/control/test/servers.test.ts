@@ -91,13 +91,15 @@ describe('a control server that restarts', () => {
 });
 
 describe('kill -9 of the control server', () => {
-  const start = async (env: Record<string, string>): Promise<{ child: ChildProcess; url: string }> => {
+  const start = async (
+    env: Record<string, string>,
+  ): Promise<{ child: ChildProcess; url: string; internalUrl: string }> => {
     const child = fork(new URL('./support/server.ts', import.meta.url), {
       env: { ...process.env, ...env },
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     });
-    const [message] = (await once(child, 'message')) as [{ url: string }];
-    return { child, url: message.url };
+    const [message] = (await once(child, 'message')) as [{ url: string; internalUrl: string }];
+    return { child, ...message };
   };
 
   it('loses no create that was acknowledged: each is finished or failed by the next server', async () => {
@@ -107,12 +109,14 @@ describe('kill -9 of the control server', () => {
       TEST_TOKEN: TOKEN,
       TEST_REGION: REGION,
       TEST_PORT: '0',
+      TEST_INTERNAL_PORT: '0',
     });
     await using database = openDatabase({ url: databaseUrl, log: quiet });
     const { apiKey, projectId } = await ensureBootstrap(database);
     const call = caller(() => server.url, apiKey, projectId);
-    await using runner = await ScriptedRunner.start(() => server.url, {});
+    await using runner = await ScriptedRunner.start(() => server.internalUrl, {});
     const port = new URL(server.url).port;
+    const internalPort = new URL(server.internalUrl).port;
     const acknowledged: string[] = [];
     for (let round = 0; round < 3; round++) {
       await until(async () => (await call('GET', '/healthz')).status === 200);
@@ -138,6 +142,7 @@ describe('kill -9 of the control server', () => {
         TEST_TOKEN: TOKEN,
         TEST_REGION: REGION,
         TEST_PORT: port,
+        TEST_INTERNAL_PORT: internalPort,
       });
       await runner.connect();
     }
@@ -251,7 +256,7 @@ describe('two servers on one database', () => {
     await using world = await startWorld({ limits: { runnerLostAfterMs: 4_000 } });
     const other = await world.another();
     const first = await world.runner({ script: silent });
-    await using second = await ScriptedRunner.start(() => other.url, { id: first.id });
+    await using second = await ScriptedRunner.start(() => other.internalUrl, { id: first.id });
     await until(() => first.closeCode !== undefined);
     assert.equal(first.closeCode, 4000);
     const vm = await create(world.call, world);

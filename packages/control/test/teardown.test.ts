@@ -47,7 +47,7 @@ describe('the deletion of a project', () => {
     assert.equal((await owner('DELETE', `/projects/${projectId}`)).status, 404);
     assert.equal((await owner('GET', `/projects/${projectId}/api-keys`)).status, 404);
     assert.equal((await owner('POST', `/projects/${projectId}/api-keys`)).status, 404);
-    const enter = await caller(() => world.url, TOKEN, '')('POST', '/internal/resolve', {
+    const enter = await caller(() => world.internalUrl, TOKEN, '')('POST', '/internal/resolve', {
       vm_id: running.id,
       token: running.token,
     });

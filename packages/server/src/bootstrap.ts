@@ -9,6 +9,8 @@ import { writePrivateFile } from './secret-file.ts';
 /** What a person or a tool on this machine needs to use the service. Written to `$RELEAP_HOME/bootstrap.json`. */
 export interface BootstrapFile {
   base_url: string;
+  /** Base URL of the internal listener, for the operator's commands. */
+  internal_url: string;
   /** Where the compatibility facade answers. */
   compat_url: string;
   api_key: string;
@@ -28,6 +30,7 @@ export async function writeBootstrap(options: {
   home: string;
   databaseUrl: string;
   baseUrl: string;
+  internalUrl: string;
   issuer: string | undefined;
   image: string;
   log: Logger;
@@ -43,6 +46,7 @@ export async function writeBootstrap(options: {
     });
     const content: BootstrapFile = {
       base_url: options.baseUrl,
+      internal_url: options.internalUrl,
       compat_url: `${options.baseUrl}/compat`,
       api_key: apiKey,
       project_id: projectId,

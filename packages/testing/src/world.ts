@@ -53,9 +53,10 @@ export interface World extends AsyncDisposable {
   control: Control;
   database: Database;
   url: string;
+  internalUrl: string;
   /** With the default project's key. */
   call: Caller;
-  /** With the internal token. */
+  /** With the internal token, on the internal listener. */
   operator: Caller;
   /** With the key of a project of its own. */
   stranger(): Promise<Caller>;
@@ -123,8 +124,11 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
     get url() {
       return world.control.url;
     },
+    get internalUrl() {
+      return world.control.internalUrl;
+    },
     call: caller(base, bootstrap.apiKey, bootstrap.projectId),
-    operator: caller(base, TOKEN, ''),
+    operator: caller(() => world.control.internalUrl, TOKEN, ''),
     async stranger() {
       const projectId = newUuid();
       await database.pool.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [
@@ -136,7 +140,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
       return caller(base, key.token, projectId);
     },
     async runner(runnerOptions: Partial<RunnerOptions> = {}) {
-      const runner = await ScriptedRunner.start(() => world.control.url, {
+      const runner = await ScriptedRunner.start(() => world.control.internalUrl, {
         noticed: (id) =>
           until(async () => {
             const asked = database.pool.query(`select 1 from runners where id = $1 and status = 'online'`, [
@@ -154,9 +158,15 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
       return runner;
     },
     async restart(extra: Partial<ControlOptions> = {}) {
-      const { port } = world.control;
+      const { port, internalPort } = world.control;
       await world.control.close();
-      world.control = await startControl(all({ ...extra, listen: { host: '127.0.0.1', port } }));
+      world.control = await startControl(
+        all({
+          ...extra,
+          listen: { host: '127.0.0.1', port },
+          internalListen: { host: '127.0.0.1', port: internalPort },
+        }),
+      );
     },
     async another(extra: Partial<ControlOptions> = {}) {
       const control = await startControl(all(extra));

@@ -10,7 +10,7 @@ import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import type { Http } from './http.ts';
 
-const PATH = '/internal/hosts';
+const PATH = '/operator/hosts';
 /** A host may hold thousands of sandboxes. */
 const CALL_MS = 60_000;
 

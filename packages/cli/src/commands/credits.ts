@@ -69,7 +69,7 @@ export async function grant(
   if (options.once !== undefined && !/^[\x21-\x7e]{1,255}$/.test(options.once))
     throw usageError('--once must be 1 to 255 visible ASCII characters without blanks');
   await using http = openOperator(context);
-  const answer = await http.json<GrantResponse>(`/internal/orgs/${encodeURIComponent(org)}/grants`, {
+  const answer = await http.json<GrantResponse>(`/operator/orgs/${encodeURIComponent(org)}/grants`, {
     method: 'POST',
     ...(options.once === undefined ? {} : { headers: { 'idempotency-key': options.once } }),
     json: {

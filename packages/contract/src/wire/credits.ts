@@ -54,9 +54,9 @@ export const CreditsQuery = Type.Object({
 export type CreditsQuery = Static<typeof CreditsQuery>;
 
 /** `GET` and `POST`, for operators: authorized by the internal token. `:id` is an organization. */
-export const GRANTS_PATH = '/internal/orgs/:id/grants';
+export const GRANTS_PATH = '/operator/orgs/:id/grants';
 /** `PUT`, for operators: the overdraft limit of one organization. */
-export const OVERDRAFT_PATH = '/internal/orgs/:id/overdraft-limit';
+export const OVERDRAFT_PATH = '/operator/orgs/:id/overdraft-limit';
 
 export const GrantRequest = Type.Object({
   amount: Type.Unsafe<string>({

@@ -4,7 +4,7 @@ import type { RunnerFacts } from '../runner-link.ts';
 import type { SandboxStatus } from './sandbox-status.ts';
 
 /** `GET`. Below it: `POST /:id/drain`, `POST /:id/undrain`, `POST /:id/evict`. */
-export const HOSTS_PATH = '/internal/hosts';
+export const HOSTS_PATH = '/operator/hosts';
 
 export interface HostResources {
   cpu: number;

@@ -2,10 +2,11 @@
 import { startControl } from '../../src/index.ts';
 import { quiet } from '@releap/testing/world';
 
-const { TEST_DATABASE_URL, TEST_TOKEN, TEST_REGION, TEST_PORT } = process.env;
+const { TEST_DATABASE_URL, TEST_TOKEN, TEST_REGION, TEST_PORT, TEST_INTERNAL_PORT } = process.env;
 const control = await startControl({
   databaseUrl: TEST_DATABASE_URL ?? '',
   listen: { host: '127.0.0.1', port: Number(TEST_PORT) },
+  internalListen: { host: '127.0.0.1', port: Number(TEST_INTERNAL_PORT) },
   internalToken: TEST_TOKEN ?? '',
   region: { id: TEST_REGION ?? '' },
   builtinImages: ['busybox'],
@@ -15,4 +16,4 @@ const control = await startControl({
 process.on('SIGTERM', () => void control.close().then(() => process.disconnect()));
 // The parent is gone: nobody is left to stop this.
 process.on('disconnect', () => process.exit());
-process.send?.({ url: control.url });
+process.send?.({ url: control.url, internalUrl: control.internalUrl });

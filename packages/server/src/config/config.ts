@@ -13,6 +13,8 @@ export interface Config {
   host: string;
   port: number;
   gatewayPort?: number;
+  internalHost: string;
+  internalPort?: number;
   publicUrl?: string;
   trustedProxies?: readonly string[];
   toolboxUrl?: string;
@@ -89,6 +91,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     host: get('RELEAP_HOST'),
     port: get('RELEAP_PORT'),
     gatewayPort: get('RELEAP_GATEWAY_PORT'),
+    internalHost: get('RELEAP_INTERNAL_HOST'),
+    internalPort: get('RELEAP_INTERNAL_PORT'),
     publicUrl: url('RELEAP_PUBLIC_URL'),
     trustedProxies: get('RELEAP_TRUSTED_PROXIES'),
     toolboxUrl: url('RELEAP_TOOLBOX_URL'),
@@ -144,6 +148,13 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
 
 function compact(object: Record<string, unknown>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined));
+}
+
+/** Base URL of the internal listener of the control plane. */
+export function internalUrlOf(config: Config): string {
+  return (
+    config.controlUrl ?? `http://${urlHost(config.internalHost)}:${config.internalPort ?? config.port + 2}`
+  );
 }
 
 /** The host as it stands in a URL: an address that callers on this machine can use, IPv6 in brackets. */

@@ -87,6 +87,20 @@ export const VARIABLES = {
     description: 'Port of the gateway: exec, files and, later, previews of sandboxes. 0 takes a free one.',
     group: 'Network',
   }),
+  RELEAP_INTERNAL_HOST: variable({
+    schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
+    default: '127.0.0.1',
+    description:
+      'Address of the internal listener of the control plane: runners, gateways, the operator and `/metrics`. Tenants ' +
+      'must not be able to reach it.',
+    group: 'Network',
+  }),
+  RELEAP_INTERNAL_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 2, or a free one when that is taken',
+    description: 'Port of the internal listener. 0 takes a free one.',
+    group: 'Network',
+  }),
   RELEAP_PUBLIC_URL: variable({
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_PORT`',
@@ -117,8 +131,9 @@ export const VARIABLES = {
       pattern: '^(https?://[^\\s/]+|unix:/\\S+)/?$',
       expected: 'http://host:port or unix:/path.sock',
     }),
-    defaultText: '`http://127.0.0.1:RELEAP_PORT`',
-    description: 'Where the roles `runner` and `gateway` find the control plane.',
+    defaultText: '`http://RELEAP_INTERNAL_HOST:RELEAP_INTERNAL_PORT`',
+    description:
+      'Base URL of the internal listener of the control plane, for the roles `runner` and `gateway` and for the operator.',
     group: 'Network',
   }),
   DATABASE_URL: variable({

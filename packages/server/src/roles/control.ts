@@ -1,6 +1,6 @@
 import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
-import { urlHost } from '../config/config.ts';
+import { internalUrlOf, urlHost } from '../config/config.ts';
 import { issuerOf } from '../identity/issuer.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
@@ -21,6 +21,7 @@ export async function controlRole({
     databaseUrl,
     databaseConnections: config.databaseConnections,
     listen: { host, port },
+    internalListen: { host: config.internalHost, port: config.internalPort ?? port + 2 },
     internalToken,
     region: { ...config.region, toolboxProxyUrl: config.toolboxUrl },
     builtinImages: config.builtinImages,
@@ -41,7 +42,8 @@ export async function controlRole({
   const issuer = signIn.oidc?.issuer;
   if (supervised) {
     const image = config.builtinImages[0] ?? 'busybox';
-    await writeBootstrap({ home: config.home, databaseUrl, baseUrl, issuer, image, log });
+    const internalUrl = internalUrlOf(config);
+    await writeBootstrap({ home: config.home, databaseUrl, baseUrl, internalUrl, issuer, image, log });
   }
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();

@@ -1,12 +1,12 @@
 import { startGateway } from '@releap/gateway';
-import { urlHost } from '../config/config.ts';
+import { internalUrlOf, urlHost } from '../config/config.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The data plane: what reaches a sandbox from outside. */
 export async function gatewayRole({ config, internalToken, log }: RoleContext): Promise<RunningRole> {
   const gateway = await startGateway({
     listen: { host: config.host, port: config.gatewayPort ?? config.port + 1 },
-    controlUrl: config.controlUrl ?? `http://${urlHost(config.host)}:${config.port}`,
+    controlUrl: internalUrlOf(config),
     internalToken,
     log,
   });

@@ -1,5 +1,5 @@
 import { startRunner } from '@releap/runner';
-import { urlHost } from '../config/config.ts';
+import { internalUrlOf } from '../config/config.ts';
 import { BUILD_DIR } from '../paths.ts';
 import { assertRoot } from './root.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
@@ -11,7 +11,7 @@ export async function runnerRole({ config, internalToken, log }: RoleContext): P
     home: config.home,
     cacheDir: config.cacheDir,
     buildDir: BUILD_DIR,
-    controlUrl: config.controlUrl ?? `http://${urlHost(config.host)}:${config.port}`,
+    controlUrl: internalUrlOf(config),
     internalToken,
     region: config.region.id,
     listenHost: config.host,

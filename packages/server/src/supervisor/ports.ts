@@ -16,17 +16,23 @@ async function tryPort(host: string, port: number): Promise<number> {
 
 /**
  * The port itself, or a free one for 0.
- * @param what names the variable, for the error
+ * @param what names the variable of the port, for the error
+ * @param hostVariable names that of the address
  * @throws an error for people: the port is taken, or the address is not ours
  */
-export async function claimPort(host: string, port: number, what: string): Promise<number> {
+export async function claimPort(
+  host: string,
+  port: number,
+  what: string,
+  hostVariable = 'RELEAP_HOST',
+): Promise<number> {
   try {
     return await tryPort(host, port);
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     const problem = {
-      EADDRNOTAVAIL: `RELEAP_HOST=${host}: this machine has no such address`,
-      ENOTFOUND: `RELEAP_HOST=${host}: this machine has no such address`,
+      EADDRNOTAVAIL: `${hostVariable}=${host}: this machine has no such address`,
+      ENOTFOUND: `${hostVariable}=${host}: this machine has no such address`,
       EACCES: `${what}=${port}: this user may not listen there`,
       EADDRINUSE: `${what}=${port}: another program listens on ${host} port ${port}`,
     }[code ?? ''];

@@ -53,6 +53,15 @@ export async function runAll(config: Config): Promise<number> {
     config.gatewayPort === undefined
       ? await preferPort(config.host, port + 1)
       : await claimPort(config.host, config.gatewayPort, 'RELEAP_GATEWAY_PORT');
+  const internalPort =
+    config.internalPort === undefined
+      ? await preferPort(config.internalHost, port + 2)
+      : await claimPort(
+          config.internalHost,
+          config.internalPort,
+          'RELEAP_INTERNAL_PORT',
+          'RELEAP_INTERNAL_HOST',
+        );
   const identityPort =
     config.oidc.issuer === undefined
       ? await claimIdentityPort(config.identityPort, port + IDENTITY_PORT_OFFSET)
@@ -79,7 +88,8 @@ export async function runAll(config: Config): Promise<number> {
     RELEAP_GATEWAY_PORT: String(gatewayPort),
     RELEAP_PUBLIC_URL: apiUrl,
     RELEAP_TOOLBOX_URL: toolboxUrl,
-    RELEAP_CONTROL_URL: localUrl(config.host, port),
+    RELEAP_INTERNAL_PORT: String(internalPort),
+    RELEAP_CONTROL_URL: localUrl(config.internalHost, internalPort),
     DATABASE_URL: databaseUrl,
     ...(identityPort === undefined ? {} : { RELEAP_IDENTITY_PORT: String(identityPort) }),
   };
