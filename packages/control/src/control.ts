@@ -162,7 +162,9 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     onMoved(rows) {
       registry?.push(rows);
       hub.changed(rows.map((row) => row.id));
-      bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
+      bridge.publish(
+        rows.map((row) => [row.id, row.assigned_to_runner ? row.runner_id : null, row.generation]),
+      );
     },
   });
   const billing = startBilling({
@@ -179,7 +181,9 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     onMoved(rows) {
       registry?.pushSnapshots(rows);
       hub.changed(rows.map((row) => row.id));
-      bridge.publish(rows.map((row) => [row.id, row.held ? row.runner_id : null, row.generation]));
+      bridge.publish(
+        rows.map((row) => [row.id, row.assigned_to_runner ? row.runner_id : null, row.generation]),
+      );
     },
   });
   const scheduler = createScheduler({ database, lifecycle, limits, log });

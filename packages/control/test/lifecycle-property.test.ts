@@ -47,13 +47,14 @@ before(async () => {
     database,
     deadlines: STATE_DEADLINES,
     onMoved(rows) {
-      for (const row of rows) if (row.held) told.get(row.id)?.push(toAssignment(assignable(row)));
+      for (const row of rows)
+        if (row.assigned_to_runner) told.get(row.id)?.push(toAssignment(assignable(row)));
     },
   });
 });
 after(async () => database[Symbol.asyncDispose]());
 
-type Facts = SandboxFacts & { generation: number; held: boolean };
+type Facts = SandboxFacts & { generation: number; assigned_to_runner: boolean };
 
 /** The model with what the table does beside: the fence, and what the host holds. */
 function move(facts: Facts, pull: Pull): { facts: Facts; moved: boolean } {
@@ -134,14 +135,14 @@ class Life {
       has_memory: false,
       start_from: 'disk',
       generation: 1,
-      held: false,
+      assigned_to_runner: false,
     };
     if (source === undefined) return;
     const runs = source.facts.status === 'running';
     this.facts.status = 'assigned';
     this.facts.desired = runs ? 'running' : 'paused';
     this.facts.start_from = runs ? 'memory' : 'disk';
-    this.facts.has_memory = this.facts.held = true;
+    this.facts.has_memory = this.facts.assigned_to_runner = true;
   }
 
   /** Does them at the same time: whatever came of it must be what some order of them makes. */
@@ -161,11 +162,11 @@ class Life {
         const row = rows[index];
         facts =
           result.moved && row
-            ? { ...result.facts, generation: row.generation, held: row.held }
+            ? { ...result.facts, generation: row.generation, assigned_to_runner: row.assigned_to_runner }
             : result.facts;
         moved[index] = result.moved;
       }
-      this.facts = { ...facts, generation: now.generation, held: now.held };
+      this.facts = { ...facts, generation: now.generation, assigned_to_runner: now.assigned_to_runner };
       return (
         JSON.stringify(moved) === JSON.stringify(seen) &&
         (Object.keys(before) as (keyof Facts)[]).every((key) => this.facts[key] === now[key])
@@ -220,7 +221,7 @@ class Life {
       const before = await readRow(this.id);
       if (before.status === 'pending') await this.pull([{ trigger: 'place' }]);
       const row = await readRow(this.id);
-      if (row.held) {
+      if (row.assigned_to_runner) {
         this.host.receive(toAssignment(assignable(row)));
         this.host.converge('well');
         await this.observe(this.host.said.at(-1));
@@ -345,14 +346,14 @@ async function restsAndGoes(life: Life): Promise<void> {
   const agreed = `${rest.status}, wanted ${rest.desired}; host: vm ${host.vm}, disk ${host.disk}, memory ${host.memory}`;
   assert.ok(!(TRANSIENT as readonly string[]).includes(rest.status), agreed);
   assert.equal(host.vm, rest.status === 'running', agreed);
-  if (rest.status === 'lost') assert.deepEqual([persistent, rest.held], [false, false], agreed);
+  if (rest.status === 'lost') assert.deepEqual([persistent, rest.assigned_to_runner], [false, false], agreed);
   if (rest.status === 'paused') assert.equal(rest.has_memory, host.memory, agreed);
   else assert.equal(host.memory, false, agreed);
   if (persistent && life.hasRun) assert.equal(host.disk, true, agreed);
 
   await life.pull([{ trigger: 'delete' }]);
   const gone = await life.settle();
-  assert.deepEqual([gone.status, gone.held], ['deleted', false]);
+  assert.deepEqual([gone.status, gone.assigned_to_runner], ['deleted', false]);
   assert.deepEqual([host.vm, host.disk, host.memory], [false, false, false]);
 }
 

@@ -8,7 +8,7 @@ import { openFresh } from '@releap/testing/postgres';
 import { createSnapshot, type SnapshotContext } from '../src/snapshots/create.ts';
 import { deleteSnapshot } from '../src/snapshots/delete.ts';
 import { createSnapshots } from '../src/snapshots/snapshots.ts';
-import type { SnapshotRow } from '@releap/database';
+import { columns, SNAPSHOT_COLUMNS, type SnapshotRow } from '@releap/database';
 import { decideSnapshot, SNAPSHOT_TRANSITIONS, type SnapshotTrigger } from '../src/snapshots/transitions.ts';
 import { quiet } from '@releap/testing/world';
 
@@ -50,8 +50,12 @@ async function newSandbox(): Promise<string> {
 }
 
 const rowsOf = async (vm: string): Promise<SnapshotRow[]> =>
-  (await database.pool.query('select * from snapshots where sandbox_id = $1 order by created_at, id', [vm]))
-    .rows;
+  (
+    await database.pool.query(
+      `select ${columns('s', SNAPSHOT_COLUMNS)} from snapshots s where sandbox_id = $1 order by created_at, id`,
+      [vm],
+    )
+  ).rows;
 
 /** What holds of all of them at any moment. */
 async function hold(vm: string): Promise<SnapshotRow[]> {
@@ -59,7 +63,7 @@ async function hold(vm: string): Promise<SnapshotRow[]> {
   const byId = new Map(rows.map((row) => [row.id, row]));
   const pending = rows.filter((row) => row.status === 'pending');
   assert.deepEqual(
-    pending.map((row) => row.held),
+    pending.map((row) => row.assigned_to_runner),
     pending.map((_, index) => index === 0),
     'the oldest that waits is being taken, and no other',
   );
@@ -67,9 +71,9 @@ async function hold(vm: string): Promise<SnapshotRow[]> {
     assert.equal(row.deadline_at !== null, row.status === 'pending');
     assert.equal(row.desired, row.status === 'pending' || row.status === 'ready' ? 'ready' : 'deleted');
     if (row.status !== 'deleted') assert.equal(row.error !== null, row.status === 'failed');
-    if (row.status === 'ready') assert.ok(row.held);
+    if (row.status === 'ready') assert.ok(row.assigned_to_runner);
     const parent = row.parent_id === null ? undefined : byId.get(row.parent_id);
-    if (row.status === 'ready' || (row.status === 'pending' && row.held))
+    if (row.status === 'ready' || (row.status === 'pending' && row.assigned_to_runner))
       assert.ok(parent === undefined || parent.status !== 'deleted', 'a parent outlives its children');
   }
   return rows;
@@ -108,7 +112,7 @@ async function act(vm: string, name: () => string, one: Act): Promise<void> {
   if (row === undefined) return;
   const observed = one.trigger.startsWith('observe:');
   // A host says nothing of what it was not told.
-  if (observed && !row.held) return;
+  if (observed && !row.assigned_to_runner) return;
   const stale = observed && one.stale;
   const expected = stale ? undefined : decideSnapshot(one.trigger, row.status);
   let refused = false;
@@ -153,8 +157,8 @@ it('any snapshots of a sandbox follow the table, take turns, keep their lineage,
         await hold(vm);
       }
       // The host does what it should from now on, the newest first are deleted, and nothing is left.
-      for (let rows = await hold(vm); rows.some((row) => row.held); rows = await hold(vm)) {
-        const held = rows.filter((row) => row.held);
+      for (let rows = await hold(vm); rows.some((row) => row.assigned_to_runner); rows = await hold(vm)) {
+        const held = rows.filter((row) => row.assigned_to_runner);
         const newest = held.filter((row) => row.desired === 'ready').at(-1);
         for (const row of held) {
           if (row.desired !== 'deleted' && row.status !== 'pending') continue;

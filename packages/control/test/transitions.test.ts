@@ -317,7 +317,7 @@ describe('the UPDATE made from the table', () => {
           assert.deepEqual([after.env_bytes, after.deleted_at === null], [0, false]);
           gone.push(after.id);
         }
-        assert.equal(after.held, !row.effects?.includes('release'));
+        assert.equal(after.assigned_to_runner, !row.effects?.includes('release'));
       }
       const { rows: kept } = await pool.query<{ n: number }>(
         'select count(*)::integer as n from sandbox_env where sandbox_id = any($1)',

@@ -47,7 +47,8 @@ export interface SandboxRow {
   generation: number;
   deadline_at: Date | null;
   runner_id: string | null;
-  held: boolean;
+  /** The runner is told of it, and may have something of it: a VM, a disk, a network slot, an artifact. */
+  assigned_to_runner: boolean;
   job_id: string;
   error: string | null;
   mode: SandboxMode;
@@ -90,7 +91,7 @@ export const SANDBOX_COLUMNS = everyColumn<SandboxRow>()([
   'generation',
   'deadline_at',
   'runner_id',
-  'held',
+  'assigned_to_runner',
   'job_id',
   'error',
   'mode',
@@ -132,7 +133,8 @@ export interface SnapshotRow {
   generation: number;
   deadline_at: Date | null;
   runner_id: string;
-  held: boolean;
+  /** The runner is told of it, and may have something of it: a VM, a disk, a network slot, an artifact. */
+  assigned_to_runner: boolean;
   job_id: string;
   error: string | null;
   sandbox_id: string;
@@ -169,7 +171,7 @@ export const SNAPSHOT_COLUMNS = everyColumn<SnapshotRow>()([
   'generation',
   'deadline_at',
   'runner_id',
-  'held',
+  'assigned_to_runner',
   'job_id',
   'error',
   'sandbox_id',
@@ -194,8 +196,21 @@ export const SNAPSHOT_COLUMNS = everyColumn<SnapshotRow>()([
   'deleted_at',
 ]);
 
-/** `s.id, s.status, …`: a select list or RETURNING list. */
+/** Keys of rows whose columns have another name. A column is renamed by expand and contract, so later. */
+const COLUMN_NAMES: Record<string, string> = { assigned_to_runner: 'held' };
+
+/** `s.id, s.held as assigned_to_runner, …`: a select list or RETURNING list over the table itself. */
 export function columns(alias: string, names: readonly string[]): string {
+  return names
+    .map((name) => {
+      const column = COLUMN_NAMES[name];
+      return column === undefined ? `${alias}.${name}` : `${alias}.${column} as ${name}`;
+    })
+    .join(', ');
+}
+
+/** The same over rows that were selected with `columns` already. */
+export function rowColumns(alias: string, names: readonly string[]): string {
   return names.map((name) => `${alias}.${name}`).join(', ');
 }
 

@@ -76,9 +76,10 @@ describe('the column lists', () => {
     const without = (all: string[], listed: readonly string[]): string[] =>
       all.filter((name) => !listed.includes(name)).sort();
     const [sandboxes, snapshots] = [await made('sandboxes'), await made('snapshots')];
-    assert.deepEqual(without([...SANDBOX_COLUMNS], sandboxes), []);
-    assert.deepEqual(without([...SNAPSHOT_COLUMNS], snapshots), []);
-    const previous = ['egress_policy', 'env', 'image_ref', 'ports', 'root', 'vcpus'];
+    assert.deepEqual(without([...SANDBOX_COLUMNS], sandboxes), ['assigned_to_runner']);
+    assert.deepEqual(without([...SNAPSHOT_COLUMNS], snapshots), ['assigned_to_runner']);
+    // `held` is read as `assigned_to_runner`.
+    const previous = ['egress_policy', 'env', 'held', 'image_ref', 'ports', 'root', 'vcpus'];
     assert.deepEqual(
       without(sandboxes, SANDBOX_COLUMNS),
       ['access_token_hash', 'name', 'origin', ...previous].sort(),

@@ -119,7 +119,7 @@ export class Link {
       this.#early.push(() => this.#tell(row, message));
       return;
     }
-    if (!row.held) {
+    if (!row.assigned_to_runner) {
       this.sent.delete(row.id);
       return;
     }

@@ -116,7 +116,8 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     async observe(link, { observations }) {
       for (const [trigger, changes] of inOrder(link.runnerId, observations)) {
         const moved = await retrying(() => lifecycle.apply(trigger, changes));
-        if (moved.some((row) => !row.held || !occupies(row.status))) options.onCapacityReleased();
+        if (moved.some((row) => !row.assigned_to_runner || !occupies(row.status)))
+          options.onCapacityReleased();
       }
     },
 
@@ -193,10 +194,10 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     for (const row of rows) {
       if (row.runner_id === null || !links.has(row.runner_id)) continue;
       for (const batch of unlocking) {
-        if (!row.held || (batch.get(row.id) ?? Infinity) < row.generation) batch.delete(row.id);
+        if (!row.assigned_to_runner || (batch.get(row.id) ?? Infinity) < row.generation) batch.delete(row.id);
       }
       const whole = assignable(row);
-      if (row.held && (needsEnvironment(row) || credentials.wanted(whole))) locked.push(row);
+      if (row.assigned_to_runner && (needsEnvironment(row) || credentials.wanted(whole))) locked.push(row);
       else tell(whole);
     }
     if (locked.length > 0) void unlockAndTell(locked);

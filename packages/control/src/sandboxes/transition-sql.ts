@@ -1,5 +1,12 @@
 /** Turns the rows of the transition table into SQL: one conditional UPDATE a trigger. */
-import { columns, SANDBOX_COLUMNS, statement, type SandboxRow, type Statement } from '@releap/database';
+import {
+  columns,
+  rowColumns,
+  SANDBOX_COLUMNS,
+  statement,
+  type SandboxRow,
+  type Statement,
+} from '@releap/database';
 import {
   CONDITIONS,
   TRANSIENT,
@@ -172,7 +179,7 @@ function sql(trigger: Trigger): string {
 ), job as (
   ${JOB}
 )${rows.some((row) => row.to === 'deleted') ? ERASE : ''}
-select ${columns('m', SANDBOX_COLUMNS)} from moved m`;
+select ${rowColumns('m', SANDBOX_COLUMNS)} from moved m`;
 }
 
 const STATEMENTS = new Map<Trigger, Statement<SandboxRow>>(

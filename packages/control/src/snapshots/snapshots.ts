@@ -1,5 +1,13 @@
 /** The only way to change a snapshot's status, and whose turn it is to be taken. */
-import { all, columns, SNAPSHOT_COLUMNS, statement, type Database, type Queryable } from '@releap/database';
+import {
+  all,
+  columns,
+  rowColumns,
+  SNAPSHOT_COLUMNS,
+  statement,
+  type Database,
+  type Queryable,
+} from '@releap/database';
 import type { Logger } from 'pino';
 import type { SnapshotRow } from '@releap/database';
 import { snapshotStatement, type SnapshotChange } from './transition-sql.ts';
@@ -59,7 +67,7 @@ const TURN = statement<SnapshotRow>(
    ), job as (
      update jobs j set status = 'running', attempts = attempts + 1, runner_id = m.runner_id, updated_at = now()
        from moved m where j.id = m.job_id and j.status = 'queued'
-   ) select ${columns('m', SNAPSHOT_COLUMNS)} from moved m`,
+   ) select ${rowColumns('m', SNAPSHOT_COLUMNS)} from moved m`,
 );
 const OVERDUE = statement<{ id: string }>(
   'snapshots-overdue',

@@ -1,5 +1,12 @@
 /** Turns the rows of the snapshots' table into SQL: one conditional UPDATE a trigger. */
-import { columns, SNAPSHOT_COLUMNS, statement, type SnapshotRow, type Statement } from '@releap/database';
+import {
+  columns,
+  rowColumns,
+  SNAPSHOT_COLUMNS,
+  statement,
+  type SnapshotRow,
+  type Statement,
+} from '@releap/database';
 import { SNAPSHOT_TRANSITIONS, type SnapshotTransition, type SnapshotTrigger } from './transitions.ts';
 
 /** One snapshot that a trigger is pulled for. Guards that are given must match, or nothing happens. */
@@ -76,7 +83,7 @@ function sql(trigger: SnapshotTrigger): string {
       finished_at = now(), updated_at = now()
     from moved m where j.id = m.job_id and j.status in ('queued', 'running')
 )${rows.some((row) => row.wants === 'deleted') ? ERASE : ''}
-select ${columns('m', SNAPSHOT_COLUMNS)} from moved m`;
+select ${rowColumns('m', SNAPSHOT_COLUMNS)} from moved m`;
 }
 
 const TRIGGERS = [...new Set(SNAPSHOT_TRANSITIONS.map((row) => row.on))];
