@@ -11,7 +11,7 @@
  * - `generation` fences. It grows by one whenever control wants something else of a sandbox. An observation
  *   of an older generation is ignored by control; an assignment of an older one is ignored by the runner.
  * - After every (re)connect the runner says `hello`, control answers with the whole `sync`. What the runner
- *   holds and `sync` does not name is an orphan, and the runner removes it.
+ *   holds and `sync` does not name ends; its persistent bytes go into the runner's quarantine. Only `deleted` deletes.
  */
 import type { RunnerFacts } from './runner/hello.ts';
 import type { DesiredState, ObservedStatus, PortMapping, SandboxSpec } from './runner/sandbox.ts';

@@ -19,6 +19,9 @@ import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { ClockWatch } from './reconcile/clock-watch.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
+import { Absences } from './quarantine/absences.ts';
+import { Quarantine } from './quarantine/quarantine.ts';
+import { QuarantinePurge } from './quarantine/quarantine-purge.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
 import { SnapshotKeeper, vmmName } from './reconcile/snapshot-keeper.ts';
 import { RecordStore } from './reconcile/sandbox-record.ts';
@@ -52,6 +55,8 @@ export interface RunnerOptions {
   listenHost: string;
   /** Micro-VMs of the default shape kept restored and waiting. */
   warmPool: number;
+  /** What control does not name any more is removed after this many days; 0 keeps it for ever. */
+  quarantineDays: number;
   /** What this machine offers, instead of what it has. */
   capacity?: { cores?: number; memMib?: number; diskMib?: number };
   log: Logger;
@@ -134,19 +139,37 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     gpus: 0,
   };
 
+  const quarantineFolder = join(folder, 'quarantine');
+  const quarantine = (kind: string, source: string): Quarantine =>
+    new Quarantine({
+      folder: join(quarantineFolder, kind),
+      source: join(folder, source),
+      log: log.child({ part: 'quarantine' }),
+    });
+  const sandboxQuarantine = quarantine('sandboxes', 'vms');
+  const snapshotQuarantine = quarantine('snapshots', 'snapshots');
+  await Promise.all([sandboxQuarantine.open(), snapshotQuarantine.open()]);
+
   let ready = false;
   const reconciler: Reconciler = new Reconciler({
     host,
     records: new RecordStore(join(folder, 'state')),
+    quarantine: sandboxQuarantine,
     report: (observation) => link.observe(observation),
     log: log.child({ part: 'sandbox' }),
   });
   const snapshots = new SnapshotKeeper({
     folders: machines.snapshots,
+    quarantine: snapshotQuarantine,
     flatten: (id) => machines.flattening.snapshot(id),
     find: (vmId) => reconciler.get(vmId),
     report: (observation) => link.observeSnapshot(observation),
     log: log.child({ part: 'snapshot' }),
+  });
+  const absences = new Absences({
+    kinds: [reconciler, snapshots],
+    folder: quarantineFolder,
+    log: log.child({ part: 'quarantine' }),
   });
   const builds = new ImageBuilds({
     images,
@@ -159,6 +182,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     hello: () => {
       reconciler.linked();
       snapshots.linked();
+      absences.linked();
       return { type: 'hello', runner_id: id, region: options.region, data_url: dataServer.url, facts };
     },
     isReady: () => ready,
@@ -167,6 +191,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       else {
         reconciler.receive(message);
         snapshots.receive(message);
+        if (message.type === 'sync' && message.more !== true) absences.synced();
       }
     },
     onStored: (observations) => {
@@ -199,9 +224,10 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
 
   // What nobody's record names goes before anything new is made; what a record names is found again or ended.
   const records = await reconciler.load();
-  await machines.reclaim(records);
+  await machines.reclaim(records, (vmId) => sandboxQuarantine.park(vmId));
   await network.reclaim(records);
   await reconciler.recover();
+  const purge = new QuarantinePurge([sandboxQuarantine, snapshotQuarantine], options.quarantineDays, log);
   link.start();
   usage.start();
   const warmed = (async () => {
@@ -215,6 +241,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const letGo = async (): Promise<void> => {
     await usage.close();
     await link.close();
+    absences.close();
+    purge[Symbol.dispose]();
     await builds.close();
     await dataServer.close();
     logKeeper.close();

@@ -11,6 +11,7 @@ import { pino } from 'pino';
 import { encodeMessage, FrameType, MAGIC } from '../src/guest/frames.ts';
 import { ADOPT_DEADLINE_MS, MachineHost } from '../src/reconcile/machine-host.ts';
 import type { MachineHostOptions } from '../src/reconcile/machine-host.ts';
+import { Quarantine } from '../src/quarantine/quarantine.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxEvents, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
@@ -67,12 +68,21 @@ class PaperHost {
   };
 }
 
+function quarantineIn(home: string): Quarantine {
+  return new Quarantine({
+    folder: join(home, 'quarantine'),
+    source: join(home, 'vms'),
+    log: pino({ enabled: false }),
+  });
+}
+
 async function opened() {
   const host = new PaperHost();
   const observations: Observation[] = [];
   const reconciler = new Reconciler({
     host: host as unknown as SandboxHost,
     records: new RecordStore(await mkdtemp(join(folder, 'state-'))),
+    quarantine: quarantineIn(await mkdtemp(join(folder, 'home-'))),
     report: (observation) => observations.push(observation),
     log: pino({ enabled: false }),
   });
@@ -131,6 +141,7 @@ it('a record that cannot be read, and whose VM cannot be ended, keeps no other f
   const reconciler = new Reconciler({
     host: host as unknown as SandboxHost,
     records: new RecordStore(state),
+    quarantine: quarantineIn(state),
     report: () => undefined,
     log: pino({ enabled: false }),
   });

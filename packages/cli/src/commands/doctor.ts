@@ -6,6 +6,7 @@ import { checkCgroup } from '../doctor/cgroup.ts';
 import type { Check } from '../doctor/check.ts';
 import { checkMachine } from '../doctor/machine.ts';
 import { checkNetwork } from '../doctor/network.ts';
+import { checkQuarantine } from '../doctor/quarantine.ts';
 import { checkStorage } from '../doctor/storage.ts';
 import { checkTools } from '../doctor/tools.ts';
 import { EXIT } from '../exit-codes.ts';
@@ -43,6 +44,7 @@ async function collect(context: Context, root: string, trial: boolean): Promise<
   using spinner = new Spinner(context, 'looking at the machine');
   const checks = [...checkMachine()];
   checks.push(checkCgroup(), ...(await checkStorage(releapHome(env))));
+  checks.push(...(await checkQuarantine(releapHome(env))));
   checks.push(...(await checkNetwork(env, context.signal)));
   checks.push(...(await checkTools(root, env, context.signal)));
   spinner.text = 'starting a trial guest';

@@ -42,6 +42,11 @@ export const SandboxSpec = Type.Object({
   ports: Type.Array(Type.Object({ vm_port: Count, proto: PortProto })),
   env: Type.Record(Type.String(), Type.String()),
   persistent: Type.Boolean(),
+  /**
+   * Digest of the root image that its disk lies on, once a runner has reported one: the sandbox has a disk then, and a
+   * runner that does not find it reports `failed` and never creates an empty one.
+   */
+  disk_manifest: Type.Optional(text(512)),
   spot: Type.Boolean(),
   egress: Type.Optional(Type.Object({ enabled: Type.Boolean(), allow: Type.Array(Type.String()) })),
 });

@@ -25,6 +25,7 @@ export function toAssignment(row: AssignableRow): Assignment {
       // Nothing that is to go needs its environment.
       env: row.desired === 'deleted' ? {} : row.env,
       persistent: row.persistent,
+      ...(row.persistent && row.manifest_name !== null ? { disk_manifest: row.manifest_name } : {}),
       spot: row.spot,
       ...(egress_policy === null ? {} : { egress: egress_policy }),
     },

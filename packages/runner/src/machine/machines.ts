@@ -297,8 +297,11 @@ export class Machines {
     };
   }
 
-  /** Removes every VM that `keep` does not name, and every cgroup that belongs to none. Once, before the first boot. */
-  async reclaim(keep: ReadonlySet<string>): Promise<void> {
+  /**
+   * Removes every VM that `keep` does not name, and every cgroup that belongs to none. Once, before the first boot.
+   * @param park takes over the folder of a VM that has persistent bytes, VMM and cgroup being gone
+   */
+  async reclaim(keep: ReadonlySet<string>, park?: (vmId: string) => Promise<unknown>): Promise<void> {
     const kept = new Set<string>();
     for (const vmId of await this.#folders.list()) {
       const record = keep.has(vmId) ? await this.#folders.load(vmId) : undefined;
@@ -308,6 +311,12 @@ export class Machines {
       }
       if (keep.has(vmId)) {
         await this.end(vmId);
+        continue;
+      }
+      if (park !== undefined && (await this.#folders.hasKept(vmId))) {
+        this.#log.error({ vm: vmId }, 'no record names the disk of this VM; it goes into quarantine');
+        await this.end(vmId);
+        await park(vmId);
         continue;
       }
       this.#log.warn({ vm: vmId }, 'removing a VM that belongs to nobody');

@@ -93,6 +93,12 @@ export class SnapshotFolders {
     await rm(away, { recursive: true, force: true });
   }
 
+  /** Ids of those that are finished. */
+  async finished(): Promise<string[]> {
+    const names = await readdir(this.#root).catch(() => [] as string[]);
+    return names.filter((id) => SNAPSHOT_ID.test(id));
+  }
+
   /** Ids of all, and of what was never finished. */
   async list(): Promise<string[]> {
     const names = await readdir(this.#root).catch(() => [] as string[]);

@@ -55,6 +55,12 @@ export class VmFolders {
     return join(this.path(vmId), 'keep');
   }
 
+  /** Whether anything is there that outlives the VM. */
+  async hasKept(vmId: string): Promise<boolean> {
+    const names = await readdir(this.keep(vmId)).catch(() => [] as string[]);
+    return names.length > 0;
+  }
+
   /** Makes a VM's folder, with its record; what is kept may be there already. @throws when there is a VM already */
   async create(vmId: string, record: VmRecord): Promise<void> {
     await mkdir(this.#root, { recursive: true, mode: 0o700 });

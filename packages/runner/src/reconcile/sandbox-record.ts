@@ -65,7 +65,7 @@ export class RecordStore {
    * written at all: control says it again with every link.
    */
   async save(record: SandboxRecord): Promise<void> {
-    const path = this.#path(record.assignment.vm_id);
+    const path = this.path(record.assignment.vm_id);
     const next = `${path}.next`;
     try {
       await writeFile(next, JSON.stringify(withoutCredential(record)), { mode: 0o600 });
@@ -77,11 +77,21 @@ export class RecordStore {
   }
 
   async remove(vmId: string): Promise<void> {
-    await rm(this.#path(vmId), { force: true });
+    await rm(this.path(vmId), { force: true });
   }
 
-  #path(vmId: string): string {
+  /** Where the record of a sandbox lies, if it has one. */
+  path(vmId: string): string {
     return join(this.#folder, `${vmId}.json`);
+  }
+}
+
+/** Undefined when it cannot be read: after a power failure one may be empty. */
+export function parseRecord(text: string): SandboxRecord | undefined {
+  try {
+    return JSON.parse(text) as SandboxRecord;
+  } catch {
+    return undefined;
   }
 }
 

@@ -140,10 +140,24 @@ export class Sandbox {
     await this.idle();
   }
 
-  /** Nobody wants it any more: all of it goes, its disk too. */
-  async remove(): Promise<void> {
-    this.#steps.begin(async () => await this.#destroy());
-    await this.idle();
+  /** Whether bytes may lie here that outlive its VM. */
+  get hasPersistentBytes(): boolean {
+    return this.isPersistent && this.#state.observation.status !== 'deleted';
+  }
+
+  /**
+   * Control does not name it any more: its VM ends, and of a persistent one only what outlives that stays.
+   * @throws when something of it could not be removed; to be called again then
+   */
+  async leave(): Promise<void> {
+    const reason = 'control does not name this sandbox any more';
+    await this.#steps.interrupt(reason);
+    await this.#steps.hold(async () => {
+      if (!this.hasPersistentBytes) return await this.#destroy();
+      const { status } = this.#state.observation;
+      if (status === 'running' || !this.#state.isSettled(this.#live !== undefined)) await this.#drain(reason);
+      await this.#end();
+    });
   }
 
   /** Lets go of the VM without ending it: a later runner takes it over. */
@@ -262,6 +276,7 @@ export class Sandbox {
   async #boot(signal: AbortSignal): Promise<void> {
     const { host } = this.#deps;
     const { root, origin } = this.#state.served.spec;
+    this.#state.past.manifest ??= this.#state.served.spec.disk_manifest;
     const operation = this.#state.past.manifest === undefined ? 'create' : 'start';
     try {
       const manifest =
@@ -277,7 +292,8 @@ export class Sandbox {
       if (this.isPersistent) {
         await host.discardMemory(this.#state.served, this.#state.past, bootSignal);
         racePoint(`${operation}:discarded`);
-        if (this.#state.past.manifest !== undefined) await requireDisk(this.#state, this.#deps.host);
+        // An empty disk in the place of a lost one would look like a sandbox that works.
+        if (operation === 'start') await requireDisk(this.#state, this.#deps.host);
       }
       this.#live = await host.boot(this.#state.served, image, this.#state.past, this.#events(), bootSignal);
       racePoint(`${operation}:booted`);

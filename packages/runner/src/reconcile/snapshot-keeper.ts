@@ -3,12 +3,16 @@ import { cpuMarker } from '@releap/contract';
 import type { ControlMessage, SnapshotAssignment, SnapshotObservation } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { SnapshotFacts, SnapshotFolders } from '../machine/index.ts';
+import type { Absent, HeldKind } from '../quarantine/absences.ts';
+import type { Quarantine } from '../quarantine/quarantine.ts';
 import type { Sandbox } from './sandbox.ts';
 
 const REMOVE_AGAIN_MS = 5_000;
 
 export interface SnapshotKeeperOptions {
   folders: SnapshotFolders;
+  /** Where snapshots go that control does not name. */
+  quarantine: Quarantine;
   /** Tidies a snapshot that was taken; nobody waits for it. */
   flatten: (id: string) => Promise<void>;
   find: (vmId: string) => Sandbox | undefined;
@@ -27,11 +31,14 @@ interface Kept {
  * The snapshots that lie on this machine: makes what is agree with what control wants. Like the sandboxes' reconciler
  * it acts only on what was said since the link was last made, and everything may be said again.
  */
-export class SnapshotKeeper {
+export class SnapshotKeeper implements HeldKind {
+  readonly kind = 'snapshot';
   readonly #options: SnapshotKeeperOptions;
   readonly #kept = new Map<string, Kept>();
   readonly #named = new Set<string>();
   #flattening: Promise<void> = Promise.resolve();
+  /** Moves into the quarantine. */
+  #leaving: Promise<void> = Promise.resolve();
 
   constructor(options: SnapshotKeeperOptions) {
     this.#options = options;
@@ -45,25 +52,42 @@ export class SnapshotKeeper {
   receive(message: ControlMessage): void {
     if (message.type === 'assign-snapshot') this.#want(message.snapshot);
     if (message.type !== 'sync') return;
-    for (const snapshot of message.snapshots ?? []) {
-      this.#named.add(snapshot.snapshot_id);
-      this.#want(snapshot);
-    }
-    if (message.more === true) return;
-    const named = new Set(this.#named);
-    this.#named.clear();
-    this.#removeOrphans(named).catch((error: unknown) =>
-      this.#options.log.error({ err: error }, 'snapshots that belong to nobody could not be removed'),
+    for (const snapshot of message.snapshots ?? []) this.#want(snapshot);
+  }
+
+  async absent(): Promise<Absent> {
+    for (const id of this.#kept.keys()) if (!this.#named.has(id)) this.#kept.delete(id);
+    const { folders } = this.#options;
+    const complete = new Set(await folders.finished());
+    const ids = (await folders.list()).filter((id) => !this.#named.has(id));
+    return { ids, persistent: ids.filter((id) => complete.has(id)).length, total: complete.size };
+  }
+
+  setAside(ids: readonly string[]): void {
+    const work = this.#leaving.then(async () => {
+      for (const id of ids) if (!this.#named.has(id)) await this.#park(id);
+    });
+    this.#leaving = work.catch((error: unknown) =>
+      this.#options.log.error({ err: error }, 'snapshots that control does not name could not be moved'),
     );
+  }
+
+  async #park(id: string): Promise<void> {
+    const { folders, quarantine, log } = this.#options;
+    // What was never finished is no snapshot yet.
+    await folders.abandon(id);
+    if (await quarantine.park(id))
+      log.warn({ snapshot: id }, 'control does not name this snapshot; it is in quarantine');
   }
 
   /** Resolves when nothing is at work. */
   async idle(): Promise<void> {
-    await Promise.all([...this.#kept.values()].map(({ work }) => work));
+    await Promise.all([this.#leaving, ...[...this.#kept.values()].map(({ work }) => work)]);
   }
 
   #want(assignment: SnapshotAssignment): void {
     const id = assignment.snapshot_id;
+    this.#named.add(id);
     const known = this.#kept.get(id);
     if (known !== undefined && assignment.generation < known.assignment.generation) return;
     if (known !== undefined && assignment.generation === known.assignment.generation) {
@@ -91,6 +115,9 @@ export class SnapshotKeeper {
     const { folders, find, log } = this.#options;
     const { snapshot_id: id, vm_id, kind, parent_id } = assignment;
     try {
+      await this.#leaving;
+      if (await this.#options.quarantine.restore(id))
+        log.warn({ snapshot: id }, 'control names this snapshot again; it is back from the quarantine');
       if (assignment.desired === 'deleted') {
         await this.#remove(id);
         return { status: 'deleted' };
@@ -129,18 +156,6 @@ export class SnapshotKeeper {
         this.#options.log.error({ err: error, snapshot: id }, 'a snapshot could not be removed');
         await sleep(REMOVE_AGAIN_MS, undefined, { ref: false });
       }
-    }
-  }
-
-  async #removeOrphans(named: ReadonlySet<string>): Promise<void> {
-    const { folders, log } = this.#options;
-    for (const id of this.#kept.keys()) {
-      if (!named.has(id)) this.#kept.delete(id);
-    }
-    for (const id of await folders.list()) {
-      if (named.has(id) || this.#kept.has(id)) continue;
-      log.warn({ snapshot: id }, 'control does not know this snapshot any more; removing it');
-      await folders.remove(id);
     }
   }
 }

@@ -18,6 +18,8 @@ import { GUEST } from '../../src/network/address-plan.ts';
 import { Network } from '../../src/network/network.ts';
 import type { Slot } from '../../src/network/slot.ts';
 import { MachineHost } from '../../src/reconcile/machine-host.ts';
+import { Absences } from '../../src/quarantine/absences.ts';
+import { Quarantine } from '../../src/quarantine/quarantine.ts';
 import { Reconciler } from '../../src/reconcile/reconciler.ts';
 import { SnapshotKeeper } from '../../src/reconcile/snapshot-keeper.ts';
 import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
@@ -68,6 +70,7 @@ export class TestRunner {
   readonly home: string;
   readonly reconciler: Reconciler;
   readonly snapshots: SnapshotKeeper;
+  readonly absences: Absences;
   readonly machines: Awaited<ReturnType<typeof openMachines>>['machines'];
   readonly network: Network;
   /** Everything that was reported, oldest first. */
@@ -77,6 +80,7 @@ export class TestRunner {
   spec: SandboxSpec = SPEC;
   readonly #cgroups: Awaited<ReturnType<typeof openMachines>>['cgroups'];
   readonly #images: ImageStore;
+  readonly #quarantines: { sandboxes: Quarantine; snapshots: Quarantine };
 
   private constructor(
     home: string,
@@ -89,6 +93,12 @@ export class TestRunner {
     this.#cgroups = opened.cgroups;
     this.network = network;
     this.#images = images;
+    const quarantine = (kind: string, source: string): Quarantine =>
+      new Quarantine({ folder: join(home, 'quarantine', kind), source: join(home, source), log });
+    this.#quarantines = {
+      sandboxes: quarantine('sandboxes', 'vms'),
+      snapshots: quarantine('snapshots', 'snapshots'),
+    };
     const pool = new WarmPool<Slot>({
       machines: opened.machines,
       slots: network,
@@ -109,14 +119,21 @@ export class TestRunner {
         log,
       }),
       records: new RecordStore(join(home, 'state')),
+      quarantine: this.#quarantines.sandboxes,
       report: (observation) => this.observations.push(observation),
       log,
     });
     this.snapshots = new SnapshotKeeper({
       folders: opened.machines.snapshots,
+      quarantine: this.#quarantines.snapshots,
       flatten: (id) => opened.machines.flattening.snapshot(id),
       find: (vmId) => this.reconciler.get(vmId),
       report: (observation) => this.snapshotObservations.push(observation),
+      log,
+    });
+    this.absences = new Absences({
+      kinds: [this.reconciler, this.snapshots],
+      folder: join(home, 'quarantine'),
       log,
     });
   }
@@ -151,8 +168,10 @@ export class TestRunner {
     });
     await images.start();
     const runner = new TestRunner(home, opened, network, images);
+    await runner.#quarantines.sandboxes.open();
+    await runner.#quarantines.snapshots.open();
     const records = await runner.reconciler.load();
-    await runner.machines.reclaim(records);
+    await runner.machines.reclaim(records, (vmId) => runner.#quarantines.sandboxes.park(vmId));
     await runner.network.reclaim(records);
     await runner.reconciler.recover();
     return runner;
@@ -161,6 +180,18 @@ export class TestRunner {
   want(vmId: string, generation: number, desired: DesiredState, more: Partial<Assignment> = {}): void {
     const assignment = { vm_id: vmId, generation, desired, spec: this.spec, ...more };
     this.reconciler.receive({ type: 'assign', assignment });
+  }
+
+  /** A link begins, and control names these and nothing else. */
+  async sync(assignments: Assignment[], snapshots: SnapshotAssignment[] = []): Promise<void> {
+    this.reconciler.linked();
+    this.snapshots.linked();
+    this.reconciler.receive({ type: 'sync', assignments, snapshots });
+    this.snapshots.receive({ type: 'sync', assignments, snapshots });
+    this.absences.synced();
+    await this.absences.idle();
+    await this.snapshots.idle();
+    await this.reconciler.moved();
   }
 
   /** What came of wanting a snapshot. */

@@ -26,6 +26,7 @@ export interface Config {
   keyFile: string;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   warmPool: number;
+  quarantineDays: number;
   region: { id: string; name?: string };
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
@@ -108,6 +109,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       diskMib: get('RELEAP_DISK_MIB'),
     }),
     warmPool: get('RELEAP_WARM_POOL'),
+    quarantineDays: get('RELEAP_QUARANTINE_DAYS'),
     region: compact({ id: get('RELEAP_REGION'), name: get('RELEAP_REGION_NAME') }),
     builtinImages: get('RELEAP_BUILTIN_IMAGES'),
     createQueue: get('RELEAP_CREATE_QUEUE'),

@@ -191,6 +191,14 @@ export const VARIABLES = {
       'Micro-VMs of the default shape kept restored and waiting. Each costs some tens of MiB; a create that finds one is faster.',
     group: 'This machine',
   }),
+  RELEAP_QUARANTINE_DAYS: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 3650 }),
+    default: 7,
+    unit: 'days',
+    description:
+      'Disks, memory and snapshots that the control plane does not name any more are kept in `runner/quarantine` for so long before they are removed; 0 keeps them until the operator removes them.',
+    group: 'This machine',
+  }),
   RELEAP_REGION: variable({
     schema: Type.Refine(
       Type.String({ expected: 'a slug: a-z, 0-9 and inner hyphens, a letter first, short' }),

@@ -16,6 +16,7 @@ export async function runnerRole({ config, internalToken, log }: RoleContext): P
     region: config.region.id,
     listenHost: config.host,
     warmPool: config.warmPool,
+    quarantineDays: config.quarantineDays,
     capacity: config.capacity,
     log,
   });
