@@ -20,7 +20,8 @@ import {
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { dropUnused, flattenChain, lowestToMerge, writeFlat } from '../src/disk/flatten.ts';
 import { lineageOf } from '../src/disk/lineage.ts';
-import { DiskFullError, makeDisks } from '../src/disk/vm-disks.ts';
+import { DiskFullError } from '../src/disk/check-space.ts';
+import { makeDisks } from '../src/disk/vm-disks.ts';
 
 let dir: string;
 before(async () => {
@@ -224,6 +225,38 @@ describe('a chain of layers', () => {
       disk.push(merged);
     }
     assert.ok(copied < 8 * 10_000 + 2 * 10_000, `${copied} MB were copied`);
+  });
+
+  it('whose tables name one cluster again and again is not merged', async () => {
+    const store = new EmptyExt4Store(join(dir, 'cache'));
+    const first = await createChain(store, join(dir, 'swollen'), 64, 'journal');
+    execFileSync('qemu-io', ['-c', 'write -P 1 1M 64k', nested(first)]);
+    const chain = await growChain(first);
+    const file = await open(chainPath(chain, 'layer-0.qcow2'), 'r+');
+    const l1 = Buffer.alloc(8);
+    await file.read(l1, 0, 8, 3 * 65_536);
+    const l2At = Number(l1.readBigUInt64BE(0) & 0xff_ffff_ffffn);
+    const table = Buffer.alloc(65_536);
+    await file.read(table, 0, table.length, l2At);
+    const entry = table.subarray(16 * 8, 17 * 8);
+    for (let n = 0; n < 1024; n++) entry.copy(table, n * 8);
+    await file.write(table, 0, table.length, l2At);
+    await file.close();
+    await assert.rejects(flattenChain(chain), /two parts of the disk have one cluster/);
+    assert.deepEqual((await readdir(chain.folder)).sort(), [chain.base, 'disk.json', ...chain.layers].sort());
+  });
+
+  it('with zeros that take room is merged to one where they take none', async () => {
+    const store = new EmptyExt4Store(join(dir, 'cache'));
+    const first = await createChain(store, join(dir, 'zeros'), 64, 'journal');
+    // Written out, as a guest does that writes zeros.
+    execFileSync('qemu-io', ['-c', 'write -P 0 8M 8M', '-c', 'write -P 7 9M 64k', nested(first)]);
+    const flat = await flattenChain(await growChain(first));
+    const reads = ['read -P 0 8M 1M', 'read -P 7 9M 64k', 'read -P 0 9500k 1M'];
+    const out = execFileSync('qemu-io', ['-r', ...reads.flatMap((read) => ['-c', read]), nested(flat)]);
+    assert.doesNotMatch(out.toString(), /verification failed/);
+    const { blocks } = await stat(chainPath(flat, flat.layers[0] as string));
+    assert.ok(blocks * 512 < 1024 * 1024, `${blocks * 512} bytes`);
   });
 
   it('that is damaged is not merged, and stays what it was', async () => {

@@ -179,3 +179,52 @@ test('a guest that reads nothing is not asked without end', async () => {
     { code: 'state' },
   );
 });
+
+/** Answers every request with an exit code. */
+function honest(socket: Socket): void {
+  socket.on('data', (chunk: Buffer) => {
+    for (let at = 0; at + 9 <= chunk.length; ) {
+      const length = chunk.readUInt32BE(at);
+      const type = chunk[at + 4];
+      const id = chunk.readUInt32BE(at + 5);
+      if (type === FrameType.open) socket.write(encodeMessage(FrameType.result, id, { exit_code: 0 }));
+      at += 9 + length;
+    }
+  });
+}
+
+const floods: Record<string, Buffer> = {
+  events: encodeMessage(FrameType.event, 0, {}),
+  'answers to pings that nobody sent': encodeFrame(FrameType.pong, 0, Buffer.alloc(8)),
+  'empty data': encodeFrame(FrameType.data, 1, Buffer.of(1)),
+};
+for (const [what, frame] of Object.entries(floods)) {
+  test(`a guest that sends ${what} at full speed is held back, and its neighbour answers`, async () => {
+    const many = Buffer.concat(Array.from({ length: 5_000 }, () => frame));
+    let sent = 0;
+    let stopped = false;
+    await using hostile = await hostileGuest((socket) => {
+      const more = (): void => {
+        if (stopped || socket.destroyed) return;
+        sent += 5_000;
+        if (socket.write(many)) setImmediate(more);
+        else socket.once('drain', more);
+      };
+      socket.once('data', more);
+    });
+    await using neighbour = await hostileGuest(honest);
+    const loud = await GuestClient.connect(hostile.socketPath, { log });
+    await using client = await GuestClient.connect(neighbour.socketPath, { log });
+    loud.exec({ shell: 'true' }).exit.catch(() => undefined);
+    const started = performance.now();
+    for (let n = 0; n < 50; n++) {
+      assert.equal((await client.exec({ shell: 'true' }).exit).exitCode, 0);
+    }
+    const seconds = (performance.now() - started) / 1000;
+    stopped = true;
+    // What is not taken from the socket stays with the guest: what it holds, and what the system keeps for it.
+    const kept = Math.ceil((1024 * 1024) / frame.length);
+    assert.ok(sent <= 20_000 + 20_000 * seconds + kept + 10_000, `${sent} in ${seconds} s`);
+    loud.close();
+  });
+}

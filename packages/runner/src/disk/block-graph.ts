@@ -1,11 +1,40 @@
+import { Type } from 'typebox';
+import { Compile } from 'typebox/compile';
 import type { Vm } from '../vmm/vm.ts';
+import { LAYERS_MAX } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { layerOfNode } from './vm-disks.ts';
 
 /** QEMU's name of the device that has the scratch disk (`command-line.ts`). */
 const DEVICE = 'scratch';
 
-/** What a VMM has open for its disks, and what stands on what. */
+/** A chain has a node for each layer, one for its base and one for the device. */
+const CHAIN_MAX = LAYERS_MAX + 3;
+/** Far more than three disks of the longest chains have, with the nodes of their files. */
+const GRAPH_MAX = 4096;
+/** What QEMU allows for the name of a node, and one of its own making. */
+const NAME_MAX = 64;
+
+const Graph = Compile(
+  Type.Object({
+    nodes: Type.Array(Type.Object({ id: Type.Integer(), name: Type.String({ maxLength: NAME_MAX }) }), {
+      maxItems: GRAPH_MAX,
+    }),
+    edges: Type.Array(
+      Type.Object({
+        parent: Type.Integer(),
+        child: Type.Integer(),
+        name: Type.String({ maxLength: NAME_MAX }),
+      }),
+      { maxItems: 2 * GRAPH_MAX },
+    ),
+  }),
+);
+
+/**
+ * What a VMM has open for its disks, and what stands on what. All of it is the VMM's word: it is bounded, and no name of
+ * it may become a path.
+ */
 export class BlockGraph {
   readonly #edges: { parent: string; child: string; name: string }[];
 
@@ -13,11 +42,11 @@ export class BlockGraph {
     this.#edges = edges;
   }
 
-  static async of({ qmp }: Vm): Promise<BlockGraph> {
-    const { nodes, edges } = (await qmp.execute('x-debug-query-block-graph')) as {
-      nodes: { id: number; name: string }[];
-      edges: { parent: number; child: number; name: string }[];
-    };
+  /** @throws when the answer is no graph that a disk of ours can have */
+  static async of({ qmp }: Pick<Vm, 'qmp'>): Promise<BlockGraph> {
+    const answer = await qmp.execute('x-debug-query-block-graph');
+    if (!Graph.Check(answer)) throw new Error('the VMM answers with something that is no block graph');
+    const { nodes, edges } = answer;
     const names = new Map(nodes.map(({ id, name }) => [id, name]));
     const nameOf = (id: number): string => names.get(id) ?? '';
     return new BlockGraph(
@@ -35,20 +64,24 @@ export class BlockGraph {
     return layerOfNode(this.child(node, 'file'));
   }
 
-  /** A node and all that it stands on, highest first. */
+  /** A node and all that it stands on, highest first. @throws when that is a circle, or longer than a disk of ours */
   below(top: string): string[] {
-    const found: string[] = [];
+    const found = new Set<string>();
     for (let node: string | undefined = top; node !== undefined; node = this.child(node, 'backing')) {
-      found.push(node);
+      if (found.has(node) || found.size >= CHAIN_MAX) {
+        throw new Error('the VMM names a backing chain that no disk has');
+      }
+      found.add(node);
     }
-    return found;
+    return [...found];
   }
 }
 
 /** Name of the node that the guest's disk is now. (`query-block` tells it, too, after a look into every layer.) */
-export async function topNode(vm: Vm): Promise<string> {
+export async function topNode(vm: Pick<Vm, 'qmp'>): Promise<string> {
   const node = await vm.qmp.execute('qom-get', { path: `/machine/peripheral/${DEVICE}`, property: 'drive' });
-  if (typeof node !== 'string' || node === '') throw new Error(`the VMM has no disk ${DEVICE}`);
+  if (typeof node !== 'string' || node === '' || node.length > NAME_MAX)
+    throw new Error(`the VMM has no disk ${DEVICE}`);
   return node;
 }
 
@@ -57,7 +90,7 @@ export async function topNode(vm: Vm): Promise<string> {
  * was put on top, so that the VMM goes on writing to the one below.
  * @throws when the VMM writes to none of its layers
  */
-export async function openedChain(vm: Vm, chain: DiskChain): Promise<DiskChain> {
+export async function openedChain(vm: Pick<Vm, 'qmp'>, chain: DiskChain): Promise<DiskChain> {
   const [graph, top] = await Promise.all([BlockGraph.of(vm), topNode(vm)]);
   const at = chain.layers.indexOf(graph.layer(top) ?? '');
   if (at < 0) throw new Error('the VMM writes to no layer of its disk');

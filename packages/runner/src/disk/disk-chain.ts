@@ -10,6 +10,8 @@ const COPY_DEADLINE_MS = 30_000;
 const JOURNALLED_MIN_MIB = 2 * EXT4_MIN_MIB;
 const BASE = 'base.ext4';
 const LIST = 'disk.json';
+/** Names of its layers. */
+export const LAYER_FILE = /^(?:layer|flat)-\d{1,9}\.qcow2$/;
 /** Names that a disk's files have, finished or not. */
 export const DISK_FILE = /^(base\.ext4|(layer|flat)-\d+\.qcow2(\.partial)?)$/;
 

@@ -3,7 +3,7 @@ import { chainPath, checkChain, DISK_FILE, LAYERS_KEPT, mergedLayer, saveChain }
 import type { DiskChain } from './disk-chain.ts';
 import { lineageOf } from './lineage.ts';
 import { mergeLayers } from './merge-layers.ts';
-import { checkSpace } from './vm-disks.ts';
+import { checkSpace } from './check-space.ts';
 
 /** So many of the lowest layers may stay as they are. */
 const LOWEST_KEPT = LAYERS_KEPT / 2;

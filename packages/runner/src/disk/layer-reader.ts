@@ -28,7 +28,9 @@ export class ClusterTable {
     if (value === 0n) return undefined;
     if ((value & COMPRESSED) !== 0n) throw new Error('a layer is damaged: it has a compressed cluster');
     if ((value & ZERO) !== 0n) return 'zero';
-    return Number(value & OFFSET_MASK);
+    const at = Number(value & OFFSET_MASK);
+    if (at % CLUSTER_BYTES !== 0) throw new Error('a layer is damaged: a cluster of it begins between two');
+    return at;
   }
 }
 
@@ -39,10 +41,13 @@ export class ClusterTable {
 export class LayerReader implements AsyncDisposable {
   readonly #file: FileHandle;
   readonly #l1: Buffer;
+  /** A bit for each cluster of the file: whether some part of the disk lies in it. */
+  readonly #taken: Uint8Array;
 
-  private constructor(file: FileHandle, l1: Buffer) {
+  private constructor(file: FileHandle, l1: Buffer, fileBytes: number) {
     this.#file = file;
     this.#l1 = l1;
+    this.#taken = new Uint8Array(Math.ceil(Math.ceil(fileBytes / CLUSTER_BYTES) / 8));
   }
 
   /** @param virtualBytes size of the disk; not the layer's own word, which a VMM may have written */
@@ -53,7 +58,7 @@ export class LayerReader implements AsyncDisposable {
       await file.read(header, 0, HEADER_BYTES, 0);
       const l1 = Buffer.alloc(l1Entries(virtualBytes) * 8);
       await file.read(l1, 0, l1.length, Number(header.readBigUInt64BE(40)));
-      return new LayerReader(file, l1);
+      return new LayerReader(file, l1, (await file.stat()).size);
     } catch (error) {
       await file.close();
       throw error;
@@ -73,6 +78,21 @@ export class LayerReader implements AsyncDisposable {
       done += bytesRead;
     }
     return buffer;
+  }
+
+  /**
+   * Marks clusters as used. Each holds one part of the disk and no more, or a small file could stand for a disk of any size.
+   * @throws when one was used before
+   */
+  claim(at: number, clusters: number): void {
+    for (let n = at / CLUSTER_BYTES; n < at / CLUSTER_BYTES + clusters; n++) {
+      const byte = this.#taken[n >> 3];
+      // Beyond the end of the file there are only zeros, which cost nothing.
+      if (byte === undefined) continue;
+      const bit = 1 << (n & 7);
+      if ((byte & bit) !== 0) throw new Error('a layer is damaged: two parts of the disk have one cluster');
+      this.#taken[n >> 3] = byte | bit;
+    }
   }
 
   /** What it says of a stretch of the disk; undefined when that is nothing. */

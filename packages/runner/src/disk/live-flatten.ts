@@ -1,13 +1,13 @@
-import { rm } from 'node:fs/promises';
-import { join } from 'node:path';
+import { readdir, rm } from 'node:fs/promises';
 import { racePoint } from '../race-point.ts';
 import type { Vm } from '../vmm/vm.ts';
 import { BlockGraph, topNode } from './block-graph.ts';
+import { checkedJoin } from './checked-join.ts';
 import { chainPath, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { dropUnused } from './flatten.ts';
 import { lineageOf } from './lineage.ts';
-import { fileNode, inJail, placeInJail } from './vm-disks.ts';
+import { fileNode, inJail, isLayerInJail, placeInJail } from './vm-disks.ts';
 
 /**
  * Puts a layer in the place of those that it was made of, below the top of the disk of a VM that runs: the guest notices
@@ -18,7 +18,7 @@ import { fileNode, inJail, placeInJail } from './vm-disks.ts';
  * @throws when the VMM refuses or its disk is not what it was made of; the disk is what it was
  */
 export async function putBelow(
-  vm: Vm,
+  vm: Pick<Vm, 'qmp'>,
   chain: DiskChain,
   flat: DiskChain,
   options: { jail: string; persistent: boolean },
@@ -63,15 +63,24 @@ export async function putBelow(
   for (const old of done ? [] : replaced) {
     await vm.qmp.execute('blockdev-del', { 'node-name': old }).catch(() => undefined);
   }
-  const gone = new Set([...merged, ...replaced.flatMap((node) => graph.layer(node) ?? [])]);
-  gone.delete(name);
-  for (const layer of gone) await rm(join(options.jail, inJail(layer)), { force: true });
+  await dropUnusedInJail(options.jail, now);
   await dropUnused(now);
   return now;
 }
 
+/**
+ * Removes the layers in a jail that a disk does not have any more. By the names that lie there, in a folder that only root
+ * can change: what a VMM calls its nodes is its own word.
+ */
+async function dropUnusedInJail(jail: string, { layers }: DiskChain): Promise<void> {
+  const used = new Set(layers.map(inJail));
+  for (const name of await readdir(jail)) {
+    if (isLayerInJail(name) && !used.has(name)) await rm(checkedJoin(jail, name), { force: true });
+  }
+}
+
 async function replaceBacking(
-  vm: Vm,
+  vm: Pick<Vm, 'qmp'>,
   options: {
     flat: DiskChain;
     user: string;
@@ -104,7 +113,7 @@ async function replaceBacking(
     });
   } catch (error) {
     await vm.qmp.execute('blockdev-del', { 'node-name': node }).catch(() => undefined);
-    await rm(join(jail, node), { force: true });
+    await rm(checkedJoin(jail, node), { force: true });
     throw error;
   }
 }

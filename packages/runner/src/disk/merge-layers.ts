@@ -1,3 +1,5 @@
+import { dirname } from 'node:path';
+import { checkSpace } from './check-space.ts';
 import type { Cluster, ClusterTable } from './layer-reader.ts';
 import { LayerReader } from './layer-reader.ts';
 import { LayerWriter } from './layer-writer.ts';
@@ -5,12 +7,17 @@ import { CLUSTER_BYTES, L2_ENTRIES, l1Entries } from './qcow2.ts';
 
 /** Clusters that lie one behind the other are copied together, up to 1 MiB. */
 const RUN_MAX = 16;
+const ZEROS = Buffer.alloc(CLUSTER_BYTES);
+/** The host's free space is looked at each time so much was written. */
+const CHECK_SPACE_BYTES = 64 * 1024 * 1024;
 
 /**
  * Makes one layer that reads, on whatever these stood on, as all of them do together. `qemu-img` has nothing for that:
  * it merges down to the ground, or writes into a layer that others hold.
  * @param paths lowest first; checked (`checkQcow2`), and nobody writes to them
+ * What the tables of a layer say is a VMM's word, so that no cluster is copied twice and zeros are not written.
  * @param target must not exist; to be removed when this throws
+ * @throws when a layer is damaged, or the host's disk is full
  */
 export async function mergeLayers(
   paths: readonly string[],
@@ -22,6 +29,7 @@ export async function mergeLayers(
   const layers: LayerReader[] = [];
   for (const path of paths.toReversed()) layers.push(opened.use(await LayerReader.open(path, virtualBytes)));
   const writer = opened.use(await LayerWriter.create(target, virtualBytes, 0o444));
+  let unchecked = 0;
   for (let stretch = 0; stretch < l1Entries(virtualBytes); stretch++) {
     signal?.throwIfAborted();
     const tables = await Promise.all(layers.map((layer) => layer.table(stretch)));
@@ -31,15 +39,44 @@ export async function mergeLayers(
       const run = runAt(tables, entry);
       if (run.layer !== undefined) {
         signal?.throwIfAborted();
-        const data = await (layers[run.layer] as LayerReader).read(run.at, run.length * CLUSTER_BYTES);
-        const at = await writer.append(data);
-        for (let n = 0; n < run.length; n++) clusters[entry + n] = at + n * CLUSTER_BYTES;
+        const layer = layers[run.layer] as LayerReader;
+        layer.claim(run.at, run.length);
+        const data = await layer.read(run.at, run.length * CLUSTER_BYTES);
+        const placed = await appendNonZero(writer, data);
+        placed.forEach((cluster, n) => {
+          clusters[entry + n] = cluster;
+        });
+        unchecked += data.length;
+        if (unchecked >= CHECK_SPACE_BYTES) {
+          await checkSpace(dirname(target));
+          unchecked = 0;
+        }
       } else if (run.isZero) clusters[entry] = 'zero';
       entry += run.length;
     }
     await writer.describe(stretch, clusters);
   }
   await writer.finish();
+}
+
+/** @returns what to say of each cluster of `data` */
+async function appendNonZero(writer: LayerWriter, data: Buffer): Promise<Cluster[]> {
+  const count = data.length / CLUSTER_BYTES;
+  const isZero = (n: number): boolean =>
+    data.subarray(n * CLUSTER_BYTES, (n + 1) * CLUSTER_BYTES).equals(ZEROS);
+  const clusters: Cluster[] = [];
+  for (let from = 0; from < count; ) {
+    let to = from;
+    while (to < count && !isZero(to)) to += 1;
+    if (to > from) {
+      const at = await writer.append(data.subarray(from * CLUSTER_BYTES, to * CLUSTER_BYTES));
+      for (let n = from; n < to; n++) clusters.push(at + (n - from) * CLUSTER_BYTES);
+    }
+    // What ended the run is zero.
+    if (to < count) clusters.push('zero');
+    from = to + 1;
+  }
+  return clusters;
 }
 
 type Run = { layer: number; at: number; length: number } | { layer?: undefined; isZero: boolean; length: 1 };

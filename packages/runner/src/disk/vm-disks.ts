@@ -1,26 +1,18 @@
-import { chown, rm, statfs } from 'node:fs/promises';
+import { chown, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { nodeName } from '../vmm/command-line.ts';
 import type { BlockNode, DiskName } from '../vmm/command-line.ts';
 import type { Vm } from '../vmm/vm.ts';
 import type { EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
-import { chainPath, linkOrCopy } from './disk-chain.ts';
+import { checkSpace, DiskFullError } from './check-space.ts';
+import { checkedJoin } from './checked-join.ts';
+import { chainPath, LAYER_FILE, linkOrCopy } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { createEmptyQcow2 } from './qcow2.ts';
 
-/** A disk is refused when the host would be left with less than this. */
-const HOST_RESERVE_BYTES = 256 * 1024 * 1024;
 /** Size of the docker disk of a sandbox that has none. */
 const UNUSED_DOCKER_MIB = EXT4_MIN_MIB;
-
-/** The host has no room for another sandbox's disks. */
-export class DiskFullError extends Error {
-  constructor(message: string) {
-    super(message);
-    this.name = 'DiskFullError';
-  }
-}
 
 export interface DiskOptions {
   /** Absolute path of the read-only root image. */
@@ -114,7 +106,7 @@ export function standsForRoom(): DiskFullError {
 
 /** Lets a VMM in its jail have a file of ours. @returns its path as the VMM sees it */
 export async function placeInJail(jail: string, path: string, name: string): Promise<string> {
-  const target = join(jail, name);
+  const target = checkedJoin(jail, name);
   await rm(target, { force: true });
   await linkOrCopy(path, target);
   return `/${name}`;
@@ -125,6 +117,11 @@ export function inJail(layer: string): string {
   return `scratch-${layer}`;
 }
 
+/** Whether a file of a jail is such a layer. */
+export function isLayerInJail(name: string): boolean {
+  return name.startsWith('scratch-') && LAYER_FILE.test(name.slice('scratch-'.length));
+}
+
 /**
  * Name of the node that reads and writes a layer's file: tells which node of a VMM is which layer.
  * @param inside as of `makeDisks`: what the VMM has until then may be a layer of the same name
@@ -133,9 +130,13 @@ export function fileNode(layer: string, inside = false): string {
   return `${inside ? 'real' : 'file'}-${layer}`;
 }
 
-/** The layer that such a node is. */
+/**
+ * The layer that such a node is. Node names are what a VMM says, and one that was taken over says anything: only names
+ * that our own layers can have come out of this, and none that leads out of a folder.
+ */
 export function layerOfNode(fileNode: string | undefined): string | undefined {
-  return /^(?:file|real)-(.+)$/.exec(fileNode ?? '')?.[1];
+  const name = /^(?:file|real)-(.+)$/.exec(fileNode ?? '')?.[1];
+  return name !== undefined && LAYER_FILE.test(name) ? name : undefined;
 }
 
 /** The layers of a disk, each on the one before, and only the last one written to. */
@@ -170,17 +171,4 @@ function rawNode(name: string, filename: string): BlockNode {
     'read-only': true,
     file: { driver: 'file', filename, 'read-only': true, locking: 'off' },
   };
-}
-
-/** @param needed bytes that are to be written at once. @throws DiskFullError */
-export async function checkSpace(folder: string, needed = 0): Promise<void> {
-  const { bavail, bsize, ffree, files } = await statfs(folder);
-  const free = bavail * bsize;
-  const mib = (bytes: number): number => Math.floor(bytes / 1024 / 1024);
-  if (free - needed < HOST_RESERVE_BYTES || (files > 0 && ffree === 0)) {
-    throw new DiskFullError(
-      `the host's disk below ${folder} is full: ${mib(free)} MiB are free, ` +
-        `${mib(HOST_RESERVE_BYTES + needed)} MiB would have to be`,
-    );
-  }
 }

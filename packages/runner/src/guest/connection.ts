@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { type Socket, createConnection } from 'node:net';
 import type { Logger } from 'pino';
+import { IntakeBudget } from '../budget/intake-budget.ts';
 import { type EntrypointListener, EntrypointReceiver } from './entrypoint-output.ts';
 import {
   Channel,
@@ -37,6 +38,11 @@ const MAX_STREAMS = 240;
 const REQUESTS_WAITING_MAX_BYTES = 16 * 1024 * 1024;
 /** After this long without an answer we assume that half a frame of an earlier host swallowed our HELLO. */
 const RESYNC_AFTER_MS = 750;
+
+/** Frames of any kind: what has a window is bounded by its bytes, but an empty frame takes none of it. */
+const FRAMES = { perSecond: 20_000, burst: 20_000 };
+/** Frames that no window bounds and that an honest agent sends rarely; one who goes on sending them is cut off. */
+const LOOSE_FRAMES = { perSecond: 500, burst: 2_000 };
 
 export interface GuestEvents {
   /** The entrypoint started, ended or could not start. */
@@ -75,11 +81,30 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
   #listener: EntrypointListener | undefined;
   #error: GuestError | undefined;
   #entrypointState: EntrypointState | undefined;
+  readonly #frames: IntakeBudget;
+  readonly #looseFrames: IntakeBudget;
+  /** How many budgets are used up. */
+  #pauses = 0;
 
   private constructor(socket: Socket, log: Logger) {
     super();
     this.setMaxListeners(2 * MAX_STREAMS);
     this.#socket = socket;
+    const pauses = {
+      pause: (): void => {
+        if (this.#pauses++ === 0) socket.pause();
+      },
+      resume: (): void => {
+        if (--this.#pauses === 0) socket.resume();
+      },
+    };
+    this.#frames = new IntakeBudget({ ...FRAMES, ...pauses });
+    this.#looseFrames = new IntakeBudget({
+      ...LOOSE_FRAMES,
+      ...pauses,
+      onExcess: () =>
+        this.#end(new GuestError('protocol', 'the guest sends events, answers and greetings without end')),
+    });
     this.outbox = new Outbox(socket);
     this.#log = log;
     this.#decoder = new FrameDecoder(randomBytes(16).toString('hex'));
@@ -250,6 +275,8 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     if (this.#error !== undefined) return;
     this.#error = error;
     if (error.code === 'protocol') this.#log.warn({ err: error }, 'guest connection cut');
+    this.#frames[Symbol.dispose]();
+    this.#looseFrames[Symbol.dispose]();
     this.#socket.destroy();
     this.#helloSettled.reject(error);
     this.outbox.close();
@@ -277,6 +304,8 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
   }
 
   #dispatch({ type, stream: id, payload }: Frame): void {
+    this.#frames.take(1);
+    if (this.#isLoose(type, id)) this.#looseFrames.take(1);
     switch (type) {
       case FrameType.hello:
         this.#greeted(readHello(decodeObject(payload)));
@@ -308,6 +337,12 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     else if (id % 2 === 0 || id >= this.#nextStream)
       throw new GuestError('protocol', `the guest sent a frame on stream ${id}, which nobody opened`);
     // else: an answer that crossed our CANCEL
+  }
+
+  /** Whether neither a window nor the number of streams bounds how many of these may come. */
+  #isLoose(type: number, id: number): boolean {
+    if (type === FrameType.hello || type === FrameType.event || type === FrameType.pong) return true;
+    return id !== this.#entrypointStream && !this.#streams.has(id);
   }
 
   #streamFrame(stream: OpenStream, type: number, payload: Buffer): void {

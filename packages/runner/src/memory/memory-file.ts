@@ -1,5 +1,5 @@
 import { rm } from 'node:fs/promises';
-import { DiskFullError } from '../disk/vm-disks.ts';
+import { DiskFullError } from '../disk/check-space.ts';
 import { CommandError, run } from '../network/command.ts';
 import { MEMORY_SCRIPT } from './sealed-memory.ts';
 

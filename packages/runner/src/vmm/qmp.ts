@@ -6,11 +6,16 @@
  */
 import { createConnection } from 'node:net';
 import type { Socket } from 'node:net';
+import { IntakeBudget } from '../budget/intake-budget.ts';
 
 /** Longest line accepted from the VMM, in bytes. The longest honest answers are a few kilobytes. */
 const LINE_MAX_BYTES = 1024 * 1024;
 /** Most commands in flight; more means that the caller has lost count. */
 const IN_FLIGHT_MAX = 64;
+/** Lines of a second, each with one more for each 4 KiB: honest VMMs send some tens, and hundreds on a full disk. */
+const LINES_PER_SECOND = 2_000;
+const LINES_BURST = 4_000;
+const LINE_UNIT_BYTES = 4096;
 const DEFAULT_DEADLINE_MS = 5_000;
 /**
  * What changes a machine may bring its disks to the platters first (stopping it, a layer on a disk), and the VMM answers
@@ -54,9 +59,17 @@ export class QmpClient {
   #nextId = 1;
   #closed: Error | undefined;
   #greet: (() => void) | undefined;
+  readonly #budget: IntakeBudget;
 
   private constructor(socket: Socket) {
     this.#socket = socket;
+    this.#budget = new IntakeBudget({
+      perSecond: LINES_PER_SECOND,
+      burst: LINES_BURST,
+      pause: () => socket.pause(),
+      resume: () => socket.resume(),
+      onExcess: () => this.#fail(new QmpError('Protocol', 'the VMM sends events without end')),
+    });
     socket.on('data', (chunk: Buffer) => this.#receive(chunk));
     socket.on('error', (error) =>
       this.#fail(new QmpError('Closed', `QMP connection failed: ${error.message}`)),
@@ -193,6 +206,7 @@ export class QmpClient {
   }
 
   #line(line: string): void {
+    this.#budget.take(1 + line.length / LINE_UNIT_BYTES);
     if (line === '') return;
     let message: unknown;
     try {
@@ -240,6 +254,7 @@ export class QmpClient {
     if (this.#closed !== undefined) return;
     this.#closed = error;
     this.#chunks = [];
+    this.#budget[Symbol.dispose]();
     this.#socket.destroy();
     for (const pending of this.#pending.values()) {
       clearTimeout(pending.timer);
