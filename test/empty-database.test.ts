@@ -4,8 +4,8 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { promisify } from 'node:util';
-import { startTestPostgres, type TestPostgres } from '../packages/database/src/testing.ts';
-import { Service, uuidOf } from './support/service.ts';
+import { startTestPostgres, type TestPostgres } from '@releap/testing/postgres-instance';
+import { Service, uuidOf } from '@releap/testing/service';
 
 const run = promisify(execFile);
 const SMALL = { image: 'busybox', cpu: 1, mem_mib: 256, scratch_mib: 64, persistent: true };

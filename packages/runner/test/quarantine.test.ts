@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import type { Assignment, DesiredState, Observation } from '@releap/contract';
 import { pino } from 'pino';
-import { eventually } from '../../contract/test/support/eventually.ts';
+import { eventually } from '@releap/testing/eventually';
 import { Absences } from '../src/quarantine/absences.ts';
 import { Quarantine } from '../src/quarantine/quarantine.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
