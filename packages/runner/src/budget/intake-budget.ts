@@ -43,13 +43,13 @@ export class IntakeBudget implements Disposable {
     this.#fill();
     this.#tokens -= units;
     if (this.#tokens >= 0 || this.#timer !== undefined) return;
-    const { perSecond, burst, pause, onExcess, patienceMs = PATIENCE_MS } = this.#options;
+    const { perSecond, burst, onExcess, patienceMs = PATIENCE_MS } = this.#options;
     this.#busySince ??= this.#now();
     if (onExcess !== undefined && this.#now() - this.#busySince >= patienceMs) {
       this[Symbol.dispose]();
       return onExcess();
     }
-    pause();
+    this.#options.pause();
     const waitMs = ((burst / 2 - this.#tokens) / perSecond) * 1000;
     this.#timer = setTimeout(() => this.#resume(), waitMs);
     this.#timer.unref();
