@@ -52,7 +52,13 @@ function operationPages(): string[] {
   return lines;
 }
 
-const MARKS = { workload: '', management: ' (*signed in*)', public: ' (*public*)' } as const;
+const MARKS = {
+  workload: '',
+  management: ' (*signed in*)',
+  public: ' (*public*)',
+  operator: ' (*operator*)',
+  internal: ' (*internal*)',
+} as const;
 
 function operationPage(operation: Operation): string[] {
   const { status, response } = operation.success;

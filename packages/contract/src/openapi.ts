@@ -75,7 +75,7 @@ const NAMED = new Map<unknown, string>([
   [AuditEntry, 'AuditEntry'],
 ]);
 
-export function openApiDocument(options: OpenApiOptions = {}): Record<string, unknown> {
+export function openApiDocument(options: OpenApiOptions = {}): { openapi: string } & Record<string, unknown> {
   const paths: Record<string, Record<string, unknown>> = {};
   for (const [id, operation] of listOperations()) {
     const path = operation.path.replaceAll(/:([a-z_]+)/g, '{$1}');

@@ -9,7 +9,8 @@ export {
 } from './billing/settings.ts';
 export { addKey, fileKeys } from './encryption/key-file.ts';
 export { KeysUnavailableError, type KeyEncryptionKeys, type WrappedKey } from './encryption/keys.ts';
-export { startControl, type Control, type ControlOptions } from './control.ts';
+export { startControl, type Control } from './control.ts';
+export type { ControlOptions } from './options.ts';
 export { type RateLimits } from './http/rate-limits.ts';
 export { CONTROL_LIMITS, type ControlLimits, type Overcommit } from './limits.ts';
 export { ensureRegion, type RegionConfig } from './regions/regions.ts';

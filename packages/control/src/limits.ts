@@ -1,6 +1,6 @@
 /** What an operator may set of the control plane, and what it is when nobody did. */
 import { HEARTBEAT_MS, RUNNER_LOST_AFTER_MS } from '@releap/contract';
-import { TEARDOWN_GRACE_MS } from './management/teardown.ts';
+import { TEARDOWN_GRACE_MS } from './teardown/teardown.ts';
 import { SNAPSHOT_DEADLINE_MS } from './snapshots/transitions.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './sandboxes/transitions.ts';
 

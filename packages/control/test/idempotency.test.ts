@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type ApiError, badRequest, tokenDigest } from '@releap/contract';
-import type { Fresh } from '../src/idempotency/fresh.ts';
+import type { IdGenerator } from '../src/idempotency/id-generator.ts';
 import { canonical, createIdempotency, type Idempotency } from '../src/idempotency/idempotency.ts';
 import { startWorld, TOKEN, type World } from '@releap/testing/world';
 
@@ -107,14 +107,14 @@ describe('repeated work', () => {
       patienceMs: 60_000,
       ...options,
     });
-  const work = async (fresh: Fresh): Promise<unknown> => {
+  const work = async (fresh: IdGenerator): Promise<unknown> => {
     runs++;
     return { id: fresh.uuid(), token: fresh.token('apiKey') };
   };
 
   it('is waited for, whichever server does it', async () => {
     runs = 0;
-    const slow = async (fresh: Fresh): Promise<unknown> => {
+    const slow = async (fresh: IdGenerator): Promise<unknown> => {
       await sleep(200);
       return work(fresh);
     };

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { pino } from 'pino';
-import { createTeardown, TEARDOWN_STEPS } from '../src/management/teardown.ts';
+import { createTeardown } from '../src/teardown/teardown.ts';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { caller, create, silent, TOKEN, until, waitFor } from '@releap/testing/world';
 
@@ -192,20 +192,10 @@ describe('the deletion of a project', () => {
       projectId,
     ]);
     let failures = 0;
-    const options = {
-      database: world.database,
-      lifecycle: { apply: async () => [], applyWithin: async () => [], announce: () => undefined },
-      snapshots: {
-        apply: async () => [],
-        applyWithin: async () => ({ moved: [], next: [] }),
-        announce: () => undefined,
-        sandboxesGone: async () => undefined,
-        sweep: async () => undefined,
-      },
-      log: pino({ level: 'silent' }),
-    };
+    const options = { database: world.database, log: pino({ level: 'silent' }) };
     const flaky = {
-      what: 'flaky',
+      name: 'flaky',
+      phase: 'erase' as const,
       async run() {
         if (++failures < 3) throw new Error('not now');
         return 0;
@@ -215,8 +205,8 @@ describe('the deletion of a project', () => {
       pool.query('update projects set teardown_after = now() where id = $1 and teardown_after is not null', [
         projectId,
       ]);
-    const impatient = createTeardown({ ...options, graceMs: 0, steps: [...TEARDOWN_STEPS, flaky] });
-    const patient = createTeardown({ ...options, graceMs: 3_600_000 });
+    const impatient = createTeardown({ ...options, graceMs: 0, steps: [flaky] });
+    const patient = createTeardown({ ...options, graceMs: 3_600_000, steps: [] });
     await patient.sweep();
     await due();
     await patient.sweep();

@@ -53,11 +53,6 @@ export const CreditsQuery = Type.Object({
 });
 export type CreditsQuery = Static<typeof CreditsQuery>;
 
-/** `GET` and `POST`, for operators: authorized by the internal token. `:id` is an organization. */
-export const GRANTS_PATH = '/operator/orgs/:id/grants';
-/** `PUT`, for operators: the overdraft limit of one organization. */
-export const OVERDRAFT_PATH = '/operator/orgs/:id/overdraft-limit';
-
 export const GrantRequest = Type.Object({
   amount: Type.Unsafe<string>({
     ...Amount,

@@ -1,43 +1,51 @@
-/** Hosts as their operator sees and drains them, under the internal token. */
+/** Hosts as their operator sees and drains them. */
 import { Type, type Static } from 'typebox';
-import type { RunnerFacts } from '../runner-link.ts';
-import type { SandboxStatus } from './sandbox-status.ts';
+import { SandboxStatus } from './sandbox-status.ts';
 
-/** `GET`. Below it: `POST /:id/drain`, `POST /:id/undrain`, `POST /:id/evict`. */
-export const HOSTS_PATH = '/operator/hosts';
+export const HostResources = Type.Object({
+  cpu: Type.Number({ description: 'Cores.' }),
+  mem_mib: Type.Number(),
+  disk_mib: Type.Number(),
+  gpus: Type.Number(),
+});
+export type HostResources = Static<typeof HostResources>;
 
-export interface HostResources {
-  cpu: number;
-  mem_mib: number;
-  disk_mib: number;
-  gpus: number;
-}
+export const HostFacts = Type.Object({
+  arch: Type.Enum(['amd64', 'arm64'] as const),
+  cores: Type.Number(),
+  mem_mib: Type.Integer(),
+  disk_mib: Type.Integer(),
+  accelerator: Type.Enum(['kvm', 'tcg'] as const),
+  cpu_model: Type.String({ description: 'The model that guests see.' }),
+  vmm: Type.String({ description: 'The VMM and its version.' }),
+  gpus: Type.Integer(),
+});
 
-export interface HostRecord {
-  id: string;
-  region: string;
-  status: 'online' | 'offline' | 'lost';
-  /** It takes sandboxes, unless it is being drained. */
-  ready: boolean;
-  draining: boolean;
-  /** RFC 3339. */
-  draining_since: string | null;
-  /** The drain ends ephemeral sandboxes too. */
-  force: boolean;
-  last_seen_at: string;
-  facts: RunnerFacts;
-  /** What is promised of it, and what may be in all. */
-  used: HostResources;
-  allocatable: HostResources;
-  /** How many it holds of each status, none left out but zeros. */
-  sandboxes: Partial<Record<SandboxStatus, number>>;
-  /** Snapshots that it keeps or is taking. */
-  snapshots: number;
-}
+export const HostRecord = Type.Object({
+  id: Type.String({ description: 'UUID.' }),
+  region: Type.String(),
+  status: Type.Enum(['online', 'offline', 'lost'] as const),
+  ready: Type.Boolean({ description: 'It takes sandboxes, unless it is being drained.' }),
+  draining: Type.Boolean(),
+  draining_since: Type.Union([Type.String({ format: 'date-time' }), Type.Null()]),
+  force: Type.Boolean({ description: 'The drain ends ephemeral sandboxes too.' }),
+  last_seen_at: Type.String({ format: 'date-time' }),
+  facts: HostFacts,
+  used: HostResources,
+  allocatable: HostResources,
+  sandboxes: Type.Unsafe<Partial<Record<SandboxStatus, number>>>(
+    Type.Record(Type.String(), Type.Integer(), {
+      description: 'How many it holds of each status; statuses without any are left out.',
+    }),
+  ),
+  snapshots: Type.Integer({ description: 'Snapshots that it keeps or is taking.' }),
+});
+export type HostRecord = Static<typeof HostRecord>;
 
-export interface HostList {
-  hosts: HostRecord[];
-}
+export const HostList = Type.Object({ hosts: Type.Array(HostRecord) });
+export type HostList = Static<typeof HostList>;
+
+export const HostParams = Type.Object({ id: Type.String() });
 
 export const HostDrainRequest = Type.Object({
   force: Type.Optional(
@@ -48,17 +56,30 @@ export const HostDrainRequest = Type.Object({
 });
 export type HostDrainRequest = Static<typeof HostDrainRequest>;
 
-export interface HostDrainResponse {
-  host: HostRecord;
-  /** Ids of sandboxes for which this call has begun it. */
-  did: { paused: string[]; stopped: string[]; deleted: string[] };
-  /** What goes on there: ephemeral without `force`, or still on its way to running. */
-  left: { vm_id: string; status: SandboxStatus; persistent: boolean; spot: boolean }[];
-}
+export const HostDrainResponse = Type.Object({
+  host: HostRecord,
+  did: Type.Object(
+    {
+      paused: Type.Array(Type.String()),
+      stopped: Type.Array(Type.String()),
+      deleted: Type.Array(Type.String()),
+    },
+    { description: 'Ids of sandboxes for which this call has begun it.' },
+  ),
+  left: Type.Array(
+    Type.Object({
+      vm_id: Type.String(),
+      status: SandboxStatus,
+      persistent: Type.Boolean(),
+      spot: Type.Boolean(),
+    }),
+    { description: 'What is still running there: ephemeral without `force`, or still starting.' },
+  ),
+});
+export type HostDrainResponse = Static<typeof HostDrainResponse>;
 
-export interface HostUndrainResponse {
-  host: HostRecord;
-}
+export const HostUndrainResponse = Type.Object({ host: HostRecord });
+export type HostUndrainResponse = Static<typeof HostUndrainResponse>;
 
 export const HostEvictRequest = Type.Object({
   vm_id: Type.Optional(
@@ -67,8 +88,10 @@ export const HostEvictRequest = Type.Object({
 });
 export type HostEvictRequest = Static<typeof HostEvictRequest>;
 
-export interface HostEvictResponse {
-  evicted: { vm_id: string; status: SandboxStatus }[];
-  /** Spot sandboxes that could not be evicted, and why. */
-  left: { vm_id: string; why: string }[];
-}
+export const HostEvictResponse = Type.Object({
+  evicted: Type.Array(Type.Object({ vm_id: Type.String(), status: SandboxStatus })),
+  left: Type.Array(Type.Object({ vm_id: Type.String(), why: Type.String() }), {
+    description: 'Spot sandboxes that could not be evicted, and why.',
+  }),
+});
+export type HostEvictResponse = Static<typeof HostEvictResponse>;

@@ -25,8 +25,11 @@ import {
 import { secretOperations } from './secret-operations.ts';
 import { snapshotOperations } from './snapshot-operations.ts';
 
-/** Who may call: `workload` wants a project's API key, `management` a user's OIDC token, `public` nothing. */
-export type Security = 'workload' | 'management' | 'public';
+/**
+ * Who may call, by credential. `workload`: a project's API key. `management`: a user's OIDC token. `operator`: the
+ * operator's credential. `internal`: that of a runner or gateway. `public`: none.
+ */
+export type Security = 'workload' | 'management' | 'public' | 'operator' | 'internal';
 
 export interface OperationResponse {
   description: string;
@@ -40,7 +43,8 @@ export interface Operation {
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   /** With parameters as `:name`, below the base URL. */
   path: string;
-  tag: keyof typeof TAGS;
+  /** One of `TAGS` on the public planes. */
+  tag: string;
   summary: string;
   /** Markdown, more than the summary says. */
   description?: string;

@@ -1,4 +1,4 @@
-/** Billing as one part of a control server: what others ask of it, and the loop that charges. */
+/** Billing as one part of a control server: what others ask of it, and one pass of charging. */
 import type { CpuReading } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -18,9 +18,8 @@ export interface Billing {
   readings(runnerId: string, readings: readonly CpuReading[]): void;
   /** The balance of this organization was changed by somebody. */
   changed(orgId: string): void;
-  /** Charges all that is due now; the timer does the same. */
+  /** Charges all that is due now. */
   pass(): Promise<void>;
-  close(): Promise<void>;
 }
 
 export interface BillingOptions {
@@ -32,7 +31,7 @@ export interface BillingOptions {
 
 const FORGET_MS = 3_600_000;
 
-export function startBilling({ database, lifecycle, settings, log }: BillingOptions): Billing {
+export function createBilling({ database, lifecycle, settings, log }: BillingOptions): Billing {
   const check = createCreditCheck(database, settings);
   const bursts = createBurstMeter(database);
   const clock = createClockSteps(database, log);
@@ -55,21 +54,13 @@ export function startBilling({ database, lifecycle, settings, log }: BillingOpti
     await bursts.forget();
   }
 
-  const pass = (): Promise<void> =>
-    (running ??= once()
-      .catch((error: unknown) => log.error({ err: error }, 'charging failed and will be tried again'))
-      .finally(() => (running = undefined)));
+  const pass = (): Promise<void> => (running ??= once().finally(() => (running = undefined)));
 
-  const timer = setInterval(() => void pass(), settings.passMs);
   return {
     settings,
     requireCredits: (orgId) => check.require(orgId),
     readings: (runnerId, readings) => bursts.take(runnerId, readings),
     changed: (orgId) => check.charged([orgId]),
     pass,
-    async close() {
-      clearInterval(timer);
-      await running;
-    },
   };
 }

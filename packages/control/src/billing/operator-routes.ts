@@ -1,35 +1,27 @@
-/** What an operator does about credits. Authorized by the installation's own token, which lies on its machines. */
+/** Operator operations on credits. */
 import {
   AMOUNT_MAX,
   badRequest,
   clampLedgerLimit,
-  CreditsQuery,
   formatAmount,
-  GrantRequest,
-  GRANTS_PATH,
-  IDEMPOTENCY_HEADER,
   isUuid,
   notFound,
-  OVERDRAFT_PATH,
-  OverdraftRequest,
+  operatorOperations,
   parseAmount,
   quote,
-  REPLAYED_HEADER,
   type CreditsRecord,
   type GrantList,
+  type GrantRequest,
   type GrantResponse,
 } from '@releap/contract';
 import { first, statement, type Database } from '@releap/database';
-import type { FastifyRequest } from 'fastify';
-import type { App } from '../http/app.ts';
-import { internalOnly } from '../http/internal-token.ts';
-import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
-import type { Idempotency } from '../idempotency/idempotency.ts';
+import type { Planes } from '../http/planes.ts';
+import type { IdGenerator } from '../idempotency/id-generator.ts';
 import { writeAudit } from '../management/audit.ts';
 import type { Billing } from './billing.ts';
 import { appendEntry, readBalance, readCredits, readGrants, setOverdraftLimit } from './ledger.ts';
 
-/** Whoever can read the installation's token. */
+/** As the audit log names them. */
 const OPERATOR = { operator: 'operator' };
 
 const ORG = statement<{ id: string }>(
@@ -40,23 +32,19 @@ const ORG = statement<{ id: string }>(
 export interface OperatorRoutes {
   database: Database;
   billing: Billing;
-  idempotency: Idempotency;
-  internalToken: string;
 }
 
-export function creditOperatorRoutes(app: App, context: OperatorRoutes): void {
-  const { database, billing, idempotency } = context;
-  const onRequest = internalOnly(context.internalToken);
+export function creditOperatorRoutes({ operator }: Planes, context: OperatorRoutes): void {
+  const { database, billing } = context;
 
-  async function organization(request: FastifyRequest): Promise<string> {
-    const { id } = request.params as { id: string };
+  async function organization(id: string): Promise<string> {
     const row = isUuid(id) ? await first(database.pool, ORG, [id]) : undefined;
     if (row === undefined) throw notFound(`organization ${quote(id)} not found`);
     return row.id;
   }
 
-  async function grant(orgId: string, body: GrantRequest, fresh: Fresh): Promise<GrantResponse> {
-    const requestId = fresh.uuid();
+  async function grant(orgId: string, body: GrantRequest, ids: IdGenerator): Promise<GrantResponse> {
+    const requestId = ids.uuid();
     const kind = body.kind ?? 'grant';
     const amount = toAmount('amount', body.amount);
     if (kind === 'grant' ? amount <= 0n : amount === 0n) {
@@ -83,50 +71,25 @@ export function creditOperatorRoutes(app: App, context: OperatorRoutes): void {
     return { org_id: orgId, entry, balance: formatAmount(await readBalance(database.pool, orgId)) };
   }
 
-  app.fastify.route({
-    method: 'POST',
-    url: GRANTS_PATH,
-    schema: { body: GrantRequest },
-    onRequest,
-    handler: async (request, reply): Promise<GrantResponse> => {
-      const orgId = await organization(request);
-      const body = request.body as GrantRequest;
-      const key = request.headers[IDEMPOTENCY_HEADER];
-      if (key === undefined) return grant(orgId, body, RANDOM);
-      const { method, url } = request;
-      const { answer, replayed } = await idempotency.run(
-        { caller: 'operator', key: String(key), request: { method, url, body }, repeatable: true },
-        (fresh) => grant(orgId, body, fresh),
-      );
-      if (replayed) reply.header(REPLAYED_HEADER, 'true');
-      return answer as GrantResponse;
-    },
+  operator.operation(
+    operatorOperations.grantCredits,
+    async ({ params, body, ids }): Promise<GrantResponse> => grant(await organization(params.id), body, ids),
+  );
+
+  operator.operation(operatorOperations.listGrants, async ({ params, query }): Promise<GrantList> => {
+    const orgId = await organization(params.id);
+    const [balance, grants] = await Promise.all([
+      readBalance(database.pool, orgId),
+      readGrants(database.pool, orgId, clampLedgerLimit(query.limit)),
+    ]);
+    return { org_id: orgId, balance: formatAmount(balance), grants };
   });
 
-  app.fastify.route({
-    method: 'GET',
-    url: GRANTS_PATH,
-    schema: { querystring: CreditsQuery },
-    onRequest,
-    handler: async (request): Promise<GrantList> => {
-      const orgId = await organization(request);
-      const { limit } = request.query as CreditsQuery;
-      const [balance, grants] = await Promise.all([
-        readBalance(database.pool, orgId),
-        readGrants(database.pool, orgId, clampLedgerLimit(limit)),
-      ]);
-      return { org_id: orgId, balance: formatAmount(balance), grants };
-    },
-  });
-
-  app.fastify.route({
-    method: 'PUT',
-    url: OVERDRAFT_PATH,
-    schema: { body: OverdraftRequest },
-    onRequest,
-    handler: async (request): Promise<CreditsRecord> => {
-      const orgId = await organization(request);
-      const { overdraft_limit: text } = request.body as OverdraftRequest;
+  operator.operation(
+    operatorOperations.setOverdraftLimit,
+    async ({ params, body }): Promise<CreditsRecord> => {
+      const orgId = await organization(params.id);
+      const { overdraft_limit: text } = body;
       const limit = text === null ? null : toAmount('overdraft_limit', text);
       if (limit !== null && limit < 0n)
         throw badRequest(`overdraft_limit must be at least 0, but was ${quote(text)}`);
@@ -138,7 +101,7 @@ export function creditOperatorRoutes(app: App, context: OperatorRoutes): void {
       });
       return readCredits(database.pool, billing.settings, orgId, 1);
     },
-  });
+  );
 }
 
 /** SQLSTATE of a bigint that does not fit. */

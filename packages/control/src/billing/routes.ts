@@ -1,15 +1,15 @@
 import { clampLedgerLimit, operations, type CreditsRecord } from '@releap/contract';
 import type { Database } from '@releap/database';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { requireOrg } from '../management/access.ts';
 import type { Billing } from './billing.ts';
 import { readCredits } from './ledger.ts';
 
 export function creditRoutes(
-  app: App,
+  { management }: Planes,
   { database, billing }: { database: Database; billing: Billing },
 ): void {
-  app.operation(operations.getCredits, async ({ params, query, caller }): Promise<CreditsRecord> => {
+  management.operation(operations.getCredits, async ({ params, query, caller }): Promise<CreditsRecord> => {
     const org = await requireOrg(database.pool, caller, params.id);
     return readCredits(database.pool, billing.settings, org.id, clampLedgerLimit(query.limit));
   });

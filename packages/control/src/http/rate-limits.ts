@@ -4,7 +4,7 @@
  */
 import { overloaded } from '@releap/contract';
 import rateLimit, { normalizeIP } from '@fastify/rate-limit';
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify';
 
 /** Requests a minute; 0 for no limit. */
 export interface RateLimits {
@@ -31,6 +31,8 @@ interface Count {
 }
 
 export interface RateLimiter {
+  /** Makes the counters available on the server that it is registered on. Only one. */
+  readonly plugin: FastifyPluginCallback;
   /** Whether anything is limited at all; when not, none of the others need be called. */
   readonly active: boolean;
   /** Counts a request of a known caller and says so in the answer's headers. @throws 429 */
@@ -41,11 +43,9 @@ export interface RateLimiter {
 
 type Counter = ReturnType<FastifyInstance['createRateLimit']>;
 
-export function createRateLimiter(app: FastifyInstance, limits: RateLimits): RateLimiter {
+export function createRateLimiter(limits: RateLimits): RateLimiter {
   const active = limits.perKey > 0 || limits.perOrg > 0 || limits.perAddress > 0;
-  // Nothing is counted by itself: who calls is known only once his credentials were read.
-  if (active) void app.register(rateLimit, { global: false, timeWindow: WINDOW_MS });
-  const keys = new WeakMap<FastifyRequest, string>();
+  let app: FastifyInstance | undefined;
   const counters = new Map<string, Counter>();
 
   async function count(
@@ -57,12 +57,13 @@ export function createRateLimiter(app: FastifyInstance, limits: RateLimits): Rat
     if (max === 0) return undefined;
     let counter = counters.get(whose);
     if (counter === undefined) {
+      if (app === undefined) throw new Error('the rate limiter is not registered on a server');
       // The plugin is there only once the server is ready, which it is when it has a request.
-      const settings = { max, keyGenerator: (one: FastifyRequest) => keys.get(one) ?? '', cache: CALLERS };
+      const settings = { max, keyGenerator: (one: FastifyRequest) => one.rateLimitKey, cache: CALLERS };
       counter = app.createRateLimit(settings);
       counters.set(whose, counter);
     }
-    keys.set(request, key);
+    request.rateLimitKey = key;
     const said = await counter(request);
     if (said.isAllowed) return undefined;
     return { max, remaining: said.remaining, resetSecs: said.ttlInSeconds, exceeded: said.isExceeded, whose };
@@ -89,8 +90,16 @@ export function createRateLimiter(app: FastifyInstance, limits: RateLimits): Rat
     }
   }
 
+  const plugin: FastifyPluginCallback = (scope, _options, done) => {
+    app = scope;
+    // Nothing is counted automatically: the client is known only after its credentials were read.
+    if (active) void scope.register(rateLimit, { global: false, timeWindow: WINDOW_MS });
+    done();
+  };
   return {
     active,
+    // Fastify's mark of a plugin that has no scope of its own.
+    plugin: Object.assign(plugin, { [Symbol.for('skip-override')]: true }),
     async known(request, reply, { key, org }) {
       const ofKey = await count(request, limits.perKey, 'one API key or user', key);
       // What a key is refused does not use up what its organization has.

@@ -3,7 +3,7 @@
  *
  * The first to write the key's row works; whoever comes meanwhile waits for the answer. A refusal is not kept: nothing
  * was made, and the same request may go better later. A server that dies in the middle leaves a lease that ends; the
- * next try then runs the request again with the same ids and tokens (`Fresh`), so that what was written already is
+ * next try then runs the request again with the same ids and tokens (`IdGenerator`), so that what was written already is
  * found instead of made twice. Operations that do not make their ids that way are not run again: their caller is told
  * that the outcome is not known.
  */
@@ -19,7 +19,7 @@ import {
   quote,
 } from '@releap/contract';
 import { all, first, statement, type Database } from '@releap/database';
-import { newSalt, seeded, type Fresh } from './fresh.ts';
+import { newSalt, seeded, type IdGenerator } from './id-generator.ts';
 import { createSealing } from './sealing.ts';
 
 export interface IdempotentRequest {
@@ -29,7 +29,7 @@ export interface IdempotentRequest {
   key: string;
   /** What is asked: method, path and body. Another request under the same key is refused. */
   request: unknown;
-  /** Whether the work makes all its ids and tokens with the `Fresh` that it is given. */
+  /** Whether the work makes all its ids and tokens with the `IdGenerator` that it is given. */
   repeatable: boolean;
 }
 
@@ -37,7 +37,7 @@ export interface Idempotency {
   /** Does the work, or gives the answer that it had before. @throws 400, 409, and what the work throws */
   run(
     request: IdempotentRequest,
-    work: (fresh: Fresh) => Promise<unknown>,
+    work: (ids: IdGenerator) => Promise<unknown>,
   ): Promise<{ answer: unknown; replayed: boolean }>;
   /** Removes what has expired. */
   sweep(): Promise<void>;

@@ -10,7 +10,7 @@ import {
   type RootSource,
 } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
-import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
+import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 
 interface ImageRow {
   id: string;
@@ -114,11 +114,11 @@ export async function putImage(
   projectId: string,
   image: ResolvedImage,
   region: string,
-  fresh: Fresh = RANDOM,
+  ids: IdGenerator = RANDOM,
 ): Promise<{ imageId: string; jobId: string }> {
   // In this order, whatever comes of it: an earlier try with the same seed has made the same.
-  const [id, jobId] = [fresh.uuid(), fresh.uuid()];
-  if (fresh.retried) {
+  const [id, jobId] = [ids.uuid(), ids.uuid()];
+  if (ids.retried) {
     const made = await first(database.pool, MADE, [jobId, projectId]);
     if (made !== undefined) return { imageId: made.id, jobId };
   }

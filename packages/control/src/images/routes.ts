@@ -1,7 +1,7 @@
 import { clampLimit, decodeCursor, encodeCursor, operations, resolveImageCreate } from '@releap/contract';
 import type { ImageCreateResponse, ImageList } from '@releap/contract';
 import type { Database } from '@releap/database';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import type { BuildQueue } from './build-queue.ts';
@@ -14,16 +14,22 @@ export interface ImageRoutes {
   builds: BuildQueue;
 }
 
-export function imageRoutes(app: App, { database, regions, scheduler, builds }: ImageRoutes): void {
-  app.operation(operations.createImage, async ({ body, principal, fresh }): Promise<ImageCreateResponse> => {
-    const image = resolveImageCreate(body);
-    const region = await regions.resolve(image.region, principal, scheduler.regionWithMostCapacity);
-    const { imageId, jobId } = await putImage(database, principal.projectId, image, region, fresh);
-    builds.kick();
-    return { image_id: imageId, job_id: jobId, name: image.name, status: 'pending', region };
-  });
+export function imageRoutes(
+  { workload }: Planes,
+  { database, regions, scheduler, builds }: ImageRoutes,
+): void {
+  workload.operation(
+    operations.createImage,
+    async ({ body, principal, ids }): Promise<ImageCreateResponse> => {
+      const image = resolveImageCreate(body);
+      const region = await regions.resolve(image.region, principal, scheduler.regionWithMostCapacity);
+      const { imageId, jobId } = await putImage(database, principal.projectId, image, region, ids);
+      builds.kick();
+      return { image_id: imageId, job_id: jobId, name: image.name, status: 'pending', region };
+    },
+  );
 
-  app.operation(operations.listImages, async ({ query, principal }): Promise<ImageList> => {
+  workload.operation(operations.listImages, async ({ query, principal }): Promise<ImageList> => {
     const after = query.cursor === undefined ? null : decodeCursor('images', query.cursor);
     const { images, last } = await listImages(database, principal.projectId, clampLimit(query.limit), after);
     return { images, next_cursor: last === null ? null : encodeCursor('images', last) };

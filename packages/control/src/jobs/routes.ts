@@ -1,14 +1,14 @@
 import { isUuid, jobNotFound, operations, type JobRecord } from '@releap/contract';
 import { first, statement, type Database } from '@releap/database';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 
 const GET = statement<JobRecord>(
   'job-get',
   'select id, kind, status, attempts, error, runner_id from jobs where id = $1 and project_id = $2',
 );
 
-export function jobRoutes(app: App, { database }: { database: Database }): void {
-  app.operation(operations.getJob, async ({ params, principal }): Promise<JobRecord> => {
+export function jobRoutes({ workload }: Planes, { database }: { database: Database }): void {
+  workload.operation(operations.getJob, async ({ params, principal }): Promise<JobRecord> => {
     const job = isUuid(params.id)
       ? await first(database.pool, GET, [params.id, principal.projectId])
       : undefined;

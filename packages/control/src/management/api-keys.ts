@@ -11,7 +11,7 @@ import {
 } from '@releap/contract';
 import { all, first, statement } from '@releap/database';
 import { DEFAULT_KEY_NAME, mintApiKey, mintedKey, revokeApiKey } from '../auth/api-keys.ts';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
 import type { ManagementContext } from './context.ts';
@@ -40,45 +40,48 @@ const FIND = statement<{ id: string; name: string; project_id: string; org_id: s
     where k.id = $1 and p.deleted_at is null and o.deleted_at is null`,
 );
 
-export function apiKeyRoutes(app: App, { database, authenticator }: ManagementContext): void {
-  app.operation(operations.createApiKey, async ({ params, body, caller, fresh }): Promise<ApiKeyMinted> => {
-    const { key, replaced } = await database.transaction(async (client) => {
-      const project = await requireProject(client, caller, params.id, { lock: true });
-      const name = cleanName(body.name ?? DEFAULT_KEY_NAME);
-      const drawn = { id: fresh.uuid(), token: fresh.token('apiKey') };
-      if (fresh.retried) {
-        const made = await client.query('select 1 from api_keys where id = $1 and project_id = $2', [
-          drawn.id,
-          project.id,
-        ]);
-        if (made.rowCount === 1) return { key: mintedKey(project.id, name, drawn), replaced: false };
-      }
-      const { rows } = await client.query<{ n: number; same: number }>(
-        `select count(*)::integer as n, count(*) filter (where name = $2)::integer as same
+export function apiKeyRoutes({ management }: Planes, { database, authenticator }: ManagementContext): void {
+  management.operation(
+    operations.createApiKey,
+    async ({ params, body, caller, ids }): Promise<ApiKeyMinted> => {
+      const { key, replaced } = await database.transaction(async (client) => {
+        const project = await requireProject(client, caller, params.id, { lock: true });
+        const name = cleanName(body.name ?? DEFAULT_KEY_NAME);
+        const drawn = { id: ids.uuid(), token: ids.token('apiKey') };
+        if (ids.retried) {
+          const made = await client.query('select 1 from api_keys where id = $1 and project_id = $2', [
+            drawn.id,
+            project.id,
+          ]);
+          if (made.rowCount === 1) return { key: mintedKey(project.id, name, drawn), replaced: false };
+        }
+        const { rows } = await client.query<{ n: number; same: number }>(
+          `select count(*)::integer as n, count(*) filter (where name = $2)::integer as same
            from api_keys where project_id = $1 and revoked_at is null`,
-        [project.id, name],
-      );
-      const replaced = name === DEFAULT_KEY_NAME && (rows[0]?.same ?? 0) > 0;
-      const most = MANAGEMENT_BOUNDS.keysPerProject;
-      if ((rows[0]?.n ?? 0) >= most && !replaced) {
-        throw conflict(`the project has ${most} API keys that work, and may not have more: revoke some`);
-      }
-      const key = await mintApiKey(client, project.id, name, { drawn });
-      await writeAudit(client, {
-        actor: caller,
-        orgId: project.orgId,
-        projectId: project.id,
-        action: 'api-key.create',
-        target: { kind: 'api-key', id: key.id },
-        details: { name, key_prefix: key.key_prefix, ...(replaced ? { replaces_default: true } : {}) },
+          [project.id, name],
+        );
+        const replaced = name === DEFAULT_KEY_NAME && (rows[0]?.same ?? 0) > 0;
+        const most = MANAGEMENT_BOUNDS.keysPerProject;
+        if ((rows[0]?.n ?? 0) >= most && !replaced) {
+          throw conflict(`the project has ${most} API keys that work, and may not have more: revoke some`);
+        }
+        const key = await mintApiKey(client, project.id, name, { drawn });
+        await writeAudit(client, {
+          actor: caller,
+          orgId: project.orgId,
+          projectId: project.id,
+          action: 'api-key.create',
+          target: { kind: 'api-key', id: key.id },
+          details: { name, key_prefix: key.key_prefix, ...(replaced ? { replaces_default: true } : {}) },
+        });
+        return { key, replaced };
       });
-      return { key, replaced };
-    });
-    if (replaced) authenticator.forgetProjects([key.project_id]);
-    return key;
-  });
+      if (replaced) authenticator.forgetProjects([key.project_id]);
+      return key;
+    },
+  );
 
-  app.operation(operations.listApiKeys, async ({ params, query, caller }): Promise<ApiKeyList> => {
+  management.operation(operations.listApiKeys, async ({ params, query, caller }): Promise<ApiKeyList> => {
     const project = await requireProject(database.pool, caller, params.id);
     const revoked = query.include_revoked ?? false;
     const limit = MANAGEMENT_BOUNDS.keysPerProject * (revoked ? 2 : 1);
@@ -96,7 +99,7 @@ export function apiKeyRoutes(app: App, { database, authenticator }: ManagementCo
     };
   });
 
-  app.operation(operations.revokeApiKey, async ({ params, caller }) => {
+  management.operation(operations.revokeApiKey, async ({ params, caller }) => {
     const key = await database.transaction(async (client) => {
       const key = isUuid(params.id) ? await first(client, FIND, [params.id, caller.userId]) : undefined;
       if (key === undefined) throw notFound(`API key ${quote(params.id)} not found`);

@@ -7,7 +7,7 @@ import {
   type AuditList,
 } from '@releap/contract';
 import { all, statement } from '@releap/database';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { requireOrg } from './access.ts';
 import type { ManagementContext } from './context.ts';
 
@@ -38,8 +38,8 @@ const LIST = statement<AuditRow>(
     order by created_at desc, id desc limit $2`,
 );
 
-export function auditRoutes(app: App, { database }: Pick<ManagementContext, 'database'>): void {
-  app.operation(operations.listAudit, async ({ params, query, caller }): Promise<AuditList> => {
+export function auditRoutes({ management }: Planes, { database }: Pick<ManagementContext, 'database'>): void {
+  management.operation(operations.listAudit, async ({ params, query, caller }): Promise<AuditList> => {
     const org = await requireOrg(database.pool, caller, params.id, 'owner');
     const after = query.cursor === undefined ? null : decodeCursor('audit', query.cursor);
     const limit = clampLimit(query.limit);

@@ -3,14 +3,14 @@ import type { Database } from '@releap/database';
 import type { PoolClient } from 'pg';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { Caller } from '../auth/caller.ts';
+import type { EventBus } from '../events/event-bus.ts';
 import { requireOrg, type OrgAccess } from './access.ts';
 import { writeAudit } from './audit.ts';
-import type { Teardown } from './teardown.ts';
 
 export interface ManagementContext {
   database: Database;
   authenticator: Authenticator;
-  teardown: Teardown;
+  events: EventBus;
 }
 
 /**

@@ -19,7 +19,7 @@ import {
   type Role,
 } from '@releap/contract';
 import { all, first, statement } from '@releap/database';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
 import { asOwner, type ManagementContext } from './context.ts';
@@ -70,10 +70,10 @@ const SIZES = statement<{ members: number; orgs: number }>(
           (select count(*)::integer from members where user_id = $2 and org_id <> $1) as orgs`,
 );
 
-export function invitationRoutes(app: App, context: ManagementContext): void {
+export function invitationRoutes({ management }: Planes, context: ManagementContext): void {
   const { database } = context;
 
-  app.operation(operations.createInvitation, async ({ params, body, caller }): Promise<Invitation> => {
+  management.operation(operations.createInvitation, async ({ params, body, caller }): Promise<Invitation> => {
     const target = { kind: 'e-mail', id: body.email.slice(0, 254) };
     return asOwner(
       context,
@@ -115,12 +115,15 @@ export function invitationRoutes(app: App, context: ManagementContext): void {
     );
   });
 
-  app.operation(operations.listOrgInvitations, async ({ params, caller }): Promise<OrgInvitationList> => {
-    const org = await requireOrg(database.pool, caller, params.id, 'owner');
-    return { invitations: await all(database.pool, OF_ORG, [org.id, MANAGEMENT_BOUNDS.invitations]) };
-  });
+  management.operation(
+    operations.listOrgInvitations,
+    async ({ params, caller }): Promise<OrgInvitationList> => {
+      const org = await requireOrg(database.pool, caller, params.id, 'owner');
+      return { invitations: await all(database.pool, OF_ORG, [org.id, MANAGEMENT_BOUNDS.invitations]) };
+    },
+  );
 
-  app.operation(operations.revokeInvitation, async ({ params, caller }) => {
+  management.operation(operations.revokeInvitation, async ({ params, caller }) => {
     const what = { action: 'invitation.revoke', target: { kind: 'invitation', id: params.invitation_id } };
     return asOwner(context, caller, params.id, what, async (client, org) => {
       const { rows } = isUuid(params.invitation_id)
@@ -136,7 +139,7 @@ export function invitationRoutes(app: App, context: ManagementContext): void {
     });
   });
 
-  app.operation(operations.listInvitations, async ({ caller }): Promise<MyInvitationList> => {
+  management.operation(operations.listInvitations, async ({ caller }): Promise<MyInvitationList> => {
     // An address that nobody has verified may be anybody's.
     if (caller.emailKey === '') return { invitations: [] };
     return {
@@ -144,45 +147,48 @@ export function invitationRoutes(app: App, context: ManagementContext): void {
     };
   });
 
-  app.operation(operations.acceptInvitation, async ({ params, caller }): Promise<InvitationAccepted> => {
-    const { id } = params;
-    return database.transaction(async (client) => {
-      const find = async (): Promise<Found> => {
-        const found = isUuid(id) ? await first(client, FIND, [id]) : undefined;
-        if (found === undefined) throw invitationNotFound(id);
-        if (found.email_key === caller.emailKey) return found;
-        throw found.email_key === emailKey(caller.email)
-          ? forbidden(`your e-mail address ${quote(caller.email)} is not verified at your issuer`)
-          : forbidden(`invitation ${quote(id)} is addressed to another e-mail address than yours`);
-      };
-      const { org_id: orgId } = await find();
-      await client.query('select 1 from organizations where id = $1 for no key update', [orgId]);
-      // Somebody may have been faster: with an accept, another invitation, or the end of the organization.
-      const invitation = await find();
-      const sizes = await first(client, SIZES, [orgId, caller.userId]);
-      const { membersPerOrganization, organizationsPerUser } = MANAGEMENT_BOUNDS;
-      if ((sizes?.members ?? 0) >= membersPerOrganization) {
-        throw conflict(`the organization has ${membersPerOrganization} members, and may not have more`);
-      }
-      if ((sizes?.orgs ?? 0) >= organizationsPerUser) {
-        throw conflict(`you are in ${organizationsPerUser} organizations, and nobody may be in more`);
-      }
-      const joined = await first(client, JOIN, [orgId, caller.userId, invitation.role]);
-      await client.query('update invitations set accepted_at = now(), accepted_by = $2 where id = $1', [
-        invitation.id,
-        caller.userId,
-      ]);
-      const role = joined?.role ?? invitation.role;
-      await writeAudit(client, {
-        actor: caller,
-        orgId,
-        action: 'invitation.accept',
-        target: { kind: 'invitation', id: invitation.id },
-        details: { role },
+  management.operation(
+    operations.acceptInvitation,
+    async ({ params, caller }): Promise<InvitationAccepted> => {
+      const { id } = params;
+      return database.transaction(async (client) => {
+        const find = async (): Promise<Found> => {
+          const found = isUuid(id) ? await first(client, FIND, [id]) : undefined;
+          if (found === undefined) throw invitationNotFound(id);
+          if (found.email_key === caller.emailKey) return found;
+          throw found.email_key === emailKey(caller.email)
+            ? forbidden(`your e-mail address ${quote(caller.email)} is not verified at your issuer`)
+            : forbidden(`invitation ${quote(id)} is addressed to another e-mail address than yours`);
+        };
+        const { org_id: orgId } = await find();
+        await client.query('select 1 from organizations where id = $1 for no key update', [orgId]);
+        // Somebody may have been faster: with an accept, another invitation, or the end of the organization.
+        const invitation = await find();
+        const sizes = await first(client, SIZES, [orgId, caller.userId]);
+        const { membersPerOrganization, organizationsPerUser } = MANAGEMENT_BOUNDS;
+        if ((sizes?.members ?? 0) >= membersPerOrganization) {
+          throw conflict(`the organization has ${membersPerOrganization} members, and may not have more`);
+        }
+        if ((sizes?.orgs ?? 0) >= organizationsPerUser) {
+          throw conflict(`you are in ${organizationsPerUser} organizations, and nobody may be in more`);
+        }
+        const joined = await first(client, JOIN, [orgId, caller.userId, invitation.role]);
+        await client.query('update invitations set accepted_at = now(), accepted_by = $2 where id = $1', [
+          invitation.id,
+          caller.userId,
+        ]);
+        const role = joined?.role ?? invitation.role;
+        await writeAudit(client, {
+          actor: caller,
+          orgId,
+          action: 'invitation.accept',
+          target: { kind: 'invitation', id: invitation.id },
+          details: { role },
+        });
+        return { org_id: orgId, role };
       });
-      return { org_id: orgId, role };
-    });
-  });
+    },
+  );
 }
 
 function invitationNotFound(id: string): ApiError {

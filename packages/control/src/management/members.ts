@@ -8,7 +8,7 @@ import {
   type MemberList,
 } from '@releap/contract';
 import { all, statement } from '@releap/database';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
 import { asOwner, type ManagementContext } from './context.ts';
@@ -19,15 +19,15 @@ const LIST = statement<Member>(
     where m.org_id = $1 order by m.created_at, u.id`,
 );
 
-export function memberRoutes(app: App, context: ManagementContext): void {
+export function memberRoutes({ management }: Planes, context: ManagementContext): void {
   const { database } = context;
 
-  app.operation(operations.listMembers, async ({ params, caller }): Promise<MemberList> => {
+  management.operation(operations.listMembers, async ({ params, caller }): Promise<MemberList> => {
     const org = await requireOrg(database.pool, caller, params.id);
     return { members: await all(database.pool, LIST, [org.id]) };
   });
 
-  app.operation(operations.removeMember, async ({ params, caller }) => {
+  management.operation(operations.removeMember, async ({ params, caller }) => {
     const { user_id: userId } = params;
     const what = { action: 'member.remove', target: { kind: 'user', id: userId } };
     return asOwner(context, caller, params.id, what, async (client, org) => {

@@ -9,11 +9,11 @@ import {
   type User,
 } from '@releap/contract';
 import { all, statement } from '@releap/database';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
 import { asOwner, type ManagementContext } from './context.ts';
-import { deleteProjectsOf } from './teardown.ts';
+import { deleteProjectsOf } from './delete-projects.ts';
 
 const LIST = statement<Organization>(
   'orgs-of-user',
@@ -23,18 +23,18 @@ const LIST = statement<Organization>(
     order by o.personal_of is null, o.created_at, o.id limit $2`,
 );
 
-export function orgRoutes(app: App, context: ManagementContext): void {
-  const { database, authenticator, teardown } = context;
+export function orgRoutes({ management }: Planes, context: ManagementContext): void {
+  const { database, authenticator, events } = context;
 
-  app.operation(
+  management.operation(
     operations.getMe,
     async ({ caller }): Promise<User> => ({ id: caller.userId, email: caller.email, name: caller.name }),
   );
 
-  app.operation(operations.createOrg, async ({ body, caller, fresh }): Promise<OrgCreated> => {
+  management.operation(operations.createOrg, async ({ body, caller, ids }): Promise<OrgCreated> => {
     const name = cleanName(body.name);
-    const id = fresh.uuid();
-    if (fresh.retried) {
+    const id = ids.uuid();
+    if (ids.retried) {
       // Made already by a try that was cut off; nobody else can know the id.
       const made = await database.pool.query<{ name: string }>(
         'select name from organizations where id = $1',
@@ -63,7 +63,7 @@ export function orgRoutes(app: App, context: ManagementContext): void {
     return { id, name, personal: false };
   });
 
-  app.operation(
+  management.operation(
     operations.listOrgs,
     async ({ caller }): Promise<OrganizationList> => ({
       organizations: await all(database.pool, LIST, [
@@ -73,12 +73,12 @@ export function orgRoutes(app: App, context: ManagementContext): void {
     }),
   );
 
-  app.operation(
+  management.operation(
     operations.getOrg,
     async ({ params, caller }): Promise<Organization> => requireOrg(database.pool, caller, params.id),
   );
 
-  app.operation(operations.updateOrg, async ({ params, body, caller }) => {
+  management.operation(operations.updateOrg, async ({ params, body, caller }) => {
     const what = { action: 'org.rename', target: { kind: 'organization', id: params.id } };
     return asOwner(context, caller, params.id, what, async (client, org) => {
       const name = cleanName(body.name);
@@ -89,7 +89,7 @@ export function orgRoutes(app: App, context: ManagementContext): void {
     });
   });
 
-  app.operation(operations.deleteOrg, async ({ params, caller }) => {
+  management.operation(operations.deleteOrg, async ({ params, caller }) => {
     const what = { action: 'org.delete', target: { kind: 'organization', id: params.id } };
     const { org, projects } = await asOwner(context, caller, params.id, what, async (client, org) => {
       if (org.personal) throw conflict('a personal organization cannot be deleted: it belongs to its user');
@@ -102,7 +102,7 @@ export function orgRoutes(app: App, context: ManagementContext): void {
       return { org, projects };
     });
     authenticator.forgetProjects(projects);
-    teardown.kick();
+    if (projects.length > 0) events.emit('projects-deleted', projects);
     return { deleted: org.id };
   });
 }

@@ -8,23 +8,26 @@ import {
   type ProjectList,
 } from '@releap/contract';
 import { all, isUniqueViolation, statement } from '@releap/database';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { requireOrg, requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
 import type { ManagementContext } from './context.ts';
-import { deleteProject } from './teardown.ts';
+import { deleteProject } from './delete-projects.ts';
 
 const LIST = statement<ProjectList['projects'][number]>(
   'projects-of-org',
   'select id, name from projects where org_id = $1 and deleted_at is null order by created_at, id limit $2',
 );
 
-export function projectRoutes(app: App, { database, authenticator, teardown }: ManagementContext): void {
-  app.operation(operations.createProject, async ({ params, body, caller, fresh }): Promise<Project> => {
-    const id = fresh.uuid();
+export function projectRoutes(
+  { management }: Planes,
+  { database, authenticator, events }: ManagementContext,
+): void {
+  management.operation(operations.createProject, async ({ params, body, caller, ids }): Promise<Project> => {
+    const id = ids.uuid();
     return database.transaction(async (client) => {
       const org = await requireOrg(client, caller, params.id, 'member', { lock: true });
-      if (fresh.retried) {
+      if (ids.retried) {
         const made = await client.query<{ name: string }>(
           'select name from projects where id = $1 and org_id = $2',
           [id, org.id],
@@ -53,12 +56,12 @@ export function projectRoutes(app: App, { database, authenticator, teardown }: M
     });
   });
 
-  app.operation(operations.listProjects, async ({ params, caller }): Promise<ProjectList> => {
+  management.operation(operations.listProjects, async ({ params, caller }): Promise<ProjectList> => {
     const org = await requireOrg(database.pool, caller, params.id);
     return { projects: await all(database.pool, LIST, [org.id, MANAGEMENT_BOUNDS.projectsPerOrganization]) };
   });
 
-  app.operation(operations.deleteProject, async ({ params, caller }) => {
+  management.operation(operations.deleteProject, async ({ params, caller }) => {
     const project = await database.transaction(async (client) => {
       const project = await requireProject(client, caller, params.id, { lock: true });
       await deleteProject(client, project.id);
@@ -73,7 +76,7 @@ export function projectRoutes(app: App, { database, authenticator, teardown }: M
       return project;
     });
     authenticator.forgetProjects([project.id]);
-    teardown.kick();
+    events.emit('projects-deleted', [project.id]);
     return { deleted: project.id };
   });
 }

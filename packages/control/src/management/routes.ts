@@ -1,6 +1,6 @@
 import { operations, unavailable, type AuthConfig } from '@releap/contract';
 import type { OidcOptions } from '../auth/oidc/verifier.ts';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { apiKeyRoutes } from './api-keys.ts';
 import { auditRoutes } from './audit-routes.ts';
 import type { ManagementContext } from './context.ts';
@@ -14,18 +14,18 @@ export const DEFAULT_SCOPES = ['openid', 'profile', 'email', 'offline_access'] a
 export const DEFAULT_CLIENT_ID = 'releap-cli';
 
 export function managementRoutes(
-  app: App,
+  planes: Planes,
   context: ManagementContext & { oidc: OidcOptions | undefined },
 ): void {
   const { oidc } = context;
-  orgRoutes(app, context);
-  memberRoutes(app, context);
-  invitationRoutes(app, context);
-  projectRoutes(app, context);
-  apiKeyRoutes(app, context);
-  auditRoutes(app, context);
+  orgRoutes(planes, context);
+  memberRoutes(planes, context);
+  invitationRoutes(planes, context);
+  projectRoutes(planes, context);
+  apiKeyRoutes(planes, context);
+  auditRoutes(planes, context);
 
-  app.operation(operations.getAuthConfig, async (): Promise<AuthConfig> => {
+  planes.public.operation(operations.getAuthConfig, async (): Promise<AuthConfig> => {
     if (oidc === undefined) throw unavailable('nobody can sign in: this server has no issuer of tokens', 60);
     return {
       issuer: oidc.issuer,

@@ -1,9 +1,9 @@
 import { operations, type RegionRecord } from '@releap/contract';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import type { Regions } from './regions.ts';
 
-export function regionRoutes(app: App, { regions }: { regions: Regions }): void {
-  app.operation(operations.listRegions, async (): Promise<RegionRecord[]> => {
+export function regionRoutes({ workload }: Planes, { regions }: { regions: Regions }): void {
+  workload.operation(operations.listRegions, async (): Promise<RegionRecord[]> => {
     const rows = await regions.active();
     return rows.map((region) => ({
       id: region.id,
@@ -14,9 +14,9 @@ export function regionRoutes(app: App, { regions }: { regions: Regions }): void 
       ...(region.global_region_id === null ? {} : { global_region_id: region.global_region_id }),
     }));
   });
-  app.operation(operations.listGlobalRegions, () => regions.globals());
+  workload.operation(operations.listGlobalRegions, () => regions.globals());
   // No machine has classes yet, so none can be asked for: POST /vms refuses every slug.
-  app.operation(operations.listCpuTypes, async () => []);
-  app.operation(operations.listNetworkClasses, async () => []);
-  app.operation(operations.listDiskClasses, async () => []);
+  workload.operation(operations.listCpuTypes, async () => []);
+  workload.operation(operations.listNetworkClasses, async () => []);
+  workload.operation(operations.listDiskClasses, async () => []);
 }

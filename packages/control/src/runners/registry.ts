@@ -12,7 +12,7 @@ import {
   type SandboxStatus,
   type SnapshotObservation,
 } from '@releap/contract';
-import { all, first, type Database } from '@releap/database';
+import { all, first, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import { WebSocketServer } from 'ws';
 import type { ControlLimits } from '../limits.ts';
@@ -48,8 +48,10 @@ export interface RunnerRegistry {
   isConnected(runnerId: string): boolean;
   /** Connected and synced, in no order. */
   links(): Link[];
-  /** Writes down that the connected runners live, and closes the links of those that do not speak. */
-  beat(): Promise<void>;
+  /** Accepts the links of runners on this server. */
+  attach(server: Server): void;
+  /** Records that the connected runners are alive, and closes the links of those that are silent. */
+  heartbeat(on?: Queryable): Promise<void>;
   /** Runners silent for too long become lost, and what ran there with them. */
   loseSilent(afterMs: number): Promise<void>;
   close(): Promise<void>;
@@ -57,7 +59,6 @@ export interface RunnerRegistry {
 
 export interface RegistryOptions {
   database: Database;
-  server: Server;
   serverId: string;
   internalToken: string;
   lifecycle: Lifecycle;
@@ -233,7 +234,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     }
     sockets.handleUpgrade(request, socket, head, (ws) => opened.add(new Link(ws, events, log)));
   };
-  options.server.on('upgrade', onUpgrade);
+  const attached = new Set<Server>();
 
   return {
     push,
@@ -255,14 +256,18 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     },
     isConnected: (runnerId) => links.has(runnerId),
     links: () => [...links.values()],
-    async beat() {
+    attach(server) {
+      attached.add(server);
+      server.on('upgrade', onUpgrade);
+    },
+    async heartbeat(on = database.pool) {
       const silentSince = performance.now() - options.limits.linkSilentMs;
       for (const link of opened) {
         if (link.lastHeard < silentSince) link.close(CLOSE.silent, 'nothing was heard from the runner');
       }
       const live = synced();
       if (live.length === 0) return;
-      const counted = await all(database.pool, queries.RUNNERS_SEEN, [
+      const counted = await all(on, queries.RUNNERS_SEEN, [
         live.map((link) => link.runnerId),
         live.map((link) => link.epoch),
         live.map((link) => link.ready),
@@ -298,7 +303,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       if (moved.length > 0) lifecycle.announce(moved);
     },
     async close() {
-      options.server.off('upgrade', onUpgrade);
+      for (const server of attached) server.off('upgrade', onUpgrade);
       for (const link of opened) link.close(1001, 'the control plane is stopping');
       await new Promise<void>((resolve) => sockets.close(() => resolve()));
     },

@@ -15,7 +15,7 @@ import {
 } from '@releap/contract';
 import { first, isForeignKeyViolation, isUniqueViolation, statement, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
-import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
+import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { resolveRoot, type ResolvedRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
@@ -42,15 +42,15 @@ export async function createForTenant(
   context: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
-  fresh: Fresh = RANDOM,
+  ids: IdGenerator = RANDOM,
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
   // In this order, whatever comes of it: an earlier try with the same seed has made the same.
   const [id, jobId, accessToken, otherName] = [
-    fresh.uuid(),
-    fresh.uuid(),
-    fresh.token('sandbox'),
-    fresh.sandboxName(),
+    ids.uuid(),
+    ids.uuid(),
+    ids.token('sandbox'),
+    ids.sandboxName(),
   ];
   const answer = (written: { region: string; name: string }): SandboxCreateResponse => ({
     vm_id: formatSandboxId(written.region, id),
@@ -59,7 +59,7 @@ export async function createForTenant(
     status: 'pending',
     access_token: accessToken,
   });
-  if (fresh.retried) {
+  if (ids.retried) {
     const before = await getRecord(database.pool, { uuid: id, region: null }, principal.projectId);
     if (before !== undefined) return answer(before);
   }

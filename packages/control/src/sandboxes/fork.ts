@@ -13,7 +13,7 @@ import {
   type SandboxForkResponse,
 } from '@releap/contract';
 import { columns, first, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
-import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
+import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
 import {
@@ -55,11 +55,11 @@ export async function forkSandbox(
   projectId: string,
   body: SandboxForkRequest,
   requireCredits: () => Promise<void>,
-  fresh: Fresh = RANDOM,
+  ids: IdGenerator = RANDOM,
 ): Promise<SandboxForkResponse> {
   const { database, lifecycle, limits } = context;
   // In this order, whatever comes of it: an earlier try with the same seed has made the same.
-  const drawn = { id: fresh.uuid(), jobId: fresh.uuid(), accessToken: fresh.token('sandbox') };
+  const drawn = { id: ids.uuid(), jobId: ids.uuid(), accessToken: ids.token('sandbox') };
   const asked = checkDisplayName(body.name);
   const { uuid: id, region } = readSandboxId(shownId);
   const refuse = (why: string): Error => conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`);
@@ -71,7 +71,7 @@ export async function forkSandbox(
     access_token: drawn.accessToken,
     forked_from: formatSandboxId(child.region, id),
   });
-  if (fresh.retried) {
+  if (ids.retried) {
     const made = await first(database.pool, MADE, [drawn.id, projectId]);
     if (made !== undefined) return answer(made);
   }

@@ -1,4 +1,5 @@
 /** `/logs` and `/entrypoint-logs`: read from the host that holds them, never through the database. */
+import type { Readable } from 'node:stream';
 import {
   badGateway,
   notFound,
@@ -11,7 +12,7 @@ import type { SandboxStatus } from '@releap/contract';
 import { first, statement, type Database } from '@releap/database';
 import type { FastifyReply } from 'fastify';
 import { Pool, type Dispatcher } from 'undici';
-import type { App } from '../http/app.ts';
+import type { Planes } from '../http/planes.ts';
 import { readSandboxId } from './change.ts';
 
 const WHERE = statement<{
@@ -72,7 +73,10 @@ export function createHostClient(internalToken: string): HostClient {
   };
 }
 
-export function logRoutes(app: App, { database, hosts }: { database: Database; hosts: HostClient }): void {
+export function logRoutes(
+  { workload }: Planes,
+  { database, hosts }: { database: Database; hosts: HostClient },
+): void {
   const serve = async (
     kind: 'console' | 'entrypoint',
     shownId: string,
@@ -80,7 +84,7 @@ export function logRoutes(app: App, { database, hosts }: { database: Database; h
     follow: boolean,
     signal: AbortSignal,
     reply: FastifyReply,
-  ): Promise<FastifyReply> => {
+  ): Promise<Readable> => {
     const { uuid, region } = readSandboxId(shownId);
     const row = await first(database.pool, WHERE, [uuid, projectId, region]);
     if (row === undefined) throw sandboxNotFound(shownId);
@@ -104,11 +108,8 @@ export function logRoutes(app: App, { database, hosts }: { database: Database; h
       });
     }
     if (answer.statusCode === 200) {
-      return reply
-        .header('content-type', 'text/plain; charset=utf-8')
-        .header('x-content-type-options', 'nosniff')
-        .header('cache-control', 'no-store')
-        .send(answer.body);
+      reply.header('x-content-type-options', 'nosniff').header('cache-control', 'no-store');
+      return answer.body;
     }
     await answer.body.dump().catch(() => undefined);
     if (answer.statusCode === 404)
@@ -116,10 +117,10 @@ export function logRoutes(app: App, { database, hosts }: { database: Database; h
     throw badGateway(`the host of sandbox ${quote(shownId)} answered ${answer.statusCode}`);
   };
 
-  app.operation(operations.getConsoleLog, ({ params, query, principal, reply, gone }) =>
-    serve('console', params.id, principal.projectId, query.follow ?? false, gone(), reply),
+  workload.operation(operations.getConsoleLog, ({ params, query, principal, reply, abortSignal }) =>
+    serve('console', params.id, principal.projectId, query.follow ?? false, abortSignal(), reply),
   );
-  app.operation(operations.getEntrypointLog, ({ params, query, principal, reply, gone }) =>
-    serve('entrypoint', params.id, principal.projectId, query.follow ?? false, gone(), reply),
+  workload.operation(operations.getEntrypointLog, ({ params, query, principal, reply, abortSignal }) =>
+    serve('entrypoint', params.id, principal.projectId, query.follow ?? false, abortSignal(), reply),
   );
 }

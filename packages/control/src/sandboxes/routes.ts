@@ -17,8 +17,8 @@ import {
   type SandboxRecord,
 } from '@releap/contract';
 import type { Principal } from '../auth/authenticator.ts';
-import type { Hub } from '../events/hub.ts';
-import type { App } from '../http/app.ts';
+import type { ChangeNotifier } from '../events/change-notifier.ts';
+import type { Planes } from '../http/planes.ts';
 import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
 import { changeSandbox, readSandboxId } from './change.ts';
 import { createForTenant, type CreateContext } from './create.ts';
@@ -29,41 +29,48 @@ import { getFacts, getRecord, listRecords, toDetail, toRecord, type RecordRow } 
 
 export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
-  hub: Hub;
+  changes: ChangeNotifier;
   hosts: HostClient;
   snapshots: Snapshots;
 }
 
-export function sandboxRoutes(app: App, context: SandboxRoutes): void {
-  const { database, hub } = context;
+export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
+  const { workload } = planes;
+  const { database, changes } = context;
 
-  app.operation(operations.createSandbox, ({ body, principal, fresh }) =>
-    createForTenant(context, principal, body, fresh),
+  workload.operation(operations.createSandbox, ({ body, principal, ids }) =>
+    createForTenant(context, principal, body, ids),
   );
 
-  app.operation(operations.listSandboxes, async ({ query, principal }): Promise<SandboxList> => {
+  workload.operation(operations.listSandboxes, async ({ query, principal }): Promise<SandboxList> => {
     const after = query.cursor === undefined ? null : decodeCursor('sandboxes', query.cursor);
     const { rows, last } = await listRecords(database, principal.projectId, clampLimit(query.limit), after);
     return { vms: rows.map(toRecord), next_cursor: last === null ? null : encodeCursor('sandboxes', last) };
   });
 
-  app.operation(operations.getSandbox, async ({ params, query, principal, gone }): Promise<SandboxRecord> => {
-    const row = await waitFor(readSandboxId(params.id), params.id, principal, query, gone);
-    return toDetail(row);
-  });
+  workload.operation(
+    operations.getSandbox,
+    async ({ params, query, principal, abortSignal }): Promise<SandboxRecord> => {
+      const row = await waitFor(readSandboxId(params.id), params.id, principal, query, abortSignal);
+      return toDetail(row);
+    },
+  );
 
-  app.operation(operations.deleteSandbox, async ({ params, principal }): Promise<SandboxDeleteResponse> => {
-    const { id, region, status, moved } = await changeSandbox(
-      context,
-      'delete',
-      params.id,
-      principal.projectId,
-    );
-    // One that never reached a host may have been in the way of others.
-    if (moved && status === 'deleted') context.scheduler.capacityReleased();
-    if (moved) await context.snapshots.sandboxesGone([id], SANDBOX_DELETED);
-    return { vm_id: formatSandboxId(region, id), status: 'deleting' };
-  });
+  workload.operation(
+    operations.deleteSandbox,
+    async ({ params, principal }): Promise<SandboxDeleteResponse> => {
+      const { id, region, status, moved } = await changeSandbox(
+        context,
+        'delete',
+        params.id,
+        principal.projectId,
+      );
+      // One that never reached a host may have been in the way of others.
+      if (moved && status === 'deleted') context.scheduler.capacityReleased();
+      if (moved) await context.snapshots.sandboxesGone([id], SANDBOX_DELETED);
+      return { vm_id: formatSandboxId(region, id), status: 'deleting' };
+    },
+  );
 
   const lifecycleOperations = [
     ['stop', operations.stopSandbox],
@@ -72,27 +79,27 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
     ['resume', operations.resumeSandbox],
   ] as const;
   for (const [trigger, operation] of lifecycleOperations) {
-    app.operation(operation, async ({ params, principal }): Promise<SandboxLifecycleResponse> => {
+    workload.operation(operation, async ({ params, principal }): Promise<SandboxLifecycleResponse> => {
       if (trigger === 'start' || trigger === 'resume') await requireCredits(principal, params.id);
       const { id, region, status } = await changeSandbox(context, trigger, params.id, principal.projectId);
       return { vm_id: formatSandboxId(region, id), status };
     });
   }
 
-  app.operation(
+  workload.operation(
     operations.forkSandbox,
-    ({ params, body, principal, fresh }): Promise<SandboxForkResponse> =>
+    ({ params, body, principal, ids }): Promise<SandboxForkResponse> =>
       forkSandbox(
         context,
         params.id,
         principal.projectId,
         body,
         () => requireCredits(principal, params.id),
-        fresh,
+        ids,
       ),
   );
 
-  logRoutes(app, context);
+  logRoutes(planes, context);
 
   async function requireCredits(principal: Principal, shownId: string): Promise<void> {
     try {
@@ -109,7 +116,7 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
     shownId: string,
     principal: Principal,
     query: SandboxGetQuery,
-    gone: () => AbortSignal,
+    abortSignal: () => AbortSignal,
   ): Promise<RecordRow> {
     const read = async (): Promise<RecordRow> => {
       const row = await getRecord(database.pool, id, principal.projectId);
@@ -120,12 +127,12 @@ export function sandboxRoutes(app: App, context: SandboxRoutes): void {
     if (target === null) return read();
     const until = performance.now() + clampTimeout(query.timeout_ms);
     // Taken before the row is read, so that no change falls between the two.
-    using watch = hub.watch(id.uuid);
+    using watch = changes.watch(id.uuid);
     for (;;) {
       const row = await read();
       if (waitIsOver(target, row.status)) return row;
       const left = Math.ceil(until - performance.now());
-      if ((await watch.next(left, gone())) !== 'changed') return row;
+      if ((await watch.next(left, abortSignal())) !== 'changed') return row;
     }
   }
 }

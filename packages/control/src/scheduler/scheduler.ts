@@ -17,8 +17,8 @@ export interface Scheduler {
   capacityReleased(): void;
   /** The creates that wait for a host. */
   queue: CreateQueue;
-  /** Why this sandbox is not placed. */
-  reasonFor(need: Need): Promise<string>;
+  /** Reads the hosts once, and gives what says why a sandbox is not placed. */
+  explainer(): Promise<(need: Need) => string>;
   /** Of these regions, the one whose hosts have the most room. The first one when none has any. */
   regionWithMostCapacity: (regions: readonly string[]) => Promise<string>;
   /** Resolves when no round is under way or asked for. */
@@ -148,9 +148,12 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       start();
     },
     queue,
-    async reasonFor(need) {
-      const choice = choose(need, await readHosts(database.pool), limits.overcommit);
-      return 'reason' in choice ? choice.reason : 'hosts had room only when its time was over';
+    async explainer() {
+      const hosts = await readHosts(database.pool);
+      return (need) => {
+        const choice = choose(need, hosts, limits.overcommit);
+        return 'reason' in choice ? choice.reason : 'hosts had room only when its time was over';
+      };
     },
     async regionWithMostCapacity(regions) {
       let best = regions[0];

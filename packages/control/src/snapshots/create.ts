@@ -19,7 +19,7 @@ import {
   type SandboxRow,
   type SnapshotRow,
 } from '@releap/database';
-import { RANDOM, type Fresh } from '../idempotency/fresh.ts';
+import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { pinned } from '../runners/assignment.ts';
 import { readSandboxId } from '../sandboxes/change.ts';
 import { REACHABLE } from '../sandboxes/queries.ts';
@@ -91,13 +91,13 @@ export async function createSnapshot(
   shownId: string,
   projectId: string,
   body: SnapshotCreateRequest,
-  fresh: Fresh = RANDOM,
+  ids: IdGenerator = RANDOM,
 ): Promise<SnapshotCreateResponse> {
-  const drawn = { id: fresh.uuid(), jobId: fresh.uuid() };
+  const drawn = { id: ids.uuid(), jobId: ids.uuid() };
   const name = checkSnapshotName(body.name);
   const kind = body.kind ?? 'disk';
   const { uuid: id, region } = readSandboxId(shownId);
-  if (fresh.retried) {
+  if (ids.retried) {
     const made = await first(database.pool, MADE, [drawn.id, projectId]);
     if (made !== undefined) return { ...toSnapshotRecord(made), job_id: made.job_id };
   }

@@ -12,22 +12,25 @@ import {
   type SnapshotList,
   type SnapshotRecord,
 } from '@releap/contract';
-import type { Hub } from '../events/hub.ts';
-import type { App } from '../http/app.ts';
+import type { ChangeNotifier } from '../events/change-notifier.ts';
+import type { Planes } from '../http/planes.ts';
 import { createSnapshot, type SnapshotContext } from './create.ts';
 import { deleteSnapshot } from './delete.ts';
 import { getSnapshot, listSnapshots, toSnapshotRecord } from './queries.ts';
 
-export function snapshotRoutes(app: App, context: SnapshotContext & { hub: Hub }): void {
-  const { database, hub } = context;
+export function snapshotRoutes(
+  { workload }: Planes,
+  context: SnapshotContext & { changes: ChangeNotifier },
+): void {
+  const { database, changes } = context;
 
-  app.operation(
+  workload.operation(
     operations.createSnapshot,
-    ({ params, body, principal, fresh }): Promise<SnapshotCreateResponse> =>
-      createSnapshot(context, params.id, principal.projectId, body, fresh),
+    ({ params, body, principal, ids }): Promise<SnapshotCreateResponse> =>
+      createSnapshot(context, params.id, principal.projectId, body, ids),
   );
 
-  app.operation(operations.listSnapshots, async ({ query, principal }): Promise<SnapshotList> => {
+  workload.operation(operations.listSnapshots, async ({ query, principal }): Promise<SnapshotList> => {
     const after = query.cursor === undefined ? null : decodeCursor('snapshots', query.cursor);
     const page = await listSnapshots(database, principal.projectId, clampLimit(query.limit), after);
     return {
@@ -36,9 +39,9 @@ export function snapshotRoutes(app: App, context: SnapshotContext & { hub: Hub }
     };
   });
 
-  app.operation(
+  workload.operation(
     operations.getSnapshot,
-    async ({ params, query, principal, gone }): Promise<SnapshotRecord> => {
+    async ({ params, query, principal, abortSignal }): Promise<SnapshotRecord> => {
       const id = params.id.toLowerCase();
       const read = async (): Promise<SnapshotRecord> => {
         const row = isUuid(id) ? await getSnapshot(database.pool, id, principal.projectId) : undefined;
@@ -48,18 +51,22 @@ export function snapshotRoutes(app: App, context: SnapshotContext & { hub: Hub }
       if (query.wait === undefined) return read();
       const until = performance.now() + clampTimeout(query.timeout_ms);
       // Taken before the row is read, so that no change falls between the two.
-      using watch = hub.watch(id);
+      using watch = changes.watch(id);
       for (;;) {
         const record = await read();
         if (snapshotWaitIsOver(query.wait, record.status)) return record;
-        if ((await watch.next(Math.ceil(until - performance.now()), gone())) !== 'changed') return record;
+        if ((await watch.next(Math.ceil(until - performance.now()), abortSignal())) !== 'changed')
+          return record;
       }
     },
   );
 
-  app.operation(operations.deleteSnapshot, async ({ params, principal }): Promise<SnapshotDeleteResponse> => {
-    const id = params.id.toLowerCase();
-    await deleteSnapshot(context, id, principal.projectId);
-    return { id, deleted: true };
-  });
+  workload.operation(
+    operations.deleteSnapshot,
+    async ({ params, principal }): Promise<SnapshotDeleteResponse> => {
+      const id = params.id.toLowerCase();
+      await deleteSnapshot(context, id, principal.projectId);
+      return { id, deleted: true };
+    },
+  );
 }

@@ -1,48 +1,49 @@
 /**
- * Tells the other control servers which sandboxes and snapshots have changed, over LISTEN/NOTIFY. A server that is alone
- * notifies nobody; one that is not does so after the commit and in batches, because a NOTIFY inside the
- * writing transaction makes every writer wait for every other.
+ * Notifies the other control servers of changed sandboxes and snapshots, over LISTEN/NOTIFY. A single server sends
+ * nothing. With several, notifications go out after the commit and in batches, because a NOTIFY inside the writing
+ * transaction makes every writer wait for every other.
  */
 import { isUuid } from '@releap/contract';
-import { all, listen, statement, type Database, type Listener } from '@releap/database';
+import { all, listen, statement, type Database, type Listener, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 
 const CHANNEL = 'releap_sandboxes';
 /** Payloads of NOTIFY are limited to 8000 bytes; an entry is at most 90. */
 const ENTRIES_PER_MESSAGE = 80;
-/** A server that has not been seen for this long is not told any more. */
+/** A server without a heartbeat for this long is not notified any more. */
 const PEER_GONE_MS = 20_000;
 
-/** A sandbox or a snapshot that has changed: id, and the runner that is to hear of it. */
-export type ChangedSandbox = readonly [id: string, runnerId: string | null, generation: number];
+/** A changed sandbox or snapshot: its id, and the runner that it is assigned to. */
+export type Changed = readonly [id: string, runnerId: string | null, generation: number];
 
 interface Message {
   from: string;
   hello?: true;
-  changed?: ChangedSandbox[];
+  changed?: Changed[];
 }
 
-export interface Bridge extends AsyncDisposable {
-  publish(changed: readonly ChangedSandbox[]): void;
-  /** Says that this server lives, and learns which others do. Call it every few seconds. */
-  beat(): Promise<void>;
+export interface ClusterNotifier extends AsyncDisposable {
+  publish(changed: readonly Changed[]): void;
+  /** Records that this server is alive, and reads which others are. Call it every few seconds. */
+  heartbeat(on?: Queryable): Promise<void>;
   /** Whether there may be other servers. */
   readonly hasPeers: boolean;
   close(): Promise<void>;
 }
 
-export interface BridgeOptions {
+export interface ClusterNotifierOptions {
   database: Database;
   serverId: string;
   log: Logger;
-  onChanged: (changed: ChangedSandbox[]) => void;
-  /** Something may have been missed. */
+  /** Changes by another server. */
+  onChanged: (changed: Changed[]) => void;
+  /** Notifications may have been missed. */
   onGap: () => void;
 }
 
-const NOTIFY = statement('bridge-notify', `select pg_notify('${CHANNEL}', m) from unnest($1::text[]) as m`);
-const BEAT = statement<{ peers: number }>(
-  'bridge-beat',
+const NOTIFY = statement('cluster-notify', `select pg_notify('${CHANNEL}', m) from unnest($1::text[]) as m`);
+const HEARTBEAT = statement<{ peers: number }>(
+  'bridge-heartbeat',
   `with me as (
      insert into control_servers (id) values ($1) on conflict (id) do update set last_seen_at = now()
    ), gone as (
@@ -52,11 +53,11 @@ const BEAT = statement<{ peers: number }>(
     where id <> $1 and last_seen_at > now() - $2 * interval '1 millisecond'`,
 );
 
-export async function openBridge(options: BridgeOptions): Promise<Bridge> {
+export async function openClusterNotifier(options: ClusterNotifierOptions): Promise<ClusterNotifier> {
   const { database, serverId, log } = options;
   let peers = 0;
   let lastHeard = -Infinity;
-  let queue: ChangedSandbox[] = [];
+  let queue: Changed[] = [];
   let sending: Promise<void> | undefined;
 
   const hasPeers = (): boolean => peers > 0 || performance.now() - lastHeard < PEER_GONE_MS;
@@ -76,8 +77,8 @@ export async function openBridge(options: BridgeOptions): Promise<Bridge> {
       try {
         await send(messages);
       } catch (error) {
-        // Others look again by themselves every few seconds; nothing is lost but time.
-        log.warn({ err: error, count: batch.length }, 'the other servers could not be told of changes');
+        // Other servers recheck every few seconds: this only delays them.
+        log.warn({ err: error, count: batch.length }, 'other servers could not be notified of changes');
       }
     }
   };
@@ -89,8 +90,8 @@ export async function openBridge(options: BridgeOptions): Promise<Bridge> {
     if (message.changed !== undefined) options.onChanged(message.changed);
   };
 
-  const beat = async (): Promise<void> => {
-    const [row] = await all(database.pool, BEAT, [serverId, PEER_GONE_MS]);
+  const heartbeat = async (on: Queryable = database.pool): Promise<void> => {
+    const [row] = await all(on, HEARTBEAT, [serverId, PEER_GONE_MS]);
     peers = row?.peers ?? 0;
   };
 
@@ -101,8 +102,8 @@ export async function openBridge(options: BridgeOptions): Promise<Bridge> {
     onMessage: receive,
     onReconnect: options.onGap,
   });
-  await beat();
-  // Those that thought they were alone learn at once that they are not.
+  await heartbeat();
+  // A server that had no peers until now learns at once that it has one.
   if (peers > 0) await send([{ from: serverId, hello: true }]);
 
   const close = async (): Promise<void> => {
@@ -110,7 +111,7 @@ export async function openBridge(options: BridgeOptions): Promise<Bridge> {
     await listener.close();
     await database.pool
       .query('delete from control_servers where id = $1', [serverId])
-      .catch((error: unknown) => log.debug({ err: error }, 'could not sign off'));
+      .catch((error: unknown) => log.debug({ err: error }, 'this server could not be removed from the list'));
   };
   return {
     get hasPeers() {
@@ -121,7 +122,7 @@ export async function openBridge(options: BridgeOptions): Promise<Bridge> {
       queue.push(...changed);
       sending ??= drain().finally(() => (sending = undefined));
     },
-    beat,
+    heartbeat,
     close,
     [Symbol.asyncDispose]: close,
   };

@@ -1,6 +1,6 @@
 import { openApiDocument, operations, unavailable } from '@releap/contract';
 import { first, statement, type Database } from '@releap/database';
-import type { App } from './app.ts';
+import type { Planes } from '../http/planes.ts';
 
 const READY = statement<{ n: number }>(
   'health-ready',
@@ -10,17 +10,14 @@ const READY = statement<{ n: number }>(
 const HEALTH_CACHE_MS = 250;
 
 export function serviceRoutes(
-  app: App,
+  planes: Planes,
   { database, publicUrl }: { database: Database; publicUrl: string | undefined },
 ): void {
-  let document: string | undefined;
-  app.operation(operations.getOpenApi, async ({ reply }) => {
-    document ??= JSON.stringify(openApiDocument(publicUrl === undefined ? {} : { serverUrl: publicUrl }));
-    return reply.type('application/json; charset=utf-8').send(document);
-  });
+  const document = openApiDocument(publicUrl === undefined ? {} : { serverUrl: publicUrl });
+  planes.public.operation(operations.getOpenApi, () => document);
 
   let cached: { until: number; ready: Promise<boolean> } | undefined;
-  app.operation(operations.getHealth, async () => {
+  planes.public.operation(operations.getHealth, async () => {
     const now = performance.now();
     if (cached === undefined || cached.until <= now) {
       cached = {

@@ -1,13 +1,27 @@
+/** How request bodies are read. */
 import { badRequest } from '@releap/contract';
+import type { FastifyInstance } from 'fastify';
 
 const utf8 = new TextDecoder('utf-8', { fatal: true });
 
+/** Bodies of this scope are JSON, whatever their Content-Type says. */
+export function acceptJson(scope: FastifyInstance): void {
+  scope.removeAllContentTypeParsers();
+  scope.addContentTypeParser('*', { parseAs: 'buffer' }, (request, data, done) => {
+    try {
+      done(null, readJson(request.headers['content-type'], data as Buffer));
+    } catch (error) {
+      done(error as Error, undefined);
+    }
+  });
+}
+
 /**
- * Reads a request body. Whatever the content type says it is taken for JSON, as people forget the header;
- * forms are the exception, because they are surely none.
- * @returns undefined for no body at all.
+ * Parses a JSON body. The content type is ignored because many clients forget it; multipart forms are refused, because
+ * they cannot be JSON.
+ * @returns undefined for an empty body
  */
-export function readJson(contentType: string | undefined, data: Buffer): unknown {
+function readJson(contentType: string | undefined, data: Buffer): unknown {
   if (/^multipart\//i.test(contentType ?? '')) {
     throw badRequest('multipart/form-data is not available yet in this version: send JSON');
   }

@@ -1,24 +1,24 @@
-/** Who waits for which sandbox or snapshot, in this process: ids of both are UUIDs, and no two are the same. */
+/** Requests of this process that wait for a change of a sandbox or snapshot, by its id (UUIDs; no two are the same). */
 export type WaitOutcome = 'changed' | 'timeout' | 'aborted';
 
 /**
- * One party's interest in one of them. Take it before reading the row: a change between the read and `next`
- * is remembered, so none is missed.
+ * One request's watch on one id. Take it before reading the row: a change between the read and `next` is remembered, so
+ * none is missed.
  */
 export interface Watch extends Disposable {
-  /** Resolves with the next change, or the one that has come already. */
+  /** Resolves with the next change, or at once when there was one already. */
   next(timeoutMs: number, signal?: AbortSignal): Promise<WaitOutcome>;
 }
 
-export interface Hub {
+export interface ChangeNotifier {
   watch(id: string): Watch;
-  /** Wakes whoever waits for these. */
+  /** Wakes the watches on these ids. */
   changed(ids: Iterable<string>): void;
-  /** Wakes everybody: what happened in the meantime is not known. */
+  /** Wakes all watches: what has changed in the meantime is not known. */
   changedAll(): void;
-  /** How many are waiting. */
+  /** Number of watches. */
   readonly waiting: number;
-  /** Ends every wait now and in future as if its time were over. */
+  /** Ends every wait, now and later, as if its time were over. */
   close(): void;
 }
 
@@ -60,7 +60,7 @@ class Waiter implements Watch {
   }
 }
 
-export function createHub(): Hub {
+export function createChangeNotifier(): ChangeNotifier {
   const byId = new Map<string, Set<Waiter>>();
   let count = 0;
   let closed = false;

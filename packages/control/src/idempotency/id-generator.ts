@@ -6,7 +6,7 @@ import { newSandboxName, newToken, newUuid, type TokenKind } from '@releap/contr
  * Makes ids, tokens and names. With a seed they follow from it and from the order of the calls: a request that is
  * tried again after a crash makes the very same ones, so what the first try has written is found by its key.
  */
-export interface Fresh {
+export interface IdGenerator {
   uuid(): string;
   token(kind: TokenKind): string;
   sandboxName(): string;
@@ -14,14 +14,14 @@ export interface Fresh {
   readonly retried: boolean;
 }
 
-export const RANDOM: Fresh = {
+export const RANDOM: IdGenerator = {
   uuid: newUuid,
   token: (kind) => newToken(kind),
   sandboxName: newSandboxName,
   retried: false,
 };
 
-export function seeded(seed: Buffer, retried: boolean): Fresh {
+export function seeded(seed: Buffer, retried: boolean): IdGenerator {
   let calls = 0;
   const bytes = (): Buffer => createHmac('sha256', seed).update(`fresh ${calls++}`).digest();
   return {

@@ -1,22 +1,18 @@
 import {
   conflict,
+  internalOperations,
   parseSandboxId,
   quote,
-  requestValidator,
-  RESOLVE_PATH,
-  ResolveRequest,
   sandboxNotFound,
   tokenDigest,
   tokenKind,
   unauthorized,
-  type ResolveResponse,
   type SandboxId,
   type SandboxStatus,
 } from '@releap/contract';
 import { first, statement, type Database } from '@releap/database';
 import type { Authenticator } from '../auth/authenticator.ts';
-import type { App } from './app.ts';
-import { internalOnly } from './internal-token.ts';
+import type { Planes } from '../http/planes.ts';
 
 interface Holder {
   id: string;
@@ -36,14 +32,11 @@ const BY_TOKEN = statement<Holder>(
       and not exists (select 1 from projects p where p.id = s.project_id and p.deleted_at is not null)`,
 );
 
-export interface InternalRoutes {
-  database: Database;
-  authenticator: Authenticator;
-  internalToken: string;
-}
-
-/** What only the processes of this installation may ask. */
-export function internalRoutes(app: App, { database, authenticator, internalToken }: InternalRoutes): void {
+/** Where a gateway finds the host of a sandbox. */
+export function resolveRoutes(
+  { internal }: Planes,
+  { database, authenticator }: { database: Database; authenticator: Authenticator },
+): void {
   async function holder({ uuid, region }: SandboxId, shownId: string, token: string): Promise<Holder> {
     const refused = unauthorized(
       'missing or invalid credentials: use an API key of the project or the access token of the sandbox',
@@ -68,26 +61,14 @@ export function internalRoutes(app: App, { database, authenticator, internalToke
     }
   }
 
-  app.fastify.route({
-    method: 'POST',
-    url: RESOLVE_PATH,
-    onRequest: internalOnly(internalToken),
-    preValidation: (request, _reply, done) => {
-      const result = requestValidator(ResolveRequest, 'body')(request.body);
-      if ('error' in result) return done(result.error);
-      request.body = result.value;
-      done();
-    },
-    handler: async (request): Promise<ResolveResponse> => {
-      const { vm_id, token } = request.body as ResolveRequest;
-      // Credentials come first: without good ones not even a malformed id is told.
-      const row = await holder(parseSandboxId(vm_id) ?? NOBODY, vm_id, token);
-      if (row.status === 'deleted') throw sandboxNotFound(vm_id);
-      if (row.status !== 'running' || row.data_url === null) {
-        throw conflict(`sandbox ${quote(vm_id)} is ${row.status}, and must be running`);
-      }
-      return { vm_id: row.id, status: row.status, data_url: row.data_url };
-    },
+  internal.operation(internalOperations.resolveSandbox, async ({ body: { vm_id, token } }) => {
+    // Credentials come first: without good ones not even a malformed id is told.
+    const row = await holder(parseSandboxId(vm_id) ?? NOBODY, vm_id, token);
+    if (row.status === 'deleted') throw sandboxNotFound(vm_id);
+    if (row.status !== 'running' || row.data_url === null) {
+      throw conflict(`sandbox ${quote(vm_id)} is ${row.status}, and must be running`);
+    }
+    return { vm_id: row.id, status: row.status, data_url: row.data_url };
   });
 }
 

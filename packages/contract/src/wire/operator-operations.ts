@@ -1,0 +1,105 @@
+/** The operations of the operator plane. They are not part of the public API and its OpenAPI document. */
+import {
+  CreditsQuery,
+  CreditsRecord,
+  GrantList,
+  GrantRequest,
+  GrantResponse,
+  OverdraftRequest,
+} from './credits.ts';
+import {
+  HostDrainRequest,
+  HostDrainResponse,
+  HostEvictRequest,
+  HostEvictResponse,
+  HostList,
+  HostParams,
+  HostUndrainResponse,
+} from './hosts.ts';
+import { OrgParams } from './management.ts';
+import type { Operation } from './operations.ts';
+
+const unknownHost = 'There is no such host.';
+const unknownOrg = 'There is no such organization.';
+
+export const operatorOperations = {
+  listHosts: {
+    method: 'GET',
+    path: '/operator/hosts',
+    tag: 'Hosts',
+    summary: 'List all hosts that were ever connected',
+    security: 'operator',
+    success: { status: 200, response: { description: 'All of them; there are no pages.', schema: HostList } },
+    errors: {},
+  },
+  drainHost: {
+    method: 'POST',
+    path: '/operator/hosts/:id/drain',
+    tag: 'Hosts',
+    summary: 'Place nothing new on a host, and move away what can be moved',
+    security: 'operator',
+    params: HostParams,
+    body: HostDrainRequest,
+    success: { status: 200, response: { description: 'Begun.', schema: HostDrainResponse } },
+    errors: { 400: 'A field is not valid.', 404: unknownHost },
+  },
+  undrainHost: {
+    method: 'POST',
+    path: '/operator/hosts/:id/undrain',
+    tag: 'Hosts',
+    summary: 'End the drain of a host',
+    security: 'operator',
+    params: HostParams,
+    success: { status: 200, response: { description: 'Ended.', schema: HostUndrainResponse } },
+    errors: { 404: unknownHost },
+  },
+  evictFromHost: {
+    method: 'POST',
+    path: '/operator/hosts/:id/evict',
+    tag: 'Hosts',
+    summary: 'Evict one spot sandbox of a host, or all of them',
+    security: 'operator',
+    params: HostParams,
+    body: HostEvictRequest,
+    success: { status: 200, response: { description: 'Begun.', schema: HostEvictResponse } },
+    errors: {
+      400: 'A field is not valid.',
+      404: `${unknownHost} Or the sandbox is not there.`,
+      409: 'The sandbox cannot be evicted in its status, or is not in the spot tier.',
+    },
+  },
+  grantCredits: {
+    method: 'POST',
+    path: '/operator/orgs/:id/grants',
+    tag: 'Credits',
+    summary: 'Grant credits to an organization, or adjust its balance',
+    security: 'operator',
+    params: OrgParams,
+    body: GrantRequest,
+    repeats: 'same',
+    success: { status: 200, response: { description: 'Written to the ledger.', schema: GrantResponse } },
+    errors: { 400: 'The amount or the note is not valid.', 404: unknownOrg },
+  },
+  listGrants: {
+    method: 'GET',
+    path: '/operator/orgs/:id/grants',
+    tag: 'Credits',
+    summary: 'List the newest grants and adjustments of an organization',
+    security: 'operator',
+    params: OrgParams,
+    query: CreditsQuery,
+    success: { status: 200, response: { description: 'Newest first.', schema: GrantList } },
+    errors: { 404: unknownOrg },
+  },
+  setOverdraftLimit: {
+    method: 'PUT',
+    path: '/operator/orgs/:id/overdraft-limit',
+    tag: 'Credits',
+    summary: 'Set how far below zero the balance of an organization may go',
+    security: 'operator',
+    params: OrgParams,
+    body: OverdraftRequest,
+    success: { status: 200, response: { description: 'Set.', schema: CreditsRecord } },
+    errors: { 400: 'The limit is not valid.', 404: unknownOrg },
+  },
+} as const satisfies Record<string, Operation>;

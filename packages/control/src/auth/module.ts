@@ -1,0 +1,19 @@
+import type { ControlContext } from '../context.ts';
+import type { Module } from '../module.ts';
+
+/** How often it is written down when keys were last used. */
+const LAST_USED_MS = 30_000;
+
+export function authModule({ authenticator, cleanup, log }: ControlContext): Module {
+  cleanup.defer(() =>
+    authenticator
+      .flush()
+      .catch((error: unknown) => log.warn({ err: error }, 'the last use of API keys was not written')),
+  );
+  return {
+    name: 'auth',
+    tasks: [
+      { name: 'api-key-last-use', everyMs: LAST_USED_MS, leased: false, run: () => authenticator.flush() },
+    ],
+  };
+}

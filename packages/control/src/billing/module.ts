@@ -1,0 +1,19 @@
+import type { ControlContext } from '../context.ts';
+import type { Module } from '../module.ts';
+import { creditOperatorRoutes } from './operator-routes.ts';
+import { creditRoutes } from './routes.ts';
+
+export function billingModule(context: ControlContext): Module {
+  const { billing } = context;
+  return {
+    name: 'billing',
+    routes(planes) {
+      creditRoutes(planes, context);
+      creditOperatorRoutes(planes, context);
+    },
+    tasks: [
+      // Not leased: the CPU counters of the runners that are connected here are in this server's memory.
+      { name: 'charge', everyMs: billing.settings.passMs, leased: false, run: () => billing.pass() },
+    ],
+  };
+}

@@ -1,0 +1,163 @@
+/** What modules share: one typed container, made once a server. */
+import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract';
+import { openDatabase, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import { createAuthenticator, type Authenticator } from './auth/authenticator.ts';
+import { createCallerAuthenticator, type CallerAuthenticator } from './auth/caller.ts';
+import { createBilling, type Billing } from './billing/billing.ts';
+import { BILLING_SETTINGS } from './billing/settings.ts';
+import { createEncryption, type Encryption } from './encryption/encryption.ts';
+import { noKeys } from './encryption/keys.ts';
+import { createChangeNotifier, type ChangeNotifier } from './events/change-notifier.ts';
+import { openClusterNotifier, type ClusterNotifier } from './events/cluster-notifier.ts';
+import { createEventBus, type EventBus } from './events/event-bus.ts';
+import { createIdempotency, type Idempotency } from './idempotency/idempotency.ts';
+import { createBuildQueue, type BuildQueue } from './images/build-queue.ts';
+import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
+import type { ControlOptions } from './options.ts';
+import { createRegions, type Regions } from './regions/regions.ts';
+import { createPullCredentials, type PullCredentials } from './registries/pull-credentials.ts';
+import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
+import { createLifecycle, type Lifecycle } from './sandboxes/lifecycle.ts';
+import { createScheduler, type Scheduler } from './scheduler/scheduler.ts';
+import { hasEncrypted } from './secrets/secrets.ts';
+import { createSnapshots, type Snapshots } from './snapshots/snapshots.ts';
+
+export interface ControlContext {
+  readonly options: ControlOptions;
+  readonly limits: ControlLimits;
+  readonly platform: PlatformLimits;
+  readonly log: Logger;
+  /** Of this process; another one after a restart. */
+  readonly serverId: string;
+  readonly database: Database;
+  /** One connection for heartbeats and leases alone, so that they never wait for other work. */
+  readonly heartbeats: Database;
+  readonly events: EventBus;
+  /** Wakes requests that wait for a change. */
+  readonly changes: ChangeNotifier;
+  readonly cluster: ClusterNotifier;
+  readonly encryption: Encryption;
+  readonly credentials: PullCredentials;
+  readonly authenticator: Authenticator;
+  readonly callers: CallerAuthenticator;
+  readonly idempotency: Idempotency;
+  readonly regions: Regions;
+  readonly lifecycle: Lifecycle;
+  readonly snapshots: Snapshots;
+  readonly scheduler: Scheduler;
+  readonly billing: Billing;
+  readonly runners: RunnerRegistry;
+  readonly builds: BuildQueue;
+  /** Runs when the server stops, in reverse order. */
+  readonly cleanup: AsyncDisposableStack;
+}
+
+/** The database must be migrated. What is opened is closed by `cleanup`. */
+export async function createContext(
+  options: ControlOptions,
+  cleanup: AsyncDisposableStack,
+): Promise<ControlContext> {
+  const { log } = options;
+  const limits: ControlLimits = { ...CONTROL_LIMITS, ...options.limits };
+  const serverId = newUuid();
+  const database = cleanup.use(
+    openDatabase({
+      url: options.databaseUrl,
+      log,
+      applicationName: 'releap-control',
+      ...(options.databaseConnections === undefined ? {} : { connections: options.databaseConnections }),
+    }),
+  );
+  const heartbeats = cleanup.use(
+    openDatabase({ url: options.databaseUrl, log, applicationName: 'releap-heartbeat', connections: 1 }),
+  );
+
+  const keys = options.keys ?? noKeys();
+  await keys.prepare(!(await hasEncrypted(database.pool)));
+  const encryption = createEncryption(keys);
+  const credentials = createPullCredentials(database, encryption, log);
+
+  const events = createEventBus(log);
+  const changes = createChangeNotifier();
+  const authenticator = createAuthenticator(database);
+  const idempotency = createIdempotency({ database, secret: options.internalToken });
+
+  const lifecycle = createLifecycle({
+    database,
+    deadlines: limits.deadlines,
+    onMoved: (rows) => events.emit('sandboxes-changed', rows),
+  });
+  const snapshots = createSnapshots({
+    database,
+    log,
+    onMoved: (rows) => events.emit('snapshots-changed', rows),
+  });
+  const scheduler = createScheduler({ database, lifecycle, limits, log });
+  cleanup.defer(() => scheduler.close());
+  events.on('capacity-released', () => scheduler.capacityReleased());
+
+  const billing = createBilling({
+    database,
+    lifecycle,
+    settings: { ...BILLING_SETTINGS, ...options.billing },
+    log,
+  });
+  events.on('runner-usage', ({ runnerId, readings }) => billing.readings(runnerId, readings));
+
+  const runners = createRegistry({
+    database,
+    serverId,
+    internalToken: options.internalToken,
+    lifecycle,
+    credentials,
+    snapshots,
+    limits,
+    log,
+    onCapacityReleased: () => events.emit('capacity-released'),
+    onReady: (link) => events.emit('runner-ready', link),
+    onUsage: (runnerId, readings) => events.emit('runner-usage', { runnerId, readings }),
+    onBuildResult: (link, { result }) => builds.finish(link, result),
+    onBuildsAbandoned: (link) => events.emit('runner-gone', link),
+  });
+  const builds = createBuildQueue({ database, credentials, limits, log, links: () => runners.links() });
+  cleanup.defer(() => builds.close());
+
+  // Runners first, then requests that wait, then other servers.
+  events.on('sandboxes-changed', (rows) => runners.push(rows));
+  events.on('snapshots-changed', (rows) => runners.pushSnapshots(rows));
+  const cluster = await openClusterNotifier({
+    database,
+    serverId,
+    log,
+    onChanged: (changed) => events.emit('changed-elsewhere', changed),
+    onGap: () => events.emit('notifications-missed'),
+  });
+  cleanup.use(cluster);
+
+  return {
+    options,
+    limits,
+    platform: options.platform ?? PLATFORM_LIMITS,
+    log,
+    serverId,
+    database,
+    heartbeats,
+    events,
+    changes,
+    cluster,
+    encryption,
+    credentials,
+    authenticator,
+    callers: createCallerAuthenticator(database, options.oidc, log),
+    idempotency,
+    regions: createRegions(database),
+    lifecycle,
+    snapshots,
+    scheduler,
+    billing,
+    runners,
+    builds,
+    cleanup,
+  };
+}

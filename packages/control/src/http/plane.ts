@@ -1,0 +1,190 @@
+/**
+ * A plane: operations that one kind of caller uses, with their own guard, error form, 404 and body parsers. It is a
+ * Fastify plugin, so what one plane sets does not reach another, and it can be mounted on any server.
+ */
+import type { Readable } from 'node:stream';
+import {
+  fastifySchema,
+  IDEMPOTENCY_HEADER,
+  notFound,
+  REPLAYED_HEADER,
+  requestValidator,
+  type Operation,
+  type Security,
+} from '@releap/contract';
+import type {
+  FastifyInstance,
+  FastifyPluginCallback,
+  FastifyReply,
+  FastifyRequest,
+  onRequestHookHandler,
+} from 'fastify';
+import type { Static, TSchema } from 'typebox';
+import type { Principal } from '../auth/authenticator.ts';
+import type { Caller } from '../auth/caller.ts';
+import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
+import type { Idempotency } from '../idempotency/idempotency.ts';
+import { abortSignalOf } from './abort-signal.ts';
+import { acceptJson } from './bodies.ts';
+import { answerError } from './errors.ts';
+import { subjectOf, type InternalPeer, type Operator } from './identity.ts';
+
+type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] extends TSchema
+  ? Static<O[K]>
+  : undefined;
+
+/** What a handler of this operation must return: the contract's response, text or bytes where it is not JSON. */
+export type Answer<O extends Operation> = O['success']['response'] extends { schema: infer Schema }
+  ? O['success']['response'] extends { contentType: string }
+    ? string | Buffer | Readable
+    : Schema extends TSchema
+      ? Static<Schema>
+      : never
+  : void;
+
+export interface Call<O extends Operation> {
+  params: Of<O, 'params'>;
+  query: Of<O, 'query'>;
+  body: Of<O, 'body'>;
+  /** The project whose key was shown. */
+  principal: O['security'] extends 'workload' ? Principal : never;
+  /** The signed-in user. */
+  caller: O['security'] extends 'management' ? Caller : never;
+  operator: O['security'] extends 'operator' ? Operator : never;
+  /** The runner or gateway that asks. */
+  peer: O['security'] extends 'internal' ? InternalPeer : never;
+  request: FastifyRequest;
+  reply: FastifyReply;
+  /** Source of the ids and tokens of what is created, so that a repeated request creates nothing twice. */
+  ids: IdGenerator;
+  /** Aborted when the client disconnects or the server stops. Made on first use. */
+  abortSignal: () => AbortSignal;
+}
+
+export type Handler<O extends Operation> = (call: Call<O>) => Promise<Answer<O>> | Answer<O>;
+
+export interface Plane<S extends Security = Security> {
+  /** Gives an operation of the contract its handler. Before the plane is mounted. */
+  operation<O extends Operation & { security: S }>(operation: O, handler: Handler<O>): void;
+  /** All that it serves, for a Fastify server. */
+  readonly plugin: FastifyPluginCallback;
+}
+
+export interface PlaneOptions {
+  /** Lets a request through and notes who sent it, or refuses it. */
+  guard?: onRequestHookHandler | ((request: FastifyRequest, reply: FastifyReply) => Promise<void>);
+  /** Operations that the guard does not see. */
+  unguarded?: readonly Operation[];
+  idempotency: Idempotency;
+  /** Base path of the plane. With one, it has a 404 of its own. */
+  prefix?: string;
+  /** Writes a refusal in this plane's form. */
+  answerError?: (error: unknown, request: FastifyRequest, reply: FastifyReply) => void;
+}
+
+export function createPlane<S extends Security>(options: PlaneOptions): Plane<S> {
+  const { prefix = '', idempotency } = options;
+  const routes: ((scope: FastifyInstance) => void)[] = [];
+  let mounted = false;
+
+  const plugin: FastifyPluginCallback = (scope, _options, done) => {
+    mounted = true;
+    scope.setErrorHandler(options.answerError ?? answerError);
+    scope.setValidatorCompiler<TSchema>(({ schema, httpPart }) => validatorOf(schema, httpPart));
+    acceptJson(scope);
+    if (prefix !== '') scope.setNotFoundHandler(routeNotFound);
+    for (const add of routes) add(scope);
+    done();
+  };
+
+  return {
+    operation(operation, handler) {
+      if (mounted) throw new Error(`${operation.method} ${operation.path}: its plane is mounted already`);
+      if (!operation.path.startsWith(prefix)) throw new Error(`${operation.path} is not below ${prefix}`);
+      routes.push((scope) => addRoute(scope, operation, handler, options));
+    },
+    plugin: (scope, _options, done) => {
+      scope.register(plugin, { prefix });
+      done();
+    },
+  };
+
+  function addRoute(
+    scope: FastifyInstance,
+    operation: Operation,
+    handler: Handler<Operation>,
+    { guard, unguarded = [] }: PlaneOptions,
+  ): void {
+    const schema = fastifySchema(operation);
+    // Answers are plain JSON.stringify: faster for these records than a compiled serializer with unions. That they have
+    // the contract's form is checked by the compiler, through `Answer`.
+    delete schema.response;
+    const { status, response } = operation.success;
+    scope.route({
+      method: operation.method,
+      url: operation.path.slice(prefix.length),
+      schema,
+      ...(guard === undefined || unguarded.includes(operation) ? {} : { onRequest: guard }),
+      handler: async (request, reply) => {
+        const call = toCall(request, reply);
+        const perform = async (ids: IdGenerator): Promise<unknown> => handler({ ...call, ids });
+        let answer: unknown;
+        const key = request.headers[IDEMPOTENCY_HEADER];
+        if (operation.repeats === undefined || key === undefined)
+          answer = await handler({ ...call, ids: RANDOM });
+        else {
+          const { method, url, body } = request;
+          const done = await idempotency.run(
+            {
+              caller: subjectOf(request),
+              key: String(key),
+              request: { method, url, body },
+              repeatable: operation.repeats === 'same',
+            },
+            perform,
+          );
+          if (done.replayed) reply.header(REPLAYED_HEADER, 'true');
+          answer = done.answer;
+        }
+        if (status !== 200) reply.code(status);
+        if (response.contentType !== undefined) reply.type(contentTypeOf(response.contentType));
+        return answer;
+      },
+    });
+  }
+}
+
+function toCall(request: FastifyRequest, reply: FastifyReply): Omit<Call<Operation>, 'ids'> {
+  // One for the whole call: a long poll asks for it with every change that wakes it.
+  let signal: AbortSignal | undefined;
+  return {
+    params: request.params as never,
+    query: request.query as never,
+    body: request.body as never,
+    principal: request.principal as never,
+    caller: request.caller as never,
+    operator: request.operator as never,
+    peer: request.peer as never,
+    request,
+    reply,
+    abortSignal: () => (signal ??= abortSignalOf(reply, request.server.closing)),
+  };
+}
+
+function validatorOf(schema: TSchema, httpPart: string | undefined): ReturnType<typeof requestValidator> {
+  const validator = requestValidator(schema, httpPart as 'body');
+  if (httpPart !== 'params' || (schema as { refusal?: number }).refusal === 400) return validator;
+  // A malformed name in the path is a 404: nothing can have it.
+  return (data) => {
+    const result = validator(data);
+    return 'error' in result ? { error: notFound(result.error.message) } : result;
+  };
+}
+
+const contentTypeOf = (type: string): string => (type.startsWith('text/') ? `${type}; charset=utf-8` : type);
+
+export function routeNotFound(request: FastifyRequest, reply: FastifyReply): void {
+  void reply
+    .code(404)
+    .send({ error: `no such route: ${request.method} ${request.url.split('?', 1)[0]?.slice(0, 200)}` });
+}

@@ -1,0 +1,60 @@
+/** The planes of a control server. */
+import { operations } from '@releap/contract';
+import type { FastifyPluginCallback } from 'fastify';
+import type { Authenticator } from '../auth/authenticator.ts';
+import type { CallerAuthenticator } from '../auth/caller.ts';
+import type { Idempotency } from '../idempotency/idempotency.ts';
+import { internalGuard, managementGuard, operatorGuard, publicGuard, workloadGuard } from './guards.ts';
+import { createPlane, type Plane } from './plane.ts';
+import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
+
+export interface Planes {
+  /** No credential. */
+  readonly public: Plane<'public'>;
+  /** A project's API key. */
+  readonly workload: Plane<'workload'>;
+  /** A user's OIDC token. */
+  readonly management: Plane<'management'>;
+  /** The operator's credential. */
+  readonly operator: Plane<'operator'>;
+  /** The credential of a runner or gateway. */
+  readonly internal: Plane<'internal'>;
+}
+
+export interface PlanesOptions {
+  authenticator: Authenticator;
+  callers: CallerAuthenticator;
+  idempotency: Idempotency;
+  internalToken: string;
+  rateLimits?: RateLimits | undefined;
+}
+
+export interface MountablePlanes {
+  readonly planes: Planes;
+  /** Public, workload and management operations: what clients reach. */
+  readonly clientPlugins: readonly FastifyPluginCallback[];
+  /** Operator and internal operations. */
+  readonly internalPlugins: readonly FastifyPluginCallback[];
+}
+
+export function createPlanes(options: PlanesOptions): MountablePlanes {
+  const { authenticator, callers, idempotency, internalToken } = options;
+  const limiter = createRateLimiter(options.rateLimits ?? NO_RATE_LIMITS);
+  const planes = {
+    // Health checks are not rate limited.
+    public: createPlane<'public'>({
+      guard: publicGuard(limiter),
+      unguarded: [operations.getHealth],
+      idempotency,
+    }),
+    workload: createPlane<'workload'>({ guard: workloadGuard(authenticator, limiter), idempotency }),
+    management: createPlane<'management'>({ guard: managementGuard(callers, limiter), idempotency }),
+    operator: createPlane<'operator'>({ guard: operatorGuard(internalToken), idempotency }),
+    internal: createPlane<'internal'>({ guard: internalGuard(internalToken), idempotency }),
+  };
+  return {
+    planes,
+    clientPlugins: [limiter.plugin, planes.public.plugin, planes.workload.plugin, planes.management.plugin],
+    internalPlugins: [planes.operator.plugin, planes.internal.plugin],
+  };
+}

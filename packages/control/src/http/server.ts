@@ -1,0 +1,107 @@
+/** A Fastify server that planes are mounted on. */
+import type { Server } from 'node:http';
+import { ApiError, BOUNDS } from '@releap/contract';
+import fastify, {
+  LogController,
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyPluginCallback,
+} from 'fastify';
+import type { Logger } from 'pino';
+import { answerError } from './errors.ts';
+import { decorateRequests } from './identity.ts';
+import { routeNotFound } from './plane.ts';
+
+export interface HttpServer {
+  readonly fastify: FastifyInstance;
+  readonly server: Server;
+  /** @returns the URL that it listens on */
+  listen(address: { host: string; port: number }): Promise<string>;
+  /** Refuses new requests, ends waits, and closes what is still open after a moment. */
+  close(): Promise<void>;
+}
+
+export interface HttpServerOptions {
+  /** Plugins of the planes (`Plane.plugin`), and others. */
+  plugins: readonly FastifyPluginCallback[];
+  /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
+  trustedProxies?: readonly string[];
+  log: Logger;
+}
+
+/** How long open answers get to end when the server stops. */
+const CLOSE_MS = 3_000;
+
+export function createHttpServer({ plugins, trustedProxies = [], log }: HttpServerOptions): HttpServer {
+  const closing = new AbortController();
+  const base: FastifyBaseLogger = log;
+  const app = fastify({
+    loggerInstance: base,
+    trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
+    logController: new LogController({ disableRequestLogging: true }),
+    bodyLimit: BOUNDS.requestBodyBytes,
+    // Headers and body must arrive in this time; answers may take as long as a long poll.
+    requestTimeout: 60_000,
+    forceCloseConnections: 'idle',
+    routerOptions: { maxParamLength: 4096 },
+    genReqId: (request) => requestId(request.headers['x-request-id']),
+    frameworkErrors: (error, request, reply) => answerError(error, request, reply),
+    clientErrorHandler(error, socket) {
+      if (!socket.writable || (error as NodeJS.ErrnoException).code === 'ECONNRESET') {
+        socket.destroy();
+        return;
+      }
+      const tooLarge = (error as NodeJS.ErrnoException).code === 'HPE_HEADER_OVERFLOW';
+      const body = JSON.stringify({
+        error: tooLarge
+          ? 'the headers of the request are too large: at most 16 KiB are allowed'
+          : 'the request is not valid HTTP',
+      });
+      socket.end(
+        `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`,
+      );
+    },
+  });
+  decorateRequests(app, closing.signal);
+  app.setErrorHandler(answerError);
+  app.setNotFoundHandler(routeNotFound);
+  app.addHook('onSend', (request, reply, _payload, done) => {
+    reply.header('x-request-id', request.id);
+    done();
+  });
+  if (log.isLevelEnabled('debug')) {
+    app.addHook('onResponse', (request, reply, done) => {
+      request.log.debug(
+        { method: request.method, url: request.url, status: reply.statusCode, ms: reply.elapsedTime },
+        'answered',
+      );
+      done();
+    });
+  }
+  for (const plugin of plugins) void app.register(plugin);
+
+  return {
+    fastify: app,
+    server: app.server,
+    listen: (address) => app.listen(address),
+    async close() {
+      closing.abort(new ApiError(503, 'the server is stopping'));
+      const timer = setTimeout(() => app.server.closeAllConnections(), CLOSE_MS);
+      try {
+        await app.close();
+      } finally {
+        clearTimeout(timer);
+      }
+    },
+  };
+}
+
+let counter = 0;
+const start = Date.now().toString(36);
+
+/** The client's own id when it is harmless, else a generated one. */
+function requestId(given: string | string[] | undefined): string {
+  if (typeof given === 'string' && /^[A-Za-z0-9._-]{1,100}$/.test(given)) return given;
+  counter = (counter + 1) % Number.MAX_SAFE_INTEGER;
+  return `${start}-${counter.toString(36)}`;
+}

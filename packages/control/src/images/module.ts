@@ -1,0 +1,37 @@
+import type { ControlContext } from '../context.ts';
+import type { Module } from '../module.ts';
+import { statementStep } from '../teardown/step.ts';
+import { imageRoutes } from './routes.ts';
+
+export function imagesModule(context: ControlContext): Module {
+  const { builds, database, events, limits, log } = context;
+  events.on('runner-ready', (link) => {
+    builds
+      .adopt(link)
+      .then(() => builds.retryBuiltins())
+      .catch((error: unknown) => log.error({ err: error }, 'builds of a runner could not be resumed'));
+  });
+  events.on('runner-gone', (link) => builds.abandon(link));
+  return {
+    name: 'images',
+    routes: (planes) => imageRoutes(planes, context),
+    // Not leased: a server extends the leases of the builds whose runners are connected to it.
+    tasks: [{ name: 'builds', everyMs: limits.sweepMs, leased: false, run: () => builds.sweep() }],
+    teardown: [
+      statementStep(database, {
+        name: 'builds',
+        phase: 'revoke',
+        text: `with gone as (
+                 update jobs set status = 'failed', error = 'its project was deleted', finished_at = now(), updated_at = now(),
+                        lease_until = null
+                  where project_id = $1 and kind = 'build' and status in ('queued', 'running'))
+               select 1 where false`,
+      }),
+      statementStep(database, {
+        name: 'images',
+        phase: 'erase',
+        text: 'with gone as (delete from images where project_id = $1) select 1 where false',
+      }),
+    ],
+  };
+}

@@ -1,0 +1,7 @@
+import type { ControlContext } from '../context.ts';
+import type { Module } from '../module.ts';
+import { jobRoutes } from './routes.ts';
+
+export function jobsModule(context: ControlContext): Module {
+  return { name: 'jobs', routes: (planes) => jobRoutes(planes, context) };
+}

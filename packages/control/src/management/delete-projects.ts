@@ -1,0 +1,24 @@
+/** The deletion of projects: from its commit on they are gone for clients. What they contain is torn down afterwards. */
+import type { Queryable } from '@releap/database';
+
+/** Marks the project as deleted and revokes its keys, inside the transaction of the deletion. */
+export async function deleteProject(on: Queryable, projectId: string): Promise<void> {
+  await on.query('update projects set deleted_at = now(), teardown_after = now() where id = $1', [projectId]);
+  await on.query('update api_keys set revoked_at = now() where project_id = $1 and revoked_at is null', [
+    projectId,
+  ]);
+}
+
+/** The same for all projects of an organization. @returns their ids */
+export async function deleteProjectsOf(on: Queryable, orgId: string): Promise<string[]> {
+  const { rows } = await on.query<{ id: string }>(
+    'update projects set deleted_at = now(), teardown_after = now() where org_id = $1 and deleted_at is null returning id',
+    [orgId],
+  );
+  const ids = rows.map(({ id }) => id);
+  await on.query(
+    'update api_keys set revoked_at = now() where project_id = any($1::uuid[]) and revoked_at is null',
+    [ids],
+  );
+  return ids;
+}

@@ -1,0 +1,18 @@
+import type { Planes } from './http/planes.ts';
+import type { PeriodicTask } from './tasks/task.ts';
+import type { TeardownStep } from './teardown/step.ts';
+
+/**
+ * A part of the control plane: mostly one resource, in a folder of its own. `createModules` lists them; what each gives
+ * is wired by `startControl`. docs/adding-a-resource.md shows how to write one.
+ */
+export interface Module {
+  /** The folder's name. */
+  readonly name: string;
+  /** Adds the module's operations to the planes. */
+  routes?(planes: Planes): void;
+  /** Work that is repeated. */
+  readonly tasks?: readonly PeriodicTask[];
+  /** What is done about its resource when a project is deleted. */
+  readonly teardown?: readonly TeardownStep[];
+}

@@ -1,0 +1,53 @@
+/** The modules of the control plane. A new resource gets its line here. */
+import { authModule } from './auth/module.ts';
+import { billingModule } from './billing/module.ts';
+import type { ControlContext } from './context.ts';
+import { clusterModule } from './events/module.ts';
+import { gatewaysModule } from './gateways/module.ts';
+import { hostsModule } from './hosts/module.ts';
+import { idempotencyModule } from './idempotency/module.ts';
+import { imagesModule } from './images/module.ts';
+import { jobsModule } from './jobs/module.ts';
+import { managementModule } from './management/module.ts';
+import type { Module } from './module.ts';
+import { regionsModule } from './regions/module.ts';
+import { registriesModule } from './registries/module.ts';
+import { runnersModule } from './runners/module.ts';
+import { sandboxesModule } from './sandboxes/module.ts';
+import { schedulerModule } from './scheduler/module.ts';
+import { secretsModule } from './secrets/module.ts';
+import { serviceModule } from './service/module.ts';
+import { snapshotsModule } from './snapshots/module.ts';
+import { teardownModule } from './teardown/module.ts';
+
+/** In the order in which they hear of events: runners are told before requests that wait and other servers. */
+const MODULES: readonly ((context: ControlContext) => Module)[] = [
+  runnersModule,
+  clusterModule,
+  schedulerModule,
+  hostsModule,
+  authModule,
+  managementModule,
+  sandboxesModule,
+  snapshotsModule,
+  imagesModule,
+  jobsModule,
+  secretsModule,
+  registriesModule,
+  regionsModule,
+  billingModule,
+  idempotencyModule,
+  gatewaysModule,
+  serviceModule,
+];
+
+export function createModules(context: ControlContext): Module[] {
+  const modules = MODULES.map((create) => create(context));
+  return [
+    ...modules,
+    teardownModule(
+      context,
+      modules.flatMap((module) => module.teardown ?? []),
+    ),
+  ];
+}

@@ -1,0 +1,47 @@
+/** Moves sandboxes out of transient states when their deadline has passed, whatever else was missed. */
+import { all, statement } from '@releap/database';
+import type { ControlContext } from '../context.ts';
+import { NEED, toNeed } from '../scheduler/scheduler.ts';
+import type { Change } from './transition-sql.ts';
+
+const OVERDUE = statement<{
+  id: string;
+  status: string;
+  region: string;
+  cpu_arch: string;
+  cpu: number;
+  mem_mib: number;
+  disk_mib: number;
+  gpu_host: number;
+  required_runner_id: string | null;
+}>(
+  'sandboxes-overdue',
+  `select id, status, ${NEED}
+     from sandboxes s where deadline_at <= now() order by deadline_at limit 500`,
+);
+
+export async function endOverdue({
+  database,
+  lifecycle,
+  scheduler,
+  limits,
+  events,
+  log,
+}: Pick<
+  ControlContext,
+  'database' | 'lifecycle' | 'scheduler' | 'limits' | 'events' | 'log'
+>): Promise<void> {
+  const rows = await all(database.pool, OVERDUE);
+  if (rows.length === 0) return;
+  // The hosts are read once for all of them, and only when there is something to explain.
+  const explain = rows.some((row) => row.status === 'pending') ? await scheduler.explainer() : undefined;
+  const changes: Change[] = rows.map((row) => {
+    const late = `it was ${row.status} for longer than ${limits.deadlines[row.status as keyof typeof limits.deadlines] / 1000} s`;
+    const error = row.status === 'pending' ? `${late}: ${explain?.(toNeed(row))}` : late;
+    return { id: row.id, overdue: true, error };
+  });
+  const moved = await lifecycle.apply('deadline', changes);
+  for (const row of moved)
+    log.warn({ vm: row.id, status: row.status, reason: row.error }, 'a deadline has passed');
+  if (moved.length > 0) events.emit('capacity-released');
+}

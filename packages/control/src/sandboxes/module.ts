@@ -1,0 +1,20 @@
+import type { ControlContext } from '../context.ts';
+import type { Module } from '../module.ts';
+import { endOverdue } from './deadlines.ts';
+import { createHostClient } from './logs.ts';
+import { sandboxRoutes } from './routes.ts';
+import { sandboxTeardown } from './teardown.ts';
+
+export function sandboxesModule(context: ControlContext): Module {
+  const { billing, limits, options } = context;
+  const hosts = context.cleanup.use(createHostClient(options.internalToken));
+  return {
+    name: 'sandboxes',
+    routes: (planes) =>
+      sandboxRoutes(planes, { ...context, hosts, requireCredits: (orgId) => billing.requireCredits(orgId) }),
+    tasks: [
+      { name: 'sandbox-deadlines', everyMs: limits.sweepMs, leased: true, run: () => endOverdue(context) },
+    ],
+    teardown: sandboxTeardown(context),
+  };
+}

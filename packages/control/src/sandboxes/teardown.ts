@@ -1,0 +1,45 @@
+import { all, statement } from '@releap/database';
+import type { ControlContext } from '../context.ts';
+import { statementStep, type TeardownStep } from '../teardown/step.ts';
+
+const LIVE = statement<{ id: string }>(
+  'teardown-sandboxes',
+  `select id from sandboxes where project_id = $1 and status not in ('deleting', 'deleted') limit 200`,
+);
+/** Until their hosts have confirmed it, something of them may be left there. */
+const LEFT = statement(
+  'teardown-sandboxes-left',
+  `(select 1 from sandboxes where project_id = $1 and status <> 'deleted' limit 1)
+   union all (select 1 from sandboxes where project_id = $1 and held limit 1)`,
+);
+
+export function sandboxTeardown({
+  database,
+  lifecycle,
+}: Pick<ControlContext, 'database' | 'lifecycle'>): TeardownStep[] {
+  return [
+    {
+      name: 'sandboxes',
+      phase: 'stop',
+      async run(projectId) {
+        const rows = await all(database.pool, LIVE, [projectId]);
+        await lifecycle.apply(
+          'delete',
+          rows.map(({ id }) => ({ id, project_id: projectId })),
+        );
+        return (await all(database.pool, LEFT, [projectId])).length;
+      },
+    },
+    // The records of what ran stay, for the organization's books, without what tenants have put in.
+    statementStep(database, {
+      name: 'environments',
+      phase: 'erase',
+      text: `with ended as (
+               select id from sandboxes where project_id = $1 and status = 'deleted'
+                  and (env_bytes > 0 or spec -> 'egress_policy' <> 'null') limit 1000
+             ), gone as (delete from sandbox_env where sandbox_id in (select id from ended))
+             update sandboxes set env_bytes = 0, spec = spec || '{"egress_policy": null}' where id in (select id from ended)
+             returning 1`,
+    }),
+  ];
+}

@@ -1,0 +1,111 @@
+/**
+ * Empties deleted projects in the background, step by step. The project's row says that there is something left to do, so
+ * any server continues after a crash.
+ */
+import { all, statement, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import { inOrder, type TeardownStep } from './step.ts';
+
+const FINISH = statement(
+  'teardown-finish',
+  'update projects set teardown_after = null, torn_down_at = now() where id = $1 and teardown_after is not null',
+);
+
+/**
+ * A request that was let in before the deletion may write something after it. Requests must have arrived within a
+ * minute, and no statement takes longer than seconds.
+ */
+export const TEARDOWN_GRACE_MS = 120_000;
+const LEASE_MS = 30_000;
+const RETRY_FIRST_MS = 500;
+const RETRY_MAX_MS = 30_000;
+
+/** Some projects that are due; other servers skip them until the lease ends. $1 lease in ms */
+const CLAIM = statement<{ id: string; age_ms: number }>(
+  'teardown-claim',
+  `update projects p set teardown_after = now() + $1 * interval '1 millisecond'
+     from (select id from projects where teardown_after <= now() order by teardown_after limit 20
+              for no key update skip locked) due
+    where p.id = due.id
+   returning p.id, (extract(epoch from now() - p.deleted_at) * 1000)::double precision as age_ms`,
+);
+const AGAIN = statement(
+  'teardown-again',
+  `update projects set teardown_after = now() + $2 * interval '1 millisecond' where id = $1 and teardown_after is not null`,
+);
+
+export interface Teardown {
+  /** Continues with what is due. */
+  sweep(): Promise<void>;
+  /** Continues soon: a project was deleted just now. */
+  kick(): void;
+  close(): Promise<void>;
+}
+
+export interface TeardownOptions {
+  database: Database;
+  steps: readonly TeardownStep[];
+  graceMs?: number;
+  log: Logger;
+}
+
+export function createTeardown(options: TeardownOptions): Teardown {
+  const { database, log } = options;
+  const steps = inOrder(options.steps);
+  const graceMs = options.graceMs ?? TEARDOWN_GRACE_MS;
+  let running: Promise<void> | undefined;
+  let again = false;
+  const closed = new AbortController();
+
+  async function tearDown(projectId: string, ageMs: number): Promise<void> {
+    let left: string | undefined;
+    // Every step runs in each pass, even when an earlier one has something left: secrets are erased although a host that
+    // holds a sandbox is unreachable.
+    for (const step of steps) {
+      if ((await step.run(projectId)) > 0) left ??= step.name;
+    }
+    if (left === undefined && ageMs >= graceMs) {
+      await all(database.pool, FINISH, [projectId]);
+      log.info({ project: projectId }, 'a deleted project is empty');
+      return;
+    }
+    // Soon at first, and rarely when a host does not come back.
+    const wait = Math.min(Math.max(ageMs / 4, RETRY_FIRST_MS), RETRY_MAX_MS);
+    await all(database.pool, AGAIN, [projectId, wait]);
+    if (left !== undefined) log.debug({ project: projectId, left }, 'a deleted project is not empty yet');
+  }
+
+  async function pass(): Promise<void> {
+    do {
+      again = false;
+      const due = await all(database.pool, CLAIM, [LEASE_MS]);
+      for (const { id, age_ms: age } of due) {
+        if (closed.signal.aborted) return;
+        await tearDown(id, age).catch((error: unknown) =>
+          log.error(
+            { err: error, project: id },
+            'a deleted project could not be torn down, and is tried again',
+          ),
+        );
+      }
+      if (due.length > 0) again = true;
+    } while (again && !closed.signal.aborted);
+  }
+
+  const sweep = async (): Promise<void> => {
+    if (closed.signal.aborted) return;
+    again = true;
+    running ??= pass().finally(() => (running = undefined));
+    await running;
+  };
+  return {
+    sweep,
+    kick() {
+      sweep().catch((error: unknown) => log.warn({ err: error }, 'a teardown is delayed'));
+    },
+    async close() {
+      closed.abort();
+      await running?.catch(() => undefined);
+    },
+  };
+}
