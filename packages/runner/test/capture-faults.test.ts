@@ -13,7 +13,7 @@ import type { SandboxSpec, SnapshotObservation } from '@releap/contract';
 import { chainPath, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { PageCopier } from '../src/memory/page-copier.ts';
-import { ProcessCopy } from '../src/memory/process-copy.ts';
+import { CowClone } from '../src/memory/cow-clone.ts';
 import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
 import { firstBefore } from './support/first-before.ts';
@@ -160,7 +160,7 @@ describe('kill -9 of the helper that copies memory', () => {
   };
 
   it('before it copies: the fork fails with the reason, and the source goes on', async () => {
-    firstBefore(ProcessCopy.prototype, 'take', killHelper);
+    firstBefore(CowClone.prototype, 'take', killHelper);
     assert.match(await failedFork(), /memory of a running micro-VM could not be copied/);
     await goesOn();
   });
@@ -254,13 +254,13 @@ describe("kill -9 of the child's VMM", () => {
 
 describe("kill -9 of the source's VMM", () => {
   it('between freeze and thaw: the fork fails, and the source with the reason; its disk is whole', async () => {
-    firstBefore(ProcessCopy.prototype, 'take', async () => await killed(first.pid));
+    firstBefore(CowClone.prototype, 'take', async () => await killed(first.pid));
     assert.notEqual(await failedFork(), '');
     await failedAndStartsAgain();
   });
 
   it('between freeze and thaw of a snapshot: the same', async () => {
-    firstBefore(ProcessCopy.prototype, 'take', async () => await killed(first.pid));
+    firstBefore(CowClone.prototype, 'take', async () => await killed(first.pid));
     const before = await readdir(join(runner.home, 'snapshots'));
     assert.equal((await snapshot()).status, 'failed');
     assert.deepEqual(await readdir(join(runner.home, 'snapshots')), before);
@@ -283,7 +283,7 @@ describe("kill -9 of the source's VMM", () => {
       for (const pid of await copiersOf(first.pid)) process.kill(pid, 'SIGKILL');
     };
     // Not waited for: the copy is asked for meanwhile.
-    firstBefore(ProcessCopy.prototype, 'take', async () => await Promise.resolve(void helpers()));
+    firstBefore(CowClone.prototype, 'take', async () => await Promise.resolve(void helpers()));
     const { status } = await snapshot();
     assert.ok(['ready', 'failed'].includes(status));
     await runner.reconciler.get(SOURCE)?.idle();

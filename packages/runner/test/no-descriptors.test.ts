@@ -22,7 +22,7 @@ it('a tool that cannot be started for want of descriptors costs one error, and n
     /^true could not be started: .*EMFILE/,
   );
   assert.match(
-    exhausted('memory/perl-helper.ts', "await new module.PerlHelper('x', []).line(60_000)"),
+    exhausted('host/hostd.ts', "await new module.HostdProcess('memfd', ['4096']).line(60_000)"),
     /EMFILE/,
   );
 });

@@ -5,7 +5,7 @@ import { LiveLayer } from '../disk/live-layer.ts';
 import { checkGuestHasRoom } from '../disk/vm-disks.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
-import { ProcessCopy } from '../memory/process-copy.ts';
+import { CowClone } from '../memory/cow-clone.ts';
 import { racePoint } from '../race-point.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { RunningVm } from './machines.ts';
@@ -73,7 +73,7 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   const makeLayer = (): Promise<LiveLayer> =>
     LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
   const [copy, state, layer] = await settled([
-    ProcessCopy.prepare(memory).then((ready) => prepared.use(ready)),
+    CowClone.prepare(memory).then((ready) => prepared.use(ready)),
     StateFile.prepare(vm, { root: jail, uid: record.uid }).then((ready) => brief.use(ready)),
     isTopEmpty(chain).then((empty) => (empty ? undefined : makeLayer())),
     // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.

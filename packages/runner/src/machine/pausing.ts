@@ -5,7 +5,7 @@ import { findGuestMemory, guestMemoryFile, memorySource } from '../memory/guest-
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
-import { ProcessCopy } from '../memory/process-copy.ts';
+import { CowClone } from '../memory/cow-clone.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform } from '../template/shape.ts';
 import { StateFile } from '../vmm/save-state.ts';
@@ -47,7 +47,7 @@ export class Pausing implements AsyncDisposable {
   readonly #next: string | undefined;
   readonly #laps: Record<string, number> = {};
   readonly #began = performance.now();
-  #copy: ProcessCopy | undefined;
+  #copy: CowClone | undefined;
 
   private constructor(
     options: PausingOptions,
@@ -157,7 +157,7 @@ export class Pausing implements AsyncDisposable {
     await allowCopy(true);
     let twin: GuestMemory;
     try {
-      this.#copy = await ProcessCopy.prepare(this.#memory);
+      this.#copy = await CowClone.prepare(this.#memory);
       twin = await this.#copy.take();
     } catch (error) {
       // Then all of it is copied while the guest stands still.

@@ -1,7 +1,7 @@
 import { rm } from 'node:fs/promises';
 import { DiskFullError } from '../disk/check-space.ts';
 import { CommandError, run } from '../network/command.ts';
-import { MEMORY_SCRIPT } from './sealed-memory.ts';
+import { HOSTD } from '../host/hostd.ts';
 
 const COPY_DEADLINE_MS = 120_000;
 
@@ -11,15 +11,16 @@ const COPY_DEADLINE_MS = 120_000;
  */
 export async function copyMemoryFile(source: string, target: string, niceness = 0): Promise<void> {
   await rm(target, { force: true });
-  const copy = ['perl', MEMORY_SCRIPT, 'copy', source, target];
-  await run('nice', ['-n', String(niceness), ...copy], { deadlineMs: COPY_DEADLINE_MS });
+  await run('nice', ['-n', String(niceness), HOSTD, 'copy', source, target], {
+    deadlineMs: COPY_DEADLINE_MS,
+  });
 }
 
 /** The same error, in words for people when it says that a disk is full. */
 export function explainFullDisk(error: unknown, path: string, what = "the sandbox's memory"): unknown {
   const { code, message } = error as NodeJS.ErrnoException;
   const said = error instanceof CommandError ? error.stderr : message;
-  return code === 'ENOSPC' || /No space left|Disk quota/.test(said)
+  return code === 'ENOSPC' || /no space left|disk quota/i.test(said)
     ? new DiskFullError(`the host's disk is full: no room for ${what} at ${path}`)
     : error;
 }

@@ -1,9 +1,7 @@
 import { open, stat } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
-import { fileURLToPath } from 'node:url';
-import { PerlHelper } from './perl-helper.ts';
+import { HostdProcess } from '../host/hostd.ts';
 
-export const MEMORY_SCRIPT = fileURLToPath(new URL('./memory.pl', import.meta.url));
 const DEADLINE_MS = 120_000;
 
 /** Memory that is still being filled. Whoever has it closes `memory`, whatever came of it. */
@@ -64,7 +62,7 @@ export class SealedMemory implements AsyncDisposable {
 
   /** New memory of `bytes`. A VMM may be started with it before it is sealed, but must not look into it. */
   static async begin(bytes: number): Promise<UnsealedMemory> {
-    const helper = new PerlHelper(MEMORY_SCRIPT, ['hold', String(bytes)]);
+    const helper = new HostdProcess('memfd', [String(bytes)]);
     let file: FileHandle;
     try {
       const descriptor = Number(await helper.line(DEADLINE_MS));

@@ -2,7 +2,7 @@ import { chown, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { run } from '../network/command.ts';
-import { MEMORY_SCRIPT } from '../memory/sealed-memory.ts';
+import { HOSTD } from '../host/hostd.ts';
 import { placeholderNode } from '../vmm/command-line.ts';
 import { saveState } from '../vmm/save-state.ts';
 import { Vm } from '../vmm/vm.ts';
@@ -89,7 +89,7 @@ export async function makeTemplate(
   } finally {
     await vm.kill();
   }
-  await run('perl', [MEMORY_SCRIPT, 'compact', bootMemory, join(folder, 'memory')], {
+  await run(HOSTD, ['compact', bootMemory, join(folder, 'memory')], {
     deadlineMs: COMPACT_DEADLINE_MS,
   });
   for (const name of ['boot-memory', 'jail', 'qmp', 'agent', 'console', 'vmm.log']) {

@@ -1,10 +1,9 @@
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
+import { HOSTD } from '../host/hostd.ts';
 
 export const QEMU = 'qemu-system-x86_64';
 
-const JAIL_SCRIPT = fileURLToPath(new URL('./jail.sh', import.meta.url));
 /** Three sockets, three disks with their chains, tap, memory, state, event and timer descriptors: far below this. */
 const OPEN_FILES_MAX = 256;
 
@@ -24,19 +23,22 @@ export interface LaunchOptions {
 }
 
 /**
- * Starts a VMM outside of our own session and process tree's fate: it goes on when we end. It inherits nothing but
- * what is listed, and gives up root before any guest code runs.
+ * Starts a VMM in a session of its own, so that it outlives the runner. It inherits nothing but what is listed, and
+ * gives up root before any guest code runs.
  */
 export function launchVmm(options: LaunchOptions): ChildProcess {
   const { netns, cgroupProcs, fileMaxMib, outputFd, inheritFds = [], args } = options;
   const child = spawn(
-    '/bin/sh',
+    HOSTD,
     [
-      JAIL_SCRIPT,
+      'jail',
+      '--netns',
       netns,
+      '--nofile',
       String(OPEN_FILES_MAX),
+      '--fsize-kib',
       String(fileMaxMib * 1024),
-      ...cgroupProcs,
+      ...cgroupProcs.flatMap((file) => ['--cgroup', file]),
       '--',
       QEMU,
       ...args,

@@ -163,13 +163,13 @@ export async function childrenOf(parent: number): Promise<number[]> {
   return found;
 }
 
-/** Our programs that copy VMMs, and work on this one. */
+/** The hostd processes that clone this VMM. */
 export async function copiersOf(pid: number): Promise<number[]> {
   const found: number[] = [];
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue;
     const command = await readFile(`/proc/${name}/cmdline`, 'latin1').catch(() => '');
-    if (command.includes(`process-copy.pl\0${pid}\0`)) found.push(Number(name));
+    if (command.includes(`hostd\0cow-clone\0${pid}\0`)) found.push(Number(name));
   }
   return found;
 }

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { it } from 'node:test';
-import { ProcessCopy } from '../src/memory/process-copy.ts';
+import { CowClone } from '../src/memory/cow-clone.ts';
 
 const STOP_AND_CONTINUE = `$| = 1; print "begun\\n";
   while (1) { kill(STOP => $ARGV[0]); select(undef, undef, undef, 0.0003 * rand); kill(CONT => $ARGV[0]); select(undef, undef, undef, 0.0006 * rand) }`;
@@ -23,7 +23,7 @@ it('copies a process that is stopped and let go on meanwhile, and leaves it as i
       );
       const [address = 0, end = 0] = heap?.slice(1).map((hex) => Number.parseInt(hex, 16)) ?? [];
       assert.ok(child.pid !== undefined && address > 0);
-      await using copy = await ProcessCopy.prepare({ pid: child.pid, address, bytes: end - address });
+      await using copy = await CowClone.prepare({ pid: child.pid, address, bytes: end - address });
       assert.notEqual((await copy.take()).pid, child.pid);
       somebody.kill('SIGKILL');
       await once(somebody, 'exit');

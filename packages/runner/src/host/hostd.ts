@@ -1,40 +1,42 @@
+/** The runner's privileged helper: host/cmd/hostd, which does what Node.js cannot ask the kernel for. */
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+
+/** The static binary; set-up builds it. */
+export const HOSTD = fileURLToPath(new URL('../../../../build/host/hostd', import.meta.url));
 
 const OUTPUT_TAIL_CHARS = 1024;
 const END_DEADLINE_MS = 5_000;
 
-/** One of our Perl programs that is talked to line by line, and ends with its standard input. */
-export class PerlHelper implements AsyncDisposable {
+/** A hostd command that takes and answers lines, and ends with its standard input. */
+export class HostdProcess implements AsyncDisposable {
   readonly #child: ChildProcess;
   readonly #ended: Promise<void>;
   #lines: string[] = [];
   #rest = '';
   #stderr = '';
-  #over = false;
+  #hasEnded = false;
   #wake = Promise.withResolvers<void>();
 
-  constructor(script: string, args: string[]) {
-    this.#child = spawn('perl', [script, ...args], {
-      stdio: ['pipe', 'pipe', 'pipe'],
-      env: { LC_ALL: 'C' },
-    });
-    const over = (error?: Error): void => {
+  constructor(command: 'cow-clone' | 'memfd', args: string[]) {
+    this.#child = spawn(HOSTD, [command, ...args], { stdio: ['pipe', 'pipe', 'pipe'], env: {} });
+    const end = (error?: Error): void => {
       this.#stderr ||= error?.message ?? '';
-      this.#over = true;
+      this.#hasEnded = true;
       this.#wake.resolve();
     };
     this.#ended = new Promise((resolve) => {
       this.#child.once('error', (error) => {
-        over(error);
+        end(error);
         resolve();
       });
       this.#child.once('close', () => {
-        over();
+        end();
         resolve();
       });
     });
-    // Where no descriptors are left there are no pipes either.
+    // With no file descriptors left there are no pipes either.
     this.#child.stdin?.on('error', () => undefined);
     this.#child.stderr?.on('data', (chunk: Buffer) => {
       this.#stderr = (this.#stderr + chunk.toString('utf8')).slice(-OUTPUT_TAIL_CHARS);
@@ -55,14 +57,14 @@ export class PerlHelper implements AsyncDisposable {
     this.#child.stdin?.write(`${line}\n`);
   }
 
-  /** The next line that it says. @throws when it ends first, with what it said of that, or does not within the deadline */
+  /** The next line of its output. @throws when it ends first, with its error, or prints none within the deadline */
   async line(deadlineMs: number): Promise<string> {
     const late = setTimeout(() => this.#child.kill('SIGKILL'), deadlineMs);
     try {
       for (;;) {
         const line = this.#lines.shift();
         if (line !== undefined) return line;
-        if (this.#over) throw new Error(this.#stderr.trim() || 'perl ended without a word');
+        if (this.#hasEnded) throw new Error(this.#stderr.trim() || 'hostd ended without an error message');
         this.#wake = Promise.withResolvers();
         await this.#wake.promise;
       }

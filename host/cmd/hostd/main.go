@@ -1,0 +1,39 @@
+// Hostd does for the runner what Node.js cannot ask the kernel for. Each command is one short-lived process that talks in
+// lines over its standard streams or only runs to its end; none of them listens on anything.
+//
+//	hostd cow-clone PID ADDRESS BYTES   copy-on-write clones of a VMM's memory (ptrace(2), fork)
+//	hostd memfd BYTES                   a memfd that is filled and then sealed (memfd_create(2), F_ADD_SEALS)
+//	hostd copy SOURCE TARGET            copies what a sparse file holds; a reflink where the file system can
+//	hostd compact SOURCE TARGET         the same without pages that are zero
+//	hostd jail OPTIONS -- COMMAND ...   starts a VMM in its cgroups, limits and namespaces (execve(2))
+//
+// It exits with 0, or with 1 and one line on standard error that says what failed.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"releap/host/internal/cowclone"
+	"releap/host/internal/jail"
+	"releap/host/internal/memory"
+)
+
+var commands = map[string]func(args []string) error{
+	"cow-clone": cowclone.Serve,
+	"memfd":     memory.Serve,
+	"copy":      memory.Copy,
+	"compact":   memory.Compact,
+	"jail":      jail.Exec,
+}
+
+func main() {
+	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|memfd|copy|compact|jail ARGUMENT...")
+		os.Exit(2)
+	}
+	if err := commands[os.Args[1]](os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

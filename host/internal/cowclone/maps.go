@@ -1,0 +1,80 @@
+package cowclone
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// mapping is a line of /proc/PID/maps (proc_pid_maps(5)).
+type mapping struct {
+	start, end uintptr
+	name       string
+}
+
+func readMappings(pid int) ([]mapping, error) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return parseMappings(file)
+}
+
+func parseMappings(text io.Reader) ([]mapping, error) {
+	var mappings []mapping
+	lines := bufio.NewScanner(text)
+	for lines.Scan() {
+		one, err := parseMapping(lines.Text())
+		if err != nil {
+			return nil, err
+		}
+		mappings = append(mappings, one)
+	}
+	return mappings, lines.Err()
+}
+
+func parseMapping(line string) (mapping, error) {
+	fields := strings.Fields(line)
+	malformed := fmt.Errorf("malformed mapping %.100q", line)
+	if len(fields) < 5 {
+		return mapping{}, malformed
+	}
+	bounds := strings.SplitN(fields[0], "-", 2)
+	if len(bounds) != 2 {
+		return mapping{}, malformed
+	}
+	start, startErr := strconv.ParseUint(bounds[0], 16, 64)
+	end, endErr := strconv.ParseUint(bounds[1], 16, 64)
+	if startErr != nil || endErr != nil || end < start {
+		return mapping{}, malformed
+	}
+	name := ""
+	if len(fields) > 5 {
+		name = strings.Join(fields[5:], " ")
+	}
+	return mapping{start: uintptr(start), end: uintptr(end), name: name}, nil
+}
+
+// aroundMemory gives what lies below the guest's memory, and above it up to where the kernel's own mappings begin.
+func aroundMemory(mappings []mapping, address, size uintptr) ([]mapping, error) {
+	if size == 0 || address+size < address {
+		return nil, errors.New("the guest's memory is empty or wraps around")
+	}
+	for _, one := range mappings {
+		if one.start < address+size {
+			continue
+		}
+		if strings.HasPrefix(one.name, "[stack") || strings.HasPrefix(one.name, "[vvar") || strings.HasPrefix(one.name, "[vdso") {
+			return []mapping{
+				{start: mappings[0].start, end: address},
+				{start: address + size, end: one.start},
+			}, nil
+		}
+	}
+	return nil, errors.New("no mapping of the kernel's lies above the guest's memory")
+}

@@ -1,0 +1,176 @@
+package cowclone
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// include/uapi/linux/ptrace.h; missing in some versions of x/sys.
+	optionSuspendSeccomp = 0x200000
+	requestGetSigmask    = 0x420a
+	requestSetSigmask    = 0x420b
+	eventStop            = 128
+	sigmaskBytes         = 8
+)
+
+// stoppedThread is the main thread of the VMM in a ptrace-stop.
+type stoppedThread struct {
+	process *process
+	before  registers
+	sigmask uint64
+	changed bool
+}
+
+// stop interrupts the thread and blocks its signals.
+func (t *stoppedThread) stop() error {
+	pid := t.process.pid
+	if err := ptrace(unix.PTRACE_INTERRUPT, pid, 0, 0); err != nil {
+		return fmt.Errorf("cannot interrupt: %w", err)
+	}
+	for {
+		status, err := waitStopped(pid)
+		if err != nil {
+			return err
+		}
+		if status>>16 == eventStop {
+			break
+		}
+		// A signal that came before is delivered first.
+		if err := ptrace(unix.PTRACE_CONT, pid, 0, uintptr(status>>8&0xff)); err != nil {
+			return fmt.Errorf("cannot deliver a signal: %w", err)
+		}
+	}
+	if err := t.before.get(pid); err != nil {
+		return fmt.Errorf("cannot read registers: %w", err)
+	}
+	if err := ptracePointer(requestGetSigmask, pid, sigmaskBytes, unsafe.Pointer(&t.sigmask)); err != nil {
+		return fmt.Errorf("cannot read the signal mask: %w", err)
+	}
+	all := ^uint64(0)
+	if err := ptracePointer(requestSetSigmask, pid, sigmaskBytes, unsafe.Pointer(&all)); err != nil {
+		return fmt.Errorf("cannot set the signal mask: %w", err)
+	}
+	t.changed = true
+	return nil
+}
+
+// restore undoes what stop and syscall have changed. The system call that the thread was in is restarted, as after a signal
+// without a handler (signal(7)).
+func (t *stoppedThread) restore() error {
+	if !t.changed {
+		return nil
+	}
+	after := t.before
+	after.restartSyscall()
+	registersErr := after.set(t.process.pid)
+	maskErr := ptracePointer(requestSetSigmask, t.process.pid, sigmaskBytes, unsafe.Pointer(&t.sigmask))
+	if registersErr != nil {
+		return registersErr
+	}
+	return maskErr
+}
+
+// A call that a pending SIGSTOP interrupts is made again: the signal is delivered on the way.
+const interruptedAttempts = 100
+
+// syscall makes the thread do one system call. It gives the result as the kernel returns it (negative: an errno), and the
+// pid of the process that the call has forked, if it has and PTRACE_O_TRACEFORK is on.
+func (t *stoppedThread) syscall(number uintptr, arguments ...uintptr) (result int64, forked int, err error) {
+	for attempt := 0; attempt < interruptedAttempts; attempt++ {
+		result, forked, err = t.syscallOnce(number, arguments)
+		if err != nil || !isInterrupted(result) {
+			break
+		}
+	}
+	return result, forked, err
+}
+
+// isInterrupted tells -ERESTARTSYS, -ERESTARTNOINTR and -ERESTARTNOHAND (include/linux/errno.h), which only a tracer sees.
+func isInterrupted(result int64) bool { return result <= -512 && result >= -514 }
+
+func (t *stoppedThread) syscallOnce(number uintptr, arguments []uintptr) (result int64, forked int, err error) {
+	pid := t.process.pid
+	at := t.before
+	at.prepareSyscall(t.process.syscallAt, number, arguments)
+	if err := at.set(pid); err != nil {
+		return 0, 0, fmt.Errorf("cannot set registers: %w", err)
+	}
+	for signal := uintptr(0); ; {
+		if err := ptrace(unix.PTRACE_SINGLESTEP, pid, 0, signal); err != nil {
+			return 0, forked, fmt.Errorf("cannot step: %w", err)
+		}
+		status, err := waitStopped(pid)
+		if err != nil {
+			return 0, forked, err
+		}
+		if status>>8 == int(unix.SIGTRAP) {
+			break
+		}
+		signal = 0
+		switch {
+		case status>>8 == int(unix.SIGSTOP):
+			// SIGSTOP cannot be blocked: it takes effect when the thread is detached.
+			signal = uintptr(unix.SIGSTOP)
+		case status>>16 == eventStop:
+		case status>>8 == int(unix.SIGTRAP)|unix.PTRACE_EVENT_FORK<<8:
+			var message uint64
+			if err := ptracePointer(unix.PTRACE_GETEVENTMSG, pid, 0, unsafe.Pointer(&message)); err != nil {
+				return 0, 0, fmt.Errorf("cannot read the pid of the clone: %w", err)
+			}
+			forked = int(message)
+		default:
+			return 0, forked, fmt.Errorf("it stopped unexpectedly (status %#x)", status)
+		}
+	}
+	var after registers
+	if err := after.get(pid); err != nil {
+		return 0, forked, fmt.Errorf("cannot read registers: %w", err)
+	}
+	return after.result(), forked, nil
+}
+
+// waitStopped waits for the next ptrace-stop and gives its wait status.
+func waitStopped(pid int) (int, error) {
+	var status unix.WaitStatus
+	for {
+		_, err := unix.Wait4(pid, &status, unix.WALL, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("wait4: %w", err)
+		}
+		break
+	}
+	if !status.Stopped() {
+		return 0, fmt.Errorf("it ended (status %#x)", uint32(status))
+	}
+	return int(status), nil
+}
+
+func ptrace(request, pid int, address, data uintptr) error {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(pid), address, data, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// ptracePointer is ptrace for requests through which the kernel reads or writes memory of ours.
+func ptracePointer(request, pid int, address uintptr, data unsafe.Pointer) error {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(pid), address, uintptr(data), 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// registerSet reads or writes the general-purpose registers (PTRACE_GETREGSET, NT_PRSTATUS).
+func registerSet(request, pid int, base unsafe.Pointer, size uintptr) error {
+	const noteGeneralPurpose = 1
+	vector := unix.Iovec{Base: (*byte)(base)}
+	vector.SetLen(int(size))
+	return ptracePointer(request, pid, noteGeneralPurpose, unsafe.Pointer(&vector))
+}

@@ -1,0 +1,63 @@
+// Package memory makes guests' memory files and copies them.
+package memory
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	pageBytes  = 4096
+	chunkBytes = 1 << 20
+	// Of one order: a path and a verb.
+	orderMaxBytes = 8192
+	sealAll       = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+)
+
+// Serve makes a memfd of the given size, prints "<descriptor>\n" and keeps it until standard input ends. Whoever may look
+// into this process opens it as /proc/PID/fd/DESCRIPTOR.
+//
+// Told "fill SOURCE\n" it copies what that sparse file holds to where the memory has nothing yet and prints "filled\n";
+// told "seal\n" it makes the memory immutable for every process that has it and prints "sealed\n".
+func Serve(args []string) error {
+	if len(args) != 1 {
+		return errors.New("usage: hostd memfd BYTES")
+	}
+	bytes, err := strconv.ParseInt(args[0], 10, 64)
+	if err != nil || bytes <= 0 || bytes%pageBytes != 0 {
+		return fmt.Errorf("BYTES must be a positive multiple of %d, not %q", pageBytes, args[0])
+	}
+	fd, err := unix.MemfdCreate("releap-memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return fmt.Errorf("memfd_create: %w", err)
+	}
+	memory := os.NewFile(uintptr(fd), "memfd")
+	if err := memory.Truncate(bytes); err != nil {
+		return fmt.Errorf("cannot have %d bytes of memory: %w", bytes, err)
+	}
+	fmt.Println(fd)
+	orders := bufio.NewScanner(os.Stdin)
+	orders.Buffer(make([]byte, 0, orderMaxBytes), orderMaxBytes)
+	for orders.Scan() {
+		order := orders.Text()
+		if strings.HasPrefix(order, "fill ") {
+			err = Fill(memory, order[len("fill "):])
+			order = "fill"
+		} else if order == "seal" {
+			_, err = unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, sealAll)
+		} else {
+			err = errors.New("unknown order")
+		}
+		if err != nil {
+			return fmt.Errorf("cannot %s the memory: %w", order, err)
+		}
+		fmt.Println(order + "ed")
+	}
+	return orders.Err()
+}
