@@ -55,6 +55,8 @@ export interface RunnerOptions {
   listenHost: string;
   /** Micro-VMs of the default shape kept restored and waiting. */
   warmPool: number;
+  /** Private networks, as CIDR, that the egress policies of tenants may open. */
+  tenantPrivateNetworks: readonly string[];
   /** What control does not name any more is removed after this many days; 0 keeps it for ever. */
   quarantineDays: number;
   /** What this machine offers, instead of what it has. */
@@ -93,6 +95,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       dir: join(folder, 'network'),
       identity: home,
       listenHost: options.listenHost,
+      tenantPrivateNetworks: options.tenantPrivateNetworks,
       log: log.child({ part: 'network' }),
     }),
   ]);

@@ -11,7 +11,7 @@ import { DnsForwarder } from '../src/network/dns/forwarder.ts';
 import { NameServers, parseNameServer, parseResolvConf } from '../src/network/dns/name-servers.ts';
 import { type DnsClient, Responder } from '../src/network/dns/responder.ts';
 import { frame, FrameReader } from '../src/network/dns/tcp-frames.ts';
-import { parseEgress } from '../src/network/egress.ts';
+import { cidrs, parseEgress } from '../src/network/egress.ts';
 import type { Pin } from '../src/network/host-rules.ts';
 
 const log = pino({ level: 'silent' });
@@ -91,7 +91,7 @@ function reply(query: Packet, entry: Answer[] | string | undefined): Buffer {
 
 function client(...allow: string[]): DnsClient & { pins: Pin[] } {
   const pins: Pin[] = [];
-  const rules = allow.length === 0 ? undefined : parseEgress({ enabled: true, allow });
+  const rules = allow.length === 0 ? undefined : parseEgress({ enabled: true, allow }, cidrs(['10.0.0.0/8']));
   return {
     vmId: 'vm',
     ...(rules === undefined ? {} : { rules }),
@@ -285,4 +285,69 @@ test('who is no sandbox gets no answer, and closing ends open connections', asyn
   await new Promise((resolve) => socket.send(question, forwarder.port, '127.0.0.1', resolve));
   await forwarder.close();
   socket.close();
+});
+
+test('a header that promises thousands of records is refused without making room for them', async () => {
+  const responder = new Responder(servers, log);
+  for (const at of [4, 6, 8, 10]) {
+    const message = Buffer.alloc(12);
+    message.writeUInt16BE(7, 0);
+    message.writeUInt16BE(1, 4);
+    message.writeUInt16BE(0xffff, at);
+    const before = process.memoryUsage().heapUsed;
+    const answer = await responder.respond(message, client());
+    assert.ok(process.memoryUsage().heapUsed - before < 1_000_000);
+    assert.equal(dnsPacket.decode(answer ?? assert.fail()).rcode, 'FORMERR');
+  }
+  assert.equal(await responder.respond(Buffer.alloc(11), client()), undefined);
+});
+
+test('a sandbox that floods the name server is left without answers, and its neighbour is answered', async () => {
+  zone.set('web.example', [{ name: 'web.example', type: 'A', ttl: 60, data: '203.0.113.1' }]);
+  const responder = new Responder(servers, log);
+  const [flooding, neighbour] = [client(), client()];
+  assert.equal((await ask(neighbour, 'web.example', 'A', responder)).rcode, 'NOERROR');
+  const message = dnsPacket.encode({
+    id: 7,
+    type: 'query',
+    flags: 256,
+    questions: [{ name: 'web.example', type: 'A', class: 'IN' }],
+  });
+  const answers = await Promise.all(
+    Array.from({ length: 5_000 }, () => responder.respond(message, flooding)),
+  );
+  const answered = answers.filter((answer) => answer !== undefined).length;
+  assert.ok(answered < 2_000, `${answered} of 5000 were answered`);
+  for (let n = 0; n < 50; n++) {
+    assert.equal((await ask(neighbour, 'web.example', 'A', responder)).rcode, 'NOERROR');
+  }
+});
+
+test('a sandbox that is denied again and again fills no log', async () => {
+  let lines = 0;
+  const counting = pino({ level: 'info' }, { write: () => void (lines += 1) });
+  const responder = new Responder(servers, counting);
+  const who = client('allowed.example');
+  for (let n = 0; n < 300; n++) await ask(who, `n${n}.denied.example`, 'A', responder);
+  assert.ok(lines > 0 && lines <= 25, `${lines} lines`);
+});
+
+test('who joins a question under way gets no more answers than who asked it', async () => {
+  const many = Array.from({ length: 250 }, (_, n) => ({
+    name: 'many.example',
+    type: 'A',
+    ttl: 60,
+    data: `203.0.113.${n}`,
+  }));
+  const responder = new Responder(servers, log);
+  zone.set('many.example', many);
+  const message = dnsPacket.encode({
+    id: 7,
+    type: 'query',
+    flags: 256,
+    questions: [{ name: 'many.example', type: 'A', class: 'IN' }],
+  });
+  const answers = await Promise.all([1, 2, 3].map(() => responder.respond(message, client(), 65_535)));
+  const counts = answers.map((answer) => dnsPacket.decode(answer ?? assert.fail()).answers?.length);
+  assert.deepEqual(counts, [100, 100, 100]);
 });

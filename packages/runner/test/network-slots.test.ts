@@ -45,6 +45,7 @@ function options(over: Partial<NetworkOptions> = {}): NetworkOptions {
     log,
     slots: 8,
     ahead: 2,
+    tenantPrivateNetworks: ['10.9.0.0/16'],
     dnsUpstreams: [upstream],
     runDir: join(home, 'run'),
     ...over,

@@ -12,23 +12,28 @@ export interface EgressPolicy {
 export interface EgressRules {
   /** Entries that lie outside the blocked ranges, or are wider than them: they never open a blocked address. */
   publicNets: Cidr[];
-  /** Entries inside a private range: the user named the private network, so it is open. */
+  /** Entries inside a private network that the operator lets tenants open. */
   privateNets: Cidr[];
   domains: DomainSet;
-  /** Entries that can never have an effect: loopback, link-local (metadata), multicast. */
+  /** Entries without effect: loopback, link-local (metadata), multicast, private networks that are not for tenants. */
   ineffective: string[];
 }
 
-/** Reachable by nobody from a sandbox, whatever a policy says. 169.254/16 holds the clouds' metadata services. */
+/**
+ * Reachable by nobody from a sandbox, whatever a policy says. 169.254/16 holds the clouds' metadata services; Azure's and
+ * Alibaba's have addresses of their own, of which Azure's is a public one.
+ */
 export const NEVER_REACHABLE = cidrs([
   '0.0.0.0/8',
+  '100.100.100.200/32',
   '127.0.0.0/8',
+  '168.63.129.16/32',
   '169.254.0.0/16',
   '224.0.0.0/4',
   '240.0.0.0/4',
 ]);
 
-/** Private and special ranges (RFC 6890): blocked unless a policy names them. */
+/** Private and special ranges (RFC 6890): blocked unless the operator opens them and a policy names them. */
 export const PRIVATE_RANGES = cidrs([
   '10.0.0.0/8',
   '100.64.0.0/10',
@@ -68,8 +73,15 @@ export function normalizeName(name: string): string | undefined {
   return /^[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*$/.test(plain) ? plain : undefined;
 }
 
-/** The rules of a policy, or undefined when it restricts nothing. Throws on an entry that the contract does not know. */
-export function parseEgress(policy: EgressPolicy | undefined): EgressRules | undefined {
+/**
+ * The rules of a policy, or undefined when it restricts nothing.
+ * @param openable private networks that the operator lets tenants open
+ * @throws on an entry that the contract does not know
+ */
+export function parseEgress(
+  policy: EgressPolicy | undefined,
+  openable: readonly Cidr[] = [],
+): EgressRules | undefined {
   if (policy === undefined || !policy.enabled) return undefined;
   const rules: EgressRules = {
     publicNets: [],
@@ -85,8 +97,10 @@ export function parseEgress(policy: EgressPolicy | undefined): EgressRules | und
     }
     const cidr = parseCidr(formatEgressEntry(entry));
     if (cidr === undefined) throw new Error(`not an IPv4 network: ${text}`);
-    if (NEVER_REACHABLE.some((range) => contains(range, cidr))) rules.ineffective.push(formatCidr(cidr));
-    else if (PRIVATE_RANGES.some((range) => contains(range, cidr))) rules.privateNets.push(cidr);
+    const within = (ranges: readonly Cidr[]): boolean => ranges.some((range) => contains(range, cidr));
+    const isPrivate = within(PRIVATE_RANGES);
+    if (within(NEVER_REACHABLE) || (isPrivate && !within(openable))) rules.ineffective.push(formatCidr(cidr));
+    else if (isPrivate) rules.privateNets.push(cidr);
     else rules.publicNets.push(cidr);
   }
   return rules;
@@ -107,7 +121,8 @@ export function judgeAnswer(rules: EgressRules | undefined, address: number): An
   return rules === undefined || inside(rules.publicNets) ? 'reachable' : 'pin';
 }
 
-function cidrs(list: readonly string[]): readonly Cidr[] {
+/** @throws on what is no network */
+export function cidrs(list: readonly string[]): readonly Cidr[] {
   return list.map((text) => {
     const cidr = parseCidr(text);
     if (cidr === undefined) throw new Error(`not a CIDR: ${text}`);

@@ -2,6 +2,7 @@ import type { Logger } from 'pino';
 import type { AddressPlan } from './address-plan.ts';
 import { CommandError, run } from './command.ts';
 import type { EgressRules } from './egress.ts';
+import type { FlowLimits } from './flow-limits.ts';
 import {
   MAX_PINS_PER_SANDBOX,
   type Pin,
@@ -14,6 +15,7 @@ import {
 export interface HostFirewallOptions {
   plan: AddressPlan;
   dnsPort: number;
+  flows: FlowLimits;
   /** Policies of the slots that are in use already (a restarted runner). */
   egress: ReadonlyMap<number, EgressRules>;
   /** How often to look whether the table is still there, in milliseconds. */
@@ -23,12 +25,15 @@ export interface HostFirewallOptions {
 
 interface Change {
   script: string;
+  /** Slot that addresses are pinned for; absent for everything else. */
+  pinsOf?: number;
   resolve: () => void;
   reject: (error: unknown) => void;
 }
 
-/** Waiting changes; beyond it a caller is told no, so that a flood of DNS answers cannot pile up. */
-const MAX_WAITING = 2048;
+/** Pins that wait, of all and of one sandbox; beyond it a question is refused: answers are cheap to make up. */
+const MAX_PINS_WAITING = 2048;
+const MAX_PINS_WAITING_PER_SLOT = 32;
 /** How many changes one `nft` process carries. */
 const MAX_BATCH = 256;
 
@@ -39,17 +44,21 @@ const MAX_BATCH = 256;
 export class HostFirewall {
   readonly #plan: AddressPlan;
   readonly #dnsPort: number;
+  readonly #flows: FlowLimits;
   readonly #log: Logger;
   readonly #egress: Map<number, EgressRules>;
   /** What is pinned until when (`performance.now()`), so that a repeated answer costs no `nft`. */
   readonly #pinned = new Map<number, Map<string, number>>();
+  /** Policies, and the whole table: never behind what a guest can cause. */
   readonly #waiting: Change[] = [];
+  #waitingPins: Change[] = [];
   #pumping = false;
   #watch: NodeJS.Timeout | undefined;
 
   private constructor(options: HostFirewallOptions) {
     this.#plan = options.plan;
     this.#dnsPort = options.dnsPort;
+    this.#flows = options.flows;
     this.#log = options.log;
     this.#egress = new Map(options.egress);
   }
@@ -67,6 +76,7 @@ export class HostFirewall {
     return renderHostTable({
       plan: this.#plan,
       dnsPort: this.#dnsPort,
+      flows: this.#flows,
       runnerUid,
       egress: this.#egress,
       pins,
@@ -101,6 +111,11 @@ export class HostFirewall {
   /** Takes the policy of a slot away, and all that was pinned for it. Does nothing where there is none. */
   async removeEgress(index: number): Promise<void> {
     if (!this.#egress.has(index)) return;
+    const [theirs, others] = [true, false].map((own) =>
+      this.#waitingPins.filter(({ pinsOf }) => (pinsOf === index) === own),
+    );
+    this.#waitingPins = others ?? [];
+    for (const { reject } of theirs ?? []) reject(new Error('its egress policy is being removed'));
     await this.#change(renderEgressRemoval(this.#plan, index));
     this.#egress.delete(index);
     this.#pinned.delete(index);
@@ -115,7 +130,7 @@ export class HostFirewall {
     if (fresh.length === 0) return;
     // Twice the time asked for, so that a name that is asked for all the time is not pinned all the time.
     const doubled = fresh.map((pin) => ({ address: pin.address, seconds: pin.seconds * 2 }));
-    await this.#change(renderPins(this.#plan, index, doubled));
+    await this.#changePins(index, renderPins(this.#plan, index, doubled));
     for (const [address, until] of known) if (until < now) known.delete(address);
     for (const pin of doubled) known.set(pin.address, now + pin.seconds * 1000);
     if (this.#egress.has(index)) this.#pinned.set(index, known);
@@ -136,15 +151,33 @@ export class HostFirewall {
   }
 
   async #change(script: string): Promise<void> {
-    if (this.#waiting.length >= MAX_WAITING) throw new Error('too many firewall changes are waiting');
     const done = new Promise<void>((resolve, reject) => this.#waiting.push({ script, resolve, reject }));
     if (!this.#pumping) void this.#pump();
     await done;
   }
 
+  async #changePins(index: number, script: string): Promise<void> {
+    const own = this.#waitingPins.filter(({ pinsOf }) => pinsOf === index).length;
+    if (own >= MAX_PINS_WAITING_PER_SLOT || this.#waitingPins.length >= MAX_PINS_WAITING)
+      throw new Error('too many addresses are waiting to be pinned');
+    const done = new Promise<void>((resolve, reject) =>
+      this.#waitingPins.push({ script, pinsOf: index, resolve, reject }),
+    );
+    if (!this.#pumping) void this.#pump();
+    await done;
+  }
+
+  /** Policies first. */
+  #nextBatch(): Change[] {
+    return [
+      ...this.#waiting.splice(0, MAX_BATCH),
+      ...(this.#waiting.length === 0 ? this.#waitingPins.splice(0, MAX_BATCH) : []),
+    ];
+  }
+
   async #pump(): Promise<void> {
     this.#pumping = true;
-    for (let batch = this.#waiting.splice(0, MAX_BATCH); batch.length > 0; ) {
+    for (let batch = this.#nextBatch(); batch.length > 0; batch = this.#nextBatch()) {
       try {
         await nft(batch.map((change) => change.script).join(''));
         for (const change of batch) change.resolve();
@@ -152,7 +185,6 @@ export class HostFirewall {
         if (batch.length > 1) await this.#applyOneByOne(batch);
         else batch[0]?.reject(error);
       }
-      batch = this.#waiting.splice(0, MAX_BATCH);
     }
     this.#pumping = false;
   }

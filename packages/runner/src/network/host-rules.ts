@@ -4,10 +4,9 @@
  */
 import { type AddressPlan, slotPlan, vethPrefix } from './address-plan.ts';
 import { formatCidr } from './cidr.ts';
+import type { FlowLimits } from './flow-limits.ts';
 import { type EgressRules, NEVER_REACHABLE, PRIVATE_RANGES } from './egress.ts';
 
-/** Connections one sandbox may hold at once through the host: the host's connection table is shared by all. */
-export const MAX_FLOWS_PER_SANDBOX = 4096;
 /** Addresses one sandbox may have pinned by DNS at once. */
 export const MAX_PINS_PER_SANDBOX = 4096;
 
@@ -15,6 +14,8 @@ export interface HostRulesInput {
   plan: AddressPlan;
   /** Port at `plan.serviceAddress` where our DNS forwarder listens. */
   dnsPort: number;
+  /** Connections through the host, of one sandbox and of all. */
+  flows: FlowLimits;
   /** The only local user that may open connections to sandboxes: the runner's own. */
   runnerUid: number;
   /** Policies in force, by slot index. */
@@ -45,6 +46,7 @@ table ${table} {
   set never { type ipv4_addr; flags interval; elements = { ${NEVER_REACHABLE.map(formatCidr).join(', ')} }; }
   set private { type ipv4_addr; flags interval; elements = { ${PRIVATE_RANGES.map(formatCidr).join(', ')} }; }
   set flows { type ipv4_addr; size 2048; flags dynamic; }
+  set all_flows { type nf_proto; size 4; flags dynamic; }
   map policies { type ipv4_addr : verdict; }
 
   chain refuse {
@@ -90,7 +92,8 @@ table ${table} {
     ct state established,related accept
     ct state invalid counter drop
     ip daddr @never jump refuse
-    add @flows { ip saddr ct count over ${MAX_FLOWS_PER_SANDBOX} } jump refuse
+    add @flows { ip saddr ct count over ${input.flows.perSandbox} } jump refuse
+    add @all_flows { meta nfproto ct count over ${input.flows.all} } jump refuse
     ip saddr vmap @policies
     ip daddr @private jump refuse
     accept

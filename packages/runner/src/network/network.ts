@@ -23,7 +23,8 @@ import { run } from './command.ts';
 import { DnsForwarder } from './dns/forwarder.ts';
 import { NameServers } from './dns/name-servers.ts';
 import type { DnsClient } from './dns/responder.ts';
-import { type EgressPolicy, type EgressRules, parseEgress } from './egress.ts';
+import { cidrs, type EgressPolicy, type EgressRules, parseEgress } from './egress.ts';
+import { flowLimits } from './flow-limits.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
 import { findDroppingChains, HostFirewall } from './host-firewall.ts';
 import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
@@ -50,6 +51,8 @@ export interface NetworkOptions {
   range?: string;
   /** Name servers to ask, `address` or `address:port`. Default: the host's /etc/resolv.conf. */
   dnsUpstreams?: readonly string[];
+  /** Private networks, as CIDR, that the egress policies of tenants may open. Default none. */
+  tenantPrivateNetworks?: readonly string[];
   /** How often to look whether our firewall table is still there, in milliseconds. Default 10 000. */
   firewallWatchMs?: number;
   /** Folder for what belongs to the machine and not to one service; must not outlive a boot. */
@@ -112,12 +115,14 @@ export class Network {
     try {
       pool = await SlotPool.open({ plan, store, ahead: options.ahead ?? DEFAULT_AHEAD, log });
       const egress = new Map<number, EgressRules>();
+      const openable = cidrs(options.tenantPrivateNetworks ?? []);
       for (const holder of pool.holders()) {
-        const rules = parseEgress(holder.egress);
+        const rules = parseEgress(holder.egress, openable);
         if (rules !== undefined) egress.set(holder.slot.index, rules);
       }
       const watchMs = options.firewallWatchMs ?? DEFAULT_WATCH_MS;
-      const firewall = await HostFirewall.open({ plan, dnsPort: dns.port, egress, log, watchMs });
+      const flows = await flowLimits(plan.slots);
+      const firewall = await HostFirewall.open({ plan, dnsPort: dns.port, flows, egress, log, watchMs });
       for (const { vmId, slot } of pool.holders()) {
         clients.set(slot.index, makeClient(firewall, vmId, slot.index, egress.get(slot.index)));
       }
@@ -161,7 +166,7 @@ export class Network {
   }
 
   #rules(vmId: string, egress: EgressPolicy | undefined): EgressRules | undefined {
-    const rules = parseEgress(egress);
+    const rules = parseEgress(egress, cidrs(this.#options.tenantPrivateNetworks ?? []));
     if (rules !== undefined && rules.ineffective.length > 0) {
       this.#log.warn({ vm_id: vmId, entries: rules.ineffective }, 'egress entries that can never be reached');
     }

@@ -3,7 +3,7 @@ import type { Server, Socket } from 'node:net';
 import type { PortMapping } from '@releap/contract';
 import type { Logger } from 'pino';
 import { createTcpForward } from './tcp-forward.ts';
-import { UdpForward } from './udp-forward.ts';
+import { PeerBudget, UdpForward } from './udp-forward.ts';
 
 /** Where a forwarder delivers. A service that listens on the guest's loopback alone is not reached. */
 export interface PortTarget {
@@ -27,6 +27,8 @@ export class PortForwarder {
   readonly #host: string;
   readonly #log: Logger;
   readonly #forwards = new Map<string, Map<string, Forward>>();
+  /** Of the UDP peers of a sandbox's ports. */
+  readonly #peers = new WeakMap<Map<string, Forward>, PeerBudget>();
 
   constructor(host: string, log: Logger) {
     this.#host = host;
@@ -45,13 +47,15 @@ export class PortForwarder {
   ): Promise<PortMapping[]> {
     const forwards = this.#forwards.get(vmId) ?? new Map<string, Forward>();
     this.#forwards.set(vmId, forwards);
+    const peers = this.#peers.get(forwards) ?? new PeerBudget();
+    this.#peers.set(forwards, peers);
     const mappings: PortMapping[] = [];
     for (const { vm_port, proto } of ports) {
       const key = `${proto}/${vm_port}`;
       let forward = forwards.get(key);
       if (forward === undefined) {
         const wish = previous.find((old) => old.vm_port === vm_port && old.proto === proto)?.host_port;
-        forward = await this.#open({ address, port: vm_port }, proto, wish);
+        forward = await this.#open({ address, port: vm_port }, proto, wish, peers);
         // Released while we were opening: then nobody would close it any more.
         if (this.#forwards.get(vmId) !== forwards) {
           await forward.close();
@@ -75,11 +79,17 @@ export class PortForwarder {
     await Promise.all([...this.#forwards.keys()].map((vmId) => this.withdraw(vmId)));
   }
 
-  async #open(target: PortTarget, proto: 'tcp' | 'udp', wish: number | undefined): Promise<Forward> {
+  async #open(
+    target: PortTarget,
+    proto: 'tcp' | 'udp',
+    wish: number | undefined,
+    peers: PeerBudget,
+  ): Promise<Forward> {
     const open = proto === 'tcp' ? openTcp : openUdp;
+    const more = { log: this.#log, peers };
     if (wish !== undefined) {
       try {
-        return await open(target, this.#host, wish, this.#log);
+        return await open(target, this.#host, wish, more);
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error;
         this.#log.warn(
@@ -88,11 +98,21 @@ export class PortForwarder {
         );
       }
     }
-    return await open(target, this.#host, 0, this.#log);
+    return await open(target, this.#host, 0, more);
   }
 }
 
-async function openTcp(target: PortTarget, host: string, port: number, log: Logger): Promise<Forward> {
+interface ForwardParts {
+  log: Logger;
+  peers: PeerBudget;
+}
+
+async function openTcp(
+  target: PortTarget,
+  host: string,
+  port: number,
+  { log }: ForwardParts,
+): Promise<Forward> {
   const server = createTcpForward(target);
   const sockets = new Set<Socket>();
   server.on('connection', (socket) => {
@@ -113,8 +133,13 @@ async function openTcp(target: PortTarget, host: string, port: number, log: Logg
   };
 }
 
-async function openUdp(target: PortTarget, host: string, port: number): Promise<Forward> {
-  const forward = await UdpForward.listen(target, host, port);
+async function openUdp(
+  target: PortTarget,
+  host: string,
+  port: number,
+  { peers }: ForwardParts,
+): Promise<Forward> {
+  const forward = await UdpForward.listen(target, host, port, peers);
   return {
     mapping: { vm_port: target.port, proto: 'udp', host_port: forward.port },
     close: () => forward.close(),

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { type AddressPlan, GUEST, type SlotPlan, slotPlan } from './address-plan.ts';
 import { CommandError, run } from './command.ts';
 import { listLinks, listNetns, NETNS_DIR } from './host-state.ts';
-import { MAX_FLOWS_PER_SANDBOX } from './host-rules.ts';
+import { MAX_FLOWS_PER_SANDBOX } from './flow-limits.ts';
 
 /** A network of its own for one sandbox. */
 export interface Slot {
@@ -64,6 +64,9 @@ function renderInside(plan: AddressPlan, slot: SlotPlan): string {
   ].join('\n');
 }
 
+/** Packets to the name server that leave a sandbox in a second: each costs the runner some work. */
+const DNS_PACKETS_PER_SECOND = 200;
+
 /**
  * Inside the namespace: only frames that the guest can honestly send get in, the guest's address becomes the
  * slot's, and the namespace itself neither accepts nor opens connections (a VMM that was taken over is in it).
@@ -105,6 +108,7 @@ table inet sandbox {
   chain slot_forward {
     type filter hook forward priority filter; policy drop;
     meta nfproto ipv6 drop
+    ip daddr ${plan.serviceAddress} meta l4proto { tcp, udp } th dport 53 limit rate over ${DNS_PACKETS_PER_SECOND}/second burst ${2 * DNS_PACKETS_PER_SECOND} packets drop
     ct state established,related accept
     ct state invalid drop
     ct count over ${MAX_FLOWS_PER_SANDBOX} jump refuse

@@ -27,6 +27,7 @@ export interface Config {
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   warmPool: number;
   quarantineDays: number;
+  tenantPrivateNetworks: readonly string[];
   region: { id: string; name?: string };
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
@@ -110,6 +111,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     }),
     warmPool: get('RELEAP_WARM_POOL'),
     quarantineDays: get('RELEAP_QUARANTINE_DAYS'),
+    tenantPrivateNetworks: get('RELEAP_TENANT_PRIVATE_NETWORKS'),
     region: compact({ id: get('RELEAP_REGION'), name: get('RELEAP_REGION_NAME') }),
     builtinImages: get('RELEAP_BUILTIN_IMAGES'),
     createQueue: get('RELEAP_CREATE_QUEUE'),

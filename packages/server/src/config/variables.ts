@@ -115,6 +115,20 @@ export const VARIABLES = {
       'Proxies whose `X-Forwarded-For` is believed when the audit log writes down where a call came from, and when calls of an address are counted. Nobody else is.',
     group: 'Network',
   }),
+  RELEAP_TENANT_PRIVATE_NETWORKS: variable({
+    schema: Type.Array(
+      Type.Refine(
+        Type.String(),
+        (text: string) => isNetwork(text) && text.includes('/') && !text.includes(':'),
+      ),
+      { expected: 'IPv4 networks such as 10.20.0.0/16, separated by commas, or none' },
+    ),
+    default: [],
+    defaultText: 'none',
+    description:
+      'Private networks around the host that the egress policy of a sandbox may open. Every other private network is refused, whatever a policy names.',
+    group: 'Network',
+  }),
   RELEAP_TOOLBOX_URL: variable({
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_GATEWAY_PORT`',

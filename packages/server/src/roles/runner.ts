@@ -17,6 +17,7 @@ export async function runnerRole({ config, internalToken, log }: RoleContext): P
     listenHost: config.host,
     warmPool: config.warmPool,
     quarantineDays: config.quarantineDays,
+    tenantPrivateNetworks: config.tenantPrivateNetworks,
     capacity: config.capacity,
     log,
   });

@@ -3,6 +3,7 @@ import type { Logger } from 'pino';
 import { parseIpv4 } from '../cidr.ts';
 import { type EgressRules, judgeAnswer, normalizeName } from '../egress.ts';
 import type { Pin } from '../host-rules.ts';
+import { RateLimit } from '../../budget/rate-limit.ts';
 import { AnswerCache } from './answer-cache.ts';
 import type { NameServers } from './name-servers.ts';
 import { askUpstream, type UpstreamAnswer } from './upstream.ts';
@@ -20,6 +21,13 @@ const QUESTION_DEADLINE_MS = 5_000;
 const MAX_IN_FLIGHT = 1024;
 const MAX_IN_FLIGHT_PER_CLIENT = 64;
 const MAX_ANSWERS = 100;
+/** Questions of one sandbox in a second, and at once. */
+const QUESTIONS = { perSecond: 200, burst: 400 };
+/** What one sandbox may have written into the log in a minute. */
+const LOG_LINES_PER_MINUTE = 20;
+/** A question with EDNS and its options; nobody needs longer ones. */
+const QUERY_MAX_BYTES = 1500;
+const HEADER_BYTES = 12;
 /** A guest hears of no longer time, so that what it remembers and what is pinned do not drift apart for long. */
 const MAX_TTL_S = 3_600;
 /** Programs go on using an address a little longer than its TTL. */
@@ -41,6 +49,8 @@ export class Responder {
   /** Questions under way upstream, shared by all that ask the same. */
   readonly #asking = new Map<string, Promise<UpstreamAnswer>>();
   readonly #inFlight = new Map<DnsClient, number>();
+  readonly #rates = new WeakMap<DnsClient, RateLimit>();
+  readonly #logged = new WeakMap<DnsClient, RateLimit>();
   #total = 0;
 
   constructor(servers: NameServers, log: Logger) {
@@ -50,6 +60,10 @@ export class Responder {
 
   /** The answer's bytes, or undefined for what deserves none. `maxBytes`: 65535 over TCP, absent over UDP. */
   async respond(message: Buffer, client: DnsClient, maxBytes?: number): Promise<Buffer | undefined> {
+    if (!isPlainQuestion(message)) return formatError(message);
+    const rate = this.#rates.get(client) ?? new RateLimit(QUESTIONS);
+    this.#rates.set(client, rate);
+    if (!rate.take()) return undefined;
     let query: Packet;
     try {
       query = dnsPacket.decode(message);
@@ -88,7 +102,7 @@ export class Responder {
     }
     // 'No such name' and not REFUSED: some C libraries wait for the whole time-out after a REFUSED.
     if (client.rules !== undefined && !client.rules.domains.matches(name)) {
-      this.#log.info({ vm_id: client.vmId, name }, 'name denied by the egress policy');
+      this.#note(client, { name }, 'name denied by the egress policy');
       return { rcode: 'NXDOMAIN', answers: [] };
     }
     if (EMPTY_TYPES.has(question.type)) return { rcode: 'NOERROR', answers: [] };
@@ -118,12 +132,21 @@ export class Responder {
       answers.push({ ...record, ttl });
     }
     if (refused > 0) {
-      this.#log.info({ vm_id: client.vmId, name, refused }, 'private addresses for a name were left out');
+      this.#note(client, { name, refused }, 'private addresses for a name were left out');
       if (!answers.some((record) => record.type === 'A')) return { rcode: 'NXDOMAIN', answers: [] };
     }
     // The firewall must know before the guest does, or its first connection would be refused.
     if (pins.length > 0) await client.pin(pins);
     return { rcode: said.rcode, answers };
+  }
+
+  /** Into the log, unless this sandbox has filled its part of that. */
+  #note(client: DnsClient, facts: object, message: string): void {
+    const limit =
+      this.#logged.get(client) ??
+      new RateLimit({ perSecond: LOG_LINES_PER_MINUTE / 60, burst: LOG_LINES_PER_MINUTE });
+    this.#logged.set(client, limit);
+    if (limit.take()) this.#log.info({ vm_id: client.vmId, ...facts }, message);
   }
 
   async #ask(name: string, type: string): Promise<UpstreamAnswer> {
@@ -132,15 +155,24 @@ export class Responder {
     if (cached !== undefined) return cached;
     const asked = this.#asking.get(key);
     if (asked !== undefined) return await asked;
-    const asking = askUpstream(this.#servers, name, type, AbortSignal.timeout(QUESTION_DEADLINE_MS)).finally(
-      () => this.#asking.delete(key),
-    );
+    const asking = askUpstream(this.#servers, name, type, AbortSignal.timeout(QUESTION_DEADLINE_MS))
+      .then(({ rcode, answers }) => ({ rcode, answers: answers.slice(0, MAX_ANSWERS) }))
+      .finally(() => this.#asking.delete(key));
     this.#asking.set(key, asking);
     const answer = await asking;
-    const bounded = { rcode: answer.rcode, answers: answer.answers.slice(0, MAX_ANSWERS) };
-    this.#cache.set(key, bounded);
-    return bounded;
+    this.#cache.set(key, answer);
+    return answer;
   }
+}
+
+/**
+ * Looks at the header alone (RFC 1035 section 4.1.1): the decoder makes room for as many records as that promises, which
+ * is 65,535 four times in twelve bytes.
+ */
+function isPlainQuestion(message: Buffer): boolean {
+  if (message.length < HEADER_BYTES || message.length > QUERY_MAX_BYTES) return false;
+  const [questions, answers, authorities, additionals] = [4, 6, 8, 10].map((at) => message.readUInt16BE(at));
+  return questions === 1 && answers === 0 && authorities === 0 && (additionals ?? 0) <= 2;
 }
 
 /** Only the records that answer the question: the name's aliases in turn, and the addresses at their end. */
