@@ -18,6 +18,7 @@ const control = await startControl({
   limits: {
     ...CONTROL_LIMITS,
     createQueue: 100_000_000,
+    createQueueShare: 100,
     // Nothing ever boots here, and nothing is to fail for it.
     deadlines: { ...CONTROL_LIMITS.deadlines, pending: HOUR_MS, assigned: HOUR_MS },
   },

@@ -5,18 +5,26 @@ import { SNAPSHOT_DEADLINE_MS } from './snapshots/transitions.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './sandboxes/transitions.ts';
 
 /**
- * How many times over the machine may be promised. Guarantees are enforced by cgroups, and most sandboxes
- * idle most of the time; with 1 every guarantee can be called in by everybody at once.
+ * How many times guarantees may be given away, and whose. A sandbox that is overcommitted takes only this part of its
+ * guarantees of a host; all others take the whole, so their sum never exceeds the host. Dedicated sandboxes are never
+ * overcommitted.
  */
 export interface Overcommit {
+  /** Times, from 1. */
   cpu: number;
   mem: number;
   disk: number;
+  /** `spot`: only spot sandboxes. `burstable`: every sandbox that is not dedicated, for machines of one's own. */
+  tier: 'spot' | 'burstable';
 }
 
 export interface ControlLimits {
   /** Sandboxes that may wait for a host at the same time; one more is refused with 429. */
   createQueue: number;
+  /** An organization may have at most this many times as many waiting as places of the queue are free. */
+  createQueueShare: number;
+  /** A request that has waited for this long gets a reservation on a host, if it is the first of its region; in milliseconds. */
+  reserveAfterMs: number;
   overcommit: Overcommit;
   deadlines: StateDeadlines;
   /** Longest that a snapshot may be pending, in milliseconds. */
@@ -41,7 +49,9 @@ export interface ControlLimits {
 
 export const CONTROL_LIMITS: ControlLimits = {
   createQueue: 1000,
-  overcommit: { cpu: 8, mem: 4, disk: 4 },
+  createQueueShare: 1,
+  reserveAfterMs: 10_000,
+  overcommit: { cpu: 8, mem: 4, disk: 4, tier: 'spot' },
   deadlines: STATE_DEADLINES,
   snapshotDeadlineMs: SNAPSHOT_DEADLINE_MS,
   runnerLostAfterMs: RUNNER_LOST_AFTER_MS,

@@ -318,7 +318,7 @@ describe('POST /vms and room on the hosts', () => {
   it('lets a sandbox wait for room up to the deadline, then fails it with the reason', async () => {
     await using tight = await startWorld({
       limits: {
-        overcommit: { cpu: 1, mem: 1, disk: 1 },
+        overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' },
         deadlines: {
           pending: 5_000,
           assigned: 60_000,
@@ -357,7 +357,7 @@ describe('POST /vms and room on the hosts', () => {
   });
 
   it('POST /vms 429: create queue at capacity, with message, retry_after_secs and Retry-After', async () => {
-    await using full = await startWorld({ limits: { createQueue: 3 } });
+    await using full = await startWorld({ limits: { createQueue: 3, createQueueShare: 3 } });
     for (let i = 0; i < 3; i++) await create(full.call, full);
     const answer = await full.call('POST', '/vms', { image: 'busybox' });
     assert.equal(answer.status, 429, answer.text);
@@ -371,8 +371,10 @@ describe('POST /vms and room on the hosts', () => {
 
   it('POST /vms 429: create queue at capacity, however long an operator lets it be', async () => {
     const createQueue = 1050;
-    const overcommit = { cpu: 1, mem: 1, disk: 1 };
-    await using full = await startWorld({ limits: { createQueue, overcommit } });
+    const overcommit = { cpu: 1, mem: 1, disk: 1, tier: 'spot' } as const;
+    await using full = await startWorld({
+      limits: { createQueue, createQueueShare: createQueue, overcommit },
+    });
     await full.runner({ facts: { cores: 1 } });
     await waitFor(full.call, (await create(full.call, full, { cpu: 1 })).id, 'running');
     const waiting = await create(full.call, full, { cpu: 1 });

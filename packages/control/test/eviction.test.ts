@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
-import { chooseEviction, plus, type Evictable } from '../src/scheduler/eviction.ts';
-import { fits, free, type Host, type Need } from '../src/scheduler/placement.ts';
+import { chooseEviction, type Evictable } from '../src/scheduler/eviction.ts';
+import { fits, free, plus, type Host, type Need } from '../src/scheduler/placement.ts';
 import {
   create,
   FACTS,
@@ -16,7 +16,7 @@ import {
   type World,
 } from '@releap/testing/world';
 
-const overcommit = { cpu: 1, mem: 1, disk: 1 };
+const overcommit = { cpu: 1, mem: 1, disk: 1, tier: 'spot' } as const;
 const host = (id: string, used: Partial<Host['used']> = {}, extra: Partial<Host> = {}): Host => ({
   id,
   region: 'here',
@@ -34,6 +34,7 @@ const need = (extra: Partial<Need> = {}): Need => ({
   mem_mib: 1000,
   disk_mib: 100,
   gpus: 0,
+  overcommitted: false,
   ...extra,
 });
 let age = 0;
@@ -86,7 +87,7 @@ describe('the choice of who is evicted', () => {
         const all = given.map((one, index) => spot(`s${index}`, 'a', one.cpu, one.mem));
         const asked = need({ cpu: wanted.cpu + 0.125, mem_mib: wanted.mem + 1, disk_mib: 0 });
         const choice = chooseEviction(asked, [host('a')], all, overcommit);
-        const room = free(host('a'), overcommit);
+        const room = free(host('a'));
         const everybody = all.reduce((sum, one) => plus(sum, one.frees), room);
         assert.equal(choice !== undefined, fits(asked, everybody));
         const after = (choice?.evict ?? []).reduce((sum, one) => plus(sum, one.frees), room);

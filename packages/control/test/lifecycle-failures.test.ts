@@ -206,7 +206,9 @@ describe('deadlines', () => {
 
 describe('a host without room', () => {
   it('start and resume 409: says what is missing, changes nothing; and is taken once there is room', async () => {
-    await using mine = await startWorld({ limits: { overcommit: { cpu: 1, mem: 1, disk: 1 } } });
+    await using mine = await startWorld({
+      limits: { overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' } },
+    });
     const tight = await Stage.on(mine, { facts: { cores: 4, mem_mib: 4096 } });
     const sleeper = await tight.stopped({ cpu: 2, mem_mib: 1024 });
     const dozer = await tight.paused({ cpu: 2, mem_mib: 1024 });
@@ -226,7 +228,9 @@ describe('a host without room', () => {
   });
 
   it('gives the last room to one of several that start at the same time, and never to a create as well', async () => {
-    await using mine = await startWorld({ limits: { overcommit: { cpu: 1, mem: 1, disk: 1 } } });
+    await using mine = await startWorld({
+      limits: { overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' } },
+    });
     const tight = await Stage.on(mine, { facts: { cores: 2 } });
     const sleepers = [];
     for (let i = 0; i < 4; i++) sleepers.push(await tight.stopped({ cpu: 1.5 }));

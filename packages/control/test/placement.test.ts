@@ -1,10 +1,20 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
-import { choose, shortfall, allocatable, type Host, type Need } from '../src/scheduler/placement.ts';
+import {
+  allocatable,
+  allocation,
+  choose,
+  chooseRegion,
+  isOvercommitted,
+  plus,
+  shortfall,
+  type Host,
+  type Need,
+} from '../src/scheduler/placement.ts';
 import { FACTS } from '@releap/testing/world';
 
-const overcommit = { cpu: 2, mem: 1, disk: 1 };
+const overcommit = { cpu: 2, mem: 1, disk: 1, tier: 'spot' } as const;
 const host = (id: string, extra: Partial<Host> = {}, facts: Partial<Host['facts']> = {}): Host => ({
   id,
   region: 'here',
@@ -22,6 +32,7 @@ const need = (extra: Partial<Need> = {}): Need => ({
   mem_mib: 1024,
   disk_mib: 512,
   gpus: 0,
+  overcommitted: false,
   ...extra,
 });
 const chosen = (choice: ReturnType<typeof choose>): string =>
@@ -69,11 +80,24 @@ describe('placement', () => {
     );
   });
 
-  it('promises a machine no more often than the overcommitment says', () => {
-    const used = { cpu: 7.5, mem_mib: 0, disk_mib: 0, gpus: 0 };
-    assert.equal(chosen(choose(need({ cpu: 0.5 }), [host('a', { used })], overcommit)), 'a');
+  it('allocates a machine no more often than the overcommitment says, and guarantees once', () => {
+    // 7.5 cores of overcommitted sandboxes, each of which counts half.
+    const used = allocation(need({ cpu: 7.5, mem_mib: 0, disk_mib: 0, overcommitted: true }), overcommit);
+    const overcommitted = true;
+    assert.equal(chosen(choose(need({ cpu: 0.5, overcommitted }), [host('a', { used })], overcommit)), 'a');
     assert.match(
-      reason(choose(need({ cpu: 0.625 }), [host('a', { used })], overcommit)),
+      reason(choose(need({ cpu: 0.625, overcommitted }), [host('a', { used })], overcommit)),
+      /^later: no host .* the most that is free is 0.5 cores/,
+    );
+    assert.equal(chosen(choose(need({ cpu: 0.25 }), [host('a', { used })], overcommit)), 'a');
+    assert.match(
+      reason(choose(need({ cpu: 0.375 }), [host('a', { used })], overcommit)),
+      /^later: no host .* the most that is free is 0.25 cores/,
+    );
+    const guaranteed = { used: { cpu: 3.5, mem_mib: 0, disk_mib: 0, gpus: 0 } };
+    assert.equal(chosen(choose(need({ cpu: 0.5 }), [host('a', guaranteed)], overcommit)), 'a');
+    assert.match(
+      reason(choose(need({ cpu: 0.625 }), [host('a', guaranteed)], overcommit)),
       /^later: no host .* the most that is free is 0.5 cores/,
     );
   });
@@ -99,15 +123,12 @@ describe('placement', () => {
   });
 
   it('says of what a sandbox takes how much of it its host has promised too much', () => {
-    const full = host('a', { used: { cpu: 8.5, mem_mib: 5000, disk_mib: 99_999, gpus: 1 } });
+    const full = host('a', { used: { cpu: 4.5, mem_mib: 5000, disk_mib: 99_999, gpus: 1 } });
     assert.equal(
-      shortfall({ cpu: 1, mem_mib: 1024, disk_mib: 0, gpus: 0 }, full, overcommit),
+      shortfall(need({ disk_mib: 0 }), full, overcommit),
       'it needs 1 cores, and 0.5 are free; it needs 1024 MiB of memory, and 120 are free',
     );
-    assert.equal(
-      shortfall({ cpu: 1, mem_mib: 1024, disk_mib: 0, gpus: 0 }, host('b'), overcommit),
-      undefined,
-    );
+    assert.equal(shortfall(need({ disk_mib: 0 }), host('b'), overcommit), undefined);
   });
 
   it('waits while nobody is connected, and for one that is away and would fit', () => {
@@ -119,28 +140,87 @@ describe('placement', () => {
     assert.match(reason(choose(need({ cpu: 6 }), hosts, overcommit)), /^later: /);
   });
 
+  it('overcommits spot only, or burstable too, and dedicated never', () => {
+    const all = (['burstable', 'dedicated'] as const).flatMap((mode) =>
+      [false, true].map((spot) => ({ mode, spot })),
+    );
+    assert.deepEqual(
+      all.filter((one) => isOvercommitted(one, { tier: 'spot' })),
+      [{ mode: 'burstable', spot: true }],
+    );
+    assert.deepEqual(
+      all.filter((one) => isOvercommitted(one, { tier: 'burstable' })),
+      [
+        { mode: 'burstable', spot: false },
+        { mode: 'burstable', spot: true },
+      ],
+    );
+  });
+
+  it('waits for the only host that is large enough while it is absent or drained, and names it', () => {
+    const small = host('small', {}, { cores: 1 });
+    for (const extra of [{ ready: false }, { draining: true }])
+      assert.match(
+        reason(choose(need({ cpu: 6 }), [small, host('large', extra, { cores: 8 })], overcommit)),
+        /^later: the only hosts .* large enough for 6 cores.* are not connected or are being drained: large$/,
+      );
+    assert.match(
+      reason(
+        choose(
+          need({ arch: 'arm64' }),
+          [small, host('arm', { ready: false }, { arch: 'arm64' })],
+          overcommit,
+        ),
+      ),
+      /^later: /,
+    );
+  });
+
+  it('chooses the region by the need: where it fits now, else where it will, else where it could', () => {
+    const at = (region: string, extra: Partial<Host> = {}, facts: Partial<Host['facts']> = {}): Host =>
+      host(`${region}-1`, { region, ...extra }, facts);
+    const regionOf = (hosts: Host[], extra: Partial<Need>): string | undefined =>
+      chooseRegion(need(extra), ['east', 'west'], hosts, overcommit);
+    const busy = { used: { cpu: 3, mem_mib: 3000, disk_mib: 0, gpus: 0 } };
+    const gpus = [at('east'), at('west', busy, { gpus: 1 })];
+    assert.equal(regionOf(gpus, { gpus: 1 }), 'west');
+    assert.equal(regionOf(gpus, {}), 'east');
+    assert.equal(regionOf([at('east'), at('west', {}, { arch: 'arm64' })], { arch: 'arm64' }), 'west');
+    assert.equal(regionOf([at('east', busy), at('west', {}, { cores: 2 })], { cpu: 2 }), 'west');
+    // East is emptier by share, and too small.
+    assert.equal(regionOf([at('east', {}, { cores: 1 }), at('west', busy)], { cpu: 2 }), 'west');
+    assert.equal(regionOf([at('east', {}, { cores: 1 }), at('west', { ready: false })], { cpu: 2 }), 'west');
+    assert.equal(regionOf([], {}), 'east');
+  });
+
   it('never promises more than there is, whatever comes in which order', () => {
     const needs = fc.array(
       fc.record({
         cpu: fc.constantFrom(0.125, 0.5, 1, 3),
         mem_mib: fc.integer({ min: 1, max: 5000 }),
         disk_mib: fc.integer({ min: 1, max: 12_000 }),
+        overcommitted: fc.boolean(),
       }),
       { maxLength: 60 },
     );
     fc.assert(
       fc.property(needs, (wanted) => {
         const hosts = [host('a'), host('b', {}, { cores: 2, mem_mib: 8192 })];
+        const guaranteed = new Map(
+          hosts.map((one) => [one.id, { cpu: 0, mem_mib: 0, disk_mib: 0, gpus: 0 }]),
+        );
         for (const one of wanted) {
           const choice = choose(need(one), hosts, overcommit);
           if (!('host' in choice)) continue;
-          choice.host.used.cpu += one.cpu;
-          choice.host.used.mem_mib += one.mem_mib;
-          choice.host.used.disk_mib += one.disk_mib;
+          const { host } = choice;
+          host.used = plus(host.used, allocation(need(one), overcommit));
+          if (!one.overcommitted)
+            guaranteed.set(host.id, plus(guaranteed.get(host.id) ?? host.used, { ...one, gpus: 0 }));
         }
-        for (const { facts, used } of hosts) {
-          const all = allocatable(facts, overcommit);
-          assert.ok(used.cpu <= all.cpu && used.mem_mib <= all.mem_mib && used.disk_mib <= all.disk_mib);
+        for (const { id, facts, used } of hosts) {
+          const all = allocatable(facts);
+          for (const sum of [used, guaranteed.get(id) ?? used])
+            assert.ok(sum.cpu <= all.cpu && sum.mem_mib <= all.mem_mib && sum.disk_mib <= all.disk_mib);
         }
       }),
     );

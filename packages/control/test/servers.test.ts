@@ -230,7 +230,9 @@ describe('two servers on one database', () => {
   });
 
   it('place a sandbox once, though both try, and promise no room twice', async () => {
-    await using world = await startWorld({ limits: { overcommit: { cpu: 1, mem: 1, disk: 1 } } });
+    await using world = await startWorld({
+      limits: { overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' } },
+    });
     const other = await world.another();
     const elsewhere = caller(() => other.url, world.call.key, world.call.projectId);
     await world.runner({ facts: { cores: 4 } });

@@ -1,23 +1,48 @@
 import { notFound, quote, type HostRecord, type SandboxStatus } from '@releap/contract';
-import { all, statement, type Queryable } from '@releap/database';
+import { all, first, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
-import { readAllHosts } from '../scheduler/hosts.ts';
-import { allocatable } from '../scheduler/placement.ts';
+import { readAllHosts, readHostRow, type HostRow } from '../scheduler/hosts.ts';
+import { allocatable, type Host } from '../scheduler/placement.ts';
 
-const HELD = statement<{ runner_id: string; status: SandboxStatus; n: number }>(
-  'hosts-held',
-  'select runner_id, status, count(*)::integer as n from sandboxes where held group by runner_id, status',
-);
-const KEPT = statement<{ runner_id: string; n: number }>(
-  'hosts-snapshots',
-  'select runner_id, count(*)::integer as n from snapshots where held group by runner_id',
+interface Counts {
+  runner_id: string;
+  sandboxes: Partial<Record<SandboxStatus, number>>;
+  snapshots: number;
+}
+
+/** What hosts hold. $1 one host, or null for all */
+const COUNTS = statement<Counts>(
+  'hosts-counts',
+  `select r.id as runner_id, coalesce(u.sandboxes, '{}') as sandboxes, coalesce(k.snapshots, 0) as snapshots
+     from runners r
+     left join (
+       select runner_id, jsonb_object_agg(status, n) as sandboxes
+         from (select runner_id, status, count(*) as n from sandboxes
+                where held and ($1::uuid is null or runner_id = $1) group by runner_id, status) c
+        group by runner_id
+     ) u on u.runner_id = r.id
+     left join (
+       select runner_id, count(*)::integer as snapshots from snapshots
+        where held and ($1::uuid is null or runner_id = $1) group by runner_id
+     ) k on k.runner_id = r.id
+    where $1::uuid is null or r.id = $1`,
 );
 
 /** Every host that was ever seen, by id. */
 export async function hostRecords(on: Queryable, overcommit: Overcommit): Promise<HostRecord[]> {
-  const held = await all(on, HELD);
-  const kept = await all(on, KEPT);
-  return (await readAllHosts(on)).map(({ row, host }) => ({
+  const counts = new Map((await all(on, COUNTS, [null])).map((one) => [one.runner_id, one]));
+  return (await readAllHosts(on, overcommit)).map((found) => toRecord(found, counts.get(found.row.id)));
+}
+
+/** @throws 404 */
+export async function hostRecord(on: Queryable, overcommit: Overcommit, id: string): Promise<HostRecord> {
+  const [counts, found] = [await first(on, COUNTS, [id]), await readHostRow(on, id, overcommit)];
+  if (found === undefined) throw hostNotFound(id);
+  return toRecord(found, counts);
+}
+
+function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | undefined): HostRecord {
+  return {
     id: host.id,
     region: host.region,
     status: row.status,
@@ -28,18 +53,10 @@ export async function hostRecords(on: Queryable, overcommit: Overcommit): Promis
     last_seen_at: row.last_seen_at.toISOString(),
     facts: host.facts,
     used: host.used,
-    allocatable: allocatable(host.facts, overcommit),
-    sandboxes: Object.fromEntries(
-      held.filter((one) => one.runner_id === host.id).map(({ status, n }) => [status, n]),
-    ),
-    snapshots: kept.find((one) => one.runner_id === host.id)?.n ?? 0,
-  }));
-}
-
-export async function hostRecord(on: Queryable, overcommit: Overcommit, id: string): Promise<HostRecord> {
-  const host = (await hostRecords(on, overcommit)).find((one) => one.id === id);
-  if (host === undefined) throw hostNotFound(id);
-  return host;
+    allocatable: allocatable(host.facts),
+    sandboxes: counts?.sandboxes ?? {},
+    snapshots: counts?.snapshots ?? 0,
+  };
 }
 
 export function hostNotFound(id: string): Error {

@@ -14,6 +14,17 @@ export interface ImageRoutes {
   builds: BuildQueue;
 }
 
+/** A build needs a region with a ready host, and takes nothing of what is allocated. */
+const ANYTHING = {
+  arch: null,
+  cpu: 0,
+  mem_mib: 0,
+  disk_mib: 0,
+  gpus: 0,
+  requiredRunnerId: null,
+  overcommitted: false,
+};
+
 export function imageRoutes(
   { workload }: Planes,
   { database, regions, scheduler, builds }: ImageRoutes,
@@ -22,7 +33,11 @@ export function imageRoutes(
     operations.createImage,
     async ({ body, principal, ids }): Promise<ImageCreateResponse> => {
       const image = resolveImageCreate(body);
-      const region = await regions.resolve(image.region, principal, scheduler.regionWithMostCapacity);
+      const region = await regions.resolve(
+        image.region,
+        principal,
+        scheduler.regionWithMostCapacity(ANYTHING),
+      );
       const { imageId, jobId } = await putImage(database, principal.projectId, image, region, ids);
       builds.kick();
       return { image_id: imageId, job_id: jobId, name: image.name, status: 'pending', region };

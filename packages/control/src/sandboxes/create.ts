@@ -19,6 +19,7 @@ import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { resolveRoot, type ResolvedRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
+import { isOvercommitted, type Need } from '../scheduler/placement.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import { copySecrets, mintByName } from '../secrets/placeholders.ts';
 import { keepSnapshot, snapshotByName, snapshotEnvironment } from '../snapshots/queries.ts';
@@ -69,12 +70,8 @@ export async function createForTenant(
   const { sandbox, region, root, snapshot } = await resolveSource(context, principal, body, asked);
   const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
 
-  const place = scheduler.queue.admit(id);
-  if (place === undefined) {
-    throw overloaded(
-      `${scheduler.queue.waiting} sandboxes are waiting for a host already, and no more than ${limits.createQueue} may: try again later`,
-    );
-  }
+  const place = scheduler.queue.admit(id, principal.orgId);
+  if ('refused' in place) throw overloaded(`${place.refused}: try again later`);
   const name = sandbox.name ?? otherName;
   const cpu_arch = sandbox.cpu_arch ?? DEFAULTS.cpuArch;
   try {
@@ -112,13 +109,17 @@ interface ResolvedSource {
 
 /** The image or snapshot, and the region: an image in any, a snapshot in its own. */
 async function resolveSource(
-  { database, regions, scheduler, platform }: CreateContext,
+  { database, regions, scheduler, platform, limits }: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
   asked: ResolvedSandbox,
 ): Promise<ResolvedSource> {
   if (asked.image.type !== 'snapshot') {
-    const region = await regions.resolve(asked.region, principal, scheduler.regionWithMostCapacity);
+    const region = await regions.resolve(
+      asked.region,
+      principal,
+      scheduler.regionWithMostCapacity(needOf(asked, limits)),
+    );
     return { sandbox: asked, region, root: await resolveRoot(database, principal.projectId, asked.image) };
   }
   const { name } = asked.image;
@@ -127,7 +128,7 @@ async function resolveSource(
   // Where nothing is said the home of the snapshot is meant, and so it is where a global region has it.
   const home = snapshot.region;
   const region = await regions.resolve(asked.region ?? home, principal, async (ids) =>
-    ids.includes(home) ? home : scheduler.regionWithMostCapacity(ids),
+    ids.includes(home) ? home : scheduler.regionWithMostCapacity(needOf(asked, limits))(ids),
   );
   if (region !== home) {
     throw snapshot.kind === 'full'
@@ -144,6 +145,19 @@ async function resolveSource(
   if (host === undefined) throw new Error(`snapshot ${snapshot.id} has no host`);
   assertRestorable(snapshot, host);
   return { sandbox, region, root: { root: snapshot.spec.root, imageRef: `snapshot:${name}` }, snapshot };
+}
+
+/** What it takes of a host, for the choice of its region. */
+function needOf(asked: ResolvedSandbox, { overcommit }: ControlLimits): Omit<Need, 'region'> {
+  return {
+    arch: asked.cpu_arch ?? DEFAULTS.cpuArch,
+    cpu: asked.cpu,
+    mem_mib: asked.mem_mib,
+    disk_mib: asked.scratch_mib + (asked.docker_data_mib ?? 0),
+    gpus: asked.gpu_host,
+    requiredRunnerId: null,
+    overcommitted: isOvercommitted(asked, overcommit),
+  };
 }
 
 const HOST = statement<SnapshotHost>(

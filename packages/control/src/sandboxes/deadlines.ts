@@ -1,22 +1,12 @@
 /** Moves sandboxes out of transient states when their deadline has passed, whatever else was missed. */
 import { all, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
-import { NEED, toNeed } from '../scheduler/scheduler.ts';
+import { NEED, toNeed, type NeedRow } from '../scheduler/scheduler.ts';
 import type { Change } from './transition-sql.ts';
 
-const OVERDUE = statement<{
-  id: string;
-  status: string;
-  region: string;
-  cpu_arch: string;
-  cpu: number;
-  mem_mib: number;
-  disk_mib: number;
-  gpu_host: number;
-  required_runner_id: string | null;
-}>(
+const OVERDUE = statement<NeedRow & { status: string }>(
   'sandboxes-overdue',
-  `select id, status, ${NEED}
+  `select s.id, s.status, ${NEED}
      from sandboxes s where deadline_at <= now() order by deadline_at limit 500`,
 );
 
@@ -37,7 +27,7 @@ export async function endOverdue({
   const explain = rows.some((row) => row.status === 'pending') ? await scheduler.explainer() : undefined;
   const changes: Change[] = rows.map((row) => {
     const late = `it was ${row.status} for longer than ${limits.deadlines[row.status as keyof typeof limits.deadlines] / 1000} s`;
-    const error = row.status === 'pending' ? `${late}: ${explain?.(toNeed(row))}` : late;
+    const error = row.status === 'pending' ? `${late}: ${explain?.(toNeed(row, limits.overcommit))}` : late;
     return { id: row.id, overdue: true, error };
   });
   const moved = await lifecycle.apply('deadline', changes);

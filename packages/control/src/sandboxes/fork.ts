@@ -15,6 +15,7 @@ import {
 import { columns, first, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { readHost } from '../scheduler/hosts.ts';
+import { isOvercommitted } from '../scheduler/placement.ts';
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
 import {
   preemptFor,
@@ -107,8 +108,10 @@ export async function forkSandbox(
       mem_mib: runs ? row.mem_mib : 0,
       disk_mib: row.scratch_mib + row.mem_mib,
       gpus: 0,
+      overcommitted: isOvercommitted(row, limits.overcommit),
     };
-    const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
+    const host =
+      row.runner_id === null ? undefined : await readHost(client, row.runner_id, limits.overcommit);
     const why = host === undefined ? 'it has no host' : admissionError(host, need, limits);
     if (why !== undefined) throw new InsufficientCapacityError(why, row, need);
     return row;

@@ -1,8 +1,9 @@
 import { all, statement, type Database } from '@releap/database';
 
-const PENDING_IDS = statement<{ id: string }>(
+const PENDING = statement<{ id: string; org_id: string }>(
   'schedule-pending-ids',
-  `select id from sandboxes where status = 'pending' order by created_at limit $1`,
+  `select s.id, p.org_id from sandboxes s join projects p on p.id = s.project_id
+    where s.status = 'pending' order by s.created_at limit $1`,
 );
 
 /** A place in the queue. One of both is called, once. */
@@ -13,44 +14,88 @@ export interface QueuePlace {
   withdraw(): void;
 }
 
-/** The sandboxes that wait for a host, known without asking the database at each create: no more than `most` may. */
+export interface CreateQueueLimits {
+  /** Sandboxes that may wait for a host. */
+  most: number;
+  /** How many times as many as are still free one organization may have. */
+  share: number;
+}
+
+/** Why no more are admitted. The start of a sentence. */
+export interface QueueRefusal {
+  refused: string;
+}
+
+/**
+ * The sandboxes that wait for a host, known without asking the database at each create.
+ *
+ * No organization can fill the queue: it may have at most `share` times as many waiting as places are free (dynamic
+ * thresholds, Choudhury and Hahne 1998). With a share of 1 an organization that is alone gets half of the queue, two
+ * busy ones a third each, and a newcomer always finds places free.
+ */
 export class CreateQueue {
   readonly #database: Database;
-  readonly #most: number;
-  #ids = new Set<string>();
-  /** Those of which a look into the database that is under way need not know. */
-  readonly #recent = new Set<string>();
+  readonly #limits: CreateQueueLimits;
+  /** The organization of each. */
+  #ids = new Map<string, string>();
+  #ofOrg = new Map<string, number>();
+  /** Those that a query which is under way need not have seen. */
+  readonly #recent = new Map<string, string>();
   /** Those of them that are not in the database yet. */
   readonly #coming = new Set<string>();
 
-  constructor(database: Database, most: number) {
+  constructor(database: Database, limits: CreateQueueLimits) {
     this.#database = database;
-    this.#most = most;
+    this.#limits = limits;
   }
 
   get waiting(): number {
     return this.#ids.size;
   }
 
-  /** Undefined when no more may wait. */
-  admit(id: string): QueuePlace | undefined {
-    if (this.waiting >= this.#most) return undefined;
-    for (const set of [this.#ids, this.#recent, this.#coming]) set.add(id);
+  /** Takes a place for a sandbox of this organization, or says why there is none. */
+  admit(id: string, orgId: string): QueuePlace | QueueRefusal {
+    const { most, share } = this.#limits;
+    const free = most - this.waiting;
+    if (free <= 0) {
+      return {
+        refused: `${this.waiting} sandboxes are waiting for a host already, and no more than ${most} may`,
+      };
+    }
+    const own = this.#ofOrg.get(orgId) ?? 0;
+    if (own >= share * free) {
+      return {
+        refused:
+          `${own} sandboxes of this organization are waiting for a host already, which is its fair share of the ` +
+          `${most} that may wait in all (${this.waiting} do)`,
+      };
+    }
+    this.#ids.set(id, orgId);
+    this.#ofOrg.set(orgId, own + 1);
+    this.#recent.set(id, orgId);
+    this.#coming.add(id);
     return {
       taken: () => {
         this.#coming.delete(id);
       },
       withdraw: () => {
-        for (const set of [this.#ids, this.#recent, this.#coming]) set.delete(id);
+        this.#coming.delete(id);
+        this.#recent.delete(id);
+        if (!this.#ids.delete(id)) return;
+        const left = (this.#ofOrg.get(orgId) ?? 1) - 1;
+        if (left > 0) this.#ofOrg.set(orgId, left);
+        else this.#ofOrg.delete(orgId);
       },
     };
   }
 
-  /** Looks again: some have got a host, and other servers have taken some in. One look after the other. */
+  /** Looks again: some have got a host, and other servers have admitted some. One call at a time. */
   async refresh(): Promise<void> {
-    const known = [...this.#recent].filter((id) => !this.#coming.has(id));
-    const rows = await all(this.#database.pool, PENDING_IDS, [this.#most]);
+    const known = [...this.#recent.keys()].filter((id) => !this.#coming.has(id));
+    const rows = await all(this.#database.pool, PENDING, [this.#limits.most]);
     for (const id of known) this.#recent.delete(id);
-    this.#ids = new Set([...rows.map(({ id }) => id), ...this.#recent]);
+    this.#ids = new Map([...rows.map(({ id, org_id }) => [id, org_id] as const), ...this.#recent]);
+    this.#ofOrg = new Map();
+    for (const org of this.#ids.values()) this.#ofOrg.set(org, (this.#ofOrg.get(org) ?? 0) + 1);
   }
 }

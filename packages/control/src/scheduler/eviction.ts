@@ -1,6 +1,16 @@
 /** Which spot sandboxes must go so that one that pays in full has room. Pure: numbers in, a choice out. */
 import type { Overcommit } from '../limits.ts';
-import { fits, free, isEligible, type Host, type Need, type Resources } from './placement.ts';
+import { lacking } from './plan.ts';
+import {
+  allocation,
+  fits,
+  free,
+  isEligible,
+  plus,
+  type Host,
+  type Need,
+  type Resources,
+} from './placement.ts';
 
 /** A spot sandbox that could be evicted. */
 export interface Evictable {
@@ -16,8 +26,6 @@ export interface Eviction {
   evict: Evictable[];
 }
 
-const KEYS = ['cpu', 'mem_mib', 'disk_mib', 'gpus'] as const;
-
 /**
  * The host where the fewest have to go, and who goes there; of equals the newest. Undefined when it would not help.
  * @param hosts with what is being given back already taken off `used`
@@ -28,12 +36,13 @@ export function chooseEviction(
   spot: readonly Evictable[],
   overcommit: Overcommit,
 ): Eviction | undefined {
+  const asked = allocation(need, overcommit);
   let best: Eviction | undefined;
   for (const host of hosts) {
     if (!isEligible(need, host)) continue;
     const evict = fewest(
-      need,
-      free(host, overcommit),
+      asked,
+      free(host),
       spot.filter((one) => one.runner_id === host.id),
     );
     if (evict === undefined || evict.length === 0) continue;
@@ -48,16 +57,18 @@ export function hostWithCapacity(
   hosts: readonly Host[],
   overcommit: Overcommit,
 ): Host | undefined {
-  return hosts.find((host) => isEligible(need, host) && fits(need, free(host, overcommit)));
+  const asked = allocation(need, overcommit);
+  return hosts.find((host) => isEligible(need, host) && fits(asked, free(host)));
 }
 
-function fewest(need: Need, room: Resources, spot: readonly Evictable[]): Evictable[] | undefined {
+function fewest(asked: Resources, available: Resources, spot: readonly Evictable[]): Evictable[] | undefined {
   const waiting = [...spot].sort((a, b) => b.created_at.getTime() - a.created_at.getTime());
   const chosen: Evictable[] = [];
-  let left = room;
-  while (!fits(need, left)) {
+  let left = available;
+  while (!fits(asked, left)) {
     // The newest that is enough, else the one that helps most.
-    const next = waiting.find((one) => fits(need, plus(left, one.frees))) ?? mostHelpful(need, left, waiting);
+    const next =
+      waiting.find((one) => fits(asked, plus(left, one.frees))) ?? mostHelpful(asked, left, waiting);
     if (next === undefined) return undefined;
     waiting.splice(waiting.indexOf(next), 1);
     chosen.push(next);
@@ -66,38 +77,25 @@ function fewest(need: Need, room: Resources, spot: readonly Evictable[]): Evicta
   // What was chosen early may have become needless; the oldest of those stays.
   for (const one of [...chosen].sort((a, b) => a.created_at.getTime() - b.created_at.getTime())) {
     const without = plus(left, one.frees, -1);
-    if (!fits(need, without)) continue;
+    if (!fits(asked, without)) continue;
     left = without;
     chosen.splice(chosen.indexOf(one), 1);
   }
   return chosen;
 }
 
-function mostHelpful(need: Need, room: Resources, spot: readonly Evictable[]): Evictable | undefined {
+function mostHelpful(
+  asked: Resources,
+  available: Resources,
+  spot: readonly Evictable[],
+): Evictable | undefined {
   let best: Evictable | undefined;
-  let least = lacking(need, room);
+  let least = lacking(asked, available);
   for (const one of spot) {
-    const then = lacking(need, plus(room, one.frees));
+    const then = lacking(asked, plus(available, one.frees));
     if (then >= least) continue;
     best = one;
     least = then;
   }
   return best;
-}
-
-/** How much is missing, as shares of what is needed. */
-function lacking(need: Need, room: Resources): number {
-  return KEYS.reduce(
-    (sum, key) => sum + (need[key] > 0 ? Math.max(0, need[key] - room[key]) / need[key] : 0),
-    0,
-  );
-}
-
-export function plus(room: Resources, other: Resources, times = 1): Resources {
-  return {
-    cpu: room.cpu + times * other.cpu,
-    mem_mib: room.mem_mib + times * other.mem_mib,
-    disk_mib: room.disk_mib + times * other.disk_mib,
-    gpus: room.gpus + times * other.gpus,
-  };
 }

@@ -1,6 +1,7 @@
-/** What the hosts offer and what is promised of it, as the rows have it. */
+/** What the hosts offer and what is allocated of it, as the rows have it. */
 import type { RunnerFacts } from '@releap/contract';
 import { all, first, statement, type Queryable } from '@releap/database';
+import type { Overcommit } from '../limits.ts';
 import { OCCUPIES_CPU } from '../sandboxes/transitions.ts';
 import type { Host } from './placement.ts';
 
@@ -17,20 +18,45 @@ export interface HostRow {
   mem_mib: number;
   disk_mib: number;
   gpus: number;
+  releasable_cpu: number;
+  releasable_mem_mib: number;
 }
 
-/** Disk is taken by whatever a host holds, kept memory and snapshots too; cores and memory by what may run. */
+/** A host with what its spot sandboxes take of it, and those that are about to leave. */
+export interface HostUsage extends Host {
+  releasable: { cpu: number; mem_mib: number };
+}
+
+/**
+ * A lost host is remembered for this long: what only it could run waits for it, and is not refused. In milliseconds.
+ */
+const ABSENT_MS = 6 * 3_600_000;
+
+/**
+ * How the rows are counted: as `allocation` in placement.ts does. $1..$3 times that cores, memory and disk are
+ * overcommitted; $4 whether burstable sandboxes that are not spot are overcommitted too.
+ */
+export function overcommitValues(overcommit: Overcommit): [number, number, number, boolean] {
+  return [overcommit.cpu, overcommit.mem, overcommit.disk, overcommit.tier === 'burstable'];
+}
+const SHARE = (parameter: string): string =>
+  `case when mode <> 'dedicated' and (spot or $4::boolean) then 1 / ${parameter}::double precision else 1 end`;
+
+/** Disk is taken by whatever a host holds, saved memory and snapshots too; cores and memory by what may run. */
 function select(held: string, hosts: string): string {
-  const running = OCCUPIES_CPU.map((status) => `'${status}'`).join(', ');
+  const running = `status in (${OCCUPIES_CPU.map((status) => `'${status}'`).join(', ')})`;
   return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.last_seen_at,
-          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0)::double precision as mem_mib,
-          (coalesce(u.disk_mib, 0) + coalesce(k.disk_mib, 0))::double precision as disk_mib, coalesce(u.gpus, 0)::integer as gpus
+          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0) as mem_mib,
+          coalesce(u.disk_mib, 0) + coalesce(k.disk_mib, 0)::double precision as disk_mib, coalesce(u.gpus, 0)::integer as gpus,
+          coalesce(u.releasable_cpu, 0) as releasable_cpu, coalesce(u.releasable_mem_mib, 0) as releasable_mem_mib
      from runners r left join (
        select runner_id,
-              sum(cpu) filter (where status in (${running})) as cpu,
-              sum(mem_mib) filter (where status in (${running})) as mem_mib,
-              sum(gpu_host) filter (where status in (${running})) as gpus,
-              sum(scratch_mib::bigint + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end) as disk_mib
+              sum(cpu * ${SHARE('$1')}) filter (where ${running}) as cpu,
+              sum(mem_mib * ${SHARE('$2')}) filter (where ${running}) as mem_mib,
+              sum(gpu_host) filter (where ${running}) as gpus,
+              sum((scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end) * ${SHARE('$3')}) as disk_mib,
+              sum(cpu * ${SHARE('$1')}) filter (where ${running} and (spot or status in ('stopping', 'pausing', 'deleting'))) as releasable_cpu,
+              sum(mem_mib * ${SHARE('$2')}) filter (where ${running} and (spot or status in ('stopping', 'pausing', 'deleting'))) as releasable_mem_mib
          from sandboxes where ${held} group by runner_id
      ) u on u.runner_id = r.id
      left join (
@@ -40,30 +66,58 @@ function select(held: string, hosts: string): string {
     where ${hosts}`;
 }
 
-const HOSTS = statement<HostRow>('schedule-hosts', select('held', `r.status <> 'lost'`));
+const KNOWN = `(r.status <> 'lost' or r.last_seen_at > now() - interval '${ABSENT_MS} milliseconds')`;
+const HOSTS = statement<HostRow>('schedule-hosts', select('held', KNOWN));
+const SOME_HOSTS = statement<HostRow>(
+  'schedule-hosts-some',
+  select('held and runner_id = any($5::uuid[])', `r.id = any($5::uuid[]) and ${KNOWN}`),
+);
 const ALL_HOSTS = statement<HostRow>('schedule-hosts-all', `${select('held', 'true')} order by r.id`);
-const HOST = statement<HostRow>('schedule-host', select('held and runner_id = $1', 'r.id = $1'));
+const HOST = statement<HostRow>('schedule-host', select('held and runner_id = $5', 'r.id = $5'));
 
-/** All that are not lost. */
-export async function readHosts(on: Queryable): Promise<Host[]> {
-  return (await all(on, HOSTS)).map(toHost);
+/** All that are known to be there, and those that were lost not long ago, which are not ready. */
+export async function readHosts(on: Queryable, overcommit: Overcommit): Promise<HostUsage[]> {
+  return (await all(on, HOSTS, overcommitValues(overcommit))).map(toHost);
 }
 
-/** Lost ones too, with what the rows say of them. */
-export async function readAllHosts(on: Queryable): Promise<{ row: HostRow; host: Host }[]> {
-  return (await all(on, ALL_HOSTS)).map((row) => ({ row, host: toHost(row) }));
+/** The same for these only. */
+export async function readSomeHosts(
+  on: Queryable,
+  overcommit: Overcommit,
+  ids: readonly string[],
+): Promise<HostUsage[]> {
+  return (await all(on, SOME_HOSTS, [...overcommitValues(overcommit), ids])).map(toHost);
+}
+
+/** Every host that was ever seen, with what the rows say of it. */
+export async function readAllHosts(
+  on: Queryable,
+  overcommit: Overcommit,
+): Promise<{ row: HostRow; host: Host }[]> {
+  return (await all(on, ALL_HOSTS, overcommitValues(overcommit))).map((row) => ({ row, host: toHost(row) }));
+}
+
+/** One of them, lost or not. */
+export async function readHostRow(
+  on: Queryable,
+  id: string,
+  overcommit: Overcommit,
+): Promise<{ row: HostRow; host: Host } | undefined> {
+  const row = await first(on, HOST, [...overcommitValues(overcommit), id]);
+  return row && { row, host: toHost(row) };
 }
 
 /** One of them, and since when it has not been heard from if it is lost. */
 export async function readHost(
   on: Queryable,
   id: string,
+  overcommit: Overcommit,
 ): Promise<(Host & { lostSince: Date | null }) | undefined> {
-  const row = await first(on, HOST, [id]);
-  return row && { ...toHost(row), lostSince: row.status === 'lost' ? row.last_seen_at : null };
+  const found = await readHostRow(on, id, overcommit);
+  return found && { ...found.host, lostSince: found.row.status === 'lost' ? found.row.last_seen_at : null };
 }
 
-function toHost(row: HostRow): Host {
+function toHost(row: HostRow): HostUsage {
   return {
     id: row.id,
     region: row.region,
@@ -71,5 +125,26 @@ function toHost(row: HostRow): Host {
     draining: row.draining_since !== null,
     facts: row.facts,
     used: { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: row.disk_mib, gpus: row.gpus },
+    releasable: { cpu: row.releasable_cpu, mem_mib: row.releasable_mem_mib },
+  };
+}
+
+/** How old a reading may be that only advises, in milliseconds. */
+const ADVICE_MS = 1_000;
+
+/**
+ * Hosts as they were up to a second ago, for choices that need not be exact (which region, which reason to tell):
+ * however many ask, the database sums the rows up once a second.
+ */
+export function createHostAdvice(on: Queryable, overcommit: Overcommit): () => Promise<readonly Host[]> {
+  let cached: { until: number; hosts: Promise<readonly Host[]> } | undefined;
+  return () => {
+    const now = performance.now();
+    if (cached === undefined || cached.until <= now) {
+      const hosts = readHosts(on, overcommit);
+      cached = { until: now + ADVICE_MS, hosts };
+      hosts.catch(() => (cached = undefined));
+    }
+    return cached.hosts;
   };
 }

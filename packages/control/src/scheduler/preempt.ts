@@ -1,16 +1,27 @@
-/** Makes room for what found none and pays in full, by evicting spot sandboxes. Part of a placement round. */
+/** Evicts spot sandboxes for non-spot ones that found no capacity. Part of a placement round. */
 import { all, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
-import { chooseEviction, hostWithCapacity, plus, type Evictable } from './eviction.ts';
-import { readHosts } from './hosts.ts';
-import type { Host, Need } from './placement.ts';
+import { chooseEviction, hostWithCapacity, type Evictable } from './eviction.ts';
+import { readHosts, readSomeHosts, type HostUsage } from './hosts.ts';
+import {
+  allocation,
+  fits,
+  free,
+  isEligible,
+  isOvercommitted,
+  plus,
+  type Host,
+  type Need,
+} from './placement.ts';
 
 interface Taken {
   id: string;
   runner_id: string;
   created_at: Date;
+  mode: 'burstable' | 'dedicated';
+  spot: boolean;
   persistent: boolean;
   leaving: boolean;
   keeps_memory: boolean;
@@ -21,51 +32,65 @@ interface Taken {
 }
 
 /**
- * Spot sandboxes that the table lets be evicted, and whatever is on its way out: that room comes without anybody
- * going. One whose eviction did not succeed is left alone for a minute.
+ * Of these hosts ($1): spot sandboxes that the table lets be evicted, the newest of each host, and whatever is on its
+ * way out: that capacity comes back without an eviction. One whose eviction did not succeed is left alone for a minute.
  */
 const TAKEN = statement<Taken>(
   'schedule-evictable',
-  `select id, runner_id, created_at, persistent, status in ('stopping', 'pausing', 'deleting') as leaving,
-          status = 'pausing' or (status = 'running' and persistent and volume_count = 0 and docker_data_mib is null and gpu_host = 0) as keeps_memory,
-          cpu, mem_mib, gpu_host, scratch_mib::double precision + coalesce(docker_data_mib, 0) as disk_mib
-     from sandboxes
-    where held and runner_id is not null and (
-      status in ('stopping', 'pausing', 'deleting')
-      or (spot and (spot_evicted_at is null or spot_evicted_at < now() - interval '1 minute')
-          and (status = 'running' or (not persistent and status in ('assigned', 'building', 'booting')))))`,
+  `select t.* from unnest($1::uuid[]) as h(id) cross join lateral (
+     select id, runner_id, created_at, mode, spot, persistent, status in ('stopping', 'pausing', 'deleting') as leaving,
+            status = 'pausing' or (status = 'running' and persistent and volume_count = 0 and docker_data_mib is null and gpu_host = 0) as keeps_memory,
+            cpu, mem_mib, gpu_host, scratch_mib::double precision + coalesce(docker_data_mib, 0) as disk_mib
+       from sandboxes
+      where held and runner_id = h.id and (
+        status in ('stopping', 'pausing', 'deleting')
+        or (spot and (spot_evicted_at is null or spot_evicted_at < now() - interval '1 minute')
+            and (status = 'running' or (not persistent and status in ('assigned', 'building', 'booting')))))
+      order by leaving desc, created_at desc limit $2) t`,
 );
 
-/** For how many that wait somebody is looked for in one round. */
-const MOST = 50;
+/** How many requests are looked at in one round, how many hosts for each, and how many sandboxes of a host. */
+const MOST_REQUESTS = 50;
+const MOST_HOSTS = 8;
+const MOST_SANDBOXES = 500;
 
 /**
- * @param waiting what pays in full and found no room, in the order of the queue
+ * @param waiting non-spot requests that found no capacity, in the order of the queue
+ * @param known the hosts, where the caller has just read them
  */
 export async function preempt(
   on: Queryable,
   lifecycle: Lifecycle,
   waiting: readonly Need[],
   overcommit: Overcommit,
+  known?: readonly HostUsage[],
 ): Promise<SandboxRow[]> {
-  if (waiting.length === 0) return [];
-  const taken = await all(on, TAKEN);
+  const requests = waiting.slice(0, MOST_REQUESTS);
+  if (requests.length === 0) return [];
+  const candidates = candidateHosts(requests, known ?? (await readHosts(on, overcommit)), overcommit);
+  if (candidates.length === 0) return [];
+  const taken = await all(on, TAKEN, [candidates, MOST_SANDBOXES]);
   let spot: Evictable[] = taken
     .filter((one) => !one.leaving)
-    .map(({ id, runner_id, created_at, ...one }) => ({ id, runner_id, created_at, frees: frees(one) }));
+    .map((one) => ({
+      id: one.id,
+      runner_id: one.runner_id,
+      created_at: one.created_at,
+      frees: frees(one, overcommit),
+    }));
   if (spot.length === 0) return [];
   // Read after those: what has left meanwhile is then counted twice, and one round later right. The other way round it
   // would count as there, and another one would have to go for nothing.
-  const hosts = await readHosts(on);
+  const hosts = await readSomeHosts(on, overcommit, candidates);
   // The hosts as they will be when what is leaving has left.
   const future = hosts.map((host) => ({
     ...host,
     used: taken
       .filter((one) => one.leaving && one.runner_id === host.id)
-      .reduce((used, one) => plus(used, frees(one), -1), host.used),
+      .reduce((used, one) => plus(used, frees(one, overcommit), -1), host.used),
   }));
   const evict: Evictable[] = [];
-  for (const need of waiting.slice(0, MOST)) {
+  for (const need of requests) {
     let host: Host | undefined = hostWithCapacity(need, future, overcommit);
     if (host === undefined) {
       const choice = chooseEviction(need, future, spot, overcommit);
@@ -75,8 +100,8 @@ export async function preempt(
       spot = spot.filter((one) => !choice.evict.includes(one));
       for (const one of choice.evict) host.used = plus(host.used, one.frees, -1);
     }
-    // Promised: the next one needs other room.
-    host.used = plus(host.used, need);
+    // Allocated: the next one needs other capacity.
+    host.used = plus(host.used, allocation(need, overcommit));
   }
   return lifecycle.applyWithin(
     on,
@@ -85,7 +110,37 @@ export async function preempt(
   );
 }
 
-function frees(one: Omit<Taken, 'id' | 'runner_id' | 'created_at'>): Evictable['frees'] {
+/**
+ * The hosts where evictions could help, those with the most to give back first, a few for each request: a round reads
+ * a bounded number of rows however large the fleet is.
+ */
+function candidateHosts(
+  requests: readonly Need[],
+  hosts: readonly HostUsage[],
+  overcommit: Overcommit,
+): string[] {
+  const ids = new Set<string>();
+  const byReleasable = [...hosts].sort((a, b) => b.releasable.cpu - a.releasable.cpu);
+  for (const need of requests) {
+    const { cpu, mem_mib } = allocation(need, overcommit);
+    byReleasable
+      .filter((host) => {
+        const { releasable } = host;
+        if (releasable.cpu === 0 || !isEligible(need, host)) return false;
+        const available = plus(free(host), { ...releasable, disk_mib: 0, gpus: 0 });
+        return fits({ cpu, mem_mib, disk_mib: 0, gpus: 0 }, { ...available, disk_mib: 0, gpus: 0 });
+      })
+      .slice(0, MOST_HOSTS)
+      .forEach((host) => ids.add(host.id));
+  }
+  return [...ids];
+}
+
+function frees(one: Taken, overcommit: Overcommit): Evictable['frees'] {
   const disk = one.persistent ? (one.keeps_memory ? -one.mem_mib : 0) : one.disk_mib;
-  return { cpu: one.cpu, mem_mib: one.mem_mib, disk_mib: disk, gpus: one.gpu_host };
+  const { cpu, mem_mib, gpu_host: gpus } = one;
+  return allocation(
+    { cpu, mem_mib, disk_mib: disk, gpus, overcommitted: isOvercommitted(one, overcommit) },
+    overcommit,
+  );
 }

@@ -9,9 +9,9 @@ import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import type { Change } from '../sandboxes/transition-sql.ts';
-import { readHost } from './hosts.ts';
+import { readHost, readSomeHosts } from './hosts.ts';
 import { preempt } from './preempt.ts';
-import { shortfall, type Host, type Resources } from './placement.ts';
+import { isOvercommitted, shortfall, type Demand, type Host } from './placement.ts';
 import { withSchedulerLock } from './scheduler-lock.ts';
 
 export interface RestartContext {
@@ -26,9 +26,9 @@ export type Restarted = { moved: SandboxRow } | { refused: string } | undefined;
 /** Thrown inside a transaction, to take back what was promised. The message is the end of a sentence. */
 export class InsufficientCapacityError extends Error {
   readonly row: SandboxRow;
-  readonly need: Resources;
+  readonly need: Demand;
 
-  constructor(why: string, row: SandboxRow, need: Resources) {
+  constructor(why: string, row: SandboxRow, need: Demand) {
     super(why);
     this.row = row;
     this.need = need;
@@ -48,8 +48,15 @@ export async function restart(
       const [row] = await lifecycle.applyWithin(client, trigger, [change]);
       if (row === undefined) return undefined;
       // It counts already: what is promised now includes it.
-      const host = row.runner_id === null ? undefined : await readHost(client, row.runner_id);
-      const need = { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: 0, gpus: row.gpu_host };
+      const host =
+        row.runner_id === null ? undefined : await readHost(client, row.runner_id, limits.overcommit);
+      const need = {
+        cpu: row.cpu,
+        mem_mib: row.mem_mib,
+        disk_mib: 0,
+        gpus: row.gpu_host,
+        overcommitted: isOvercommitted(row, limits.overcommit),
+      };
       const why = host === undefined ? 'it has no host' : admissionError(host, need, limits);
       if (why !== undefined) throw new InsufficientCapacityError(why, row, need);
       return row;
@@ -66,7 +73,7 @@ export async function restart(
 /** Why this host cannot take what is counted in already, as the end of a sentence about the sandbox whose disk it has. */
 export function admissionError(
   host: Host & { lostSince: Date | null },
-  need: Resources,
+  need: Demand,
   limits: ControlLimits,
 ): string | undefined {
   if (host.lostSince !== null)
@@ -84,7 +91,12 @@ export async function preemptFor(
   if (row.spot) return message;
   const moved = await withSchedulerLock(database, async (client) => {
     const there = { ...need, region: row.region, arch: row.cpu_arch, requiredRunnerId: row.runner_id };
-    return preempt(client, lifecycle, [there], limits.overcommit);
+    const known = await readSomeHosts(
+      client,
+      limits.overcommit,
+      row.runner_id === null ? [] : [row.runner_id],
+    );
+    return preempt(client, lifecycle, [there], limits.overcommit, known);
   });
   if (moved.length === 0) return message;
   lifecycle.announce(moved);

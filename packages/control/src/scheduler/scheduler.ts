@@ -1,13 +1,13 @@
 import { all, first, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
-import type { ControlLimits } from '../limits.ts';
+import type { ControlLimits, Overcommit } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
-import type { Change } from '../sandboxes/transition-sql.ts';
 import { CreateQueue } from './create-queue.ts';
-import { readHosts } from './hosts.ts';
+import { createHostAdvice, readHosts } from './hosts.ts';
 import { preempt } from './preempt.ts';
-import { choose, allocatable, type Need } from './placement.ts';
+import { choose, chooseRegion, isOvercommitted, type Need } from './placement.ts';
+import { planRound, type PendingRequest } from './plan.ts';
 import { withSchedulerLock } from './scheduler-lock.ts';
 
 export interface Scheduler {
@@ -19,16 +19,21 @@ export interface Scheduler {
   queue: CreateQueue;
   /** Reads the hosts once, and gives what says why a sandbox is not placed. */
   explainer(): Promise<(need: Need) => string>;
-  /** Of these regions, the one whose hosts have the most room. The first one when none has any. */
-  regionWithMostCapacity: (regions: readonly string[]) => Promise<string>;
+  /**
+   * Chooses among regions for this need: one with the capacity now, else one that will have it. The first one when none
+   * ever can. From figures that are up to a second old.
+   */
+  regionWithMostCapacity: (need: Omit<Need, 'region'>) => (regions: readonly string[]) => Promise<string>;
   /** Resolves when no round is under way or asked for. */
   idle(): Promise<void>;
   close(): Promise<void>;
 }
 
-interface PendingRow {
+export interface NeedRow {
   id: string;
   region: string;
+  mode: 'burstable' | 'dedicated';
+  spot: boolean;
   cpu_arch: string;
   cpu: number;
   mem_mib: number;
@@ -38,11 +43,13 @@ interface PendingRow {
   required_runner_id: string | null;
 }
 
+type PendingRow = NeedRow & { waited_ms: number; reserved_runner_id: string | null };
+
 /**
  * Columns of what a sandbox needs, over `sandboxes s`. Each size is as large as an integer can be, and their sum is
  * larger: in integers a single such sandbox would end every statement that reads it.
  */
-export const NEED = `region, cpu_arch, cpu, mem_mib, gpu_host,
+export const NEED = `s.region, s.mode, s.spot, cpu_arch, cpu, mem_mib, gpu_host,
   scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
   (select k.runner_id from snapshots k where k.id = (s.spec -> 'origin' ->> 'snapshot_id')::uuid) as required_runner_id`;
 
@@ -50,10 +57,20 @@ const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
   `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
-/** What pays in full comes first: room that spot sandboxes were evicted for must not go to others of them. */
-const PENDING = statement<PendingRow & { spot: boolean }>(
+/** Non-spot comes first: capacity that spot sandboxes were evicted for must not go to others of them. */
+const PENDING = statement<PendingRow>(
   'schedule-pending',
-  `select id, ${NEED}, spot from sandboxes s where status = 'pending' order by spot, created_at limit $1`,
+  `select s.id, ${NEED}, extract(epoch from now() - s.created_at)::double precision * 1000 as waited_ms,
+          v.runner_id as reserved_runner_id
+     from sandboxes s left join scheduler_reservations v on v.sandbox_id = s.id
+    where s.status = 'pending' order by s.spot, s.created_at limit $1`,
+);
+/** A row of a region stays until another replaces it; it counts only while its sandbox is pending. */
+const RESERVE = statement(
+  'schedule-reserve',
+  `insert into scheduler_reservations (region, sandbox_id, runner_id)
+   select * from jsonb_to_recordset($1::jsonb) as t(region text, sandbox_id uuid, runner_id uuid)
+   on conflict (region) do update set sandbox_id = excluded.sandbox_id, runner_id = excluded.runner_id, created_at = now()`,
 );
 /** How many are looked at in a round, unless more may wait. */
 const ROUND = 1_000;
@@ -72,7 +89,9 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
   let again = false;
   let noCapacityUntil = 0;
   const stop = new AbortController();
-  const queue = new CreateQueue(database, limits.createQueue);
+  const queue = new CreateQueue(database, { most: limits.createQueue, share: limits.createQueueShare });
+  const { overcommit, reserveAfterMs } = limits;
+  const advice = createHostAdvice(database.pool, overcommit);
 
   async function round(): Promise<void> {
     if ((await first(database.pool, ANY_READY)) === undefined) {
@@ -83,32 +102,28 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       // As many as may wait: those behind may find room where the first of them do not.
       const pending = await all(client, PENDING, [Math.max(ROUND, limits.createQueue)]);
       if (pending.length === 0) return { moved: [], left: 0 };
-      const hosts = await readHosts(client);
-      const place: Change[] = [];
-      const reject: Change[] = [];
-      const waits: Need[] = [];
-      for (const row of pending) {
-        const need = toNeed(row);
-        const choice = choose(need, hosts, limits.overcommit);
-        if ('host' in choice) {
-          const { used } = choice.host;
-          used.cpu += need.cpu;
-          used.mem_mib += need.mem_mib;
-          used.disk_mib += need.disk_mib;
-          used.gpus += need.gpus;
-          place.push({ id: row.id, place_on: choice.host.id });
-        } else if (choice.unsatisfiable) {
-          reject.push({ id: row.id, error: choice.reason });
-        } else if (!row.spot) {
-          waits.push(need);
-        }
+      const hosts = await readHosts(client, overcommit);
+      const requests = pending.map((row) => toRequest(row, overcommit));
+      const plan = planRound(requests, hosts, { overcommit, reserveAfterMs });
+      const fresh = plan.reservations.filter(
+        (one) => pending.find((row) => row.id === one.id)?.reserved_runner_id !== one.runnerId,
+      );
+      if (fresh.length > 0) {
+        const rows = fresh.map(({ region, id, runnerId }) => ({
+          region,
+          sandbox_id: id,
+          runner_id: runnerId,
+        }));
+        await all(client, RESERVE, [JSON.stringify(rows)]);
       }
+      const place = plan.place.map(({ id, runnerId }) => ({ id, place_on: runnerId }));
+      const reject = plan.reject.map(({ id, reason }) => ({ id, error: reason }));
       const rows: SandboxRow[] = [
         ...(await lifecycle.applyWithin(client, 'place', place)),
         ...(await lifecycle.applyWithin(client, 'reject', reject)),
       ];
       const left = pending.length - rows.length;
-      rows.push(...(await preempt(client, lifecycle, waits, limits.overcommit)));
+      rows.push(...(await preempt(client, lifecycle, plan.waiting, overcommit, hosts)));
       return { moved: rows, left };
     });
     if (moved.length > 0) lifecycle.announce(moved);
@@ -149,26 +164,16 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
     },
     queue,
     async explainer() {
-      const hosts = await readHosts(database.pool);
+      const hosts = await advice();
       return (need) => {
-        const choice = choose(need, hosts, limits.overcommit);
+        const choice = choose(need, hosts, overcommit);
         return 'reason' in choice ? choice.reason : 'hosts had room only when its time was over';
       };
     },
-    async regionWithMostCapacity(regions) {
-      let best = regions[0];
-      let most = -Infinity;
-      for (const host of await readHosts(database.pool)) {
-        if (!host.ready || host.draining || !regions.includes(host.region)) continue;
-        const room = allocatable(host.facts, limits.overcommit);
-        const share = Math.min(1 - host.used.cpu / room.cpu, 1 - host.used.mem_mib / room.mem_mib);
-        if (share > most) {
-          most = share;
-          best = host.region;
-        }
-      }
-      if (best === undefined) throw new Error('no region to choose from');
-      return best;
+    regionWithMostCapacity: (need) => async (regions) => {
+      const region = chooseRegion(need, regions, await advice(), overcommit);
+      if (region === undefined) throw new Error('no region to choose from');
+      return region;
     },
     async idle() {
       // A round may have begun while the one before ended.
@@ -181,7 +186,17 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
   };
 }
 
-export function toNeed(row: PendingRow): Need {
+function toRequest(row: PendingRow, overcommit: Overcommit): PendingRequest {
+  return {
+    id: row.id,
+    need: toNeed(row, overcommit),
+    spot: row.spot,
+    waitedMs: row.waited_ms,
+    reservedRunnerId: row.reserved_runner_id,
+  };
+}
+
+export function toNeed(row: NeedRow, overcommit: Overcommit): Need {
   return {
     region: row.region,
     arch: row.cpu_arch,
@@ -190,5 +205,6 @@ export function toNeed(row: PendingRow): Need {
     disk_mib: row.disk_mib,
     gpus: row.gpu_host,
     requiredRunnerId: row.required_runner_id,
+    overcommitted: isOvercommitted(row, overcommit),
   };
 }

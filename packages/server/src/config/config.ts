@@ -31,7 +31,9 @@ export interface Config {
   region: { id: string; name?: string };
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
-  overcommit: { cpu: number; mem: number; disk: number };
+  createQueueShare: number;
+  /** `tier` absent: as the role decides. */
+  overcommit: { cpu: number; mem: number; disk: number; tier?: 'spot' | 'burstable' };
   billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
   rateLimits: RateLimits;
   oidc: { issuer?: string; audience: string; clientId: string };
@@ -115,11 +117,13 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     region: compact({ id: get('RELEAP_REGION'), name: get('RELEAP_REGION_NAME') }),
     builtinImages: get('RELEAP_BUILTIN_IMAGES'),
     createQueue: get('RELEAP_CREATE_QUEUE'),
-    overcommit: {
+    createQueueShare: get('RELEAP_CREATE_QUEUE_SHARE'),
+    overcommit: compact({
       cpu: get('RELEAP_CPU_OVERCOMMIT'),
       mem: get('RELEAP_MEMORY_OVERCOMMIT'),
       disk: get('RELEAP_DISK_OVERCOMMIT'),
-    },
+      tier: get('RELEAP_OVERCOMMIT'),
+    }),
     billing: {
       mode: get('RELEAP_BILLING'),
       overdraftLimit: parseAmount(text('RELEAP_OVERDRAFT_LIMIT') ?? '0'),

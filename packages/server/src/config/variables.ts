@@ -241,25 +241,43 @@ export const VARIABLES = {
     description: 'Most sandboxes that may wait for a host. One more is refused with 429.',
     group: 'The service',
   }),
+  RELEAP_CREATE_QUEUE_SHARE: variable({
+    schema: Type.Number({ minimum: 0.01, maximum: 1_000_000 }),
+    default: 1,
+    unit: 'times',
+    description:
+      'An organization may have this many times as many sandboxes waiting for a host as places of the queue are free; ' +
+      'one more is refused with 429. With 1 an organization alone gets half of the queue, two busy ones a third each.',
+    group: 'The service',
+  }),
+  RELEAP_OVERCOMMIT: variable({
+    schema: Type.Enum(['spot', 'burstable']),
+    defaultText: '`burstable` for the all-in-one server, `spot` for separate roles',
+    description:
+      'Whose guarantees are overcommitted: `spot` sandboxes only, or every `burstable` one. Dedicated sandboxes never ' +
+      'are. With `spot` the sum of all other guarantees on a host is at most the host.',
+    group: 'The service',
+  }),
   RELEAP_CPU_OVERCOMMIT: variable({
     schema: Overcommit,
     default: 8,
     unit: 'times',
-    description: 'How many times over cores may be promised. 1 promises each of them once.',
+    description:
+      'How many times the guaranteed cores of overcommitted sandboxes may exceed what the host has for them.',
     group: 'The service',
   }),
   RELEAP_MEMORY_OVERCOMMIT: variable({
     schema: Overcommit,
     default: 4,
     unit: 'times',
-    description: 'How many times over memory may be promised.',
+    description: 'The same for memory.',
     group: 'The service',
   }),
   RELEAP_DISK_OVERCOMMIT: variable({
     schema: Overcommit,
     default: 4,
     unit: 'times',
-    description: 'How many times over disk may be promised.',
+    description: 'The same for disk.',
     group: 'The service',
   }),
   RELEAP_BILLING: variable({

@@ -29,7 +29,12 @@ export async function controlRole({
     limits: {
       ...CONTROL_LIMITS,
       createQueue: config.createQueue,
-      overcommit: { ...config.overcommit },
+      createQueueShare: config.createQueueShare,
+      // A machine of one's own is for trying things out: many idle sandboxes matter more than guarantees under load.
+      overcommit: {
+        ...config.overcommit,
+        tier: config.overcommit.tier ?? (supervised ? 'burstable' : 'spot'),
+      },
     },
     billing: config.billing,
     rateLimits: config.rateLimits,
