@@ -17,7 +17,8 @@ import {
   Project,
   User,
 } from './wire/management.ts';
-import { errorSchema, listOperations, type Operation, operationErrors, TAGS } from './wire/operations.ts';
+import { type Operation, TAGS } from './wire/operation.ts';
+import { errorSchema, listOperations, operationErrors } from './wire/operations.ts';
 import { RegionRecord } from './wire/region.ts';
 import { RegistryRecord } from './wire/registry-credential.ts';
 import {
@@ -79,7 +80,11 @@ export function openApiDocument(options: OpenApiOptions = {}): { openapi: string
   const paths: Record<string, Record<string, unknown>> = {};
   for (const [id, operation] of listOperations()) {
     const path = operation.path.replaceAll(/:([a-z_]+)/g, '{$1}');
-    paths[path] = { ...paths[path], [operation.method.toLowerCase()]: operationObject(id, operation) };
+    paths[path] = {
+      ...paths[path],
+      ...(operation.server === 'toolbox' ? { servers: [TOOLBOX_SERVER] } : {}),
+      [operation.method.toLowerCase()]: operationObject(id, operation),
+    };
   }
   return {
     openapi: '3.1.0',
@@ -95,6 +100,11 @@ export function openApiDocument(options: OpenApiOptions = {}): { openapi: string
     components: {
       securitySchemes: {
         workload: { type: 'http', scheme: 'bearer', description: "A project's API key, `rlp_…`." },
+        sandbox: {
+          type: 'http',
+          scheme: 'bearer',
+          description: "A project's API key, or the access token of the sandbox, `rlpv_…`.",
+        },
         management: {
           type: 'http',
           scheme: 'bearer',
@@ -108,6 +118,15 @@ export function openApiDocument(options: OpenApiOptions = {}): { openapi: string
     },
   };
 }
+
+const TOOLBOX_SERVER = {
+  url: '{toolbox_proxy_url}/{vm_id}',
+  description: 'A sandbox; `GET /regions` answers the base URL of its region.',
+  variables: {
+    toolbox_proxy_url: { default: 'http://127.0.0.1:7071/toolbox' },
+    vm_id: { default: 'id' },
+  },
+};
 
 function operationObject(id: string, operation: Operation): Record<string, unknown> {
   const { status, response } = operation.success;
@@ -136,7 +155,7 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
       ? {
           requestBody: {
             required: ((operation.body as SchemaNode).required?.length ?? 0) > 0,
-            content: { 'application/json': { schema: plainSchema(operation.body) } },
+            content: { [operation.consumes ?? 'application/json']: { schema: plainSchema(operation.body) } },
           },
         }
       : {}),

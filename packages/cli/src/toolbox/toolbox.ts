@@ -20,5 +20,5 @@ export async function openToolbox(service: Service, sandbox: SandboxRecord): Pro
       `region ${JSON.stringify(sandbox.region)} offers no way into its sandboxes (it has no toolbox_proxy_url)`,
     );
   const absolute = new URL(base, `${service.url}/`).href;
-  return { http: service.http, sandbox, url: (tail) => toolboxUrl(absolute, sandbox.id, tail) };
+  return { http: service.http, sandbox, url: (tail) => `${toolboxUrl(absolute, sandbox.id)}/${tail}` };
 }

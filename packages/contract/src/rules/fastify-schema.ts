@@ -1,6 +1,6 @@
 /** The schemas of an operation in the form that Fastify takes. */
 import type { TSchema } from 'typebox';
-import type { Operation } from '../wire/operations.ts';
+import type { Operation } from '../wire/operation.ts';
 
 export interface FastifySchema {
   params?: TSchema;

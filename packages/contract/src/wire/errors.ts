@@ -24,6 +24,7 @@ export const STATUS_MEANINGS = {
   402: 'The owning organization has no credits left.',
   403: 'The credentials are valid and do not permit this.',
   404: 'There is no such thing, or it belongs to another project.',
+  408: 'The timeout of the command has passed.',
   409: 'The current state does not allow this: wrong lifecycle state, duplicate name, still in use.',
   429: 'No room right now; wait as long as `Retry-After` says.',
   500: 'Something broke inside the service.',
@@ -31,5 +32,6 @@ export const STATUS_MEANINGS = {
   502: 'The machine that should answer did not.',
   503: 'A part of the service is away for the moment; nothing was created, try again.',
   504: 'The answer took longer than its deadline.',
+  507: "The sandbox's disk is full.",
 } as const;
 export type ErrorStatus = keyof typeof STATUS_MEANINGS;

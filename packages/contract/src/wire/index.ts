@@ -15,6 +15,7 @@ export * from './job.ts';
 export * from './limits.ts';
 export * from './management.ts';
 export * from './management-operations.ts';
+export * from './operation.ts';
 export * from './operations.ts';
 export * from './operator-operations.ts';
 export * from './paging.ts';

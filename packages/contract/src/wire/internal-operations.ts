@@ -1,6 +1,6 @@
 /** The operations that runners and gateways use. They are not part of the public API and its OpenAPI document. */
 import { RESOLVE_PATH, ResolveRequest, ResolveResponse } from './internal.ts';
-import type { Operation } from './operations.ts';
+import type { Operation } from './operation.ts';
 
 export const internalOperations = {
   resolveSandbox: {

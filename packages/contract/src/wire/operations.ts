@@ -9,6 +9,7 @@ import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
 import { managementOperations } from './management-operations.ts';
+import type { Operation } from './operation.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
 import {
@@ -24,61 +25,7 @@ import {
 } from './sandbox.ts';
 import { secretOperations } from './secret-operations.ts';
 import { snapshotOperations } from './snapshot-operations.ts';
-
-/**
- * Who may call, by credential. `workload`: a project's API key. `management`: a user's OIDC token. `operator`: the
- * operator's credential. `internal`: that of a runner or gateway. `public`: none.
- */
-export type Security = 'workload' | 'management' | 'public' | 'operator' | 'internal';
-
-export interface OperationResponse {
-  description: string;
-  /** Absent: there is no body. */
-  schema?: TSchema;
-  /** Default `application/json`. */
-  contentType?: string;
-}
-
-export interface Operation {
-  method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
-  /** With parameters as `:name`, below the base URL. */
-  path: string;
-  /** One of `TAGS` on the public planes. */
-  tag: string;
-  summary: string;
-  /** Markdown, more than the summary says. */
-  description?: string;
-  security: Security;
-  params?: TSchema;
-  query?: TSchema;
-  body?: TSchema;
-  /**
-   * It takes `Idempotency-Key`. `same`: a try that was cut off is run again, and makes the same ids; `once`: it is not
-   * run again, because nobody knows what came of it.
-   */
-  repeats?: 'same' | 'once';
-  /** By status; what it answers when it does what was asked. */
-  success: { status: 200 | 204; response: OperationResponse };
-  /** When each refusal is given. 401 (unless public), 503 (management) and 500 are added. */
-  errors: Partial<Record<ErrorStatus, string>>;
-}
-
-export const TAGS = {
-  Sandboxes:
-    'Micro-VMs: created from an image or a snapshot, read, awaited, stopped and started, paused and resumed, forked, deleted.',
-  Snapshots:
-    'Captures of a running sandbox: its disk, or its memory and disk. A new sandbox begins with one through ' +
-    '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
-  Images: 'Named root file systems of a project.',
-  Jobs: 'The work behind a create.',
-  Secrets:
-    'Values that sandboxes may use and never see: inside, a placeholder stands for each. [secrets.md](secrets.md) has the whole of it.',
-  Registries: 'Credentials for pulls, one a registry host.',
-  Regions: 'Where sandboxes may be placed.',
-  Organizations: 'People, their organizations, who belongs to them, and who did what.',
-  Projects: 'What belongs together: sandboxes, images and the keys that reach them.',
-  Service: 'The service itself.',
-} as const;
+import { toolboxOperations } from './toolbox.ts';
 
 const Text = Type.String();
 const unknownSandbox = 'The id is unknown, malformed or of another project.';
@@ -406,9 +353,9 @@ export const operations = {
 
 export type OperationId = keyof typeof operations;
 
-/** All operations with their ids, in the order of the documents. */
-export function listOperations(): [OperationId, Operation][] {
-  return Object.entries(operations) as [OperationId, Operation][];
+/** All operations with their ids, in the order of the documents: the control plane's, then the toolbox's. */
+export function listOperations(): [string, Operation][] {
+  return Object.entries<Operation>({ ...operations, ...toolboxOperations });
 }
 
 const TOO_MANY = 'More requests than one API key or one organization may make in a minute.';
@@ -417,7 +364,10 @@ const TOO_MANY = 'More requests than one API key or one organization may make in
 export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   const all: Partial<Record<ErrorStatus, string>> = {
     ...(operation.security === 'workload' ? { 401: 'No API key, or not a valid one.' } : {}),
-    ...(operation.security === 'public' ? {} : { 429: TOO_MANY }),
+    ...(operation.security === 'sandbox'
+      ? { 401: 'No API key and no access token of the sandbox, or not a valid one.' }
+      : {}),
+    ...(operation.security === 'public' || operation.security === 'sandbox' ? {} : { 429: TOO_MANY }),
     ...(operation.security === 'management'
       ? {
           401: 'No OIDC token, or not a valid one. API keys are none.',

@@ -17,7 +17,7 @@ import {
   HostUndrainResponse,
 } from './hosts.ts';
 import { OrgParams } from './management.ts';
-import type { Operation } from './operations.ts';
+import type { Operation } from './operation.ts';
 
 const unknownHost = 'There is no such host.';
 const unknownOrg = 'There is no such organization.';

@@ -1,5 +1,5 @@
 /** The operations of snapshots; `operations` has them with all others. */
-import type { Operation } from './operations.ts';
+import type { Operation } from './operation.ts';
 import { PageQuery } from './paging.ts';
 import { SandboxParams } from './sandbox.ts';
 import {

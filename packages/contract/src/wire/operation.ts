@@ -1,0 +1,65 @@
+/** The form of an operation of the API, and the groups that the documents sort operations into. */
+import type { TSchema } from 'typebox';
+import type { ErrorStatus } from './errors.ts';
+
+/**
+ * Who may call, by credential. `workload`: a project's API key. `sandbox`: that, or the sandbox's access token.
+ * `management`: a user's OIDC token. `operator`: the operator's credential. `internal`: that of a runner or gateway.
+ * `public`: none.
+ */
+export type Security = 'workload' | 'sandbox' | 'management' | 'public' | 'operator' | 'internal';
+
+export interface OperationResponse {
+  description: string;
+  /** Absent: there is no body. */
+  schema?: TSchema;
+  /** Default `application/json`. */
+  contentType?: string;
+}
+
+export interface Operation {
+  /** Who serves it: the control plane when absent; `toolbox`, the gateway, below `{toolbox_proxy_url}/{vm_id}`. */
+  server?: 'toolbox';
+  method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+  /** With parameters as `:name`, below the base URL. */
+  path: string;
+  /** One of `TAGS` on the public planes. */
+  tag: string;
+  summary: string;
+  /** Markdown, more than the summary says. */
+  description?: string;
+  security: Security;
+  params?: TSchema;
+  query?: TSchema;
+  body?: TSchema;
+  /** Content type of the body; `application/json` when absent. Any other is sent and read as bytes. */
+  consumes?: string;
+  /**
+   * It takes `Idempotency-Key`. `same`: a try that was cut off is run again, and makes the same ids; `once`: it is not
+   * run again, because nobody knows what came of it.
+   */
+  repeats?: 'same' | 'once';
+  /** By status; what it answers when it does what was asked. */
+  success: { status: 101 | 200 | 201 | 204; response: OperationResponse };
+  /** When each refusal is given. 401 (unless public), 503 (management) and 500 are added. */
+  errors: Partial<Record<ErrorStatus, string>>;
+}
+
+export const TAGS = {
+  Sandboxes:
+    'Micro-VMs: created from an image or a snapshot, read, awaited, stopped and started, paused and resumed, forked, deleted.',
+  Snapshots:
+    'Captures of a running sandbox: its disk, or its memory and disk. A new sandbox begins with one through ' +
+    '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
+  Images: 'Named root file systems of a project.',
+  Toolbox:
+    'Commands and files of a running sandbox, below `{toolbox_proxy_url}/{vm_id}` of its region. [toolbox.md](toolbox.md) describes them in full.',
+  Jobs: 'The work behind a create.',
+  Secrets:
+    'Values that sandboxes may use and never see: inside, a placeholder stands for each. [secrets.md](secrets.md) has the whole of it.',
+  Registries: 'Credentials for pulls, one a registry host.',
+  Regions: 'Where sandboxes may be placed.',
+  Organizations: 'People, their organizations, who belongs to them, and who did what.',
+  Projects: 'What belongs together: sandboxes, images and the keys that reach them.',
+  Service: 'The service itself.',
+} as const;

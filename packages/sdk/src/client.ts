@@ -1,0 +1,194 @@
+/** A client made from a table of operations: the methods, their types and their paths come from the contract. */
+import { IDEMPOTENCY_HEADER, type Operation } from '@releap/contract/wire';
+import { idleTimeout, pause } from './deadline.ts';
+import { ReleapError } from './error.ts';
+import { RawAnswer } from './raw-answer.ts';
+import { readText, refusal } from './response.ts';
+import type { CallOptions, Client, Operations, RawBody, RetryPolicy } from './types.ts';
+
+export interface ClientOptions {
+  /** Paths of operations are put behind it. */
+  baseUrl: string;
+  /** Sent as a bearer token; a function is asked before each request. Without one nothing is sent. */
+  credential?: string | (() => string | Promise<string>);
+  /** Instead of the global one. */
+  fetch?: (url: URL, init: RequestInit) => Promise<Response>;
+  /** For calls that give none of their own. */
+  timeoutMs?: number;
+  idleMs?: number;
+  signal?: AbortSignal;
+  /** For reads (GET); other calls are repeated only when they say so themselves. */
+  retryReads?: RetryPolicy;
+  /** What is thrown in place of a `ReleapError`. */
+  mapError?: (error: ReleapError) => Error;
+}
+
+const TIMEOUT_MS = 30_000;
+const PAUSE_SECS = 2;
+const LONGEST_PAUSE_SECS = 30;
+const RETRIED_STATUSES: readonly number[] = [429, 503];
+
+/** @throws ReleapError from every method, or what `mapError` makes of it */
+export function client<const T extends Operations>(operations: T, options: ClientOptions): Client<T> {
+  const methods = Object.entries(operations)
+    .filter(([, operation]) => operation.success.status !== 101)
+    .map(([id, operation]) => [
+      id,
+      (input: AnyInput = {}, call: CallOptions = {}) => perform(operation, input, call, options),
+    ]);
+  return Object.fromEntries(methods) as Client<T>;
+}
+
+interface AnyInput {
+  params?: Readonly<Record<string, string>>;
+  query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  body?: unknown;
+}
+
+async function perform(
+  operation: Operation,
+  input: AnyInput,
+  call: CallOptions,
+  options: ClientOptions,
+): Promise<unknown> {
+  const map = options.mapError ?? ((error: ReleapError) => error);
+  const retry = call.retry ?? (operation.method === 'GET' ? options.retryReads : undefined);
+  const signal = anySignal(call.signal, options.signal);
+  const headers: Record<string, string> = { ...call.headers };
+  if (operation.repeats !== undefined && (call.idempotencyKey !== undefined || retry !== undefined))
+    headers[IDEMPOTENCY_HEADER] = call.idempotencyKey ?? randomKey();
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await once(operation, input, { ...call, headers }, options, signal, map);
+    } catch (error) {
+      const failure = asFailure(error, signal);
+      if (!isRetried(failure, retry, attempt)) throw map(failure);
+      const shown = map(failure);
+      retry?.onRefusal?.(shown);
+      const secs = Math.min(
+        failure.retryAfterSecs ?? PAUSE_SECS,
+        retry?.longestPauseSecs ?? LONGEST_PAUSE_SECS,
+      );
+      await pause(secs * 1000, signal).catch((reason: unknown) => {
+        throw map(asFailure(reason, signal));
+      });
+    }
+  }
+}
+
+function isRetried(error: ReleapError, retry: RetryPolicy | undefined, attempt: number): boolean {
+  if (retry === undefined || attempt >= retry.attempts || error.status === undefined) return false;
+  return (retry.statuses ?? RETRIED_STATUSES).includes(error.status);
+}
+
+async function once(
+  operation: Operation,
+  input: AnyInput,
+  call: CallOptions,
+  options: ClientOptions,
+  signal: AbortSignal | undefined,
+  map: (error: ReleapError) => Error,
+): Promise<unknown> {
+  const url = urlOf(options.baseUrl, operation.path, input);
+  const late = new AbortController();
+  const timeoutMs = call.timeoutMs ?? options.timeoutMs ?? TIMEOUT_MS;
+  const timer = setTimeout(
+    () => late.abort(new ReleapError('timeout', `no answer within ${timeoutMs / 1000} s`, { url })),
+    timeoutMs,
+  );
+  try {
+    const init = await requestOf(operation, input, call, options);
+    const ended = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
+    const send = options.fetch ?? fetch;
+    const response = await send(url, { ...init, signal: ended, redirect: 'error' });
+    if (!response.ok) throw await refusal(response, url);
+    const { contentType, schema } = operation.success.response;
+    if (contentType !== undefined)
+      return new RawAnswer(response, {
+        idleMs: call.idleMs ?? options.idleMs ?? TIMEOUT_MS,
+        failed: (error) => map(asFailure(error, signal, url)),
+      });
+    const text = await idleTimeout(readText(response), timeoutMs);
+    if (schema === undefined) return undefined;
+    return parse(text, url);
+  } catch (error) {
+    throw asFailure(late.signal.aborted ? late.signal.reason : error, signal, url);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function requestOf(
+  operation: Operation,
+  input: AnyInput,
+  call: CallOptions,
+  { credential }: ClientOptions,
+): Promise<RequestInit & { duplex?: 'half' }> {
+  const token = typeof credential === 'function' ? await credential() : credential;
+  const headers: Record<string, string> = {
+    accept: '*/*',
+    ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
+  };
+  const { method } = operation;
+  if (operation.body === undefined || (operation.consumes === undefined && input.body === undefined))
+    return { method, headers: { ...headers, ...call.headers } };
+  headers['content-type'] = operation.consumes ?? 'application/json';
+  const body = operation.consumes === undefined ? JSON.stringify(input.body) : (input.body as RawBody);
+  return {
+    method,
+    headers: { ...headers, ...call.headers },
+    body,
+    ...(body instanceof ReadableStream ? { duplex: 'half' } : {}),
+  };
+}
+
+function urlOf(baseUrl: string, path: string, { params = {}, query = {} }: AnyInput): URL {
+  const filled = path.replaceAll(/:([a-z_]+)/g, (_, name: string) => {
+    const value = params[name];
+    if (value === undefined) throw new TypeError(`params.${name} is required`);
+    return encodeURIComponent(value);
+  });
+  const url = new URL(`${baseUrl.replace(/\/+$/, '')}${filled}`);
+  for (const [name, value] of Object.entries(query))
+    if (value !== undefined) url.searchParams.set(name, String(value));
+  return url;
+}
+
+function parse(text: string, url: URL): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (cause) {
+    throw new ReleapError('malformed', `${url.origin} did not answer with JSON: is it a Releap service?`, {
+      url,
+      cause,
+    });
+  }
+}
+
+/** An error inside a call as the one class. A call whose signal is aborted has been aborted, whatever broke first. */
+function asFailure(error: unknown, signal: AbortSignal | undefined, url?: URL): ReleapError {
+  if (signal?.aborted) return new ReleapError('aborted', 'the call was aborted', { cause: signal.reason });
+  if (error instanceof ReleapError) return error;
+  const where = url === undefined ? 'the service' : url.origin;
+  return new ReleapError('unreachable', `cannot reach ${where}: ${reasonOf(error)}`, {
+    cause: error,
+    ...(url === undefined ? {} : { url }),
+  });
+}
+
+/** `fetch` says only that it failed; its cause says why. */
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.cause instanceof Error ? error.cause.message : error.message;
+}
+
+function anySignal(...signals: (AbortSignal | undefined)[]): AbortSignal | undefined {
+  const given = signals.filter((signal) => signal !== undefined);
+  return given.length > 1 ? AbortSignal.any(given) : given[0];
+}
+
+/** 128 random bits. `crypto.randomUUID` exists only on pages that came by https. */
+function randomKey(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+}

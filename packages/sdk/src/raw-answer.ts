@@ -1,0 +1,47 @@
+/** A body that is not JSON, as it comes. */
+import { idleTimeout } from './deadline.ts';
+
+export class RawAnswer implements AsyncIterable<Uint8Array<ArrayBuffer>> {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly #chunks: () => AsyncGenerator<Uint8Array<ArrayBuffer>>;
+
+  constructor(response: Response, options: { idleMs: number; failed: (error: unknown) => Error }) {
+    this.status = response.status;
+    this.headers = response.headers;
+    this.#chunks = () => read(response, options.idleMs, options.failed);
+  }
+
+  /** The pieces of the body. It can be read once; ending the iteration ends the request. */
+  [Symbol.asyncIterator](): AsyncGenerator<Uint8Array<ArrayBuffer>> {
+    return this.#chunks();
+  }
+
+  /** All of it, as UTF-8. */
+  async text(): Promise<string> {
+    const decoder = new TextDecoder();
+    let text = '';
+    for await (const chunk of this) text += decoder.decode(chunk, { stream: true });
+    return text + decoder.decode();
+  }
+}
+
+async function* read(
+  response: Response,
+  idleMs: number,
+  failed: (error: unknown) => Error,
+): AsyncGenerator<Uint8Array<ArrayBuffer>> {
+  const reader = response.body?.getReader();
+  if (reader === undefined) return;
+  try {
+    for (;;) {
+      const { done, value } = await idleTimeout(reader.read(), idleMs);
+      if (done) return;
+      yield value;
+    }
+  } catch (error) {
+    throw failed(error);
+  } finally {
+    await reader.cancel().catch(() => undefined);
+  }
+}

@@ -1,0 +1,145 @@
+/** The client against a real control plane and a runner that follows a script. */
+import assert from 'node:assert/strict';
+import { createServer } from 'node:http';
+import { after, before, test } from 'node:test';
+import { IDEMPOTENCY_HEADER, parseSandboxId } from '@releap/contract';
+import { type ScriptedRunner, startWorld, type World } from '@releap/testing/world';
+import { client, operations, type RawAnswer, ReleapError } from '../src/index.ts';
+
+let world: World;
+let runner: ScriptedRunner;
+before(async () => {
+  world = await startWorld();
+  runner = await world.runner();
+});
+after(() => world[Symbol.asyncDispose]());
+
+function connect(options: Partial<Parameters<typeof client>[1]> = {}) {
+  return client(operations, { baseUrl: world.url, credential: world.call.key, ...options });
+}
+
+test('a sandbox is created, awaited, listed and deleted, with the types of the schemas', async () => {
+  const api = connect();
+  const created = await api.createSandbox({ body: { image: 'busybox', name: 'from the client' } });
+  const running = await api.getSandbox({
+    params: { id: created.vm_id },
+    query: { wait: 'running', timeout_ms: 20_000 },
+  });
+  assert.equal(running.status satisfies string, 'running');
+  const { vms, next_cursor: cursor } = await api.listSandboxes({ query: { limit: 1, cursor: undefined } });
+  assert.deepEqual([vms.map(({ id }) => id), cursor], [[created.vm_id], null]);
+  // @ts-expect-error -- the contract has no such status
+  await assert.rejects(api.getSandbox({ params: { id: created.vm_id }, query: { wait: 'asleep' } }), {
+    status: 400,
+  });
+  assert.equal((await api.deleteSandbox({ params: { id: created.vm_id } })).vm_id, created.vm_id);
+});
+
+test('an answer without a body is undefined; names in a path are escaped', async () => {
+  const api = connect();
+  const answer: undefined = await api.deleteRegistry({ params: { host: 'registry.example.com:5000' } });
+  assert.equal(answer, undefined);
+  await assert.rejects(api.getSecret({ params: { name: 'a/b?c' } }), { status: 404, kind: 'refused' });
+});
+
+test('a refusal is a ReleapError with the status and the sentence of the service', async () => {
+  const refused = await connect()
+    .getSandbox({ params: { id: 'none' } })
+    .catch((error: unknown) => error);
+  assert.ok(refused instanceof ReleapError);
+  assert.deepEqual(
+    [refused.kind, refused.status, refused.message],
+    ['refused', 404, 'sandbox "none" not found'],
+  );
+  await assert.rejects(connect({ credential: 'rlp_no' }).listSandboxes(), { status: 401 });
+  await assert.rejects(connect({ credential: () => Promise.resolve('rlp_no') }).listSandboxes(), {
+    status: 401,
+  });
+});
+
+test('mapError replaces what is thrown', async () => {
+  const api = connect({ mapError: ({ status }) => new RangeError(`status ${status}`) });
+  await assert.rejects(api.getSandbox({ params: { id: 'none' } }), new RangeError('status 404'));
+});
+
+test('a log is read as it comes', async () => {
+  const api = connect();
+  const { vm_id: id } = await api.createSandbox({ body: { image: 'busybox' } });
+  await api.getSandbox({ params: { id }, query: { wait: 'running' } });
+  const uuid = parseSandboxId(id)?.uuid ?? '';
+  runner.logs.set(`/vms/${uuid}/logs/console`, (_request, response) => {
+    response.write('line 1\n');
+    setTimeout(() => response.end('line 2\n'), 50);
+  });
+  const answer: RawAnswer = await api.getConsoleLog({ params: { id } });
+  assert.equal(await answer.text(), 'line 1\nline 2\n');
+});
+
+test('a raw body that falls silent is a timeout', async () => {
+  const body = new ReadableStream<Uint8Array>({ start: (stream) => stream.enqueue(Buffer.from('begun')) });
+  const api = connect({ fetch: () => Promise.resolve(new Response(body)) });
+  const answer = await api.getConsoleLog({ params: { id: 'any' } }, { idleMs: 30 });
+  await assert.rejects(answer.text(), { name: 'ReleapError', kind: 'timeout' });
+});
+
+test('a call that repeats itself after 503 sends one Idempotency-Key, so that one sandbox comes of it', async () => {
+  const keys: (string | null)[] = [];
+  const refused: string[] = [];
+  const api = connect({
+    fetch: async (url, init) => {
+      keys.push(new Headers(init.headers).get(IDEMPOTENCY_HEADER));
+      const answer = await fetch(url, init);
+      // The first answer is lost on the way.
+      return keys.length === 1
+        ? new Response('{"error":"away"}', { status: 503, headers: { 'retry-after': '0.01' } })
+        : answer;
+    },
+  });
+  const { vm_id: id } = await api.createSandbox(
+    { body: { image: 'busybox', name: 'once' } },
+    { retry: { attempts: 3, onRefusal: ({ message }) => refused.push(message) } },
+  );
+  assert.deepEqual([keys.length, new Set(keys).size, refused], [2, 1, ['away']]);
+  const { vms } = await api.listSandboxes().catch((error: unknown) => assert.fail(String(error)));
+  assert.deepEqual(
+    vms.filter(({ name }) => name === 'once').map((one) => one.id),
+    [id],
+  );
+});
+
+test('a write is not repeated unless it says so, and no more often than it says', async () => {
+  let calls = 0;
+  const api = connect({
+    retryReads: { attempts: 3 },
+    fetch: () => {
+      calls++;
+      return Promise.resolve(
+        new Response('{"error":"full"}', {
+          status: 429,
+          headers: { 'retry-after': '0.001', 'x-request-id': 'r1' },
+        }),
+      );
+    },
+  });
+  const full = { status: 429, retryAfterSecs: 0.001, requestId: 'r1', message: 'full' };
+  await assert.rejects(api.createSandbox({ body: { image: 'busybox' } }), full);
+  assert.equal(calls, 1);
+  await assert.rejects(api.listSandboxes(), full);
+  assert.equal(calls, 4);
+});
+
+test('a deadline, an abort, a dead address and a foreign page are told apart', async () => {
+  const silent = createServer(() => undefined);
+  await new Promise<void>((resolve) => silent.listen(0, '127.0.0.1', resolve));
+  const baseUrl = `http://127.0.0.1:${(silent.address() as { port: number }).port}`;
+  await assert.rejects(connect({ baseUrl, timeoutMs: 50 }).listSandboxes(), { kind: 'timeout' });
+  const stop = new AbortController();
+  const asked = connect({ baseUrl }).listSandboxes({}, { signal: stop.signal });
+  stop.abort();
+  await assert.rejects(asked, { kind: 'aborted' });
+  silent.closeAllConnections();
+  silent.close();
+  await assert.rejects(connect({ baseUrl: 'http://127.0.0.1:1' }).listSandboxes(), { kind: 'unreachable' });
+  const page = () => Promise.resolve(new Response('<html>'));
+  await assert.rejects(connect({ fetch: page }).listSandboxes(), { kind: 'malformed' });
+});
