@@ -8,7 +8,7 @@ import {
   type ConditionName,
   type Effect,
   type Transition,
-  type Trigger,
+  type SandboxEvent,
 } from '../src/sandboxes/transitions.ts';
 import {
   SNAPSHOT_DEADLINE_MS,
@@ -35,8 +35,8 @@ const WHEN: Record<ConditionName, string> = {
 };
 
 const EFFECTS: Record<Effect, string> = {
-  hold: 'its host holds something of it',
-  release: 'its host holds nothing of it any more',
+  assign: 'its host is told of it',
+  release: 'its host has nothing of it any more',
   memory: 'its memory is kept, unless the host says that it cannot be used',
   'check-memory': 'its memory is forgotten if the host says that it cannot be used',
   'forget-memory': 'kept memory is thrown away',
@@ -53,7 +53,7 @@ const WANTS: Record<NonNullable<Transition['wants']>, string> = {
   same: 'its host is asked again',
 };
 
-const USER = new Set<Trigger>(['stop', 'start', 'pause', 'resume', 'fork', 'delete']);
+const USER = new Set<SandboxEvent>(['stop', 'start', 'pause', 'resume', 'fork', 'delete']);
 
 export function renderLifecycle(): string {
   return `${[
@@ -100,7 +100,7 @@ const STARTING = new Set<SandboxStatus>(['assigned', 'building', 'booting']);
 const node = (status: SandboxStatus): string => (STARTING.has(status) ? 'starting' : status);
 
 /** What is possible from nearly everywhere is told in words: drawn, it would hide the rest. */
-const EVERYWHERE = new Set<Trigger>(['delete', 'observe:failed', 'runner-lost']);
+const EVERYWHERE = new Set<SandboxEvent>(['delete', 'observe:failed', 'runner-lost']);
 
 function diagram(): string[] {
   const labels = new Map<string, Set<string>>();
@@ -168,7 +168,7 @@ function conditions(row: Transition): string {
   return (row.when ?? []).map((condition) => WHEN[condition]).join(', ');
 }
 
-function table(title: string, chosen: (trigger: Trigger) => boolean): string[] {
+function table(title: string, chosen: (trigger: SandboxEvent) => boolean): string[] {
   const rows = TRANSITIONS.filter((row) => chosen(row.on)).map((row) => {
     const to = row.to === 'same' ? 'unchanged' : `\`${row.to}\``;
     const also = [
@@ -180,7 +180,7 @@ function table(title: string, chosen: (trigger: Trigger) => boolean): string[] {
     const from = row.from.map((status) => `\`${status}\``).join(', ');
     return `| ${from} | ${name(row.on)} | ${conditions(row)} | ${to} | ${also.join('; ')} |`;
   });
-  return [`## ${title}`, '', '| From | Trigger | If | To | Also |', '|---|---|---|---|---|', ...rows, ''];
+  return [`## ${title}`, '', '| From | Event | If | To | Also |', '|---|---|---|---|---|', ...rows, ''];
 }
 
 function forks(): string[] {
@@ -201,7 +201,7 @@ function forks(): string[] {
 
 const SNAPSHOT_EFFECTS: Record<NonNullable<SnapshotTransition['effects']>[number], string> = {
   lineage: 'the sandbox descends from it',
-  release: 'its host holds nothing of it any more',
+  release: 'its host has nothing of it any more',
 };
 
 function snapshots(): string[] {
@@ -237,7 +237,7 @@ function snapshots(): string[] {
     '    deleted --> [*]',
     '```',
     '',
-    '| Snapshot | Trigger | To | Also |',
+    '| Snapshot | Event | To | Also |',
     '|---|---|---|---|',
     ...rows,
     '',

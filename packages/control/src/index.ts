@@ -19,10 +19,10 @@ export {
   CREATIONS,
   STATE_DEADLINES,
   TRANSITIONS,
-  TRIGGERS,
+  EVENTS,
   type StateDeadlines,
   type Transition,
-  type Trigger,
+  type SandboxEvent,
 } from './sandboxes/transitions.ts';
 export type { Caller } from './auth/caller.ts';
 export type { OidcOptions } from './auth/oidc/verifier.ts';

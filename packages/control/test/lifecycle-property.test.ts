@@ -18,7 +18,7 @@ import {
   STATE_DEADLINES,
   TRANSIENT,
   type SandboxFacts,
-  type Trigger,
+  type SandboxEvent,
 } from '../src/sandboxes/transitions.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';
 import { step } from './support/model.ts';
@@ -64,7 +64,7 @@ function move(facts: Facts, pull: Pull): { facts: Facts; moved: boolean } {
 }
 
 interface Pull {
-  trigger: Trigger;
+  trigger: SandboxEvent;
   generation?: number;
   manifest_name?: string;
   memory?: boolean;
@@ -239,7 +239,7 @@ const orders = (items: number[]): number[][] =>
     : items.flatMap((item) => orders(items.filter((other) => other !== item)).map((rest) => [item, ...rest]));
 
 const USER = ['stop', 'start', 'pause', 'resume'] as const;
-const user = fc.constantFrom<Trigger>(...USER);
+const user = fc.constantFrom<SandboxEvent>(...USER);
 const outcome = fc.oneof(
   { weight: 6, arbitrary: fc.constant<Outcome>('well') },
   { weight: 2, arbitrary: fc.constant<Outcome>('badly') },

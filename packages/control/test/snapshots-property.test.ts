@@ -9,7 +9,7 @@ import { createSnapshot, type SnapshotContext } from '../src/snapshots/create.ts
 import { deleteSnapshot } from '../src/snapshots/delete.ts';
 import { createSnapshots } from '../src/snapshots/snapshots.ts';
 import { columns, SNAPSHOT_COLUMNS, type SnapshotRow } from '@releap/database';
-import { decideSnapshot, SNAPSHOT_TRANSITIONS, type SnapshotTrigger } from '../src/snapshots/transitions.ts';
+import { SNAPSHOT_MACHINE, SNAPSHOT_TRANSITIONS, type SnapshotEvent } from '../src/snapshots/transitions.ts';
 import { quiet } from '@releap/testing/world';
 
 const PROJECT = newUuid();
@@ -79,14 +79,14 @@ async function hold(vm: string): Promise<SnapshotRow[]> {
   return rows;
 }
 
-type Act = { kind: 'take' } | { kind: 'pull'; trigger: SnapshotTrigger; which: number; stale: boolean };
+type Act = { kind: 'take' } | { kind: 'pull'; trigger: SnapshotEvent; which: number; stale: boolean };
 const acts: fc.Arbitrary<Act> = fc.oneof(
   { weight: 3, arbitrary: fc.constant<Act>({ kind: 'take' }) },
   {
     weight: 6,
     arbitrary: fc.record({
       kind: fc.constant('pull' as const),
-      trigger: fc.constantFrom<SnapshotTrigger>(
+      trigger: fc.constantFrom<SnapshotEvent>(
         'observe:ready',
         'observe:ready',
         'observe:failed',
@@ -114,7 +114,7 @@ async function act(vm: string, name: () => string, one: Act): Promise<void> {
   // A host says nothing of what it was not told.
   if (observed && !row.assigned_to_runner) return;
   const stale = observed && one.stale;
-  const expected = stale ? undefined : decideSnapshot(one.trigger, row.status);
+  const expected = stale ? undefined : SNAPSHOT_MACHINE.decide(one.trigger, { status: row.status });
   let refused = false;
   if (one.trigger === 'delete') {
     await deleteSnapshot(context, row.id, PROJECT).catch((error: unknown) => {
@@ -183,5 +183,5 @@ it('the table has at most one row for any status and trigger, and no pending wit
         SNAPSHOT_TRANSITIONS.filter((row) => row.on === trigger && row.from.includes(status)).length <= 1,
       );
   for (const trigger of ['deadline', 'sandbox-gone', 'delete'] as const)
-    assert.notEqual(decideSnapshot(trigger, 'pending')?.to ?? 'pending', 'pending');
+    assert.notEqual(SNAPSHOT_MACHINE.decide(trigger, { status: 'pending' })?.to ?? 'pending', 'pending');
 });

@@ -5,19 +5,20 @@ import { all } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import type { SandboxRow } from '@releap/database';
-import { transitionStatement, writing } from '../src/sandboxes/transition-sql.ts';
+import { transitionStatement } from '../src/sandboxes/transition-sql.ts';
 import {
   CONDITIONS,
   CREATIONS,
   decide,
   refusal,
+  writing,
   STATE_DEADLINES,
   TRANSIENT,
   TRANSITIONS,
-  TRIGGERS,
+  EVENTS,
   type SandboxFacts,
   type Transition,
-  type Trigger,
+  type SandboxEvent,
 } from '../src/sandboxes/transitions.ts';
 import { step } from './support/model.ts';
 
@@ -38,7 +39,7 @@ const facts: fc.Arbitrary<SandboxFacts> = fc.record({
 describe('the transition table', () => {
   it('has at most one row for any sandbox and trigger', () => {
     fc.assert(
-      fc.property(facts, fc.constantFrom(...TRIGGERS), (sandbox, trigger) => {
+      fc.property(facts, fc.constantFrom(...EVENTS), (sandbox, trigger) => {
         const rows = TRANSITIONS.filter(
           (row) =>
             row.on === trigger &&
@@ -83,7 +84,7 @@ describe('the transition table', () => {
 
   it('never leaves deleted, and leaves deleting only for deleted', () => {
     fc.assert(
-      fc.property(facts, fc.array(fc.constantFrom(...TRIGGERS), { maxLength: 30 }), (sandbox, triggers) => {
+      fc.property(facts, fc.array(fc.constantFrom(...EVENTS), { maxLength: 30 }), (sandbox, triggers) => {
         let current: SandboxFacts = { ...sandbox, status: 'deleting' };
         for (const trigger of triggers) {
           const next = step(current, trigger);
@@ -101,7 +102,7 @@ describe('the transition table', () => {
       fc.property(
         start,
         facts,
-        fc.array(fc.constantFrom(...TRIGGERS), { maxLength: 60 }),
+        fc.array(fc.constantFrom(...EVENTS), { maxLength: 60 }),
         (creation, shape, triggers) => {
           let sandbox: SandboxFacts = {
             ...shape,
@@ -161,7 +162,7 @@ describe('the transition table', () => {
 });
 
 /** The rows of the specification, in its order: from, trigger, facts that matter, what must come of it. */
-const SPEC: [SandboxStatus, Trigger, Partial<SandboxFacts>, SandboxStatus | 'refused'][] = [
+const SPEC: [SandboxStatus, SandboxEvent, Partial<SandboxFacts>, SandboxStatus | 'refused'][] = [
   ['running', 'stop', { persistent: true }, 'stopping'],
   ['stopping', 'observe:stopped', { persistent: true }, 'stopped'],
   ['stopping', 'stop', { persistent: true }, 'stopping'],
@@ -256,7 +257,7 @@ describe('the UPDATE made from the table', () => {
           gpu_host: bits & 128 ? 1 : 0,
           start_from: (bits & 192) === 192 ? 'memory' : 'disk',
         });
-    for (const trigger of TRIGGERS) {
+    for (const trigger of EVENTS) {
       const rows = shapes.map((shape, index) => ({
         ...shape,
         id: id(1000 + index),
@@ -340,7 +341,7 @@ describe('the UPDATE made from the table', () => {
               decode(repeat('00', 32), 'hex') from generate_series(1, 20)`,
     );
     const { rows } = await pool.query<{ id: string }>('select id from sandboxes');
-    const rivals: Trigger[] = [
+    const rivals: SandboxEvent[] = [
       'stop',
       'pause',
       'delete',

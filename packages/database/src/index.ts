@@ -11,4 +11,4 @@ export { listen, type Listener, type ListenerOptions } from './listener.ts';
 export { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
 export { migrate, readMigrations, type Migration, type MigrateOptions } from './migrate.ts';
 export * from './schema.ts';
-export { all, first, statement, type Queryable, type Statement } from './statement.ts';
+export { all, first, statement, type Queryable, type QueryResultRow, type Statement } from './statement.ts';

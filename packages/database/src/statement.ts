@@ -1,5 +1,7 @@
 import type { ClientBase, Pool, QueryResultRow } from 'pg';
 
+export type { QueryResultRow };
+
 /** Where a statement can run: a pool, or one connection inside a transaction. */
 export type Queryable = Pick<Pool, 'query'> | Pick<ClientBase, 'query'>;
 

@@ -8,7 +8,7 @@ import { all, first, statement, type Database, type Queryable } from '@releap/da
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
-import type { Trigger } from '../sandboxes/transitions.ts';
+import type { SandboxEvent } from '../sandboxes/transitions.ts';
 import { hostNotFound } from './queries.ts';
 
 export interface DrainContext {
@@ -30,7 +30,7 @@ const UNDRAIN = statement<{ id: string }>(
  * What is to leave the draining hosts, or this one. One that could not be paused goes on with an error, and is asked
  * again later. A host that is away is left alone: what it cannot answer would become lost. $1 host or null
  */
-const LEAVING = statement<{ id: string; runner_id: string; on: Trigger }>(
+const LEAVING = statement<{ id: string; runner_id: string; on: SandboxEvent }>(
   'host-leaving',
   `select s.id, s.runner_id, case when s.spot then 'evict' when s.persistent then 'drain' else 'drain-force' end as on
      from runners r join sandboxes s on s.runner_id = r.id and s.held

@@ -26,7 +26,7 @@ import {
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import type { Change } from '../sandboxes/transition-sql.ts';
-import { OCCUPIES_CPU, type ObserveTrigger } from '../sandboxes/transitions.ts';
+import { OCCUPIES_CPU, type ObserveEvent } from '../sandboxes/transitions.ts';
 import type { Snapshots } from '../snapshots/snapshots.ts';
 import type { SnapshotRow } from '@releap/database';
 import type { SnapshotChange } from '../snapshots/transition-sql.ts';
@@ -316,8 +316,8 @@ const occupies = (status: SandboxStatus): boolean => (OCCUPIES_CPU as readonly s
 function* inOrder(
   runnerId: string,
   observations: readonly Observation[],
-): Iterable<[ObserveTrigger, Change[]]> {
-  let batch = new Map<ObserveTrigger, Change[]>();
+): Iterable<[ObserveEvent, Change[]]> {
+  let batch = new Map<ObserveEvent, Change[]>();
   let seen = new Set<string>();
   let size = 0;
   for (const observation of observations) {
@@ -329,7 +329,7 @@ function* inOrder(
     }
     seen.add(observation.vm_id);
     size++;
-    const trigger: ObserveTrigger = `observe:${observation.status}`;
+    const trigger: ObserveEvent = `observe:${observation.status}`;
     const changes = batch.get(trigger) ?? [];
     batch.set(trigger, changes);
     changes.push(toChange(runnerId, observation));

@@ -1,10 +1,7 @@
-/**
- * The life of a sandbox, as data. Nothing changes a sandbox's status except through a row of `TRANSITIONS`:
- * `transition-sql.ts` turns each trigger's rows into one conditional UPDATE, so of two that come together
- * one wins; `decide` below reads the same rows, for messages and for tests.
- */
+/** The life of a sandbox as data: a transition table for `lifecycle/machine.ts`. */
 import type { DesiredState, ObservedStatus, SandboxStatus } from '@releap/contract';
 import type { SandboxRow } from '@releap/database';
+import { defineMachine, type Condition, type Transition as Row } from '../lifecycle/machine.ts';
 
 /** What a row may ask of the sandbox. */
 export const FACT_COLUMNS = [
@@ -20,14 +17,6 @@ export const FACT_COLUMNS = [
   'start_from',
 ] as const satisfies readonly (keyof SandboxRow)[];
 export type SandboxFacts = Pick<SandboxRow, (typeof FACT_COLUMNS)[number]>;
-
-export interface Condition {
-  /** Over the table's alias `s`. */
-  sql: string;
-  holds(facts: SandboxFacts): boolean;
-  /** End of the sentence `sandbox X cannot be …: ` when it does not hold. */
-  otherwise: string;
-}
 
 const resumes = (s: SandboxFacts): boolean => s.desired === 'running' && s.start_from === 'memory';
 const restarts = (s: SandboxFacts): boolean =>
@@ -99,16 +88,16 @@ export const CONDITIONS = {
     holds: (s) => !resumes(s) && !restarts(s),
     otherwise: 'it has run before',
   },
-} as const satisfies Record<string, Condition>;
+} as const satisfies Record<string, Condition<SandboxFacts>>;
 export type ConditionName = keyof typeof CONDITIONS;
 
 /** What a user asks for. */
-export type UserTrigger = 'stop' | 'start' | 'pause' | 'resume' | 'fork' | 'delete';
+export type UserEvent = 'stop' | 'start' | 'pause' | 'resume' | 'fork' | 'delete';
 /** What a runner reports. */
-export type ObserveTrigger = `observe:${ObservedStatus}`;
-export type Trigger =
-  | UserTrigger
-  | ObserveTrigger
+export type ObserveEvent = `observe:${ObservedStatus}`;
+export type SandboxEvent =
+  | UserEvent
+  | ObserveEvent
   /** The scheduler has found a runner. */
   | 'place'
   /** The scheduler knows that no runner will ever fit. */
@@ -124,8 +113,8 @@ export type Trigger =
   | 'drain-force';
 
 export type Effect =
-  /** The runner may have something of it (has nothing any more). */
-  | 'hold'
+  /** Its runner is told of it, and may have something of it (has nothing any more). */
+  | 'assign'
   | 'release'
   /** Kept memory exists, unless the runner says that it cannot be used. */
   | 'memory'
@@ -137,25 +126,8 @@ export type Effect =
   | 'use-memory'
   | 'evicted';
 
-export interface Transition {
-  from: readonly SandboxStatus[];
-  on: Trigger;
-  /** All of them must hold. */
-  when?: readonly ConditionName[];
-  /** `same`: the status stays; without `effects` the request succeeds and nothing is written. */
-  to: SandboxStatus | 'same';
-  /**
-   * What the runner is to make of it from now on. Present: the generation grows, so whatever the runner said
-   * before is void. `reclaim`: keep only what the owner may still want back, which is the disk of a
-   * persistent sandbox that has run. `same`: only the generation grows.
-   */
-  wants?: DesiredState | 'reclaim' | 'same';
-  effects?: readonly Effect[];
-  /** Why it came to this, when whoever pulls the trigger gives no reason. */
-  error?: string;
-  /** For readers and for the generated diagram. */
-  note?: string;
-}
+/** `reclaim`: its runner keeps the disk of a persistent sandbox that has run, and nothing else. */
+export type Transition = Row<SandboxStatus, SandboxEvent, ConditionName, DesiredState | 'reclaim', Effect>;
 
 /** On a host, or on the way to one, and not yet being deleted. */
 const LIVE = ['assigned', 'building', 'booting', 'running', 'stopping', 'pausing'] as const;
@@ -164,7 +136,7 @@ const STARTING = ['assigned', 'building', 'booting'] as const;
 // biome-ignore format: a table is read by its rows
 export const TRANSITIONS: readonly Transition[] = [
   // On its way to a host.
-  { from: ['pending'], on: 'place', to: 'assigned', effects: ['hold'] },
+  { from: ['pending'], on: 'place', to: 'assigned', effects: ['assign'] },
   { from: ['pending'], on: 'reject', to: 'failed', wants: 'deleted', error: 'no host can ever run this sandbox' },
   { from: ['pending'], on: 'deadline', to: 'failed', wants: 'deleted', error: 'no host had room for it in time' },
 
@@ -305,37 +277,22 @@ export const WITHOUT_NETWORK = [
 
 /** Statuses in which a sandbox takes its guaranteed cores and memory from a host: a lost one may still run there. */
 export const OCCUPIES_CPU = [...LIVE, 'deleting', 'lost'] as const satisfies readonly SandboxStatus[];
-/** Every trigger that the table knows. */
-export const TRIGGERS: readonly Trigger[] = [...new Set(TRANSITIONS.map((row) => row.on))];
 
-/** The row that applies, if any. At most one does; a test makes sure of it. */
-export function decide(trigger: Trigger, facts: SandboxFacts): Transition | undefined {
-  return TRANSITIONS.find(
-    (row) =>
-      row.on === trigger &&
-      row.from.includes(facts.status) &&
-      (row.when ?? []).every((name) => CONDITIONS[name].holds(facts)),
-  );
-}
+/** Starting: told apart by its host alone. */
+const describe = (event: SandboxEvent, { status }: SandboxFacts): string | undefined =>
+  (event === 'start' || event === 'resume') && (STARTING as readonly string[]).includes(status)
+    ? `starting already (${status})`
+    : undefined;
 
-/** Why no row applies, as the end of a sentence. */
-export function refusal(trigger: Trigger, facts: SandboxFacts): string {
-  const rows = TRANSITIONS.filter((row) => row.on === trigger);
-  const failing = (row: Transition): ConditionName | undefined =>
-    (row.when ?? []).find((name) => !CONDITIONS[name].holds(facts));
-  // What no state could mend is told first: a sandbox that is not persistent will never be stoppable.
-  if (rows.length > 0 && rows.every((row) => failing(row) === 'persistent'))
-    return CONDITIONS.persistent.otherwise;
-  const here = rows.find((row) => row.from.includes(facts.status));
-  const name = here && failing(here);
-  if (name !== undefined) return CONDITIONS[name].otherwise;
-  const starts = trigger === 'start' || trigger === 'resume';
-  const is =
-    starts && (STARTING as readonly string[]).includes(facts.status)
-      ? `starting already (${facts.status})`
-      : facts.status;
-  const allowed = [
-    ...new Set(rows.filter((row) => row.to !== 'same' || trigger === 'fork').flatMap((row) => row.from)),
-  ];
-  return `it is ${is}, and must be ${allowed.join(', ').replace(/, ([^,]*)$/, ' or $1')}`;
-}
+export const MACHINE = defineMachine<Transition, SandboxFacts>({
+  name: 'sandbox',
+  transitions: TRANSITIONS,
+  conditions: CONDITIONS,
+  transient: TRANSIENT,
+  // A sandbox that is not persistent will never be stoppable.
+  permanent: ['persistent'],
+  describe,
+});
+/** Every event that the table knows. */
+export const EVENTS = MACHINE.events;
+export const { decide, refusal, writing } = MACHINE;

@@ -10,16 +10,17 @@ import {
 } from '@releap/database';
 import type { Logger } from 'pino';
 import type { SnapshotRow } from '@releap/database';
-import { snapshotStatement, type SnapshotChange } from './transition-sql.ts';
-import type { SnapshotTrigger } from './transitions.ts';
+import { createLifecycle, retryingDeadlocks } from '../lifecycle/apply.ts';
+import { SNAPSHOT_SQL, type SnapshotChange } from './transition-sql.ts';
+import type { SnapshotEvent, SnapshotTransition } from './transitions.ts';
 
 export interface Snapshots {
-  /** Pulls a trigger for some snapshots (each id at most once) and gives those that it moved. */
-  apply(trigger: SnapshotTrigger, changes: readonly SnapshotChange[]): Promise<SnapshotRow[]>;
+  /** Applies an event to some snapshots (each id at most once) and gives those that it moved. */
+  apply(event: SnapshotEvent, changes: readonly SnapshotChange[]): Promise<SnapshotRow[]>;
   /** The same inside a transaction of the caller, who calls `announce` with the result after the commit. */
   applyWithin(
     on: Queryable,
-    trigger: SnapshotTrigger,
+    event: SnapshotEvent,
     changes: readonly SnapshotChange[],
   ): Promise<{ moved: SnapshotRow[]; next: SnapshotRow[] }>;
   /** Tells everybody who waits, and the runners, that these have changed. Only after the commit. */
@@ -83,16 +84,19 @@ const PENDING_OF = statement<{ id: string }>(
   `select id from snapshots where status = 'pending' and sandbox_id = any($1::uuid[])`,
 );
 
-const DEADLOCK = '40P01';
-const ATTEMPTS = 4;
-
 export function createSnapshots({ database, onMoved, log }: SnapshotsOptions): Snapshots {
-  const applyWithin: Snapshots['applyWithin'] = async (on, trigger, changes) => {
+  const lifecycle = createLifecycle<SnapshotTransition, SnapshotRow, SnapshotChange>({
+    database,
+    sql: SNAPSHOT_SQL,
+    deadlines: {},
+    onMoved,
+  });
+  const applyWithin: Snapshots['applyWithin'] = async (on, event, changes) => {
     if (changes.length === 0) return { moved: [], next: [] };
     await all(on, LOCK_SANDBOXES, [changes.map((change) => change.id)]);
-    const moved = await all(on, snapshotStatement(trigger), [JSON.stringify(changes)]);
+    const moved = await lifecycle.applyWithin(on, event, changes);
     if (moved.length === 0) return { moved, next: [] };
-    if (trigger === 'observe:ready')
+    if (event === 'observe:ready')
       await all(on, LINEAGE, [moved.map((row) => row.id), moved.map((row) => row.sandbox_id)]);
     const waiting = await all(on, NEXT, [moved.map((row) => row.sandbox_id)]);
     const next =
@@ -102,23 +106,19 @@ export function createSnapshots({ database, onMoved, log }: SnapshotsOptions): S
     return { moved, next };
   };
 
-  const apply: Snapshots['apply'] = async (trigger, changes) => {
+  const apply: Snapshots['apply'] = async (event, changes) => {
     if (changes.length === 0) return [];
-    for (let attempt = 1; ; attempt++) {
-      try {
-        const { moved, next } = await database.transaction((client) => applyWithin(client, trigger, changes));
-        if (moved.length > 0) onMoved([...moved, ...next]);
-        return moved;
-      } catch (error) {
-        if ((error as { code?: string }).code !== DEADLOCK || attempt === ATTEMPTS) throw error;
-      }
-    }
+    const { moved, next } = await retryingDeadlocks(() =>
+      database.transaction((client) => applyWithin(client, event, changes)),
+    );
+    if (moved.length > 0) onMoved([...moved, ...next]);
+    return moved;
   };
 
   return {
     apply,
     applyWithin,
-    announce: onMoved,
+    announce: lifecycle.announce,
     async sandboxesGone(ids, error) {
       const pending = await all(database.pool, PENDING_OF, [ids]);
       await apply(

@@ -1,10 +1,8 @@
-/**
- * The life of a snapshot, as data, like that of a sandbox. Nothing changes a snapshot's status except through a row of
- * `SNAPSHOT_TRANSITIONS`; `transition-sql.ts` turns each trigger's rows into one conditional UPDATE.
- */
-import type { SnapshotRowStatus } from '@releap/database';
+/** The life of a snapshot as data: a transition table for `lifecycle/machine.ts`. */
+import type { SnapshotRow, SnapshotRowStatus } from '@releap/database';
+import { defineMachine, type Transition } from '../lifecycle/machine.ts';
 
-export type SnapshotTrigger =
+export type SnapshotEvent =
   | 'delete'
   | 'observe:ready'
   | 'observe:failed'
@@ -14,17 +12,16 @@ export type SnapshotTrigger =
   /** Its sandbox was deleted or has failed. */
   | 'sandbox-gone';
 
-export interface SnapshotTransition {
-  from: readonly SnapshotRowStatus[];
-  on: SnapshotTrigger;
-  to: SnapshotRowStatus | 'same';
-  /** What the runner is to make of it from now on; the generation grows, so whatever it said before is void. */
-  wants?: 'deleted';
-  /** `lineage`: its sandbox descends from it now. `release`: the runner has nothing of it any more. */
-  effects?: readonly ('lineage' | 'release')[];
-  /** Why it came to this, when whoever pulls the trigger gives no reason. */
-  error?: string;
-}
+/** `lineage`: its sandbox descends from it now. `release`: the runner has nothing of it any more. */
+export type SnapshotEffect = 'lineage' | 'release';
+
+export type SnapshotTransition = Transition<
+  SnapshotRowStatus,
+  SnapshotEvent,
+  never,
+  'deleted',
+  SnapshotEffect
+>;
 
 // biome-ignore format: a table is read by its rows
 export const SNAPSHOT_TRANSITIONS: readonly SnapshotTransition[] = [
@@ -37,13 +34,13 @@ export const SNAPSHOT_TRANSITIONS: readonly SnapshotTransition[] = [
   { from: ['failed', 'deleted'], on: 'observe:deleted', to: 'same', effects: ['release'] },
 ];
 
-/** The row that applies, if any. At most one does. */
-export function decideSnapshot(
-  trigger: SnapshotTrigger,
-  status: SnapshotRowStatus,
-): SnapshotTransition | undefined {
-  return SNAPSHOT_TRANSITIONS.find((row) => row.on === trigger && row.from.includes(status));
-}
+export const SNAPSHOT_MACHINE = defineMachine<SnapshotTransition, Pick<SnapshotRow, 'status'>>({
+  name: 'snapshot',
+  transitions: SNAPSHOT_TRANSITIONS,
+  conditions: {},
+  // `pending` is entered at the creation alone, with its deadline.
+  transient: ['pending'],
+});
 
 /** Longest that a snapshot may be pending, in milliseconds: a large memory on a slow disk, behind others. */
 export const SNAPSHOT_DEADLINE_MS = 10 * 60_000;

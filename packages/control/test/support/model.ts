@@ -1,5 +1,5 @@
 /** The transition table as a model: what one trigger makes of one sandbox, with no SQL. */
-import { decide, type SandboxFacts, type Trigger } from '../../src/sandboxes/transitions.ts';
+import { decide, type SandboxFacts, type SandboxEvent } from '../../src/sandboxes/transitions.ts';
 
 export interface Said {
   manifest_name?: string;
@@ -8,7 +8,11 @@ export interface Said {
 }
 
 /** The sandbox afterwards; the same object when no row applies. */
-export function step<Facts extends SandboxFacts>(sandbox: Facts, trigger: Trigger, said: Said = {}): Facts {
+export function step<Facts extends SandboxFacts>(
+  sandbox: Facts,
+  trigger: SandboxEvent,
+  said: Said = {},
+): Facts {
   const row = decide(trigger, sandbox);
   if (row === undefined || (row.to === 'same' && row.effects === undefined)) return sandbox;
   const next = { ...sandbox };

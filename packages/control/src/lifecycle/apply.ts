@@ -1,0 +1,73 @@
+import { all, type Database, type Queryable, type QueryResultRow } from '@releap/database';
+import type { Transition } from './machine.ts';
+import type { TransitionInput, TransitionSql } from './sql.ts';
+
+/** The only way to change the status of rows of one table. */
+export interface RowLifecycle<Event extends string, Row, Input> {
+  /**
+   * Applies an event to some rows (each id at most once) and gives those that it moved. The others were in a status that
+   * the event does not leave, or a guard did not match: another event was first.
+   */
+  apply(event: Event, changes: readonly Input[]): Promise<Row[]>;
+  /**
+   * The same inside a transaction of the caller's, who calls `announce` after the commit.
+   * @param options.skipLocked for a holder of the scheduler lock: rows that another transaction has locked are left
+   *   alone instead of waited for
+   */
+  applyWithin(
+    on: Queryable,
+    event: Event,
+    changes: readonly Input[],
+    options?: { skipLocked?: boolean },
+  ): Promise<Row[]>;
+  /** Tells everybody who waits that these have changed. Only after the commit. */
+  announce: (rows: readonly Row[]) => void;
+}
+
+export interface LifecycleOptions<T extends Transition, Row extends QueryResultRow> {
+  database: Database;
+  sql: TransitionSql<T, Row>;
+  /** Longest stay in each transient status, in milliseconds. */
+  deadlines: Readonly<Record<string, number>>;
+  onMoved: (rows: readonly Row[]) => void;
+}
+
+export function createLifecycle<
+  T extends Transition,
+  Row extends QueryResultRow,
+  Input extends TransitionInput,
+>({ database, sql, deadlines, onMoved }: LifecycleOptions<T, Row>): RowLifecycle<T['on'], Row, Input> {
+  const applyWithin: RowLifecycle<T['on'], Row, Input>['applyWithin'] = async (
+    on,
+    event,
+    changes,
+    options,
+  ) => {
+    if (changes.length === 0) return [];
+    const found = sql.statement(event, changes, deadlines, options);
+    return found === undefined ? [] : all(on, found.statement, found.values);
+  };
+  return {
+    applyWithin,
+    announce: onMoved,
+    async apply(event, changes) {
+      const rows = await retryingDeadlocks(() => applyWithin(database.pool, event, changes));
+      if (rows.length > 0) onMoved(rows);
+      return rows;
+    },
+  };
+}
+
+const DEADLOCK = '40P01';
+const ATTEMPTS = 4;
+
+/** Two batches may lock the same rows in another order; PostgreSQL ends one of them, and nothing of it is written. */
+export async function retryingDeadlocks<T>(work: () => Promise<T>): Promise<T> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await work();
+    } catch (error) {
+      if ((error as { code?: string }).code !== DEADLOCK || attempt === ATTEMPTS) throw error;
+    }
+  }
+}

@@ -1,0 +1,134 @@
+/**
+ * State machines as data. A resource that lives in a table (a sandbox, a snapshot, later a volume or an endpoint) changes
+ * its status only through a row of its transition table:
+ *
+ * - `machine.ts` (this file) reads the rows in TypeScript: which one applies, why none does. Pure; for messages, models
+ *   and documents.
+ * - `sql.ts` turns the rows of each event into ONE conditional UPDATE, so of two events that come together one wins.
+ * - `apply.ts` runs it, repeats it after a deadlock, and announces what has changed after the commit.
+ *
+ * A third resource needs a table with at least `id uuid, status text, desired text, generation integer, deadline_at
+ * timestamptz, error text, updated_at timestamptz`, and:
+ *
+ *     type VolumeStatus = 'creating' | 'ready' | 'failed' | 'deleted';
+ *     type VolumeTransition = Transition<VolumeStatus, 'observe:ready' | 'deadline' | 'delete', never, 'deleted'>;
+ *     const TRANSITIONS: readonly VolumeTransition[] = [
+ *       { from: ['creating'], on: 'observe:ready', to: 'ready' },
+ *       { from: ['creating'], on: 'deadline', to: 'failed', wants: 'deleted', error: 'it was not made in time' },
+ *       { from: ['creating', 'ready', 'failed'], on: 'delete', to: 'deleted', wants: 'deleted' },
+ *     ];
+ *     const machine = defineMachine<VolumeTransition, Volume>({
+ *       name: 'volume', transitions: TRANSITIONS, conditions: {}, transient: ['creating'] });
+ *     const sql = transitionSql<VolumeTransition, Volume>(machine, { table: 'volumes', columns: ['id', 'status', …] });
+ *     const volumes = createLifecycle<VolumeTransition, Volume, TransitionInput>({ database, sql, deadlines, onMoved });
+ *     await volumes.apply('delete', [{ id }]);
+ *
+ * `test/lifecycle-machine.test.ts` does exactly this on a real PostgreSQL.
+ */
+
+/** One row of a transition table: from these statuses, on this event, if all conditions hold, to that status. */
+export interface Transition<
+  Status extends string = string,
+  Event extends string = string,
+  Name extends string = string,
+  Wants extends string = string,
+  Effect extends string = string,
+> {
+  from: readonly Status[];
+  on: Event;
+  /** All of them must hold. At most one row may apply to a row of the database. */
+  when?: readonly Name[];
+  /** `same`: the status stays; without `effects` and `wants` the event is fulfilled already, and nothing is written. */
+  to: Status | 'same';
+  /**
+   * What the runner is to make of it from now on. Present: the generation grows, so whatever the runner has reported
+   * before is void. `same`: only the generation grows.
+   */
+  wants?: Wants | 'same';
+  effects?: readonly Effect[];
+  /** Why it came to this, when the event gives no reason. */
+  error?: string;
+  /** For readers and for the generated document. */
+  note?: string;
+}
+
+/** Something that a transition asks of the row beside its status, in both languages. */
+export interface Condition<Facts> {
+  /** Over the table's alias `s`. It must be neither true nor false for a reason outside of the row itself. */
+  sql: string;
+  holds(facts: Facts): boolean;
+  /** End of the sentence `X cannot be …: ` when it does not hold. */
+  otherwise: string;
+}
+
+export interface MachineDefinition<T extends Transition, Facts extends { status: string }> {
+  /** Prefix of the statements' names. */
+  name: string;
+  transitions: readonly T[];
+  conditions: Readonly<Record<ConditionOf<T>, Condition<Facts>>>;
+  /** Statuses that may not last: each has a deadline, and rows for the event `deadline` that leave it. */
+  transient: readonly string[];
+  /** Conditions that no other status could mend: their sentence comes first in a refusal. */
+  permanent?: readonly ConditionOf<T>[];
+  /** The present status in a refusal of this event, where its bare name would mislead. */
+  describe?: (event: T['on'], facts: Facts) => string | undefined;
+}
+
+export type ConditionOf<T extends Transition> = NonNullable<T['when']>[number];
+
+export interface Machine<T extends Transition, Facts extends { status: string }> {
+  readonly name: string;
+  readonly transitions: readonly T[];
+  readonly conditions: Readonly<Record<string, Condition<Facts>>>;
+  readonly transient: readonly string[];
+  /** Every event that the table knows. */
+  readonly events: readonly T['on'][];
+  /** The row that applies, if any. */
+  decide: (event: T['on'], facts: Facts) => T | undefined;
+  /** Why no row applies, as the end of a sentence. */
+  refusal: (event: T['on'], facts: Facts) => string;
+  /** The rows of this event that write something. */
+  writing: (event: T['on']) => T[];
+}
+
+export function defineMachine<T extends Transition, Facts extends { status: string }>(
+  definition: MachineDefinition<T, Facts>,
+): Machine<T, Facts> {
+  const { name, transitions, transient, permanent = [] } = definition;
+  const conditions: Readonly<Record<string, Condition<Facts>>> = definition.conditions;
+  const rowsOf = (event: T['on']): T[] => transitions.filter((row) => row.on === event);
+  const failing = (row: T, facts: Facts): string | undefined =>
+    (row.when ?? []).find((condition) => conditions[condition]?.holds(facts) !== true);
+
+  return {
+    name,
+    transitions,
+    conditions,
+    transient,
+    events: [...new Set(transitions.map((row) => row.on))],
+    decide: (event, facts) =>
+      rowsOf(event).find((row) => row.from.includes(facts.status) && failing(row, facts) === undefined),
+    refusal(event, facts) {
+      const rows = rowsOf(event);
+      const hopeless = permanent.find(
+        (condition) => rows.length > 0 && rows.every((row) => failing(row, facts) === condition),
+      );
+      if (hopeless !== undefined) return conditions[hopeless]?.otherwise ?? hopeless;
+      const here = rows.find((row) => row.from.includes(facts.status));
+      const lacking = here && failing(here, facts);
+      if (lacking !== undefined) return conditions[lacking]?.otherwise ?? lacking;
+      const moving = rows.filter((row) => row.to !== 'same');
+      const allowed = [...new Set((moving.length > 0 ? moving : rows).flatMap((row) => row.from))];
+      const is = definition.describe?.(event, facts) ?? facts.status;
+      return `it is ${is}, and must be ${allowed.join(', ').replace(/, ([^,]*)$/, ' or $1')}`;
+    },
+    writing: (event) =>
+      rowsOf(event).filter(
+        (row) => row.to !== 'same' || row.wants !== undefined || (row.effects ?? []).length > 0,
+      ),
+  };
+}
+
+export function hasEffect(row: Transition, ...effects: readonly string[]): boolean {
+  return (row.effects ?? []).some((effect) => effects.includes(effect));
+}
