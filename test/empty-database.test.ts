@@ -4,7 +4,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { promisify } from 'node:util';
-import { startTestPostgres, type TestPostgres } from '@releap/testing/postgres-instance';
+import { emptyDatabase } from '@releap/testing/postgres';
 import { Service, uuidOf } from '@releap/testing/service';
 
 const run = promisify(execFile);
@@ -20,12 +20,10 @@ async function digests(folder: string): Promise<string> {
 
 describe('a service that is started once on an empty database, and then on its own again', () => {
   let service: Service;
-  let postgres: TestPostgres;
   let id: string;
   let disks: string;
 
   before(async () => {
-    postgres = await startTestPostgres();
     service = await Service.start();
     ({ id } = await service.create({ ...SMALL, name: 'keeper' }));
     await service.exec(
@@ -34,14 +32,12 @@ describe('a service that is started once on an empty database, and then on its o
     );
     await service.stop();
     disks = await digests(join(service.home, 'runner/vms', uuidOf(id), 'keep'));
-    const database = await postgres.createDatabase();
-    await service.boot({ DATABASE_URL: database });
+    await service.boot({ DATABASE_URL: await emptyDatabase() });
     await service.stop();
   });
 
   after(async () => {
     await service?.[Symbol.asyncDispose]();
-    await postgres?.stop();
   });
 
   it('has every persistent byte, and its start brings the old disk', async () => {

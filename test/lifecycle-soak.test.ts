@@ -2,11 +2,12 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { soak } from './soak/soak.ts';
 import { leftovers } from '@releap/testing/leftovers';
+import { rounds } from '@releap/testing/repetitions';
 import { Service } from '@releap/testing/service';
 
-/** The whole of it: `node test/soak/lifecycle-soak.ts`. */
-const PAUSES = 5;
-const STOPS = 3;
+/** As `npm run soak` in a nightly run. */
+const PAUSES = rounds(5, 100);
+const STOPS = rounds(3, 50);
 
 describe('a sandbox that works all the time', () => {
   test(`keeps every byte over ${PAUSES} pauses and ${STOPS} stops, and its processes over pauses`, async (t) => {

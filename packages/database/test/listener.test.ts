@@ -20,7 +20,8 @@ it('a listener hears notifications, and comes back by itself after its connectio
 
   const again = once(heard, 'connected');
   await database.pool.query(
-    `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'releap-listen'`,
+    `select pg_terminate_backend(pid) from pg_stat_activity
+      where datname = current_database() and application_name = 'releap-listen'`,
   );
   await again;
   const second = once(heard, 'message');

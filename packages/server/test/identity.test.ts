@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { startControl, type Control } from '@releap/control';
-import { startTestPostgres, type TestPostgres } from '@releap/testing/postgres-instance';
+import { freshDatabase } from '@releap/testing/postgres';
 import { pino } from 'pino';
 import { issuerOf } from '../src/identity/issuer.ts';
 import { startIdentity, type IdentityServer } from '../src/identity/server.ts';
@@ -16,16 +16,14 @@ const ADA = { email: 'Ada@example.org', name: 'Ada Lovelace' };
 
 describe('the development identity provider', () => {
   let home: string;
-  let postgres: TestPostgres;
   let identity: IdentityServer;
   let control: Control;
 
   before(async () => {
     home = await mkdtemp(path.join(tmpdir(), 'releap-identity-'));
     identity = await startIdentity({ home, port: 0, audience: 'releap', log });
-    postgres = await startTestPostgres({ log });
     control = await startControl({
-      databaseUrl: await postgres.createDatabase(),
+      databaseUrl: await freshDatabase(),
       databaseConnections: 4,
       listen: { host: '127.0.0.1', port: 0 },
       internalToken: 'internal',
@@ -36,7 +34,6 @@ describe('the development identity provider', () => {
   });
   after(async () => {
     await control?.close();
-    await postgres?.stop();
     await identity?.close();
     await rm(home, { recursive: true, force: true });
   });

@@ -1,67 +1,90 @@
-/** For the tests of any package: a real PostgreSQL that is gone afterwards. Not part of the service. */
-import { mkdtemp, rm } from 'node:fs/promises';
+/** A PostgreSQL server for tests: real, private, in a temporary folder, without waiting for disks. */
+import { mkdtemp, rm, statfs } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { startPostgres } from '@releap/database';
 import { Client } from 'pg';
 import { pino, type Logger } from 'pino';
-import { startPostgres } from '@releap/database';
 
 /** Ready copies of the npm binaries are shared by all tests, should they be needed at all. */
 const BINARIES = path.resolve(import.meta.dirname, '../../../build/postgresql');
+const TMPFS = '/dev/shm';
+const TMPFS_MAGIC = 0x01021994;
+const TMPFS_BYTES_MIN = 2 * 1024 ** 3;
+const TEMPLATE = 'releap_template';
 
 export interface TestPostgres extends AsyncDisposable {
+  /** Connection string of a database of this server. */
   url(database: string): string;
-  /** A database of its own, copied from the prepared template in some tens of milliseconds; its connection string. */
-  createDatabase(): Promise<string>;
   stop(): Promise<void>;
 }
 
-/**
- * Starts an instance in a temporary folder.
- * @param options.prepare fills the template (migrations), once; it must close its connections
- */
-export async function startTestPostgres(
-  options: { prepare?: (url: string) => Promise<void>; log?: Logger } = {},
-): Promise<TestPostgres> {
-  const root = await mkdtemp(path.join(tmpdir(), 'releap-pg-'));
-  const remove = (): Promise<void> => rm(root, { recursive: true, force: true });
+export interface TestPostgresOptions {
+  /** Fills the template database (migrations); it must close its connections. */
+  prepare?: (url: string) => Promise<void>;
+  log?: Logger;
+}
+
+/** Starts a server in a temporary folder, with a template database if `prepare` is given. */
+export async function startTestPostgres(options: TestPostgresOptions = {}): Promise<TestPostgres> {
+  const root = await mkdtemp(path.join(await fastFolder(), 'releap-pg-'));
   const log = options.log ?? pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
-  const instance = await startPostgres({
-    dir: path.join(root, 'postgres'),
-    log,
-    binariesDir: BINARIES,
-  }).catch(async (error: unknown) => {
+  const start = () => startPostgres({ dir: path.join(root, 'postgres'), log, binariesDir: BINARIES });
+  const remove = (): Promise<void> => rm(root, { recursive: true, force: true });
+  try {
+    const first = await start();
+    // Many test files share one server. No test asserts what survives a crash of this server, so commits need not wait.
+    await execute(first.url('postgres'), 'alter system set max_connections = 400');
+    await execute(first.url('postgres'), 'alter system set shared_buffers = "256MB"');
+    await execute(first.url('postgres'), 'alter role current_user set synchronous_commit = off');
+    if (options.prepare !== undefined) {
+      await execute(first.url('postgres'), `create database ${TEMPLATE}`);
+      await options.prepare(first.url(TEMPLATE));
+    }
+    await first.stop();
+    const instance = await start();
+    const stop = async (): Promise<void> => {
+      await instance.stop();
+      await remove();
+    };
+    return { url: (database) => instance.url(database), stop, [Symbol.asyncDispose]: stop };
+  } catch (error) {
     await remove();
     throw error;
-  });
-  const execute = async (sql: string): Promise<void> => {
-    const client = new Client({ ...instance.connection, database: 'postgres' });
-    client.on('error', () => undefined);
-    await client.connect();
-    try {
-      await client.query(sql);
-    } finally {
-      await client.end();
-    }
-  };
-  let counter = 0;
-  let prepared: Promise<void> | undefined;
-  const stop = async (): Promise<void> => {
-    await instance.stop();
-    await remove();
-  };
-  return {
-    url: (database) => instance.url(database),
-    async createDatabase() {
-      prepared ??= execute('create database prepared').then(() =>
-        options.prepare?.(instance.url('prepared')),
-      );
-      await prepared;
-      const name = `test_${++counter}`;
-      await execute(`create database ${name} template prepared`);
-      return instance.url(name);
-    },
-    stop,
-    [Symbol.asyncDispose]: stop,
-  };
+  }
+}
+
+/** A folder in memory where there is one with enough space: creating and dropping databases writes many files. */
+async function fastFolder(): Promise<string> {
+  const facts = await statfs(TMPFS).catch(() => undefined);
+  const fits = facts?.type === TMPFS_MAGIC && facts.bavail * facts.bsize >= TMPFS_BYTES_MIN;
+  return fits ? TMPFS : tmpdir();
+}
+
+/** Runs statements, each in a transaction of its own, on the database of a connection string. */
+export async function execute(url: string, ...statements: string[]): Promise<void> {
+  const client = new Client({ connectionString: url });
+  // An error between queries would end the process; the next query reports it.
+  client.on('error', () => undefined);
+  await client.connect();
+  try {
+    for (const statement of statements) await client.query(statement);
+  } finally {
+    await client.end();
+  }
+}
+
+/** The connection string of another database of the same server. */
+export function sibling(url: string, database: string): string {
+  return url.replace(/^(\w+:\/\/[^/]*\/)[^?]*/, (_, server: string) => server + database);
+}
+
+/** Creates a database, with the template's schema unless `empty`. @returns its connection string */
+export async function createDatabase(
+  maintenanceUrl: string,
+  name: string,
+  { empty = false } = {},
+): Promise<string> {
+  await execute(maintenanceUrl, `create database ${name}${empty ? '' : ` template ${TEMPLATE}`}`);
+  return sibling(maintenanceUrl, name);
 }

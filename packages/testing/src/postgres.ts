@@ -1,51 +1,53 @@
-/** One real PostgreSQL for the tests of a file: started on first use, a database of its own for every test. */
+/**
+ * Databases for the tests of a file. `npm test` starts one PostgreSQL for all files and names it in the environment;
+ * a file that is run alone starts its own.
+ */
 import { after } from 'node:test';
-import { Client } from 'pg';
-import { pino, type Logger } from 'pino';
-import { migrate, openDatabase, type Database } from '@releap/database';
-import { startTestPostgres, type TestPostgres } from './postgres-instance.ts';
+import { openDatabase, type Database } from '@releap/database';
+import { createDatabase, execute, type TestPostgres } from './postgres-instance.ts';
+import { POSTGRES_VARIABLE, quiet, startMigratedPostgres } from './postgres-server.ts';
 
-export const quiet: Logger = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
+export { quiet };
 
-let server: Promise<TestPostgres> | undefined;
-let counter = 0;
+let own: Promise<TestPostgres> | undefined;
+const created: string[] = [];
 
-function postgres(): Promise<TestPostgres> {
-  server ??= startTestPostgres({
-    async prepare(url) {
-      await migrate({ url, log: quiet });
-    },
-  });
-  return server;
+async function maintenanceUrl(): Promise<string> {
+  const shared = process.env[POSTGRES_VARIABLE];
+  if (shared !== undefined) return shared;
+  own ??= startMigratedPostgres();
+  return (await own).url('postgres');
 }
 
-/** What uses the server of this file and must end before it. */
+/** What uses the databases of this file and must end before they are dropped. */
 export const endFirst = new AsyncDisposableStack();
 
 // Registered while the file is loaded, so that it belongs to the file and not to its first test. Hooks run in
 // the order in which they were registered, so this one comes before those of the file itself.
 after(async () => {
   await endFirst.disposeAsync();
-  await (await server)?.stop();
+  if (own !== undefined) await (await own).stop();
+  else if (created.length > 0) {
+    const drops = created.map((name) => `drop database if exists ${name} with (force)`);
+    await execute(await maintenanceUrl(), ...drops);
+  }
 });
 
+async function newDatabase(options: { empty?: boolean }): Promise<string> {
+  // The process's id keeps files apart that share a server.
+  const name = `test_${process.pid}_${created.length + 1}`;
+  created.push(name);
+  return await createDatabase(await maintenanceUrl(), name, options);
+}
+
 /** The connection string of a new, empty database. */
-export async function emptyDatabase(): Promise<string> {
-  const instance = await postgres();
-  const name = `empty_${++counter}`;
-  const client = new Client({ connectionString: instance.url('postgres') });
-  await client.connect();
-  try {
-    await client.query(`create database ${name}`);
-  } finally {
-    await client.end();
-  }
-  return instance.url(name);
+export function emptyDatabase(): Promise<string> {
+  return newDatabase({ empty: true });
 }
 
 /** The connection string of a new database with the schema of this version. */
-export async function freshDatabase(): Promise<string> {
-  return (await postgres()).createDatabase();
+export function freshDatabase(): Promise<string> {
+  return newDatabase({});
 }
 
 /** The same, opened. The caller closes it. */

@@ -24,24 +24,11 @@ import { Reconciler } from '../../src/reconcile/reconciler.ts';
 import { SnapshotKeeper } from '../../src/reconcile/snapshot-keeper.ts';
 import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
-import { BUILD_DIR, log, SHAPE, TEST_CACHE } from './machines.ts';
+import { BUILD_DIR, log, TEST_CACHE } from './machines.ts';
+import { SPEC } from './sandbox-spec.ts';
 
 const PATIENCE_MS = 180_000;
 const TEMPLATE_UID = 1_899_999_999;
-
-export const SPEC: SandboxSpec = {
-  name: 'subject',
-  root: { type: 'builtin', name: 'busybox' },
-  mode: 'burstable',
-  cpu: 0.5,
-  vcpus: SHAPE.vcpus,
-  mem_mib: SHAPE.memMib,
-  scratch_mib: 256,
-  ports: [{ vm_port: 8080, proto: 'tcp' }],
-  env: { GREETING: 'hello' },
-  persistent: true,
-  spot: false,
-};
 
 /** The test images have no command of their own. This one says what happens to it. */
 const ENTRYPOINT = [
@@ -102,7 +89,7 @@ export class TestRunner {
     const pool = new WarmPool<Slot>({
       machines: opened.machines,
       slots: network,
-      shape: SHAPE,
+      shape: { vcpus: SPEC.vcpus, memMib: SPEC.mem_mib },
       size: 0,
       budgetMib: 0,
       diskMaxMib: 0,

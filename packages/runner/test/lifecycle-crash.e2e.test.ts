@@ -9,7 +9,8 @@ import { fileURLToPath } from 'node:url';
 import type { Assignment } from '@releap/contract';
 import { isAlive } from '../src/vmm/process-identity.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { assertClock, SPEC, TestRunner } from './support/sandboxes.ts';
+import { assertClock, TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

@@ -21,13 +21,14 @@ import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { childrenOf, copiersOf, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
-import { SPEC, TestRunner } from './support/sandboxes.ts';
+import { TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
 const id = (n: number): string => `61111111-2222-4333-8444-${String(n).padStart(12, '0')}`;
 const SOURCE = id(1);
-const SMALL: SandboxSpec = { ...SPEC, vcpus: 1, mem_mib: 256, scratch_mib: 64, ports: [] };
+const SMALL: SandboxSpec = { ...SPEC, scratch_mib: 64, ports: [] };
 const FILL = `mkdir -p /data; [ -e /data/file ] || dd if=/dev/urandom of=/data/file bs=1M count=4 2> /dev/null
   dd if=/dev/urandom of=/dev/shm/m bs=1M count=8 2> /dev/null; sync
   (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums; head -n 1 /dev/shm/sums > /sums; sync)

@@ -3,7 +3,7 @@ import { it } from 'node:test';
 import { pino } from 'pino';
 import { LiveMachine } from '../src/reconcile/live-machine.ts';
 import type { LiveMachineOptions } from '../src/reconcile/live-machine.ts';
-import { SPEC } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 it('a disk that was written as one layer when its sandbox had ended is not left beside it', async () => {
   const flat = { folder: '/nowhere', layers: ['flat-9.qcow2'], bytes: 1 };

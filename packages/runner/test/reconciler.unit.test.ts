@@ -15,7 +15,7 @@ import { Quarantine } from '../src/quarantine/quarantine.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxEvents, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
-import { SPEC } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 const VM = '81111111-2222-4333-8444-000000000001';
 const OTHER = '81111111-2222-4333-8444-000000000002';

@@ -6,7 +6,8 @@ import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
-import { SPEC, TestRunner } from './support/sandboxes.ts';
+import { TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -18,7 +19,7 @@ let runner: TestRunner;
 before(async () => {
   home = await mkdtemp(join(tmpdir(), 'releap-po-'));
   runner = await TestRunner.open(home);
-  runner.spec = { ...SPEC, vcpus: 1, mem_mib: 128, scratch_mib: 64, ports: [] };
+  runner.spec = { ...SPEC, scratch_mib: 64, ports: [] };
   runner.want(ID, 1, 'running');
   await runner.reported(1, 'running');
   await runner.sh(ID, 'echo here > /file; sync');
@@ -36,7 +37,7 @@ async function powerFailure(...emptied: string[]): Promise<void> {
   await writeFile(recordPath(), JSON.stringify({ ...record, bootId: 'an earlier run of the host' }));
   for (const path of emptied) await truncate(path);
   runner = await TestRunner.open(home);
-  runner.spec = { ...SPEC, vcpus: 1, mem_mib: 128, scratch_mib: 64, ports: [] };
+  runner.spec = { ...SPEC, scratch_mib: 64, ports: [] };
 }
 
 describe('after a power failure of the host', () => {

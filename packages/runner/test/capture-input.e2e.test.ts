@@ -9,7 +9,8 @@ import { encodeFrame, FrameType } from '../src/guest/frames.ts';
 import type { GuestProcess } from '../src/guest/index.ts';
 import { Outbox } from '../src/guest/outbox.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { SPEC, TestRunner } from './support/sandboxes.ts';
+import { TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

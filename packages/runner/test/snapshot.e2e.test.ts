@@ -7,7 +7,8 @@ import { fileURLToPath } from 'node:url';
 import type { Origin, SandboxSpec, SnapshotAssignment } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { SPEC, TestRunner } from './support/sandboxes.ts';
+import { TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -107,7 +108,7 @@ describe('a full snapshot', () => {
     );
     const taken = await runner.snapshot(wanted(15, PERSISTENT));
     assert.equal(taken.status, 'ready', taken.error);
-    assert.equal(taken.mem_bytes, 512 * 1024 * 1024);
+    assert.equal(taken.mem_bytes, SPEC.mem_mib * 1024 * 1024);
     assert.match(taken.fc_version ?? '', /^QEMU \d/);
     assert.match(taken.cpu_marker ?? '', / (tcg|kvm)$/);
     assert.equal(taken.artifact_ref, id(15));

@@ -7,7 +7,8 @@ import { fileURLToPath } from 'node:url';
 import type { Observation } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { assertClock, SPEC, TestRunner } from './support/sandboxes.ts';
+import { assertClock, TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

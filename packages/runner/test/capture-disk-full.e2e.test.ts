@@ -10,7 +10,8 @@ import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
-import { SPEC, TestRunner } from './support/sandboxes.ts';
+import { TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

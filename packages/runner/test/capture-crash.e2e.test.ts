@@ -11,7 +11,8 @@ import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { copiersOf, RunnerProcess, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
-import { SPEC, TestRunner } from './support/sandboxes.ts';
+import { TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -21,7 +22,7 @@ const EPHEMERAL = id(2);
 /** A guest stands for milliseconds; this is for a machine that does ten other things. */
 const GOES_ON_MS = 120_000;
 const COMES_TO_IT_MS = 240_000;
-const SMALL: SandboxSpec = { ...SPEC, vcpus: 1, mem_mib: 256, scratch_mib: 64, ports: [] };
+const SMALL: SandboxSpec = { ...SPEC, scratch_mib: 64, ports: [] };
 const FILL = `mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=4 2> /dev/null
   dd if=/dev/urandom of=/dev/shm/m bs=1M count=8 2> /dev/null
   (cd /; sha256sum data/file dev/shm/m > /dev/shm/sums; cp /dev/shm/sums /sums)

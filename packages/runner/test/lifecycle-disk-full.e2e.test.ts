@@ -10,7 +10,8 @@ import { run } from '../src/network/command.ts';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
-import { assertClock, SPEC, TestRunner } from './support/sandboxes.ts';
+import { assertClock, TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

@@ -9,7 +9,8 @@ import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { SPEC, TestRunner } from './support/sandboxes.ts';
+import { TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 import { vmFacts } from './support/runner-process.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));

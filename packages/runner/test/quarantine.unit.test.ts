@@ -11,7 +11,7 @@ import { Quarantine } from '../src/quarantine/quarantine.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
-import { SPEC } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
 
 const log = pino({ enabled: false });
 const idOf = (n: number): string => `91111111-2222-4333-8444-00000000000${n}`;

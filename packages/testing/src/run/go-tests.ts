@@ -1,0 +1,65 @@
+/** Runs the tests of a Go module and counts their results. */
+import { spawn } from 'node:child_process';
+import path from 'node:path';
+import { createInterface } from 'node:readline';
+import type { Failure, Results } from './results.ts';
+
+const OUTPUT_MAX = 4_000;
+
+interface GoEvent {
+  Action: string;
+  Package: string;
+  Test?: string;
+  Output?: string;
+}
+
+/**
+ * @param go path of the Go command
+ * @param module folder of the module
+ */
+export async function goTests(
+  go: string,
+  module: string,
+  repository: string,
+  results: Results,
+): Promise<void> {
+  const started = performance.now();
+  const child = spawn(go, ['test', '-json', './...'], {
+    cwd: path.join(repository, module),
+    env: { ...process.env, CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '-mod=mod' },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const closed = new Promise<number | null>((resolve, reject) => {
+    child.once('error', reject);
+    child.once('close', resolve);
+  });
+  const counts = { passed: 0, failed: 0 };
+  const failures: Failure[] = [];
+  const outputs = new Map<string, string>();
+  for await (const line of createInterface({ input: child.stdout })) {
+    if (!line.startsWith('{')) {
+      process.stdout.write(`${line}\n`);
+      continue;
+    }
+    const { Action, Package, Test, Output } = JSON.parse(line) as GoEvent;
+    const id = `${Package} ${Test ?? ''}`;
+    if (Action === 'output') outputs.set(id, ((outputs.get(id) ?? '') + (Output ?? '')).slice(-OUTPUT_MAX));
+    if (Test !== undefined && Action === 'pass') counts.passed++;
+    if (Action === 'fail' && (Test !== undefined || counts.failed === 0)) {
+      counts.failed++;
+      failures.push({
+        where: `${Package} `,
+        name: Test ?? 'package',
+        error: new Error(outputs.get(id)?.trim()),
+      });
+    }
+  }
+  const code = await closed;
+  if (code !== 0 && counts.failed === 0) {
+    counts.failed++;
+    failures.push({ where: '', name: 'go test', error: new Error(`ended with ${code}`) });
+  }
+  results.add(counts, failures);
+  results.durations.set(`${module} (go test)`, performance.now() - started);
+  process.stdout.write(`\n${module} (go test): ${counts.passed} passed, ${counts.failed} failed\n`);
+}

@@ -1,0 +1,89 @@
+/**
+ * Every check and test of the repository, after set-up: `node packages/testing/src/run/main.ts [--tier TIER] [PATTERN …]`.
+ * Ends with `N passed, N failed` alone on a line, and with 1 if anything failed.
+ */
+import { randomUUID } from 'node:crypto';
+import { availableParallelism } from 'node:os';
+import path from 'node:path';
+import { POSTGRES_VARIABLE, startMigratedPostgres } from '../postgres-server.ts';
+import { isNightly } from '../repetitions.ts';
+import { runChecks } from './checks.ts';
+import { chooseFiles, rememberDurations, type TestFile } from './files.ts';
+import { goTests } from './go-tests.ts';
+import { reportFile } from './node-tests.ts';
+import { readOptions, UsageError, type RunOptions } from './options.ts';
+import { runPool } from './pool.ts';
+import { Results } from './results.ts';
+import { kernelObjects, killProcessesOf } from './run-leftovers.ts';
+import type { Tier } from './tiers.ts';
+
+const REPOSITORY = path.resolve(import.meta.dirname, '../../../..');
+/** No single test file may hang the run. */
+const FILE_TIMEOUT_MS = (isNightly() ? 60 : 10) * 60_000;
+/** Test files at the same time; more guests than cores would only make each other wait. */
+const CORES = Math.min(Math.max(availableParallelism(), 2), 8);
+/** Files of the other tiers wait a lot, for timers and for PostgreSQL, so one more runs beside. */
+const LIMITS = { all: CORES + 1, of: { unit: CORES, integration: CORES, e2e: CORES, go: 1 } };
+/** In the environment of every process that a test starts, so that none of them outlives the run unseen. */
+const RUN_VARIABLE = 'RELEAP_TEST_RUN';
+const RUN_ID = randomUUID();
+const GO_MODULES = ['guest', 'host'];
+
+const results = new Results();
+
+async function testAll(options: RunOptions, go: string | undefined): Promise<void> {
+  const whole = options.patterns.length === 0;
+  if (whole && options.tiers === undefined) await runChecks(REPOSITORY, results);
+  const files = await chooseFiles(REPOSITORY, options);
+  type Job = { class: Tier; file: TestFile } | { class: 'go'; module: string };
+  const jobs: Job[] = files.map((file) => ({ class: file.tier, file }));
+  // The Go compiler takes both cores for a while: first, before guests are there to be starved.
+  if (whole && (options.tiers?.has('unit') ?? true))
+    jobs.unshift(...GO_MODULES.map((module) => ({ class: 'go' as const, module })));
+  await using cleanup = new AsyncDisposableStack();
+  if (files.some(({ tier }) => tier !== 'unit')) {
+    const postgres = cleanup.use(await startMigratedPostgres());
+    process.env[POSTGRES_VARIABLE] = postgres.url('postgres');
+  }
+  await runPool(jobs, LIMITS, async (job) => {
+    if (job.class !== 'go') {
+      const { file } = job;
+      await reportFile(file, { repository: REPOSITORY, timeoutMs: FILE_TIMEOUT_MS, results });
+    } else if (go !== undefined) await goTests(go, job.module, REPOSITORY, results);
+    else
+      results.add({ passed: 0, failed: 1 }, [{ where: '', name: 'go', error: new Error('no Go compiler') }]);
+  });
+  const measured = files.flatMap(({ path }) => {
+    const ms = results.durations.get(path);
+    return ms === undefined ? [] : [[path, Math.round(ms)] as const];
+  });
+  await rememberDurations(REPOSITORY, Object.fromEntries(measured));
+}
+
+async function nameLeftovers(before: ReadonlySet<string>): Promise<void> {
+  for (const one of await killProcessesOf(RUN_VARIABLE, RUN_ID))
+    process.stdout.write(`left over and killed: ${one}\n`);
+  for (const one of await kernelObjects()) if (!before.has(one)) process.stdout.write(`left over: ${one}\n`);
+}
+
+process.env[RUN_VARIABLE] = RUN_ID;
+process.env['NODE_NO_WARNINGS'] = '1';
+// A hundred processes load the same TypeScript: its JavaScript is kept from process to process, and from run to run.
+process.env['NODE_COMPILE_CACHE'] = path.join(REPOSITORY, 'build/node-compile-cache');
+const before = await kernelObjects();
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
+  process.once(signal, () => void killProcessesOf(RUN_VARIABLE, RUN_ID).finally(() => process.exit(130)));
+try {
+  await testAll(readOptions(process.argv.slice(2)), process.env['RELEAP_TEST_GO'] || undefined);
+} catch (error) {
+  results.add({ passed: 0, failed: 1 });
+  process.stdout.write(`${error instanceof UsageError ? error.message : String((error as Error).stack)}\n`);
+} finally {
+  await nameLeftovers(before);
+  process.stdout.write(results.durationReport());
+  process.stdout.write(results.failureReport());
+  // A run that did not get as far as a test has not passed.
+  if (results.passed === 0) results.failed = Math.max(results.failed, 1);
+  process.stdout.write(`\n${results.passed} passed, ${results.failed} failed\n`);
+  process.exitCode = results.failed > 0 ? 1 : 0;
+}

@@ -1,0 +1,104 @@
+/** Runs test files with node:test, each in a process of its own, and counts results by its events. */
+import { readdir, readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { Readable } from 'node:stream';
+import { run } from 'node:test';
+import { spec } from 'node:test/reporters';
+import type { TestFile } from './files.ts';
+import { failureOf, seconds, type Failure, type Results } from './results.ts';
+
+/** From being asked to end to being killed. */
+const GRACE_MS = 2_000;
+
+export interface FileResult {
+  passed: number;
+  failed: number;
+  failures: Failure[];
+  ms: number;
+  /** The report of the file, as the spec reporter writes it. */
+  output: string;
+}
+
+interface Event {
+  type: string;
+  // oxlint-disable-next-line typescript/no-explicit-any -- each type of event has its own data; fields are checked where used
+  data: any;
+}
+
+/** Runs one file. Never rejects: a file that cannot be run has failed. */
+export async function runFile(file: string, repository: string, timeoutMs: number): Promise<FileResult> {
+  const started = performance.now();
+  // node:test asks a file that takes too long to end; one that waits for its own end does not hear that.
+  const hard = setTimeout(() => void killTestProcess(file), timeoutMs + GRACE_MS);
+  const result: FileResult = { passed: 0, failed: 0, failures: [], ms: 0, output: '' };
+  const shown: Event[] = [];
+  let summary: { success: boolean } | undefined;
+  try {
+    const events = run({
+      files: [path.join(repository, file)],
+      cwd: repository,
+      isolation: 'process',
+      concurrency: false,
+      timeout: timeoutMs,
+    });
+    for await (const event of events as AsyncIterable<Event>) {
+      const { type, data } = event;
+      if (type === 'test:fail') {
+        const failure = failureOf(data, repository);
+        if (failure !== undefined) result.failures.push(failure);
+      }
+      // The summary without a file is that of the run.
+      if (type === 'test:summary' && data.file === undefined) {
+        summary = data;
+        result.passed = data.counts.passed;
+        result.failed = data.counts.failed + data.counts.cancelled;
+      }
+      // Totals are told once, at the end of all files.
+      const total = type === 'test:summary' || (type === 'test:diagnostic' && isTotal(data));
+      if (!total) shown.push(event);
+    }
+  } catch (error) {
+    result.failures.push({ where: `${file} `, name: 'could not be run', error });
+  }
+  clearTimeout(hard);
+  if (summary?.success !== true) result.failed = Math.max(result.failed, 1);
+  result.ms = performance.now() - started;
+  for await (const text of Readable.from(shown).compose(new spec())) result.output += String(text);
+  return result;
+}
+
+async function killTestProcess(file: string): Promise<void> {
+  for (const name of await readdir('/proc')) {
+    const stat = await readFile(`/proc/${name}/stat`, 'utf8').catch(() => '');
+    const parent = Number(/\) \S (\d+) /.exec(stat)?.[1]);
+    if (parent !== process.pid) continue;
+    const command = await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '');
+    try {
+      if (command.includes(file)) process.kill(Number(name), 'SIGKILL');
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+}
+
+/** 'tests 7', 'duration_ms 12', …: what node:test says of a whole run. */
+function isTotal(data: { nesting: number; message: string }): boolean {
+  return (
+    data.nesting === 0 &&
+    /^(tests|suites|pass|fail|cancelled|skipped|todo|duration_ms) [\d.]+$/.test(data.message)
+  );
+}
+
+/** Runs a file, shows its report and adds it to the results. */
+export async function reportFile(
+  file: TestFile,
+  options: { repository: string; timeoutMs: number; results: Results },
+): Promise<void> {
+  const result = await runFile(file.path, options.repository, options.timeoutMs);
+  options.results.add(result, result.failures);
+  options.results.durations.set(file.path, result.ms);
+  const counts = `${result.passed} passed, ${result.failed} failed`;
+  process.stdout.write(
+    `\n${file.path} (${file.tier}, ${seconds(result.ms).trim()}, ${counts})\n${result.output}`,
+  );
+}

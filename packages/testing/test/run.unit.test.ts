@@ -1,0 +1,101 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { runFile } from '@releap/testing/run/node-tests';
+import { readOptions } from '@releap/testing/run/options';
+import { runPool } from '@releap/testing/run/pool';
+import { Results } from '@releap/testing/run/results';
+
+describe('the arguments of npm test', () => {
+  test('patterns and tiers combine', () => {
+    const options = readOptions(['--tier', 'unit,e2e', 'packages/cli', '--tier=unit']);
+    assert.deepEqual(options, { tiers: new Set(['unit', 'e2e']), patterns: ['packages/cli'] });
+  });
+
+  test('without any, all tiers and files are chosen', () => {
+    assert.deepEqual(readOptions([]), { tiers: undefined, patterns: [] });
+  });
+
+  test('an unknown tier or option is refused with what is allowed', () => {
+    assert.throws(() => readOptions(['--tier', 'slow']), /no tier 'slow': choose of unit, integration, e2e/);
+    assert.throws(() => readOptions(['--watch']), /--watch/);
+  });
+});
+
+describe('the pool', () => {
+  test('starts jobs in order and respects both limits', async () => {
+    const order: string[] = [];
+    const most = { all: 0, guest: 0 };
+    const running = { all: 0, guest: 0, other: 0 };
+    const jobs = ['g1', 'g2', 'g3', 'o1', 'o2', 'g4', 'o3'].map((name) => ({
+      name,
+      class: name.startsWith('g') ? ('guest' as const) : ('other' as const),
+    }));
+    await runPool(jobs, { all: 3, of: { guest: 2, other: 2 } }, async (job) => {
+      order.push(job.name);
+      running.all++;
+      running[job.class]++;
+      most.all = Math.max(most.all, running.all);
+      most.guest = Math.max(most.guest, running.guest);
+      for (let turns = 0; turns < 5; turns++) await turn();
+      running.all--;
+      running[job.class]--;
+    });
+    assert.deepEqual(most, { all: 3, guest: 2 });
+    assert.deepEqual(order.slice(0, 3), ['g1', 'g2', 'o1']);
+    assert.deepEqual(order.toSorted(), jobs.map(({ name }) => name).toSorted());
+  });
+});
+
+describe('a test file', () => {
+  let folder: string;
+  before(async () => {
+    folder = await mkdtemp(path.join(tmpdir(), 'releap-run-'));
+  });
+  after(() => rm(folder, { recursive: true, force: true }));
+
+  const run = async (text: string, timeoutMs = 60_000) => {
+    // node:test runs nothing from within a test: it takes that for a mistake.
+    delete process.env['NODE_TEST_CONTEXT'];
+    await writeFile(
+      path.join(folder, 'one.test.mjs'),
+      `import { describe, test } from 'node:test';\n${text}`,
+    );
+    return await runFile('one.test.mjs', folder, timeoutMs);
+  };
+
+  test('is counted by its tests, suites and skipped ones left out', async () => {
+    const result = await run(
+      `describe('s', () => { test('a', () => {}); test('b', () => { throw new Error('no b') }); test.skip('c') })`,
+    );
+    assert.deepEqual([result.passed, result.failed], [1, 1]);
+    assert.deepEqual(
+      result.failures.map(({ name, where }) => [name, where]),
+      [['b', 'one.test.mjs:2 ']],
+    );
+    assert.match(result.output, /✔ a/);
+    assert.doesNotMatch(result.output, /duration_ms/);
+  });
+
+  test('that does not load has failed', async () => {
+    const result = await run(`throw new Error('does not load')`);
+    assert.deepEqual([result.passed, result.failed, result.failures.length], [0, 1, 1]);
+  });
+
+  test('that hangs is ended and has failed', async () => {
+    const result = await run(`test('hangs', () => new Promise(() => setInterval(() => {}, 1000)))`, 1_000);
+    assert.equal(result.passed, 0);
+    assert.ok(result.failed >= 1);
+  });
+
+  test('a failure is told with the cause of its error, shortened', () => {
+    const results = new Results();
+    const error = new Error('outer', { cause: new Error(`inner\n${'x\n'.repeat(50)}`) });
+    results.add({ passed: 0, failed: 1 }, [{ where: 'a.test.ts:1 ', name: 'it', error }]);
+    assert.match(results.failureReport(), /FAILED.* a\.test\.ts:1 it\n {4}outer\n {4}caused by: inner\n/);
+    assert.ok(results.failureReport().split('\n').length < 20);
+  });
+});
