@@ -42,7 +42,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
 ];
 
 export function createModules(context: ControlContext): Module[] {
-  const modules = MODULES.map((create) => create(context));
+  const modules = [...MODULES, ...(context.options.modules ?? [])].map((create) => create(context));
   return [
     ...modules,
     teardownModule(

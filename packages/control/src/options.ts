@@ -4,7 +4,9 @@ import type { OidcOptions } from './auth/oidc/verifier.ts';
 import type { BillingSettings } from './billing/settings.ts';
 import type { KeyEncryptionKeys } from './encryption/keys.ts';
 import type { RateLimits } from './http/rate-limits.ts';
+import type { ControlContext } from './context.ts';
 import type { ControlLimits } from './limits.ts';
+import type { Module } from './module.ts';
 import type { RegionConfig } from './regions/regions.ts';
 
 export interface ControlOptions {
@@ -38,5 +40,7 @@ export interface ControlOptions {
   publicUrl?: string;
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
   trustedProxies?: readonly string[];
+  /** Further modules, beside those of the control plane. */
+  modules?: readonly ((context: ControlContext) => Module)[];
   log: Logger;
 }

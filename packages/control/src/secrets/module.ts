@@ -2,13 +2,18 @@ import type { ControlContext } from '../context.ts';
 import { createRewrap } from '../encryption/rewrap-task.ts';
 import type { Module } from '../module.ts';
 import { statementStep } from '../teardown/step.ts';
+import { createPlaceholderCleanup } from './placeholder-cleanup.ts';
 import { secretRoutes } from './routes.ts';
 import { createSecrets, eraseUnused } from './secrets.ts';
 
 /** How often deleted values are erased that no sandbox uses any more. */
 const ERASE_MS = 5_000;
+/** How soon the placeholders of a sandbox go after it has ended. */
+const CLEANUP_MS = 5_000;
+const CLEANUP_MISSED_MS = 10 * 60_000;
 
-export function secretsModule({ database, encryption, log }: ControlContext): Module {
+export function secretsModule({ database, encryption, events, log }: ControlContext): Module {
+  const placeholders = createPlaceholderCleanup(events);
   return {
     name: 'secrets',
     routes: (planes) => secretRoutes(planes, { database, secrets: createSecrets(database, encryption) }),
@@ -20,6 +25,19 @@ export function secretsModule({ database, encryption, log }: ControlContext): Mo
         run: async () => {
           await eraseUnused(database.pool);
         },
+      },
+      // Not leased: each server has heard of the sandboxes that it has ended itself.
+      {
+        name: 'placeholder-cleanup',
+        everyMs: CLEANUP_MS,
+        leased: false,
+        run: () => placeholders.flush(database.pool),
+      },
+      {
+        name: 'placeholder-cleanup-missed',
+        everyMs: CLEANUP_MISSED_MS,
+        leased: true,
+        run: () => placeholders.deleteMissed(database.pool),
       },
       createRewrap({ database, encryption, log }),
     ],

@@ -66,7 +66,10 @@ const REMOVE = statement<{ id: string }>(
     where project_id = $1 and name = $2 and deleted_at is null returning id`,
 );
 
-/** Deleted ones that no sandbox uses any more, and none that is restored with its memory could, with the placeholders of sandboxes that are gone. $1 one of them, or null for all */
+/**
+ * Deleted secrets that no live sandbox uses, and no sandbox that is restored from a full snapshot could, with their
+ * placeholders. $1 one of them, or null for all
+ */
 const ERASE = statement<{ id: string }>(
   'secret-erase',
   `with unused as (
@@ -76,7 +79,8 @@ const ERASE = statement<{ id: string }>(
                          where a.secret_id = x.id and s.desired <> 'deleted' and s.status <> 'deleted'
                            and (s.persistent or s.status <> 'failed'))
         and not exists (select 1 from sandbox_secrets a join snapshots n on n.sandbox_id = a.sandbox_id
-                         where a.secret_id = x.id and n.kind = 'full' and n.desired <> 'deleted' and n.status <> 'failed')
+                         where a.secret_id = x.id and n.kind = 'full' and n.status <> 'deleted' and n.desired <> 'deleted'
+                           and n.status <> 'failed')
       limit 1000 for update of x skip locked
    ), placeholders as (
      delete from sandbox_secrets where secret_id in (select id from unused)
