@@ -296,6 +296,10 @@ describe('invitations', () => {
     // Nor does a token without any address make it a verified one.
     const silent = await world.as('liar', { email: undefined });
     refused(await silent('POST', `/invitations/${id}/accept`), 403);
+    // A token that does not say that the address is verified: the issuer may let users choose it.
+    const unsaid = await world.as('unsaid', { email: 'claimed@example.org', email_verified: undefined });
+    assert.deepEqual((await unsaid('GET', '/invitations')).body, { invitations: [] });
+    refused(await unsaid('POST', `/invitations/${id}/accept`), 403, /not verified/);
     const honest = await world.as('honest', { email: 'claimed@example.org', email_verified: true });
     assert.equal((await honest('POST', `/invitations/${id}/accept`)).status, 200);
   });

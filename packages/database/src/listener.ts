@@ -8,6 +8,8 @@ export interface ListenerOptions {
   onMessage: (payload: string) => void;
   /** After every (re)connect: whatever was notified in between is gone, so look at everything once. */
   onReconnect: () => void;
+  /** How often the connection is probed, in milliseconds; 10 s. */
+  probeMs?: number;
 }
 
 /** A connection of its own that listens on one channel and comes back by itself after it broke. */
@@ -16,10 +18,15 @@ export interface Listener extends AsyncDisposable {
 }
 
 const RETRY_MS = 1_000;
+/** How often the connection is probed: a half-open one gives no error by itself, and no notifications. */
+const PROBE_MS = 10_000;
+const PROBE_TIMEOUT_MS = 5_000;
 
 /** Starts to LISTEN. Resolves once the first attempt has been made, whether or not it succeeded. */
 export async function listen(options: ListenerOptions): Promise<Listener> {
   let client: Client | undefined;
+  /** The same once it listens. */
+  let listening: Client | undefined;
   let timer: NodeJS.Timeout | undefined;
   let closed = false;
 
@@ -36,6 +43,7 @@ export async function listen(options: ListenerOptions): Promise<Listener> {
     const next = new Client({
       connectionString: options.url,
       connectionTimeoutMillis: 5_000,
+      query_timeout: PROBE_TIMEOUT_MS,
       keepAlive: true,
       application_name: 'releap-listen',
     });
@@ -50,6 +58,7 @@ export async function listen(options: ListenerOptions): Promise<Listener> {
     const broken = (error?: Error): void => {
       if (client !== next) return;
       client = undefined;
+      listening = undefined;
       if (!closed)
         options.log.warn(
           { err: error, channel: options.channel },
@@ -64,6 +73,8 @@ export async function listen(options: ListenerOptions): Promise<Listener> {
     try {
       await next.connect();
       await next.query(`listen ${escapeIdentifier(options.channel)}`);
+      if (client !== next) return;
+      listening = next;
       if (!closed) options.onReconnect();
     } catch (error) {
       broken(error as Error);
@@ -71,11 +82,24 @@ export async function listen(options: ListenerOptions): Promise<Listener> {
   }
 
   await connect();
+  const look = async (probed: Client): Promise<void> => {
+    try {
+      await probed.query('select 1');
+    } catch (error) {
+      probed.emit('error', error);
+    }
+  };
+  const probe = setInterval(() => {
+    if (listening !== undefined) void look(listening);
+  }, options.probeMs ?? PROBE_MS);
+  probe.unref();
   const close = async (): Promise<void> => {
     closed = true;
     clearTimeout(timer);
+    clearInterval(probe);
     const last = client;
     client = undefined;
+    listening = undefined;
     await last?.end().catch(() => undefined);
   };
   return { close, [Symbol.asyncDispose]: close };

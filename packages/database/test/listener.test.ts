@@ -28,3 +28,33 @@ it('a listener hears notifications, and comes back by itself after its connectio
   await database.pool.query(`select pg_notify('releap-test', 'two')`);
   assert.deepEqual(await second, ['two']);
 });
+
+it('a listener whose connection is half-open notices it, and connects again', async () => {
+  await using database = await openFresh();
+  const heard = new EventEmitter();
+  const connected = once(heard, 'connected');
+  await using _listener = await listen({
+    url: database.url,
+    channel: 'releap-silent',
+    log: quiet,
+    onMessage: (payload) => heard.emit('message', payload),
+    onReconnect: () => heard.emit('connected'),
+    probeMs: 100,
+  });
+  await connected;
+  const { rows } = await database.pool.query<{ pid: number }>(
+    `select pid from pg_stat_activity where application_name = 'releap-listen' and datname = current_database()`,
+  );
+  const pid = rows[0]?.pid ?? 0;
+  const again = once(heard, 'connected');
+  // Its peer answers nothing any more, and the connection stays open.
+  process.kill(pid, 'SIGSTOP');
+  try {
+    await again;
+    const message = once(heard, 'message');
+    await database.pool.query(`select pg_notify('releap-silent', 'back')`);
+    assert.deepEqual(await message, ['back']);
+  } finally {
+    process.kill(pid, 'SIGCONT');
+  }
+});

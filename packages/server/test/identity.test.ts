@@ -201,9 +201,12 @@ describe('the development identity provider', () => {
   });
 
   test('is off as soon as an issuer is configured, and outside of the all-in-one server', async () => {
-    const real = { home, oidc: { issuer: 'https://id.example.org/', audience: 'x', clientId: 'y' } };
+    const real = {
+      home,
+      oidc: { issuer: 'https://id.example.org/', audience: 'x', clientId: 'y', trustEmail: false },
+    };
     assert.deepEqual(await issuerOf(real, true, log), { oidc: real.oidc });
-    const none = { home, oidc: { audience: 'x', clientId: 'y' } };
+    const none = { home, oidc: { audience: 'x', clientId: 'y', trustEmail: false } };
     assert.deepEqual(await issuerOf(none, false, log), {});
     const { identity: own, oidc } = await issuerOf(none, true, log);
     assert.equal(oidc?.issuer, own?.issuer);

@@ -101,6 +101,7 @@ export class TestIssuer implements AsyncDisposable {
       iat: now,
       exp: now + (options.expiresIn ?? 600),
       email: `${subject}@example.org`,
+      email_verified: true,
       name: subject,
       ...options.claims,
     };

@@ -44,7 +44,7 @@ export function createCallerAuthenticator(
         throw unavailable('this server has no issuer of tokens: set RELEAP_OIDC_ISSUER', 60);
       }
       const claims = await verifier.verify(token);
-      const person = personOf(claims);
+      const person = personOf(claims, oidc.trustEmail ?? false);
       const user = await ensureUser(database, {
         issuer: oidc.usersOf ?? oidc.issuer,
         subject: claims.sub,
@@ -79,7 +79,7 @@ function managementToken(request: IncomingMessage): string {
   }
   if (tokenKind(token) !== null || /^rlp[a-z]?_/.test(token)) {
     throw unauthorized(
-      "this route wants the OIDC token of a signed-in user, and not an API key or another rlp_ token: a project's keys open its sandboxes only",
+      "this route needs the OIDC token of a signed-in user, and not an API key or another rlp_ token: a project's keys open its sandboxes only",
     );
   }
   return token;
@@ -95,18 +95,21 @@ export function countHeader(request: IncomingMessage, name: string): number {
 }
 
 /** What the token tells of the person; undefined where it tells nothing. */
-function personOf(claims: TokenClaims): {
+function personOf(
+  claims: TokenClaims,
+  trustEmail: boolean,
+): {
   email: string | undefined;
   emailVerified: boolean;
   name: string | undefined;
 } {
   const email = typeof claims['email'] === 'string' ? (readEmail(claims['email']) ?? undefined) : undefined;
-  // Some issuers write the text. Absent is good: not every issuer says it.
+  // Some issuers write the text.
   const said = claims['email_verified'];
   const name = typeof claims['name'] === 'string' ? plainText(claims['name']) : '';
   return {
     email,
-    emailVerified: !(said === false || said === 'false'),
+    emailVerified: said === undefined ? trustEmail : said === true || said === 'true',
     name: name === '' ? undefined : name,
   };
 }

@@ -93,6 +93,6 @@ function continueAfter(promise: Promise<void>, onSuccess: () => void, onError: (
 function refuseWorkload(token: string | null): ApiError {
   // Three parts with dots between them: a JWT was sent to an API-key route.
   return token !== null && /^[\w-]+\.[\w-]+\.[\w-]*$/.test(token)
-    ? unauthorized("this route needs a project's API key (rlp_…), not the OIDC token of a user")
+    ? unauthorized("this route needs a project's API key (rlp_…), and not the OIDC token of a user")
     : unauthorized();
 }

@@ -1,8 +1,9 @@
 /** Keeps answers that may hold tokens: what lies in the database cannot be read with the database alone. */
-import { createCipheriv, createDecipheriv, createHmac, hkdfSync, randomBytes } from 'node:crypto';
+import { createHmac, hkdfSync } from 'node:crypto';
+import { seal, unseal } from '../encryption/aes-gcm.ts';
 
-const NONCE = 12;
-const TAG = 16;
+/** The derived key is bound to everything that matters. */
+const NOTHING_BOUND = Buffer.alloc(0);
 
 export interface Sealing {
   /** 32 bytes that follow from the installation's secret, this key and this salt. */
@@ -21,22 +22,11 @@ export function createSealing(secret: string): Sealing {
     );
   return {
     seed: (key, salt) => derive('idempotency seed', key, salt),
-    seal(key, salt, text) {
-      const nonce = randomBytes(NONCE);
-      const cipher = createCipheriv('aes-256-gcm', derive('idempotency answer', key, salt), nonce);
-      const body = Buffer.concat([cipher.update(text, 'utf8'), cipher.final()]);
-      return Buffer.concat([nonce, cipher.getAuthTag(), body]);
-    },
+    seal: (key, salt, text) =>
+      seal(derive('idempotency answer', key, salt), Buffer.from(text, 'utf8'), NOTHING_BOUND),
     open(key, salt, sealed) {
-      if (sealed.length < NONCE + TAG) return null;
-      const decipher = createDecipheriv(
-        'aes-256-gcm',
-        derive('idempotency answer', key, salt),
-        sealed.subarray(0, NONCE),
-      );
-      decipher.setAuthTag(sealed.subarray(NONCE, NONCE + TAG));
       try {
-        return decipher.update(sealed.subarray(NONCE + TAG), undefined, 'utf8') + decipher.final('utf8');
+        return unseal(derive('idempotency answer', key, salt), sealed, NOTHING_BOUND).toString('utf8');
       } catch {
         return null;
       }

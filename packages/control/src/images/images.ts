@@ -3,6 +3,7 @@ import {
   imageNotFound,
   quote,
   newUuid,
+  type CursorPosition,
   type ImageRecord,
   type ImageSource,
   type ImageStatus,
@@ -11,6 +12,7 @@ import {
 } from '@releap/contract';
 import { all, first, statement, type Database, type Queryable } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
+import { newestFirst } from '../newest-first.ts';
 
 interface ImageRow {
   id: string;
@@ -32,17 +34,14 @@ const BY_NAME = statement<
     where name = $2 and (project_id = $1 or project_id is null) order by project_id nulls last limit 1`,
 );
 
-/** Newest first; built-in images that the project has replaced are hidden. $1 project, $2 and $3 position or null, $4 limit */
-const LIST = statement<ImageRow & { position: string }>(
-  'image-list',
-  `select id, name, source, status, manifest_name, layer_count, docker, error,
-          to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
-     from images i
-    where (project_id = $1 or (project_id is null and not exists (
-            select 1 from images mine where mine.project_id = $1 and mine.name = i.name)))
-      and ($2::timestamptz is null or (created_at, id) < ($2::timestamptz, $3::uuid))
-    order by created_at desc, id desc limit $4`,
-);
+/** Built-in images that the project has replaced are hidden. $1 project */
+const LIST = newestFirst<ImageRow>('image-list', {
+  columns: 'id, name, source, status, manifest_name, layer_count, docker, error',
+  from: 'images i',
+  where: `project_id = $1 or (project_id is null and not exists (
+            select 1 from images mine where mine.project_id = $1 and mine.name = i.name))`,
+  parameters: 1,
+});
 
 /**
  * Image and build job in one statement. A name that exists gets the new source and this job; builds of it that
@@ -138,25 +137,18 @@ export async function putImage(
 export interface ImagePage {
   images: ImageRecord[];
   /** Where the next page starts. */
-  last: { created_at: string; id: string } | null;
+  last: CursorPosition | null;
 }
 
 export async function listImages(
   database: Database,
   projectId: string,
   limit: number,
-  after: { created_at: string; id: string } | null,
+  after: CursorPosition | null,
 ): Promise<ImagePage> {
-  const rows = await all(database.pool, LIST, [
-    projectId,
-    after?.created_at ?? null,
-    after?.id ?? null,
-    limit + 1,
-  ]);
-  const page = rows.slice(0, limit);
-  const last = rows.length > limit ? page.at(-1) : undefined;
+  const { rows, last } = await LIST.page(database.pool, [projectId], limit, after);
   return {
-    images: page.map((row) => ({
+    images: rows.map((row) => ({
       id: row.id,
       name: row.name,
       source: row.source,
@@ -166,7 +158,7 @@ export async function listImages(
       ...(row.layer_count === null ? {} : { layer_count: row.layer_count }),
       error: row.error,
     })),
-    last: last === undefined ? null : { created_at: last.position, id: last.id },
+    last,
   };
 }
 

@@ -7,7 +7,7 @@ import {
   type Member,
   type MemberList,
 } from '@releap/contract';
-import { all, statement } from '@releap/database';
+import { all, first, statement } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
@@ -17,6 +17,14 @@ const LIST = statement<Member>(
   'members-of-org',
   `select u.id as user_id, u.email, u.name, m.role from members m join users u on u.id = m.user_id
     where m.org_id = $1 order by m.created_at, u.id`,
+);
+
+/** One member, and how many owners there are. $1 organization, $2 user */
+const FIND = statement<Member & { owners: number }>(
+  'member-of-org',
+  `select u.id as user_id, u.email, u.name, m.role,
+          (select count(*)::integer from members o where o.org_id = $1 and o.role = 'owner') as owners
+     from members m join users u on u.id = m.user_id where m.org_id = $1 and m.user_id = $2`,
 );
 
 export function memberRoutes({ management }: Planes, context: ManagementContext): void {
@@ -31,21 +39,18 @@ export function memberRoutes({ management }: Planes, context: ManagementContext)
     const { user_id: userId } = params;
     const what = { action: 'member.remove', target: { kind: 'user', id: userId } };
     return asOwner(context, caller, params.id, what, async (client, org) => {
+      const member = isUuid(userId) ? await first(client, FIND, [org.id, userId.toLowerCase()]) : undefined;
+      if (member === undefined) throw notFound(`user ${quote(userId)} is not a member of this organization`);
       // Under the organization's lock: two owners who remove each other come one after the other.
-      const members = await all(client, LIST, [org.id]);
-      const gone = isUuid(userId)
-        ? members.find((member) => member.user_id === userId.toLowerCase())
-        : undefined;
-      if (gone === undefined) throw notFound(`user ${quote(userId)} is not a member of this organization`);
-      if (gone.role === 'owner' && members.filter((member) => member.role === 'owner').length === 1) {
+      if (member.role === 'owner' && member.owners === 1) {
         throw conflict(
           'the last owner of an organization cannot be removed: make somebody else an owner first',
         );
       }
-      await client.query('delete from members where org_id = $1 and user_id = $2', [org.id, gone.user_id]);
-      const details = { email: gone.email, role: gone.role };
+      await client.query('delete from members where org_id = $1 and user_id = $2', [org.id, member.user_id]);
+      const details = { email: member.email, role: member.role };
       await writeAudit(client, { actor: caller, orgId: org.id, ...what, details });
-      return { removed: gone.user_id };
+      return { removed: member.user_id };
     });
   });
 }

@@ -1,5 +1,5 @@
 import { badRequest, quote } from '@releap/contract';
-import { all, statement, type Database, type Queryable } from '@releap/database';
+import { all, isUniqueViolation, statement, type Database, type Queryable } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 
 export interface RegionRow {
@@ -94,12 +94,22 @@ export interface RegionConfig {
   toolboxProxyUrl?: string | undefined;
 }
 
-/** Makes the region known, or brings it up to date. The first region of an installation becomes its default. */
+/**
+ * Creates the region, or updates what is configured here; what is not stays as another server has set it. The first
+ * region of an installation becomes its default.
+ */
 export async function ensureRegion(on: Queryable, region: RegionConfig): Promise<void> {
-  await on.query(
-    `insert into regions (id, name, toolbox_proxy_url, is_default)
-     values ($1, $2, $3, not exists (select 1 from regions where is_default))
-     on conflict (id) do update set name = excluded.name, toolbox_proxy_url = excluded.toolbox_proxy_url`,
-    [region.id, region.name ?? region.id, region.toolboxProxyUrl ?? null],
-  );
+  const values = [region.id, region.name ?? null, region.toolboxProxyUrl ?? null];
+  try {
+    await on.query(ENSURE, values);
+  } catch (error) {
+    // Another first server has created the default region at the same moment: now there is one.
+    if (!isUniqueViolation(error, 'regions_one_default')) throw error;
+    await on.query(ENSURE, values);
+  }
 }
+
+const ENSURE = `
+  insert into regions as r (id, name, toolbox_proxy_url, is_default)
+  values ($1, coalesce($2, $1), $3, not exists (select 1 from regions where is_default))
+  on conflict (id) do update set name = coalesce($2, r.name), toolbox_proxy_url = coalesce($3, r.toolbox_proxy_url)`;

@@ -29,6 +29,8 @@ const WHERE = statement<{
 
 const ANSWER_MS = 10_000;
 const SILENCE_MS = 30_000;
+/** Most hosts that connections are kept open to: a runner may have another port after each start. */
+const POOLS = 256;
 
 /** Plain reads from the data servers of runners. */
 export interface HostClient extends AsyncDisposable {
@@ -44,9 +46,20 @@ export function createHostClient(internalToken: string): HostClient {
   const pools = new Map<string, Pool>();
   const poolFor = (dataUrl: string): Pool => {
     const known = pools.get(dataUrl);
-    if (known !== undefined) return known;
-    // How many connections there can be is bounded by those of the callers: with a limit here a few who follow their logs
-    // would keep everybody else on the host from reading, and what waits for a connection has no deadline.
+    if (known !== undefined) {
+      // The last in the map is the last that was used.
+      pools.delete(dataUrl);
+      pools.set(dataUrl, known);
+      return known;
+    }
+    const [oldest] = pools;
+    if (pools.size >= POOLS && oldest !== undefined) {
+      pools.delete(oldest[0]);
+      // Answers that are being read from it end first.
+      void oldest[1].close();
+    }
+    // Connections are bounded by those of the clients. With a limit here, a few that follow their logs would keep all others
+    // of the host from reading, and a request that waits for a connection has no deadline.
     const pool = dataUrl.startsWith('unix:')
       ? new Pool('http://runner', { socketPath: dataUrl.slice('unix:'.length), connections: null })
       : new Pool(new URL(dataUrl).origin, { connections: null });
@@ -64,7 +77,7 @@ export function createHostClient(internalToken: string): HostClient {
         path,
         headers: { authorization: `Bearer ${internalToken}` },
         headersTimeout: ANSWER_MS,
-        // Who follows may wait for the next line as long as he likes.
+        // A client that follows may wait for the next line for any time.
         bodyTimeout: follow ? 0 : SILENCE_MS,
         signal,
       }),

@@ -1,5 +1,6 @@
-import { formatSandboxId, type SandboxId, type SandboxRecord } from '@releap/contract';
-import { all, first, statement, type Database, type Queryable } from '@releap/database';
+import { formatSandboxId, type CursorPosition, type SandboxId, type SandboxRecord } from '@releap/contract';
+import { first, statement, type Database, type Queryable } from '@releap/database';
+import { newestFirst } from '../newest-first.ts';
 import { FACT_COLUMNS, type SandboxFacts } from './transitions.ts';
 
 /** What a record needs, and nothing that is large. */
@@ -47,18 +48,12 @@ const FACTS = statement<SandboxFacts & { id: string; region: string }>(
   `select id, region, ${FACT_COLUMNS.join(', ')} from sandboxes where id = $1 and ${REACHABLE('$2', '$3')}`,
 );
 
-const position = `to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position`;
-const FIRST_PAGE = statement<RecordRow & { position: string }>(
-  'sandbox-list-first',
-  `select ${RECORD}, ${position} from sandboxes where project_id = $1 and owner_kind = 'project' and status <> 'deleted'
-    order by created_at desc, id desc limit $2`,
-);
-const NEXT_PAGE = statement<RecordRow & { position: string }>(
-  'sandbox-list-next',
-  `select ${RECORD}, ${position} from sandboxes where project_id = $1 and owner_kind = 'project' and status <> 'deleted'
-      and (created_at, id) < ($3::timestamptz, $4::uuid)
-    order by created_at desc, id desc limit $2`,
-);
+const LIST = newestFirst<RecordRow>('sandbox-list', {
+  columns: RECORD,
+  from: 'sandboxes',
+  where: `project_id = $1 and owner_kind = 'project' and status <> 'deleted'`,
+  parameters: 1,
+});
 
 export async function getRecord(
   on: Queryable,
@@ -76,19 +71,13 @@ export async function getFacts(
   return first(on, FACTS, [uuid, projectId, region]);
 }
 
-export async function listRecords(
+export function listRecords(
   database: Database,
   projectId: string,
   limit: number,
-  after: { created_at: string; id: string } | null,
-): Promise<{ rows: RecordRow[]; last: { created_at: string; id: string } | null }> {
-  const rows =
-    after === null
-      ? await all(database.pool, FIRST_PAGE, [projectId, limit + 1])
-      : await all(database.pool, NEXT_PAGE, [projectId, limit + 1, after.created_at, after.id]);
-  const page = rows.slice(0, limit);
-  const last = rows.length > limit ? page.at(-1) : undefined;
-  return { rows: page, last: last === undefined ? null : { created_at: last.position, id: last.id } };
+  after: CursorPosition | null,
+): Promise<{ rows: RecordRow[]; last: CursorPosition | null }> {
+  return LIST.page(database.pool, [projectId], limit, after);
 }
 
 /** The public record, as lists show it. */

@@ -1,6 +1,5 @@
-import { formatSandboxId, type SnapshotRecord } from '@releap/contract';
+import { formatSandboxId, type CursorPosition, type SnapshotRecord } from '@releap/contract';
 import {
-  all,
   columns,
   first,
   SNAPSHOT_COLUMNS,
@@ -11,6 +10,7 @@ import {
   type SnapshotRow,
   type StoredSpec,
 } from '@releap/database';
+import { newestFirst } from '../newest-first.ts';
 
 /** What a record needs of the columns. */
 const RECORD = [
@@ -59,14 +59,12 @@ const ENV = statement<{ env: Environment }>(
   'select env from snapshot_env where snapshot_id = $1',
 );
 
-/** Newest first. $1 project, $2 and $3 position or null, $4 limit */
-const LIST = statement<RecordRow & { position: string }>(
-  'snapshot-list',
-  `select ${RECORD_SQL}, to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as position
-     from snapshots where project_id = $1 and status <> 'deleted'
-      and ($2::timestamptz is null or (created_at, id) < ($2::timestamptz, $3::uuid))
-    order by created_at desc, id desc limit $4`,
-);
+const LIST = newestFirst<RecordRow>('snapshot-list', {
+  columns: RECORD_SQL,
+  from: 'snapshots',
+  where: `project_id = $1 and status <> 'deleted'`,
+  parameters: 1,
+});
 
 export function getSnapshot(on: Queryable, id: string, projectId: string): Promise<RecordRow | undefined> {
   return first(on, GET, [id, projectId]);
@@ -97,19 +95,12 @@ export async function listSnapshots(
   database: Database,
   projectId: string,
   limit: number,
-  after: { created_at: string; id: string } | null,
-): Promise<{ snapshots: SnapshotRecord[]; last: { created_at: string; id: string } | null }> {
-  const rows = await all(database.pool, LIST, [
-    projectId,
-    after?.created_at ?? null,
-    after?.id ?? null,
-    limit + 1,
-  ]);
-  const page = rows.slice(0, limit);
-  const last = rows.length > limit ? page.at(-1) : undefined;
+  after: CursorPosition | null,
+): Promise<{ snapshots: SnapshotRecord[]; last: CursorPosition | null }> {
+  const { rows, last } = await LIST.page(database.pool, [projectId], limit, after);
   return {
-    snapshots: page.map(toSnapshotRecord),
-    last: last === undefined ? null : { created_at: last.position, id: last.id },
+    snapshots: rows.map(toSnapshotRecord),
+    last,
   };
 }
 

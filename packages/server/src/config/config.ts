@@ -36,7 +36,7 @@ export interface Config {
   overcommit: { cpu: number; mem: number; disk: number; tier?: 'spot' | 'burstable' };
   billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
   rateLimits: RateLimits;
-  oidc: { issuer?: string; audience: string; clientId: string };
+  oidc: { issuer?: string; audience: string; clientId: string; trustEmail: boolean };
   identityPort?: number;
   log: { level: (typeof LOG_LEVELS)[number]; fileBytes: number };
 }
@@ -147,6 +147,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       issuer: get('RELEAP_OIDC_ISSUER'),
       audience: get('RELEAP_OIDC_AUDIENCE'),
       clientId: get('RELEAP_OIDC_CLIENT_ID'),
+      trustEmail: get('RELEAP_OIDC_TRUST_EMAIL') === 1,
     }),
     identityPort: get('RELEAP_IDENTITY_PORT'),
     log: { level: get('RELEAP_LOG_LEVEL'), fileBytes: Number(get('RELEAP_LOG_FILE_MIB')) * 2 ** 20 },

@@ -390,6 +390,15 @@ export const VARIABLES = {
       'Public client at the issuer that `rlp login` uses, with device code or with authorization code and PKCE.',
     group: 'Signing in',
   }),
+  RELEAP_OIDC_TRUST_EMAIL: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 1 }),
+    default: 0,
+    description:
+      '1: e-mail addresses of tokens without an `email_verified` claim count as verified. Only for an issuer that ' +
+      'verifies every address, or lets no user choose theirs: whoever can set the address of somebody else can accept ' +
+      'their invitations.',
+    group: 'Signing in',
+  }),
   RELEAP_IDENTITY_PORT: variable({
     schema: Port,
     defaultText: '`RELEAP_PORT` + 10000, or a free one when that is taken',

@@ -12,8 +12,8 @@ export async function issuerOf(
   supervised: boolean,
   log: Logger,
 ): Promise<{ oidc?: OidcOptions; identity?: IdentityServer }> {
-  const { issuer, audience, clientId } = config.oidc;
-  if (issuer !== undefined) return { oidc: { issuer, audience, clientId } };
+  const { issuer, audience, clientId, trustEmail } = config.oidc;
+  if (issuer !== undefined) return { oidc: { issuer, audience, clientId, trustEmail } };
   if (!supervised) return {};
   const { startIdentity } = await quietly(() => import('./server.ts'));
   const port = config.identityPort ?? 0;

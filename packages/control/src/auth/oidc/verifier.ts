@@ -16,6 +16,11 @@ export interface OidcOptions {
    * the same after every start.
    */
   usersOf?: string;
+  /**
+   * E-mail addresses of tokens without `email_verified` count as verified. Only for an issuer that verifies every address
+   * or lets no user choose theirs: whoever can set the address of somebody else can accept their invitations.
+   */
+  trustEmail?: boolean;
   /** Least time between two questions to the issuer; 30 s. */
   coolDownMs?: number;
   /** How old keys may be before they are asked for again; 10 min. */
