@@ -95,14 +95,31 @@ export async function ensurePackages(packages) {
   await disableServices(missing);
 }
 
+/** Reads the lists anew, where this user may. */
+export async function refreshLists() {
+  if (isRoot && (await findCommand('apt-get')) !== undefined) await update();
+}
+
+/** The version that would be installed. */
+export async function candidateVersion(name) {
+  const text = await run('apt-cache', ['policy', name], { env: ENV });
+  const version = /^ *Candidate: (\S+)$/m.exec(text)?.[1];
+  if (version === undefined || version === '(none)')
+    throw new SetupError(`the lists of packages have no version of ${name}`);
+  return version;
+}
+
 /**
  * The newest `.deb` of a package in `folder`, fetched if none is there.
  * @returns {Promise<string>} its path
  */
 export async function downloadPackage(name, folder) {
   await mkdir(folder, { recursive: true });
+  const version = await candidateVersion(name).catch(() => undefined);
+  // As apt-get names what it has downloaded: with the colon of an epoch escaped.
+  const prefix = version === undefined ? `${name}_` : `${name}_${version.replaceAll(':', '%3a')}_`;
   const find = async () =>
-    (await readdir(folder)).find((file) => file.startsWith(`${name}_`) && file.endsWith('.deb'));
+    (await readdir(folder)).find((file) => file.startsWith(prefix) && file.endsWith('.deb'));
   const existing = await find();
   if (existing !== undefined) return path.join(folder, existing);
   say(`downloading ${name}`);

@@ -5,11 +5,12 @@
  * bytes and templates keyed by its digest stay valid. Written here rather than with `cpio`: no tool to install,
  * no root needed for the device nodes. Plain Node >= 18, no dependencies: set-up runs it before anything is there.
  */
+import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { promisify } from 'node:util';
-import { gzip } from 'node:zlib';
+import { gunzip, gzip } from 'node:zlib';
 
 /**
  * What the guest cannot do without. `erofs`, `fuse` and their like are left out on purpose: each module costs
@@ -25,6 +26,8 @@ export const GUEST_MODULES = [
   'overlay',
 ];
 
+/** Far above any module that a guest loads. */
+const MODULE_MAX_BYTES = 64 * 1024 * 1024;
 const S_IFDIR = 0o040000;
 const S_IFREG = 0o100000;
 const S_IFCHR = 0o020000;
@@ -59,6 +62,33 @@ async function* walk(folder) {
   }
 }
 
+/** How distributions compress modules, by the end of their names. Debian 12 does not, Debian 13 and Ubuntu do. */
+const COMPRESSED = {
+  '.gz': async (file) => await promisify(gunzip)(await readFile(file)),
+  '.xz': (file) => decompress('xz', file),
+  '.zst': (file) => decompress('zstd', file),
+};
+
+/** Contents of a module, without its compression: the guest has no program to undo it. */
+async function readModule(file) {
+  const undo = COMPRESSED[path.extname(file)];
+  return undo === undefined ? await readFile(file) : await undo(file);
+}
+
+async function decompress(tool, file) {
+  try {
+    const { stdout } = await promisify(execFile)(tool, ['-d', '-c', '-q', '--', file], {
+      encoding: 'buffer',
+      maxBuffer: MODULE_MAX_BYTES,
+    });
+    return stdout;
+  } catch (error) {
+    throw new Error(`kernel module ${file} cannot be unpacked with ${tool}: ${error.message}`, {
+      cause: error,
+    });
+  }
+}
+
 /**
  * The modules and all they need, in an order in which each comes after its dependencies.
  * @param {string} kernelDir folder that holds `modules/` (any depth below it)
@@ -71,7 +101,8 @@ export async function resolveModules(kernelDir, wanted = GUEST_MODULES) {
   const builtIn = new Set();
   for await (const file of walk(root)) {
     const base = path.basename(file);
-    if (base.endsWith('.ko')) files.set(canonical(base.slice(0, -3)), file);
+    const module = /^(.+)\.ko(?:\.gz|\.xz|\.zst)?$/.exec(base)?.[1];
+    if (module !== undefined) files.set(canonical(module), file);
     else if (base === 'modules.builtin') {
       for (const line of (await readFile(file, 'utf8')).split('\n')) {
         if (line !== '') builtIn.add(canonical(path.basename(line.trim(), '.ko')));
@@ -90,9 +121,9 @@ export async function resolveModules(kernelDir, wanted = GUEST_MODULES) {
         `kernel module ${name} is neither in ${root} nor built in${trail.length > 0 ? ` (needed by ${trail.at(-1)})` : ''}`,
       );
     }
-    const content = await readFile(file);
+    const content = await readModule(file);
     for (const dependency of moduleDependencies(content)) await visit(dependency, [...trail, key]);
-    done.set(key, { name: path.basename(file), content });
+    done.set(key, { name: path.basename(file).replace(/\.(?:gz|xz|zst)$/, ''), content });
   };
   for (const name of wanted) await visit(name, []);
   return [...done.values()];

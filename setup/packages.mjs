@@ -24,6 +24,9 @@ export const PACKAGES = [
   { name: 'conntrack', command: 'conntrack', why: "forgets a former sandbox's connections" },
   { name: 'procps', command: 'sysctl', why: 'forwarding inside a network namespace' },
   { name: 'util-linux', command: 'nsenter', why: 'entering namespaces, dropping privileges' },
+  { name: 'mount', command: 'mount', why: 'mounts of network namespaces' },
+  { name: 'xz-utils', command: 'xz', why: "unpacks modules of the guests' kernel (Debian 13)" },
+  { name: 'zstd', command: 'zstd', why: "unpacks modules of the guests' kernel (Ubuntu)" },
 ];
 
 /** What the tests need on top: the real counterparts of what Releap talks to. */
@@ -53,8 +56,33 @@ export const BENCH_PACKAGES = [
 /** @type {DebianPackage} */
 export const GO_PACKAGE = { name: 'golang-go', command: 'go', why: 'builds the guest agent' };
 
-/** Downloaded and unpacked, never installed: the guests' kernel. Depends on the newest one. */
-export const KERNEL_PACKAGE = 'linux-image-cloud-amd64';
+/**
+ * Where the guests' kernel comes from: a package that depends on the newest one, and what holds its parts. Downloaded and
+ * unpacked, never installed.
+ * @typedef {{ meta: string, image: RegExp, others: (image: string) => string[] }} KernelSource
+ */
+
+/** @type {KernelSource} Debian 12 and 13 */
+const DEBIAN_KERNEL = {
+  meta: 'linux-image-cloud-amd64',
+  image: /Depends: (linux-image-\S+)/,
+  others: () => [],
+};
+
+/** @type {KernelSource} Ubuntu has the modules of a kernel in a package of their own. */
+const UBUNTU_KERNEL = {
+  meta: 'linux-image-virtual',
+  image: /Depends: (linux-image-\d\S*-generic)/,
+  others: (image) => [image.replace(/^linux-image-/, 'linux-modules-')],
+};
+
+/** @param {string} osRelease text of /etc/os-release. @returns {KernelSource} */
+export function kernelSource(osRelease) {
+  const field = (name) => new RegExp(`^${name}=["']?([^"'\n]*)`, 'm').exec(osRelease)?.[1] ?? '';
+  return field('ID') === 'ubuntu' || field('ID_LIKE').split(' ').includes('ubuntu')
+    ? UBUNTU_KERNEL
+    : DEBIAN_KERNEL;
+}
 
 /** Downloaded, never installed: what the built-in busybox image is made of. */
 export const IMAGE_PACKAGES = ['busybox-static'];

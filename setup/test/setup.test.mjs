@@ -7,7 +7,8 @@ import { after, test } from 'node:test';
 import { promisify } from 'node:util';
 import { alone } from '../alone.mjs';
 import { findCommand, run, SetupError } from '../command.mjs';
-import { BENCH_PACKAGES, GO_PACKAGE, PACKAGES, TEST_PACKAGES } from '../packages.mjs';
+import { isCheckDue } from '../kernel.mjs';
+import { BENCH_PACKAGES, GO_PACKAGE, kernelSource, PACKAGES, TEST_PACKAGES } from '../packages.mjs';
 
 test('a set-up with nothing to do says nothing', async () => {
   const program = path.resolve(import.meta.dirname, '../setup.mjs');
@@ -67,4 +68,26 @@ test('every package says what it is for and how one sees that it is there', () =
   for (const { name, why, command, file } of [...PACKAGES, ...TEST_PACKAGES, ...BENCH_PACKAGES, GO_PACKAGE]) {
     assert.ok(why.length > 0 && (command ?? file) !== undefined, name);
   }
+});
+
+test('the kernel of a guest comes from the distribution of its host', () => {
+  const debian = kernelSource('PRETTY_NAME="Debian GNU/Linux 13 (trixie)"\nID=debian\n');
+  assert.equal(debian.meta, 'linux-image-cloud-amd64');
+  const listed = 'linux-image-cloud-amd64\n  Depends: linux-image-6.12.107+deb13-cloud-amd64\n';
+  assert.equal(debian.image.exec(listed)?.[1], 'linux-image-6.12.107+deb13-cloud-amd64');
+  const ubuntu = kernelSource('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n');
+  const [, image] = ubuntu.image.exec('linux-image-virtual\n  Depends: linux-image-6.8.0-90-generic\n') ?? [];
+  assert.equal(image, 'linux-image-6.8.0-90-generic');
+  assert.deepEqual(ubuntu.others(image), ['linux-modules-6.8.0-90-generic']);
+  assert.equal(kernelSource('ID=linuxmint\nID_LIKE="ubuntu debian"\n'), ubuntu);
+  assert.equal(kernelSource(''), debian);
+});
+
+test('a newer kernel is looked for once a day', async () => {
+  const folder = await mkdtemp(path.join(tmpdir(), 'releap-setup-'));
+  after(() => rm(folder, { recursive: true, force: true }));
+  const now = Date.now();
+  assert.equal(await isCheckDue(folder, now + 60_000), false);
+  assert.equal(await isCheckDue(folder, now + 25 * 60 * 60_000), true);
+  assert.equal(await isCheckDue(folder, now - 25 * 60 * 60_000), true, 'the clock was set back');
 });
