@@ -1,5 +1,5 @@
 /**
- * `npm run bench [-- suite …] [--samples N | --quick] [--write-docs]`: the measurements, side by side in one run on this
+ * `npm run bench [-- suite …] [--samples N | --quick] [--write-docs] [--results FOLDER]`: the measurements, side by side in one run on this
  * machine. Prints Markdown tables and writes them, with every sample, to `bench/results/`; with `--write-docs` into
  * docs/performance.md too.
  */
@@ -9,7 +9,14 @@ import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { markdown, type SuiteResult } from './report.ts';
-import { BUSY_LOAD, checkWholeParts, type Machine, machineLine, writeDocs } from './results.ts';
+import {
+  BUSY_LOAD,
+  checkWholeParts,
+  PUBLISHED_LOAD_MAX,
+  type Machine,
+  machineLine,
+  writeDocs,
+} from './results.ts';
 import { SUITES } from './suites/index.ts';
 
 /** Enough to see that everything works. */
@@ -20,6 +27,8 @@ const { values, positionals } = parseArgs({
     samples: { type: 'string', default: '20' },
     quick: { type: 'boolean', default: false },
     'write-docs': { type: 'boolean', default: false },
+    /** Where the results go; `bench/results` when absent. */
+    results: { type: 'string', default: join(import.meta.dirname, 'results') },
   },
   allowPositionals: true,
 });
@@ -44,6 +53,10 @@ for (const name of ['SIGINT', 'SIGTERM'] as const) {
 }
 
 const [load = 0] = loadavg();
+if (values['write-docs'] && load > PUBLISHED_LOAD_MAX)
+  throw new Error(
+    `--write-docs: the load of this machine is ${load.toFixed(2)}, and must be at most ${PUBLISHED_LOAD_MAX}: stop what else runs, and try again`,
+  );
 const machine: Machine = {
   cpu: cpus()[0]?.model ?? 'unknown',
   cores: cpus().length,
@@ -78,7 +91,7 @@ try {
   process.stderr.write('stopped, and everything taken away\n');
   process.exit(130);
 }
-const folder = join(import.meta.dirname, 'results');
+const folder = values.results;
 await mkdir(folder, { recursive: true });
 const at = new Date().toISOString();
 const render = (wanted: SuiteResult[]): string =>

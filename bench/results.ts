@@ -3,6 +3,8 @@ import { join } from 'node:path';
 
 /** Above this load something else is at work. */
 export const BUSY_LOAD = 0.5;
+/** Figures that were taken above this load are not published. */
+export const PUBLISHED_LOAD_MAX = 1;
 
 /** Fewer are no measurement. */
 const FEW_SAMPLES = 10;

@@ -6,6 +6,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface, type Interface } from 'node:readline';
+import { EmptyExt4Store } from '../../packages/runner/src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../../packages/runner/src/disk/qcow2.ts';
 import { GUEST } from '../../packages/runner/src/network/address-plan.ts';
 import { DEFAULT_SHAPE } from '../../packages/runner/src/runner.ts';
@@ -156,7 +157,8 @@ async function fromTemplate({ folder, cacheDir }: FloorOptions): Promise<Beginni
     state: join(template, 'state'),
     layer,
     resizeTo: bytes,
-    below: readOnly('disk-scratch-base', join(cacheDir, `scratch/empty-v1-${SCRATCH_MIB}.ext4`)),
+    // The very base that the runner puts below a sandbox that is not persistent; made here when no service has.
+    below: readOnly('disk-scratch-base', await new EmptyExt4Store(cacheDir).ensure(SCRATCH_MIB, 'overlay')),
     greeting: {
       method: 'configure',
       hostname: 'floor',

@@ -1,0 +1,30 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, it } from 'node:test';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+const MAIN = join(import.meta.dirname, '../bench/main.ts');
+const DEADLINE_MS = 900_000;
+
+let folder: string;
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'releap-bench-'));
+});
+after(async () => {
+  await rm(folder, { recursive: true, force: true });
+});
+
+/** No figure is looked at: only that each way that is measured leads to its end. */
+it('the measurement of a create runs to its end, its floor included', { timeout: DEADLINE_MS }, async () => {
+  const { stdout } = await run(process.execPath, [MAIN, 'create-exec', '--quick', '--results', folder], {
+    timeout: DEADLINE_MS,
+    maxBuffer: 64 * 1024 * 1024,
+  });
+  assert.match(stdout, /From `POST \/vms` to the first answered command/);
+  const results = JSON.parse(await readFile(join(folder, 'latest.json'), 'utf8')) as object;
+  assert.match(JSON.stringify(results), /the same template restored by hand/);
+});
