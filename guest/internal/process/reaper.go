@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"releap/guest/internal/fault"
@@ -24,6 +25,8 @@ type Process struct {
 	table  *Table
 	status Status
 	done   chan struct{}
+	// gone is 1 once it was reaped and its group had no other member: the group's id may be another's by now.
+	gone int32
 }
 
 // Done is closed once the process was reaped.
@@ -32,9 +35,12 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // Status may be asked after Done.
 func (p *Process) Status() Status { return p.status }
 
-// SignalGroup signals the process group. Its id stays taken as long as any member lives.
+// SignalGroup signals the process group. Its id stays taken as long as any member lives, and no longer.
 func (p *Process) SignalGroup(sig syscall.Signal) {
-	_ = syscall.Kill(-p.PID, sig)
+	// Without the lock of the table: a start that the kernel holds up must not keep others from being ended.
+	if atomic.LoadInt32(&p.gone) == 0 && syscall.Kill(-p.PID, sig) == syscall.ESRCH {
+		atomic.StoreInt32(&p.gone, 1)
+	}
 }
 
 // Signal only the process itself; false when it has ended.
@@ -140,6 +146,9 @@ func (t *Table) ended(pid int, ws syscall.WaitStatus) {
 	t.mu.Lock()
 	p := t.running[pid]
 	delete(t.running, pid)
+	if p != nil && syscall.Kill(-pid, 0) == syscall.ESRCH {
+		atomic.StoreInt32(&p.gone, 1)
+	}
 	t.mu.Unlock()
 	if p == nil {
 		return // an orphan

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -52,6 +53,39 @@ func TestASignalIsToldApartFromAnExitCode(t *testing.T) {
 	}
 	if p.Signal(syscall.SIGKILL) {
 		t.Error("a process that has ended was signalled")
+	}
+}
+
+func TestAGroupIsSignalledUntilItsLastMemberHasGone(t *testing.T) {
+	table := NewTable(nil, func(string) {})
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	s := spec(t, "/bin/sh", "-c", "sleep 1000 & exit 0")
+	s.Files[1] = write.Fd()
+	p, bad := table.Start(s)
+	write.Close()
+	if bad != nil {
+		t.Fatal(bad)
+	}
+	<-p.Done()
+	if p.gone != 0 {
+		t.Fatal("a group with a member was taken for gone")
+	}
+	p.SignalGroup(syscall.SIGKILL)
+	if _, err := read.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatalf("the member outlives its group's end: %v", err)
+	}
+
+	q, bad := table.Start(spec(t, "/bin/sh", "-c", "exit 0"))
+	if bad != nil {
+		t.Fatal(bad)
+	}
+	<-q.Done()
+	if q.gone != 1 {
+		t.Error("a group without members may still be signalled")
 	}
 }
 

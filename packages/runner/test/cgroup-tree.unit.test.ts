@@ -5,7 +5,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import { dirname, join } from 'node:path';
 import { describe, it } from 'node:test';
-import { cpuShare, detectLayout, limitFiles } from '../src/cgroup/cgroup-files.ts';
+import { cpuShare, detectLayout, limitFiles, weightOfAll } from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 
 const LIMITS = { cpu: 0.5, cpuMax: 2, memoryMib: 256, pids: 100 };
@@ -66,6 +66,21 @@ describe('limits', () => {
   });
 });
 
+describe('the weight of all micro-VMs together', () => {
+  it('leaves the service an eighth of the machine, and one core at least', () => {
+    for (const [cores, least] of [
+      [1, 0.5],
+      [2, 1],
+      [4, 1],
+      [8, 1],
+      [64, 8],
+    ] as const) {
+      const weight = weightOfAll(cores);
+      assert.ok(Math.abs(cores / (1 + weight) - least) < 0.01, `${cores} cores: ${weight}`);
+    }
+  });
+});
+
 describe("a service's cgroups", () => {
   it('hold a process to its limits, count what it uses, and take it along when they go', async () => {
     const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
@@ -75,8 +90,8 @@ describe("a service's cgroups", () => {
         dirname(dirname(procs[0] ?? '')),
         tree.layout.version === 2 ? 'cpu.weight' : 'cpu.shares',
       );
-      const { value } = cpuShare(tree.layout.version, cpus().length);
-      assert.equal((await readFile(ofAll, 'utf8')).trim(), value, 'all together have what the machine has');
+      const { value } = cpuShare(tree.layout.version, weightOfAll(cpus().length));
+      assert.equal((await readFile(ofAll, 'utf8')).trim(), value, 'the service keeps a share of its own');
       // Repeatable, and the way to change limits.
       await tree.create('vm-a', { ...LIMITS, memoryMib: 64 });
       const child = spawn(

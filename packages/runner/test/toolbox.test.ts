@@ -330,3 +330,18 @@ test('a command is not left running for a client that went while its sandbox was
   await sleep(1_500);
   await assert.rejects(readFile(path.join(box.folder, 'ran')), { code: 'ENOENT' });
 });
+
+test('results that many commands collect at once are truncated, and the next one is whole', async () => {
+  await using box = await startToolbox();
+  const command = "head -c 8388608 /dev/zero | tr '\\0' x";
+  const answers = await Promise.all(
+    Array.from({ length: 10 }, async () => (await box.execute({ command })).json()),
+  );
+  const sizes = (answers as { result: string; truncated?: true }[]).map(({ result }) => result.length);
+  assert.ok(
+    sizes.every((size) => size <= 8 * 1024 * 1024),
+    String(sizes),
+  );
+  const { result } = (await (await box.execute({ command: 'echo whole' })).json()) as { result: string };
+  assert.equal(result, 'whole\n');
+});

@@ -89,6 +89,19 @@ export function cpuShare(version: 1 | 2, cores: number): { file: string; value: 
     : { file: 'cpu.shares', value: clamp(2, cores * 1024, 262_144) };
 }
 
+/** The service's own processes get so much of a busy machine, and one core at least. */
+const SERVICE_SHARE = 1 / 8;
+
+/**
+ * What all micro-VMs together weigh beside the service, whose processes lie in an ordinary group that weighs 1: so much
+ * that the service gets its share while it wants it, and they get the rest.
+ * @returns as `cpuShare` takes it
+ */
+export function weightOfAll(cores: number): number {
+  const reserved = Math.max(1, cores * SERVICE_SHARE);
+  return Math.max(1, cores / reserved - 1);
+}
+
 /** The control file that bounds memory, and what is to be written to it. */
 export function memoryLimit(version: 1 | 2, mib: number): { file: string; value: string } {
   return {

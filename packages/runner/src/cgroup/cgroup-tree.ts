@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import { join } from 'node:path';
-import { CONTROLLERS, cpuShare, detectLayout, limitFiles, memoryLimit } from './cgroup-files.ts';
+import { CONTROLLERS, cpuShare, detectLayout, limitFiles, memoryLimit, weightOfAll } from './cgroup-files.ts';
 import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
 
 const REMOVE_DEADLINE_MS = 5_000;
@@ -47,8 +48,8 @@ export class CgroupTree {
         parents.set(controller, folder);
       }
     }
-    // All of them together have what the machine has, not what one process has.
-    const { file, value } = cpuShare(layout.version, cpus().length);
+    // Beside the control plane, the database and the runner, which keep a share of their own.
+    const { file, value } = cpuShare(layout.version, weightOfAll(cpus().length));
     const cpu = parents.get('cpu');
     if (cpu !== undefined) await writeFile(join(cpu, file), value);
     return new CgroupTree(layout, parents);
@@ -127,16 +128,41 @@ export class CgroupTree {
           `processes ${pids.join(', ')} of cgroup ${name} survive SIGKILL (stuck in the kernel?)`,
         );
       }
-      for (const pid of pids) {
-        try {
-          process.kill(pid, 'SIGKILL');
-        } catch {
-          // Gone by itself.
-        }
-      }
+      if (this.layout.version === 2) await this.#killAll(name);
+      else this.#killEach(name, pids);
       await new Promise((resolve) => setTimeout(resolve, 2));
     }
     await this.remove(name);
+  }
+
+  /** Kills what is in a cgroup, but for one process. */
+  async kill(name: string, except: number): Promise<void> {
+    this.#killEach(
+      name,
+      (await this.processes(name)).filter((pid) => pid !== except),
+    );
+  }
+
+  /** The kernel does it for all at once, those that are being born included (cgroup.kill, Linux 5.14). */
+  async #killAll(name: string): Promise<void> {
+    for (const folder of this.#folders) {
+      await writeFile(join(folder, name, 'cgroup.kill'), '1').catch(async (error: NodeJS.ErrnoException) => {
+        if (error.code !== 'ENOENT' && error.code !== 'EACCES') throw error;
+        this.#killEach(name, await this.processes(name));
+      });
+    }
+  }
+
+  /** One whose pid is another's by now is in another cgroup: looked at right before. */
+  #killEach(name: string, pids: readonly number[]): void {
+    for (const pid of pids) {
+      try {
+        const groups = readFileSync(`/proc/${pid}/cgroup`, 'utf8').split('\n');
+        if (groups.some((line) => line.endsWith(`/${name}`))) process.kill(pid, 'SIGKILL');
+      } catch {
+        // Gone by itself.
+      }
+    }
   }
 
   /** Removes a cgroup; its processes must be dead, and are given a moment to be gone. Repeatable. */

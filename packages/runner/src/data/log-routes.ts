@@ -1,5 +1,6 @@
 import { PassThrough } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
+import { Budget } from '../budget/budget.ts';
 import type { LogFile } from '../logs/log-file.ts';
 
 /** The two logs of a sandbox: what its kernel and agent print, and what its entrypoint prints. */
@@ -14,9 +15,12 @@ export interface LogSource {
 
 /** A reader this far behind loses its connection rather than growing the runner's memory. */
 const FOLLOW_BACKLOG_MAX_BYTES = 4 * 1024 * 1024;
+/** Readers that follow logs of one sandbox, and of all: each may hold a backlog. */
+const FOLLOWERS_MAX = { each: 16, all: 64 };
 
 /** `GET /vms/:id/logs/console|entrypoint[?follow=1]`: text/plain; with `follow` until the sandbox ends. */
 export function registerLogs(app: FastifyInstance, source: LogSource): void {
+  const followers = new Budget(FOLLOWERS_MAX);
   app.get<{ Params: { id: string; kind: string }; Querystring: { follow?: string } }>(
     '/vms/:id/logs/:kind',
     async (request, reply) => {
@@ -37,14 +41,29 @@ export function registerLogs(app: FastifyInstance, source: LogSource): void {
         }
         return reply.send(kept ?? Buffer.alloc(0));
       }
+      if (followers.take(id, 1) === 0) {
+        return reply
+          .code(429)
+          .type('application/json')
+          .send({
+            error: `too many readers follow logs: at most ${FOLLOWERS_MAX.each} of a sandbox, and ${FOLLOWERS_MAX.all} on this host`,
+          });
+      }
       const stream = new PassThrough();
-      const { kept, stop } = await live.follow(
-        (chunk) => {
-          if (stream.writableLength > FOLLOW_BACKLOG_MAX_BYTES) stream.destroy(new Error('reader too slow'));
-          else stream.write(chunk);
-        },
-        () => stream.end(),
-      );
+      stream.once('close', () => followers.release(id, 1));
+      const { kept, stop } = await live
+        .follow(
+          (chunk) => {
+            if (stream.writableLength > FOLLOW_BACKLOG_MAX_BYTES)
+              stream.destroy(new Error('reader too slow'));
+            else stream.write(chunk);
+          },
+          () => stream.end(),
+        )
+        .catch((error: unknown) => {
+          stream.destroy();
+          throw error;
+        });
       stream.once('close', stop);
       stream.write(kept);
       return reply.send(stream);

@@ -1,5 +1,6 @@
 import { open } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
+import { syncLargeData } from './sync-path.ts';
 import { CLUSTER_BYTES, L2_ENTRIES, l1Entries, qcow2Header } from './qcow2.ts';
 
 /** Nobody else refers to what this entry names, so that a VMM may write there. */
@@ -82,6 +83,6 @@ export class LayerWriter implements AsyncDisposable {
       refcountClusters: tables,
     });
     await this.#file.write(header, 0, header.length, 0);
-    await this.#file.datasync();
+    await syncLargeData(this.#file);
   }
 }

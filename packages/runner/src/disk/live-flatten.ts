@@ -7,7 +7,7 @@ import { chainPath, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { dropUnused } from './flatten.ts';
 import { lineageOf } from './lineage.ts';
-import { fileNode, inJail, isLayerInJail, placeInJail } from './vm-disks.ts';
+import { fileNode, inJail, isLayerInJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
 
 /**
  * Puts a layer in the place of those that it was made of, below the top of the disk of a VM that runs: the guest notices
@@ -100,14 +100,19 @@ async function replaceBacking(
     await vm.qmp.execute('blockdev-add', {
       driver: 'qcow2',
       'node-name': node,
+      'l2-cache-size': L2_CACHE_BYTES.below,
       'read-only': true,
       file: { driver: 'file', 'node-name': fileNode(name), filename, 'read-only': true, locking: 'off' },
       backing,
     });
     // All that it was opened with must be said again; only what is below it is another.
     const asItIs = isTop
-      ? { discard: 'unmap', ...(persistent ? {} : { cache: { 'no-flush': true } }) }
-      : { 'read-only': true };
+      ? {
+          'l2-cache-size': L2_CACHE_BYTES.top,
+          discard: 'unmap',
+          ...(persistent ? {} : { cache: { 'no-flush': true } }),
+        }
+      : { 'l2-cache-size': L2_CACHE_BYTES.below, 'read-only': true };
     await vm.qmp.execute('blockdev-reopen', {
       options: [{ driver: 'qcow2', 'node-name': user, ...asItIs, file, backing: node }],
     });

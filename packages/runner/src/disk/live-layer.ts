@@ -3,7 +3,7 @@ import type { Vm } from '../vmm/vm.ts';
 import { topNode } from './block-graph.ts';
 import { chainPath, LAYERS_MAX, nextLayer, replaceLayer, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
-import { fileNode, inJail, placeInJail } from './vm-disks.ts';
+import { fileNode, inJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
 
 /**
  * A new, empty layer for a VM that runs: from the moment it is put on top, what is below never changes again and can
@@ -52,6 +52,7 @@ export class LiveLayer {
     await vm.qmp.execute('blockdev-add', {
       driver: 'qcow2',
       'node-name': node,
+      'l2-cache-size': L2_CACHE_BYTES.top,
       discard: 'unmap',
       ...(persistent ? {} : { cache: { 'no-flush': true } }),
       file: { driver: 'file', 'node-name': fileNode(name), filename, discard: 'unmap' },

@@ -14,6 +14,12 @@ import { createEmptyQcow2 } from './qcow2.ts';
 /** Size of the docker disk of a sandbox that has none. */
 const UNUSED_DOCKER_MIB = EXT4_MIN_MIB;
 
+/**
+ * What QEMU may keep in memory of the tables of a layer: 1 MiB stands for 8 GiB of disk. Its own default is 32 MiB a
+ * layer, which a disk of many layers would take out of the memory of its VM.
+ */
+export const L2_CACHE_BYTES = { top: 8 * 1024 * 1024, below: 512 * 1024 };
+
 export interface DiskOptions {
   /** Absolute path of the read-only root image. */
   rootImagePath: string;
@@ -75,6 +81,7 @@ export async function makeDisks(
       docker: {
         driver: 'qcow2',
         'node-name': node('docker'),
+        'l2-cache-size': L2_CACHE_BYTES.top,
         discard: 'unmap',
         cache: { 'no-flush': true },
         file: { driver: 'file', filename: inside ? '/docker.qcow2' : dockerLayer, discard: 'unmap' },
@@ -153,6 +160,7 @@ function chainNode(
     below = {
       driver: 'qcow2',
       'node-name': isTop ? name : `${name}-${at}`,
+      'l2-cache-size': isTop ? L2_CACHE_BYTES.top : L2_CACHE_BYTES.below,
       // What ends with the sandbox does not outlive a crash of the host, so its flushes need not reach any platters.
       ...(persistent || !isTop ? {} : { cache: { 'no-flush': true } }),
       ...(isTop ? { discard: 'unmap' } : { 'read-only': true }),

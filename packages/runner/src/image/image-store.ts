@@ -14,7 +14,8 @@ import { collectGarbage } from './image-garbage.ts';
 import { DEFAULT_IMAGE_LIMITS } from './image-limits.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { ImageResolver, checkDigest, parseReference, repositoryOf } from './image-resolver.ts';
-import { Gate, SingleFlight } from './single-flight.ts';
+import { Semaphore } from '../budget/semaphore.ts';
+import { SingleFlight } from './single-flight.ts';
 
 export { ImageError } from './image-error.ts';
 export type { ImageProgress } from './image-builder.ts';
@@ -56,7 +57,7 @@ export class ImageStore {
   readonly #aliases = new Map<string, string>();
   readonly #leases = new Map<string, number>();
   readonly #building = new SingleFlight<RootImage, ImageProgress>();
-  readonly #gate: Gate;
+  readonly #builders: Semaphore;
   readonly #touching: NodeJS.Timeout;
   #prepared: Promise<void> | undefined;
   #ready = false;
@@ -68,7 +69,7 @@ export class ImageStore {
     this.#folder = new ImageFolder(options.cacheDir);
     this.#resolver = new ImageResolver(this.#folder, this.#limits);
     this.#packagesDir = options.packagesDir;
-    this.#gate = new Gate(this.#limits.parallelBuilds);
+    this.#builders = new Semaphore(this.#limits.parallelBuilds);
     this.#touching = setInterval(() => void this.#touchLeased(), LEASE_TOUCH_MS).unref();
   }
 
@@ -227,13 +228,17 @@ export class ImageStore {
       try {
         signal.throwIfAborted();
         report({ phase: 'wait', message: 'waiting for its turn' });
+        // The lock first: while another process has it, other images are made here.
         await using work = await this.#folder.work(key, signal);
-        const digest = await make({
-          folder: this.#folder,
-          limits: this.#limits,
-          work: work.path,
-          signal,
-          report,
+        const digest = await this.#builders.run(async () => {
+          signal.throwIfAborted();
+          return await make({
+            folder: this.#folder,
+            limits: this.#limits,
+            work: work.path,
+            signal,
+            report,
+          });
         });
         const image = await this.find(digest);
         if (!image) throw new ImageError('failed', `the image ${digest} vanished right after it was made`);
@@ -245,11 +250,7 @@ export class ImageStore {
         throw toImageError(error, 'making the image');
       }
     };
-    return await this.#building.run(
-      key,
-      async (signal, report) => await this.#gate.run(async () => await run(signal, report)),
-      options,
-    );
+    return await this.#building.run(key, run, options);
   }
 
   async #ensureBuiltin(name: string, options: EnsureOptions): Promise<RootImage> {

@@ -65,7 +65,13 @@ export async function makeRootImage(
     partial = lines.pop() ?? '';
     if (partial.length > LINE_MAX) end(new ImageError('failed', 'the image maker said too much'));
     for (const line of lines) {
-      const message = JSON.parse(line) as MakeMessage;
+      let message: MakeMessage;
+      try {
+        message = JSON.parse(line) as MakeMessage;
+      } catch {
+        end(new ImageError('failed', `the image maker said something else: ${show(line, 200)}`));
+        return;
+      }
       if (message.type === 'progress') options.onProgress?.(message);
       else outcome = message;
     }

@@ -20,6 +20,7 @@ import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import { CALM_NICENESS } from '../memory/page-copier.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
+import { availableMemory, checkAvailable, writtenMemory } from '../memory/available-memory.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import { ForkBases } from './fork-bases.ts';
@@ -91,6 +92,8 @@ export class Captures {
     const { folders, log } = this.#options;
     const { vmId, running } = source;
     const record = await this.#record(vmId);
+    const written = await writtenMemory(running.vm.identity.pid);
+    checkAvailable('a fork of this sandbox', written, await availableMemory());
     const keep = await this.#emptyKeep(child);
     const statePath = join(keep, 'state');
     const began = performance.now();

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { DEVICE_MODEL } from '../template/shape.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import { syncPath } from '../disk/sync-path.ts';
+import { syncLarge, syncPath } from '../disk/sync-path.ts';
 
 /** What a kept memory belongs to. It fits no other machine. */
 export interface Suspension {
@@ -112,7 +112,7 @@ export class KeptMemory {
     if (suspension === undefined || !(await this.#isWhole(suspension))) return;
     for (const path of [this.memory, this.state, this.#marker, this.#folder]) {
       if (signal?.aborted === true) return;
-      await syncPath(path);
+      await syncLarge(path);
     }
     // Names the suspension, for by now there may be another, or none.
     await writeFile(`${this.#durable}.next`, suspension.id, { mode: 0o600 });

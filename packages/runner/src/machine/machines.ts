@@ -14,6 +14,7 @@ import { ageMicros } from '../vmm/process-identity.ts';
 import { Vm } from '../vmm/vm.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { Captures } from './captures.ts';
+import { CopyAllowance } from './copy-allowance.ts';
 import { Flattening } from './flattening.ts';
 import { showSizes, swapDisks } from './guest-disks.ts';
 import { PersistentMachines } from './persistent-machines.ts';
@@ -106,10 +107,12 @@ export class Machines {
       log: options.log,
     });
     const copiers = new PageCopiers();
-    const allowCopy = async ({ cgroup, shape }: VmRecord, allowed: boolean): Promise<void> => {
-      const most = this.#restoring.memoryMib(shape);
-      await this.#cgroups.setMemoryLimit(cgroup, allowed ? most + shape.memMib : most);
-    };
+    const allowance = new CopyAllowance(
+      this.#cgroups,
+      ({ shape }) => this.#restoring.memoryMib(shape),
+      options.log,
+    );
+    const allowCopy = (record: VmRecord, allowed: boolean): Promise<void> => allowance.set(record, allowed);
     this.snapshots = new SnapshotFolders(options.snapshots);
     this.captures = new Captures({
       folders: this.#folders,
@@ -329,13 +332,7 @@ export class Machines {
 
   /** A runner that ended in the middle of a capture has left a copy of the VMM, room for it, and half a file. */
   async #endCaptures(vmId: string, { cgroup, shape }: VmRecord, vm: Vm): Promise<void> {
-    for (const pid of await this.#cgroups.processes(cgroup)) {
-      try {
-        if (pid !== vm.identity.pid) process.kill(pid, 'SIGKILL');
-      } catch {
-        // It went by itself, as it should.
-      }
-    }
+    await this.#cgroups.kill(cgroup, vm.identity.pid);
     await this.#cgroups.setMemoryLimit(cgroup, this.#restoring.memoryMib(shape)).catch((error: unknown) => {
       this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be set back');
     });

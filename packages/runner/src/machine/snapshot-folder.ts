@@ -1,6 +1,6 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { syncPath } from '../disk/sync-path.ts';
+import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { Shape } from '../template/shape.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
@@ -71,7 +71,7 @@ export class SnapshotFolders {
   async complete(id: string, facts: SnapshotFacts): Promise<void> {
     const folder = `${this.path(id)}.partial`;
     await writeFile(join(folder, FACTS), JSON.stringify(facts), { mode: 0o600 });
-    for (const name of await readdir(folder)) await syncPath(join(folder, name));
+    for (const name of await readdir(folder)) await syncLarge(join(folder, name));
     await syncPath(folder);
     await rename(folder, this.path(id));
     await syncPath(this.#root);

@@ -112,9 +112,20 @@ export class LiveMachine implements LiveSandbox {
       .catch((error: unknown) => this.#log.warn({ err: error }, 'paused memory is not on the disk yet'));
   }
 
-  async setClock(): Promise<void> {
-    const guest = await this.guest();
-    await guest.setClock(undefined, { deadlineMs: CLOCK_DEADLINE_MS });
+  async setClock(hurry: AbortSignal): Promise<void> {
+    const gone = Promise.withResolvers<never>();
+    const onAbort = (): void => gone.reject(new Error('it was not waited for'));
+    hurry.addEventListener('abort', onAbort, { once: true });
+    if (hurry.aborted) onAbort();
+    const setting = this.guest().then((guest) =>
+      guest.setClock(undefined, { deadlineMs: CLOCK_DEADLINE_MS, signal: hurry }),
+    );
+    try {
+      await Promise.race([setting, gone.promise]);
+    } finally {
+      hurry.removeEventListener('abort', onAbort);
+      setting.catch(() => undefined);
+    }
   }
 
   async fork(child: string): Promise<ForkOrigin> {

@@ -294,9 +294,11 @@ export class MachineHost implements SandboxHost {
   ): Promise<PortMapping[]> {
     const died = watch(running, events);
     const guest = await agent.open(running.agentSocketPath, signal);
+    // Before anything is under way that could fail with nobody listening.
+    const renewal = await this.#renewal(assignment, past);
     const [ports] = await Promise.all([
       this.#options.network.forward(assignment.vm_id, assignment.spec.ports, past.ports),
-      Promise.race([renewRestored(agent, guest, await this.#renewal(assignment, past)), died]),
+      Promise.race([renewRestored(agent, guest, renewal), died]),
     ]);
     return ports;
   }

@@ -70,8 +70,8 @@ export interface LiveSandbox {
    * @param alone does what nothing else may be done with it meanwhile
    */
   tidyDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void>;
-  /** Sets its clock to that of the host. Its processes must not be frozen. */
-  setClock(): Promise<void>;
+  /** Sets its clock to that of the host. Its processes must not be frozen. `hurry` ends the waiting. */
+  setClock(hurry: AbortSignal): Promise<void>;
   /** Lets go of sockets and files on this side; the VMM is not touched. */
   close(): Promise<void>;
 }

@@ -269,7 +269,7 @@ export class Sandbox {
   setClock(): void {
     if (this.#live === undefined) return;
     this.#steps
-      .hold(async () => await this.#live?.setClock())
+      .hold(async (signal) => await this.#live?.setClock(signal))
       .catch((error: unknown) => this.#log.warn({ err: error }, 'the clock of a guest could not be set'));
   }
 

@@ -53,12 +53,15 @@ export class Steps {
     this.#step = { controller, done };
   }
 
-  /** Does something between two steps: none begins before that is done. What it throws is its caller's. */
-  async hold<T>(work: () => Promise<T>): Promise<T> {
+  /**
+   * Does something between two steps: none begins before that is done. What it throws is its caller's. The signal is aborted
+   * when a step waits for it.
+   */
+  async hold<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     // Not by way of idle(): between its end and ours another one that waits would begin, too.
     while (this.#step) await this.#step.done;
     const controller = new AbortController();
-    const result = work();
+    const result = work(controller.signal);
     this.#step = { controller, done: result.then(ignore, ignore) };
     try {
       return await result;

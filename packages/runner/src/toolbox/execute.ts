@@ -3,11 +3,14 @@ import type { Readable } from 'node:stream';
 import { checkEnv } from '@releap/contract';
 import type { FastifyInstance, FastifyReply } from 'fastify';
 import { Type } from 'typebox';
+import { Budget } from '../budget/budget.ts';
 import type { FindGuest } from './index.ts';
 import { toToolboxError } from './toolbox-error.ts';
 
 /** More output than this is read and thrown away; the answer then says `truncated`. */
 export const RESULT_MAX_BYTES = 8 * 1024 * 1024;
+/** Results that commands of one sandbox, and of all, are collecting. Beyond it they are truncated, too. */
+const RESULTS_MAX_BYTES = { each: 64 * 1024 * 1024, all: 256 * 1024 * 1024 };
 /** Without a `timeout`, or with 0. */
 export const DEFAULT_TIMEOUT_S = 360;
 export const MAX_TIMEOUT_S = 86_400;
@@ -42,6 +45,7 @@ export function abortOnClose(reply: FastifyReply): AbortSignal {
 }
 
 export function registerExecute(app: FastifyInstance, find: FindGuest): void {
+  const results = new Budget(RESULTS_MAX_BYTES);
   app.post<{
     Params: { id: string };
     Body: { command: string; cwd?: string; env?: Record<string, string>; timeout?: number; user?: string };
@@ -63,7 +67,11 @@ export function registerExecute(app: FastifyInstance, find: FindGuest): void {
           },
           { signal: abortOnClose(reply) },
         );
-        const output = new Collector(RESULT_MAX_BYTES);
+        const { id } = request.params;
+        const output = new Collector(RESULT_MAX_BYTES, (bytes) => results.take(id, bytes));
+        const release = (): void => results.release(id, output.end());
+        if (reply.raw.closed) release();
+        else reply.raw.once('close', release);
         await Promise.all([output.take(running.stdout), output.take(running.stderr), running.exit]);
         const { exitCode, timedOut } = await running.exit;
         const answer: ExecuteAnswer = {
@@ -87,16 +95,28 @@ export function registerExecute(app: FastifyInstance, find: FindGuest): void {
 class Collector {
   truncated = false;
   readonly #limit: number;
-  readonly #chunks: Buffer[] = [];
+  readonly #reserve: (bytes: number) => number;
+  #chunks: Buffer[] = [];
   #size = 0;
+  #ended = false;
 
-  constructor(limit: number) {
+  /** @param reserve says how many of so many bytes may be kept */
+  constructor(limit: number, reserve: (bytes: number) => number) {
     this.#limit = limit;
+    this.#reserve = reserve;
+  }
+
+  /** Keeps nothing from now on. @returns how many bytes were reserved */
+  end(): number {
+    this.#ended = true;
+    this.#chunks = [];
+    return this.#size;
   }
 
   async take(source: Readable): Promise<void> {
     for await (const chunk of source as AsyncIterable<Buffer>) {
-      const kept = chunk.subarray(0, this.#limit - this.#size);
+      const wanted = Math.min(chunk.length, this.#limit - this.#size);
+      const kept = chunk.subarray(0, this.#ended || wanted === 0 ? 0 : this.#reserve(wanted));
       if (kept.length < chunk.length) this.truncated = true;
       if (kept.length === 0) continue;
       this.#size += kept.length;

@@ -6,10 +6,13 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { run } from '../network/command.ts';
 import { QEMU } from './jail.ts';
+import { bootId } from './process-identity.ts';
 
 /** How guest code is run: by the processor itself, or by an emulator about ten times slower. */
 export type Accelerator = 'kvm' | 'tcg';
 
+/** A trial that failed is believed until the host is restarted, and no longer than this: it may have been busy. */
+const FAILURE_BELIEVED_MS = 24 * 60 * 60_000;
 /** Under KVM a guest says its first word within a second. One that hangs is ended after this. */
 const PROBE_DEADLINE_MS = 8_000;
 const CONSOLE_MAX_BYTES = 64 * 1024;
@@ -29,7 +32,8 @@ export interface AcceleratorFacts {
 
 /**
  * Finds out by trial which accelerator this machine has: an openable /dev/kvm alone proves nothing, as guests hang on
- * machines that pretend to have it. The answer is kept in the cache until QEMU, kernel or processor change.
+ * machines that pretend to have it. That guests run under KVM is kept in the cache until QEMU, kernel or processor change;
+ * that they do not, for a day at most. A device that cannot be opened is looked at again each time.
  */
 export async function findAccelerator(options: {
   kernel: string;
@@ -45,9 +49,9 @@ export async function findAccelerator(options: {
     .digest('hex');
   const path = join(cacheDir, 'accelerator.json');
   const known = await readFile(path, 'utf8')
-    .then((text) => JSON.parse(text) as { key?: string; accelerator?: string; reason?: string })
+    .then((text) => JSON.parse(text) as Verdict)
     .catch(() => undefined);
-  if (known?.key === key && (known.accelerator === 'kvm' || known.accelerator === 'tcg')) {
+  if (known?.key === key && isBelieved(known)) {
     const facts = {
       accelerator: known.accelerator,
       reason: String(known.reason),
@@ -58,16 +62,36 @@ export async function findAccelerator(options: {
     log.info(facts, 'accelerator known from an earlier trial');
     return facts;
   }
-  const { accelerator, reason } = await probe(options.kernel, options.initramfs);
+  const { accelerator, reason, tried } = await probe(options.kernel, options.initramfs);
   const facts: AcceleratorFacts = { accelerator, reason, vmmVersion, hostCpu, tscKhz };
   if (accelerator === 'tcg')
     log.warn(facts, 'no hardware virtualisation: guests are emulated, about ten times slower');
   else log.info(facts, 'accelerator found by trial');
   await mkdir(cacheDir, { recursive: true });
   const partial = `${path}.${process.pid}.partial`;
-  await writeFile(partial, JSON.stringify({ key, accelerator, reason }));
+  const verdict = { key, accelerator, reason, tried, bootId: bootId(), at: Date.now() } satisfies Verdict;
+  await writeFile(partial, JSON.stringify(verdict));
   await rename(partial, path);
   return facts;
+}
+
+/** As it is kept, also by older versions; `rlp doctor` reads it, too. */
+interface Verdict {
+  key?: string;
+  accelerator?: Accelerator;
+  reason?: string;
+  /** Whether a guest was started. */
+  tried?: boolean;
+  bootId?: string;
+  /** Milliseconds since 1970. */
+  at?: number;
+}
+
+function isBelieved(verdict: Verdict): verdict is Verdict & { accelerator: Accelerator } {
+  if (verdict.accelerator === 'kvm') return true;
+  if (verdict.accelerator !== 'tcg' || verdict.tried !== true || verdict.bootId !== bootId()) return false;
+  const age = Date.now() - (verdict.at ?? 0);
+  return age >= 0 && age < FAILURE_BELIEVED_MS;
 }
 
 async function readVmmVersion(): Promise<string> {
@@ -92,13 +116,14 @@ async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefi
 async function probe(
   kernel: string,
   initramfs: string,
-): Promise<{ accelerator: Accelerator; reason: string }> {
+): Promise<{ accelerator: Accelerator; reason: string; tried: boolean }> {
   try {
     await access('/dev/kvm', constants.R_OK | constants.W_OK);
   } catch (error) {
     return {
       accelerator: 'tcg',
       reason: `/dev/kvm cannot be opened (${(error as NodeJS.ErrnoException).code})`,
+      tried: false,
     };
   }
   const started = performance.now();
@@ -107,8 +132,9 @@ async function probe(
     ? {
         accelerator: 'kvm',
         reason: `a guest booted under KVM in ${Math.round(performance.now() - started)} ms`,
+        tried: true,
       }
-    : { accelerator: 'tcg', reason: `no guest boots under KVM here: ${problem}` };
+    : { accelerator: 'tcg', reason: `no guest boots under KVM here: ${problem}`, tried: true };
 }
 
 /** Why it did not, or undefined when a guest's first process ran. */

@@ -1,11 +1,15 @@
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
 import { HOSTD } from '../host/hostd.ts';
 
 export const QEMU = 'qemu-system-x86_64';
 
 /** Three sockets, three disks with their chains, tap, memory, state, event and timer descriptors: far below this. */
 const OPEN_FILES_MAX = 256;
+
+/** See oom_score_adj in proc(5): from -1000 (never) to 1000 (first). */
+const VMM_OOM_SCORE_ADJ = 500;
 
 export interface LaunchOptions {
   /** `qemu-system-x86_64` arguments. */
@@ -51,5 +55,15 @@ export function launchVmm(options: LaunchOptions): ChildProcess {
     },
   );
   child.unref();
+  if (child.pid !== undefined) preferAsVictim(child.pid);
   return child;
+}
+
+/** When the host runs out of memory the kernel ends a VMM, and not the service that could end one in good order. */
+function preferAsVictim(pid: number): void {
+  try {
+    writeFileSync(`/proc/${pid}/oom_score_adj`, String(VMM_OOM_SCORE_ADJ));
+  } catch {
+    // It has ended already, and whoever waits for it says how.
+  }
 }

@@ -43,6 +43,19 @@ const GUEST_ENDS = new Map<unknown, string>([
   ['guest-reset', 'the guest restarted, or crashed'],
 ]);
 
+/** States of QEMU in which a guest is on its way somewhere, or is waited for elsewhere (`FullDisk`). */
+const PASSING_STATES: ReadonlySet<unknown> = new Set([
+  'running',
+  'io-error',
+  'shutdown',
+  'prelaunch',
+  'inmigrate',
+  'postmigrate',
+  'finish-migrate',
+  'save-vm',
+  'restore-vm',
+]);
+
 /** A VMM process that lives, with its control connection. It outlives this handle, unless killed. */
 export class Vm {
   readonly identity: ProcessIdentity;
@@ -60,6 +73,10 @@ export class Vm {
   #ended: string | undefined;
   #isOwnChild = false;
   #losing = false;
+  /** Whether the guest is stopped because we said so, or is about to be. */
+  #stopped = false;
+  /** Why its guest cannot run any more, when the VMM has said so. */
+  #failure: string | undefined;
   #guestEnd: string | undefined;
 
   private constructor(identity: ProcessIdentity, qmp: QmpClient, dir: string, log: Logger) {
@@ -71,6 +88,7 @@ export class Vm {
     this.#fullDisk = new FullDisk(qmp, log, tell, () => this.#onStood?.());
     qmp.onEvent(({ event, data }) => {
       if (event === 'SHUTDOWN') this.#guestEnd ??= GUEST_ENDS.get(data['reason']);
+      if (event === 'STOP' && !this.#stopped) void this.#attendStop();
     });
     qmp.onClose(() => void this.#lost());
     this.#watch = setInterval(() => {
@@ -246,6 +264,7 @@ export class Vm {
 
   async stop(): Promise<void> {
     this.#fullDisk.hold(true);
+    this.#stopped = true;
     await this.qmp.execute('stop');
   }
 
@@ -258,9 +277,30 @@ export class Vm {
   async continue(): Promise<void> {
     try {
       await this.qmp.execute('cont');
+      this.#stopped = false;
     } finally {
       this.#fullDisk.hold(false);
     }
+  }
+
+  /**
+   * The guest was stopped by something else: an error in KVM or in the VMM, a panic, a watchdog. It would stand for ever and
+   * look as if it ran, so its VMM is ended.
+   */
+  async #attendStop(): Promise<void> {
+    let status: unknown;
+    try {
+      ({ status } = (await this.qmp.execute('query-status')) as { status?: unknown });
+    } catch {
+      // It is ending, and that is noticed anyway.
+      return;
+    }
+    if (this.#stopped || this.#detached || PASSING_STATES.has(status)) return;
+    this.#failure = `the micro-VM stopped by itself (${String(status).slice(0, 40)})`;
+    this.#log.error({ pid: this.identity.pid, status }, 'a guest was stopped by its VMM; ending it');
+    await killProcess(this.identity, KILL_DEADLINE_MS).catch((error: unknown) =>
+      this.#log.error({ err: error }, 'a VMM could not be ended'),
+    );
   }
 
   /** Whether the guest cannot be expected to answer, for want of room on the host's disk. */
@@ -315,7 +355,8 @@ export class Vm {
       );
     }
     if (this.#detached) return;
-    this.#exitReason = `the micro-VM ended by itself${this.#ended === undefined ? '' : ` (${this.#ended})`}`;
+    this.#exitReason =
+      this.#failure ?? `the micro-VM ended by itself${this.#ended === undefined ? '' : ` (${this.#ended})`}`;
     this.#console?.destroy();
     this.qmp.close();
     const listeners = [...this.#exitListeners];

@@ -115,7 +115,8 @@ export class Part {
       process.execPath,
       ['--disable-warning=DeprecationWarning', program, role, '--supervised'],
       {
-        env,
+        // An fsync that takes long holds a thread; with the default of 4, a few of them hold up every file operation.
+        env: { UV_THREADPOOL_SIZE: '16', ...env },
         stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
         // Its own session: Ctrl-C in a terminal is for the supervisor, which stops things in order.
         detached: true,
