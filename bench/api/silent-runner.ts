@@ -1,11 +1,12 @@
 /** A host of the real protocol that takes every sandbox in and never boots one: the VM side, left out. */
+import { newUuid, RUNNER_LINK_PATH } from '@releap/contract';
 import {
   HEARTBEAT_MS,
-  newUuid,
-  RUNNER_LINK_PATH,
-  type ControlMessage,
+  KIND_NAMES,
+  readControlMessage,
+  RUNNER_PROTOCOL,
   type RunnerMessage,
-} from '@releap/contract';
+} from '@releap/contract/runner';
 import { WebSocket } from 'ws';
 
 const DEADLINE_MS = 10_000;
@@ -16,6 +17,7 @@ export class SilentRunner implements AsyncDisposable {
   readonly #socket: WebSocket;
   readonly #timer: NodeJS.Timeout;
   #ready = false;
+  #seq = 0;
   /** Sandboxes that control has placed here. */
   placed = 0;
 
@@ -43,10 +45,13 @@ export class SilentRunner implements AsyncDisposable {
     const facts = { arch: 'amd64', cores: PLENTY, mem_mib: PLENTY, disk_mib: PLENTY, gpus: 0 } as const;
     runner.#send({
       type: 'hello',
+      protocol: RUNNER_PROTOCOL,
       runner_id: newUuid(),
       region: 'local',
       data_url: 'http://127.0.0.1:1',
       facts: { ...facts, accelerator: 'tcg', cpu_model: 'none', vmm: 'none' },
+      capabilities: [],
+      kinds: [...KIND_NAMES],
     });
     await synced;
     return runner;
@@ -68,15 +73,18 @@ export class SilentRunner implements AsyncDisposable {
 
   #take(data: Buffer): void {
     // Read like a real one, or the control plane would have it easier.
-    const message = JSON.parse(data.toString('utf8')) as ControlMessage;
-    if (message.type === 'assign') this.placed++;
-    if (message.type !== 'build') return;
-    const result = { job_id: message.job.job_id, attempt: message.job.attempt, layer_count: 1 };
-    this.#send({
-      type: 'build-result',
-      seq: 1,
-      result: { ...result, manifest_name: `sha256:${'0'.repeat(64)}` },
-    });
+    const reading = readControlMessage(data.toString('utf8'));
+    if (reading.outcome !== 'message' || reading.message.type !== 'desired') return;
+    for (const { kind, id, generation, desired } of reading.message.items) {
+      if (kind === 'sandbox') this.placed++;
+      if (kind !== 'build' || desired !== 'done') continue;
+      const detail = { layer_count: 1, manifest_name: `sha256:${'0'.repeat(64)}` };
+      this.#send({
+        type: 'report',
+        seq: ++this.#seq,
+        items: [{ kind: 'build', id, generation, status: 'done', detail }],
+      });
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

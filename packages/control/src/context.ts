@@ -105,27 +105,31 @@ export async function createContext(
   });
   events.on('runner-usage', ({ runnerId, readings }) => billing.readings(runnerId, readings));
 
-  const runners = createRegistry({
+  const runners = await createRegistry({
     database,
     serverId,
     internalToken: options.internalToken,
-    lifecycle,
-    credentials,
-    snapshots,
     limits,
     log,
-    onCapacityReleased: () => events.emit('capacity-released'),
-    onReady: (link) => events.emit('runner-ready', link),
+    onReady(link) {
+      events.emit('runner-ready', link);
+      events.emit('capacity-released');
+    },
     onUsage: (runnerId, readings) => events.emit('runner-usage', { runnerId, readings }),
-    onBuildResult: (link, { result }) => builds.finish(link, result),
-    onBuildsAbandoned: (link) => events.emit('runner-gone', link),
   });
-  const builds = createBuildQueue({ database, credentials, limits, log, links: () => runners.links() });
+  const builds = createBuildQueue({
+    database,
+    credentials,
+    limits,
+    log,
+    builders: () => runners.links(),
+    onChanged: (resources) => runners.changed('build', resources),
+  });
   cleanup.defer(() => builds.close());
 
   // Runners first, then requests that wait, then other servers.
-  events.on('sandboxes-changed', (rows) => runners.push(rows));
-  events.on('snapshots-changed', (rows) => runners.pushSnapshots(rows));
+  events.on('sandboxes-changed', (rows) => runners.changed('sandbox', rows));
+  events.on('snapshots-changed', (rows) => runners.changed('snapshot', rows));
   const cluster = await openClusterNotifier({
     database,
     serverId,

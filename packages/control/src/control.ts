@@ -50,6 +50,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     log,
   });
   const internal = createHttpServer({ plugins: internalPlugins, log });
+  runners.reconcile(modules.flatMap((module) => module.kinds ?? []));
   runners.attach(internal.server);
   cleanup.defer(async () => {
     // New requests are refused, waits end as if their time were over, and only then the runners are disconnected.

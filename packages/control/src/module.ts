@@ -1,4 +1,5 @@
 import type { Planes } from './http/planes.ts';
+import type { ReconciledKind } from './runners/kind.ts';
 import type { PeriodicTask } from './tasks/task.ts';
 import type { TeardownStep } from './teardown/step.ts';
 
@@ -15,4 +16,6 @@ export interface Module {
   readonly tasks?: readonly PeriodicTask[];
   /** What is done about its resource when a project is deleted. */
   readonly teardown?: readonly TeardownStep[];
+  /** Kinds of resources of its own that runners reconcile. */
+  readonly kinds?: readonly ReconciledKind[];
 }

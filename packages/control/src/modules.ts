@@ -28,8 +28,9 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   hostsModule,
   authModule,
   managementModule,
-  sandboxesModule,
+  // Snapshots before sandboxes: a runner is sent the kinds in this order, and a sandbox may be restored from a snapshot.
   snapshotsModule,
+  sandboxesModule,
   imagesModule,
   jobsModule,
   secretsModule,

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { ImageList, type BuildJob } from '@releap/contract';
+import { ImageList } from '@releap/contract';
+import type { BuildJob } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
 import { silent, startWorld, until, type Caller, type World } from '@releap/testing/world';
 

@@ -4,11 +4,12 @@
  */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { newUuid, type Assignment, type Observation } from '@releap/contract';
+import { newUuid } from '@releap/contract';
+import { toAssignment as flat, type Assignment, type Observation } from '@releap/testing/runner-messages';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
-import { toAssignment } from '../src/runners/assignment.ts';
+import { toAssignment } from '../src/sandboxes/assignment.ts';
 import { createLifecycle, type Lifecycle } from '../src/sandboxes/lifecycle.ts';
 import { columns, SANDBOX_COLUMNS, type SandboxRow } from '@releap/database';
 import { assignable } from '../src/sandboxes/environment.ts';
@@ -48,7 +49,7 @@ before(async () => {
     deadlines: STATE_DEADLINES,
     onMoved(rows) {
       for (const row of rows)
-        if (row.assigned_to_runner) told.get(row.id)?.push(toAssignment(assignable(row)));
+        if (row.assigned_to_runner) told.get(row.id)?.push(flat(toAssignment(assignable(row))));
     },
   });
 });
@@ -108,7 +109,7 @@ async function newSandbox(persistent: boolean, source?: Life): Promise<string> {
        forked_from = $5 where id = $1`,
     [id, RUNNER, source.facts.status, source.facts.status === 'running' ? 'memory' : 'disk', source.id],
   );
-  told.get(id)?.push(toAssignment(assignable(await readRow(id))));
+  told.get(id)?.push(flat(toAssignment(assignable(await readRow(id)))));
   return id;
 }
 
@@ -222,7 +223,7 @@ class Life {
       if (before.status === 'pending') await this.pull([{ trigger: 'place' }]);
       const row = await readRow(this.id);
       if (row.assigned_to_runner) {
-        this.host.receive(toAssignment(assignable(row)));
+        this.host.receive(flat(toAssignment(assignable(row))));
         this.host.converge('well');
         await this.observe(this.host.said.at(-1));
       }

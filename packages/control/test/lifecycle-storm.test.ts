@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Assignment } from '@releap/contract';
+import type { Assignment } from '@releap/testing/runner-messages';
 import * as fc from 'fast-check';
 import { TRANSIENT } from '../src/sandboxes/transitions.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { after, before, describe, it } from 'node:test';
-import { RUNNER_LINK_PATH, type Assignment } from '@releap/contract';
+import { RUNNER_LINK_PATH } from '@releap/contract';
+import type { Assignment } from '@releap/testing/runner-messages';
 import * as fc from 'fast-check';
 import { WebSocket } from 'ws';
 import { create, FACTS, silent, startWorld, TOKEN, until, waitFor, type World } from '@releap/testing/world';
@@ -149,26 +150,11 @@ describe('the link of a runner', () => {
     assert.ok(rude);
   });
 
-  it('closes on a message that is not valid, and stores nothing of it', async () => {
+  it('closes on a message that is not JSON with a type, and stores nothing of it', async () => {
     await using runner = await world.runner({ script: silent });
     const vm = await create(world.call, world);
-    const { vm_id, generation } = await runner.assigned(vm.uuid);
-    for (const bad of [
-      'no json',
-      '{"type":"dance"}',
-      'null',
-      JSON.stringify({ type: 'observe', seq: 1, observations: [{ vm_id, generation, status: 'happy' }] }),
-      JSON.stringify({
-        type: 'observe',
-        seq: 1,
-        observations: [{ vm_id: 'x', generation, status: 'running' }],
-      }),
-      JSON.stringify({
-        type: 'observe',
-        seq: 1,
-        observations: [{ vm_id, generation, status: 'running', port_map: 'x' }],
-      }),
-    ]) {
+    await runner.assigned(vm.uuid);
+    for (const bad of ['no json', 'null', '[]', '7', '{"seq":1}']) {
       runner.sendRaw(bad);
       await until(() => runner.closeCode !== undefined);
       assert.equal(runner.closeCode, 4001, bad);
@@ -177,12 +163,64 @@ describe('the link of a runner', () => {
     assert.equal(await status(vm.id), 'assigned');
   });
 
+  it('ignores a message that it cannot read, stores nothing of it, and keeps the link', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    const { vm_id: id, generation } = await runner.assigned(vm.uuid);
+    const report = (item: object): string => JSON.stringify({ type: 'report', seq: 1, items: [item] });
+    const item = { kind: 'sandbox', id, generation, status: 'running', detail: {} };
+    for (const bad of [
+      '{"type":"dance"}',
+      report({ ...item, status: 'happy' }),
+      report({ ...item, id: 'x' }),
+      report({ ...item, detail: { port_map: 'x' } }),
+      report({ ...item, kind: 'volume' }),
+      '{"type":"report","seq":"x","items":[]}',
+      '{"type":"heartbeat"}',
+    ]) {
+      runner.sendRaw(bad);
+      const seq = runner.report();
+      await until(() => runner.acked >= seq);
+      assert.equal(runner.closeCode, undefined, bad);
+    }
+    assert.equal(await status(vm.id), 'assigned');
+  });
+
+  it('names in its acknowledgement what it could not read of a report, and stores the rest', async () => {
+    await using runner = await world.runner({ script: silent });
+    const vm = await create(world.call, world);
+    const { vm_id: id, generation } = await runner.assigned(vm.uuid);
+    const other = randomUUID();
+    const seq = ++runner.seq;
+    runner.sendRaw(
+      JSON.stringify({
+        type: 'report',
+        seq,
+        items: [
+          { kind: 'volume', id: other, generation: 1, status: 'attached', detail: {} },
+          { kind: 'sandbox', id, generation, status: 'running', detail: { vm_ip: '172.16.0.2' } },
+        ],
+      }),
+    );
+    await until(() => runner.acked >= seq);
+    assert.equal(await status(vm.id), 'running');
+    const ack = runner.received.find((message) => message.type === 'ack' && message.seq === seq);
+    assert.deepEqual(ack, {
+      type: 'ack',
+      seq,
+      unsupported: [{ kind: 'volume', id: other, generation: 1, error: 'the kind volume is not known' }],
+    });
+  });
+
   it('survives any JSON at all', async () => {
     await using runner = await world.runner({ script: silent });
     await fc.assert(
       fc.asyncProperty(fc.json(), async (text) => {
         runner.sendRaw(text);
-        await until(() => runner.closeCode !== undefined);
+        const seq = runner.report();
+        await until(() => runner.closeCode !== undefined || runner.acked >= seq);
+        if (runner.closeCode === undefined) return;
+        assert.equal(runner.closeCode, 4001);
         await runner.connect();
       }),
       { numRuns: 20 },
@@ -193,20 +231,23 @@ describe('the link of a runner', () => {
     await using runner = await world.runner({ script: silent });
     const made = await Promise.all(Array.from({ length: 20 }, () => create(world.call, world)));
     const assignments: Assignment[] = await Promise.all(made.map((vm) => runner.assigned(vm.uuid)));
-    const observations = assignments.flatMap((one) => [
+    const reports = assignments.flatMap((one) => [
       ...(['building', 'booting', 'running'] as const).map((status) => ({
-        vm_id: one.vm_id,
+        kind: 'sandbox' as const,
+        id: one.vm_id,
         generation: one.generation,
         status,
+        detail: {},
       })),
       ...Array.from({ length: 47 }, () => ({
-        vm_id: randomUUID(),
+        kind: 'sandbox' as const,
+        id: randomUUID(),
         generation: 1,
         status: 'running' as const,
+        detail: {},
       })),
     ]);
-    const seq = ++runner.seq;
-    runner.send({ type: 'observe', seq, observations });
+    const seq = runner.report(...reports);
     await until(() => runner.acked >= seq);
     for (const vm of made) assert.equal(await status(vm.id), 'running');
   });

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { rename } from 'node:fs/promises';
 import { after, before, describe, it } from 'node:test';
-import { newToken, RegistryList, RegistryRecord, type Assignment, type RootSource } from '@releap/contract';
+import { newToken, RegistryList, RegistryRecord, type RootSource } from '@releap/contract';
+import type { Assignment } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { create, silent, startWorld, until, waitFor, type Caller, type World } from '@releap/testing/world';
@@ -256,8 +257,8 @@ describe('a pull', () => {
     await blocker.query('rollback');
     const told = (): number[] =>
       runner.received.flatMap((message) =>
-        message.type === 'assign' && message.assignment.vm_id === vm.uuid
-          ? [message.assignment.generation]
+        message.type === 'desired'
+          ? message.items.filter(({ id }) => id === vm.uuid).map(({ generation }) => generation)
           : [],
       );
     // The next create goes the same way, so whatever was held up has come before it.

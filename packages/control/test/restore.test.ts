@@ -1,7 +1,7 @@
 /** Sandboxes that begin with a snapshot: `POST /vms` with `{type: snapshot, name}`. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import type { Assignment } from '@releap/contract';
+import { toAssignment } from '@releap/testing/runner-messages';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
 import {
   CAPTURED,
@@ -52,12 +52,11 @@ async function restored(of: { name: string }, body: object = {}) {
   const { rows } = await world.database.pool.query('select * from sandboxes where job_id = $1', [
     answer.body.job_id,
   ]);
-  const first = stage.runner.received.find(
-    (message): message is { type: 'assign'; assignment: Assignment } =>
-      message.type === 'assign' && message.assignment.vm_id === rows[0].id,
-  );
-  assert.ok(first, 'it is on the host that keeps the snapshot');
-  return { record, assignment: first.assignment, row: rows[0] };
+  const first = stage.runner.received
+    .flatMap((message) => (message.type === 'desired' ? message.items : []))
+    .find((item) => item.kind === 'sandbox' && item.id === rows[0].id);
+  assert.ok(first?.kind === 'sandbox', 'it is on the host that keeps the snapshot');
+  return { record, assignment: toAssignment(first), row: rows[0] };
 }
 
 describe('POST /vms from a snapshot', () => {

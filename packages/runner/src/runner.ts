@@ -9,6 +9,7 @@ import { registerLogs } from './data/log-routes.ts';
 import { rehearse } from './guest/rehearse.ts';
 import { ImageStore } from './image/image-store.ts';
 import { ControlLink } from './link/control-link.ts';
+import { Deployment } from './link/deployment.ts';
 import { LogKeeper } from './logs/log-keeper.ts';
 import { readLog } from './logs/log-file.ts';
 import { builtGuest } from './machine/open-machines.ts';
@@ -17,7 +18,9 @@ import { GUEST } from './network/address-plan.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
+import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
 import { ClockWatch } from './reconcile/clock-watch.ts';
+import { sandboxHandler, snapshotHandler } from './reconcile/kind-handlers.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
 import { Absences } from './quarantine/absences.ts';
 import { Quarantine } from './quarantine/quarantine.ts';
@@ -158,7 +161,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     host,
     records: new RecordStore(join(folder, 'state')),
     quarantine: sandboxQuarantine,
-    report: (observation) => link.observe(observation),
+    report: (observation) => link.report(toSandboxReport(observation)),
     log: log.child({ part: 'sandbox' }),
   });
   const snapshots = new SnapshotKeeper({
@@ -166,7 +169,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     quarantine: snapshotQuarantine,
     flatten: (id) => machines.flattening.snapshot(id),
     find: (vmId) => reconciler.get(vmId),
-    report: (observation) => link.observeSnapshot(observation),
+    report: (observation) => link.report(toSnapshotReport(observation)),
     log: log.child({ part: 'snapshot' }),
   });
   const absences = new Absences({
@@ -176,32 +179,18 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   const builds = new ImageBuilds({
     images,
-    onResult: (result) => link.buildResult(result),
+    report: (report) => link.report(report),
     log: log.child({ part: 'build' }),
   });
   const link = new ControlLink({
     controlUrl: options.controlUrl,
     token: options.internalToken,
-    hello: () => {
-      reconciler.linked();
-      snapshots.linked();
-      absences.linked();
-      return { type: 'hello', runner_id: id, region: options.region, data_url: dataServer.url, facts };
-    },
+    deployment: Deployment.open(join(folder, 'deployment')),
+    hello: () => ({ runner_id: id, region: options.region, data_url: dataServer.url, facts }),
     isReady: () => ready,
-    onMessage: (message) => {
-      if (message.type === 'build') builds.take(message.job);
-      else {
-        reconciler.receive(message);
-        snapshots.receive(message);
-        if (message.type === 'sync' && message.more !== true) absences.synced();
-      }
-    },
-    onStored: (observations) => {
-      reconciler
-        .stored(observations)
-        .catch((error: unknown) => log.error({ err: error }, 'record not removed'));
-    },
+    handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds],
+    onLinked: () => absences.linked(),
+    onSynced: () => absences.synced(),
     log: log.child({ part: 'link' }),
   });
   const usage = new UsageReporter({

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { DesiredState, Origin, SandboxSpec, SnapshotAssignment } from '@releap/contract';
+import type { DesiredState, Origin, SandboxSpec } from '@releap/contract';
 import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
@@ -13,6 +13,7 @@ import { copiersOf, RunnerProcess, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import type { SnapshotAssignment } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

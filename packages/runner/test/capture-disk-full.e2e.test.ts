@@ -4,7 +4,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import type { Assignment, SnapshotObservation } from '@releap/contract';
 import { run } from '../src/network/command.ts';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
@@ -12,6 +11,7 @@ import { vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import type { Assignment, SnapshotObservation } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { SandboxSpec, SnapshotObservation } from '@releap/contract';
+import type { SandboxSpec } from '@releap/contract';
 import { chainPath, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { PageCopier } from '../src/memory/page-copier.ts';
@@ -23,6 +23,7 @@ import { childrenOf, copiersOf, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import type { SnapshotObservation } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

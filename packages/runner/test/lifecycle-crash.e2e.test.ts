@@ -6,11 +6,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import type { Assignment } from '@releap/contract';
 import { isAlive } from '../src/vmm/process-identity.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import type { Assignment } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 

@@ -87,7 +87,7 @@ describe('after a power failure of the host', () => {
   it('a sandbox with an empty record that control does not know goes', async () => {
     await powerFailure(recordPath());
     assert.deepEqual(await readdir(join(home, 'vms')), [ID]);
-    runner.reconciler.receive({ type: 'sync', assignments: [] });
+    await runner.sync([]);
     for (let left = 1; left > 0; ) {
       await new Promise((resolve) => setTimeout(resolve, 20));
       left = (await readdir(join(home, 'vms'))).length + (await readdir(join(home, 'state'))).length;

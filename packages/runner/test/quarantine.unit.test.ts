@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import type { Assignment, DesiredState, Observation } from '@releap/contract';
+import type { DesiredState } from '@releap/contract';
 import { pino } from 'pino';
 import { eventually } from '@releap/testing/eventually';
 import { Absences } from '../src/quarantine/absences.ts';
@@ -12,6 +12,7 @@ import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import type { Assignment, Observation } from '../src/reconcile/assignment.ts';
 
 const log = pino({ enabled: false });
 const idOf = (n: number): string => `91111111-2222-4333-8444-00000000000${n}`;
@@ -108,7 +109,7 @@ class World {
   async sync(...assignments: Assignment[]): Promise<void> {
     this.absences.linked();
     this.reconciler.linked();
-    this.reconciler.receive({ type: 'sync', assignments });
+    for (const assignment of assignments) this.reconciler.assign(assignment);
     this.absences.synced();
     await this.idle(...assignments.map(({ vm_id }) => vm_id));
   }
@@ -206,8 +207,8 @@ describe('what control does not name any more', () => {
     const world = await World.open();
     await world.sync(wanted(FIRST), wanted(SECOND));
     world.reconciler.linked();
-    world.reconciler.receive({ type: 'sync', assignments: [wanted(FIRST)], more: true });
-    world.reconciler.receive({ type: 'sync', assignments: [wanted(SECOND)] });
+    world.reconciler.assign(wanted(FIRST));
+    world.reconciler.assign(wanted(SECOND));
     world.absences.synced();
     await world.idle();
     assert.deepEqual(await world.quarantined(), []);

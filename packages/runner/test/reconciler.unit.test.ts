@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Assignment, DesiredState, Observation } from '@releap/contract';
+import type { DesiredState } from '@releap/contract';
 import { pino } from 'pino';
 import { encodeMessage, FrameType, MAGIC } from '../src/guest/frames.ts';
 import { ADOPT_DEADLINE_MS, MachineHost } from '../src/reconcile/machine-host.ts';
@@ -16,6 +16,7 @@ import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxEvents, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import type { Assignment, Observation } from '../src/reconcile/assignment.ts';
 
 const VM = '81111111-2222-4333-8444-000000000001';
 const OTHER = '81111111-2222-4333-8444-000000000002';
@@ -88,7 +89,7 @@ async function opened() {
   });
   await reconciler.load();
   const want = (vmId: string, generation: number, desired: DesiredState): void =>
-    reconciler.receive({ type: 'assign', assignment: { vm_id: vmId, generation, desired, spec: SPEC } });
+    reconciler.assign({ vm_id: vmId, generation, desired, spec: SPEC });
   return { host, reconciler, observations, want };
 }
 

@@ -4,11 +4,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import type { Origin, SandboxSpec, SnapshotAssignment } from '@releap/contract';
+import type { Origin, SandboxSpec } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import type { SnapshotAssignment } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -171,7 +172,8 @@ describe('snapshots that nobody wants any more', () => {
       const { status } = await runner.snapshot(wanted(n, EPHEMERAL, { generation: 2, desired: 'deleted' }));
       assert.equal(status, 'deleted');
     }
-    runner.snapshots.receive({ type: 'sync', assignments: [], snapshots: [] });
+    runner.snapshots.linked();
+    runner.absences.synced();
     for (const end = Date.now() + 120_000; (await readdir(join(home, 'snapshots'))).length > 0; ) {
       assert.ok(Date.now() < end, 'the orphan is removed');
       await new Promise((resolve) => setTimeout(resolve, 20));

@@ -3,20 +3,17 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { cpuMarker, newUuid, RUNNER_LINK_PATH, type SandboxRecord } from '@releap/contract';
 import {
-  cpuMarker,
-  newUuid,
-  RUNNER_LINK_PATH,
-  type Assignment,
-  type BuildJob,
+  KIND_NAMES,
+  RUNNER_PROTOCOL,
+  type BuildReport,
   type ControlMessage,
-  type Observation,
+  type HelloMessage,
+  type Report,
   type RunnerFacts,
   type RunnerMessage,
-  type SandboxRecord,
-  type SnapshotAssignment,
-  type SnapshotObservation,
-} from '@releap/contract';
+} from '@releap/contract/runner';
 import { openDatabase, type Database } from '@releap/database';
 import { WebSocket } from 'ws';
 import { endFirst, freshDatabase, quiet } from './postgres.ts';
@@ -27,6 +24,19 @@ import {
   type Control,
   type ControlOptions,
 } from '@releap/control';
+import {
+  toAssignment,
+  toBuildJob,
+  toBuildReport,
+  toReport,
+  toSnapshotAssignment,
+  toSnapshotReport,
+  type Assignment,
+  type BuildJob,
+  type Observation,
+  type SnapshotAssignment,
+  type SnapshotObservation,
+} from './runner-messages.ts';
 
 /** For a machine that does many other things at the same time. */
 export const PATIENCE_MS = 60_000;
@@ -35,6 +45,7 @@ export const TOKEN = 'internal-token-of-the-tests';
 export const REGION = 'here';
 const BURSTABLE = { cpu: 8, mem: 4, disk: 4, tier: 'burstable' } as const;
 export { quiet };
+export type { Assignment, BuildJob, Observation, SnapshotAssignment, SnapshotObservation };
 
 export interface Answer {
   status: number;
@@ -199,9 +210,13 @@ export interface RunnerOptions {
   facts: Partial<RunnerFacts>;
   script: Script;
   build: (job: BuildJob, runner: ScriptedRunner) => void;
+  /** The build is not wanted any more. */
+  cancel: (job: BuildJob, runner: ScriptedRunner) => void;
   snapshot: (assignment: SnapshotAssignment, runner: ScriptedRunner) => void;
   ready: boolean;
   connect: boolean;
+  /** Put over the hello. */
+  hello: Partial<HelloMessage>;
   /** Says nothing but what a test has it say, though silence ends a link. */
   mute: boolean;
   /** Resolves once the server knows that this runner is away. */
@@ -262,7 +277,10 @@ export class ScriptedRunner implements AsyncDisposable {
   readonly assignments = new Map<string, Assignment>();
   readonly snapshots = new Map<string, SnapshotAssignment>();
   readonly builds: BuildJob[] = [];
+  /** Builds that it was told to cancel. */
+  readonly cancelled: BuildJob[] = [];
   readonly received: ControlMessage[] = [];
+  closeReason = '';
   acked = 0;
   seq = 0;
   closeCode: number | undefined;
@@ -284,9 +302,11 @@ export class ScriptedRunner implements AsyncDisposable {
       script: obedient,
       build: (job, runner) =>
         runner.built(job, { manifest_name: `sha256:${'cd'.repeat(32)}`, layer_count: 3 }),
+      cancel: (job, runner) => runner.built(job, {}, 'cancelled'),
       snapshot: takesSnapshots,
       ready: true,
       connect: true,
+      hello: {},
       mute: false,
       ...options,
     };
@@ -324,8 +344,10 @@ export class ScriptedRunner implements AsyncDisposable {
     });
     this.#socket = socket;
     this.closeCode = undefined;
-    socket.on('close', (code) => {
-      if (this.#socket === socket) this.closeCode = code;
+    socket.on('close', (code, reason) => {
+      if (this.#socket !== socket) return;
+      this.closeReason = reason.toString();
+      this.closeCode = code;
     });
     socket.on('message', (data) => this.#take(JSON.parse((data as Buffer).toString()) as ControlMessage));
     await new Promise<void>((resolve, reject) => {
@@ -340,10 +362,14 @@ export class ScriptedRunner implements AsyncDisposable {
     );
     this.send({
       type: 'hello',
+      protocol: RUNNER_PROTOCOL,
       runner_id: this.id,
       region: this.options.region,
       data_url: this.#dataUrl,
       facts: { ...FACTS, ...this.options.facts },
+      capabilities: [],
+      kinds: [...KIND_NAMES],
+      ...this.options.hello,
     });
     await synced;
     this.#ready = false;
@@ -370,12 +396,14 @@ export class ScriptedRunner implements AsyncDisposable {
     assignment: Pick<Assignment, 'vm_id' | 'generation'>,
     seen: Omit<Observation, 'vm_id' | 'generation'>,
   ): number {
+    const { vm_id, generation } = assignment;
+    return this.report(toReport({ vm_id, generation, ...seen }));
+  }
+
+  /** @returns the sequence number that is acknowledged once all of it is stored */
+  report(...items: Report[]): number {
     const seq = ++this.seq;
-    this.send({
-      type: 'observe',
-      seq,
-      observations: [{ vm_id: assignment.vm_id, generation: assignment.generation, ...seen }],
-    });
+    this.send({ type: 'report', seq, items });
     return seq;
   }
 
@@ -392,9 +420,7 @@ export class ScriptedRunner implements AsyncDisposable {
     { snapshot_id, generation }: Pick<SnapshotAssignment, 'snapshot_id' | 'generation'>,
     seen: Omit<SnapshotObservation, 'snapshot_id' | 'generation'>,
   ): number {
-    const seq = ++this.seq;
-    this.send({ type: 'observe-snapshots', seq, observations: [{ snapshot_id, generation, ...seen }] });
-    return seq;
+    return this.report(toSnapshotReport({ snapshot_id, generation, ...seen }));
   }
 
   /** Observes, and waits until it is written down. */
@@ -415,10 +441,8 @@ export class ScriptedRunner implements AsyncDisposable {
     return this.snapshots.get(id) as SnapshotAssignment;
   }
 
-  built(job: BuildJob, result: { error?: string; manifest_name?: string; layer_count?: number }): number {
-    const seq = ++this.seq;
-    this.send({ type: 'build-result', seq, result: { job_id: job.job_id, attempt: job.attempt, ...result } });
-    return seq;
+  built(job: BuildJob, result: BuildReport['detail'], status?: BuildReport['status']): number {
+    return this.report(toBuildReport(job, result, status));
   }
 
   /** The newest assignment of a sandbox, once it has come. */
@@ -442,25 +466,25 @@ export class ScriptedRunner implements AsyncDisposable {
   #take(message: ControlMessage): void {
     this.received.push(message);
     if (message.type === 'ack') this.acked = Math.max(this.acked, message.seq);
-    if (message.type === 'build') {
-      this.builds.push(message.job);
-      this.options.build(message.job, this);
-    }
-    const assignments =
-      message.type === 'sync' ? message.assignments : message.type === 'assign' ? [message.assignment] : [];
-    const snapshots =
-      message.type === 'sync'
-        ? (message.snapshots ?? [])
-        : message.type === 'assign-snapshot'
-          ? [message.snapshot]
-          : [];
-    for (const snapshot of snapshots) {
-      this.snapshots.set(snapshot.snapshot_id, snapshot);
-      this.options.snapshot(snapshot, this);
-    }
-    for (const assignment of assignments) {
-      this.assignments.set(assignment.vm_id, assignment);
-      void this.options.script(assignment, this);
+    if (message.type !== 'sync' && message.type !== 'desired') return;
+    for (const item of message.items) {
+      if (item.kind === 'snapshot') {
+        const snapshot = toSnapshotAssignment(item);
+        this.snapshots.set(item.id, snapshot);
+        this.options.snapshot(snapshot, this);
+      } else if (item.kind === 'sandbox') {
+        const assignment = toAssignment(item);
+        this.assignments.set(item.id, assignment);
+        void this.options.script(assignment, this);
+      } else if (item.desired === 'done') {
+        const job = toBuildJob(item);
+        this.builds.push(job);
+        this.options.build(job, this);
+      } else {
+        const job = toBuildJob(item);
+        this.cancelled.push(job);
+        this.options.cancel(job, this);
+      }
     }
   }
 

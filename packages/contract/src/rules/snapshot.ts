@@ -1,5 +1,5 @@
 /** Names of snapshots, and what their memory is tied to. Pure. */
-import type { RunnerFacts } from '../runner-link.ts';
+import type { RunnerFacts } from '../runner/hello.ts';
 import { badRequest, notFound } from './errors.ts';
 import { quote } from './quote.ts';
 

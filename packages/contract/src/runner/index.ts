@@ -1,5 +1,6 @@
 /** The protocol between control and its runners; docs/runner-protocol.md describes it. */
 export * from './build.ts';
+export * from './close.ts';
 export * from './envelope.ts';
 export * from './hello.ts';
 export * from './limits.ts';

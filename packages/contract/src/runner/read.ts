@@ -31,7 +31,13 @@ export type Reading<M> =
       dropped: number;
     }
   | { outcome: 'unknown-type'; type: string }
-  | { outcome: 'unreadable'; type: string; error: string };
+  | {
+      outcome: 'unreadable';
+      type: string;
+      error: string;
+      /** A hello of before version 1, which had no version. */
+      unversioned?: true;
+    };
 
 interface Direction {
   messages: Record<string, Validator>;
@@ -81,7 +87,10 @@ function read(data: string, direction: Direction, kinds: readonly string[]): Rea
     value['readings'] = good;
   }
   const error = whyNot(direction.messages[type], value);
-  if (error !== undefined) return { outcome: 'unreadable', type, error };
+  if (error !== undefined) {
+    const unversioned = type === 'hello' && value['protocol'] === undefined;
+    return { outcome: 'unreadable', type, error, ...(unversioned ? { unversioned } : {}) };
+  }
   const { items } = value;
   if (!Array.isArray(items)) return { outcome: 'message', message: value, unsupported: [], dropped };
   const good: unknown[] = [];

@@ -1,7 +1,7 @@
 /** Where the root file system of a sandbox or an image comes from, after control has resolved names. */
 import { Type, type Static } from 'typebox';
 
-export const RegistrySource = Type.Object({
+const RegistrySource = Type.Object({
   type: Type.Literal('registry'),
   /** An OCI registry reference as the user gave it. */
   ref: Type.String(),
@@ -14,7 +14,7 @@ export const RegistrySource = Type.Object({
 });
 
 /** One of the images that a runner can make by itself: `busybox`, `debian`. */
-export const BuiltinSource = Type.Object({ type: Type.Literal('builtin'), name: Type.String() });
+const BuiltinSource = Type.Object({ type: Type.Literal('builtin'), name: Type.String() });
 
 export const RootSource = Type.Union([RegistrySource, BuiltinSource]);
 export type RootSource = Static<typeof RootSource>;

@@ -27,5 +27,5 @@ export type ResolveResponse = Static<typeof ResolveResponse>;
 /** A positive answer may be used again for this long; a refusal never. Bounds how long a revoked key still works. */
 export const RESOLVE_CACHE_MS = 900;
 
-/** The path of the web socket that runners dial; see runner-link.ts. */
+/** The path of the web socket that runners dial; see docs/runner-protocol.md. */
 export const RUNNER_LINK_PATH = '/internal/runners/link';

@@ -8,13 +8,16 @@ import { all, listen, statement, type Database, type Listener, type Queryable } 
 import type { Logger } from 'pino';
 
 const CHANNEL = 'releap_sandboxes';
-/** Payloads of NOTIFY are limited to 8000 bytes; an entry is at most 90. */
-const ENTRIES_PER_MESSAGE = 80;
+/** Payloads of NOTIFY are limited to 8000 bytes; an entry is at most 160. */
+const ENTRIES_PER_MESSAGE = 48;
 /** A server without a heartbeat for this long is not notified any more. */
 const PEER_GONE_MS = 20_000;
 
-/** A changed sandbox or snapshot: its id, and the runner that it is assigned to. */
-export type Changed = readonly [id: string, runnerId: string | null, generation: number];
+/**
+ * A changed sandbox or snapshot: its id, the runner that it is assigned to, its generation, and its kind as on the
+ * runners' link, which a server of the previous version does not send.
+ */
+export type Changed = readonly [id: string, runnerId: string | null, generation: number, kind?: string];
 
 interface Message {
   from: string;

@@ -2,7 +2,7 @@
 import type { CpuReading } from '@releap/contract';
 import type { SandboxRow, SnapshotRow } from '@releap/database';
 import type { Logger } from 'pino';
-import type { Link, LinkEvents } from '../runners/link.ts';
+import type { Link } from '../runners/link.ts';
 import type { Changed } from './cluster-notifier.ts';
 
 export interface ControlEvents {
@@ -17,8 +17,6 @@ export interface ControlEvents {
   'capacity-released': undefined;
   /** A runner has connected here and takes work. */
   'runner-ready': Link;
-  /** The link of a runner is closed: it is not told anything here any more. */
-  'runner-gone': Link;
   /** CPU counters that a runner has reported. */
   'runner-usage': { runnerId: string; readings: readonly CpuReading[] };
   /** These projects were deleted; their contents are still there. */
@@ -33,8 +31,6 @@ export interface EventBus {
     ...event: undefined extends ControlEvents[Name] ? [] : [ControlEvents[Name]]
   ): void;
 }
-
-export type BuildResultHandler = LinkEvents['buildResult'];
 
 export function createEventBus(log: Logger): EventBus {
   const listeners = new Map<keyof ControlEvents, ((event: never) => void)[]>();

@@ -9,6 +9,7 @@ const RECHECK_MS = 10_000;
 /** Passes changes on to requests that wait here, and to the other servers. */
 export function clusterModule({ changes, cluster, events, heartbeats, runners }: ControlContext): Module {
   const publish = (
+    kind: string,
     rows: readonly {
       id: string;
       assigned_to_runner: boolean;
@@ -18,11 +19,11 @@ export function clusterModule({ changes, cluster, events, heartbeats, runners }:
   ): void => {
     changes.changed(rows.map((row) => row.id));
     cluster.publish(
-      rows.map((row) => [row.id, row.assigned_to_runner ? row.runner_id : null, row.generation]),
+      rows.map((row) => [row.id, row.assigned_to_runner ? row.runner_id : null, row.generation, kind]),
     );
   };
-  events.on('sandboxes-changed', publish);
-  events.on('snapshots-changed', publish);
+  events.on('sandboxes-changed', (rows) => publish('sandbox', rows));
+  events.on('snapshots-changed', (rows) => publish('snapshot', rows));
   events.on('changed-elsewhere', (changed) => changes.changed(changed.map(([id]) => id)));
   events.on('notifications-missed', () => changes.changedAll());
   return {
@@ -41,7 +42,7 @@ export function clusterModule({ changes, cluster, events, heartbeats, runners }:
         async run() {
           if (!cluster.hasPeers) return;
           changes.changedAll();
-          await runners.catchUp();
+          await runners.resync();
         },
       },
     ],

@@ -5,16 +5,16 @@ import { imageRoutes } from './routes.ts';
 
 export function imagesModule(context: ControlContext): Module {
   const { builds, database, events, limits, log } = context;
-  events.on('runner-ready', (link) => {
+  events.on('runner-ready', () => {
+    builds.kick();
     builds
-      .adopt(link)
-      .then(() => builds.retryBuiltins())
-      .catch((error: unknown) => log.error({ err: error }, 'builds of a runner could not be resumed'));
+      .retryBuiltins()
+      .catch((error: unknown) => log.error({ err: error }, 'built-in images could not be queued'));
   });
-  events.on('runner-gone', (link) => builds.abandon(link));
   return {
     name: 'images',
     routes: (planes) => imageRoutes(planes, context),
+    kinds: [builds.kind],
     // Not leased: a server extends the leases of the builds whose runners are connected to it.
     tasks: [{ name: 'builds', everyMs: limits.sweepMs, leased: false, run: () => builds.sweep() }],
     teardown: [

@@ -1,86 +1,93 @@
-/** One runner's connection: what it says is taken in order, what it is told is bounded and never repeated in vain. */
+/** One runner's connection: reads its messages in order, and sends it what it is assigned. */
 import {
-  type Assignment,
-  type ControlMessage,
+  FramingError,
+  LINK_CLOSE,
   LINK_MESSAGE_MAX_BYTES,
-  type RunnerFacts,
+  readRunnerMessage,
+  type AckMessage,
+  type HelloMessage,
+  type Reading,
+  type Report,
   type RunnerMessage,
-  type SnapshotAssignment,
-} from '@releap/contract';
+  type UnsupportedItem,
+  type UsageMessage,
+  type WelcomeMessage,
+} from '@releap/contract/runner';
 import type { Logger } from 'pino';
 import type { WebSocket } from 'ws';
-import type { AssignableRow } from '../sandboxes/environment.ts';
-import { toSnapshotAssignment } from '../snapshots/assignment.ts';
-import type { SnapshotRow } from '@releap/database';
-import { toAssignment } from './assignment.ts';
-import { readRunnerMessage, SYNC_PART_BYTES } from './messages.ts';
+import { AssignmentSender } from './assignment-sender.ts';
+import type { ReconciledKind } from './kind.ts';
 
-export type Hello = Extract<RunnerMessage, { type: 'hello' }>;
-
-export interface LinkEvents {
-  /** Gives the connection's epoch and what the runner is to hold. Throws to refuse the runner. */
-  hello(
-    link: Link,
-    hello: Hello,
-  ): Promise<{ epoch: string; held: AssignableRow[]; snapshots: SnapshotRow[] }>;
-  observe(link: Link, message: Extract<RunnerMessage, { type: 'observe' }>): Promise<void>;
-  observeSnapshots(link: Link, message: Extract<RunnerMessage, { type: 'observe-snapshots' }>): Promise<void>;
-  buildResult(link: Link, message: Extract<RunnerMessage, { type: 'build-result' }>): Promise<void>;
-  usage(link: Link, message: Extract<RunnerMessage, { type: 'usage' }>): void;
+export interface LinkHandlers {
+  readonly kinds: readonly ReconciledKind[];
+  /** Gives the connection's epoch and the answer. Closes the link, and gives undefined, to refuse the runner. */
+  hello(link: Link, hello: HelloMessage): Promise<{ epoch: string; welcome: WelcomeMessage } | undefined>;
+  /** Resolves when all of it is stored. */
+  report(link: Link, items: readonly Report[]): Promise<void>;
+  usage(link: Link, message: UsageMessage): void;
   ready(link: Link, ready: boolean): Promise<void>;
-  /** It is over: nothing more can be sent. */
+  /** Something of this runner was not read: see `IgnoredCounts`. */
+  ignored(what: keyof IgnoredCounts, count: number): void;
+  /** It is closed: nothing more can be sent. */
   closed(link: Link): void;
-  /** The same, once the message that was being worked on is done: nothing of this link is written any more. */
+  /** The same, once the message that was being handled is done: nothing of this link is written any more. */
   ended(link: Link): void;
 }
 
-/** Close codes of our own (RFC 6455 gives 4000 to 4999 to applications). */
-export const CLOSE = {
-  replaced: 4000,
-  badMessage: 4001,
-  refused: 4002,
-  silent: 4003,
-  failed: 4004,
-  slow: 4005,
-} as const;
+/** What was received and not handled, since the start of this server. */
+export interface IgnoredCounts {
+  /** Messages of a type that is not known. */
+  messageTypes: number;
+  /** Messages of a known type that cannot be read. */
+  messages: number;
+  /** Items of a kind that is not known, or that cannot be read. */
+  items: number;
+}
 
 const HELLO_MS = 10_000;
-/** Unsent bytes above which a runner counts as stuck. */
+/** Longest that the socket may take to accept one message. */
+const SEND_DEADLINE_MS = 60_000;
+/** Unsent bytes above which a runner counts as one that does not read. */
 const OUTBOUND_MAX_BYTES = 4 * LINK_MESSAGE_MAX_BYTES;
-/** Messages taken from the socket and not yet worked on, above which reading pauses. */
+/** Messages read from the socket and not yet handled, above which reading pauses. */
 const INBOUND_HIGH = 64;
+/** A close frame has room for 123 bytes. */
+const REASON_BYTES = 123;
 
 export class Link {
   runnerId = '';
   region = '';
   epoch = '0';
   ready = false;
-  facts: RunnerFacts | undefined;
+  /** Kinds that the runner reconciles. */
+  kinds: ReadonlySet<string> = new Set();
   /** On the monotonic clock. */
   lastHeard = performance.now();
-  /** Newest generation that was sent of each sandbox and each snapshot. */
-  readonly sent = new Map<string, number>();
-  /** Builds it was given and has not answered: job id to attempt. */
-  readonly builds = new Map<string, number>();
 
   readonly #socket: WebSocket;
-  readonly #events: LinkEvents;
+  readonly #handlers: LinkHandlers;
   readonly #log: Logger;
+  readonly #kindNames: readonly string[];
+  /** From the welcome on. */
+  #sender: AssignmentSender | undefined;
   #synced = false;
-  #early: (() => void)[] = [];
+  /** As the last heartbeat said; counts once everything was sent. */
+  #saidReady = false;
   #closed = false;
   #inbound: string[] = [];
   #working = false;
+  readonly #logged = new Set<string>();
   readonly #helloTimer: NodeJS.Timeout;
 
-  constructor(socket: WebSocket, events: LinkEvents, log: Logger) {
+  constructor(socket: WebSocket, handlers: LinkHandlers, log: Logger) {
     this.#socket = socket;
-    this.#events = events;
+    this.#handlers = handlers;
     this.#log = log;
-    this.#helloTimer = setTimeout(() => this.close(CLOSE.silent, 'no hello in time'), HELLO_MS);
+    this.#kindNames = handlers.kinds.map(({ kind }) => kind);
+    this.#helloTimer = setTimeout(() => this.close(LINK_CLOSE.silent, 'no hello in time'), HELLO_MS);
     socket.on('message', (data, binary) => {
       this.lastHeard = performance.now();
-      if (binary) return this.close(CLOSE.badMessage, 'messages are JSON text');
+      if (binary) return this.close(LINK_CLOSE.framing, 'messages are JSON text');
       this.#inbound.push((data as Buffer).toString('utf8'));
       if (this.#inbound.length >= INBOUND_HIGH) socket.pause();
       if (!this.#working) void this.#work();
@@ -96,49 +103,35 @@ export class Link {
   close(code: number, reason: string): void {
     if (this.#closed) return;
     this.#log.info({ runner: this.runnerId, code, reason }, 'closing a runner link');
-    this.#socket.close(code, reason.slice(0, 120));
+    this.#socket.close(code, cutBytes(reason, REASON_BYTES));
     // A peer that does not answer the close must not keep the connection.
     setTimeout(() => this.#socket.terminate(), 2_000).unref();
     this.#end();
   }
 
-  /** Tells the runner what is to be of this sandbox, unless it knows. */
-  assign(row: AssignableRow): void {
-    this.#tell(row, () => ({ type: 'assign', assignment: toAssignment(row) }));
+  /** Sends the runner its assignment of this resource, unless it has it. @param generation the newest, if known */
+  changed(kind: ReconciledKind, id: string, generation?: number): void {
+    this.#sender?.changed(kind, id, generation);
   }
 
-  /** The same of a snapshot. */
-  assignSnapshot(row: SnapshotRow): void {
-    this.#tell(row, () => ({ type: 'assign-snapshot', snapshot: toSnapshotAssignment(row) }));
+  /** The resource is no longer assigned to this runner. */
+  released(id: string): void {
+    this.#sender?.released(id);
   }
 
-  #tell(row: AssignableRow | SnapshotRow, message: () => ControlMessage): void {
-    if (this.#closed) return;
-    if (!this.#synced) {
-      // It may have changed after the rows of the sync were read.
-      this.#early.push(() => this.#tell(row, message));
-      return;
-    }
-    if (!row.assigned_to_runner) {
-      this.sent.delete(row.id);
-      return;
-    }
-    if ((this.sent.get(row.id) ?? -1) >= row.generation) return;
-    this.sent.set(row.id, row.generation);
-    this.send(message());
-  }
-
-  send(message: ControlMessage): void {
+  #send(message: AckMessage | WelcomeMessage): void {
     if (this.#closed) return;
     if (this.#socket.bufferedAmount > OUTBOUND_MAX_BYTES)
-      return this.close(CLOSE.slow, 'the runner does not read');
+      return this.close(LINK_CLOSE.slow, 'the runner does not read');
     this.#socket.send(JSON.stringify(message));
   }
 
-  /** Sends, and waits until it has left or cannot any more. */
-  async #deliver(message: ControlMessage): Promise<void> {
+  /** Sends, and resolves when the socket has taken it or is closed. */
+  async #deliver(text: string): Promise<void> {
     if (this.#closed) return;
-    await new Promise<void>((resolve) => this.#socket.send(JSON.stringify(message), () => resolve()));
+    const late = setTimeout(() => this.close(LINK_CLOSE.slow, 'the runner does not read'), SEND_DEADLINE_MS);
+    await new Promise<void>((resolve) => this.#socket.send(text, () => resolve()));
+    clearTimeout(late);
   }
 
   #end(): void {
@@ -146,8 +139,8 @@ export class Link {
     this.#closed = true;
     this.#inbound = [];
     clearTimeout(this.#helloTimer);
-    this.#events.closed(this);
-    if (!this.#working) this.#events.ended(this);
+    this.#handlers.closed(this);
+    if (!this.#working) this.#handlers.ended(this);
   }
 
   async #work(): Promise<void> {
@@ -159,94 +152,124 @@ export class Link {
         data = this.#inbound.shift()
       ) {
         if (this.#inbound.length < INBOUND_HIGH / 2 && this.#socket.isPaused) this.#socket.resume();
-        let message: RunnerMessage;
+        let reading: Reading<RunnerMessage>;
         try {
-          message = readRunnerMessage(data);
+          reading = readRunnerMessage(data, this.#kindNames);
         } catch (error) {
-          this.close(CLOSE.badMessage, (error as Error).message);
+          if (!(error instanceof FramingError)) throw error;
+          this.close(LINK_CLOSE.framing, error.message);
           return;
         }
-        await this.#take(message);
+        await this.#handle(reading);
       }
     } catch (error) {
-      // Nothing was acknowledged: the runner connects again and repeats it.
-      this.#log.error({ err: error, runner: this.runnerId }, 'a message of a runner could not be taken in');
-      this.close(CLOSE.failed, 'the control plane could not take this in');
+      this.#failed(error);
     } finally {
       this.#working = false;
-      if (this.#closed) this.#events.ended(this);
+      if (this.#closed) this.#handlers.ended(this);
     }
   }
 
-  async #take(message: RunnerMessage): Promise<void> {
-    if (message.type === 'hello') return this.#greet(message);
-    if (!this.#synced) return this.close(CLOSE.badMessage, 'the first message must be hello');
+  /** Nothing was acknowledged: the runner connects again and repeats it. */
+  #failed(error: unknown): void {
+    if (this.#closed) return;
+    this.#log.error({ err: error, runner: this.runnerId }, 'the link of a runner failed');
+    this.close(LINK_CLOSE.failed, 'the control plane failed: connect again');
+  }
+
+  async #handle(reading: Reading<RunnerMessage>): Promise<void> {
+    if (reading.outcome === 'unreadable' && reading.type === 'hello') {
+      if (reading.unversioned === true)
+        return this.close(LINK_CLOSE.version, 'the runner is older than protocol 1: upgrade the runner');
+      return this.close(LINK_CLOSE.refused, `hello: ${reading.error}`);
+    }
+    const isHello = reading.outcome === 'message' && reading.message.type === 'hello';
+    if (!isHello && this.#sender === undefined)
+      return this.close(LINK_CLOSE.framing, 'the first message must be hello');
+    if (reading.outcome === 'unknown-type') {
+      this.#ignored('messageTypes', 1, reading.type, 'messages of an unknown type are ignored');
+      return;
+    }
+    if (reading.outcome === 'unreadable') {
+      this.#ignored('messages', 1, reading.type, 'a message cannot be read and is ignored', reading.error);
+      return;
+    }
+    const { message, unsupported, dropped } = reading;
+    for (const { kind, error } of unsupported)
+      this.#ignored('items', 1, `${message.type} ${kind}`, 'an item cannot be read and is ignored', error);
+    if (dropped > 0) this.#ignored('items', dropped, message.type, 'items cannot be read and are ignored');
+    await this.#take(message, unsupported);
+  }
+
+  /** Counted always, logged once a link. */
+  #ignored(what: keyof IgnoredCounts, count: number, of: string, text: string, error?: string): void {
+    this.#handlers.ignored(what, count);
+    if (this.#logged.has(of) || this.#logged.size >= INBOUND_HIGH) return;
+    this.#logged.add(of);
+    this.#log.warn({ runner: this.runnerId, of, error }, text);
+  }
+
+  async #take(message: RunnerMessage, unsupported: UnsupportedItem[]): Promise<void> {
     switch (message.type) {
-      case 'observe':
-        await this.#events.observe(this, message);
-        this.send({ type: 'ack', seq: message.seq });
-        break;
-      case 'observe-snapshots':
-        await this.#events.observeSnapshots(this, message);
-        this.send({ type: 'ack', seq: message.seq });
-        break;
-      case 'build-result':
-        await this.#events.buildResult(this, message);
-        this.send({ type: 'ack', seq: message.seq });
+      case 'hello':
+        return this.#handleHello(message);
+      case 'report':
+        await this.#handlers.report(this, message.items);
+        this.#send({
+          type: 'ack',
+          seq: message.seq,
+          ...(unsupported.length === 0 ? {} : { unsupported }),
+        });
         break;
       case 'usage':
-        this.#events.usage(this, message);
+        this.#handlers.usage(this, message);
         break;
       case 'heartbeat':
-        if (message.ready !== this.ready) {
-          this.ready = message.ready;
-          await this.#events.ready(this, message.ready);
-        }
+        this.#saidReady = message.ready;
+        await this.#becomeReady();
         break;
     }
   }
 
-  async #greet(hello: Hello): Promise<void> {
-    if (this.runnerId !== '') return this.close(CLOSE.badMessage, 'hello is said once');
+  async #becomeReady(): Promise<void> {
+    if (!this.#synced || this.#saidReady === this.ready) return;
+    this.ready = this.#saidReady;
+    await this.#handlers.ready(this, this.ready);
+  }
+
+  async #handleHello(hello: HelloMessage): Promise<void> {
+    if (this.runnerId !== '') return this.close(LINK_CLOSE.framing, 'a second hello');
     clearTimeout(this.#helloTimer);
     this.runnerId = hello.runner_id;
     this.region = hello.region;
-    this.facts = hello.facts;
-    const { epoch, held, snapshots } = await this.#events.hello(this, hello);
-    this.epoch = epoch;
-    if (this.#closed) return;
-    await this.#sync(held, snapshots);
+    this.kinds = new Set(hello.kinds);
+    const sender = new AssignmentSender({
+      runnerId: hello.runner_id,
+      kinds: this.#handlers.kinds,
+      send: (text) => this.#deliver(text),
+      isClosed: () => this.#closed,
+      onError: (error) => this.#failed(error),
+    });
+    // What changes from here on is not in the pages that are read, or is sent again.
+    this.#sender = sender;
+    const answer = await this.#handlers.hello(this, hello);
+    if (answer === undefined || this.#closed) return;
+    this.epoch = answer.epoch;
+    this.#send(answer.welcome);
+    // Reports are handled meanwhile: a runner answers the first page before the last one is read.
+    sender
+      .sync()
+      .then(() => {
+        this.#synced = !this.#closed;
+        return this.#becomeReady();
+      })
+      .catch((error: unknown) => this.#failed(error));
   }
+}
 
-  /**
-   * In parts when it is large, and each when the one before has left: no tenant's environments can make it too large to
-   * send, or the runner look stuck.
-   */
-  async #sync(rows: AssignableRow[], snapshots: SnapshotRow[]): Promise<void> {
-    let part: { assignments: Assignment[]; snapshots: SnapshotAssignment[] } = {
-      assignments: [],
-      snapshots: [],
-    };
-    let bytes = 0;
-    const add = async (one: { assignment: Assignment } | { snapshot: SnapshotAssignment }): Promise<void> => {
-      const size = Buffer.byteLength(JSON.stringify(one));
-      if (bytes > 0 && bytes + size > SYNC_PART_BYTES) {
-        await this.#deliver({ type: 'sync', ...part, more: true });
-        part = { assignments: [], snapshots: [] };
-        bytes = 0;
-      }
-      bytes += size;
-      if ('assignment' in one) part.assignments.push(one.assignment);
-      else part.snapshots.push(one.snapshot);
-    };
-    for (const row of [...rows, ...snapshots])
-      this.sent.set(row.id, Math.max(row.generation, this.sent.get(row.id) ?? -1));
-    // Snapshots first: what begins with one may come only after it.
-    for (const row of snapshots) await add({ snapshot: toSnapshotAssignment(row) });
-    for (const row of rows) await add({ assignment: toAssignment(row) });
-    await this.#deliver({ type: 'sync', ...part });
-    this.#synced = true;
-    for (const tell of this.#early) tell();
-    this.#early = [];
-  }
+function cutBytes(text: string, bytes: number): string {
+  const buffer = Buffer.from(text);
+  return buffer.length <= bytes
+    ? text
+    : new TextDecoder().decode(buffer.subarray(0, bytes)).replace(/\uFFFD+$/, '');
 }

@@ -1,11 +1,4 @@
-import {
-  columns,
-  SANDBOX_COLUMNS,
-  SNAPSHOT_COLUMNS,
-  statement,
-  type SandboxRow,
-  type SnapshotRow,
-} from '@releap/database';
+import { statement } from '@releap/database';
 
 /** A runner has said hello: it is online, not ready yet, and its newest connection counts. $1..$5 */
 export const RUNNER_HELLO = statement<{ epoch: string }>(
@@ -48,39 +41,4 @@ export const RUNNERS_LOST = statement<{ id: string }>(
     where status <> 'lost' and last_seen_at < now() - $1 * interval '1 millisecond' returning id`,
 );
 
-/** What is to be lost with its runner. $1 runner ids */
-export const SANDBOXES_ON = statement<{ id: string; runner_id: string }>(
-  'sandboxes-on-runners',
-  `select id, runner_id from sandboxes where held and runner_id = any($1::uuid[])`,
-);
-
-/** All that a runner is to hold, or to give back. $1 runner id */
-export const SANDBOXES_HELD = statement<SandboxRow>(
-  'sandboxes-held',
-  `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where held and runner_id = $1 order by id`,
-);
-
-/** $1 ids, $2 runner id */
-export const SANDBOXES_TO_PUSH = statement<SandboxRow>(
-  'sandboxes-to-push',
-  `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where held and id = any($1::uuid[]) and runner_id = $2`,
-);
-
-/** The snapshots that a runner is to keep, to take or to remove. $1 runner id */
-export const SNAPSHOTS_HELD = statement<SnapshotRow>(
-  'snapshots-held',
-  `select ${columns('s', SNAPSHOT_COLUMNS)} from snapshots s where held and runner_id = $1 order by created_at, id`,
-);
-
-/** $1 ids, $2 runner id */
-export const SNAPSHOTS_TO_PUSH = statement<SnapshotRow>(
-  'snapshots-to-push',
-  `select ${columns('s', SNAPSHOT_COLUMNS)} from snapshots s where held and id = any($1::uuid[]) and runner_id = $2`,
-);
-
-/** Everything that these runners are to know of, by its newest generation. $1 runner ids */
-export const GENERATIONS_HELD = statement<{ id: string; runner_id: string; generation: number }>(
-  'generations-held',
-  `select id, runner_id, generation from sandboxes where held and runner_id = any($1::uuid[])
-   union all select id, runner_id, generation from snapshots where held and runner_id = any($1::uuid[])`,
-);
+export const DEPLOYMENT = statement<{ id: string }>('deployment', 'select id from deployment');

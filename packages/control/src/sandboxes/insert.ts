@@ -20,7 +20,7 @@ import {
   type SnapshotRow,
   type StoredSpec,
 } from '@releap/database';
-import { pinned } from '../runners/assignment.ts';
+import { pinned } from './assignment.ts';
 import type { Minted } from '../secrets/placeholders.ts';
 import { CREATIONS, type CreationName } from './transitions.ts';
 

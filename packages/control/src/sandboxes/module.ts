@@ -2,6 +2,7 @@ import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
 import { endOverdue } from './deadlines.ts';
 import { createHostClient } from './logs.ts';
+import { createSandboxKind } from './reconciled-kind.ts';
 import { sandboxRoutes } from './routes.ts';
 import { sandboxTeardown } from './teardown.ts';
 
@@ -16,5 +17,11 @@ export function sandboxesModule(context: ControlContext): Module {
       { name: 'sandbox-deadlines', everyMs: limits.sweepMs, leased: true, run: () => endOverdue(context) },
     ],
     teardown: sandboxTeardown(context),
+    kinds: [
+      createSandboxKind({
+        ...context,
+        onCapacityReleased: () => context.events.emit('capacity-released'),
+      }),
+    ],
   };
 }

@@ -20,7 +20,7 @@ import {
   type SnapshotRow,
 } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
-import { pinned } from '../runners/assignment.ts';
+import { pinned } from '../sandboxes/assignment.ts';
 import { readSandboxId } from '../sandboxes/change.ts';
 import { REACHABLE } from '../sandboxes/queries.ts';
 import { CONDITIONS, type ConditionName } from '../sandboxes/transitions.ts';

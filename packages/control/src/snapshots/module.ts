@@ -1,5 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
+import { createSnapshotKind } from './reconciled-kind.ts';
 import { snapshotRoutes } from './routes.ts';
 import { snapshotTeardown } from './teardown.ts';
 
@@ -10,5 +11,6 @@ export function snapshotsModule(context: ControlContext): Module {
     routes: (planes) => snapshotRoutes(planes, context),
     tasks: [{ name: 'snapshots', everyMs: limits.sweepMs, leased: true, run: () => snapshots.sweep() }],
     teardown: [snapshotTeardown(context)],
+    kinds: [createSnapshotKind(context.database, snapshots)],
   };
 }

@@ -1,5 +1,5 @@
 /** A host as the control plane may rely on it: what it has of one sandbox, and what it says when it is told something. */
-import type { Assignment, Observation } from '@releap/contract';
+import type { Assignment, Observation } from '@releap/testing/runner-messages';
 
 /** How what it tries ends: well; not, with nothing lost; not, with the memory lost. */
 export type Outcome = 'well' | 'badly' | 'worse';

@@ -1,6 +1,7 @@
 /** Sandboxes in the states that the tests of the life cycle begin with. */
 import assert from 'node:assert/strict';
-import type { Assignment, SandboxStatus } from '@releap/contract';
+import type { SandboxStatus } from '@releap/contract';
+import type { Assignment } from '@releap/testing/runner-messages';
 import { TRANSIENT } from '../../src/sandboxes/transitions.ts';
 import {
   create,

@@ -1,70 +1,101 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { RUNNER_LINK_PATH } from '@releap/contract';
 import {
-  type BuildResult,
+  FramingError,
+  HEARTBEAT_MS,
+  LINK_CLOSE,
+  LINK_MESSAGE_MAX_BYTES,
+  readControlMessage,
+  RUNNER_PROTOCOL,
   type ControlMessage,
   type CpuReading,
-  HEARTBEAT_MS,
-  LINK_MESSAGE_MAX_BYTES,
-  type Observation,
+  type HelloMessage,
+  type Reading,
+  type Report,
   type RunnerMessage,
-  type SnapshotObservation,
-} from '@releap/contract';
+  type WelcomeMessage,
+} from '@releap/contract/runner';
 import type { Logger } from 'pino';
 import { WebSocket } from 'ws';
-import { Outbox } from './outbox.ts';
+import type { Deployment } from './deployment.ts';
+import { Intake } from './intake.ts';
+import type { AnyKindHandler } from './kind-handler.ts';
+import { Outbox, type OutgoingReports } from './outbox.ts';
 
 const CONNECT_DEADLINE_MS = 10_000;
 /** Control answers every ping; this long without one and the link is dialled anew. */
 const SILENCE_MAX_MS = 30_000;
 const BACKOFF_MIN_MS = 100;
 const BACKOFF_MAX_MS = 5_000;
+/** After a refusal that only an operator can mend. */
+const REFUSED_RETRY_MS = 30_000;
+const REFUSALS: ReadonlySet<number> = new Set([
+  LINK_CLOSE.refused,
+  LINK_CLOSE.otherDeployment,
+  LINK_CLOSE.version,
+]);
+/** A close frame has room for 123 bytes. */
+const REASON_CHARS = 120;
 
 export interface ControlLinkOptions {
-  /** `http(s)://host:port` of the control plane. */
+  /** `http(s)://host:port` of the control plane's internal listener. */
   controlUrl: string;
   token: string;
-  /** Called at every (re)connect, before anything is received on it. */
-  hello: () => Extract<RunnerMessage, { type: 'hello' }>;
-  /** Whether a sandbox could be created here now; told with every heartbeat. */
+  deployment: Deployment;
+  /** What the runner says of itself, at every (re)connect. */
+  hello: () => Pick<HelloMessage, 'runner_id' | 'region' | 'data_url' | 'facts'>;
+  /** Whether a sandbox could be created here now; sent with every heartbeat. */
   isReady: () => boolean;
-  onMessage: (message: ControlMessage) => void;
-  /** Observations that control has stored for good. */
-  onStored: (observations: Observation[]) => void;
+  /** The kinds that this machine reconciles. */
+  handlers: readonly AnyKindHandler[];
+  /** A link was made: a whole new sync follows. */
+  onLinked: () => void;
+  /** A sync is complete, and names everything of all these kinds. */
+  onSynced: () => void;
+  /** How long to wait after a refusal, in milliseconds. */
+  refusedRetryMs?: number;
   log: Logger;
 }
 
 /**
- * The runner's end of the link (see `runner-link.ts` in the contract for the rules). It keeps one connection
- * up, says again what was not acknowledged, and never gives up: a runner without control keeps its sandboxes.
+ * The runner's end of the link (docs/runner-protocol.md). It keeps one connection up, sends again what was not
+ * acknowledged, and never gives up: a runner without control keeps its sandboxes.
  */
 export class ControlLink {
   readonly #options: ControlLinkOptions;
   readonly #outbox = new Outbox();
+  readonly #intake: Intake;
   readonly #closing = new AbortController();
-  #socket: WebSocket | undefined;
+  readonly #logged = new Set<string>();
+  /** The connection, once control has welcomed the runner on it. */
+  #welcomed: WebSocket | undefined;
   #loop: Promise<void> | undefined;
 
   constructor(options: ControlLinkOptions) {
     this.#options = options;
+    this.#intake = new Intake({
+      handlers: options.handlers,
+      onSynced: options.onSynced,
+      onUnsupported: ({ error, ...item }) => {
+        this.#logOnce(
+          `unsupported ${item.kind}`,
+          { item, error },
+          'control wants what is not supported here',
+        );
+        this.#send(this.#outbox.put({ ...item, status: 'unsupported', detail: { error } }));
+      },
+    });
   }
 
   start(): void {
     this.#loop ??= this.#keepConnected();
   }
 
-  observe(observation: Observation): void {
-    this.#send(this.#outbox.observe(observation));
+  report(report: Report): void {
+    this.#send(this.#outbox.put(report));
   }
 
-  observeSnapshot(observation: SnapshotObservation): void {
-    this.#send(this.#outbox.observeSnapshot(observation));
-  }
-
-  buildResult(result: BuildResult): void {
-    this.#send(this.#outbox.buildResult(result));
-  }
-
-  /** Told once and kept nowhere: the next one makes up for what is lost. */
+  /** Sent once and stored nowhere: the next one makes up for what is lost. */
   usage(readings: CpuReading[]): void {
     this.#send({ type: 'usage', readings });
   }
@@ -74,9 +105,9 @@ export class ControlLink {
     this.#send({ type: 'heartbeat', ready: this.#options.isReady() });
   }
 
-  /** Resolves once control has stored everything said so far, or when the signal aborts. */
+  /** Resolves once control has stored everything reported so far, or when the signal aborts. */
   async flushed(signal: AbortSignal): Promise<void> {
-    while (this.#outbox.unacknowledged().length > 0 && !signal.aborted) {
+    while (!this.#outbox.isEmpty && !signal.aborted) {
       await sleep(20, undefined, { signal }).catch(() => undefined);
     }
   }
@@ -87,24 +118,26 @@ export class ControlLink {
   }
 
   async #keepConnected(): Promise<void> {
-    const { log } = this.#options;
+    const { log, refusedRetryMs = REFUSED_RETRY_MS } = this.#options;
     let backoff = BACKOFF_MIN_MS;
     while (!this.#closing.signal.aborted) {
       const startedAt = performance.now();
-      const why = await this.#connectOnce();
+      const { why, isRefusal } = await this.#connectOnce();
       if (this.#closing.signal.aborted) return;
       // A link that held is not a link that flaps: start over with the short wait.
       if (performance.now() - startedAt > BACKOFF_MAX_MS) backoff = BACKOFF_MIN_MS;
-      log.warn({ why, retryInMs: backoff }, 'no link to the control plane; sandboxes keep running');
-      await sleep(backoff, undefined, { signal: this.#closing.signal }).catch(() => undefined);
+      const retryInMs = isRefusal ? refusedRetryMs : backoff;
+      if (isRefusal) log.error({ why, retryInMs }, 'refused by the control plane; sandboxes keep running');
+      else log.warn({ why, retryInMs }, 'no link to the control plane; sandboxes keep running');
+      await sleep(retryInMs, undefined, { signal: this.#closing.signal }).catch(() => undefined);
       backoff = Math.min(backoff * 2, BACKOFF_MAX_MS);
     }
   }
 
   /** One connection from dial to end. Resolves with the reason why it ended. */
-  #connectOnce(): Promise<string> {
-    const { controlUrl, token, hello, log } = this.#options;
-    const url = new URL('/internal/runners/link', controlUrl);
+  #connectOnce(): Promise<{ why: string; isRefusal: boolean }> {
+    const { controlUrl, token, log } = this.#options;
+    const url = new URL(RUNNER_LINK_PATH, controlUrl);
     url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
     const socket = new WebSocket(url, {
       headers: { authorization: `Bearer ${token}` },
@@ -117,7 +150,14 @@ export class ControlLink {
     this.#closing.signal.addEventListener('abort', hangUp, { once: true });
     return new Promise((resolve) => {
       let why = 'the connection was closed';
+      let isRefusal = false;
       let heardAt = performance.now();
+      /** @param code one of `LINK_CLOSE`: control is told why */
+      const refuse = (code: number, reason: string): void => {
+        why = reason;
+        isRefusal = true;
+        socket.close(code, reason.slice(0, REASON_CHARS));
+      };
       const heartbeat = setInterval(() => {
         if (performance.now() - heardAt > SILENCE_MAX_MS) {
           why = `no answer for ${SILENCE_MAX_MS} ms`;
@@ -129,50 +169,108 @@ export class ControlLink {
         this.heartbeat();
       }, HEARTBEAT_MS);
       socket.on('open', () => {
-        this.#socket = socket;
-        this.#send(hello());
-        for (const message of this.#outbox.unacknowledged()) this.#send(message);
-        this.heartbeat();
-        log.info({ controlUrl }, 'linked to the control plane');
+        log.info({ controlUrl }, 'connected to the control plane');
+        socket.send(JSON.stringify(this.#hello()));
       });
       socket.on('pong', () => {
         heardAt = performance.now();
       });
-      socket.on('message', (data) => {
+      socket.on('message', (data, binary) => {
         heardAt = performance.now();
-        this.#receive(data as Buffer, socket);
+        if (socket.readyState !== WebSocket.OPEN) return;
+        if (binary) return refuse(LINK_CLOSE.framing, 'control sent a binary message');
+        this.#receive((data as Buffer).toString('utf8'), socket, refuse);
       });
       socket.on('error', (error) => {
         why = error.message;
       });
-      socket.on('close', () => {
+      socket.on('close', (code, reason) => {
         clearInterval(heartbeat);
         this.#closing.signal.removeEventListener('abort', hangUp);
-        if (this.#socket === socket) this.#socket = undefined;
-        resolve(why);
+        if (this.#welcomed === socket) this.#welcomed = undefined;
+        if (!isRefusal && code >= 4000) {
+          why = reason.toString() || why;
+          isRefusal = REFUSALS.has(code);
+        }
+        resolve({ why, isRefusal });
       });
     });
   }
 
-  #receive(data: Buffer, socket: WebSocket): void {
-    let message: ControlMessage;
-    try {
-      message = JSON.parse(data.toString('utf8')) as ControlMessage;
-    } catch {
-      // The parser's own words would quote it, environments and all.
-      this.#options.log.error({ bytes: data.length }, 'control sent something that is not JSON');
-      socket.close(1007);
-      return;
-    }
-    if (message.type === 'ack') {
-      const stored = this.#outbox.acknowledge(message.seq);
-      this.#options.onStored(stored.flatMap((said) => (said.type === 'observe' ? said.observations : [])));
-      return;
-    }
-    this.#options.onMessage(message);
+  #hello(): HelloMessage {
+    const { hello, deployment } = this.#options;
+    return {
+      type: 'hello',
+      protocol: RUNNER_PROTOCOL,
+      ...hello(),
+      ...(deployment.id === undefined ? {} : { deployment_id: deployment.id }),
+      capabilities: [],
+      kinds: this.#intake.kinds,
+    };
   }
 
-  #send(message: RunnerMessage): void {
-    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
+  #receive(data: string, socket: WebSocket, refuse: (code: number, reason: string) => void): void {
+    let reading: Reading<ControlMessage>;
+    try {
+      reading = readControlMessage(data, this.#intake.kinds);
+    } catch (error) {
+      if (!(error instanceof FramingError)) throw error;
+      return refuse(LINK_CLOSE.framing, `control sent ${error.message}`);
+    }
+    if (this.#welcomed !== socket) {
+      if (reading.outcome !== 'message' || reading.message.type !== 'welcome')
+        return refuse(LINK_CLOSE.version, 'control is older than protocol 1: upgrade control first');
+      this.#handleWelcome(reading.message, socket, refuse);
+      return;
+    }
+    if (reading.outcome === 'unknown-type') {
+      this.#logOnce(reading.type, { type: reading.type }, 'messages of an unknown type are ignored');
+      return;
+    }
+    if (reading.outcome === 'unreadable') {
+      const { type, error } = reading;
+      if (type === 'sync') this.#intake.gap();
+      this.#logOnce(type, { type, error }, 'a message of control cannot be read and is ignored');
+      return;
+    }
+    const { message } = reading;
+    if (message.type === 'ack') {
+      for (const { error, ...item } of message.unsupported ?? [])
+        this.#logOnce(`ack ${item.kind}`, { item, error }, 'control cannot read a report');
+      this.#intake.stored(this.#outbox.acknowledge(message.seq));
+      return;
+    }
+    this.#intake.take(reading);
+  }
+
+  #handleWelcome(
+    welcome: WelcomeMessage,
+    socket: WebSocket,
+    refuse: (code: number, reason: string) => void,
+  ): void {
+    const { deployment, log } = this.#options;
+    if (welcome.protocol > RUNNER_PROTOCOL)
+      return refuse(LINK_CLOSE.version, `control speaks protocol ${welcome.protocol}: upgrade the runner`);
+    if (!deployment.join(welcome.deployment_id)) {
+      const ids = `${deployment.id}, this is ${welcome.deployment_id}`;
+      return refuse(LINK_CLOSE.otherDeployment, `the runner belongs to deployment ${ids}`);
+    }
+    this.#intake.linked(welcome.kinds);
+    this.#options.onLinked();
+    this.#welcomed = socket;
+    for (const message of this.#outbox.unacknowledged()) this.#send(message);
+    this.heartbeat();
+    log.info({ deployment: welcome.deployment_id, kinds: welcome.kinds }, 'linked to the control plane');
+  }
+
+  #logOnce(key: string, about: object, text: string): void {
+    if (this.#logged.has(key)) return;
+    this.#logged.add(key);
+    this.#options.log.warn(about, text);
+  }
+
+  /** What cannot be sent before the welcome is in the outbox, or made up for by the next of its kind. */
+  #send(message: RunnerMessage | OutgoingReports): void {
+    if (this.#welcomed?.readyState === WebSocket.OPEN) this.#welcomed.send(JSON.stringify(message));
   }
 }

@@ -1,54 +1,64 @@
-import type { BuildResult, Observation, RunnerMessage, SnapshotObservation } from '@releap/contract';
+import { LINK_ITEMS_MAX, type Report, type UnsupportedItem } from '@releap/contract/runner';
 
-type Numbered = Extract<RunnerMessage, { seq: number }>;
+/** A report of any kind; of a kind that is not known here only that it is unsupported. */
+export type OutgoingReport =
+  | Report
+  | (Omit<UnsupportedItem, 'error'> & { status: 'unsupported'; detail: { error: string } });
+
+export interface OutgoingReports {
+  type: 'report';
+  seq: number;
+  items: OutgoingReport[];
+}
+
+/** Reports that carry no environments: their size is bounded by their fields. */
+const ITEMS_PER_MESSAGE = Math.min(200, LINK_ITEMS_MAX);
 
 /**
- * What the runner has said and control has not yet acknowledged. At most one observation a sandbox and one
- * result a job are kept: a newer one replaces the older, because control only needs to know what is now.
- * That bounds the outbox by what the runner holds, however long the link is down.
+ * What the runner has reported and control has not yet acknowledged. At most one report a resource is kept: a newer one
+ * replaces the older, because control only needs to know what is now. That bounds the outbox by what the runner has,
+ * however long the link is down.
  */
 export class Outbox {
   #seq = 0;
-  readonly #pending = new Map<string, Numbered>();
+  readonly #pending = new Map<string, { seq: number; report: OutgoingReport }>();
 
-  observe(observation: Observation): RunnerMessage {
-    return this.#put(`vm:${observation.vm_id}`, {
-      type: 'observe',
-      seq: ++this.#seq,
-      observations: [observation],
-    });
+  put(report: OutgoingReport): OutgoingReports {
+    const seq = ++this.#seq;
+    const key = `${report.kind} ${report.id}`;
+    // The newest last: the order of the map is that of the sequence.
+    this.#pending.delete(key);
+    this.#pending.set(key, { seq, report });
+    return { type: 'report', seq, items: [report] };
   }
 
-  observeSnapshot(observation: SnapshotObservation): RunnerMessage {
-    return this.#put(`snapshot:${observation.snapshot_id}`, {
-      type: 'observe-snapshots',
-      seq: ++this.#seq,
-      observations: [observation],
-    });
-  }
-
-  buildResult(result: BuildResult): RunnerMessage {
-    return this.#put(`job:${result.job_id}`, { type: 'build-result', seq: ++this.#seq, result });
-  }
-
-  /** Drops all that control has safely stored. Returns the messages that were dropped. */
-  acknowledge(seq: number): RunnerMessage[] {
-    const done: RunnerMessage[] = [];
-    for (const [key, message] of this.#pending) {
-      if (message.seq > seq) continue;
+  /** Drops all that control has stored. Returns the reports that were dropped. */
+  acknowledge(seq: number): OutgoingReport[] {
+    const stored: OutgoingReport[] = [];
+    for (const [key, one] of this.#pending) {
+      if (one.seq > seq) break;
       this.#pending.delete(key);
-      done.push(message);
+      stored.push(one.report);
     }
-    return done;
+    return stored;
   }
 
-  /** Everything to say again after a reconnect, oldest first. */
-  unacknowledged(): RunnerMessage[] {
-    return [...this.#pending.values()].sort((a, b) => a.seq - b.seq);
+  get isEmpty(): boolean {
+    return this.#pending.size === 0;
   }
 
-  #put(key: string, message: Numbered): RunnerMessage {
-    this.#pending.set(key, message);
-    return message;
+  /** Everything to send again after a reconnect, oldest first, many reports a message. */
+  unacknowledged(): OutgoingReports[] {
+    const pending = [...this.#pending.values()];
+    const messages: OutgoingReports[] = [];
+    for (let at = 0; at < pending.length; at += ITEMS_PER_MESSAGE) {
+      const some = pending.slice(at, at + ITEMS_PER_MESSAGE);
+      messages.push({
+        type: 'report',
+        seq: some.at(-1)?.seq ?? 0,
+        items: some.map(({ report }) => report),
+      });
+    }
+    return messages;
   }
 }

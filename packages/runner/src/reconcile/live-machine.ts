@@ -1,5 +1,5 @@
-import type { Assignment } from '@releap/contract';
 import type { Logger } from 'pino';
+import type { Assignment } from './assignment.ts';
 import { nowNs } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';

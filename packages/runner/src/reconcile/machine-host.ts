@@ -1,7 +1,8 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Assignment, Origin, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
+import type { Origin, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
 import type { Logger } from 'pino';
+import type { Assignment } from './assignment.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
 import type { ForkOrigin, Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';

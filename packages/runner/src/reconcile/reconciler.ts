@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Assignment, ControlMessage, Observation } from '@releap/contract';
 import type { Absent, HeldKind } from '../quarantine/absences.ts';
 import type { Quarantine } from '../quarantine/quarantine.ts';
+import type { Assignment, Observation } from './assignment.ts';
 import { Sandbox, type SandboxDeps } from './sandbox.ts';
 import { parseRecord } from './sandbox-record.ts';
 
@@ -88,10 +88,14 @@ export class Reconciler implements HeldKind {
     this.#named.clear();
   }
 
-  receive(message: ControlMessage): void {
-    if (this.#ends) return;
-    if (message.type === 'assign') this.#assign(message.assignment);
-    if (message.type === 'sync') this.#sync(message.assignments);
+  /** Control names the sandbox, but what it wants of it cannot be read here: it stays as it is. */
+  named(vmId: string): void {
+    this.#named.add(vmId);
+  }
+
+  /** Makes the sandbox what control wants, unless that is older than what it wanted before. */
+  assign(assignment: Assignment): void {
+    if (!this.#ends) this.#assign(assignment);
   }
 
   /**
@@ -151,10 +155,6 @@ export class Reconciler implements HeldKind {
     this.#sandboxes.set(vmId, sandbox);
     this.#unread.delete(vmId);
     sandbox.converge();
-  }
-
-  #sync(assignments: Assignment[]): void {
-    for (const assignment of assignments) this.#assign(assignment);
   }
 
   absent(): Promise<Absent> {

@@ -1,4 +1,5 @@
-import type { Assignment, Origin, RootSource } from '@releap/contract';
+import type { Origin, RootSource } from '@releap/contract';
+import type { Assignment } from './assignment.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { heldImagePath } from '../machine/index.ts';
 import type { Machines } from '../machine/index.ts';

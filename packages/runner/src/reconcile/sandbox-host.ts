@@ -1,4 +1,5 @@
-import type { Assignment, Origin, PortMapping, RootSource } from '@releap/contract';
+import type { Origin, PortMapping, RootSource } from '@releap/contract';
+import type { Assignment } from './assignment.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import type { ImageConfig } from '../image/image-config.ts';

@@ -1,7 +1,8 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Assignment, Observation, PortMapping } from '@releap/contract';
+import type { PortMapping } from '@releap/contract';
 import type { Logger } from 'pino';
+import type { Assignment, Observation } from './assignment.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
 
 /**

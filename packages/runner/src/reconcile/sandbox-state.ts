@@ -1,5 +1,6 @@
-import type { Assignment, Observation, ObservedStatus } from '@releap/contract';
+import type { ObservedStatus } from '@releap/contract';
 import type { Logger } from 'pino';
+import type { Assignment, Observation } from './assignment.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { Past } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';

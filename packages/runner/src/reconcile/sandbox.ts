@@ -1,5 +1,5 @@
-import type { Assignment, Observation } from '@releap/contract';
 import type { Logger } from 'pino';
+import type { Assignment, Observation } from './assignment.ts';
 import { GuestLostError } from '../machine/index.ts';
 import type { ForkOrigin, SnapshotFacts } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
@@ -32,7 +32,7 @@ export interface SandboxDeps {
  * One sandbox on this machine: makes what is agree with what must be, one step after the other. Steps never
  * overlap; a newer assignment interrupts the step that runs. Every step may be repeated after a crash.
  *
- * What cannot be had is answered with what is instead (`runner-link.ts`): a sandbox that could not be paused runs,
+ * What cannot be had is answered with what is instead (docs/runner-protocol.md): a sandbox that could not be paused runs,
  * one that could not be resumed or started is paused or stopped, as long as nothing of it is lost.
  */
 export class Sandbox {

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { cpuMarker } from '@releap/contract';
-import type { ControlMessage, SnapshotAssignment, SnapshotObservation } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { SnapshotFacts, SnapshotFolders } from '../machine/index.ts';
 import type { Absent, HeldKind } from '../quarantine/absences.ts';
 import type { Quarantine } from '../quarantine/quarantine.ts';
+import type { SnapshotAssignment, SnapshotObservation } from './assignment.ts';
 import type { Sandbox } from './sandbox.ts';
 
 const REMOVE_AGAIN_MS = 5_000;
@@ -49,10 +49,9 @@ export class SnapshotKeeper implements HeldKind {
     this.#named.clear();
   }
 
-  receive(message: ControlMessage): void {
-    if (message.type === 'assign-snapshot') this.#want(message.snapshot);
-    if (message.type !== 'sync') return;
-    for (const snapshot of message.snapshots ?? []) this.#want(snapshot);
+  /** Control names the snapshot, but what it wants of it cannot be read here: it stays as it is. */
+  named(id: string): void {
+    this.#named.add(id);
   }
 
   async absent(): Promise<Absent> {
@@ -85,7 +84,8 @@ export class SnapshotKeeper implements HeldKind {
     await Promise.all([this.#leaving, ...[...this.#kept.values()].map(({ work }) => work)]);
   }
 
-  #want(assignment: SnapshotAssignment): void {
+  /** Makes the snapshot what control wants, unless that is older than what it wanted before. */
+  assign(assignment: SnapshotAssignment): void {
     const id = assignment.snapshot_id;
     this.#named.add(id);
     const known = this.#kept.get(id);

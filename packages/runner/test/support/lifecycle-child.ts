@@ -1,7 +1,7 @@
 // A runner that is to be killed at a race point: brings one sandbox from where it is to what is wanted.
 // Arguments: home, sandbox id, JSON of the steps [{generation, desired, start_from?}].
-import type { Assignment } from '@releap/contract';
 import { TestRunner } from './sandboxes.ts';
+import type { Assignment } from '../../src/reconcile/assignment.ts';
 
 const [home = '', vmId = '', steps = '[]'] = process.argv.slice(2);
 const runner = await TestRunner.open(home);

@@ -1,7 +1,8 @@
 // A runner in a process of its own, so that it can be killed: does what `runner-process.ts` asks, one call at a time.
-import type { ObservedStatus, SnapshotAssignment } from '@releap/contract';
+import type { ObservedStatus } from '@releap/contract';
 import type { RunnerCall } from './runner-process.ts';
 import { TestRunner } from './sandboxes.ts';
+import type { SnapshotAssignment } from '../../src/reconcile/assignment.ts';
 
 const runner = await TestRunner.open(process.argv[2] ?? '');
 

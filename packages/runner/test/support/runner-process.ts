@@ -5,14 +5,13 @@ import { once } from 'node:events';
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { DesiredState, ObservedStatus } from '@releap/contract';
 import type {
   Assignment,
-  DesiredState,
   Observation,
-  ObservedStatus,
   SnapshotAssignment,
   SnapshotObservation,
-} from '@releap/contract';
+} from '../../src/reconcile/assignment.ts';
 
 const CHILD = fileURLToPath(new URL('runner-child.ts', import.meta.url));
 

@@ -2,15 +2,7 @@
 import assert from 'node:assert/strict';
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import type {
-  Assignment,
-  DesiredState,
-  Observation,
-  ObservedStatus,
-  SandboxSpec,
-  SnapshotAssignment,
-  SnapshotObservation,
-} from '@releap/contract';
+import type { DesiredState, ObservedStatus, SandboxSpec } from '@releap/contract';
 import { ImageStore } from '../../src/image/image-store.ts';
 import { openMachines, WarmPool } from '../../src/machine/index.ts';
 import { builtGuest } from '../../src/machine/open-machines.ts';
@@ -26,6 +18,12 @@ import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
 import { BUILD_DIR, log, TEST_CACHE } from './machines.ts';
 import { SPEC } from './sandbox-spec.ts';
+import type {
+  Assignment,
+  Observation,
+  SnapshotAssignment,
+  SnapshotObservation,
+} from '../../src/reconcile/assignment.ts';
 
 const PATIENCE_MS = 180_000;
 const TEMPLATE_UID = 1_899_999_999;
@@ -166,15 +164,15 @@ export class TestRunner {
 
   want(vmId: string, generation: number, desired: DesiredState, more: Partial<Assignment> = {}): void {
     const assignment = { vm_id: vmId, generation, desired, spec: this.spec, ...more };
-    this.reconciler.receive({ type: 'assign', assignment });
+    this.reconciler.assign(assignment);
   }
 
   /** A link begins, and control names these and nothing else. */
   async sync(assignments: Assignment[], snapshots: SnapshotAssignment[] = []): Promise<void> {
     this.reconciler.linked();
     this.snapshots.linked();
-    this.reconciler.receive({ type: 'sync', assignments, snapshots });
-    this.snapshots.receive({ type: 'sync', assignments, snapshots });
+    for (const snapshot of snapshots) this.snapshots.assign(snapshot);
+    for (const assignment of assignments) this.reconciler.assign(assignment);
     this.absences.synced();
     await this.absences.idle();
     await this.snapshots.idle();
@@ -183,7 +181,7 @@ export class TestRunner {
 
   /** What came of wanting a snapshot. */
   async snapshot(snapshot: SnapshotAssignment): Promise<SnapshotObservation> {
-    this.snapshots.receive({ type: 'assign-snapshot', snapshot });
+    this.snapshots.assign(snapshot);
     await this.snapshots.idle();
     const found = this.snapshotObservations.findLast(
       ({ snapshot_id, generation }) =>

@@ -1,19 +1,21 @@
-import type { Assignment, RootSource } from '@releap/contract';
+import type { RootSource } from '@releap/contract';
+import type { SandboxAssignment } from '@releap/contract/runner';
 import type { SandboxRow } from '@releap/database';
-import type { AssignableRow } from '../sandboxes/environment.ts';
+import type { AssignableRow } from './environment.ts';
 
 /** What the runner of this sandbox is to make of it. */
-export function toAssignment(row: AssignableRow): Assignment {
+export function toAssignment(row: AssignableRow): SandboxAssignment {
   const { name, origin, vcpus, ports, egress_policy } = row.spec;
   return {
-    vm_id: row.id,
+    kind: 'sandbox',
+    id: row.id,
     generation: row.generation,
     desired: row.desired,
-    ...(row.desired === 'running' ? { start_from: row.start_from } : {}),
     spec: {
+      ...(row.desired === 'running' ? { start_from: row.start_from } : {}),
       name: name ?? '',
       root: pinRoot(row.root, row.manifest_name),
-      // What has run has a disk of its own, and never begins again.
+      // A sandbox that has run has a disk of its own, and is never copied from its origin again.
       ...(origin === null || row.manifest_name !== null || row.desired === 'deleted' ? {} : { origin }),
       mode: row.mode,
       cpu: row.cpu,
@@ -22,7 +24,7 @@ export function toAssignment(row: AssignableRow): Assignment {
       scratch_mib: row.scratch_mib,
       ...(row.docker_data_mib === null ? {} : { docker_data_mib: row.docker_data_mib }),
       ports,
-      // Nothing that is to go needs its environment.
+      // A sandbox that is deleted needs no environment.
       env: row.desired === 'deleted' ? {} : row.env,
       persistent: row.persistent,
       ...(row.persistent && row.manifest_name !== null ? { disk_manifest: row.manifest_name } : {}),
@@ -32,7 +34,7 @@ export function toAssignment(row: AssignableRow): Assignment {
   };
 }
 
-/** The write layer of what has run lies on one root image, and on no later one of the same tag. */
+/** The disk of a sandbox that has run is based on one root image, and not on a later one of the same tag. */
 export function pinned({ spec, manifest_name }: SandboxRow): RootSource {
   return pinRoot(spec.root, manifest_name);
 }

@@ -1,0 +1,115 @@
+/** The SQL of image builds: rows of `jobs` that are leased to a runner. */
+import type { RootSource } from '@releap/contract';
+import { statement } from '@releap/database';
+
+export interface BuildRow {
+  id: string;
+  attempts: number;
+  status: string;
+  runner_id: string;
+  image_id: string;
+  project_id: string | null;
+  payload: { root: RootSource; docker: boolean };
+}
+
+const COLUMNS = 'id, attempts, status, runner_id, image_id, project_id, payload';
+/** $1 attempts. Also a partial index's condition: `jobs_queue`. */
+const LEASABLE = `j.kind = 'build' and j.run_after <= now() and j.attempts < $1
+  and (j.status = 'queued' or (j.status = 'running' and j.lease_until < now()))`;
+
+/** What may be leased, oldest first. $1 attempts, $2 regions, $3 rows */
+export const WAITING = statement<{ id: string; region: string | null }>(
+  'builds-waiting',
+  `select j.id, i.region from jobs j left join images i on i.id = j.image_id
+    where j.status in ('queued', 'running') and ${LEASABLE} and (i.region is null or i.region = any($2::text[]))
+    order by j.run_after, j.id limit $3`,
+);
+
+/** Builds under way of these runners. $1 runners */
+export const BUSY = statement<{ runner_id: string; builds: number }>(
+  'builds-busy',
+  `select runner_id, count(*)::integer as builds from jobs
+    where kind = 'build' and status = 'running' and lease_until >= now() and runner_id = any($1::uuid[])
+    group by runner_id`,
+);
+
+/** Each to its runner, unless another server was first. $1 attempts, $2 jobs, $3 runners, $4 milliseconds */
+export const LEASE = statement<BuildRow>(
+  'builds-lease',
+  `update jobs j set status = 'running', attempts = attempts + 1, runner_id = t.runner_id, updated_at = now(),
+          lease_until = now() + $4 * interval '1 millisecond'
+     from unnest($2::uuid[], $3::uuid[]) as t(id, runner_id)
+    where j.id = t.id and ${LEASABLE}
+   returning j.${COLUMNS.replaceAll(', ', ', j.')}`,
+);
+
+/** $1 runner, $2 id, $3 rows */
+export const PAGE = statement<BuildRow>(
+  'build-assignment-page',
+  `select ${COLUMNS} from jobs
+    where kind = 'build' and status = 'running' and runner_id = $1 and id > $2 order by id limit $3`,
+);
+
+/** $1 ids */
+export const BY_ID = statement<BuildRow>(
+  'build-assignments-by-id',
+  `select ${COLUMNS} from jobs where kind = 'build' and id = any($1::uuid[])`,
+);
+
+/** $1 runners, $2 id, $3 rows */
+export const GENERATIONS = statement<{ id: string; runner_id: string; generation: number }>(
+  'build-generations',
+  `select id, runner_id, attempts as generation from jobs
+    where kind = 'build' and status = 'running' and runner_id = any($1::uuid[]) and id > $2 order by id limit $3`,
+);
+
+/** The job ends, and its image with it unless a newer build has replaced this one. $1 job, $2 attempt, $3 runner, $4 error, $5 manifest, $6 layers */
+export const FINISH = statement<{ id: string }>(
+  'build-finish',
+  `with ended as (
+     update jobs set status = case when $4::text is null then 'done' else 'failed' end, error = $4,
+            finished_at = now(), updated_at = now(), lease_until = null
+      where id = $1 and attempts = $2 and runner_id = $3 and status = 'running' returning id, image_id
+   ), built as (
+     update images i set status = case when $4::text is null then 'ready' else 'failed' end, error = $4,
+            manifest_name = $5, layer_count = $6, updated_at = now()
+       from ended e where i.id = e.image_id and i.job_id = e.id returning i.id
+   )
+   select id from ended`,
+);
+
+/** The leases of these runners go on, also one that has just run out. $1 runners, $2 milliseconds */
+export const EXTEND = statement<{ id: string; runner_id: string }>(
+  'builds-extend',
+  `update jobs set lease_until = now() + $2 * interval '1 millisecond'
+    where kind = 'build' and status = 'running' and runner_id = any($1::uuid[]) returning id, runner_id`,
+);
+
+/** Given out often enough, or too old: failed for good. $1 attempts, $2 milliseconds */
+export const OVERDUE = statement<{ id: string; error: string }>(
+  'build-overdue',
+  `with ended as (
+     update jobs set status = 'failed', finished_at = now(), updated_at = now(), lease_until = null,
+            error = case when created_at < now() - $2 * interval '1 millisecond'
+                           then 'the build took longer than ' || ($2 / 60000) || ' minutes, with the wait for a host'
+                         else 'the host that built it went away ' || attempts || ' times' end
+      where kind = 'build' and (
+              (status in ('queued', 'running') and created_at < now() - $2 * interval '1 millisecond')
+           or (status = 'running' and lease_until < now() and attempts >= $1))
+      returning id, image_id, error
+   ), built as (
+     update images i set status = 'failed', error = e.error, updated_at = now()
+       from ended e where i.id = e.image_id and i.job_id = e.id
+   )
+   select id, error from ended`,
+);
+
+export const RETRY_BUILTINS = statement<{ id: string }>(
+  'build-retry-builtins',
+  `with again as (
+     update images i set status = 'pending', error = null, job_id = gen_random_uuid(), updated_at = now()
+      where project_id is null and status = 'failed' returning i.*
+   )
+   insert into jobs (id, kind, status, image_id, payload)
+   select job_id, 'build', 'queued', id, jsonb_build_object('root', source, 'docker', docker) from again returning id`,
+);

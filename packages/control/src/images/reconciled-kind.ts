@@ -1,0 +1,89 @@
+/** Builds of images as a kind that runners reconcile. The attempt is the generation, and so the fencing token. */
+import type { BuildAssignment, BuildReport } from '@releap/contract/runner';
+import { all, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import type { PullCredentials } from '../registries/pull-credentials.ts';
+import { ASSIGNMENT_PAGE_ROWS, type ReconciledKind } from '../runners/kind.ts';
+import { readReason } from '../runners/read-reason.ts';
+import { BY_ID, FINISH, GENERATIONS, PAGE, type BuildRow } from './build-statements.ts';
+
+export interface BuildKindOptions {
+  database: Database;
+  credentials: PullCredentials;
+  /** A runner was sent this build, or has answered it. */
+  onAssigned: (jobId: string, runnerId: string) => void;
+  onEnded: (jobId: string) => void;
+  log: Logger;
+}
+
+const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
+
+export function createBuildKind(options: BuildKindOptions): ReconciledKind {
+  const { database, credentials, onAssigned, onEnded, log } = options;
+
+  /** With the credential for the pull of those that are to be built. */
+  async function toAssignments(runnerId: string, rows: readonly BuildRow[]): Promise<BuildAssignment[]> {
+    const locked = rows.map((row) => ({
+      row,
+      project_id: row.project_id,
+      root: row.payload.root,
+      // Nothing is pulled for a build that is cancelled.
+      desired: isLeasedTo(runnerId, row) ? 'done' : 'deleted',
+    }));
+    return (await credentials.unlock(locked)).map(({ row, root }): BuildAssignment => {
+      const spec = { image_id: row.image_id, root, docker: row.payload.docker };
+      if (!isLeasedTo(runnerId, row)) {
+        // The lease of another runner is a later attempt; a build that has ended will have none.
+        const generation = row.status === 'running' ? row.attempts : row.attempts + 1;
+        return { kind: 'build', id: row.id, generation, desired: 'cancelled', spec };
+      }
+      onAssigned(row.id, runnerId);
+      return { kind: 'build', id: row.id, generation: row.attempts, desired: 'done', spec };
+    });
+  }
+
+  return {
+    kind: 'build',
+
+    async *assignments(runnerId) {
+      for (let after = LOWEST_ID; ; ) {
+        const page = await all(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
+        yield await toAssignments(runnerId, page);
+        const last = page.at(-1);
+        if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
+        after = last.id;
+      }
+    },
+
+    async assignmentsById(runnerId, ids) {
+      return toAssignments(runnerId, await all(database.pool, BY_ID, [ids]));
+    },
+
+    generations: (runnerIds, afterId, limit) => all(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+
+    async observe(runnerId, reports) {
+      for (const { id, generation, status, detail } of reports as readonly BuildReport[]) {
+        // It was cancelled because its job had ended: nothing is left to store.
+        if (status === 'cancelled') {
+          onEnded(id);
+          continue;
+        }
+        const error = status === 'done' ? null : (readReason(detail.error) ?? 'its host gave no reason');
+        const ended = await all(database.pool, FINISH, [
+          id,
+          generation,
+          runnerId,
+          error,
+          error === null ? (detail.manifest_name ?? null) : null,
+          error === null ? (detail.layer_count ?? null) : null,
+        ]);
+        onEnded(id);
+        log.info({ job: id, attempt: generation, error, stored: ended.length === 1 }, 'a build has ended');
+      }
+    },
+  };
+}
+
+function isLeasedTo(runnerId: string, row: BuildRow): boolean {
+  return row.status === 'running' && row.runner_id === runnerId;
+}

@@ -1,0 +1,165 @@
+/** Sandboxes as a kind that runners reconcile: how they are assigned, and what becomes of what a runner reports. */
+import type { SandboxAssignment, SandboxReport } from '@releap/contract/runner';
+import { all, columns, SANDBOX_COLUMNS, statement, type Database, type SandboxRow } from '@releap/database';
+import type { PullCredentials } from '../registries/pull-credentials.ts';
+import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
+import { readReason } from '../runners/read-reason.ts';
+import { reportBatches } from '../runners/report-batches.ts';
+import { toAssignment } from './assignment.ts';
+import { assignable, needsEnvironment, withEnvironments } from './environment.ts';
+import type { Lifecycle } from './lifecycle.ts';
+import type { Change } from './transition-sql.ts';
+import { OCCUPIES_CPU, TRANSITIONS } from './transitions.ts';
+
+export interface SandboxKindOptions {
+  database: Database;
+  lifecycle: Lifecycle;
+  credentials: PullCredentials;
+  /** A sandbox has given back what it took of a host. */
+  onCapacityReleased: () => void;
+}
+
+const COLUMNS = columns('s', SANDBOX_COLUMNS);
+/** $1 runner, $2 id, $3 rows */
+const PAGE = statement<SandboxRow>(
+  'sandbox-assignment-page',
+  `select ${COLUMNS} from sandboxes s where held and runner_id = $1 and id > $2 order by id limit $3`,
+);
+/** $1 ids, $2 runner */
+const BY_ID = statement<SandboxRow>(
+  'sandbox-assignments-by-id',
+  `select ${COLUMNS} from sandboxes s where held and id = any($1::uuid[]) and runner_id = $2`,
+);
+/** $1 runners, $2 id, $3 rows */
+const GENERATIONS = statement<Generation>(
+  'sandbox-generations',
+  `select id, runner_id, generation from sandboxes
+    where held and runner_id = any($1::uuid[]) and id > $2 order by id limit $3`,
+);
+/** What is still to be lost with its runner, which cannot connect meanwhile. $1 statuses, $2 rows */
+const ON_LOST_RUNNERS = statement<{ id: string; runner_id: string }>(
+  'sandboxes-on-lost-runners',
+  `select s.id, s.runner_id from runners r join sandboxes s on s.runner_id = r.id
+    where r.status = 'lost' and s.held and s.status = any($1::text[]) limit $2 for share of r`,
+);
+/** Of those whose assignment their runner cannot read, the ones that it has nothing of yet. $1 ids */
+const NEVER_STARTED = statement<{ id: string }>(
+  'sandboxes-never-started',
+  `select id from sandboxes
+    where id = any($1::uuid[]) and status in ('assigned', 'building', 'booting') and manifest_name is null`,
+);
+
+const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
+/** Environments of a batch: one alone may be larger. */
+const BATCH_BYTES = 4 * 1024 * 1024;
+const LOST_BATCH = 500;
+const LOST_FROM = TRANSITIONS.filter(({ on }) => on === 'runner-lost').flatMap(({ from }) => from);
+
+export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
+  const { database, lifecycle, credentials } = options;
+
+  /** Reads environments and credentials: of a bounded batch, when it is about to be sent. */
+  async function complete(runnerId: string, rows: readonly SandboxRow[]): Promise<SandboxAssignment[]> {
+    const whole = await withEnvironments(database.pool, rows);
+    // Erased since its row was read: it was deleted, and the newer row says so.
+    const erased = whole.filter((row) => needsEnvironment(row) && Object.keys(row.env).length === 0);
+    const ids = new Set(erased.map(({ id }) => id));
+    const newer = ids.size === 0 ? [] : await all(database.pool, BY_ID, [[...ids], runnerId]);
+    const present = whole.filter(({ id }) => !ids.has(id));
+    return (await credentials.unlock([...present, ...newer.map((row) => assignable(row))])).map(toAssignment);
+  }
+
+  return {
+    kind: 'sandbox',
+
+    async *assignments(runnerId) {
+      for (let after = LOWEST_ID; ; ) {
+        const page = await all(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
+        for (const batch of batchesOfBytes(page)) yield await complete(runnerId, batch);
+        const last = page.at(-1);
+        if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
+        after = last.id;
+      }
+    },
+
+    async assignmentsById(runnerId, ids) {
+      return complete(runnerId, await all(database.pool, BY_ID, [ids, runnerId]));
+    },
+
+    generations: (runnerIds, afterId, limit) => all(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+
+    async observe(runnerId, reports) {
+      for (const [status, batch] of reportBatches(reports as readonly SandboxReport[])) {
+        const changes = batch.map((report) => toChange(runnerId, report));
+        const moved =
+          status === 'unsupported'
+            ? await lifecycle.apply('observe:failed', await neverStarted(changes))
+            : await lifecycle.apply(`observe:${status}`, changes);
+        if (moved.some((row) => !row.assigned_to_runner || !occupiesCpu(row))) options.onCapacityReleased();
+      }
+    },
+
+    async runnersLost(afterMs) {
+      for (;;) {
+        const moved = await database.transaction(async (client) => {
+          const lost = await all(client, ON_LOST_RUNNERS, [LOST_FROM, LOST_BATCH]);
+          return lifecycle.applyWithin(
+            client,
+            'runner-lost',
+            lost.map(({ id, runner_id }) => ({
+              id,
+              runner_id,
+              error: `its host ${runner_id} has not been heard from for ${Math.round(afterMs / 1000)} s`,
+            })),
+          );
+        });
+        if (moved.length > 0) lifecycle.announce(moved);
+        if (moved.length < LOST_BATCH) return;
+      }
+    },
+  };
+
+  /**
+   * A sandbox that its runner has nothing of can only fail. Of any other it is not known what has become of it: it keeps
+   * its state, and a state that may not last has a deadline.
+   */
+  async function neverStarted(changes: Change[]): Promise<Change[]> {
+    const rows = await all(database.pool, NEVER_STARTED, [changes.map(({ id }) => id)]);
+    const ids = new Set(rows.map(({ id }) => id));
+    return changes.filter(({ id }) => ids.has(id));
+  }
+}
+
+function* batchesOfBytes(page: readonly SandboxRow[]): Iterable<SandboxRow[]> {
+  let batch: SandboxRow[] = [];
+  let bytes = 0;
+  for (const row of page) {
+    const size = needsEnvironment(row) ? row.env_bytes : 0;
+    if (batch.length > 0 && bytes + size > BATCH_BYTES) {
+      yield batch;
+      batch = [];
+      bytes = 0;
+    }
+    batch.push(row);
+    bytes += size;
+  }
+  if (batch.length > 0) yield batch;
+}
+
+const occupiesCpu = ({ status }: SandboxRow): boolean => (OCCUPIES_CPU as readonly string[]).includes(status);
+
+function toChange(runnerId: string, { id, generation, status, detail }: SandboxReport): Change {
+  const { error, vm_ip, host_ip, port_map, manifest_name, memory } = detail;
+  const reason = readReason(status === 'unsupported' ? `its host cannot run it: ${error ?? ''}` : error);
+  return {
+    id,
+    generation,
+    runner_id: runnerId,
+    ...(reason === undefined ? {} : { error: reason }),
+    ...(vm_ip === undefined ? {} : { vm_ip }),
+    ...(host_ip === undefined ? {} : { host_ip }),
+    ...(port_map === undefined ? {} : { port_map }),
+    ...(manifest_name === undefined ? {} : { manifest_name }),
+    ...(memory === undefined ? {} : { memory }),
+  };
+}

@@ -1,0 +1,91 @@
+/** Snapshots as a kind that runners reconcile: how they are assigned, and what becomes of what a runner reports. */
+import type { SnapshotReport } from '@releap/contract/runner';
+import { all, statement, type Database } from '@releap/database';
+import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
+import { readReason } from '../runners/read-reason.ts';
+import { reportBatches } from '../runners/report-batches.ts';
+import { toSnapshotAssignment, type AssignedSnapshot } from './assignment.ts';
+import type { Snapshots } from './snapshots.ts';
+import type { SnapshotChange } from './transition-sql.ts';
+
+const COLUMNS = 'id, generation, desired, sandbox_id, kind, parent_id, status';
+
+/** $1 runner, $2 id, $3 rows */
+const PAGE = statement<AssignedSnapshot>(
+  'snapshot-assignment-page',
+  `select ${COLUMNS} from snapshots where held and runner_id = $1 and id > $2 order by id limit $3`,
+);
+/** $1 ids, $2 runner */
+const BY_ID = statement<AssignedSnapshot>(
+  'snapshot-assignments-by-id',
+  `select ${COLUMNS} from snapshots where held and id = any($1::uuid[]) and runner_id = $2`,
+);
+/** $1 runners, $2 id, $3 rows */
+const GENERATIONS = statement<Generation>(
+  'snapshot-generations',
+  `select id, runner_id, generation from snapshots
+    where held and runner_id = any($1::uuid[]) and id > $2 order by id limit $3`,
+);
+/** $1 ids */
+const PENDING = statement<{ id: string }>(
+  'snapshots-still-pending',
+  `select id from snapshots where id = any($1::uuid[]) and status = 'pending'`,
+);
+
+const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
+
+export function createSnapshotKind(database: Database, snapshots: Snapshots): ReconciledKind {
+  return {
+    kind: 'snapshot',
+
+    async *assignments(runnerId) {
+      for (let after = LOWEST_ID; ; ) {
+        const page = await all(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
+        yield page.map(toSnapshotAssignment);
+        const last = page.at(-1);
+        if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
+        after = last.id;
+      }
+    },
+
+    async assignmentsById(runnerId, ids) {
+      return (await all(database.pool, BY_ID, [ids, runnerId])).map(toSnapshotAssignment);
+    },
+
+    generations: (runnerIds, afterId, limit) => all(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+
+    async observe(runnerId, reports) {
+      for (const [status, batch] of reportBatches(reports as readonly SnapshotReport[])) {
+        const changes = batch.map((report) => toChange(runnerId, report));
+        if (status === 'unsupported') await snapshots.apply('observe:failed', await pending(changes));
+        else await snapshots.apply(`observe:${status}`, changes);
+      }
+    },
+  };
+
+  /** One that its runner cannot read is not going to be captured. One that exists is not lost by that. */
+  async function pending(changes: SnapshotChange[]): Promise<SnapshotChange[]> {
+    const rows = await all(database.pool, PENDING, [changes.map(({ id }) => id)]);
+    const ids = new Set(rows.map(({ id }) => id));
+    return changes.filter(({ id }) => ids.has(id));
+  }
+}
+
+function toChange(runnerId: string, { id, generation, status, detail }: SnapshotReport): SnapshotChange {
+  const { error, no_changes, artifact_ref, manifest_name, disk_bytes, fc_version, cpu_marker, mem_bytes } =
+    detail;
+  const reason = readReason(status === 'unsupported' ? `its host cannot take it: ${error ?? ''}` : error);
+  return {
+    id,
+    generation,
+    runner_id: runnerId,
+    ...(reason === undefined ? {} : { error: reason }),
+    ...(no_changes === undefined ? {} : { no_changes }),
+    ...(artifact_ref === undefined ? {} : { artifact_ref }),
+    ...(manifest_name === undefined ? {} : { manifest_name }),
+    ...(disk_bytes === undefined ? {} : { disk_bytes }),
+    ...(fc_version === undefined ? {} : { fc_version }),
+    ...(cpu_marker === undefined ? {} : { cpu_marker }),
+    ...(mem_bytes === undefined ? {} : { mem_bytes }),
+  };
+}
