@@ -2,17 +2,24 @@
  * What the operator of a service may do on its machine: the service's own processes know each other by a token in a
  * file that only their user may read, and whoever can read it is the operator.
  */
+import { operatorOperations } from '@releap/contract/wire';
+import type { Client } from '@releap/sdk';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { Http } from './api/http.ts';
 import { CliError } from './cli-error.ts';
+import { connectTo } from './client/connect.ts';
 import { EXIT } from './exit-codes.ts';
 import { checkUrl, isLoopback, readBootstrap, releapHome } from './settings.ts';
 import type { Context } from './terminal.ts';
 
-export function openOperator(context: Context): Http {
-  const apiKey = internalToken(context);
-  return new Http({ baseUrl: serviceOfThisMachine(context), apiKey, signal: context.signal });
+export interface Operator {
+  readonly api: Client<typeof operatorOperations>;
+}
+
+export function openOperator(context: Context): Operator {
+  const credential = internalToken(context);
+  const url = serviceOfThisMachine(context);
+  return { api: connectTo(operatorOperations, { url, credential, signal: context.signal }) };
 }
 
 function internalToken({ terminal: { env } }: Context): string {

@@ -138,7 +138,7 @@ describe('rlp project', () => {
     assert.equal((await ada.rlp(['ps', '--api-key', 'rlp_wrong'])).code, 3, 'a key that is given wins');
     assert.equal((await ada.rlp(['ps'], { env: { RELEAP_API_KEY: 'rlp_wrong' } })).code, 3);
     assert.equal(
-      (await ada.rlp(['ps', '--url', 'http://127.0.0.1:1'])).code,
+      (await ada.rlp(['ps', '--url', 'http://127.0.0.1:2'])).code,
       3,
       'it is told to no other service',
     );
@@ -161,7 +161,7 @@ describe('rlp project', () => {
   test('wins over the server of this machine, until none is in use', async () => {
     await using it = await signedInWorld();
     await using folder = await home(null, {
-      'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:1', api_key: 'rlp_local' }),
+      'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:2', api_key: 'rlp_local' }),
     });
     const env = { RELEAP_HOME: folder.path };
     addProject(it.management.organizations[0] as never, 'web');

@@ -15,7 +15,7 @@ describe('which service', () => {
     await using folder = await home(null, {
       'bootstrap.json': JSON.stringify({ base_url: `${service.url}/`, api_key: KEY }),
     });
-    const wrong = { RELEAP_URL: 'http://127.0.0.1:1', RELEAP_API_KEY: 'rlp_wrong' };
+    const wrong = { RELEAP_URL: 'http://127.0.0.1:2', RELEAP_API_KEY: 'rlp_wrong' };
     assert.equal((await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path } })).code, 0);
     assert.equal((await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path, ...wrong } })).code, 3);
     const flags = ['--url', service.url, '--api-key', KEY];
@@ -26,7 +26,7 @@ describe('which service', () => {
   test("the key of this machine's server is never told to another one", async () => {
     await using service = await startService();
     await using folder = await home(null, {
-      'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:1', api_key: 'rlp_secret' }),
+      'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:2', api_key: 'rlp_secret' }),
     });
     const outcome = await rlp(null, ['ps', '--url', service.url], { env: { RELEAP_HOME: folder.path } });
     assert.equal(outcome.code, 3);
@@ -59,11 +59,11 @@ describe('which service', () => {
 
 describe('a service that is not well', () => {
   test('nobody listens', async () => {
-    const outcome = await rlp(null, ['ps', '--url', 'http://127.0.0.1:1', '--api-key', 'k']);
+    const outcome = await rlp(null, ['ps', '--url', 'http://127.0.0.1:2', '--api-key', 'k']);
     assert.deepEqual(outcome, {
       code: 3,
       stdout: '',
-      stderr: 'rlp: cannot reach http://127.0.0.1:1: nothing listens there. Is the service running?\n',
+      stderr: 'rlp: cannot reach http://127.0.0.1:2: nothing listens there. Is the service running?\n',
     });
   });
 

@@ -222,8 +222,8 @@ describe("the operator's token", () => {
     assert.deepEqual(refused, { code: 3, stdout: '', stderr: 'rlp: missing or invalid internal token\n' });
     await using down = await home(service, {
       'bootstrap.json': JSON.stringify({
-        base_url: 'http://127.0.0.1:1',
-        internal_url: 'http://127.0.0.1:1',
+        base_url: 'http://127.0.0.1:2',
+        internal_url: 'http://127.0.0.1:2',
         api_key: 'k',
       }),
     });

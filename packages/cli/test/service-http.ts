@@ -15,5 +15,5 @@ export function sendPage(response: ServerResponse, url: URL, key: string, items:
 export async function readJson(request: IncomingMessage): Promise<Record<string, unknown>> {
   let text = '';
   for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');
-  return JSON.parse(text) as Record<string, unknown>;
+  return JSON.parse(text || '{}') as Record<string, unknown>;
 }

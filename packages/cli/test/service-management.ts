@@ -6,17 +6,17 @@ import type {
   AuditEntry,
   LedgerEntry,
   Organization,
-  OrgInvitation,
+  OrgInvitationList,
   Project,
   Role,
-} from '../src/api/management-types.ts';
+} from '@releap/contract';
 import { AUDIENCE, CLIENT, type TestIssuer, type TestUser } from './issuer.ts';
 import { readJson, send } from './service-http.ts';
 import type { TestService } from './service-state.ts';
 
 export interface TestOrganization extends Omit<Organization, 'role'> {
   members: (TestUser & { role: Role })[];
-  invitations: OrgInvitation[];
+  invitations: OrgInvitationList['invitations'];
   projects: Project[];
   ledger: LedgerEntry[];
   audit: AuditEntry[];

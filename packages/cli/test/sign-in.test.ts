@@ -118,7 +118,7 @@ describe('rlp login', () => {
     assert.match((await ada.rlp(['login', '--url', bare.url])).stderr, /is it a Releap service/);
     bare.special.set('GET /auth/config', (_request, response) => send(response, 200, {}));
     assert.match((await ada.rlp(['login', '--url', bare.url])).stderr, /is it a Releap service/);
-    const down = await ada.rlp(['login', '--url', 'http://127.0.0.1:1']);
+    const down = await ada.rlp(['login', '--url', 'http://127.0.0.1:2']);
     assert.deepEqual([down.code, down.stdout], [3, '']);
     assert.match(down.stderr, /nothing listens there/);
   });
@@ -127,7 +127,7 @@ describe('rlp login', () => {
     await using it = await world();
     const config = { client_id: CLIENT, audience: 'releap', scopes: ['openid'] };
     const issuers = {
-      'http://127.0.0.1:1': /did not work: .*/,
+      'http://127.0.0.1:2': /did not work: .*/,
       'http://issuer.example.com': /must be https/,
       [`${it.service.url}/other`]: /did not work/,
     };
@@ -207,7 +207,7 @@ describe('a sign-in', () => {
       [nobody.code, nobody.stderr],
       [3, `rlp: nobody is signed in to ${it.service.url}: rlp login does it\n`],
     );
-    assert.equal((await it.ada.rlp(['org', 'ls', '--url', 'http://127.0.0.1:1'])).code, 3);
+    assert.equal((await it.ada.rlp(['org', 'ls', '--url', 'http://127.0.0.1:2'])).code, 3);
     assert.match((await other.rlp(['org', 'ls'])).stderr, /no service is configured: name it with --url/);
   });
 
@@ -261,7 +261,7 @@ describe('rlp logout', () => {
     await using it = await world();
     const gone = signedIn(it, testUser('ada'), { refresh_token: 'mine' });
     const session = Object.values(gone.services)[0];
-    await it.ada.remember({ current: 'http://127.0.0.1:1', services: { 'http://127.0.0.1:1': session } });
+    await it.ada.remember({ current: 'http://127.0.0.1:2', services: { 'http://127.0.0.1:2': session } });
     const outcome = await it.ada.rlp(['logout']);
     assert.equal(outcome.code, 0);
     assert.match(outcome.stderr, /signed out here, but not all was revoked: cannot reach/);

@@ -100,7 +100,7 @@ async function once(
     const init = await requestOf(operation, input, call, options);
     const ended = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
     const send = options.fetch ?? fetch;
-    const response = await send(url, { ...init, signal: ended, redirect: 'error' });
+    const response = await send(url, { ...init, signal: ended, redirect: 'manual' });
     if (!response.ok) throw await refusal(response, url);
     const { contentType, schema } = operation.success.response;
     if (contentType !== undefined)
@@ -187,8 +187,11 @@ function anySignal(...signals: (AbortSignal | undefined)[]): AbortSignal | undef
   return given.length > 1 ? AbortSignal.any(given) : given[0];
 }
 
-/** 128 random bits. `crypto.randomUUID` exists only on pages that came by https. */
+/** A random UUID (version 4). `crypto.randomUUID` exists only on pages that came by https. */
 function randomKey(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+  bytes[6] = ((bytes[6] ?? 0) & 0x0f) | 0x40;
+  bytes[8] = ((bytes[8] ?? 0) & 0x3f) | 0x80;
+  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
 }

@@ -1,8 +1,8 @@
 /** The issuer of tokens that a service trusts: where to sign in, and as which client. */
-import type { AuthConfig } from '../api/management-types.ts';
-import { Http } from '../api/http.ts';
+import type { AuthConfig } from '@releap/contract';
 import * as openid from 'openid-client';
 import { CliError, interruptedError } from '../cli-error.ts';
+import { connect } from '../client/connect.ts';
 import { EXIT } from '../exit-codes.ts';
 import { isLoopback } from '../settings.ts';
 import { type Context, printable } from '../terminal.ts';
@@ -16,10 +16,10 @@ const ISSUER_SECS = 15;
 
 /** What the service says about signing in, and the issuer's own discovery document. */
 export async function findIssuer(context: Context, url: string): Promise<Issuer> {
-  await using http = new Http({ baseUrl: url, signal: context.signal });
+  const api = connect({ url, signal: context.signal });
   let settings: AuthConfig;
   try {
-    settings = await http.json<AuthConfig>('/auth/config');
+    settings = await api.getAuthConfig();
   } catch (error) {
     if (error instanceof CliError && error.status === 404)
       throw new CliError(`${url} does not tell where to sign in: is it a Releap service?`, {

@@ -1,6 +1,6 @@
 /** The signed-in user's calls on the management plane. */
-import { Http } from '../api/http.ts';
 import { CliError } from '../cli-error.ts';
+import { type Api, connect } from '../client/connect.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findService } from '../settings.ts';
 import type { Context } from '../terminal.ts';
@@ -9,8 +9,8 @@ import { changeCredentials, readCredentials, type Session } from './credentials.
 /** A token that ends so soon may end on the way. */
 const SPARE_MS = 30_000;
 
-export interface Account extends AsyncDisposable {
-  http: Http;
+export interface Account {
+  api: Api;
   url: string;
   session: Session;
 }
@@ -19,8 +19,8 @@ export interface Account extends AsyncDisposable {
 export async function openAccount(context: Context): Promise<Account> {
   const url = findService(context);
   const session = await freshSession(context, url);
-  const http = new Http({ baseUrl: url, apiKey: session.token, hint401: SIGN_IN, signal: context.signal });
-  return { http, url, session, [Symbol.asyncDispose]: () => http[Symbol.asyncDispose]() };
+  const api = connect({ url, credential: session.token, hint401: SIGN_IN, signal: context.signal });
+  return { api, url, session };
 }
 
 const SIGN_IN = 'rlp login signs in again';

@@ -4,9 +4,8 @@ import { changeCredentials, readCredentials, type Session } from '../account/cre
 import { findIssuer } from '../account/issuer.ts';
 import { openAccount } from '../account/session.ts';
 import { signInWithBrowser, signInWithDevice } from '../account/sign-in.ts';
-import { Http } from '../api/http.ts';
-import { me, revokeKey } from '../api/management.ts';
 import { CliError } from '../cli-error.ts';
+import { connect } from '../client/connect.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findService } from '../settings.ts';
 import { type Context, print, printable, printJson, remark } from '../terminal.ts';
@@ -16,8 +15,7 @@ export async function login(context: Context, options: { device?: boolean }): Pr
   const url = findService(context);
   const issuer = await findIssuer(context, url);
   const tokens = await (options.device ? signInWithDevice : signInWithBrowser)(context, issuer);
-  await using http = new Http({ baseUrl: url, apiKey: tokens.token, signal: context.signal });
-  const { id, email } = await me(http);
+  const { id, email } = await connect({ url, credential: tokens.token, signal: context.signal }).getMe();
   await changeCredentials(context.terminal.env, (credentials) => {
     const before = credentials.services[url];
     const { project, keys } = before?.user.id === id ? before : ({} as Partial<Session>);
@@ -60,8 +58,8 @@ async function revokeAll(context: Context, url: string, before: Session): Promis
   try {
     const keys = Object.values(before.keys ?? {});
     if (keys.length > 0) {
-      await using account = await openAccount(context);
-      for (const { id } of keys) await revokeKey(account.http, id).catch(ifStillThere);
+      const account = await openAccount(context);
+      for (const { id } of keys) await account.api.revokeApiKey({ params: { id } }).catch(ifStillThere);
     }
     const refreshToken = readCredentials(context.terminal.env).services[url]?.refresh_token;
     if (refreshToken === undefined) return undefined;

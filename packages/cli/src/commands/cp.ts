@@ -4,10 +4,10 @@ import { mkdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, join, posix } from 'node:path';
 import { PassThrough, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { findSandbox } from '../api/find-sandbox.ts';
-import { networkError } from '../api/http.ts';
-import { openService } from '../api/service.ts';
 import { CliError, usageError } from '../cli-error.ts';
+import { networkError } from '../client/failure.ts';
+import { findSandbox } from '../client/find-sandbox.ts';
+import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { type CopyEnd, parseCopyEnd } from '../parse/values.ts';
@@ -25,7 +25,7 @@ export async function cp(context: Context, source: string, target: string): Prom
   const remote = from.type === 'sandbox' ? from : to.type === 'sandbox' ? to : null;
   if (remote === null || (from.type === 'sandbox' && to.type === 'sandbox'))
     throw usageError('one of the two must be VM:PATH and the other a local path or -');
-  await using service = openService(context);
+  const service = openService(context);
   const toolbox = await openToolbox(service, await findSandbox(service, remote.sandbox));
   using spinner = new Spinner(context, `copying ${source}`);
   const tell = (count: CopyCount): void => {
@@ -210,7 +210,7 @@ function cut(toolbox: Toolbox, local?: string): (error: unknown) => never {
     const { code } = error as NodeJS.ErrnoException;
     if (local !== undefined && /^E[A-Z]+$/.test(code ?? '') && code !== 'ECONNRESET')
       return localError(error, local);
-    throw networkError(error, new URL(toolbox.url('')), toolbox.http.signal);
+    throw error instanceof CliError ? error : networkError(error, new URL(toolbox.url), toolbox.signal);
   };
 }
 

@@ -1,9 +1,8 @@
 /** `rlp credits`, and the operator's `rlp admin grant`. */
 import { isUuid } from '@releap/contract/ids';
 import { openAccount } from '../account/session.ts';
-import { credits, findOrganization } from '../api/management.ts';
-import type { GrantResponse } from '../api/management-types.ts';
 import { usageError } from '../cli-error.ts';
+import { findOrganization } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { openOperator } from '../operator.ts';
 import { age, table } from '../output/table.ts';
@@ -18,9 +17,9 @@ export async function showCredits(
   options: { limit?: string },
 ): Promise<number> {
   const limit = options.limit === undefined ? ENTRIES : parseCount('--limit', options.limit);
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const { id } = await findOrganization(account, org);
-  const record = await credits(account.http, id, limit);
+  const record = await account.api.getCredits({ params: { id }, query: { limit } });
   if (context.options.json) {
     printJson(context, record);
     return EXIT.ok;
@@ -68,16 +67,14 @@ export async function grant(
     );
   if (options.once !== undefined && !/^[\x21-\x7e]{1,255}$/.test(options.once))
     throw usageError('--once must be 1 to 255 visible ASCII characters without blanks');
-  await using http = openOperator(context);
-  const answer = await http.json<GrantResponse>(`/operator/orgs/${encodeURIComponent(org)}/grants`, {
-    method: 'POST',
-    ...(options.once === undefined ? {} : { headers: { 'idempotency-key': options.once } }),
-    json: {
-      amount,
-      ...(options.note === undefined ? {} : { note: options.note }),
-      ...(options.adjustment ? { kind: 'adjustment' } : {}),
+  const operator = openOperator(context);
+  const answer = await operator.api.grantCredits(
+    {
+      params: { id: org },
+      body: { amount, note: options.note, ...(options.adjustment ? { kind: 'adjustment' as const } : {}) },
     },
-  });
+    options.once === undefined ? {} : { idempotencyKey: options.once },
+  );
   if (context.options.json) printJson(context, answer);
   else print(context, answer.balance);
   remark(context, `is the balance of organization ${org} now`);

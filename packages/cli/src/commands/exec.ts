@@ -1,6 +1,6 @@
 /** `rlp exec VM -- CMD`: a command in a sandbox that runs. */
-import { findSandbox } from '../api/find-sandbox.ts';
-import { openService } from '../api/service.ts';
+import { findSandbox } from '../client/find-sandbox.ts';
+import { openService } from '../client/service.ts';
 import { type Context, printJson } from '../terminal.ts';
 import { type CommandOptions, commandStart, exitCodeOf, runCommand } from '../toolbox/command.ts';
 import { openToolbox } from '../toolbox/toolbox.ts';
@@ -13,7 +13,7 @@ export async function exec(
   options: CommandOptions,
 ): Promise<number> {
   const start = commandStart(context, argv, options);
-  await using service = openService(context);
+  const service = openService(context);
   try {
     const [sandbox] = await Promise.all([findSandbox(service, vm), service.regions()]);
     const toolbox = await openToolbox(service, sandbox);

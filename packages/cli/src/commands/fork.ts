@@ -1,8 +1,8 @@
 /** `rlp fork VM`: a copy of a persistent sandbox, its memory included. */
-import { findSandbox } from '../api/find-sandbox.ts';
-import { whenThereIsRoom } from '../api/retry.ts';
-import { openService } from '../api/service.ts';
-import { waitUntilForked } from '../api/wait-sandbox.ts';
+import { retryOnOverload } from '../client/connect.ts';
+import { findSandbox } from '../client/find-sandbox.ts';
+import { openService } from '../client/service.ts';
+import { waitUntilForked } from '../client/wait-sandbox.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { parseDuration } from '../parse/values.ts';
@@ -16,19 +16,22 @@ export interface ForkOptions {
 }
 
 const WAIT_MS = 5 * 60_000;
+/** A fork may be answered only when the state of its source has been taken. */
+const FORK_MS = 60_000;
 
 export async function fork(context: Context, vm: string, options: ForkOptions): Promise<number> {
   const deadlineMs =
     options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
-  await using service = openService(context);
+  const service = openService(context);
   const source = await findSandbox(service, vm);
   using spinner = new Spinner(context, `forking ${source.name}`);
-  const child = await whenThereIsRoom((headers) => service.forkSandbox(source.id, options.name, headers), {
-    signal: context.signal,
-    onRefusal: (reason) => {
-      spinner.text = `no room yet (${reason}), trying again`;
-    },
+  const retry = retryOnOverload((reason) => {
+    spinner.text = `refused for now (${reason}), trying again`;
   });
+  const child = await service.api.forkSandbox(
+    { params: { id: source.id }, body: { name: options.name } },
+    { retry, timeoutMs: FORK_MS },
+  );
   const record =
     options.wait === false
       ? undefined

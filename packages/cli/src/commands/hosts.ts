@@ -1,14 +1,14 @@
 /** `rlp host ls|drain|undrain|evict`: what the operator does with the machines that hold sandboxes. */
 import type { HostEvictResponse, HostRecord } from '@releap/contract';
 import { parseSandboxId } from '@releap/contract/ids';
-import { findSandbox } from '../api/find-sandbox.ts';
-import { drainHost, evictFrom, findHost, hosts, undrainHost } from '../api/hosts.ts';
-import type { Http } from '../api/http.ts';
-import { pause } from '../api/retry.ts';
-import { openService } from '../api/service.ts';
+import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
 import { CliError, usageError } from '../cli-error.ts';
+import { findHost, listHosts as readHosts } from '../client/find-host.ts';
+import { findSandbox } from '../client/find-sandbox.ts';
+import { pause } from '../client/pause.ts';
+import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
-import { openOperator } from '../operator.ts';
+import { openOperator, type Operator } from '../operator.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
@@ -27,12 +27,12 @@ export interface EvictOptions {
 
 const WAIT_MS = 30 * 60_000;
 const POLL_MS = 1_000;
-/** In these a host has something to do for a sandbox, and is not to be switched off. */
-const BUSY = ['assigned', 'building', 'booting', 'running', 'stopping', 'pausing', 'deleting'] as const;
+/** A host may hold thousands of sandboxes. */
+const CALL_MS = 60_000;
 
 export async function listHosts(context: Context): Promise<number> {
-  await using http = openOperator(context);
-  const all = await hosts(http);
+  const operator = openOperator(context);
+  const all = await readHosts(operator);
   if (context.options.json) printJson(context, all);
   else
     print(
@@ -67,16 +67,19 @@ function counts({ sandboxes }: HostRecord): string {
 }
 
 function busy({ sandboxes }: HostRecord): number {
-  return BUSY.reduce((sum, status) => sum + (sandboxes[status] ?? 0), 0);
+  return SANDBOX_STATUS_GROUPS.busy.reduce((sum, status) => sum + (sandboxes[status] ?? 0), 0);
 }
 
 /** Prints what becomes of each sandbox; with `wait` returns when the host may be switched off. */
 export async function drain(context: Context, text: string, options: DrainOptions): Promise<number> {
   const deadlineMs =
     options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
-  await using http = openOperator(context);
-  const { id } = await findHost(http, text);
-  const answer = await drainHost(http, id, options.force === true);
+  const operator = openOperator(context);
+  const { id } = await findHost(operator, text);
+  const answer = await operator.api.drainHost(
+    { params: { id }, body: options.force ? { force: true } : {} },
+    { timeoutMs: CALL_MS },
+  );
   const { did, left } = answer;
   if (!context.options.json) {
     const rows = [
@@ -92,7 +95,7 @@ export async function drain(context: Context, text: string, options: DrainOption
     if (left.some(({ persistent }) => !persistent) && !options.force)
       remark(context, 'what is not persistent goes on until it ends; --force deletes it');
   }
-  const host = options.wait ? await waitUntilDrained(context, http, id, deadlineMs) : answer.host;
+  const host = options.wait ? await waitUntilDrained(context, operator, id, deadlineMs) : answer.host;
   if (context.options.json) printJson(context, { ...answer, host });
   else if (busy(host) === 0) remark(context, `nothing runs on host ${id} any more`);
   return EXIT.ok;
@@ -100,14 +103,14 @@ export async function drain(context: Context, text: string, options: DrainOption
 
 async function waitUntilDrained(
   context: Context,
-  http: Http,
+  operator: Operator,
   id: string,
   deadlineMs: number,
 ): Promise<HostRecord> {
   using spinner = new Spinner(context, `draining ${id}`);
   const until = performance.now() + deadlineMs;
   for (;;) {
-    const host = (await hosts(http)).find((one) => one.id === id);
+    const host = (await readHosts(operator)).find((one) => one.id === id);
     if (host === undefined) throw new CliError(`host ${id} is gone`, { exitCode: EXIT.notFound });
     // Somebody else may have changed their mind, and then this would never end.
     if (!host.draining) throw new CliError(`host ${id} is not draining any more`);
@@ -122,8 +125,8 @@ async function waitUntilDrained(
 }
 
 export async function undrain(context: Context, text: string): Promise<number> {
-  await using http = openOperator(context);
-  const { host } = await undrainHost(http, (await findHost(http, text)).id);
+  const operator = openOperator(context);
+  const { host } = await operator.api.undrainHost({ params: { id: (await findHost(operator, text)).id } });
   if (context.options.json) printJson(context, { host });
   else print(context, host.id);
   return EXIT.ok;
@@ -138,11 +141,12 @@ export async function evict(
   if ((vm === undefined) === (options.all !== true))
     throw usageError('name one sandbox to evict, or say --all for every spot sandbox');
   if (vm !== undefined && options.host !== undefined) throw usageError('--host goes with --all');
-  await using http = openOperator(context);
-  const all = options.host === undefined ? await hosts(http) : [await findHost(http, options.host)];
+  const operator = openOperator(context);
+  const all =
+    options.host === undefined ? await readHosts(operator) : [await findHost(operator, options.host)];
   const outcome: HostEvictResponse = { evicted: [], left: [] };
-  if (vm !== undefined) add(outcome, await evictOne(context, http, all, vm));
-  else for (const { id } of all) add(outcome, await evictFrom(http, id));
+  if (vm !== undefined) add(outcome, await evictOne(context, operator, all, vm));
+  else for (const { id } of all) add(outcome, await evictFrom(operator, id));
   if (context.options.json) printJson(context, outcome);
   else {
     for (const { vm_id } of outcome.evicted) print(context, vm_id);
@@ -153,6 +157,11 @@ export async function evict(
   return outcome.left.length > 0 ? EXIT.failed : EXIT.ok;
 }
 
+/** Without a sandbox: every spot sandbox on the host. */
+function evictFrom({ api }: Operator, id: string, vmId?: string): Promise<HostEvictResponse> {
+  return api.evictFromHost({ params: { id }, body: { vm_id: vmId } }, { timeoutMs: CALL_MS });
+}
+
 function add(sum: HostEvictResponse, { evicted, left }: HostEvictResponse): void {
   sum.evicted.push(...evicted);
   sum.left.push(...left);
@@ -161,18 +170,18 @@ function add(sum: HostEvictResponse, { evicted, left }: HostEvictResponse): void
 /** An id may be of any project; a name is looked up in the project of this machine's key. */
 async function evictOne(
   context: Context,
-  http: Http,
+  operator: Operator,
   all: HostRecord[],
   vm: string,
 ): Promise<HostEvictResponse> {
   let id = vm;
   if (parseSandboxId(vm) === null) {
-    await using service = openService(context);
+    const service = openService(context);
     ({ id } = await findSandbox(service, vm));
   }
   for (const host of all) {
     try {
-      return await evictFrom(http, host.id, id);
+      return await evictFrom(operator, host.id, id);
     } catch (error) {
       if (!(error instanceof CliError && error.status === 404)) throw error;
     }

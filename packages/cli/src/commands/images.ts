@@ -1,8 +1,9 @@
 /** `rlp images ls` and `rlp images create NAME REF`. */
 import type { ImageRecord } from '@releap/contract';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { openService, type Service } from '../api/service.ts';
-import { CliError, interruptedError } from '../cli-error.ts';
+import { CliError } from '../cli-error.ts';
+import { pages } from '../client/pages.ts';
+import { pause } from '../client/pause.ts';
+import { openService, type Service } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { table } from '../output/table.ts';
@@ -21,9 +22,9 @@ const WAIT_MS = 30 * 60_000;
 const POLL_MS = 1_000;
 
 export async function listImages(context: Context): Promise<number> {
-  await using service = openService(context);
+  const service = openService(context);
   const images: ImageRecord[] = [];
-  for await (const image of service.images()) images.push(image);
+  for await (const image of pages(service.api.listImages, ({ images: found }) => found)) images.push(image);
   if (context.options.json) printJson(context, images);
   else
     print(
@@ -48,12 +49,9 @@ export async function createImage(
   ref: string,
   options: ImageCreateOptions,
 ): Promise<number> {
-  await using service = openService(context);
-  const created = await service.createImage({
-    name,
-    source: { type: 'registry', ref },
-    ...(options.docker ? { docker: true } : {}),
-    ...(options.region === undefined ? {} : { region: options.region }),
+  const service = openService(context);
+  const created = await service.api.createImage({
+    body: { name, source: { type: 'registry', ref }, docker: options.docker, region: options.region },
   });
   if (options.wait !== false) {
     using spinner = new Spinner(context, `building ${name}: ${created.status}`);
@@ -78,7 +76,7 @@ async function waitForJob(
     options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
   const until = performance.now() + deadlineMs;
   for (;;) {
-    const job = await service.getJob(id);
+    const job = await service.api.getJob({ params: { id } });
     onStatus(job.status);
     if (job.status === 'done') return;
     if (job.status === 'failed')
@@ -87,9 +85,7 @@ async function waitForJob(
       throw new CliError(
         `the build is still ${job.status} after ${Math.round(deadlineMs / 1000)} s; it goes on without us`,
       );
-    await sleep(POLL_MS, undefined, { signal: context.signal }).catch(() => {
-      throw interruptedError();
-    });
+    await pause(POLL_MS, context.signal);
   }
 }
 

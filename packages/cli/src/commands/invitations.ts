@@ -1,14 +1,7 @@
 /** `rlp invite`. */
 import { openAccount } from '../account/session.ts';
-import {
-  acceptInvitation,
-  findOrganization,
-  invitationsOf,
-  invite,
-  myInvitations,
-  takeInvitationBack,
-} from '../api/management.ts';
 import { usageError } from '../cli-error.ts';
+import { findOrganization } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { table } from '../output/table.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
@@ -22,9 +15,9 @@ export async function createInvitation(
   const { role } = options;
   if (role !== undefined && role !== 'owner' && role !== 'member')
     throw usageError(`--role must be owner or member, but was ${JSON.stringify(role)}`);
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const org = await findOrganization(account, options.org);
-  const invitation = await invite(account.http, org.id, email, role);
+  const invitation = await account.api.createInvitation({ params: { id: org.id }, body: { email, role } });
   if (context.options.json) printJson(context, invitation);
   else print(context, invitation.id);
   remark(context, 'no mail is sent: tell them to sign in with this address, and to call rlp invite ls');
@@ -33,9 +26,9 @@ export async function createInvitation(
 
 /** Those for the caller; of an organization, those that it has made. */
 export async function listInvitations(context: Context, options: { org?: string }): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   if (options.org === undefined) {
-    const mine = await myInvitations(account.http);
+    const { invitations: mine } = await account.api.listInvitations();
     if (context.options.json) printJson(context, mine);
     else
       print(
@@ -47,7 +40,8 @@ export async function listInvitations(context: Context, options: { org?: string 
       );
     return EXIT.ok;
   }
-  const made = await invitationsOf(account.http, (await findOrganization(account, options.org)).id);
+  const { id } = await findOrganization(account, options.org);
+  const { invitations: made } = await account.api.listOrgInvitations({ params: { id } });
   if (context.options.json) printJson(context, made);
   else
     print(
@@ -61,8 +55,8 @@ export async function listInvitations(context: Context, options: { org?: string 
 }
 
 export async function accept(context: Context, id: string): Promise<number> {
-  await using account = await openAccount(context);
-  const accepted = await acceptInvitation(account.http, id);
+  const account = await openAccount(context);
+  const accepted = await account.api.acceptInvitation({ params: { id } });
   if (context.options.json) printJson(context, accepted);
   else print(context, accepted.org_id);
   return EXIT.ok;
@@ -73,10 +67,10 @@ export async function removeInvitations(
   ids: string[],
   options: { org?: string },
 ): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const org = await findOrganization(account, options.org);
   return await forEachNamed(context, 'invitation', ids, async (id) => {
-    await takeInvitationBack(account.http, org.id, id);
+    await account.api.revokeInvitation({ params: { id: org.id, invitation_id: id } });
     return { id, status: 'taken back', printed: id };
   });
 }

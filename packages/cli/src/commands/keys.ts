@@ -1,6 +1,6 @@
 /** `rlp key`. */
 import { openAccount } from '../account/session.ts';
-import { createKey, findProject, keysOf, revokeKey } from '../api/management.ts';
+import { findProject } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
@@ -15,9 +15,12 @@ export async function listKeys(
   context: Context,
   options: InProject & { revoked?: boolean },
 ): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const project = await findProject(account, options.project, options.org);
-  const keys = await keysOf(account.http, project.id, options.revoked === true);
+  const { api_keys: keys } = await account.api.listApiKeys({
+    params: { id: project.id },
+    query: { include_revoked: options.revoked },
+  });
   if (context.options.json) printJson(context, keys);
   else
     print(
@@ -43,9 +46,9 @@ export async function mintKey(
   name: string | undefined,
   options: InProject,
 ): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const project = await findProject(account, options.project, options.org);
-  const minted = await createKey(account.http, project.id, name);
+  const minted = await account.api.createApiKey({ params: { id: project.id }, body: { name } });
   if (context.options.json) printJson(context, minted);
   else print(context, minted.token);
   remark(context, `it is not shown again; rlp key rm ${minted.id} revokes it`);
@@ -53,9 +56,9 @@ export async function mintKey(
 }
 
 export async function revokeKeys(context: Context, ids: string[]): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   return await forEachNamed(context, 'key', ids, async (id) => {
-    const { revoked } = await revokeKey(account.http, id);
+    const { revoked } = await account.api.revokeApiKey({ params: { id } });
     return { id: revoked, status: 'revoked', printed: revoked };
   });
 }

@@ -1,9 +1,11 @@
 /** `rlp stop|start|pause|resume VM…`: asks for all of them, then waits for each. */
-import type { SandboxRecord } from '@releap/contract';
-import { findSandbox } from '../api/find-sandbox.ts';
-import { openService, type Service } from '../api/service.ts';
-import { type Change, waitUntilChanged } from '../api/wait-sandbox.ts';
+import type { SandboxLifecycleResponse, SandboxRecord } from '@releap/contract';
+import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
 import { CliError } from '../cli-error.ts';
+import type { Api } from '../client/connect.ts';
+import { findSandbox } from '../client/find-sandbox.ts';
+import { openService, type Service } from '../client/service.ts';
+import { type Change, waitUntilChanged } from '../client/wait-sandbox.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { parseDuration } from '../parse/values.ts';
@@ -19,13 +21,17 @@ export interface LifecycleOptions {
 
 /** Longer than the service lets a start, stop or pause take. */
 const WAIT_MS = 5 * 60_000;
-const STARTING = ['assigned', 'building', 'booting'] as const;
+const { starting } = SANDBOX_STATUS_GROUPS;
 
-const CHANGES: Record<Verb, Change> = {
-  stop: { wanted: 'stopped', passing: ['stopping'] },
-  start: { wanted: 'running', passing: STARTING },
-  pause: { wanted: 'paused', passing: ['pausing'] },
-  resume: { wanted: 'running', passing: STARTING },
+interface VerbChange extends Change {
+  ask: (api: Api, id: string) => Promise<SandboxLifecycleResponse>;
+}
+
+const CHANGES: Record<Verb, VerbChange> = {
+  stop: { wanted: 'stopped', passing: ['stopping'], ask: (api, id) => api.stopSandbox({ params: { id } }) },
+  start: { wanted: 'running', passing: starting, ask: (api, id) => api.startSandbox({ params: { id } }) },
+  pause: { wanted: 'paused', passing: ['pausing'], ask: (api, id) => api.pauseSandbox({ params: { id } }) },
+  resume: { wanted: 'running', passing: starting, ask: (api, id) => api.resumeSandbox({ params: { id } }) },
 };
 
 interface Outcome {
@@ -44,7 +50,7 @@ export async function changeSandboxes(
 ): Promise<number> {
   const deadlineMs =
     options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
-  await using service = openService(context);
+  const service = openService(context);
   let exitCode: number = EXIT.ok;
   const outcomes: Outcome[] = [];
   const attempt = async (outcome: Outcome, work: () => Promise<void>): Promise<boolean> => {
@@ -66,7 +72,7 @@ export async function changeSandboxes(
     outcomes.push(outcome);
     await attempt(outcome, async () => {
       const sandbox = await findSandbox(service, vm);
-      const { vm_id, status } = await service.changeSandbox(sandbox.id, verb);
+      const { vm_id, status } = await CHANGES[verb].ask(service.api, sandbox.id);
       Object.assign(outcome, { vm_id, status });
       taken.push({ outcome, sandbox });
     });

@@ -1,17 +1,8 @@
 /** `rlp org`. */
+import type { AuditEntry } from '@releap/contract';
 import { openAccount } from '../account/session.ts';
-import {
-  auditPage,
-  createOrganization,
-  deleteOrganization,
-  findOrganization,
-  members,
-  organizations,
-  removeMember,
-  renameOrganization,
-} from '../api/management.ts';
-import type { AuditEntry } from '../api/management-types.ts';
 import { CliError, usageError } from '../cli-error.ts';
+import { findOrganization, listOrganizations as readOrganizations } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
 import { parseCount } from '../parse/values.ts';
@@ -22,8 +13,8 @@ const AUDIT_PAGE = 200;
 const AUDIT_ENTRIES = 50;
 
 export async function listOrganizations(context: Context): Promise<number> {
-  await using account = await openAccount(context);
-  const all = await organizations(account.http);
+  const account = await openAccount(context);
+  const all = await readOrganizations(account);
   if (context.options.json) printJson(context, all);
   else
     print(
@@ -37,33 +28,35 @@ export async function listOrganizations(context: Context): Promise<number> {
 }
 
 export async function addOrganization(context: Context, name: string): Promise<number> {
-  await using account = await openAccount(context);
-  const created = await createOrganization(account.http, name);
+  const account = await openAccount(context);
+  const created = await account.api.createOrg({ body: { name } });
   if (context.options.json) printJson(context, created);
   else print(context, created.id);
   return EXIT.ok;
 }
 
 export async function changeName(context: Context, org: string, name: string): Promise<number> {
-  await using account = await openAccount(context);
-  const renamed = await renameOrganization(account.http, (await findOrganization(account, org)).id, name);
+  const account = await openAccount(context);
+  const { id } = await findOrganization(account, org);
+  const renamed = await account.api.updateOrg({ params: { id }, body: { name } });
   if (context.options.json) printJson(context, renamed);
   else print(context, renamed.id);
   return EXIT.ok;
 }
 
 export async function removeOrganizations(context: Context, orgs: string[]): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   return await forEachNamed(context, 'org', orgs, async (text) => {
     const { id } = await findOrganization(account, text);
-    await deleteOrganization(account.http, id);
+    await account.api.deleteOrg({ params: { id } });
     return { id, status: 'deleted', printed: id };
   });
 }
 
 export async function listMembers(context: Context, org: string | undefined): Promise<number> {
-  await using account = await openAccount(context);
-  const all = await members(account.http, (await findOrganization(account, org)).id);
+  const account = await openAccount(context);
+  const { id } = await findOrganization(account, org);
+  const { members: all } = await account.api.listMembers({ params: { id } });
   if (context.options.json) printJson(context, all);
   else
     print(
@@ -82,9 +75,9 @@ export async function removeMembers(
   users: string[],
   options: { org?: string },
 ): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const org = await findOrganization(account, options.org);
-  const all = await members(account.http, org.id);
+  const { members: all } = await account.api.listMembers({ params: { id: org.id } });
   return await forEachNamed(context, 'member', users, async (text) => {
     const wanted = text.toLowerCase();
     const byId = all.filter(({ user_id }) => user_id === wanted);
@@ -100,7 +93,7 @@ export async function removeMembers(
       );
     if (others.length > 0)
       throw usageError(`several members have the address ${JSON.stringify(text)}, use an id`);
-    await removeMember(account.http, org.id, found.user_id);
+    await account.api.removeMember({ params: { id: org.id, user_id: found.user_id } });
     return { user_id: found.user_id, status: 'removed', printed: found.user_id };
   });
 }
@@ -111,14 +104,14 @@ export async function showAudit(
   options: { limit?: string },
 ): Promise<number> {
   const limit = options.limit === undefined ? AUDIT_ENTRIES : parseCount('--limit', options.limit);
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const { id } = await findOrganization(account, org);
   const entries: AuditEntry[] = [];
   let cursor: string | undefined;
   do {
-    const page = await auditPage(account.http, id, {
-      limit: Math.min(limit - entries.length, AUDIT_PAGE),
-      ...(cursor === undefined ? {} : { cursor }),
+    const page = await account.api.listAudit({
+      params: { id },
+      query: { limit: Math.min(limit - entries.length, AUDIT_PAGE), cursor },
     });
     entries.push(...page.entries);
     cursor = page.next_cursor ?? undefined;

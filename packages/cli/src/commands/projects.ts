@@ -2,17 +2,14 @@
 import { hostname } from 'node:os';
 import { changeCredentials, type ProjectKey } from '../account/credentials.ts';
 import { type Account, openAccount } from '../account/session.ts';
-import { Http } from '../api/http.ts';
+import { CliError } from '../cli-error.ts';
+import { connect } from '../client/connect.ts';
 import {
-  createKey,
-  createProject,
-  deleteProject,
   findOrganization,
   findProject,
-  organizations,
-  projectsOf,
-} from '../api/management.ts';
-import { CliError } from '../cli-error.ts';
+  listOrganizations,
+  listProjects as readProjects,
+} from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { table } from '../output/table.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
@@ -23,14 +20,14 @@ export interface InOrganization {
 }
 
 export async function listProjects(context: Context, options: InOrganization): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const orgs =
     options.org === undefined
-      ? await organizations(account.http)
+      ? await listOrganizations(account)
       : [await findOrganization(account, options.org)];
   const all: { id: string; name: string; org_id: string; org_name: string; in_use: boolean }[] = [];
   for (const org of orgs)
-    for (const { id, name } of await projectsOf(account.http, org.id))
+    for (const { id, name } of await readProjects(account, org.id))
       all.push({ id, name, org_id: org.id, org_name: org.name, in_use: id === account.session.project });
   if (context.options.json) printJson(context, all);
   else
@@ -45,9 +42,9 @@ export async function listProjects(context: Context, options: InOrganization): P
 }
 
 export async function addProject(context: Context, name: string, options: InOrganization): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const { id: orgId } = await findOrganization(account, options.org);
-  const created = await createProject(account.http, orgId, name);
+  const created = await account.api.createProject({ params: { id: orgId }, body: { name } });
   if (context.options.json) printJson(context, created);
   else print(context, created.id);
   return EXIT.ok;
@@ -58,10 +55,10 @@ export async function removeProjects(
   projects: string[],
   options: InOrganization,
 ): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   return await forEachNamed(context, 'project', projects, async (text) => {
     const { id } = await findProject(account, text, options.org);
-    await deleteProject(account.http, id);
+    await account.api.deleteProject({ params: { id } });
     await changeCredentials(context.terminal.env, ({ services }) => {
       const session = services[account.url];
       delete session?.keys?.[id];
@@ -73,7 +70,7 @@ export async function removeProjects(
 
 /** Makes a key for this machine, unless it has one that works, and lets commands on sandboxes use it. */
 export async function useProject(context: Context, text: string, options: InOrganization): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   const { id, name, org_id } = await findProject(account, text, options.org);
   const known = account.session.keys?.[id];
   const key: ProjectKey =
@@ -96,9 +93,9 @@ export async function useProject(context: Context, text: string, options: InOrga
 
 /** It may have been revoked elsewhere. */
 async function works(context: Context, account: Account, { api_key: apiKey }: ProjectKey): Promise<boolean> {
-  await using http = new Http({ baseUrl: account.url, apiKey, signal: context.signal });
+  const api = connect({ url: account.url, credential: apiKey, signal: context.signal });
   try {
-    await http.json('/vms', { query: { limit: 1 } });
+    await api.listSandboxes({ query: { limit: 1 } });
     return true;
   } catch (error) {
     if (error instanceof CliError && error.status === 401) return false;
@@ -110,13 +107,16 @@ async function mint(
   account: Account,
   project: { id: string; name: string; org_id: string },
 ): Promise<ProjectKey> {
-  const { id, token } = await createKey(account.http, project.id, `rlp on ${hostname()}`.slice(0, 100));
+  const { id, token } = await account.api.createApiKey({
+    params: { id: project.id },
+    body: { name: `rlp on ${hostname()}`.slice(0, 100) },
+  });
   return { id, api_key: token, name: project.name, org_id: project.org_id };
 }
 
 /** Commands on sandboxes go to the server of this machine again. */
 export async function useNoProject(context: Context): Promise<number> {
-  await using account = await openAccount(context);
+  const account = await openAccount(context);
   await changeCredentials(context.terminal.env, ({ services }) => {
     delete services[account.url]?.project;
   });

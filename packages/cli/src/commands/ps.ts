@@ -1,6 +1,6 @@
 /** `rlp ps`: the project's sandboxes, newest first. */
 import type { SandboxRecord } from '@releap/contract';
-import { openService } from '../api/service.ts';
+import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
 import { type Context, print, printJson } from '../terminal.ts';
@@ -11,7 +11,7 @@ export interface PsOptions {
 }
 
 export async function ps(context: Context, options: PsOptions): Promise<number> {
-  await using service = openService(context);
+  const service = openService(context);
   const sandboxes: SandboxRecord[] = [];
   for await (const sandbox of service.sandboxes())
     if (options.all || sandbox.status !== 'deleted') sandboxes.push(sandbox);

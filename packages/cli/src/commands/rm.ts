@@ -1,8 +1,8 @@
 /** `rlp rm VM…`: deletes sandboxes. */
-import { findSandbox } from '../api/find-sandbox.ts';
-import { openService } from '../api/service.ts';
-import { waitUntilDeleted } from '../api/wait-sandbox.ts';
 import { CliError } from '../cli-error.ts';
+import { findSandbox } from '../client/find-sandbox.ts';
+import { openService } from '../client/service.ts';
+import { waitUntilDeleted } from '../client/wait-sandbox.ts';
 import { Spinner } from '../output/spinner.ts';
 import type { Context } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
@@ -16,11 +16,11 @@ const WAIT_MS = 180_000;
 
 /** Goes on after a failure, and ends with the first one's exit code. */
 export async function rm(context: Context, vms: string[], options: RmOptions): Promise<number> {
-  await using service = openService(context);
+  const service = openService(context);
   return await forEachNamed(context, 'vm', vms, async (vm) => {
     try {
       const { id, name } = await findSandbox(service, vm);
-      const { status } = await service.deleteSandbox(id);
+      const { status } = await service.api.deleteSandbox({ params: { id } });
       if (!options.wait) return { vm_id: id, status, printed: id };
       using _spinner = new Spinner(context, `deleting ${name}`);
       await waitUntilDeleted(service, id, { deadlineMs: WAIT_MS });

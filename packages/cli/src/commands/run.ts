@@ -3,10 +3,10 @@
  * given; unlike there, the image's own entrypoint runs too, and the command beside it.
  */
 import type { SandboxCreateRequest, SandboxCreateResponse, SandboxRecord } from '@releap/contract';
-import { whenThereIsRoom } from '../api/retry.ts';
-import { openService, type Service } from '../api/service.ts';
-import { waitUntilRunning } from '../api/wait-sandbox.ts';
 import { CliError, usageError } from '../cli-error.ts';
+import { retryOnOverload } from '../client/connect.ts';
+import { openService, type Service } from '../client/service.ts';
+import { waitUntilRunning } from '../client/wait-sandbox.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { parseDuration } from '../parse/values.ts';
@@ -67,7 +67,7 @@ export async function run(
   const { env: _env, ...commandOptions } = options;
   const start = commandStart(context, argv, commandOptions);
   const body = createRequest(context, image, options);
-  await using service = openService(context);
+  const service = openService(context);
   const created = await create(context, service, body).catch(noCommand);
   try {
     const sandbox = await waitRunning(context, service, created, options);
@@ -89,7 +89,7 @@ async function runWithoutCommand(context: Context, image: Source, options: RunOp
     throw usageError('--rm goes with a command: without one nothing says when the sandbox is done');
   if (options.tty || options.interactive) throw usageError('-i and -t go with a command');
   const body = createRequest(context, image, options);
-  await using service = openService(context);
+  const service = openService(context);
   const created = await create(context, service, body);
   if (options.wait === false) {
     if (context.options.json) printJson(context, created);
@@ -108,12 +108,10 @@ async function create(
   body: SandboxCreateRequest,
 ): Promise<SandboxCreateResponse> {
   using spinner = new Spinner(context, 'creating the sandbox');
-  return await whenThereIsRoom((headers) => service.createSandbox(body, headers), {
-    signal: context.signal,
-    onRefusal: (reason) => {
-      spinner.text = `no room yet (${reason}), trying again`;
-    },
+  const retry = retryOnOverload((reason) => {
+    spinner.text = `refused for now (${reason}), trying again`;
   });
+  return await service.api.createSandbox({ body }, { retry });
 }
 
 async function waitRunning(
@@ -155,8 +153,8 @@ function report(
 
 /** Also after a Ctrl-C, so with a signal of its own. */
 async function remove(context: Context, id: string): Promise<void> {
-  await using service = openService(context, AbortSignal.timeout(CLEANUP_MS));
-  await service.deleteSandbox(id).catch((error: unknown) => {
+  const service = openService(context, AbortSignal.timeout(CLEANUP_MS));
+  await service.api.deleteSandbox({ params: { id } }).catch((error: unknown) => {
     context.terminal.stderr.write(
       `rlp: sandbox ${id} was not deleted: ${error instanceof Error ? error.message : String(error)}\n`,
     );

@@ -1,7 +1,7 @@
 /** `rlp secret` and `rlp registry`: what a project keeps and nobody reads back. */
-import { openService } from '../api/service.ts';
-import type { RegistryRecord, SecretRecord } from '../api/management-types.ts';
+import type { RegistryKind } from '@releap/contract';
 import { usageError } from '../cli-error.ts';
+import { openService, type Service } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { readSecret } from '../input/read-secret.ts';
 import { age, table } from '../output/table.ts';
@@ -25,15 +25,11 @@ export async function setSecret(context: Context, name: string, options: SecretO
     throw usageError(
       `a secret has a name of letters, digits and _, which is that of its variable, but it was ${JSON.stringify(name)}`,
     );
-  await using service = openService(context);
+  const service = openService(context);
   const value = await readSecret(context, `value of ${name}`);
-  await service.http.json(`/secrets/${encodeURIComponent(name)}`, {
-    method: 'PUT',
-    json: {
-      value,
-      allowed_domains: options.domain ?? [],
-      ...(options.description === undefined ? {} : { description: options.description }),
-    },
+  await service.api.putSecret({
+    params: { name },
+    body: { value, allowed_domains: options.domain ?? [], description: options.description },
   });
   if (context.options.json) printJson(context, { name });
   else print(context, name);
@@ -41,8 +37,8 @@ export async function setSecret(context: Context, name: string, options: SecretO
 }
 
 export async function listSecrets(context: Context): Promise<number> {
-  await using service = openService(context);
-  const { secrets } = await service.http.json<{ secrets: SecretRecord[] }>('/secrets');
+  const service = openService(context);
+  const { secrets } = await service.api.listSecrets();
   if (context.options.json) printJson(context, secrets);
   else
     print(
@@ -61,33 +57,28 @@ export async function listSecrets(context: Context): Promise<number> {
 }
 
 export async function removeSecrets(context: Context, names: string[]): Promise<number> {
-  return await removeAll(context, 'secret', '/secrets', names);
+  return await removeAll(context, 'secret', names, ({ api }, name) => api.deleteSecret({ params: { name } }));
 }
 
 export async function setRegistry(context: Context, host: string, options: RegistryOptions): Promise<number> {
   if (host === '') throw usageError('the host of the registry is empty');
-  await using service = openService(context);
+  const service = openService(context);
   const password = await readSecret(
     context,
     `password of ${printable(options.username)} at ${printable(host)}`,
   );
-  await service.http.json(`/registries/${encodeURIComponent(host)}`, {
-    method: 'PUT',
-    json: {
-      username: options.username,
-      password,
-      ...(options.kind === undefined ? {} : { kind: options.kind }),
-      ...(options.description === undefined ? {} : { description: options.description }),
-    },
-  });
+  const { username, description } = options;
+  // The service says which kinds there are.
+  const kind = options.kind as RegistryKind | undefined;
+  await service.api.putRegistry({ params: { host }, body: { username, password, kind, description } });
   if (context.options.json) printJson(context, { host });
   else print(context, host);
   return EXIT.ok;
 }
 
 export async function listRegistries(context: Context): Promise<number> {
-  await using service = openService(context);
-  const { registries } = await service.http.json<{ registries: RegistryRecord[] }>('/registries');
+  const service = openService(context);
+  const { registries } = await service.api.listRegistries();
   if (context.options.json) printJson(context, registries);
   else
     print(
@@ -107,20 +98,22 @@ export async function listRegistries(context: Context): Promise<number> {
 }
 
 export async function removeRegistries(context: Context, hosts: string[]): Promise<number> {
-  return await removeAll(context, 'registry', '/registries', hosts);
+  return await removeAll(context, 'registry', hosts, ({ api }, host) =>
+    api.deleteRegistry({ params: { host } }),
+  );
 }
 
 /** The service does not tell whether there was one. */
 async function removeAll(
   context: Context,
   what: string,
-  path: string,
   names: readonly string[],
+  remove: (service: Service, name: string) => Promise<unknown>,
 ): Promise<number> {
-  await using service = openService(context);
+  const service = openService(context);
   return await forEachNamed(context, what, names, async (name) => {
     if (name === '') throw usageError(`the name of the ${what} is empty`);
-    await service.http.json(`${path}/${encodeURIComponent(name)}`, { method: 'DELETE' });
+    await remove(service, name);
     return { status: 'deleted', printed: name };
   });
 }

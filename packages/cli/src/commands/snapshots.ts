@@ -1,15 +1,9 @@
 /** `rlp snapshot create|ls|rm`. */
 import type { SnapshotRecord } from '@releap/contract';
-import { findSandbox } from '../api/find-sandbox.ts';
-import { openService } from '../api/service.ts';
-import {
-  createSnapshot as askForSnapshot,
-  deleteSnapshot,
-  findSnapshot,
-  snapshots,
-  waitUntilReady,
-} from '../api/snapshots.ts';
 import { CliError, usageError } from '../cli-error.ts';
+import { findSandbox } from '../client/find-sandbox.ts';
+import { openService } from '../client/service.ts';
+import { findSnapshot, listSnapshots as readSnapshots, waitUntilReady } from '../client/snapshots.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, size, table } from '../output/table.ts';
@@ -39,12 +33,12 @@ export async function createSnapshot(
     throw usageError(`--kind must be disk or full, but was ${JSON.stringify(kind)}`);
   const deadlineMs =
     options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
-  await using service = openService(context);
+  const service = openService(context);
   const sandbox = await findSandbox(service, vm);
   using spinner = new Spinner(context, `${name}: asking for it`);
-  const created = await askForSnapshot(service, sandbox.id, {
-    name,
-    kind: kind ?? (sandbox.persistent ? 'full' : 'disk'),
+  const created = await service.api.createSnapshot({
+    params: { id: sandbox.id },
+    body: { name, kind: kind ?? (sandbox.persistent ? 'full' : 'disk') },
   });
   spinner.text = `${name}: ${created.status}`;
   const record =
@@ -65,9 +59,9 @@ export async function createSnapshot(
 }
 
 export async function listSnapshots(context: Context, options: { quiet?: boolean }): Promise<number> {
-  await using service = openService(context);
+  const service = openService(context);
   const found: SnapshotRecord[] = [];
-  for await (const snapshot of snapshots(service)) found.push(snapshot);
+  for await (const snapshot of readSnapshots(service)) found.push(snapshot);
   if (context.options.json) printJson(context, found);
   else if (options.quiet) for (const { id } of found) print(context, id);
   else
@@ -95,11 +89,11 @@ export async function removeSnapshots(
   names: string[],
   options: { force?: boolean },
 ): Promise<number> {
-  await using service = openService(context);
+  const service = openService(context);
   return await forEachNamed(context, 'snapshot', names, async (name) => {
     try {
       const { id } = await findSnapshot(service, name);
-      await deleteSnapshot(service, id);
+      await service.api.deleteSnapshot({ params: { id } });
       return { id, status: 'deleted', printed: id };
     } catch (error) {
       if (options.force && error instanceof CliError && error.status === 404) return { status: 'absent' };

@@ -1,12 +1,11 @@
 /** `rlp whoami`. */
 import { openAccount } from '../account/session.ts';
-import { me } from '../api/management.ts';
 import { EXIT } from '../exit-codes.ts';
 import { type Context, print, printable, printJson } from '../terminal.ts';
 
 export async function whoami(context: Context): Promise<number> {
-  await using account = await openAccount(context);
-  const user = await me(account.http);
+  const account = await openAccount(context);
+  const user = await account.api.getMe();
   const { project, keys } = account.session;
   const used = project === undefined ? undefined : keys?.[project];
   if (context.options.json)

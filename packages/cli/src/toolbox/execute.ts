@@ -1,5 +1,5 @@
 /** `process/execute`: one request, one answer, no streams. The fall-back where there is no web socket. */
-import type { ProcessExecuteRequest, ProcessExecuteResponse, ProcessStreamStart } from '@releap/contract';
+import type { ProcessExecuteRequest, ProcessStreamStart } from '@releap/contract';
 import { CliError } from '../cli-error.ts';
 import type { ProcessEnd, ProcessStreams } from './process.ts';
 import type { Toolbox } from './toolbox.ts';
@@ -20,11 +20,10 @@ export async function executeProcess(
     ...(start.env === undefined ? {} : { env: start.env }),
     ...(start.timeout === undefined ? {} : { timeout: start.timeout }),
   };
-  const answer = await toolbox.http.json<ProcessExecuteResponse>(toolbox.url('process/execute'), {
-    method: 'POST',
-    json: body,
-    timeoutMs: (start.timeout === undefined ? EXECUTE_MS : start.timeout * 1000) + 30_000,
-  });
+  const answer = await toolbox.api.executeProcess(
+    { body },
+    { timeoutMs: (start.timeout === undefined ? EXECUTE_MS : start.timeout * 1000) + 30_000 },
+  );
   streams.stdout.write(answer.result);
   return { exitCode: answer.exitCode, timedOut: answer.exitCode === 124 && start.timeout !== undefined };
 }

@@ -1,4 +1,8 @@
 /** Single files in and out of a sandbox. */
+import type { FileInfo } from '@releap/contract';
+import type { RawAnswer } from '@releap/sdk';
+import { Readable } from 'node:stream';
+import type { ReadableStream } from 'node:stream/web';
 import { CliError } from '../cli-error.ts';
 import type { Toolbox } from './toolbox.ts';
 
@@ -10,14 +14,14 @@ export interface RemoteEntry {
 export async function statRemote(toolbox: Toolbox, path: string): Promise<RemoteEntry | null> {
   const entry = await info(toolbox, path);
   // The service tells about the link itself; what it leads to shows when a folder is asked for.
-  if (entry?.type !== 'symlink') return entry && { directory: entry.isDir ?? false };
+  if (entry?.type !== 'symlink') return entry && { directory: entry.isDir };
   const behind = await info(toolbox, `${path.replace(/\/+$/, '')}/.`).catch(() => null);
   return { directory: behind?.isDir ?? false };
 }
 
-async function info(toolbox: Toolbox, path: string): Promise<{ isDir?: boolean; type?: string } | null> {
+async function info(toolbox: Toolbox, path: string): Promise<FileInfo | null> {
   try {
-    return await toolbox.http.json(toolbox.url('files/info'), { query: { path } });
+    return await toolbox.api.getFileInfo({ query: { path } });
   } catch (error) {
     if (error instanceof CliError && error.status === 404) return null;
     throw error;
@@ -27,26 +31,22 @@ async function info(toolbox: Toolbox, path: string): Promise<{ isDir?: boolean; 
 export async function uploadFile(
   toolbox: Toolbox,
   path: string,
-  body: NodeJS.ReadableStream,
+  body: Readable,
   options: { bytes?: number; mode?: number } = {},
 ): Promise<void> {
-  await toolbox.http.json<unknown>(toolbox.url('files/upload'), {
-    method: 'POST',
-    query: { path, ...(options.mode === undefined ? {} : { mode: options.mode.toString(8) }) },
-    body,
-    headers: {
-      'content-type': 'application/octet-stream',
-      ...(options.bytes === undefined ? {} : { 'content-length': String(options.bytes) }),
+  await toolbox.api.uploadFile(
+    {
+      query: { path, mode: options.mode?.toString(8) },
+      body: Readable.toWeb(body) as ReadableStream<Uint8Array>,
     },
-    // The answer comes after the last byte; the body itself shows that something goes on.
-    timeoutMs: 3_600_000,
-  });
+    {
+      headers: options.bytes === undefined ? {} : { 'content-length': String(options.bytes) },
+      // The answer comes after the last byte; the body itself shows that something goes on.
+      timeoutMs: 3_600_000,
+    },
+  );
 }
 
-export async function downloadFile(toolbox: Toolbox, path: string): Promise<NodeJS.ReadableStream> {
-  const answer = await toolbox.http.stream(toolbox.url('files/download'), {
-    query: { path },
-    idleMs: 120_000,
-  });
-  return answer.body;
+export function downloadFile(toolbox: Toolbox, path: string): Promise<RawAnswer> {
+  return toolbox.api.downloadFile({ query: { path } }, { idleMs: 120_000 });
 }

@@ -6,10 +6,11 @@ import type {
   TerminalSize,
 } from '@releap/contract';
 import { PROCESS_CHANNEL, PROCESS_STREAM_CHUNK_BYTES } from '@releap/contract/process-stream';
+import { toolboxOperations } from '@releap/sdk';
 import type { IncomingMessage } from 'node:http';
 import { type RawData, WebSocket } from 'ws';
-import { networkError } from '../api/http.ts';
 import { CliError } from '../cli-error.ts';
+import { networkError } from '../client/failure.ts';
 import { EXIT } from '../exit-codes.ts';
 import { printable } from '../terminal.ts';
 import type { Toolbox } from './toolbox.ts';
@@ -47,7 +48,7 @@ export async function runProcess(
   resizes?: Resizes,
 ): Promise<ProcessEnd> {
   const socket = await connect(toolbox);
-  const { signal } = toolbox.http;
+  const { signal } = toolbox;
   const send = (message: ProcessStreamClientMessage | ProcessStreamStart): void =>
     socket.send(JSON.stringify(message));
   const stopResizes = resizes?.((size) => send({ type: 'resize', ...size }));
@@ -76,11 +77,11 @@ export async function runProcess(
 }
 
 function connect(toolbox: Toolbox): Promise<WebSocket> {
-  const url = new URL(toolbox.url('process/stream'));
+  const url = new URL(`${toolbox.url}${toolboxOperations.streamProcess.path}`);
   url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
   const { promise, resolve, reject } = Promise.withResolvers<WebSocket>();
   const socket = new WebSocket(url, {
-    headers: { authorization: `Bearer ${toolbox.http.apiKey}` },
+    headers: { authorization: `Bearer ${toolbox.apiKey}` },
     handshakeTimeout: HANDSHAKE_MS,
     perMessageDeflate: false,
     maxPayload: 1024 * 1024,
@@ -90,7 +91,7 @@ function connect(toolbox: Toolbox): Promise<WebSocket> {
     void refusedUpgrade(answer).then(reject);
   });
   // Stays on: an 'error' that comes later and finds nobody would end the process.
-  socket.on('error', (error) => reject(networkError(error, new URL(toolbox.url('')), toolbox.http.signal)));
+  socket.on('error', (error) => reject(networkError(error, new URL(toolbox.url), toolbox.signal)));
   return promise;
 }
 
@@ -139,7 +140,7 @@ function received(socket: WebSocket, streams: ProcessStreams, toolbox: Toolbox):
   socket.once('close', (code, reason) => {
     const why = reason.length > 0 ? `: ${printable(reason.toString('utf8'))}` : ` (code ${code})`;
     reject(
-      toolbox.http.signal.aborted
+      toolbox.signal.aborted
         ? new CliError('interrupted', { exitCode: EXIT.interrupted })
         : new CliError(`the connection to sandbox ${toolbox.sandbox.id} ended before the command did${why}`),
     );
@@ -152,7 +153,7 @@ function readEnd(text: string): ProcessEnd | CliError | undefined {
   try {
     message = JSON.parse(text) as ProcessStreamServerMessage;
   } catch {
-    return new CliError('the service sent a message that is no JSON');
+    return new CliError('the service sent a message that is not JSON');
   }
   if (message.type === 'error') return new CliError(printable(message.error), { status: message.status });
   // Later versions may tell more on the way; what is not known is passed over.

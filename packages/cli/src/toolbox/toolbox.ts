@@ -1,15 +1,17 @@
 /** The way into one running sandbox. */
 import type { SandboxRecord } from '@releap/contract';
-import { toolboxUrl } from '@releap/contract/toolbox-path';
-import type { Http } from '../api/http.ts';
-import type { Service } from '../api/service.ts';
+import { type Client, toolboxOperations, toolboxUrl } from '@releap/sdk';
 import { CliError } from '../cli-error.ts';
+import { connectTo, longFetch } from '../client/connect.ts';
+import type { Service } from '../client/service.ts';
 
 export interface Toolbox {
-  http: Http;
-  sandbox: SandboxRecord;
-  /** Absolute address of an operation, as in `process/execute`. */
-  url: (tail: string) => string;
+  readonly sandbox: SandboxRecord;
+  readonly api: Client<typeof toolboxOperations>;
+  /** Base URL of its operations, without a final slash. */
+  readonly url: string;
+  readonly apiKey: string;
+  readonly signal: AbortSignal;
 }
 
 export async function openToolbox(service: Service, sandbox: SandboxRecord): Promise<Toolbox> {
@@ -19,6 +21,8 @@ export async function openToolbox(service: Service, sandbox: SandboxRecord): Pro
     throw new CliError(
       `region ${JSON.stringify(sandbox.region)} offers no way into its sandboxes (it has no toolbox_proxy_url)`,
     );
-  const absolute = new URL(base, `${service.url}/`).href;
-  return { http: service.http, sandbox, url: (tail) => `${toolboxUrl(absolute, sandbox.id)}/${tail}` };
+  const url = toolboxUrl(new URL(base, `${service.url}/`).href, sandbox.id);
+  const { apiKey, signal } = service;
+  const api = connectTo(toolboxOperations, { url, credential: apiKey, signal }, longFetch);
+  return { sandbox, api, url, apiKey, signal };
 }

@@ -63,6 +63,20 @@ export const SANDBOX_STATUS_FACTS: Readonly<Record<SandboxStatus, SandboxStatusF
   lost: { ...NONE, terminal: true, endsWait: true, endsWaitExact: true },
 };
 
+/** Statuses that callers treat alike. */
+export const SANDBOX_STATUS_GROUPS = {
+  /** A host works on the sandbox: the host must not be switched off. */
+  busy: ['assigned', 'building', 'booting', 'running', 'stopping', 'pausing', 'deleting'],
+  /** A start or resume passes through these. */
+  starting: ['assigned', 'building', 'booting'],
+  /** A fork passes through these before it runs or is paused. */
+  forking: ['pending', 'assigned', 'building', 'booting', 'pausing'],
+  /** Neither console nor entrypoint print anything more. */
+  silent: ['stopped', 'paused', 'deleting', 'deleted', 'failed', 'lost'],
+} as const satisfies Record<string, readonly SandboxStatus[]> as Readonly<
+  Record<'busy' | 'starting' | 'forking' | 'silent', readonly SandboxStatus[]>
+>;
+
 /** What a long poll waits for. */
 export interface WaitTarget {
   status: SandboxStatus;

@@ -1,20 +1,10 @@
+/** Waits for what becomes of a sandbox. */
 import type { SandboxRecord, SandboxStatus } from '@releap/contract';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { SANDBOX_STATUS_FACTS, SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
 import { CliError } from '../cli-error.ts';
 import { printable } from '../terminal.ts';
-import type { Service } from './service.ts';
-
-const ENDED: ReadonlySet<SandboxStatus> = new Set([
-  'stopping',
-  'stopped',
-  'deleting',
-  'deleted',
-  'failed',
-  'lost',
-]);
-
-/** What a fork passes through before it runs or is paused. */
-const FORKING: readonly SandboxStatus[] = ['pending', 'assigned', 'building', 'booting', 'pausing'];
+import { pause } from './pause.ts';
+import { POLL_MS, POLL_SLACK_MS, type Service } from './service.ts';
 
 export interface WaitOptions {
   /** Milliseconds for the whole wait. */
@@ -93,7 +83,7 @@ export async function waitUntilForked(
     service,
     id,
     { wait_exact: likely },
-    { ...options, isOver: (status) => !FORKING.includes(status) },
+    { ...options, isOver: (status) => !SANDBOX_STATUS_GROUPS.forking.includes(status) },
   );
   if (record.status === 'running' || (record.status === 'paused' && !record.error)) return record;
   throw ended(record);
@@ -107,10 +97,14 @@ async function waitFor(
 ): Promise<SandboxRecord> {
   const until = performance.now() + options.deadlineMs;
   const wanted = target.wait_exact ?? target.wait;
-  let record = await service.getSandbox(id);
+  let record = await service.api.getSandbox({ params: { id } });
   for (;;) {
     options.onStatus?.(record.status);
-    if (record.status === wanted || (target.wait !== undefined && ENDED.has(record.status))) return record;
+    if (
+      record.status === wanted ||
+      (target.wait !== undefined && SANDBOX_STATUS_FACTS[record.status].endsWait)
+    )
+      return record;
     if (record.status === 'failed' || record.status === 'lost' || options.isOver?.(record.status))
       return record;
     const left = until - performance.now();
@@ -120,9 +114,12 @@ async function waitFor(
       );
     const asked = performance.now();
     // Short polls, so that what people watch (`building`, `booting`) is seen to change.
-    record = await service.pollSandbox(id, target, Math.min(left, options.onStatus ? 2_000 : 25_000));
+    const timeout = Math.round(Math.min(left, options.onStatus ? 2_000 : POLL_MS));
+    record = await service.api.getSandbox(
+      { params: { id }, query: { ...target, timeout_ms: timeout } },
+      { timeoutMs: timeout + POLL_SLACK_MS },
+    );
     // A service that answers at once although nothing has changed must not be asked in a busy loop.
-    if (record.status !== wanted && performance.now() - asked < 100)
-      await sleep(200, undefined, { signal: service.http.signal });
+    if (record.status !== wanted && performance.now() - asked < 100) await pause(200, service.signal);
   }
 }

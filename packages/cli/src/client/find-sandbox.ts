@@ -9,7 +9,7 @@ import type { Service } from './service.ts';
 /** An exact id wins over a name, a name over the beginning of an id. More than one match is an error that lists them. */
 export async function findSandbox(service: Service, text: string): Promise<SandboxRecord> {
   if (text === '') throw new CliError('no sandbox was named', { exitCode: EXIT.usage });
-  if (parseSandboxId(text) !== null) return service.getSandbox(text);
+  if (parseSandboxId(text) !== null) return service.api.getSandbox({ params: { id: text } });
   const named: SandboxRecord[] = [];
   const begun: SandboxRecord[] = [];
   for await (const sandbox of service.sandboxes()) {

@@ -1,27 +1,16 @@
-/** The operations on snapshots. */
-import type { SnapshotCreateRequest, SnapshotCreateResponse, SnapshotRecord } from '@releap/contract';
+/** Lists, finds and awaits snapshots. */
+import type { SnapshotRecord } from '@releap/contract';
 import { isUuid } from '@releap/contract/ids';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { printable } from '../terminal.ts';
-import { pause } from './retry.ts';
+import { pages } from './pages.ts';
+import { pause } from './pause.ts';
 import { POLL_MS, POLL_SLACK_MS, type Service } from './service.ts';
 
-export function createSnapshot(
-  service: Service,
-  vmId: string,
-  body: SnapshotCreateRequest,
-): Promise<SnapshotCreateResponse> {
-  return service.http.json(`/vms/${encodeURIComponent(vmId)}/snapshots`, { method: 'POST', json: body });
-}
-
 /** Newest first. */
-export function snapshots(service: Service): AsyncGenerator<SnapshotRecord> {
-  return service.pages<SnapshotRecord>('/snapshots', 'snapshots');
-}
-
-export function deleteSnapshot(service: Service, id: string): Promise<unknown> {
-  return service.http.json(`/snapshots/${encodeURIComponent(id)}`, { method: 'DELETE' });
+export function listSnapshots({ api }: Service): AsyncGenerator<SnapshotRecord> {
+  return pages(api.listSnapshots, ({ snapshots }) => snapshots);
 }
 
 /** The snapshot of that id, else of that name: names are unique in a project. */
@@ -29,12 +18,12 @@ export async function findSnapshot(service: Service, text: string): Promise<Snap
   if (text === '') throw usageError('no snapshot was named');
   if (isUuid(text))
     try {
-      return await service.http.json<SnapshotRecord>(`/snapshots/${encodeURIComponent(text)}`);
+      return await service.api.getSnapshot({ params: { id: text } });
     } catch (error) {
       // A name may look like an id.
       if (!(error instanceof CliError && error.status === 404)) throw error;
     }
-  for await (const snapshot of snapshots(service)) if (snapshot.name === text) return snapshot;
+  for await (const snapshot of listSnapshots(service)) if (snapshot.name === text) return snapshot;
   throw new CliError(`no snapshot has the name or id ${JSON.stringify(text)}: rlp snapshot ls lists them`, {
     exitCode: EXIT.notFound,
     status: 404,
@@ -51,10 +40,10 @@ export async function waitUntilReady(
   for (;;) {
     const asked = performance.now();
     const timeout = Math.round(Math.max(0, Math.min(until - asked, POLL_MS)));
-    const record = await service.http.json<SnapshotRecord>(`/snapshots/${encodeURIComponent(id)}`, {
-      query: { wait: 'ready', timeout_ms: timeout },
-      timeoutMs: timeout + POLL_SLACK_MS,
-    });
+    const record = await service.api.getSnapshot(
+      { params: { id }, query: { wait: 'ready', timeout_ms: timeout } },
+      { timeoutMs: timeout + POLL_SLACK_MS },
+    );
     options.onStatus(record.status);
     if (record.status === 'ready') return record;
     if (record.status === 'failed')
@@ -66,6 +55,6 @@ export async function waitUntilReady(
         `snapshot ${printable(record.name)} is still ${record.status} after ${Math.round(options.deadlineMs / 1000)} s; it goes on without us`,
       );
     // A service that answers at once although nothing has changed must not be asked in a busy loop.
-    if (performance.now() - asked < 100) await pause(200, service.http.signal);
+    if (performance.now() - asked < 100) await pause(200, service.signal);
   }
 }
