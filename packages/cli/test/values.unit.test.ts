@@ -6,6 +6,7 @@ import { parseCopyEnd, parseDuration, parseEnv, parseMebibytes, parsePort } from
 import { printable } from '../src/terminal.ts';
 import { quoteForShell } from '../src/toolbox/execute.ts';
 import { spawnSync } from 'node:child_process';
+import { propertyRuns } from '@releap/testing/repetitions';
 
 test('sizes', () => {
   const sizes = { '512': 512, '512m': 512, '512MiB': 512, '2g': 2048, '1.5G': 1536, '1t': 1_048_576 };
@@ -54,7 +55,7 @@ test('a quoted word is one word for a shell, whatever is in it', () => {
       const { stdout } = spawnSync('/bin/sh', ['-c', script], { encoding: 'utf8' });
       assert.equal(stdout, all.map((word) => `${word.toWellFormed()}\n--\n`).join(''));
     }),
-    { numRuns: 40 },
+    { numRuns: propertyRuns(40) },
   );
 });
 

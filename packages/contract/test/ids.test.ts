@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import * as fc from 'fast-check';
+import { propertyRuns } from '@releap/testing/repetitions';
 import {
   bearerToken,
   formatSandboxId,
@@ -56,7 +57,7 @@ test('every id has one spelling: what parses is what would be made', () => {
       if (parsed.region === null) assert.equal(candidate.toLowerCase(), parsed.uuid);
       else assert.equal(formatSandboxId(parsed.region, parsed.uuid), candidate);
     }),
-    { numRuns: 2000 },
+    { numRuns: propertyRuns(2000) },
   );
 });
 

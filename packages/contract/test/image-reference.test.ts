@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import * as fc from 'fast-check';
+import { propertyRuns } from '@releap/testing/repetitions';
 import {
   IMAGE_REFERENCE_MAX_LENGTH,
   ImageReferenceError,
@@ -138,6 +139,6 @@ test('any text is either refused or read to a fixed point', () => {
         assert.doesNotMatch(parsed.canonical, /[\s'"$;&|\\]/);
       },
     ),
-    { numRuns: 2000 },
+    { numRuns: propertyRuns(2000) },
   );
 });

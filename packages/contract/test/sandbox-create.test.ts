@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import * as fc from 'fast-check';
+import { propertyRuns } from '@releap/testing/repetitions';
 import {
   ApiError,
   assertAvailable,
@@ -211,7 +212,7 @@ test('resources always come out inside the rules, whatever is asked for', () => 
       // What was resolved resolves to itself: a stored sandbox may be resolved again.
       if (body.cpu !== undefined) assert.deepEqual(resolveResources(got), got);
     }),
-    { numRuns: 1000 },
+    { numRuns: propertyRuns(1000) },
   );
 });
 
@@ -464,7 +465,7 @@ test('no JSON value makes anything but a 400', () => {
         assert.ok(error instanceof ApiError && error.status === 400, String(error));
       }
     }),
-    { numRuns: 2000 },
+    { numRuns: propertyRuns(2000) },
   );
   fc.assert(
     fc.property(fc.jsonValue(), (body) => {

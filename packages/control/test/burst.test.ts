@@ -5,6 +5,7 @@ import type { CpuReading } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
+import { propertyRuns } from '@releap/testing/repetitions';
 import { createBurstMeter } from '../src/billing/burst.ts';
 import { accounts, charged, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
 
@@ -153,7 +154,7 @@ describe('burst', () => {
         assert.ok(Number(rows[0]?.age_usec ?? 0) <= age * SECOND);
         for (const { balance, sum } of await accounts(database)) assert.equal(balance, sum);
       }),
-      { numRuns: 25 },
+      { numRuns: propertyRuns(25) },
     );
   });
 });

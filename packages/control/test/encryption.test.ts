@@ -8,6 +8,7 @@ import { addKey, fileKeys, makeKeyFile } from '../src/encryption/key-file.ts';
 import { KeysUnavailableError } from '../src/encryption/keys.ts';
 import { quiet } from '@releap/testing/world';
 import { keyPath } from '@releap/testing/keys';
+import { propertyRuns } from '@releap/testing/repetitions';
 
 const owner: Owner = { kind: 'secret', projectId: '6f1ed002-ab5d-4f1c-9e35-000000000001', name: 'TOKEN' };
 const text = fc.string({ unit: 'grapheme', maxLength: 300 });
@@ -29,7 +30,7 @@ describe('an encrypted value', () => {
         assert.equal(await encryption.decrypt(sealed, owner), value);
         if (value.length > 3) assert.equal(sealed.envelope.includes(value), false);
       }),
-      { numRuns: 30 },
+      { numRuns: propertyRuns(30) },
     );
   });
 

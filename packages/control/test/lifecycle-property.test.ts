@@ -12,6 +12,7 @@ import { openFresh } from '@releap/testing/postgres';
 import { toAssignment } from '../src/sandboxes/assignment.ts';
 import { createLifecycle, type Lifecycle } from '../src/sandboxes/lifecycle.ts';
 import { columns, SANDBOX_COLUMNS, type SandboxRow } from '@releap/database';
+import { propertyRuns } from '@releap/testing/repetitions';
 import { assignable } from '../src/sandboxes/environment.ts';
 import type { Change } from '../src/sandboxes/transition-sql.ts';
 import {
@@ -364,7 +365,7 @@ describe('any life of a sandbox', () => {
       fc.asyncProperty(lives, async (given) => {
         await restsAndGoes(await live(given));
       }),
-      { numRuns: 150 },
+      { numRuns: propertyRuns(150) },
     );
   });
 
@@ -377,7 +378,7 @@ describe('any life of a sandbox', () => {
         await life.pull([{ trigger: 'deadline' }]);
         assert.equal(life.facts.status, 'deleted');
       }),
-      { numRuns: 50 },
+      { numRuns: propertyRuns(50) },
     );
   });
 
@@ -409,7 +410,7 @@ describe('any life of a sandbox', () => {
         await restsAndGoes(child);
         await restsAndGoes(source);
       }),
-      { numRuns: 80 },
+      { numRuns: propertyRuns(80) },
     );
   });
 });

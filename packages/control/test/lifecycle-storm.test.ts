@@ -8,6 +8,7 @@ import { TRANSIENT } from '../src/sandboxes/transitions.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';
 import { VERBS } from './support/lifecycle.ts';
 import { create, startWorld, until, waitFor, type Created, type ScriptedRunner } from '@releap/testing/world';
+import { propertyRuns } from '@releap/testing/repetitions';
 
 /** All sandboxes of one host, which does what it is told after a moment, as the dice fall. */
 class Hosts {
@@ -106,7 +107,7 @@ describe('a storm of calls', () => {
           assert.deepEqual([host?.vm, host?.disk, host?.memory], [false, false, false]);
         }
       }),
-      { numRuns: 12, endOnFailure: true },
+      { numRuns: propertyRuns(12), endOnFailure: true },
     );
   });
 });

@@ -6,6 +6,7 @@ import type { Assignment } from '@releap/testing/runner-messages';
 import * as fc from 'fast-check';
 import { WebSocket } from 'ws';
 import { create, FACTS, silent, startWorld, TOKEN, until, waitFor, type World } from '@releap/testing/world';
+import { propertyRuns } from '@releap/testing/repetitions';
 
 let world: World;
 before(async () => {
@@ -223,7 +224,7 @@ describe('the link of a runner', () => {
         assert.equal(runner.closeCode, 4001);
         await runner.connect();
       }),
-      { numRuns: 20 },
+      { numRuns: propertyRuns(20) },
     );
   });
 

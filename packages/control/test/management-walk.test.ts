@@ -7,6 +7,7 @@ import { after, before, test } from 'node:test';
 import * as fc from 'fast-check';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { caller, type Answer } from '@releap/testing/world';
+import { propertyRuns } from '@releap/testing/repetitions';
 
 interface ModelKey {
   id: string;
@@ -354,6 +355,6 @@ test('a random walk of management calls never shows or changes what a role may n
       await walk.compare();
     }),
     // To shrink a walk would take minutes; the seed that is told repeats it.
-    { numRuns: 5, endOnFailure: true },
+    { numRuns: propertyRuns(5), endOnFailure: true },
   );
 });

@@ -8,6 +8,7 @@ import { SANDBOX_STATUSES, type SandboxStatus } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
+import { propertyRuns } from '@releap/testing/repetitions';
 import { chargeMeters } from '../src/billing/charge-meters.ts';
 import { METERED_STATUSES } from '../src/billing/metered-statuses.ts';
 import { FREE } from '../src/billing/prices.ts';
@@ -229,7 +230,7 @@ describe('charges', () => {
           for (const { balance, sum } of await accounts(database)) assert.equal(balance, sum);
         },
       ),
-      { numRuns: 40 },
+      { numRuns: propertyRuns(40) },
     );
   });
 

@@ -8,6 +8,7 @@ import { exportSPKI, importJWK, SignJWT, UnsecuredJWT } from 'jose';
 import { OAuth2Server } from 'oauth2-mock-server';
 import { AUDIENCE, startSignedInWorld, TestIssuer, type SignedInWorld } from '@releap/testing/issuer';
 import { caller, startWorld, until, type Answer } from '@releap/testing/world';
+import { propertyRuns } from '@releap/testing/repetitions';
 
 describe('OIDC tokens on the management plane', () => {
   let world: SignedInWorld;
@@ -207,7 +208,7 @@ describe('OIDC tokens on the management plane', () => {
         const answer = await me(token.slice(0, 4_000));
         assert.equal(answer.status, 401, `${token}: ${answer.text}`);
       }),
-      { numRuns: 150 },
+      { numRuns: propertyRuns(150) },
     );
   });
 

@@ -11,6 +11,7 @@ import { createSnapshots } from '../src/snapshots/snapshots.ts';
 import { columns, SNAPSHOT_COLUMNS, type SnapshotRow } from '@releap/database';
 import { SNAPSHOT_MACHINE, SNAPSHOT_TRANSITIONS, type SnapshotEvent } from '../src/snapshots/transitions.ts';
 import { quiet } from '@releap/testing/world';
+import { propertyRuns } from '@releap/testing/repetitions';
 
 const PROJECT = newUuid();
 const RUNNER = newUuid();
@@ -172,7 +173,7 @@ it('any snapshots of a sandbox follow the table, take turns, keep their lineage,
       }
       assert.ok((await rowsOf(vm)).every((row) => row.status === 'deleted' || row.status === 'failed'));
     }),
-    { numRuns: 40 },
+    { numRuns: propertyRuns(40) },
   );
 });
 

@@ -5,6 +5,7 @@ import { all } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import type { SandboxRow } from '@releap/database';
+import { propertyRuns } from '@releap/testing/repetitions';
 import { transitionStatement } from '../src/sandboxes/transition-sql.ts';
 import {
   CONDITIONS,
@@ -48,7 +49,7 @@ describe('the transition table', () => {
         );
         assert.ok(rows.length <= 1, `${trigger} from ${sandbox.status}: ${rows.length} rows`);
       }),
-      { numRuns: 5000 },
+      { numRuns: propertyRuns(5000) },
     );
   });
 
@@ -134,7 +135,7 @@ describe('the transition table', () => {
           }
         },
       ),
-      { numRuns: 2000 },
+      { numRuns: propertyRuns(2000) },
     );
   });
 

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import * as fc from 'fast-check';
+import { propertyRuns } from '@releap/testing/repetitions';
 import { EmptyExt4Store } from '../src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
 import {
@@ -59,7 +60,7 @@ describe('an empty write layer', () => {
         assert.equal(info['backing-filename'], undefined);
         await rm(path);
       }),
-      { numRuns: 12 },
+      { numRuns: propertyRuns(12) },
     );
   });
 
@@ -199,7 +200,7 @@ describe('a chain of layers', () => {
           assert.ok((await contentOf(await flattenChain(longer))).equals(then));
         },
       ),
-      { numRuns: 5 },
+      { numRuns: propertyRuns(5) },
     );
   });
 

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import * as fc from 'fast-check';
+import { propertyRuns } from '@releap/testing/repetitions';
 import { FrameType, MAGIC, encodeFrame, encodeMessage } from '../src/guest/frames.ts';
 import { GuestClient, type GuestError } from '../src/guest/index.ts';
 import { log } from './guest-agent.ts';
@@ -143,7 +144,7 @@ test('answers of the wrong shape are refused', async () => {
       await assert.rejects(client.status(), { code: 'protocol' });
       client.close();
     }),
-    { numRuns: 30 },
+    { numRuns: propertyRuns(30) },
   );
 });
 
@@ -160,7 +161,7 @@ test('random bytes after HELLO end the connection or do nothing', async () => {
       client.onClose(ended.resolve);
       assert.match((await ended.promise).code, /protocol|disconnected/);
     }),
-    { numRuns: 50 },
+    { numRuns: propertyRuns(50) },
   );
 });
 

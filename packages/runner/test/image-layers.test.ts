@@ -8,6 +8,7 @@ import { gzipSync, zstdCompressSync } from 'node:zlib';
 import * as fc from 'fast-check';
 import { extract } from 'tar-stream';
 import { type Item, run, sha256, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
+import { propertyRuns } from '@releap/testing/repetitions';
 import { ImageError } from '../src/image/image-error.ts';
 import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
 import { mergeLayers } from '../src/image/merge-layers.ts';
@@ -267,7 +268,7 @@ test('any bytes at all are read as an archive or refused as one', async () => {
         }
       },
     ),
-    { numRuns: 300 },
+    { numRuns: propertyRuns(300) },
   );
 });
 
@@ -383,7 +384,7 @@ test('random stacks of layers give what the plain rules give', async () => {
         assert.deepEqual(actual, wanted);
       },
     ),
-    { numRuns: 400 },
+    { numRuns: propertyRuns(400) },
   );
 });
 

@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { eventually } from '@releap/testing/eventually';
+import { rounds } from '@releap/testing/repetitions';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
@@ -18,7 +19,8 @@ isolateNetwork(fileURLToPath(import.meta.url));
 const id = (n: number): string => `41111111-2222-4333-8444-${String(n).padStart(12, '0')}`;
 const EPHEMERAL = id(1);
 const PERSISTENT = id(2);
-const CAPTURES = LAYERS_KEPT * 3;
+/** Enough for a compaction in the middle of them; nightly for several. */
+const CAPTURES = LAYERS_KEPT + rounds(4, LAYERS_KEPT * 2);
 const PATIENCE_MS = 240_000;
 const STOP_WORK = 'touch /stop; while [ ! -e /stopped ]; do sleep 0.1; done; sync';
 
