@@ -162,6 +162,27 @@ describe('a micro-VM', () => {
     await remove(running, 'death');
   });
 
+  it('fails with the reason when it is stopped by anything but us', async () => {
+    const running = await boot('stopped');
+    const reason = new Promise<string>((resolve) => running.vm.onExit(resolve));
+    // What we stop ourselves is nobody's failure.
+    await running.vm.stop();
+    await running.vm.continue();
+    assert.equal(await running.vm.isRunning(), true);
+    await running.vm.qmp.execute('stop');
+    assert.equal(await reason, 'the micro-VM stopped by itself (paused)');
+    assert.equal(isAlive(running.vm.identity), false);
+    await remove(running, 'stopped');
+  });
+
+  it('is ended before the service by a host without memory', async () => {
+    const running = await boot('victim');
+    const score = await readFile(`/proc/${running.vm.identity.pid}/oom_score_adj`, 'utf8');
+    const own = await readFile('/proc/self/oom_score_adj', 'utf8');
+    assert.ok(Number(score) === 500 && Number(score) > Number(own), `${score} and ${own}`);
+    await remove(running, 'victim');
+  });
+
   it('is never made twice under one name, and what fails to start can be made again', async () => {
     const running = await boot('twice');
     await assert.rejects(boot('twice'), { code: 'EEXIST' });

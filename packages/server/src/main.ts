@@ -2,6 +2,7 @@
  * The `releap` process. `releap` or `releap all` runs the whole service on this machine; `releap control`,
  * `releap runner` and `releap gateway` run one part of it. `releap rotate-key` does its work and ends.
  */
+import { writeFileSync } from 'node:fs';
 import { ConfigError, loadConfig } from './config/config.ts';
 import { explain } from './roles/run-role.ts';
 
@@ -17,12 +18,26 @@ const USAGE = `usage: releap [all | control | runner | gateway | rotate-key]
 
 Configuration is by environment variables: docs/configuration.md`;
 
+/** See oom_score_adj in proc(5): from -1000 (never) to 1000 (first). */
+const SERVICE_OOM_SCORE_ADJ = -900;
 /** Where Debian keeps tools for root, which not every root has in its PATH. */
 const TOOL_FOLDERS = ['/usr/local/sbin', '/usr/sbin', '/sbin', '/usr/bin', '/bin'];
 
 function completePath(): void {
   const folders = (process.env['PATH'] ?? '').split(':').filter((folder) => folder !== '');
   process.env['PATH'] = [...folders, ...TOOL_FOLDERS.filter((folder) => !folders.includes(folder))].join(':');
+}
+
+/**
+ * A host without memory ends what can be begun again first: micro-VMs (which the runner marks), and last the service with its
+ * database. Processes that the service starts have the same. Not everybody may do this; then all are equal.
+ */
+function keepFromOomKiller(): void {
+  try {
+    writeFileSync('/proc/self/oom_score_adj', String(SERVICE_OOM_SCORE_ADJ));
+  } catch {
+    // Without root, or in a container that does not allow it.
+  }
 }
 
 /** Each role loads what it needs and nothing else: a gateway has no use for the control plane's libraries. */
@@ -35,6 +50,7 @@ async function main(args: readonly string[]): Promise<number | undefined> {
     return asked ? 0 : 2;
   }
   completePath();
+  keepFromOomKiller();
   const config = loadConfig(process.env);
   if (role === 'rotate-key') {
     const { addKey } = await import('@releap/control');

@@ -17,10 +17,13 @@ import { type Context, paint, print, printable, printJson } from '../terminal.ts
 const MARKS = { ok: ['green', 'ok'], warn: ['yellow', 'warn'], missing: ['red', 'MISSING'] } as const;
 
 /** Exit code 1 when something is missing without which sandboxes do not run here. */
-export async function doctor(context: Context, options: { trial: boolean }): Promise<number> {
+export async function doctor(
+  context: Context,
+  options: { trial: boolean; probe?: boolean },
+): Promise<number> {
   const { env } = context.terminal;
   const root = fileURLToPath(new URL('../../../..', import.meta.url));
-  const checks = await collect(context, root, options.trial);
+  const checks = await collect(context, root, options);
   const packages = [...new Set(checks.flatMap((check) => check.packages ?? []))];
   const ready = checks.every((check) => check.status !== 'missing');
   if (context.options.json) printJson(context, { ready, home: releapHome(env), checks, packages });
@@ -38,7 +41,11 @@ export async function doctor(context: Context, options: { trial: boolean }): Pro
   return ready ? EXIT.ok : EXIT.failed;
 }
 
-async function collect(context: Context, root: string, trial: boolean): Promise<Check[]> {
+async function collect(
+  context: Context,
+  root: string,
+  { trial, probe = false }: { trial: boolean; probe?: boolean },
+): Promise<Check[]> {
   const { env } = context.terminal;
   const cache = env['RELEAP_CACHE'] || join(releapHome(env), 'cache');
   using spinner = new Spinner(context, 'looking at the machine');
@@ -48,6 +55,6 @@ async function collect(context: Context, root: string, trial: boolean): Promise<
   checks.push(...(await checkNetwork(env, context.signal)));
   checks.push(...(await checkTools(root, env, context.signal)));
   spinner.text = 'starting a trial guest';
-  checks.splice(3, 0, await checkAccelerator({ root, cache, trial, env, signal: context.signal }));
+  checks.splice(3, 0, await checkAccelerator({ root, cache, trial, probe, env, signal: context.signal }));
   return checks;
 }

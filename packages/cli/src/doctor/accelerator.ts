@@ -14,6 +14,8 @@ export interface AcceleratorOptions {
   /** The checkout, whose `build/kernel` holds the guests' kernel. */
   root: string;
   trial: boolean;
+  /** Try it, whatever a server has found out. */
+  probe: boolean;
   env: Readonly<Record<string, string | undefined>>;
   signal: AbortSignal;
 }
@@ -25,7 +27,7 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
     status,
     detail,
   });
-  const known = serversFinding(options.cache);
+  const known = options.probe ? undefined : serversFinding(options.cache);
   if (known)
     return known.accelerator === 'kvm'
       ? check('ok', `${WORKS} (${known.reason})`)
@@ -40,6 +42,11 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
   if (!existsSync(kernel))
     return check('warn', '/dev/kvm opens; whether guests run on it cannot be tried before set-up has run');
   const { booted, ms } = await bootTrialGuest(qemu, kernel, options.signal);
+  if (booted && options.probe && serversFinding(options.cache)?.accelerator === 'tcg')
+    return check(
+      'warn',
+      `${WORKS}, but the server found otherwise: remove ${join(options.cache, 'accelerator.json')} and start it again`,
+    );
   if (booted) return check('ok', `${WORKS} (a trial guest booted in ${(ms / 1000).toFixed(1)} s)`);
   return check(
     'warn',

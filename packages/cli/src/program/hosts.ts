@@ -6,7 +6,8 @@ export function hostCommands({ program, context, finish }: Registration): void {
     .command('doctor')
     .description('Tell what this machine can do as a host of sandboxes, and what is missing.')
     .option('--no-trial', 'do not start a trial guest to find out about hardware virtualisation')
-    .action(async (options: { trial: boolean }) => {
+    .option('--probe', 'start a trial guest whatever the server has found out')
+    .action(async (options: { trial: boolean; probe?: boolean }) => {
       const { doctor } = await import('../commands/doctor.ts');
       await finish(doctor(context(), options));
     });

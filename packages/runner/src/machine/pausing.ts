@@ -138,7 +138,8 @@ export class Pausing implements AsyncDisposable {
       throw explainFullDisk(error, kept.memory);
     }
     racePoint('pause:marked');
-    await vm.kill();
+    // In good order, so that its disk need not be looked through when it is opened again.
+    await vm.quit();
     this.#lap('ended');
     return this.#laps;
   }

@@ -14,6 +14,8 @@ import { connectUnix, QmpClient } from './qmp.ts';
 /** QEMU listens on its sockets within 30 ms of its start; this is for a machine under heavy load. */
 const START_DEADLINE_MS = 15_000;
 const KILL_DEADLINE_MS = 10_000;
+/** For one that may have to write the tables of its disks. */
+const QUIT_DEADLINE_MS = 1_000;
 /** For one that may be bringing its disks to the platters, and answers nothing meanwhile. */
 const ADOPT_DEADLINE_MS = 20_000;
 /** How often an adopted process is looked at besides the end of its QMP connection. */
@@ -311,6 +313,25 @@ export class Vm {
   /** Whether the guest stands for want of room on the host's disk; it goes on by itself when there is some. */
   async standsForRoom(): Promise<boolean> {
     return await this.#fullDisk.look();
+  }
+
+  /**
+   * Lets the VMM end itself, its disks closed in order: one that is killed leaves a mark on them, and whoever opens them next
+   * reads all of their tables. Ends it all the same when it does not.
+   */
+  async quit(): Promise<void> {
+    this.#exitListeners.clear();
+    // Its answer may be overtaken by its end.
+    await this.qmp.execute('quit', undefined, { deadlineMs: QUIT_DEADLINE_MS }).catch(() => undefined);
+    this.detach();
+    for (const end = performance.now() + QUIT_DEADLINE_MS; isAlive(this.identity); ) {
+      if (performance.now() >= end) {
+        this.#log.warn({ pid: this.identity.pid }, 'a VMM does not end in good order');
+        break;
+      }
+      await new Promise((resolve) => setTimeout(resolve, 2));
+    }
+    await this.kill();
   }
 
   /** Ends the VMM now, and resolves when it is gone. */
