@@ -107,6 +107,7 @@ export async function preempt(
     on,
     'evict',
     evict.map(({ id, runner_id }) => ({ id, runner_id })),
+    { skipLocked: true },
   );
 }
 

@@ -35,7 +35,7 @@ export class InsufficientCapacityError extends Error {
   }
 }
 
-/** Pulls the trigger if the host can take it: both or nothing. */
+/** Applies the event if the host has the capacity: both or nothing. */
 export async function restart(
   context: RestartContext,
   trigger: 'start' | 'resume',

@@ -119,8 +119,8 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       const place = plan.place.map(({ id, runnerId }) => ({ id, place_on: runnerId }));
       const reject = plan.reject.map(({ id, reason }) => ({ id, error: reason }));
       const rows: SandboxRow[] = [
-        ...(await lifecycle.applyWithin(client, 'place', place)),
-        ...(await lifecycle.applyWithin(client, 'reject', reject)),
+        ...(await lifecycle.applyWithin(client, 'place', place, { skipLocked: true })),
+        ...(await lifecycle.applyWithin(client, 'reject', reject, { skipLocked: true })),
       ];
       const left = pending.length - rows.length;
       rows.push(...(await preempt(client, lifecycle, plan.waiting, overcommit, hosts)));

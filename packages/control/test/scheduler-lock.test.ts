@@ -1,0 +1,44 @@
+/** Nobody waits for a row while they hold the scheduler lock: one locked sandbox must not stop all placements. */
+import assert from 'node:assert/strict';
+import { after, before, it } from 'node:test';
+import { create, startWorld, waitFor, type World } from '@releap/testing/world';
+import { Stage } from './support/lifecycle.ts';
+
+let world: World;
+let stage: Stage;
+before(async () => {
+  world = await startWorld();
+  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
+});
+after(async () => world[Symbol.asyncDispose]());
+
+it('places others while a start, a resume, a fork or a placement waits for a locked sandbox, and does those when it is free', async () => {
+  const [stopped, paused, source] = [await stage.stopped(), await stage.paused(), await stage.running()];
+  const holder = await world.database.pool.connect();
+  let settled = 0;
+  let asked: Promise<{ status: number }[]> | undefined;
+  try {
+    await holder.query('begin');
+    await holder.query('select 1 from sandboxes where id = any($1) for update', [
+      [stopped.uuid, paused.uuid, source.uuid],
+    ]);
+    const counted = async <T>(request: Promise<T>): Promise<T> => request.finally(() => settled++);
+    asked = Promise.all([
+      counted(world.call('POST', `/vms/${stopped.id}/start`)),
+      counted(world.call('POST', `/vms/${paused.id}/resume`)),
+      counted(world.call('POST', `/vms/${source.id}/fork`)),
+    ]);
+    for (let n = 0; n < 5; n++) {
+      const other = await create(world.call, world);
+      await waitFor(world.call, other.id, 'running');
+    }
+    assert.equal(settled, 0, 'they wait');
+  } finally {
+    await holder.query('rollback');
+    holder.release();
+  }
+  assert.deepEqual(
+    (await asked).map((answer) => answer.status),
+    [200, 200, 200],
+  );
+});
