@@ -136,6 +136,7 @@ class Life {
       manifest_name: null,
       has_memory: false,
       start_from: 'disk',
+      pending_fork: null,
       generation: 1,
       assigned_to_runner: false,
     };

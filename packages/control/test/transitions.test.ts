@@ -35,6 +35,7 @@ const facts: fc.Arbitrary<SandboxFacts> = fc.record({
   gpu_host: fc.constantFrom(0, 1),
   has_memory: fc.boolean(),
   start_from: fc.constantFrom('disk', 'memory'),
+  pending_fork: fc.constantFrom(null, '00000000-0000-4000-8000-000000000003'),
 });
 
 describe('the transition table', () => {
@@ -120,8 +121,10 @@ describe('the transition table', () => {
                 `${sandbox.status} by ${trigger}, not persistent`,
               );
             }
-            if (sandbox.status === 'deleting' || sandbox.status === 'deleted')
-              assert.equal(sandbox.desired, 'deleted');
+            if (sandbox.status === 'deleted') assert.equal(sandbox.desired, 'deleted');
+            // Only for a fork that was acknowledged its host keeps what is being deleted.
+            if (sandbox.status === 'deleting')
+              assert.ok(sandbox.desired === 'deleted' || sandbox.pending_fork !== null);
             // What lasts is what was wanted; what is on its way goes to what is wanted.
             if (['running', 'stopped', 'paused'].includes(sandbox.status))
               assert.equal(sandbox.desired, sandbox.status, `by ${trigger}`);
@@ -221,6 +224,7 @@ describe('the rows of the specification', () => {
     manifest_name: 'm',
     has_memory: false,
     start_from: 'disk',
+    pending_fork: null,
   };
   for (const [from, trigger, given, expected] of SPEC) {
     it(`${from} · ${trigger} · ${JSON.stringify(given)} → ${expected}`, () => {
@@ -257,6 +261,7 @@ describe('the UPDATE made from the table', () => {
           has_memory: (bits & 64) > 0,
           gpu_host: bits & 128 ? 1 : 0,
           start_from: (bits & 192) === 192 ? 'memory' : 'disk',
+          pending_fork: bits % 3 === 0 ? id(3) : null,
         });
     for (const trigger of EVENTS) {
       const rows = shapes.map((shape, index) => ({
@@ -272,11 +277,11 @@ describe('the UPDATE made from the table', () => {
       );
       await pool.query(
         `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, spot, volume_count, docker_data_mib,
-           gpu_host, manifest_name, has_memory, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held)
+           gpu_host, manifest_name, has_memory, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held, pending_fork)
          select id, job_id, '${id(2)}', 'n', 'r', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
-                manifest_name, has_memory, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true
+                manifest_name, has_memory, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true, pending_fork
            from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
-                volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, start_from text)`,
+                volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, start_from text, pending_fork uuid)`,
         [JSON.stringify(rows)],
       );
       const made = transitionStatement(
@@ -301,6 +306,7 @@ describe('the UPDATE made from the table', () => {
             desired: after.desired,
             has_memory: after.has_memory,
             start_from: after.start_from,
+            pending_fork: after.pending_fork,
             generation: after.generation,
           },
           {
@@ -308,6 +314,7 @@ describe('the UPDATE made from the table', () => {
             desired: expected.desired,
             has_memory: expected.has_memory,
             start_from: expected.start_from,
+            pending_fork: expected.pending_fork,
             generation: row.wants === undefined ? 1 : 2,
           },
           `${trigger} from ${JSON.stringify(shape)}`,

@@ -69,6 +69,8 @@ export interface SandboxRow {
   has_memory: boolean;
   start_from: 'disk' | 'memory';
   forked_from: string | null;
+  /** The fork of it that its host has not taken yet. */
+  pending_fork: string | null;
   /** The newest snapshot that its disk descends from. */
   parent_snapshot_id: string | null;
   vm_ip: string | null;
@@ -110,6 +112,7 @@ export const SANDBOX_COLUMNS = everyColumn<SandboxRow>()([
   'has_memory',
   'start_from',
   'forked_from',
+  'pending_fork',
   'parent_snapshot_id',
   'vm_ip',
   'host_ip',

@@ -8,18 +8,18 @@ export interface RowLifecycle<Event extends string, Row, Input> {
    * Applies an event to some rows (each id at most once) and gives those that it moved. The others were in a status that
    * the event does not leave, or a guard did not match: another event was first.
    */
-  apply(event: Event, changes: readonly Input[]): Promise<Row[]>;
+  apply: (event: Event, changes: readonly Input[]) => Promise<Row[]>;
   /**
    * The same inside a transaction of the caller's, who calls `announce` after the commit.
    * @param options.skipLocked for a holder of the scheduler lock: rows that another transaction has locked are left
    *   alone instead of waited for
    */
-  applyWithin(
+  applyWithin: (
     on: Queryable,
     event: Event,
     changes: readonly Input[],
     options?: { skipLocked?: boolean },
-  ): Promise<Row[]>;
+  ) => Promise<Row[]>;
   /** Tells everybody who waits that these have changed. Only after the commit. */
   announce: (rows: readonly Row[]) => void;
 }

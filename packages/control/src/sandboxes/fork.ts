@@ -12,7 +12,7 @@ import {
   type SandboxForkRequest,
   type SandboxForkResponse,
 } from '@releap/contract';
-import { columns, first, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
+import { all, columns, first, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { isOvercommitted } from '../scheduler/placement.ts';
@@ -44,6 +44,11 @@ const MADE = statement<SandboxRow>(
 const IN_PROGRESS = statement<{ id: string; region: string }>(
   'fork-in-progress',
   `select id, region from sandboxes where forked_from = $1 and status in ('pending', 'assigned') limit 1`,
+);
+/** The source keeps its memory and disk for the fork, even if it is deleted right after. */
+const KEEP_SOURCE = statement(
+  'fork-keep-source',
+  'update sandboxes set pending_fork = $2, updated_at = now() where id = $1',
 );
 /**
  * `POST /vms/:id/fork`: the rules and the new row, with the source locked and nobody else promising room.
@@ -101,6 +106,7 @@ export async function forkSandbox(
       deadlineMs: limits.deadlines.assigned,
     });
     if (row === undefined) throw new Error('the fork was not written');
+    await all(client, KEEP_SOURCE, [id, row.id]);
     // It counts already. What lands paused takes no cores and memory of the host.
     const runs = row.desired === 'running';
     const need = {

@@ -1,5 +1,6 @@
 import type { Database, SandboxRow } from '@releap/database';
 import { createLifecycle as create, type RowLifecycle } from '../lifecycle/apply.ts';
+import { mayEndFork, releaseForkSources } from './pending-forks.ts';
 import { SANDBOX_SQL, type Change } from './transition-sql.ts';
 import type { SandboxEvent, StateDeadlines } from './transitions.ts';
 
@@ -13,5 +14,14 @@ export interface LifecycleOptions {
 }
 
 export function createLifecycle({ database, deadlines, onMoved }: LifecycleOptions): Lifecycle {
-  return create({ database, sql: SANDBOX_SQL, deadlines: { ...deadlines }, onMoved });
+  const lifecycle: Lifecycle = create({ database, sql: SANDBOX_SQL, deadlines: { ...deadlines }, onMoved });
+  return {
+    ...lifecycle,
+    async apply(event, changes) {
+      const rows = await lifecycle.apply(event, changes);
+      // What is missed here (a crash, a transaction of another part) the periodic task finds.
+      if (mayEndFork(event, rows)) await releaseForkSources(database, lifecycle.apply);
+      return rows;
+    },
+  };
 }

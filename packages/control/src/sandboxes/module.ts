@@ -3,6 +3,7 @@ import type { Module } from '../module.ts';
 import { endOverdue } from './deadlines.ts';
 import { createHostClient } from './logs.ts';
 import { createSandboxKind } from './reconciled-kind.ts';
+import { releaseForkSources } from './pending-forks.ts';
 import { sandboxRoutes } from './routes.ts';
 import { sandboxTeardown } from './teardown.ts';
 
@@ -14,6 +15,13 @@ export function sandboxesModule(context: ControlContext): Module {
     routes: (planes) =>
       sandboxRoutes(planes, { ...context, hosts, requireCredits: (orgId) => billing.requireCredits(orgId) }),
     tasks: [
+      {
+        name: 'pending-forks',
+        everyMs: limits.sweepMs,
+        leased: true,
+        run: () =>
+          releaseForkSources(context.database, (event, rows) => context.lifecycle.apply(event, rows)),
+      },
       { name: 'sandbox-deadlines', everyMs: limits.sweepMs, leased: true, run: () => endOverdue(context) },
     ],
     teardown: sandboxTeardown(context),

@@ -14,6 +14,8 @@ export interface Change extends TransitionInput {
   region?: string;
   /** Guard: only if it is placed on this runner. */
   runner_id?: string;
+  /** Guard: only while this is the pending fork of it. */
+  pending_fork?: string;
   /** Where it goes, for `place`. */
   place_on?: string;
   vm_ip?: string;
@@ -80,6 +82,7 @@ const SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     owner_kind: 'text',
     region: 'text',
     runner_id: 'uuid',
+    pending_fork: 'uuid',
     place_on: 'uuid',
     vm_ip: 'text',
     host_ip: 'text',
@@ -87,7 +90,7 @@ const SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     manifest_name: 'text',
     memory: 'boolean',
   },
-  guards: ['project_id', 'owner_kind', 'region', 'runner_id'],
+  guards: ['project_id', 'owner_kind', 'region', 'runner_id', 'pending_fork'],
   // It keeps the disk of a persistent sandbox that has run, and nothing else.
   wanted: {
     reclaim: `case when s.persistent and s.manifest_name is not null then 'stopped' else 'deleted' end`,
@@ -101,6 +104,7 @@ const SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     vm_ip: (row) => network(row, 'vm_ip', 'null'),
     host_ip: (row) => network(row, 'host_ip', 'null'),
     port_map: (row) => network(row, 'port_map', `'[]'::jsonb`),
+    pending_fork: (row) => (hasEffect(row, 'fork-taken') ? 'null' : undefined),
     env_bytes: (row) => (row.to === 'deleted' ? '0' : undefined),
     spot_evicted_at: (row) => (hasEffect(row, 'evicted') ? 'now()' : undefined),
     deleted_at: (row) => (row.to === 'deleted' ? 'now()' : undefined),

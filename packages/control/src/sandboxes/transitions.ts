@@ -15,6 +15,7 @@ export const FACT_COLUMNS = [
   'manifest_name',
   'has_memory',
   'start_from',
+  'pending_fork',
 ] as const satisfies readonly (keyof SandboxRow)[];
 export type SandboxFacts = Pick<SandboxRow, (typeof FACT_COLUMNS)[number]>;
 
@@ -78,6 +79,28 @@ export const CONDITIONS = {
     holds: (s) => s.desired === 'paused',
     otherwise: 'it is not meant to be paused',
   },
+  wantsDeleted: {
+    sql: `s.desired = 'deleted'`,
+    holds: (s) => s.desired === 'deleted',
+    otherwise: 'its host is not to remove it yet',
+  },
+  /** It is being deleted, and its host keeps it for a fork that was acknowledged before. */
+  keptForFork: {
+    sql: `s.desired <> 'deleted'`,
+    holds: (s) => s.desired !== 'deleted',
+    otherwise: 'its host is to remove it already',
+  },
+  /** Its host has been told to make a fork of it, and has not said yet that the fork has all that it needs. */
+  forkPending: {
+    sql: 's.pending_fork is not null',
+    holds: (s) => s.pending_fork !== null,
+    otherwise: 'no fork of it is pending',
+  },
+  noForkPending: {
+    sql: 's.pending_fork is null',
+    holds: (s) => s.pending_fork === null,
+    otherwise: 'a fork of it is pending',
+  },
   /** Its start is a resume: when that does not succeed, it can stay paused. */
   resumes: { sql: RESUMES, holds: resumes, otherwise: 'it is not being resumed' },
   /** Its start boots a disk that it has: when that does not succeed, it can stay stopped. */
@@ -106,7 +129,9 @@ export type SandboxEvent =
   | 'deadline'
   /** Its runner has been silent for too long. */
   | 'runner-lost'
-  /** The platform needs the room of a spot sandbox. */
+  /** The pending fork of it has what it needs, or never will. */
+  | 'fork-taken'
+  /** The platform needs the capacity of a spot sandbox. */
   | 'evict'
   /** Its host is being drained (by force: what cannot be kept is ended too). */
   | 'drain'
@@ -124,6 +149,8 @@ export type Effect =
   | 'forget-memory'
   /** The start that begins here resumes the kept memory. */
   | 'use-memory'
+  /** No fork of it is pending any more. */
+  | 'fork-taken'
   | 'evicted';
 
 /** `reclaim`: its runner keeps the disk of a persistent sandbox that has run, and nothing else. */
@@ -183,11 +210,19 @@ export const TRANSITIONS: readonly Transition[] = [
 
   // delete works from everywhere.
   { from: ['pending'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'no host has anything of it' },
-  { from: LIVE, on: 'delete', to: 'deleting', wants: 'deleted' },
-  { from: ['stopped', 'paused', 'failed', 'lost'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'its host reclaims the rest in the background' },
+  { from: LIVE, on: 'delete', when: ['noForkPending'], to: 'deleting', wants: 'deleted' },
+  { from: ['paused'], on: 'delete', when: ['noForkPending'], to: 'deleted', wants: 'deleted', note: 'its host reclaims the rest in the background' },
+  { from: ['stopped', 'failed', 'lost'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'its host reclaims the rest in the background' },
+  // A fork that was acknowledged succeeds all the same: its host keeps the source until then, and nobody pays for it.
+  { from: [...LIVE, 'paused'], on: 'delete', when: ['forkPending'], to: 'deleting', note: 'its host keeps it for the pending fork' },
+  { from: ['deleting'], on: 'fork-taken', when: ['keptForFork'], to: 'same', wants: 'deleted', effects: ['fork-taken'] },
+  { from: ['deleting'], on: 'fork-taken', when: ['wantsDeleted'], to: 'same', effects: ['fork-taken'] },
+  { from: ['pending', ...LIVE, 'stopped', 'paused', 'failed', 'lost', 'deleted'], on: 'fork-taken', to: 'same', effects: ['fork-taken'] },
   { from: ['deleting', 'deleted'], on: 'delete', to: 'same', note: 'idempotent' },
-  { from: ['deleting'], on: 'observe:deleted', to: 'deleted', effects: ['release'] },
-  { from: ['deleting'], on: 'deadline', to: 'deleted', note: 'its host reclaims the rest when it can' },
+  { from: ['deleting'], on: 'observe:deleted', when: ['wantsDeleted'], to: 'deleted', effects: ['release'] },
+  { from: ['deleting'], on: 'observe:deleted', when: ['keptForFork'], to: 'deleted', wants: 'deleted', effects: ['release'] },
+  { from: ['deleting'], on: 'deadline', when: ['wantsDeleted'], to: 'deleted', note: 'its host reclaims the rest when it can' },
+  { from: ['deleting'], on: 'deadline', when: ['keptForFork'], to: 'deleted', wants: 'deleted', note: 'its host reclaims the rest when it can' },
   { from: ['deleted', 'failed'], on: 'observe:deleted', to: 'same', effects: ['release'] },
   { from: ['lost'], on: 'observe:deleted', when: ['ephemeral'], to: 'same', effects: ['release'] },
   { from: ['lost'], on: 'observe:deleted', when: ['persistent'], to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host no longer has it' },
@@ -199,7 +234,8 @@ export const TRANSITIONS: readonly Transition[] = [
   // The host is gone, and perhaps comes back.
   { from: LIVE, on: 'runner-lost', when: ['ephemeral'], to: 'lost', wants: 'deleted', error: 'its host has not been heard from' },
   { from: LIVE, on: 'runner-lost', when: ['persistent'], to: 'lost', wants: 'same', error: 'its host has not been heard from' },
-  { from: ['deleting'], on: 'runner-lost', to: 'deleted', note: 'its host reclaims the rest when it returns' },
+  { from: ['deleting'], on: 'runner-lost', when: ['wantsDeleted'], to: 'deleted', note: 'its host reclaims the rest when it returns' },
+  { from: ['deleting'], on: 'runner-lost', when: ['keptForFork'], to: 'deleted', wants: 'deleted', note: 'its host reclaims the rest when it returns' },
   { from: ['lost'], on: 'observe:building', when: ['persistent', 'wantsRunning'], to: 'building' },
   { from: ['lost'], on: 'observe:booting', when: ['persistent', 'wantsRunning'], to: 'booting' },
   { from: ['lost'], on: 'observe:running', when: ['persistent', 'wantsRunning'], to: 'running', effects: ['forget-memory'] },

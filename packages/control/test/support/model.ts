@@ -14,7 +14,8 @@ export function step<Facts extends SandboxFacts>(
   said: Said = {},
 ): Facts {
   const row = decide(trigger, sandbox);
-  if (row === undefined || (row.to === 'same' && row.effects === undefined)) return sandbox;
+  if (row === undefined || (row.to === 'same' && row.effects === undefined && row.wants === undefined))
+    return sandbox;
   const next = { ...sandbox };
   if (row.to !== 'same') next.status = row.to;
   if (row.wants === 'reclaim')
@@ -26,6 +27,7 @@ export function step<Facts extends SandboxFacts>(
     if (effect === 'forget-memory') next.has_memory = false;
     if (effect === 'memory' || effect === 'forget-memory') next.start_from = 'disk';
     if (effect === 'use-memory') next.start_from = 'memory';
+    if (effect === 'fork-taken') next.pending_fork = null;
   }
   if (said.manifest_name !== undefined) next.manifest_name = said.manifest_name;
   return next;

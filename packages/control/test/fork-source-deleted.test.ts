@@ -1,0 +1,156 @@
+/** A fork that was acknowledged succeeds, though its source is deleted right after. */
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { silent, startWorld, until, waitFor, type Created, type World } from '@releap/testing/world';
+import { Stage } from './support/lifecycle.ts';
+
+let world: World;
+let stage: Stage;
+before(async () => {
+  world = await startWorld();
+  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
+});
+after(async () => world[Symbol.asyncDispose]());
+
+const statusOf = async (vm: Created): Promise<string> =>
+  (await world.call('GET', `/vms/${vm.id}`)).body.status;
+
+/** Forks it and deletes it at once; the runner leaves both to the test. */
+async function forkedAndDeleted(source: Created): Promise<Created> {
+  const script = stage.runner.options.script;
+  stage.runner.options.script = silent;
+  const answer = await world.call('POST', `/vms/${source.id}/fork`);
+  assert.equal(answer.status, 200, answer.text);
+  const deleted = await world.call('DELETE', `/vms/${source.id}`);
+  assert.deepEqual([deleted.status, deleted.body], [200, { vm_id: source.id, status: 'deleting' }]);
+  const { rows } = await world.database.pool.query<{ id: string }>(
+    'select id from sandboxes where job_id = $1',
+    [answer.body.job_id],
+  );
+  const uuid = rows[0]?.id ?? '';
+  stage.left.add(uuid);
+  await stage.runner.assigned(uuid);
+  stage.runner.options.script = script;
+  return { id: answer.body.vm_id, uuid, token: answer.body.access_token, jobId: answer.body.job_id };
+}
+
+/** Its host has been told nothing since, and it costs nothing. */
+async function isKept(source: Created, desired: string): Promise<void> {
+  assert.equal(await statusOf(source), 'deleting');
+  const row = await stage.row(source);
+  assert.equal(row.desired, desired);
+  assert.deepEqual(
+    [
+      stage.runner.assignments.get(source.uuid)?.generation,
+      stage.runner.assignments.get(source.uuid)?.desired,
+    ],
+    [row.generation, desired],
+  );
+  const { rowCount } = await world.database.pool.query(
+    'select 1 from sandbox_meters where sandbox_id = $1 and closed_at is null',
+    [source.uuid],
+  );
+  assert.equal(rowCount, 0, 'no meter runs');
+}
+
+async function isRemoved(source: Created): Promise<void> {
+  await stage.runner.assigned(source.uuid, (one) => one.desired === 'deleted');
+  await stage.report(source, 'deleted');
+  await waitFor(world.call, source.id, 'deleted');
+  assert.equal((await stage.row(source)).held, false);
+}
+
+describe('DELETE of the source of a fork that its host has not taken yet', () => {
+  it('running source → deleting, kept by its host until the fork is taken; the fork runs', async () => {
+    const source = await stage.running();
+    const child = await forkedAndDeleted(source);
+    await isKept(source, 'running');
+    await stage.report(child, 'booting');
+    await stage.runner.assigned(source.uuid, (one) => one.desired === 'deleted');
+    await stage.report(child, 'running', { manifest_name: 'sha256:1' });
+    await isRemoved(source);
+    assert.equal(await statusOf(child), 'running');
+  });
+
+  it('paused source → deleting, kept until the fork is paused', async () => {
+    const source = await stage.paused();
+    const child = await forkedAndDeleted(source);
+    await isKept(source, 'paused');
+    await stage.report(child, 'paused', { manifest_name: 'sha256:1' });
+    await isRemoved(source);
+    assert.equal(await statusOf(child), 'paused');
+  });
+
+  it('is removed from its host when the fork fails, or is deleted too', async () => {
+    const [one, two] = [await stage.running(), await stage.paused()];
+    await stage.report(await forkedAndDeleted(one), 'failed', { error: 'no' });
+    await isRemoved(one);
+    const child = await forkedAndDeleted(two);
+    await world.call('DELETE', `/vms/${child.id}`);
+    await isRemoved(two);
+  });
+
+  it('ends in deleted when its own time is over, though nobody ever says that the fork is taken', async () => {
+    for (const source of [await stage.running(), await stage.paused()]) {
+      const child = await forkedAndDeleted(source);
+      await stage.timeOver(source);
+      assert.deepEqual(
+        [(await stage.row(source)).status, (await stage.row(source)).desired],
+        ['deleted', 'deleted'],
+      );
+      await stage.runner.assigned(source.uuid, (row) => row.desired === 'deleted');
+      await stage.report(child, 'failed', { error: 'no' });
+    }
+  });
+
+  it('answers every further DELETE alike, and refuses another fork', async () => {
+    const source = await stage.running();
+    const child = await forkedAndDeleted(source);
+    assert.equal((await world.call('DELETE', `/vms/${source.id}`)).body.status, 'deleting');
+    const again = await world.call('POST', `/vms/${source.id}/fork`);
+    assert.equal(again.status, 409);
+    assert.match(again.body.error, /it is deleting, and must be running or paused/);
+    await isKept(source, 'running');
+    await stage.report(child, 'booting');
+    await isRemoved(source);
+  });
+
+  it('lets go of a source that was not deleted as well: it can be deleted at once from then on', async () => {
+    const source = await stage.running();
+    const script = stage.runner.options.script;
+    stage.runner.options.script = silent;
+    const answer = await world.call('POST', `/vms/${source.id}/fork`);
+    stage.runner.options.script = script;
+    assert.equal(answer.status, 200);
+    // As if the server had ended between the two writes: the periodic task finds it.
+    await world.database.pool.query(`update sandboxes set status = 'booting' where job_id = $1`, [
+      answer.body.job_id,
+    ]);
+    await until(async () => {
+      const { rows } = await world.database.pool.query('select pending_fork from sandboxes where id = $1', [
+        source.uuid,
+      ]);
+      return rows[0].pending_fork === null;
+    });
+    assert.equal(await statusOf(source), 'running');
+  });
+
+  it('holds for a DELETE that waits for the fork to be written, too', async () => {
+    for (let round = 0; round < 8; round++) {
+      const source = await stage.running();
+      const script = stage.runner.options.script;
+      stage.runner.options.script = silent;
+      const [fork, deleted] = await Promise.all([
+        world.call('POST', `/vms/${source.id}/fork`),
+        world.call('DELETE', `/vms/${source.id}`),
+      ]);
+      assert.equal(deleted.status, 200);
+      const { desired } = await stage.row(source);
+      if (fork.status === 200) assert.equal(desired, 'running', 'it is kept');
+      else assert.deepEqual([fork.status, desired], [409, 'deleted']);
+      if (fork.status === 200) await world.call('DELETE', `/vms/${fork.body.vm_id}`);
+      await isRemoved(source);
+      stage.runner.options.script = script;
+    }
+  });
+});
