@@ -192,7 +192,8 @@ describe('a hostile sandbox', () => {
     const secrets = [
       token,
       service.bootstrap.api_key,
-      await readFile(join(service.home, 'internal.token'), 'utf8'),
+      await readFile(join(service.home, 'operator.token'), 'utf8'),
+      await readFile(join(service.home, 'runner/credential'), 'utf8'),
     ];
     const found = await searchMemory(await service.vmm(id), [
       'mark-of-the-guest',

@@ -147,7 +147,7 @@ describe('forks and snapshots, through the API', () => {
   }
 
   async function hosts<T extends object>(method: 'GET' | 'POST', path: string, body?: unknown): Promise<T> {
-    const token = (await readFile(join(service.home, 'internal.token'), 'utf8')).trim();
+    const token = (await readFile(join(service.home, 'operator.token'), 'utf8')).trim();
     const answer = await fetch(`${service.bootstrap.internal_url}/operator/hosts${path}`, {
       method,
       headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },

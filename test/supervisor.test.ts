@@ -34,7 +34,7 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
       assert.equal(base, `http://127.0.0.1:${service.port}`);
       assert.equal(compat, `${base}/compat`);
       assert.equal(image, 'busybox');
-      for (const file of ['bootstrap.json', 'identity-keys.json', 'internal.token']) {
+      for (const file of ['bootstrap.json', 'identity-keys.json', 'operator.token', 'runner/credential']) {
         assert.equal((await stat(path.join(service.home, file))).mode & 0o777, 0o600);
       }
       assert.equal(await vms(), 200);

@@ -6,13 +6,13 @@ import type { ServerReady } from './messages.ts';
 
 const HOUR_MS = 3_600_000;
 
-const [databaseUrl = '', internalToken = '', connections = ''] = process.argv.slice(2);
+const [databaseUrl = '', joinToken = '', connections = ''] = process.argv.slice(2);
 const log = pino({ level: 'warn' }, pino.destination(2));
 const control = await startControl({
   databaseUrl,
   databaseConnections: Number(connections),
   listen: { host: '127.0.0.1', port: 0 },
-  internalToken,
+  tokens: { operator: () => [], gateway: () => [], join: () => [joinToken] },
   region: { id: 'local', toolboxProxyUrl: 'http://127.0.0.1:1/toolbox' },
   builtinImages: ['busybox'],
   limits: {

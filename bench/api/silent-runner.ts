@@ -1,5 +1,6 @@
 /** A host of the real protocol that takes every sandbox in and never boots one: the VM side, left out. */
-import { newUuid, RUNNER_LINK_PATH } from '@releap/contract';
+import { createHash, randomBytes } from 'node:crypto';
+import { newUuid, RUNNER_JOIN_PATH, RUNNER_LINK_PATH } from '@releap/contract';
 import {
   HEARTBEAT_MS,
   KIND_NAMES,
@@ -28,9 +29,20 @@ export class SilentRunner implements AsyncDisposable {
   }
 
   /** Dials the control plane and says hello; nothing is placed here before `ready`. */
-  static async connect(url: string, internalToken: string): Promise<SilentRunner> {
+  static async connect(url: string, joinToken: string): Promise<SilentRunner> {
+    const id = newUuid();
+    const credential = randomBytes(32).toString('base64url');
+    const joined = await fetch(url + RUNNER_JOIN_PATH, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${joinToken}`, 'content-type': 'application/json' },
+      body: JSON.stringify({
+        runner_id: id,
+        credential_sha256: createHash('sha256').update(credential).digest('hex'),
+      }),
+    });
+    if (!joined.ok) throw new Error(`the runner could not join: ${joined.status} ${await joined.text()}`);
     const socket = new WebSocket(url.replace('http', 'ws') + RUNNER_LINK_PATH, {
-      headers: { authorization: `Bearer ${internalToken}` },
+      headers: { authorization: `Bearer ${credential}` },
     });
     await new Promise<void>((resolve, reject) => {
       socket.once('open', resolve);
@@ -46,7 +58,7 @@ export class SilentRunner implements AsyncDisposable {
     runner.#send({
       type: 'hello',
       protocol: RUNNER_PROTOCOL,
-      runner_id: newUuid(),
+      runner_id: id,
       region: 'local',
       data_url: 'http://127.0.0.1:1',
       facts: { ...facts, accelerator: 'tcg', cpu_model: 'none', vmm: 'none' },

@@ -1,6 +1,6 @@
 /**
- * What the operator of a service may do on its machine: the service's own processes know each other by a token in a
- * file that only their user may read, and whoever can read it is the operator.
+ * What the operator of a service may do: with the token in RELEAP_OPERATOR_TOKEN, or in `operator.token` of the home,
+ * which only the user of the service may read.
  */
 import { operatorOperations } from '@releap/contract/wire';
 import type { Client } from '@releap/sdk';
@@ -17,16 +17,16 @@ export interface Operator {
 }
 
 export function openOperator(context: Context): Operator {
-  const credential = internalToken(context);
+  const credential = operatorToken(context);
   const url = serviceOfThisMachine(context);
   return { api: connectTo(operatorOperations, { url, credential, signal: context.signal }) };
 }
 
-function internalToken({ terminal: { env } }: Context): string {
-  const path = env['RELEAP_TOKEN_FILE'] || join(releapHome(env), 'internal.token');
+function operatorToken({ terminal: { env } }: Context): string {
+  const path = join(releapHome(env), 'operator.token');
   let token: string;
   try {
-    token = readFileSync(path, 'utf8').trim();
+    token = env['RELEAP_OPERATOR_TOKEN'] || (readFileSync(path, 'utf8').trim().split(/\n/, 1)[0] ?? '');
   } catch (error) {
     throw new CliError(`${refused(path, error as NodeJS.ErrnoException)} ${WHOSE}`, {
       exitCode: EXIT.unavailable,

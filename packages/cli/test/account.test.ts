@@ -5,7 +5,7 @@ import { testUser } from './issuer.ts';
 import { person, signedIn, signedInWorld } from './person.ts';
 import type { Outcome } from './rlp.ts';
 import { send } from './service.ts';
-import { INTERNAL_TOKEN } from './service-hosts.ts';
+import { OPERATOR_TOKEN } from './service-hosts.ts';
 import { addOrganization, addProject } from './service-management.ts';
 
 const list = (outcome: Outcome): Record<string, unknown>[] =>
@@ -319,7 +319,7 @@ describe('rlp admin grant', () => {
     const bodies: unknown[] = [];
     const keys: unknown[] = [];
     it.service.special.set(`POST /operator/orgs/${ORG}/grants`, async (request, response) => {
-      assert.equal(request.headers.authorization, `Bearer ${INTERNAL_TOKEN}`);
+      assert.equal(request.headers.authorization, `Bearer ${OPERATOR_TOKEN}`);
       let text = '';
       for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');
       bodies.push(JSON.parse(text));
@@ -356,7 +356,7 @@ describe('rlp admin grant', () => {
       assert.equal((await it.ada.rlp(['admin', 'grant', ...args], { env })).code, 2, args.join(' '));
     const nobody = await it.ada.rlp(['admin', 'grant', ORG, '5']);
     assert.equal(nobody.code, 3);
-    assert.match(nobody.stderr, /internal\.token\. This is for the service's operator/);
+    assert.match(nobody.stderr, /operator\.token\. This is for the service's operator/);
     assert.deepEqual(it.service.calls, []);
   });
 });

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestService } from './service.ts';
 import { KEY } from './service.ts';
-import { INTERNAL_TOKEN } from './service-hosts.ts';
+import { OPERATOR_TOKEN } from './service-hosts.ts';
 
 export interface Home extends AsyncDisposable {
   path: string;
@@ -19,7 +19,7 @@ export async function home(
   const all: Record<string, string | undefined> = {
     ...(service && {
       'bootstrap.json': JSON.stringify({ base_url: service.url, internal_url: service.url, api_key: KEY }),
-      'internal.token': `${INTERNAL_TOKEN}\n`,
+      'operator.token': `${OPERATOR_TOKEN}\n`,
     }),
     ...files,
   };

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { chmod } from 'node:fs/promises';
+import { chmod, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { home, type Home } from './home.ts';
 import { json, type Outcome, rlpHere } from './rlp.ts';
 import { send, startService } from './service.ts';
-import { addHost, INTERNAL_TOKEN } from './service-hosts.ts';
+import { addHost, OPERATOR_TOKEN } from './service-hosts.ts';
 
 function host(folder: Home, args: string[], env: Record<string, string> = {}): Promise<Outcome> {
   return rlpHere(null, ['host', ...args], { env: { RELEAP_HOME: folder.path, ...env } });
@@ -168,17 +168,18 @@ describe('rlp host evict', () => {
 describe("the operator's token", () => {
   test('is not there, cannot be read, is no token: each is said, and never what is in the file', async () => {
     await using service = await startService();
-    await using none = await home(service, { 'internal.token': undefined });
+    await using none = await home(service, { 'operator.token': undefined });
     const absent = await host(none, ['ls']);
     assert.equal(absent.code, 3);
-    assert.match(absent.stderr, /^rlp: There is no \S+internal\.token\. This is for the service's operator/);
-    await using odd = await home(service, { 'internal.token': 'two words of a secret' });
+    assert.match(absent.stderr, /^rlp: There is no \S+operator\.token\. This is for the service's operator/);
+    await using odd = await home(service, { 'operator.token': 'two words of a secret' });
     const broken = await host(odd, ['ls']);
     assert.equal(broken.code, 3);
     assert.match(broken.stderr, /does not hold the token of a service/);
     assert.doesNotMatch(broken.stderr, /secret/);
-    await using folder = await home(service, { 'internal.token': undefined, taken: '' });
-    const unreadable = await host(folder, ['ls'], { RELEAP_TOKEN_FILE: folder.path });
+    await using folder = await home(service, { 'operator.token': undefined });
+    await mkdir(join(folder.path, 'operator.token'));
+    const unreadable = await host(folder, ['ls']);
     assert.match(unreadable.stderr, /cannot be read \(EISDIR\)/);
     assert.deepEqual(service.calls, []);
   });
@@ -194,7 +195,7 @@ describe("the operator's token", () => {
     if (!version || version.status !== 0) return t.skip('needs root, and a checkout that others can read');
     const { stderr, status } = spawnSync(process.execPath, [main, 'host', 'ls'], nobody);
     assert.equal(status, 3);
-    assert.match(String(stderr), /internal\.token may not be read by this user\. .* as the user it runs as/);
+    assert.match(String(stderr), /operator\.token may not be read by this user\. .* as the user it runs as/);
   });
 
   test('is told to the service of its machine, and to no other', async () => {
@@ -207,7 +208,7 @@ describe("the operator's token", () => {
     ]) {
       assert.equal(outcome.code, 2);
       assert.match(outcome.stderr, /go to the service of this machine/);
-      assert.doesNotMatch(outcome.stderr, new RegExp(INTERNAL_TOKEN));
+      assert.doesNotMatch(outcome.stderr, new RegExp(OPERATOR_TOKEN));
     }
     await using bare = await home(service, { 'bootstrap.json': undefined });
     assert.equal((await host(bare, ['ls', '--url', 'http://example.com'])).code, 3);
@@ -217,9 +218,9 @@ describe("the operator's token", () => {
 
   test('that the service does not take, and a service that is down', async () => {
     await using service = await startService();
-    await using old = await home(service, { 'internal.token': 'the-token-of-yesterday' });
+    await using old = await home(service, { 'operator.token': 'the-token-of-yesterday' });
     const refused = await host(old, ['ls']);
-    assert.deepEqual(refused, { code: 3, stdout: '', stderr: 'rlp: missing or invalid internal token\n' });
+    assert.deepEqual(refused, { code: 3, stdout: '', stderr: 'rlp: missing or invalid operator token\n' });
     await using down = await home(service, {
       'bootstrap.json': JSON.stringify({
         base_url: 'http://127.0.0.1:2',

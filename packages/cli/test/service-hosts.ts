@@ -4,8 +4,8 @@ import { type HostRecord, newUuid } from '@releap/contract';
 import { readJson, send } from './service-http.ts';
 import type { TestService } from './service-state.ts';
 
-/** What the processes of the service know each other by. */
-export const INTERNAL_TOKEN = 'internal-token-of-the-tests';
+/** What the operator shows. */
+export const OPERATOR_TOKEN = 'operator-token-of-the-tests';
 
 export function addHost(service: TestService, more: Partial<HostRecord> = {}): HostRecord {
   const host: HostRecord = {
@@ -44,8 +44,8 @@ export async function hostsPath(
   response: ServerResponse,
   [id, verb]: string[],
 ): Promise<void> {
-  if (request.headers.authorization !== `Bearer ${INTERNAL_TOKEN}`)
-    return send(response, 401, { error: 'missing or invalid internal token' });
+  if (request.headers.authorization !== `Bearer ${OPERATOR_TOKEN}`)
+    return send(response, 401, { error: 'missing or invalid operator token' });
   if (id === undefined) {
     send(response, 200, { hosts: service.hosts });
     // What a drain has begun ends between two reads.

@@ -58,7 +58,8 @@ const MARKS = {
   management: ' (*signed in*)',
   public: ' (*public*)',
   operator: ' (*operator*)',
-  internal: ' (*internal*)',
+  gateway: ' (*gateway*)',
+  runner: ' (*runner*)',
 } as const;
 
 function operationPage(operation: Operation): string[] {

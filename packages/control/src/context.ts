@@ -6,6 +6,9 @@ import { createAuthenticator, type Authenticator } from './auth/authenticator.ts
 import { createCallerAuthenticator, type CallerAuthenticator } from './auth/caller.ts';
 import { createBilling, type Billing } from './billing/billing.ts';
 import { BILLING_SETTINGS } from './billing/settings.ts';
+import { createDataTokens, type DataTokens } from './credentials/data-tokens.ts';
+import { createRunnerCredentials, type RunnerCredentials } from './credentials/runner-credentials.ts';
+import { createServiceKeys } from './credentials/service-keys.ts';
 import { createEncryption, type Encryption } from './encryption/encryption.ts';
 import { noKeys } from './encryption/keys.ts';
 import { createChangeNotifier, type ChangeNotifier } from './events/change-notifier.ts';
@@ -39,6 +42,10 @@ export interface ControlContext {
   readonly cluster: ClusterNotifier;
   readonly encryption: Encryption;
   readonly credentials: PullCredentials;
+  /** Who may speak for a runner. */
+  readonly runnerCredentials: RunnerCredentials;
+  /** What opens a sandbox on its host. */
+  readonly dataTokens: DataTokens;
   readonly authenticator: Authenticator;
   readonly callers: CallerAuthenticator;
   readonly idempotency: Idempotency;
@@ -77,11 +84,26 @@ export async function createContext(
   await keys.prepare(!(await hasEncrypted(database.pool)));
   const encryption = createEncryption(keys);
   const credentials = createPullCredentials(database, encryption, log);
+  const { tokens, previousToken } = options;
+  const serviceKeys = createServiceKeys({
+    database,
+    encryption: options.keys === undefined ? undefined : encryption,
+    // Answers that version 0.1 has recorded can be replayed, and its servers may still run beside this one.
+    seeds: previousToken === undefined ? {} : { idempotency: previousToken },
+    log,
+  });
+  const dataTokens = createDataTokens({ database, serviceKeys });
+  const runnerCredentials = createRunnerCredentials({
+    database,
+    joinTokens: tokens.join,
+    previousToken,
+    log,
+  });
 
   const events = createEventBus(log);
   const changes = createChangeNotifier();
   const authenticator = createAuthenticator(database);
-  const idempotency = createIdempotency({ database, secret: options.internalToken });
+  const idempotency = createIdempotency({ database, secret: () => serviceKeys.get('idempotency') });
 
   const lifecycle = createLifecycle({
     database,
@@ -108,7 +130,7 @@ export async function createContext(
   const runners = await createRegistry({
     database,
     serverId,
-    internalToken: options.internalToken,
+    credentials: runnerCredentials,
     limits,
     log,
     onReady(link) {
@@ -152,6 +174,8 @@ export async function createContext(
     cluster,
     encryption,
     credentials,
+    runnerCredentials,
+    dataTokens,
     authenticator,
     callers: createCallerAuthenticator(database, options.oidc, log),
     idempotency,

@@ -7,6 +7,7 @@ export {
   type BillingMode,
   type BillingSettings,
 } from './billing/settings.ts';
+export type { ControlTokens, TokenSet } from './credentials/token-set.ts';
 export { addKey, fileKeys } from './encryption/key-file.ts';
 export { KeysUnavailableError, type KeyEncryptionKeys, type WrappedKey } from './encryption/keys.ts';
 export { startControl, type Control } from './control.ts';

@@ -2,6 +2,7 @@
 import { authModule } from './auth/module.ts';
 import { billingModule } from './billing/module.ts';
 import type { ControlContext } from './context.ts';
+import { credentialsModule } from './credentials/module.ts';
 import { clusterModule } from './events/module.ts';
 import { gatewaysModule } from './gateways/module.ts';
 import { hostsModule } from './hosts/module.ts';
@@ -27,6 +28,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   schedulerModule,
   hostsModule,
   authModule,
+  credentialsModule,
   managementModule,
   // Snapshots before sandboxes: a runner is sent the kinds in this order, and a sandbox may be restored from a snapshot.
   snapshotsModule,

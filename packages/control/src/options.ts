@@ -2,6 +2,7 @@ import type { PlatformLimits } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { OidcOptions } from './auth/oidc/verifier.ts';
 import type { BillingSettings } from './billing/settings.ts';
+import type { ControlTokens } from './credentials/token-set.ts';
 import type { KeyEncryptionKeys } from './encryption/keys.ts';
 import type { RateLimits } from './http/rate-limits.ts';
 import type { ControlContext } from './context.ts';
@@ -20,8 +21,10 @@ export interface ControlOptions {
    * of 127.0.0.1.
    */
   internalListen?: { host: string; port: number };
-  /** Shared by the processes of one installation: runners and gateways show it. */
-  internalToken: string;
+  /** What the operator, gateways and machines that join must show. */
+  tokens: ControlTokens;
+  /** Shared token of version 0.1, where this home has one. It opens nothing; see docs/security.md. */
+  previousToken?: string | undefined;
   /** The region that this server makes known. The first one of an installation becomes its default. */
   region: RegionConfig;
   /** Names of the images that runners can make by themselves. */

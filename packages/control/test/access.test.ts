@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
@@ -8,16 +9,8 @@ import type { Database } from '@releap/database';
 import type { QueryConfig, QueryResult } from 'pg';
 import { createAuthenticator } from '../src/auth/authenticator.ts';
 import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
-import {
-  caller,
-  create,
-  startWorld,
-  TOKEN,
-  until,
-  waitFor,
-  type Caller,
-  type World,
-} from '@releap/testing/world';
+import { caller, create, startWorld, until, waitFor, type Caller, type World } from '@releap/testing/world';
+import { credentialOf, GATEWAY_TOKEN, JOIN_TOKEN, OPERATOR_TOKEN } from '@releap/testing/credentials';
 
 let world: World;
 before(async () => {
@@ -174,7 +167,7 @@ describe('the bootstrap', () => {
 describe('the public listener', () => {
   it('has no internal and no operator routes: 404 whoever asks', async () => {
     const id = '00000000-0000-4000-8000-000000000000';
-    for (const key of [TOKEN, world.call.key, '']) {
+    for (const key of [OPERATOR_TOKEN, GATEWAY_TOKEN, JOIN_TOKEN, world.call.key, '']) {
       const call = caller(() => world.url, key, '');
       for (const [method, path] of [
         ['POST', RESOLVE_PATH],
@@ -189,7 +182,7 @@ describe('the public listener', () => {
       }
     }
     const socket = new WebSocket(world.url.replace('http', 'ws') + RUNNER_LINK_PATH, {
-      headers: { authorization: `Bearer ${TOKEN}` },
+      headers: { authorization: `Bearer ${credentialOf(randomUUID())}` },
     });
     const status = await new Promise((resolve) => {
       socket.on('unexpected-response', (_request, response) => resolve(response.statusCode));
@@ -204,7 +197,7 @@ describe(`POST ${RESOLVE_PATH}`, () => {
   const resolve = (
     vm_id: unknown,
     token: unknown,
-    authorization = `Bearer ${TOKEN}`,
+    authorization = `Bearer ${GATEWAY_TOKEN}`,
   ): Promise<Awaited<ReturnType<Caller>>> =>
     caller(() => world.internalUrl, '', '')(
       'POST',
@@ -226,8 +219,8 @@ describe(`POST ${RESOLVE_PATH}`, () => {
     }
   });
 
-  it('wants the internal token', async () => {
-    for (const header of ['', 'Bearer wrong', `Bearer ${world.call.key}`]) {
+  it('needs the token of gateways', async () => {
+    for (const header of ['', 'Bearer wrong', `Bearer ${world.call.key}`, `Bearer ${OPERATOR_TOKEN}`]) {
       assert.equal((await resolve('x', world.call.key, header)).status, 401);
     }
   });

@@ -4,7 +4,8 @@ import { after, before, describe, it } from 'node:test';
 import { formatAmount, parseAmount } from '@releap/contract';
 import { PRICES } from './support/billing.ts';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
-import { caller, TOKEN, until, waitFor, type Answer } from '@releap/testing/world';
+import { caller, until, waitFor, type Answer } from '@releap/testing/world';
+import { OPERATOR_TOKEN } from '@releap/testing/credentials';
 
 let world: SignedInWorld;
 let ada: Person;
@@ -20,7 +21,7 @@ before(async () => {
 after(async () => world[Symbol.asyncDispose]());
 
 const operator = (method: string, path: string, body?: unknown): Promise<Answer> =>
-  caller(() => world.internalUrl, TOKEN, '')(method, path, body);
+  caller(() => world.internalUrl, OPERATOR_TOKEN, '')(method, path, body);
 
 async function grant(orgId: string, amount: string, note: string, kind = 'grant'): Promise<void> {
   const answer = await operator('POST', `/operator/orgs/${orgId}/grants`, { amount, note, kind });

@@ -12,13 +12,13 @@ import {
   caller,
   create,
   startWorld,
-  TOKEN,
   until,
   waitFor,
   type Answer,
   type Created,
   type World,
 } from '@releap/testing/world';
+import { OPERATOR_TOKEN } from '@releap/testing/credentials';
 
 let world: World;
 let stage: Stage;
@@ -40,7 +40,7 @@ before(async () => {
   orgId = (
     await world.database.pool.query('select org_id from projects where id = $1', [world.call.projectId])
   ).rows[0].org_id;
-  const call = caller(() => world.internalUrl, TOKEN, '');
+  const call = caller(() => world.internalUrl, OPERATOR_TOKEN, '');
   operator = (method, path, body, headers) =>
     call(method, path, body, headers === undefined ? {} : { headers });
 });

@@ -50,7 +50,7 @@ describe('GET /operator/hosts', () => {
     assert.deepEqual([host.snapshots, host.facts.cores, host.allocatable.cpu], [1, 64, 64]);
   });
 
-  it('401 without the internal token; an API key is none. 404 for a host that is not known', async () => {
+  it('401 without the operator token; an API key is none. 404 for a host that is not known', async () => {
     for (const { key, projectId } of [world.call, await world.stranger()]) {
       const call = caller(() => world.internalUrl, key, projectId);
       assert.equal((await call('GET', '/operator/hosts')).status, 401);

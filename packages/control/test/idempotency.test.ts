@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type ApiError, badRequest, tokenDigest } from '@releap/contract';
 import type { IdGenerator } from '../src/idempotency/id-generator.ts';
 import { canonical, createIdempotency, type Idempotency } from '../src/idempotency/idempotency.ts';
-import { startWorld, TOKEN, type World } from '@releap/testing/world';
+import { startWorld, type World } from '@releap/testing/world';
 
 let world: World;
 before(async () => {
@@ -102,7 +102,7 @@ describe('repeated work', () => {
   const store = (options = {}): Idempotency =>
     createIdempotency({
       database: world.database,
-      secret: TOKEN,
+      secret: () => Promise.resolve('the secret of the tests'),
       leaseMs: 1_000,
       patienceMs: 60_000,
       ...options,
@@ -168,7 +168,10 @@ describe('repeated work', () => {
   it('cannot be opened with another secret, and is done anew once it has expired', async () => {
     const done = await store().run(request('old'), work);
     await assert.rejects(
-      createIdempotency({ database: world.database, secret: 'another' }).run(request('old'), work),
+      createIdempotency({ database: world.database, secret: () => Promise.resolve('another') }).run(
+        request('old'),
+        work,
+      ),
       /its answer is not kept any more/,
     );
     await world.database.pool.query(`update idempotency_keys set expires_at = now() - interval '1 second'`);

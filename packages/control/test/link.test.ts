@@ -5,7 +5,8 @@ import { RUNNER_LINK_PATH } from '@releap/contract';
 import type { Assignment } from '@releap/testing/runner-messages';
 import * as fc from 'fast-check';
 import { WebSocket } from 'ws';
-import { create, FACTS, silent, startWorld, TOKEN, until, waitFor, type World } from '@releap/testing/world';
+import { create, FACTS, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { credentialOf, joinAs } from '@releap/testing/credentials';
 import { propertyRuns } from '@releap/testing/repetitions';
 
 let world: World;
@@ -142,8 +143,9 @@ describe('the link of a runner', () => {
     await until(() => lost.closeCode !== undefined);
     assert.equal(lost.closeCode, 4002);
     await using rude = await world.runner({ connect: false });
+    assert.equal((await joinAs(world.internalUrl, rude.id)).status, 200);
     const socket = new WebSocket(world.internalUrl.replace('http', 'ws') + RUNNER_LINK_PATH, {
-      headers: { authorization: `Bearer ${TOKEN}` },
+      headers: { authorization: `Bearer ${credentialOf(rude.id)}` },
     });
     const closed = new Promise<number>((resolve) => socket.on('close', resolve));
     socket.on('open', () => socket.send(JSON.stringify({ type: 'heartbeat', ready: true })));

@@ -277,7 +277,7 @@ describe('GET /vms/:id, DELETE /vms/:id, GET /jobs/:id, logs: 404', () => {
       const answer = await world.call(method, `/vms/${id}${tail}`, body);
       assert.deepEqual([answer.status, answer.body], [404, { error: `sandbox "${id}" not found` }], tail);
     }
-    const resolve = (token: string) => world.operator('POST', '/internal/resolve', { vm_id: id, token });
+    const resolve = (token: string) => world.gateway('POST', '/internal/resolve', { vm_id: id, token });
     assert.equal((await resolve(world.call.key)).status, 404);
     assert.equal((await resolve(vm.token)).status, 401);
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.status, 'running');

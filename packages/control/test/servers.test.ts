@@ -17,7 +17,6 @@ import {
   ScriptedRunner,
   silent,
   startWorld,
-  TOKEN,
   until,
   waitFor,
   type World,
@@ -106,7 +105,6 @@ describe('kill -9 of the control server', () => {
     const databaseUrl = await freshDatabase();
     let server = await start({
       TEST_DATABASE_URL: databaseUrl,
-      TEST_TOKEN: TOKEN,
       TEST_REGION: REGION,
       TEST_PORT: '0',
       TEST_INTERNAL_PORT: '0',
@@ -139,7 +137,6 @@ describe('kill -9 of the control server', () => {
       await Promise.all(creating);
       server = await start({
         TEST_DATABASE_URL: databaseUrl,
-        TEST_TOKEN: TOKEN,
         TEST_REGION: REGION,
         TEST_PORT: port,
         TEST_INTERNAL_PORT: internalPort,

@@ -3,7 +3,7 @@ import { after, before, describe, test } from 'node:test';
 import { pino } from 'pino';
 import { createTeardown } from '../src/teardown/teardown.ts';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
-import { caller, create, silent, TOKEN, until, waitFor } from '@releap/testing/world';
+import { create, silent, until, waitFor } from '@releap/testing/world';
 
 describe('the deletion of a project', () => {
   let world: SignedInWorld;
@@ -47,7 +47,7 @@ describe('the deletion of a project', () => {
     assert.equal((await owner('DELETE', `/projects/${projectId}`)).status, 404);
     assert.equal((await owner('GET', `/projects/${projectId}/api-keys`)).status, 404);
     assert.equal((await owner('POST', `/projects/${projectId}/api-keys`)).status, 404);
-    const enter = await caller(() => world.internalUrl, TOKEN, '')('POST', '/internal/resolve', {
+    const enter = await world.gateway('POST', '/internal/resolve', {
       vm_id: running.id,
       token: running.token,
     });

@@ -32,17 +32,17 @@ const STOPPED_ON_REQUESTS = new Set([
 const STOPPED_ON_RESPONSES = new Set(['proxy-authenticate', 'set-cookie', 'www-authenticate']);
 
 /**
- * Headers for the runner. `internalToken` takes the place of the caller's credential. `content-length` is passed
+ * Headers for the runner. `dataToken` takes the place of the caller's credential. `content-length` is passed
  * on when it was given, because the framing of the body must not change in a way that only one side sees.
  */
 export function requestHeaders(
   headers: IncomingHttpHeaders,
-  internalToken: string,
+  dataToken: string,
 ): Record<string, string | string[]> {
   const kept = keep(headers, (name) => STOPPED_ON_REQUESTS.has(name) || name.startsWith('x-forwarded-'));
   const length = headers['content-length'];
   if (length !== undefined) kept['content-length'] = length;
-  kept['authorization'] = `Bearer ${internalToken}`;
+  kept['authorization'] = `Bearer ${dataToken}`;
   return kept;
 }
 

@@ -9,7 +9,7 @@ export interface ProxyRequest {
   pool: Pool;
   /** Path and query at the runner. */
   path: string;
-  internalToken: string;
+  dataToken: string;
   /** Largest request body in bytes. */
   maxBodyBytes: number;
   /** Milliseconds that an upload may stand still. */
@@ -29,7 +29,7 @@ export async function proxy(
   response: ServerResponse,
   options: ProxyRequest,
 ): Promise<void> {
-  const { pool, path, internalToken, maxBodyBytes, uploadIdleMs, idleMs } = options;
+  const { pool, path, dataToken, maxBodyBytes, uploadIdleMs, idleMs } = options;
   const announced = Number(request.headers['content-length'] ?? 0);
   if (announced > maxBodyBytes) throw bodyTooLarge(maxBodyBytes);
   let body: Readable | null = null;
@@ -47,7 +47,7 @@ export async function proxy(
         {
           method: request.method as Dispatcher.HttpMethod,
           path,
-          headers: requestHeaders(request.headers, internalToken),
+          headers: requestHeaders(request.headers, dataToken),
           body,
         },
         handler,

@@ -20,7 +20,7 @@ import type { EndpointPools } from './endpoints.ts';
 
 export interface ResolverOptions {
   controlUrl: string;
-  internalToken: string;
+  gatewayToken: () => Promise<string>;
   pools: EndpointPools;
   log: Logger;
 }
@@ -86,14 +86,14 @@ export class Resolver {
   }
 
   async #fetch(vmId: string, token: string): Promise<ResolveResponse> {
-    const { controlUrl, internalToken, pools, log } = this.#options;
+    const { controlUrl, gatewayToken, pools, log } = this.#options;
     let status: number;
     let text: string;
     try {
       const response = await pools.get(controlUrl).request({
         method: 'POST',
         path: RESOLVE_PATH,
-        headers: { authorization: `Bearer ${internalToken}`, 'content-type': 'application/json' },
+        headers: { authorization: `Bearer ${await gatewayToken()}`, 'content-type': 'application/json' },
         body: JSON.stringify({ vm_id: vmId, token }),
         signal: AbortSignal.timeout(DEADLINE_MS),
       });

@@ -20,8 +20,8 @@ export interface GatewayOptions {
   };
   /** The control plane: `http://host:port` or `unix:/absolute/path.sock`. */
   controlUrl: string;
-  /** Shared by the processes of one installation. */
-  internalToken: string;
+  /** Token of gateways; read at each request to the control plane. */
+  gatewayToken: () => Promise<string>;
   log: Logger;
   limits?: Partial<GatewayLimits>;
 }
@@ -67,7 +67,7 @@ export interface Gateway {
 
 /** Starts the data plane: what reaches a sandbox from outside. */
 export async function startGateway(options: GatewayOptions): Promise<Gateway> {
-  const { listen, controlUrl, internalToken, log } = options;
+  const { listen, controlUrl, gatewayToken, log } = options;
   const limits = { ...GATEWAY_LIMITS, ...options.limits };
   parseEndpoint(controlUrl);
   const pools = new EndpointPools({
@@ -75,7 +75,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     headersMs: limits.answerMs,
     bodyMs: limits.idleMs,
   });
-  const resolver = new Resolver({ controlUrl, internalToken, pools, log });
+  const resolver = new Resolver({ controlUrl, gatewayToken, pools, log });
   const tunnels = new Set<Duplex>();
 
   const server = createServer({
@@ -109,7 +109,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       await proxy(request, response, {
         pool: pools.get(found.data_url),
         path,
-        internalToken,
+        dataToken: found.data_token,
         maxBodyBytes: limits.bodyBytes,
         uploadIdleMs: limits.uploadIdleMs,
         idleMs: limits.idleMs,
@@ -145,7 +145,13 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       const { found, path } = await locate(request);
       const { handshakeMs, idleMs } = limits;
       const endpoint = parseEndpoint(found.data_url);
-      await tunnel(request, caller, head, { endpoint, path, internalToken, handshakeMs, idleMs });
+      await tunnel(request, caller, head, {
+        endpoint,
+        path,
+        dataToken: found.data_token,
+        handshakeMs,
+        idleMs,
+      });
     };
     run().catch((error: unknown) => {
       if (error instanceof CallerGone) caller.destroy();

@@ -10,7 +10,7 @@ import { requestHeaders, responseHeaders } from './headers.ts';
 export interface TunnelRequest {
   endpoint: Endpoint;
   path: string;
-  internalToken: string;
+  dataToken: string;
   handshakeMs: number;
   /** Milliseconds without a byte either way after which a tunnel is closed. */
   idleMs: number;
@@ -55,7 +55,7 @@ type Shaken =
   | { type: 'answer'; answer: IncomingMessage };
 
 async function handshake(request: IncomingMessage, caller: Duplex, options: TunnelRequest): Promise<Shaken> {
-  const { endpoint, path, internalToken, handshakeMs } = options;
+  const { endpoint, path, dataToken, handshakeMs } = options;
   const { hostname, port } = new URL(endpoint.origin);
   const outgoing = httpRequest({
     ...(endpoint.socketPath === undefined
@@ -64,7 +64,7 @@ async function handshake(request: IncomingMessage, caller: Duplex, options: Tunn
     method: 'GET',
     path,
     headers: {
-      ...requestHeaders(request.headers, internalToken),
+      ...requestHeaders(request.headers, dataToken),
       connection: 'Upgrade',
       upgrade: 'websocket',
     },

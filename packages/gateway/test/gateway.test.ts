@@ -12,7 +12,9 @@ import { newToken, newUuid, RESOLVE_CACHE_MS } from '@releap/contract';
 import pino from 'pino';
 import { type Gateway, startGateway } from '../src/index.ts';
 
-const INTERNAL = 'the-internal-token';
+const GATEWAY_TOKEN = 'the-token-of-gateways';
+const DATA_TOKEN = 'the-token-for-that-sandbox';
+const data = { data_token: DATA_TOKEN, data_token_ttl_ms: 60_000 };
 const key = newToken('apiKey');
 const accessToken = newToken('sandbox');
 const running = newUuid();
@@ -72,10 +74,12 @@ before(async () => {
       response.writeHead(status, { 'content-type': 'application/json' });
       response.end(JSON.stringify(value));
     };
-    if (request.headers.authorization !== `Bearer ${INTERNAL}`) answer(500, { error: 'not for you' });
+    if (request.headers.authorization !== `Bearer ${GATEWAY_TOKEN}`) answer(500, { error: 'not for you' });
     else if (body.token !== key && body.token !== accessToken) answer(401, { error: 'invalid credentials' });
-    else if (body.vm_id === running) answer(200, { vm_id: running, data_url: dataUrl, status: 'running' });
-    else if (body.vm_id === paused) answer(200, { vm_id: paused, data_url: dataUrl, status: 'paused' });
+    else if (body.vm_id === running)
+      answer(200, { vm_id: running, data_url: dataUrl, status: 'running', ...data });
+    else if (body.vm_id === paused)
+      answer(200, { vm_id: paused, data_url: dataUrl, status: 'paused', ...data });
     else answer(404, { error: `sandbox "${body.vm_id}" not found` });
   };
   control.listen(0, '127.0.0.1');
@@ -87,7 +91,7 @@ before(async () => {
     startGateway({
       listen: { host: '127.0.0.1', port: 0 },
       controlUrl: `http://127.0.0.1:${port}`,
-      internalToken: INTERNAL,
+      gatewayToken: () => Promise.resolve(GATEWAY_TOKEN),
       log,
       limits: { bodyBytes: 4_000_000, headerBytes: 8_192, graceMs: 100, ...limits },
     });
@@ -129,7 +133,7 @@ async function raw(text: string, { port } = gateway): Promise<string> {
   return said;
 }
 
-test('a request reaches the runner under its own path, with the internal token and no credential of the caller', async () => {
+test('a request reaches the runner under its own path, with the data token and no credential of the caller', async () => {
   const answer = await call(`/toolbox/${running}/files/upload?path=%2Fa%20b`, {
     method: 'POST',
     body: 'content',
@@ -138,7 +142,7 @@ test('a request reaches the runner under its own path, with the internal token a
   assert.deepEqual([answer.status, answer.text], [200, 'content']);
   const [request] = seen;
   assert.equal(request?.url, `/vms/${running}/toolbox/files/upload?path=%2Fa%20b`);
-  assert.equal(request?.headers.authorization, `Bearer ${INTERNAL}`);
+  assert.equal(request?.headers.authorization, `Bearer ${DATA_TOKEN}`);
   assert.equal(request?.headers['x-kept'], 'yes');
   for (const name of ['cookie', 'x-forwarded-for', 'x-api-key'])
     assert.equal(request?.headers[name], undefined);
@@ -298,7 +302,7 @@ test('a runner that is not there, dies or refuses us is a 502', async () => {
   const died = await call(`/toolbox/${running}/x`);
   assert.equal(died.status, 502);
   assert.match(errorOf(died.text), /did not answer/);
-  onRunner = (_request, response) => void response.writeHead(401).end('{"error":"internal token only"}');
+  onRunner = (_request, response) => void response.writeHead(401).end('{"error":"no data token"}');
   assert.equal((await call(`/toolbox/${running}/x`)).status, 502);
   const there = dataUrl;
   dataUrl = `${there}.gone`;
@@ -349,7 +353,7 @@ test('a WebSocket is tunnelled both ways, without the credential of the caller',
   const body = 'x'.repeat(500_000);
   socket.write(body);
   while (!said.endsWith(`early${body}`)) await once(socket, 'data');
-  assert.equal(seen[0]?.headers.authorization, `Bearer ${INTERNAL}`);
+  assert.equal(seen[0]?.headers.authorization, `Bearer ${DATA_TOKEN}`);
   assert.equal(seen[0]?.headers['sec-websocket-key'], 'abc');
   assert.equal(seen[0]?.url, `/vms/${running}/toolbox/process/stream`);
   const ended = once(seen[0]?.socket ?? assert.fail(), 'close');
@@ -383,7 +387,7 @@ test('without a control plane the answer is 503, and closing ends what is under 
   const alone = await startGateway({
     listen: { host: '127.0.0.1', port: 0 },
     controlUrl: 'unix:/nonexistent/control.sock',
-    internalToken: INTERNAL,
+    gatewayToken: () => Promise.resolve(GATEWAY_TOKEN),
     log,
   });
   const response = await fetch(`http://127.0.0.1:${alone.port}/toolbox/${running}/x`, {
@@ -393,7 +397,12 @@ test('without a control plane the answer is 503, and closing ends what is under 
   assert.match(errorOf(await response.text()), /control plane/);
   await alone.close();
   await assert.rejects(
-    startGateway({ listen: { host: '127.0.0.1', port: 0 }, controlUrl: 'ftp://x', internalToken: '', log }),
+    startGateway({
+      listen: { host: '127.0.0.1', port: 0 },
+      controlUrl: 'ftp://x',
+      gatewayToken: () => Promise.resolve(''),
+      log,
+    }),
     /must be http/,
   );
 });

@@ -7,6 +7,8 @@ import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
 import { registerLogs } from './data/log-routes.ts';
 import { rehearse } from './guest/rehearse.ts';
+import { ControlIdentity } from './identity/control-identity.ts';
+import { dataTokenVerifier } from './identity/data-token.ts';
 import { ImageStore } from './image/image-store.ts';
 import { ControlLink } from './link/control-link.ts';
 import { Deployment } from './link/deployment.ts';
@@ -51,8 +53,12 @@ export interface RunnerOptions {
   cacheDir: string;
   /** What set-up has built: kernel, initramfs, packages. */
   buildDir: string;
+  /** Internal listener of the control plane. */
   controlUrl: string;
-  internalToken: string;
+  /** Lets this machine join an installation that does not know it. */
+  joinToken: () => Promise<string | undefined>;
+  /** Shared token of version 0.1, where this home has one. */
+  previousToken?: () => Promise<string | undefined>;
   region: string;
   /** Address that declared ports are published on. */
   listenHost: string;
@@ -102,6 +108,14 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       log: log.child({ part: 'network' }),
     }),
   ]);
+  const identity = await ControlIdentity.open({
+    folder,
+    runnerId: id,
+    controlUrl: options.controlUrl,
+    joinToken: options.joinToken,
+    previousToken: options.previousToken ?? (() => Promise.resolve(undefined)),
+    log: log.child({ part: 'link' }),
+  });
   const images = new ImageStore({
     cacheDir,
     log: log.child({ part: 'image' }),
@@ -184,7 +198,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   const link = new ControlLink({
     controlUrl: options.controlUrl,
-    token: options.internalToken,
+    credential: () => identity.credential(),
     deployment: Deployment.open(join(folder, 'deployment')),
     hello: () => ({ runner_id: id, region: options.region, data_url: dataServer.url, facts }),
     isReady: () => ready,
@@ -203,7 +217,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const logKeeper = new LogKeeper(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
-    internalToken: options.internalToken,
+    verify: dataTokenVerifier(identity),
     register: async (app) => {
       registerLogs(app, {
         read: (vmId, kind) => readLog(host.logPath(vmId, kind)),

@@ -1,12 +1,12 @@
 /**
  * The `releap` process. `releap` or `releap all` runs the whole service on this machine; `releap control`,
- * `releap runner` and `releap gateway` run one part of it. `releap rotate-key` does its work and ends.
+ * `releap runner` and `releap gateway` run one part of it. `releap rotate-key` and `releap rotate-token` do their work and end.
  */
 import { writeFileSync } from 'node:fs';
 import { ConfigError, loadConfig } from './config/config.ts';
 import { explain } from './roles/run-role.ts';
 
-const USAGE = `usage: releap [all | control | runner | gateway | rotate-key]
+const USAGE = `usage: releap [all | control | runner | gateway | rotate-key | rotate-token KIND]
 
   all       the whole service on this machine (the default)
   control   the control plane: REST API and scheduler; needs DATABASE_URL
@@ -15,6 +15,8 @@ const USAGE = `usage: releap [all | control | runner | gateway | rotate-key]
   rotate-key
             add a key to RELEAP_KEY_FILE; it encrypts secrets from then on, and a
             server that runs re-encrypts what is there
+  rotate-token operator | gateway | join
+            replace a token in RELEAP_HOME; the one before opens nothing any more
 
 Configuration is by environment variables: docs/configuration.md`;
 
@@ -44,6 +46,7 @@ function keepFromOomKiller(): void {
 async function main(args: readonly string[]): Promise<number | undefined> {
   const supervised = args.includes('--supervised');
   const [role = 'all', ...rest] = args.filter((arg) => arg !== '--supervised');
+  if (role === 'rotate-token') return await rotate(rest);
   if (rest.length > 0 || !['all', 'control', 'runner', 'gateway', 'rotate-key'].includes(role)) {
     const asked = ['-h', '--help', 'help'].includes(role);
     process[asked ? 'stdout' : 'stderr'].write(`${USAGE}\n`);
@@ -65,6 +68,17 @@ async function main(args: readonly string[]): Promise<number | undefined> {
     await runRole(role, config, supervised, (await import('./roles/runner.ts')).runnerRole);
   else await runRole(role, config, supervised, (await import('./roles/gateway.ts')).gatewayRole);
   return undefined;
+}
+
+async function rotate(args: readonly string[]): Promise<number> {
+  const { rotateToken, TOKEN_KINDS } = await import('./tokens.ts');
+  const kind = TOKEN_KINDS.find((one) => one === args[0]);
+  if (kind === undefined || args.length !== 1) {
+    process.stderr.write(`${USAGE}\n`);
+    return 2;
+  }
+  process.stdout.write(`replaced the token in ${await rotateToken(loadConfig(process.env), kind)}\n`);
+  return 0;
 }
 
 try {

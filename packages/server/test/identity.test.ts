@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { startControl, type Control } from '@releap/control';
+import { TOKENS } from '@releap/testing/credentials';
 import { freshDatabase } from '@releap/testing/postgres';
 import { pino } from 'pino';
 import { issuerOf } from '../src/identity/issuer.ts';
@@ -26,7 +27,7 @@ describe('the development identity provider', () => {
       databaseUrl: await freshDatabase(),
       databaseConnections: 4,
       listen: { host: '127.0.0.1', port: 0 },
-      internalToken: 'internal',
+      tokens: TOKENS,
       region: { id: 'here' },
       oidc: { issuer: identity.issuer, audience: 'releap', usersOf: 'development' },
       log,

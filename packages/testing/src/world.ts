@@ -16,6 +16,15 @@ import {
 } from '@releap/contract/runner';
 import { openDatabase, type Database } from '@releap/database';
 import { WebSocket } from 'ws';
+import {
+  credentialOf,
+  dataKeyOf,
+  GATEWAY_TOKEN,
+  joinAs,
+  OPERATOR_TOKEN,
+  opens,
+  TOKENS,
+} from './credentials.ts';
 import { endFirst, freshDatabase, quiet } from './postgres.ts';
 import {
   ensureBootstrap,
@@ -41,7 +50,6 @@ import {
 /** For a machine that does many other things at the same time. */
 export const PATIENCE_MS = 60_000;
 const BEAT_MS = 1_000;
-export const TOKEN = 'internal-token-of-the-tests';
 export const REGION = 'here';
 const BURSTABLE = { cpu: 8, mem: 4, disk: 4, tier: 'burstable' } as const;
 export { quiet };
@@ -68,8 +76,10 @@ export interface World extends AsyncDisposable {
   internalUrl: string;
   /** With the default project's key. */
   call: Caller;
-  /** With the internal token, on the internal listener. */
+  /** With the operator's token, on the internal listener. */
   operator: Caller;
+  /** With the token of gateways, on the internal listener. */
+  gateway: Caller;
   /** With the key of a project of its own. */
   stranger(): Promise<Caller>;
   runner(options?: Partial<RunnerOptions>): Promise<ScriptedRunner>;
@@ -114,7 +124,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
     databaseUrl,
     databaseConnections: 6,
     listen: { host: '127.0.0.1', port: 0 },
-    internalToken: TOKEN,
+    tokens: TOKENS,
     region: { id: REGION, name: 'Here', toolboxProxyUrl: 'http://127.0.0.1:1/' },
     builtinImages: ['busybox'],
     log: quiet,
@@ -141,7 +151,8 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
       return world.control.internalUrl;
     },
     call: caller(base, bootstrap.apiKey, bootstrap.projectId),
-    operator: caller(() => world.control.internalUrl, TOKEN, ''),
+    operator: caller(() => world.control.internalUrl, OPERATOR_TOKEN, ''),
+    gateway: caller(() => world.control.internalUrl, GATEWAY_TOKEN, ''),
     async stranger() {
       const projectId = newUuid();
       await database.pool.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [
@@ -323,9 +334,15 @@ export class ScriptedRunner implements AsyncDisposable {
   async #serveData(): Promise<void> {
     const server = createServer((request, response) => {
       const handler = this.logs.get(request.url ?? '');
-      if (request.headers.authorization !== `Bearer ${TOKEN}`) response.writeHead(401).end();
-      else if (handler === undefined) response.writeHead(404).end('{"error":"no log"}');
-      else handler(request, response);
+      const answer = async (): Promise<void> => {
+        const token = /^Bearer (.*)$/.exec(request.headers.authorization ?? '')?.[1] ?? '';
+        const vmId = /^\/vms\/([^/]+)\//.exec(request.url ?? '')?.[1] ?? '';
+        const key = await dataKeyOf(this.#base(), credentialOf(this.id));
+        if (!(await opens(key, token, this.id, vmId))) response.writeHead(401).end();
+        else if (handler === undefined) response.writeHead(404).end('{"error":"no log"}');
+        else handler(request, response);
+      };
+      answer().catch(() => response.destroy());
     });
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
     this.#data = server;
@@ -339,8 +356,9 @@ export class ScriptedRunner implements AsyncDisposable {
 
   /** Dials, says hello, waits for the sync and says that it is ready. */
   async connect(): Promise<void> {
+    await joinAs(this.#base(), this.id);
     const socket = new WebSocket(this.#base().replace('http', 'ws') + RUNNER_LINK_PATH, {
-      headers: { authorization: `Bearer ${TOKEN}` },
+      headers: { authorization: `Bearer ${credentialOf(this.id)}` },
     });
     this.#socket = socket;
     this.closeCode = undefined;

@@ -16,8 +16,8 @@ export function hostCommands({ program, context, finish }: Registration): void {
     .command('host')
     .summary('the machines that hold sandboxes')
     .description(
-      "What the operator does with the machines that hold sandboxes. Reads the service's internal token " +
-        '($RELEAP_HOME/internal.token), so it works on the machine of the service, as its user. HOST is an id, or ' +
+      "What the operator does with the machines that hold sandboxes. Reads the operator's token " +
+        '($RELEAP_HOME/operator.token), so it works on the machine of the service, as its user. HOST is an id, or ' +
         'enough of its beginning.',
     );
   host
@@ -64,9 +64,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
   const admin = program
     .command('admin')
     .summary('what else only the operator may do')
-    .description(
-      "What else only the operator may do. As with rlp host, the service's internal token is read.",
-    );
+    .description("What else only the operator may do. As with rlp host, the operator's token is read.");
   admin
     .command('grant')
     .description('Give an organization credits, and print its balance.')

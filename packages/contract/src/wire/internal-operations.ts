@@ -1,5 +1,14 @@
 /** The operations that runners and gateways use. They are not part of the public API and its OpenAPI document. */
-import { RESOLVE_PATH, ResolveRequest, ResolveResponse } from './internal.ts';
+import {
+  RESOLVE_PATH,
+  ResolveRequest,
+  ResolveResponse,
+  RUNNER_DATA_KEY_PATH,
+  RUNNER_JOIN_PATH,
+  RunnerDataKey,
+  RunnerJoinRequest,
+  RunnerJoinResponse,
+} from './internal.ts';
 import type { Operation } from './operation.ts';
 
 export const internalOperations = {
@@ -8,7 +17,7 @@ export const internalOperations = {
     path: RESOLVE_PATH,
     tag: 'Gateway',
     summary: 'Find the host of a sandbox, for a client that shows a credential',
-    security: 'internal',
+    security: 'gateway',
     body: ResolveRequest,
     success: { status: 200, response: { description: 'Its host.', schema: ResolveResponse } },
     errors: {
@@ -16,5 +25,30 @@ export const internalOperations = {
       404: 'The sandbox is unknown to this credential, or deleted.',
       409: 'The sandbox is not running.',
     },
+  },
+  joinRunner: {
+    method: 'POST',
+    path: RUNNER_JOIN_PATH,
+    tag: 'Runner',
+    summary: 'Register the credential of a runner',
+    description:
+      'With the join token when the runner is new, with its present credential to change it, or with a permission of the ' +
+      'operator. The runner sends the digest of a credential that it has generated; sending it again changes nothing.',
+    security: 'runner',
+    body: RunnerJoinRequest,
+    success: { status: 200, response: { description: 'Registered.', schema: RunnerJoinResponse } },
+    errors: {
+      400: 'A field is not valid.',
+      409: 'The runner is known already, or the credential was registered before.',
+    },
+  },
+  getRunnerDataKey: {
+    method: 'POST',
+    path: RUNNER_DATA_KEY_PATH,
+    tag: 'Runner',
+    summary: 'Read the key that verifies data tokens for this runner',
+    security: 'runner',
+    success: { status: 200, response: { description: 'The key.', schema: RunnerDataKey } },
+    errors: {},
   },
 } as const satisfies Record<string, Operation>;

@@ -1,11 +1,11 @@
 /**
- * What the processes of one installation ask of the control plane, beside the runners' link. All of it is
- * authorized by the internal token and reachable by no one else.
+ * What gateways and runners request from the control plane, beside the runners' link: on the internal listener, each
+ * with its own credential (docs/security.md).
  */
 import { Type, type Static } from 'typebox';
 import { SandboxStatus } from './sandbox-status.ts';
 
-/** `POST`: who holds this sandbox, and may the bearer of this token enter? 401, 404 and 409 are for the caller. */
+/** `POST`, by a gateway: which host has this sandbox, and may the bearer of this token open it? 401, 404 and 409 are for the caller. */
 export const RESOLVE_PATH = '/internal/resolve';
 
 export const ResolveRequest = Type.Object({
@@ -21,6 +21,10 @@ export const ResolveResponse = Type.Object({
   /** UUID, as the runner knows it. */
   vm_id: Type.String(),
   status: SandboxStatus,
+  /** Opens this sandbox at `data_url`, and nothing else there. */
+  data_token: Type.String({ writeOnly: true }),
+  /** How long `data_token` is valid from now on. */
+  data_token_ttl_ms: Type.Integer({ minimum: 0 }),
 });
 export type ResolveResponse = Static<typeof ResolveResponse>;
 
@@ -29,3 +33,41 @@ export const RESOLVE_CACHE_MS = 900;
 
 /** The path of the web socket that runners dial; see docs/runner-protocol.md. */
 export const RUNNER_LINK_PATH = '/internal/runners/link';
+
+/** `POST`, by a machine that becomes a runner, with the join token, its present credential or a permission to join. */
+export const RUNNER_JOIN_PATH = '/internal/runners/join';
+
+const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
+
+export const RunnerJoinRequest = Type.Object({
+  runner_id: Uuid,
+  /** SHA-256 of the credential that the runner has generated, in hexadecimal. */
+  credential_sha256: Type.String({ pattern: '^[0-9a-f]{64}$' }),
+  /** Shared token of an installation of version 0.1, where this home has one. */
+  previous_token: Type.Optional(Type.String({ maxLength: 1024, writeOnly: true })),
+});
+export type RunnerJoinRequest = Static<typeof RunnerJoinRequest>;
+
+export const RunnerJoinResponse = Type.Object({ runner_id: Type.String() });
+export type RunnerJoinResponse = Static<typeof RunnerJoinResponse>;
+
+/** `POST`, by a runner: the key with which it verifies data tokens. */
+export const RUNNER_DATA_KEY_PATH = '/internal/runners/data-key';
+
+export const RunnerDataKey = Type.Object({
+  /** Name of the key in the header (`kid`) of data tokens. */
+  key_id: Type.String(),
+  /** base64url. */
+  key: Type.String({ writeOnly: true }),
+  /** The runner's credential is old: it should register another. */
+  renew: Type.Boolean(),
+});
+export type RunnerDataKey = Static<typeof RunnerDataKey>;
+
+/**
+ * Data tokens are JWTs, HS256: `aud` is the runner's id, `sub` the sandbox's UUID, `kid` names the runner's key.
+ * A token is valid for this long.
+ */
+export const DATA_TOKEN_TTL_MS = 60_000;
+/** How far the clocks of control plane and runner may differ. */
+export const DATA_TOKEN_SKEW_MS = 30_000;

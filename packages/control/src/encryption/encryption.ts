@@ -18,9 +18,10 @@ export interface Sealed {
 
 /** What a value belongs to. All of it must be the same when it is opened. */
 export interface Owner {
-  kind: 'secret' | 'registry-password';
+  kind: 'secret' | 'registry-password' | 'service-key';
+  /** Empty for keys of the whole deployment. */
   projectId: string;
-  /** Of the secret, or the registry's host. */
+  /** Of the secret or key, or the registry's host. */
   name: string;
 }
 

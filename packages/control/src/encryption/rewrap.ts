@@ -42,6 +42,19 @@ const TABLES = [
         where project_id || ' ' || host = $1 and project_id = $2 and envelope = $3 returning 1 as done`,
     ),
   },
+  {
+    kind: 'service-key' as const,
+    old: statement<OldRow>(
+      'rewrap-old-service-keys',
+      `select '' as project_id, name, name as row, key_id, envelope from service_keys
+        where (key_id < $1 or key_id > $1) and name > $2 order by name limit $3`,
+    ),
+    write: statement<{ done: number }>(
+      'rewrap-service-key',
+      `update service_keys set key_id = $4, envelope = $5
+        where name = $1 and $2::text = '' and envelope = $3 returning 1 as done`,
+    ),
+  },
 ];
 
 const BATCH = 100;

@@ -12,30 +12,36 @@ import {
 } from '@releap/contract';
 import { first, statement, type Database } from '@releap/database';
 import type { Authenticator } from '../auth/authenticator.ts';
+import type { DataTokens } from '../credentials/data-tokens.ts';
 import type { Planes } from '../http/planes.ts';
 
 interface Holder {
   id: string;
   status: SandboxStatus;
+  runner_id: string | null;
   data_url: string | null;
 }
 
 const BY_PROJECT = statement<Holder>(
   'resolve-by-project',
-  `select s.id, s.status, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
+  `select s.id, s.status, s.runner_id, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
     where s.id = $1 and s.project_id = $2 and ($3::text is null or s.region = $3)`,
 );
 const BY_TOKEN = statement<Holder>(
   'resolve-by-token',
-  `select s.id, s.status, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
+  `select s.id, s.status, s.runner_id, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
     where s.id = $1 and s.access_token_hash = $2 and ($3::text is null or s.region = $3)
       and not exists (select 1 from projects p where p.id = s.project_id and p.deleted_at is not null)`,
 );
 
 /** Where a gateway finds the host of a sandbox. */
 export function resolveRoutes(
-  { internal }: Planes,
-  { database, authenticator }: { database: Database; authenticator: Authenticator },
+  { gateway }: Planes,
+  {
+    database,
+    authenticator,
+    dataTokens,
+  }: { database: Database; authenticator: Authenticator; dataTokens: DataTokens },
 ): void {
   async function holder({ uuid, region }: SandboxId, shownId: string, token: string): Promise<Holder> {
     const refused = unauthorized(
@@ -61,14 +67,21 @@ export function resolveRoutes(
     }
   }
 
-  internal.operation(internalOperations.resolveSandbox, async ({ body: { vm_id, token } }) => {
+  gateway.operation(internalOperations.resolveSandbox, async ({ body: { vm_id, token } }) => {
     // Credentials come first: without good ones not even a malformed id is told.
     const row = await holder(parseSandboxId(vm_id) ?? NOBODY, vm_id, token);
     if (row.status === 'deleted') throw sandboxNotFound(vm_id);
-    if (row.status !== 'running' || row.data_url === null) {
+    if (row.status !== 'running' || row.data_url === null || row.runner_id === null) {
       throw conflict(`sandbox ${quote(vm_id)} is ${row.status}, and must be running`);
     }
-    return { vm_id: row.id, status: row.status, data_url: row.data_url };
+    const { token: data_token, ttlMs } = await dataTokens.issue(row.runner_id, row.id);
+    return {
+      vm_id: row.id,
+      status: row.status,
+      data_url: row.data_url,
+      data_token,
+      data_token_ttl_ms: ttlMs,
+    };
   });
 }
 

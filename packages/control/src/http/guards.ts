@@ -1,9 +1,10 @@
 /** The guards of the planes: each lets through the credential of its own plane, and of no other. */
-import { timingSafeEqual } from 'node:crypto';
-import { ApiError, bearerToken, tokenDigest, unauthorized } from '@releap/contract';
+import { ApiError, bearerToken, unauthorized } from '@releap/contract';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { Authenticator, Principal } from '../auth/authenticator.ts';
 import { countHeader, type CallerAuthenticator } from '../auth/caller.ts';
+import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
+import { isIn, type TokenSet } from '../credentials/token-set.ts';
 import { subjectOf } from './identity.ts';
 import type { RateLimiter } from './rate-limits.ts';
 
@@ -55,33 +56,28 @@ export function publicGuard(limiter: RateLimiter): AsyncGuard {
   };
 }
 
-/** The token of the installation, for its operators. */
-export function operatorGuard(internalToken: string): Guard {
-  const check = tokenGuard(internalToken);
-  return (request, reply, done) => {
-    request.operator = { name: 'operator' };
-    check(request, reply, done);
-  };
-}
-
-/** The token of the installation, for its runners and gateways. */
-export function internalGuard(internalToken: string): Guard {
-  const check = tokenGuard(internalToken);
-  return (request, reply, done) => {
-    request.peer = { kind: 'installation' };
-    check(request, reply, done);
-  };
-}
-
-function tokenGuard(internalToken: string): Guard {
-  const expected = tokenDigest(internalToken);
+/** The operator's token. */
+export function operatorGuard(accepted: TokenSet): Guard {
   return (request, _reply, done) => {
-    const token = bearerToken(request.headers.authorization);
-    done(
-      token !== null && timingSafeEqual(tokenDigest(token), expected)
-        ? undefined
-        : unauthorized('missing or invalid internal token'),
-    );
+    const valid = isIn(accepted, bearerToken(request.headers.authorization));
+    if (valid) request.operator = { name: 'operator' };
+    done(valid ? undefined : unauthorized('missing or invalid operator token'));
+  };
+}
+
+/** The token of gateways. */
+export function gatewayGuard(accepted: TokenSet): Guard {
+  return (request, _reply, done) => {
+    const valid = isIn(accepted, bearerToken(request.headers.authorization));
+    done(valid ? undefined : unauthorized('missing or invalid gateway token'));
+  };
+}
+
+/** The credential of one runner. */
+export function runnerGuard(credentials: RunnerCredentials): AsyncGuard {
+  return async (request) => {
+    request.runner = await credentials.authenticate(bearerToken(request.headers.authorization));
+    if (request.runner === null) throw unauthorized('missing or invalid runner credential');
   };
 }
 

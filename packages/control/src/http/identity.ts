@@ -1,6 +1,7 @@
 /** Who sent a request. A plane's guard sets the one of its kind on the request. */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import type { Principal } from '../auth/authenticator.ts';
+import type { RunnerIdentity } from '../credentials/runner-credentials.ts';
 import type { Caller } from '../auth/caller.ts';
 
 /** A person or program with the operator's credential. */
@@ -9,17 +10,12 @@ export interface Operator {
   name: string;
 }
 
-/** A process of this installation. */
-export interface InternalPeer {
-  kind: 'installation';
-}
-
 declare module 'fastify' {
   interface FastifyRequest {
     principal: Principal | null;
     caller: Caller | null;
     operator: Operator | null;
-    peer: InternalPeer | null;
+    runner: RunnerIdentity | null;
     /** Key of the rate limit that is being counted. */
     rateLimitKey: string;
   }
@@ -35,7 +31,7 @@ export function decorateRequests(app: FastifyInstance, closing: AbortSignal): vo
   app.decorateRequest('principal', null);
   app.decorateRequest('caller', null);
   app.decorateRequest('operator', null);
-  app.decorateRequest('peer', null);
+  app.decorateRequest('runner', null);
   app.decorateRequest('rateLimitKey', '');
 }
 

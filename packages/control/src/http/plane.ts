@@ -21,13 +21,14 @@ import type {
 } from 'fastify';
 import type { Static, TSchema } from 'typebox';
 import type { Principal } from '../auth/authenticator.ts';
+import type { RunnerIdentity } from '../credentials/runner-credentials.ts';
 import type { Caller } from '../auth/caller.ts';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
 import { abortSignalOf } from './abort-signal.ts';
 import { acceptJson } from './bodies.ts';
 import { answerError } from './errors.ts';
-import { subjectOf, type InternalPeer, type Operator } from './identity.ts';
+import { subjectOf, type Operator } from './identity.ts';
 
 type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] extends TSchema
   ? Static<O[K]>
@@ -51,8 +52,8 @@ export interface Call<O extends Operation> {
   /** The signed-in user. */
   caller: O['security'] extends 'management' ? Caller : never;
   operator: O['security'] extends 'operator' ? Operator : never;
-  /** The runner or gateway that asks. */
-  peer: O['security'] extends 'internal' ? InternalPeer : never;
+  /** The runner whose credential was shown. */
+  runner: O['security'] extends 'runner' ? RunnerIdentity : never;
   request: FastifyRequest;
   reply: FastifyReply;
   /** Source of the ids and tokens of what is created, so that a repeated request creates nothing twice. */
@@ -164,7 +165,7 @@ function toCall(request: FastifyRequest, reply: FastifyReply): Omit<Call<Operati
     principal: request.principal as never,
     caller: request.caller as never,
     operator: request.operator as never,
-    peer: request.peer as never,
+    runner: request.runner as never,
     request,
     reply,
     abortSignal: () => (signal ??= abortSignalOf(reply, request.server.closing)),

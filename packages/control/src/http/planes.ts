@@ -1,10 +1,19 @@
 /** The planes of a control server. */
-import { operations } from '@releap/contract';
+import { internalOperations, operations } from '@releap/contract';
 import type { FastifyPluginCallback } from 'fastify';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { CallerAuthenticator } from '../auth/caller.ts';
+import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
+import type { ControlTokens } from '../credentials/token-set.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
-import { internalGuard, managementGuard, operatorGuard, publicGuard, workloadGuard } from './guards.ts';
+import {
+  gatewayGuard,
+  managementGuard,
+  operatorGuard,
+  publicGuard,
+  runnerGuard,
+  workloadGuard,
+} from './guards.ts';
 import { createPlane, type Plane } from './plane.ts';
 import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
 
@@ -17,15 +26,18 @@ export interface Planes {
   readonly management: Plane<'management'>;
   /** The operator's credential. */
   readonly operator: Plane<'operator'>;
-  /** The credential of a runner or gateway. */
-  readonly internal: Plane<'internal'>;
+  /** The token of gateways. */
+  readonly gateway: Plane<'gateway'>;
+  /** The credential of one runner. */
+  readonly runner: Plane<'runner'>;
 }
 
 export interface PlanesOptions {
   authenticator: Authenticator;
   callers: CallerAuthenticator;
   idempotency: Idempotency;
-  internalToken: string;
+  tokens: ControlTokens;
+  runnerCredentials: RunnerCredentials;
   rateLimits?: RateLimits | undefined;
 }
 
@@ -33,12 +45,12 @@ export interface MountablePlanes {
   readonly planes: Planes;
   /** Public, workload and management operations: what clients reach. */
   readonly clientPlugins: readonly FastifyPluginCallback[];
-  /** Operator and internal operations. */
+  /** Operations of the operator, gateways and runners. */
   readonly internalPlugins: readonly FastifyPluginCallback[];
 }
 
 export function createPlanes(options: PlanesOptions): MountablePlanes {
-  const { authenticator, callers, idempotency, internalToken } = options;
+  const { authenticator, callers, idempotency, tokens, runnerCredentials } = options;
   const limiter = createRateLimiter(options.rateLimits ?? NO_RATE_LIMITS);
   const planes = {
     // Health checks are not rate limited.
@@ -49,12 +61,18 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
     }),
     workload: createPlane<'workload'>({ guard: workloadGuard(authenticator, limiter), idempotency }),
     management: createPlane<'management'>({ guard: managementGuard(callers, limiter), idempotency }),
-    operator: createPlane<'operator'>({ guard: operatorGuard(internalToken), idempotency }),
-    internal: createPlane<'internal'>({ guard: internalGuard(internalToken), idempotency }),
+    operator: createPlane<'operator'>({ guard: operatorGuard(tokens.operator), idempotency }),
+    gateway: createPlane<'gateway'>({ guard: gatewayGuard(tokens.gateway), idempotency }),
+    runner: createPlane<'runner'>({
+      guard: runnerGuard(runnerCredentials),
+      // It has no credential yet.
+      unguarded: [internalOperations.joinRunner],
+      idempotency,
+    }),
   };
   return {
     planes,
     clientPlugins: [limiter.plugin, planes.public.plugin, planes.workload.plugin, planes.management.plugin],
-    internalPlugins: [planes.operator.plugin, planes.internal.plugin],
+    internalPlugins: [planes.operator.plugin, planes.gateway.plugin, planes.runner.plugin],
   };
 }

@@ -46,7 +46,7 @@ export interface Idempotency {
 export interface IdempotencyOptions {
   database: Database;
   /** Shared by all servers of the installation. */
-  secret: string;
+  secret: () => Promise<string>;
   /** How long a server may work on one request before another try takes it over, in milliseconds. */
   leaseMs?: number;
   /** How long a second request waits for the answer of the first, in milliseconds. */
@@ -114,7 +114,6 @@ const ANSWER_CHARS = 64 * 1024;
 
 export function createIdempotency(options: IdempotencyOptions): Idempotency {
   const { database, leaseMs = LEASE_MS, patienceMs = PATIENCE_MS } = options;
-  const sealing = createSealing(options.secret);
 
   return {
     async run({ caller, key, request, repeatable }, work) {
@@ -123,6 +122,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
           `header Idempotency-Key must be 1 to ${IDEMPOTENCY_KEY_CHARS} visible ASCII characters, but was ${quote(key)}`,
         );
       }
+      const sealing = createSealing(await options.secret());
       const id = digest(`${caller}\n${key}`);
       // Keyed: what he asked for cannot be guessed from it by whoever reads the database.
       const requestHash = createHmac('sha256', key).update(canonical(request), 'utf8').digest();

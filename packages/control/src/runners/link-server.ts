@@ -1,15 +1,16 @@
 /** Accepts the connections of runners: checks the credential, and upgrades to a WebSocket. */
-import { timingSafeEqual } from 'node:crypto';
 import type { Server } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { bearerToken, RUNNER_LINK_PATH, tokenDigest } from '@releap/contract';
+import { bearerToken, RUNNER_LINK_PATH } from '@releap/contract';
 import { LINK_MESSAGE_MAX_BYTES } from '@releap/contract/runner';
 import type { Logger } from 'pino';
+import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import { WebSocketServer, type WebSocket } from 'ws';
 
 export interface LinkServerOptions {
-  internalToken: string;
-  onLink: (socket: WebSocket) => void;
+  credentials: RunnerCredentials;
+  /** @param runnerId the runner whose credential opened the connection */
+  onLink: (socket: WebSocket, runnerId: string) => void;
   log: Logger;
 }
 
@@ -20,8 +21,7 @@ export interface LinkServer {
   close(): Promise<void>;
 }
 
-export function createLinkServer({ internalToken, onLink, log }: LinkServerOptions): LinkServer {
-  const expected = tokenDigest(internalToken);
+export function createLinkServer({ credentials, onLink, log }: LinkServerOptions): LinkServer {
   const sockets = new WebSocketServer({
     noServer: true,
     maxPayload: LINK_MESSAGE_MAX_BYTES,
@@ -37,10 +37,17 @@ export function createLinkServer({ internalToken, onLink, log }: LinkServerOptio
     const token = bearerToken(request.headers.authorization);
     if (path !== RUNNER_LINK_PATH)
       return refuse(socket, '404 Not Found', `no such route: ${path?.slice(0, 100)}`);
-    if (token === null || !timingSafeEqual(tokenDigest(token), expected)) {
-      return refuse(socket, '401 Unauthorized', 'missing or invalid runner token');
-    }
-    sockets.handleUpgrade(request, socket, head, onLink);
+    credentials.authenticate(token).then(
+      (identity) => {
+        if (identity === null)
+          return refuse(socket, '401 Unauthorized', 'missing or invalid runner credential');
+        sockets.handleUpgrade(request, socket, head, (upgraded) => onLink(upgraded, identity.runnerId));
+      },
+      (error: unknown) => {
+        log.warn({ err: error }, 'the credential of a runner could not be checked');
+        refuse(socket, '503 Service Unavailable', 'the credential cannot be checked now: try again');
+      },
+    );
   };
   const attached = new Set<Server>();
   return {

@@ -65,6 +65,7 @@ export class Link {
   lastHeard = performance.now();
 
   readonly #socket: WebSocket;
+  readonly #credentialOf: string;
   readonly #handlers: LinkHandlers;
   readonly #log: Logger;
   readonly #kindNames: readonly string[];
@@ -79,7 +80,9 @@ export class Link {
   readonly #logged = new Set<string>();
   readonly #helloTimer: NodeJS.Timeout;
 
-  constructor(socket: WebSocket, handlers: LinkHandlers, log: Logger) {
+  /** @param credentialOf the runner whose credential opened the connection */
+  constructor(socket: WebSocket, credentialOf: string, handlers: LinkHandlers, log: Logger) {
+    this.#credentialOf = credentialOf;
     this.#socket = socket;
     this.#handlers = handlers;
     this.#log = log;
@@ -240,6 +243,8 @@ export class Link {
   async #handleHello(hello: HelloMessage): Promise<void> {
     if (this.runnerId !== '') return this.close(LINK_CLOSE.framing, 'a second hello');
     clearTimeout(this.#helloTimer);
+    if (hello.runner_id !== this.#credentialOf)
+      return this.close(LINK_CLOSE.refused, `the credential belongs to runner ${this.#credentialOf}`);
     this.runnerId = hello.runner_id;
     this.region = hello.region;
     this.kinds = new Set(hello.kinds);

@@ -4,6 +4,7 @@ import { RUNNER_PROTOCOL, LINK_CLOSE, type CpuReading, type Report } from '@rele
 import { all, first, isForeignKeyViolation, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
+import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import { ASSIGNMENTS_BY_ID_MAX, type ReconciledKind } from './kind.ts';
 import { Link, type IgnoredCounts, type LinkHandlers } from './link.ts';
 import { createLinkServer } from './link-server.ts';
@@ -59,7 +60,7 @@ export interface RunnerRegistry {
 export interface RegistryOptions {
   database: Database;
   serverId: string;
-  internalToken: string;
+  credentials: RunnerCredentials;
   limits: ControlLimits;
   log: Logger;
   /** A runner has become ready. */
@@ -188,8 +189,8 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
   const welcomed = (): Link[] => [...links.values()].filter((link) => link.epoch !== '0');
 
   const server = createLinkServer({
-    internalToken: options.internalToken,
-    onLink: (socket) => opened.add(new Link(socket, handlers, log)),
+    credentials: options.credentials,
+    onLink: (socket, runnerId) => opened.add(new Link(socket, runnerId, handlers, log)),
     log,
   });
 

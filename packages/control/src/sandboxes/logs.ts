@@ -12,6 +12,7 @@ import type { SandboxStatus } from '@releap/contract';
 import { first, statement, type Database } from '@releap/database';
 import type { FastifyReply } from 'fastify';
 import { Pool, type Dispatcher } from 'undici';
+import type { DataTokens } from '../credentials/data-tokens.ts';
 import type { Planes } from '../http/planes.ts';
 import { readSandboxId } from './change.ts';
 
@@ -37,12 +38,12 @@ export interface HostClient extends AsyncDisposable {
   get(
     dataUrl: string,
     path: string,
-    options: { follow: boolean; signal: AbortSignal },
+    options: { token: string; follow: boolean; signal: AbortSignal },
   ): Promise<Dispatcher.ResponseData>;
   close(): Promise<void>;
 }
 
-export function createHostClient(internalToken: string): HostClient {
+export function createHostClient(): HostClient {
   const pools = new Map<string, Pool>();
   const poolFor = (dataUrl: string): Pool => {
     const known = pools.get(dataUrl);
@@ -71,11 +72,11 @@ export function createHostClient(internalToken: string): HostClient {
     pools.clear();
   };
   return {
-    get: (dataUrl, path, { follow, signal }) =>
+    get: (dataUrl, path, { token, follow, signal }) =>
       poolFor(dataUrl).request({
         method: 'GET',
         path,
-        headers: { authorization: `Bearer ${internalToken}` },
+        headers: { authorization: `Bearer ${token}` },
         headersTimeout: ANSWER_MS,
         // A client that follows may wait for the next line for any time.
         bodyTimeout: follow ? 0 : SILENCE_MS,
@@ -88,7 +89,7 @@ export function createHostClient(internalToken: string): HostClient {
 
 export function logRoutes(
   { workload }: Planes,
-  { database, hosts }: { database: Database; hosts: HostClient },
+  { database, hosts, dataTokens }: { database: Database; hosts: HostClient; dataTokens: DataTokens },
 ): void {
   const serve = async (
     kind: 'console' | 'entrypoint',
@@ -109,9 +110,11 @@ export function logRoutes(
           : `sandbox ${quote(shownId)} is ${row.status} and not placed on a host yet`,
       );
     }
+    const { token } = await dataTokens.issue(row.runner_id, row.id);
     let answer: Dispatcher.ResponseData;
     try {
       answer = await hosts.get(row.data_url, `/vms/${row.id}/logs/${kind}${follow ? '?follow=1' : ''}`, {
+        token,
         follow,
         signal,
       });

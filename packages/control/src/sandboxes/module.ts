@@ -8,8 +8,8 @@ import { sandboxRoutes } from './routes.ts';
 import { sandboxTeardown } from './teardown.ts';
 
 export function sandboxesModule(context: ControlContext): Module {
-  const { billing, limits, options } = context;
-  const hosts = context.cleanup.use(createHostClient(options.internalToken));
+  const { billing, limits } = context;
+  const hosts = context.cleanup.use(createHostClient());
   return {
     name: 'sandboxes',
     routes: (planes) =>

@@ -18,6 +18,7 @@ import {
 } from '@releap/contract';
 import type { Principal } from '../auth/authenticator.ts';
 import type { ChangeNotifier } from '../events/change-notifier.ts';
+import type { DataTokens } from '../credentials/data-tokens.ts';
 import type { Planes } from '../http/planes.ts';
 import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
 import { changeSandbox, readSandboxId } from './change.ts';
@@ -31,6 +32,7 @@ export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
   changes: ChangeNotifier;
   hosts: HostClient;
+  dataTokens: DataTokens;
   snapshots: Snapshots;
 }
 

@@ -1,13 +1,14 @@
 /** A control server in a process of its own, to be killed. */
 import { startControl } from '../../src/index.ts';
+import { TOKENS } from '@releap/testing/credentials';
 import { quiet } from '@releap/testing/world';
 
-const { TEST_DATABASE_URL, TEST_TOKEN, TEST_REGION, TEST_PORT, TEST_INTERNAL_PORT } = process.env;
+const { TEST_DATABASE_URL, TEST_REGION, TEST_PORT, TEST_INTERNAL_PORT } = process.env;
 const control = await startControl({
   databaseUrl: TEST_DATABASE_URL ?? '',
   listen: { host: '127.0.0.1', port: Number(TEST_PORT) },
   internalListen: { host: '127.0.0.1', port: Number(TEST_INTERNAL_PORT) },
-  internalToken: TEST_TOKEN ?? '',
+  tokens: TOKENS,
   region: { id: TEST_REGION ?? '' },
   builtinImages: ['busybox'],
   limits: { sweepMs: 100 },

@@ -1,16 +1,16 @@
-import { timingSafeEqual } from 'node:crypto';
 import { chmod, mkdir, unlink } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { ApiError, requestValidator } from '@releap/contract';
+import { ApiError, bearerToken, requestValidator } from '@releap/contract';
 import Fastify, { type FastifyInstance } from 'fastify';
 import type { Logger } from 'pino';
 import type { TSchema } from 'typebox';
+import type { VerifyDataToken } from '../identity/data-token.ts';
 
 export interface DataServerOptions {
   /** Absolute path of the Unix socket to listen on. */
   socketPath: string;
-  /** Only the processes of this deployment know it; user credentials never get this far. */
-  internalToken: string;
+  /** Credentials of tenants never reach this server: gateway and control plane show tokens of their own. */
+  verify: VerifyDataToken;
   register: (app: FastifyInstance) => Promise<void> | void;
   log: Logger;
 }
@@ -23,14 +23,14 @@ export interface DataServer {
 
 /** The door through which gateway and control plane reach the sandboxes of this machine. */
 export async function startDataServer(options: DataServerOptions): Promise<DataServer> {
-  const { socketPath, internalToken, register, log } = options;
-  const expected = Buffer.from(`Bearer ${internalToken}`);
+  const { socketPath, verify, register, log } = options;
   // Level 'warn': one line a request would drown what matters.
   const app = Fastify({ loggerInstance: log.child({ part: 'data' }, { level: 'warn' }) });
   app.addHook('onRequest', async (request, reply) => {
-    const given = Buffer.from(request.headers.authorization ?? '');
-    if (given.length === expected.length && timingSafeEqual(given, expected)) return;
-    await reply.code(401).send({ error: 'this server takes the internal token only' });
+    const token = bearerToken(request.headers.authorization);
+    const { id } = request.params as { id?: string };
+    if (token !== null && id !== undefined && (await verify(token, id))) return;
+    await reply.code(401).send({ error: 'missing or invalid data token for this sandbox' });
   });
   // Strict, as everywhere: a number is no command.
   app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => requestValidator(schema, httpPart as 'body'));

@@ -40,7 +40,8 @@ const REASON_CHARS = 120;
 export interface ControlLinkOptions {
   /** `http(s)://host:port` of the control plane's internal listener. */
   controlUrl: string;
-  token: string;
+  /** What the runner shows at each connection. Rejects when the control plane does not accept the runner. */
+  credential: () => Promise<string>;
   deployment: Deployment;
   /** What the runner says of itself, at every (re)connect. */
   hello: () => Pick<HelloMessage, 'runner_id' | 'region' | 'data_url' | 'facts'>;
@@ -135,8 +136,15 @@ export class ControlLink {
   }
 
   /** One connection from dial to end. Resolves with the reason why it ended. */
-  #connectOnce(): Promise<{ why: string; isRefusal: boolean }> {
-    const { controlUrl, token, log } = this.#options;
+  async #connectOnce(): Promise<{ why: string; isRefusal: boolean }> {
+    const { controlUrl, log } = this.#options;
+    let token: string;
+    try {
+      token = await this.#options.credential();
+    } catch (error) {
+      return { why: explain(error), isRefusal: false };
+    }
+    if (this.#closing.signal.aborted) return { why: 'the runner is closing', isRefusal: false };
     const url = new URL(RUNNER_LINK_PATH, controlUrl);
     url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
     const socket = new WebSocket(url, {
@@ -273,4 +281,10 @@ export class ControlLink {
   #send(message: RunnerMessage | OutgoingReports): void {
     if (this.#welcomed?.readyState === WebSocket.OPEN) this.#welcomed.send(JSON.stringify(message));
   }
+}
+
+/** `fetch` puts the reason into the cause. */
+function explain(error: unknown): string {
+  const { message, cause } = error as Error;
+  return cause instanceof Error ? `${message}: ${cause.message}` : message;
 }

@@ -4,7 +4,13 @@ import type { RateLimits } from '@releap/control';
 import { price, type BillingSettings } from '@releap/control/billing';
 import { Check } from 'typebox/value';
 import { allowed } from './allowed.ts';
-import { type BUILTIN_IMAGE_NAMES, type LOG_LEVELS, VARIABLES, type VariableName } from './variables.ts';
+import {
+  type BUILTIN_IMAGE_NAMES,
+  type LOG_LEVELS,
+  VARIABLES,
+  type Variable,
+  type VariableName,
+} from './variables.ts';
 
 /** What the server was told, complete and checked. Absent values are decided when the server starts. */
 export interface Config {
@@ -22,7 +28,9 @@ export interface Config {
   controlUrl?: string;
   databaseUrl?: string;
   databaseConnections: number;
-  tokenFile: string;
+  /** Shared token of version 0.1. */
+  previousTokenFile: string;
+  tokens: { operator?: string; gateway?: string; join?: string };
   keyFile: string;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   warmPool: number;
@@ -56,6 +64,12 @@ export function withoutPassword(text: string): string {
   return text.replace(/(:\/\/[^:/@\s]*):[^@\s]*@/, '$1:***@');
 }
 
+/** A value in an error; never that of a secret. */
+function shown(name: VariableName, text: string): string {
+  const variable: Variable = VARIABLES[name];
+  return variable.secret === true ? '***' : withoutPassword(text).slice(0, 200);
+}
+
 /** The value that an environment variable's text stands for; the text itself when it cannot be one. */
 function convert(name: VariableName, text: string): unknown {
   const schema = VARIABLES[name].schema as { type?: string };
@@ -82,7 +96,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     }
     const value = convert(name, text);
     if (Check(variable.schema, value)) values.set(name, value);
-    else problems.push(`${name}=${withoutPassword(text).slice(0, 200)}: must be ${allowed(variable)}`);
+    else problems.push(`${name}=${shown(name, text)}: must be ${allowed(variable)}`);
   }
   if (problems.length > 0) throw new ConfigError(problems);
   const get = (name: VariableName): unknown => values.get(name);
@@ -104,7 +118,12 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     controlUrl: url('RELEAP_CONTROL_URL'),
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
-    tokenFile: get('RELEAP_TOKEN_FILE') ?? path.join(home, 'internal.token'),
+    previousTokenFile: get('RELEAP_TOKEN_FILE') ?? path.join(home, 'internal.token'),
+    tokens: compact({
+      operator: get('RELEAP_OPERATOR_TOKEN'),
+      gateway: get('RELEAP_GATEWAY_TOKEN'),
+      join: get('RELEAP_JOIN_TOKEN'),
+    }),
     keyFile: get('RELEAP_KEY_FILE') ?? path.join(home, 'keys.json'),
     capacity: compact({
       cores: get('RELEAP_CORES'),

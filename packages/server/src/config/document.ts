@@ -22,8 +22,8 @@ The server is configured by environment variables alone; an empty one counts as 
 stop the start, all named at once. None is needed: \`npm start\` runs the whole service with the defaults.
 
 \`releap all\` (the default) runs every part on one machine. The roles \`control\`, \`runner\` and \`gateway\` run one part
-each, for many machines: give the control plane \`DATABASE_URL\`, runners and gateways \`RELEAP_CONTROL_URL\`, and all of
-them the same \`RELEAP_TOKEN_FILE\`.
+each, for many machines: give the control plane \`DATABASE_URL\`, runners and gateways \`RELEAP_CONTROL_URL\`, a
+gateway \`RELEAP_GATEWAY_TOKEN\`, and a machine that becomes a runner \`RELEAP_JOIN_TOKEN\` ([security.md](security.md)).
 
 ${sections.join('\n')}`;
 }

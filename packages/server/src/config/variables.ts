@@ -10,11 +10,14 @@ export interface Variable<S extends TSchema = TSchema> {
   default?: string | number | readonly string[];
   defaultText?: string;
   unit?: string;
+  /** Its value is never shown. */
+  secret?: boolean;
   description: string;
   group:
     | 'Where things are'
     | 'Network'
     | 'Database'
+    | 'Credentials'
     | 'This machine'
     | 'The service'
     | 'Signing in'
@@ -30,6 +33,10 @@ const Port = Type.Integer({ minimum: 0, maximum: 65_535 });
 const HttpUrl = Type.String({
   pattern: '^https?://[^\\s/?#]+[^\\s?#]*$',
   expected: 'an http:// or https:// URL without query',
+});
+const Token = Type.String({
+  pattern: '^[A-Za-z0-9_-]{43,1024}$',
+  expected: 'at least 43 characters of A-Z a-z 0-9 _ -',
 });
 const Positive = Type.Integer({ minimum: 1 });
 const Price = Type.String({
@@ -162,12 +169,36 @@ export const VARIABLES = {
     description: 'Most connections that one control server holds.',
     group: 'Database',
   }),
+  RELEAP_OPERATOR_TOKEN: variable({
+    schema: Token,
+    secret: true,
+    defaultText: 'the content of `$RELEAP_HOME/operator.token`, made on first start',
+    description: 'Opens the operator plane: hosts, grants, audit. Of control servers and of the operator.',
+    group: 'Credentials',
+  }),
+  RELEAP_GATEWAY_TOKEN: variable({
+    schema: Token,
+    secret: true,
+    defaultText: 'the content of `$RELEAP_HOME/gateway.token`, made on first start',
+    description: 'Opens the routes that gateways need. Of control servers and gateways.',
+    group: 'Credentials',
+  }),
+  RELEAP_JOIN_TOKEN: variable({
+    schema: Token,
+    secret: true,
+    defaultText: 'the content of `$RELEAP_HOME/join.token`, made on first start',
+    description:
+      'Lets a machine join as a new runner; then the runner has a credential of its own and needs it no more. Of control ' +
+      'servers, and of a machine until its runner has joined.',
+    group: 'Credentials',
+  }),
   RELEAP_TOKEN_FILE: variable({
     schema: AbsolutePath,
-    defaultText: '`$RELEAP_HOME/internal.token`, made on first start',
+    defaultText: '`$RELEAP_HOME/internal.token`',
     description:
-      'File with the token by which control plane, runners and gateways know each other. The same on all machines.',
-    group: 'Database',
+      'File with the shared token of version 0.1, if there is one. It opens nothing; it lets the runners of that version ' +
+      'join by themselves.',
+    group: 'Credentials',
   }),
   RELEAP_KEY_FILE: variable({
     schema: AbsolutePath,

@@ -2,19 +2,22 @@ import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
 import { internalUrlOf, urlHost } from '../config/config.ts';
 import { issuerOf } from '../identity/issuer.ts';
+import { acceptedTokens, ensureTokens, previousToken } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The control plane: REST API, scheduler, link to the runners. */
-export async function controlRole({
-  config,
-  internalToken,
-  log,
-  supervised,
-}: RoleContext): Promise<RunningRole> {
+export async function controlRole({ config, log, supervised }: RoleContext): Promise<RunningRole> {
   const { databaseUrl, host, port } = config;
   if (databaseUrl === undefined) throw new Error('the role control needs DATABASE_URL');
   const baseUrl = config.publicUrl ?? `http://${urlHost(host)}:${port}`;
   const signIn = await issuerOf(config, supervised, log);
+  await ensureTokens(config);
+  const previous = await previousToken(config);
+  if (previous !== undefined)
+    log.info(
+      { file: config.previousTokenFile },
+      'the shared token of version 0.1 opens nothing any more; remove the file when all runners have joined',
+    );
   await using cleanup = new AsyncDisposableStack();
   cleanup.defer(() => signIn.identity?.close() ?? Promise.resolve());
   const control = await startControl({
@@ -22,7 +25,8 @@ export async function controlRole({
     databaseConnections: config.databaseConnections,
     listen: { host, port },
     internalListen: { host: config.internalHost, port: config.internalPort ?? port + 2 },
-    internalToken,
+    tokens: acceptedTokens(config, log),
+    previousToken: previous,
     region: { ...config.region, toolboxProxyUrl: config.toolboxUrl },
     builtinImages: config.builtinImages,
     keys: fileKeys(config.keyFile, log),

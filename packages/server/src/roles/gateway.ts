@@ -1,13 +1,18 @@
 import { startGateway } from '@releap/gateway';
 import { internalUrlOf, urlHost } from '../config/config.ts';
+import { tokenFile, tokenToShow } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The data plane: what reaches a sandbox from outside. */
-export async function gatewayRole({ config, internalToken, log }: RoleContext): Promise<RunningRole> {
+export async function gatewayRole({ config, log }: RoleContext): Promise<RunningRole> {
+  const missing = (): never => {
+    throw new Error(`the role gateway needs RELEAP_GATEWAY_TOKEN, or ${tokenFile(config, 'gateway')}`);
+  };
+  if ((await tokenToShow(config, 'gateway')) === undefined) missing();
   const gateway = await startGateway({
     listen: { host: config.host, port: config.gatewayPort ?? config.port + 1 },
     controlUrl: internalUrlOf(config),
-    internalToken,
+    gatewayToken: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
     log,
   });
   const close = (): Promise<void> => gateway.close();

@@ -4,7 +4,6 @@ import { lockFile } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Config } from '../config/config.ts';
 import { roleLogger } from '../log/role-logger.ts';
-import { readOrMakeToken } from '../secret-file.ts';
 import type { PartMessage, SupervisorMessage } from '../supervisor/messages.ts';
 
 /** The part of an earlier run may still be ending. */
@@ -14,7 +13,6 @@ const LET_GO_DEADLINE_MS = 15_000;
 
 export interface RoleContext {
   config: Config;
-  internalToken: string;
   log: Logger;
   /** Part of the all-in-one service, whose supervisor set ports and database. */
   supervised: boolean;
@@ -110,7 +108,7 @@ async function begin(
   // Never two of a kind on one home, also while the one before is still ending.
   const lock = await lockFile(path.join(folder, `${role}.lock`), `process ${process.pid}`, LOCK_PATIENCE_MS);
   if ('heldBy' in lock) throw new Error(`another ${role} works in ${config.home}: ${lock.heldBy}`);
-  return await start({ config, internalToken: await readOrMakeToken(config.tokenFile), log, supervised });
+  return await start({ config, log, supervised });
 }
 
 function tell(message: PartMessage): void {

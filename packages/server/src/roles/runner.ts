@@ -1,18 +1,20 @@
 import { startRunner } from '@releap/runner';
 import { internalUrlOf } from '../config/config.ts';
 import { BUILD_DIR } from '../paths.ts';
+import { previousToken, tokenToShow } from '../tokens.ts';
 import { assertRoot } from './root.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The host agent of this machine. */
-export async function runnerRole({ config, internalToken, log }: RoleContext): Promise<RunningRole> {
+export async function runnerRole({ config, log }: RoleContext): Promise<RunningRole> {
   assertRoot();
   const runner = await startRunner({
     home: config.home,
     cacheDir: config.cacheDir,
     buildDir: BUILD_DIR,
     controlUrl: internalUrlOf(config),
-    internalToken,
+    joinToken: () => tokenToShow(config, 'join'),
+    previousToken: () => previousToken(config),
     region: config.region.id,
     listenHost: config.host,
     warmPool: config.warmPool,

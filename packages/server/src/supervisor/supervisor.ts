@@ -6,7 +6,7 @@ import type { Config } from '../config/config.ts';
 import { withoutPassword } from '../config/config.ts';
 import { LogBook } from '../log/log-book.ts';
 import { BUILD_DIR, PROGRAM } from '../paths.ts';
-import { readOrMakeToken } from '../secret-file.ts';
+import { ensureTokens, TOKEN_VARIABLES } from '../tokens.ts';
 import { localUrl, readyBanner } from './banner.ts';
 import { keepPostgres } from './keep-postgres.ts';
 import { assertRoot } from '../roles/root.ts';
@@ -68,7 +68,7 @@ export async function runAll(config: Config): Promise<number> {
       : undefined;
   const apiUrl = config.publicUrl ?? localUrl(config.host, port);
   const toolboxUrl = config.toolboxUrl ?? `${localUrl(config.host, gatewayPort)}/toolbox`;
-  await readOrMakeToken(config.tokenFile);
+  await ensureTokens(config);
 
   let databaseUrl = config.databaseUrl;
   let database = databaseUrl === undefined ? '' : `database ${withoutPassword(databaseUrl)}`;
@@ -94,7 +94,14 @@ export async function runAll(config: Config): Promise<number> {
     ...(identityPort === undefined ? {} : { RELEAP_IDENTITY_PORT: String(identityPort) }),
   };
   const part = (role: keyof typeof DEADLINES_MS): Part =>
-    new Part({ role, program: PROGRAM, env, book, log, tidies: role === 'runner' });
+    new Part({
+      role,
+      program: PROGRAM,
+      env: without(env, HIDDEN[role]),
+      book,
+      log,
+      tidies: role === 'runner',
+    });
   const parts = { control: part('control'), runner: part('runner'), gateway: part('gateway') };
   const all = Object.values(parts);
   // If the start fails, none of them stays, and sandboxes of an earlier run do. A part that has stopped is no more.
@@ -148,6 +155,21 @@ export async function runAll(config: Config): Promise<number> {
   ]);
   orderly.push(await parts.control.stop(DEADLINES_MS.control));
   return orderly.every(Boolean) ? 0 : 1;
+}
+
+const { operator, gateway, join } = TOKEN_VARIABLES;
+/** What a part must not be able to tell, should it be broken into. */
+const HIDDEN: Record<keyof typeof DEADLINES_MS, readonly string[]> = {
+  control: [],
+  runner: [operator, gateway, 'DATABASE_URL'],
+  gateway: [operator, join, 'DATABASE_URL'],
+};
+
+function without(
+  env: Record<string, string | undefined>,
+  names: readonly string[],
+): Record<string, string | undefined> {
+  return Object.fromEntries(Object.entries(env).filter(([name]) => !names.includes(name)));
 }
 
 const LOOPBACK = '127.0.0.1';

@@ -1,0 +1,61 @@
+/**
+ * Tokens for the data server of one runner: gateways and control servers show them when they open a sandbox there. A
+ * token names one runner and one sandbox and expires after a minute. Each runner has a key of its own, which follows
+ * from the deployment's key and the runner's credential, so that another runner's key signs nothing for it and a new
+ * credential ends the old key.
+ */
+import { hkdfSync } from 'node:crypto';
+import { DATA_TOKEN_TTL_MS, unavailable } from '@releap/contract';
+import { first, statement, type Database } from '@releap/database';
+import { SignJWT } from 'jose';
+import type { ServiceKeys } from './service-keys.ts';
+
+export interface DataToken {
+  token: string;
+  /** How long it is valid from now on, in milliseconds. */
+  ttlMs: number;
+}
+
+export interface DataTokens {
+  /** Opens one sandbox on one runner. @throws 503 when the runner has no credential */
+  issue(runnerId: string, sandboxUuid: string): Promise<DataToken>;
+  /** The key with which the runner verifies tokens; `credentialId` is its name (`kid`). */
+  keyOf(runnerId: string, credentialId: string): Promise<Buffer>;
+}
+
+/** The credential that the runner uses: the newest one it has connected with. $1 runner id */
+const IN_USE = statement<{ id: string }>(
+  'runner-credential-in-use',
+  `select id from runner_credentials where runner_id = $1 and revoked_at is null
+    order by last_used_at desc nulls last, created_at desc limit 1`,
+);
+
+export function createDataTokens({
+  database,
+  serviceKeys,
+}: {
+  database: Database;
+  serviceKeys: ServiceKeys;
+}): DataTokens {
+  async function keyOf(runnerId: string, credentialId: string): Promise<Buffer> {
+    const master = await serviceKeys.get('data-tokens');
+    const info = `releap data tokens of runner ${runnerId}, credential ${credentialId}`;
+    return Buffer.from(hkdfSync('sha256', master, '', info, 32));
+  }
+  return {
+    keyOf,
+    async issue(runnerId, sandboxUuid) {
+      const credential = await first(database.pool, IN_USE, [runnerId]);
+      if (credential === undefined)
+        throw unavailable('the host of this sandbox has not joined this installation: try again later');
+      const token = await new SignJWT()
+        .setProtectedHeader({ alg: 'HS256', kid: credential.id })
+        .setAudience(runnerId)
+        .setSubject(sandboxUuid)
+        .setIssuedAt()
+        .setExpirationTime(`${DATA_TOKEN_TTL_MS / 1000}s`)
+        .sign(await keyOf(runnerId, credential.id));
+      return { token, ttlMs: DATA_TOKEN_TTL_MS };
+    },
+  };
+}

@@ -1,0 +1,181 @@
+/**
+ * Credentials of runners. A runner generates its credential and registers the digest of it under its own id: with the
+ * join token when the id is new, with the credential that it has, or with a permission of the operator for that id.
+ * Whoever holds the join token alone can never speak for a runner that is known.
+ */
+import { randomBytes } from 'node:crypto';
+import { conflict, newUuid, quote, tokenDigest, unauthorized } from '@releap/contract';
+import { all, first, statement, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import { isIn, type TokenSet } from './token-set.ts';
+
+export interface RunnerIdentity {
+  runnerId: string;
+  credentialId: string;
+  /** It is older than `RENEW_AFTER_MS`: the runner should register another. */
+  renew: boolean;
+}
+
+export interface JoinRequest {
+  runnerId: string;
+  /** SHA-256 of the credential. */
+  digest: Buffer;
+  /** What the runner shows: the join token, its present credential, or a permission of the operator. */
+  token: string | null;
+  /** Token of an installation of an earlier version, for runners that it knew. */
+  previousToken?: string | undefined;
+}
+
+export interface RunnerCredentials {
+  /** The runner that this credential belongs to; null when it is unknown or revoked. Ends older credentials of the runner. */
+  authenticate(token: string | null): Promise<RunnerIdentity | null>;
+  /** Registers a credential; again with the same digest it changes nothing. @throws 401, 409 */
+  join(request: JoinRequest): Promise<void>;
+  /**
+   * Revokes all credentials of a runner and gives a token with which it can join once more.
+   * @returns the token and when it expires
+   */
+  permitJoin(runnerId: string): Promise<{ token: string; expiresAt: Date }>;
+  /** Revokes all credentials and permissions of a runner; its connections end with the next heartbeat. */
+  revoke(runnerId: string): Promise<void>;
+}
+
+export interface RunnerCredentialsOptions {
+  database: Database;
+  joinTokens: TokenSet;
+  /** The shared token of the version before credentials; proves that a runner it knew belongs here. */
+  previousToken?: string | undefined;
+  log: Logger;
+}
+
+/** A runner registers another credential at its first start after this time. */
+const RENEW_AFTER_MS = 30 * 24 * 3_600_000;
+const PERMISSION_MS = 3_600_000;
+
+/** $1 digest, $2 milliseconds. The first use of a credential ends those that the runner had before. */
+const AUTHENTICATE = statement<{ id: string; runner_id: string; renew: boolean }>(
+  'runner-credential-use',
+  `with used as (
+     update runner_credentials set last_used_at = now() where digest = $1 and revoked_at is null
+     returning id, runner_id, created_at
+   ), ended as (
+     update runner_credentials o set revoked_at = now() from used u
+      where o.runner_id = u.runner_id and o.id <> u.id and o.created_at < u.created_at and o.revoked_at is null
+   )
+   select id, runner_id, created_at < now() - $2 * interval '1 millisecond' as renew from used`,
+);
+const BY_DIGEST = statement<{ runner_id: string; revoked: boolean }>(
+  'runner-credential-by-digest',
+  'select runner_id, revoked_at is not null as revoked from runner_credentials where digest = $1',
+);
+/** What is known of a runner id. $1 runner id */
+const KNOWN = statement<{ credentials: boolean; row: boolean }>(
+  'runner-known',
+  `select exists (select 1 from runner_credentials where runner_id = $1) as credentials,
+          exists (select 1 from runners where id = $1) as row`,
+);
+/** One join of a runner at a time. $1 runner id */
+const LOCK = statement(
+  'runner-join-lock',
+  `select pg_advisory_xact_lock(hashtextextended('runner-join ' || $1, 0))`,
+);
+const INSERT = statement(
+  'runner-credential-insert',
+  'insert into runner_credentials (id, runner_id, digest, created_at) values ($1, $2, $3, clock_timestamp())',
+);
+const REVOKE = statement(
+  'runner-credentials-revoke',
+  'update runner_credentials set revoked_at = now() where runner_id = $1 and revoked_at is null',
+);
+/** The connection of a revoked credential does not count any more: the server that has it closes it. */
+const END_CONNECTION = statement(
+  'runner-connection-end',
+  'update runners set epoch = epoch + 1 where id = $1',
+);
+const DROP_PERMISSIONS = statement(
+  'runner-join-grants-drop',
+  'delete from runner_join_grants where runner_id = $1',
+);
+/** $1 digest, $2 runner id, $3 milliseconds */
+const PERMIT = statement<{ expires_at: Date }>(
+  'runner-join-permit',
+  `insert into runner_join_grants (digest, runner_id, expires_at)
+   values ($1, $2, now() + $3 * interval '1 millisecond') returning expires_at`,
+);
+const USE_PERMISSION = statement<{ runner_id: string }>(
+  'runner-join-use',
+  `update runner_join_grants set used_at = now()
+    where digest = $1 and runner_id = $2 and used_at is null and expires_at > now() returning runner_id`,
+);
+
+export function createRunnerCredentials(options: RunnerCredentialsOptions): RunnerCredentials {
+  const { database, joinTokens, previousToken, log } = options;
+
+  const authenticate = async (token: string | null): Promise<RunnerIdentity | null> => {
+    if (token === null) return null;
+    const row = await first(database.pool, AUTHENTICATE, [tokenDigest(token), RENEW_AFTER_MS]);
+    return row === undefined ? null : { runnerId: row.runner_id, credentialId: row.id, renew: row.renew };
+  };
+
+  return {
+    authenticate,
+
+    async join({ runnerId, digest, token, previousToken: shownPrevious }) {
+      const refused = unauthorized('missing or invalid join token');
+      if (token === null) throw refused;
+      const own = await first(database.pool, BY_DIGEST, [tokenDigest(token)]);
+      await database.transaction(async (client) => {
+        await all(client, LOCK, [runnerId]);
+        const registered = await first(client, BY_DIGEST, [digest]);
+        const known = await first(client, KNOWN, [runnerId]);
+        if (own !== undefined) {
+          // Its own present credential: it changes it for another.
+          if (own.revoked || own.runner_id !== runnerId) throw refused;
+        } else if (isIn(joinTokens, token)) {
+          const migrates =
+            known?.credentials === false &&
+            previousToken !== undefined &&
+            shownPrevious !== undefined &&
+            isIn(() => [previousToken], shownPrevious);
+          const repeats = registered?.runner_id === runnerId && !registered.revoked;
+          if ((known?.credentials === true || known?.row === true) && !migrates && !repeats) {
+            throw conflict(
+              `runner ${quote(runnerId)} is known already: it joins with its own credential, or with a token from ` +
+                `rlp host permit-join ${runnerId}`,
+            );
+          }
+        } else if ((await first(client, USE_PERMISSION, [tokenDigest(token), runnerId])) === undefined) {
+          throw refused;
+        }
+        if (registered !== undefined) {
+          if (registered.runner_id === runnerId && !registered.revoked) return;
+          throw conflict('this credential was registered before: generate another');
+        }
+        await all(client, INSERT, [newUuid(), runnerId, digest]);
+      });
+      log.info({ runner: runnerId }, 'a runner has joined');
+    },
+
+    async permitJoin(runnerId) {
+      const token = randomBytes(32).toString('base64url');
+      const row = await database.transaction(async (client) => {
+        await all(client, LOCK, [runnerId]);
+        await all(client, REVOKE, [runnerId]);
+        await all(client, END_CONNECTION, [runnerId]);
+        await all(client, DROP_PERMISSIONS, [runnerId]);
+        return first(client, PERMIT, [tokenDigest(token), runnerId, PERMISSION_MS]);
+      });
+      if (row === undefined) throw new Error('the permission to join was not written');
+      return { token, expiresAt: row.expires_at };
+    },
+
+    async revoke(runnerId) {
+      await database.transaction(async (client) => {
+        await all(client, LOCK, [runnerId]);
+        await all(client, REVOKE, [runnerId]);
+        await all(client, END_CONNECTION, [runnerId]);
+        await all(client, DROP_PERMISSIONS, [runnerId]);
+      });
+    },
+  };
+}
