@@ -204,7 +204,7 @@ async function metering(
     { rounds: samples, warmUp: 1, signal, onRound: (round) => progress(`metering, minute ${round + 1}`) },
   );
   const { p50 } = summarize(taken[WHAT] ?? []);
-  const { rows: written } = await pool.query<{ n: string }>('select count(*) as n from credit_ledger');
+  const { rows: written } = await pool.query<{ n: string }>('select count(*) as n from ledger_entries');
   return {
     title: 'Metering',
     goal: `Metering ${SANDBOXES} running sandboxes costs under 5 % of one core, the database's part included, and is written in batches.`,

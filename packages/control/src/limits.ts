@@ -43,6 +43,10 @@ export interface ControlLimits {
   buildAttempts: number;
   /** How long after its deletion a project is looked through for what late requests have left, in milliseconds. */
   teardownGraceMs: number;
+  /** How long rows of what has ended (deleted sandboxes, finished jobs and so on) are kept, in days; 0 is for ever. */
+  retentionDays: number;
+  /** How long the audit log is kept, in days, by whole months; 0 is for ever. */
+  auditRetentionDays: number;
   /** Period of the sweeper, in milliseconds. */
   sweepMs: number;
 }
@@ -61,5 +65,7 @@ export const CONTROL_LIMITS: ControlLimits = {
   buildDeadlineMs: 45 * 60_000,
   buildAttempts: 3,
   teardownGraceMs: TEARDOWN_GRACE_MS,
+  retentionDays: 30,
+  auditRetentionDays: 365,
   sweepMs: 1_000,
 };

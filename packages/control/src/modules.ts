@@ -13,6 +13,7 @@ import { managementModule } from './management/module.ts';
 import type { Module } from './module.ts';
 import { regionsModule } from './regions/module.ts';
 import { registriesModule } from './registries/module.ts';
+import { retentionModule } from './retention/module.ts';
 import { runnersModule } from './runners/module.ts';
 import { sandboxesModule } from './sandboxes/module.ts';
 import { schedulerModule } from './scheduler/module.ts';
@@ -40,6 +41,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   regionsModule,
   billingModule,
   idempotencyModule,
+  retentionModule,
   gatewaysModule,
   serviceModule,
 ];

@@ -49,9 +49,10 @@ describe('burst', () => {
     meter.take(runnerId, [read(90, 130)]);
     await meter.charge(PRICES);
     assert.equal(await charged(database, vm, 'burst'), cost(45 * SECOND));
-    const { rows } = await database.pool.query('select note, kind from credit_ledger where sandbox_id = $1', [
-      vm,
-    ]);
+    const { rows } = await database.pool.query(
+      'select note, kind from ledger_entries where sandbox_id = $1',
+      [vm],
+    );
     assert.deepEqual(rows, [{ kind: 'burst', note: '45 core-seconds above the guarantee in 60 s' }]);
   });
 

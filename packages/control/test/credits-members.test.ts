@@ -169,7 +169,7 @@ describe('a new user', () => {
           .rowCount === 0,
     );
     const { rows } = await world.database.pool.query(
-      'select sum(amount) as sum from credit_ledger where org_id = $1',
+      'select sum(amount) as sum from ledger_entries where org_id = $1',
       [orgId],
     );
     assert.equal(

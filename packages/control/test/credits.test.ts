@@ -140,12 +140,12 @@ describe('an organization without credits', () => {
     stage.left.delete(vm.uuid);
     await setBalance('-0.4');
     // Charged again, and still within its grace.
-    const before = await world.database.pool.query('select 1 from credit_ledger where sandbox_id = $1', [
+    const before = await world.database.pool.query('select 1 from ledger_entries where sandbox_id = $1', [
       vm.uuid,
     ]);
     await until(
       async () =>
-        (await world.database.pool.query('select 1 from credit_ledger where sandbox_id = $1', [vm.uuid]))
+        (await world.database.pool.query('select 1 from ledger_entries where sandbox_id = $1', [vm.uuid]))
           .rowCount !== before.rowCount,
     );
     assert.equal((await row(vm)).status, 'running');
@@ -158,7 +158,7 @@ describe('an organization without credits', () => {
       /^deleted because its organization is out of credits: the balance of -0\.5\d* is beyond the overdraft limit of 0\.5$/,
     );
     const { rows } = await world.database.pool.query(
-      `select amount, note, org_id from credit_ledger where sandbox_id = $1 and kind = 'deletion'`,
+      `select amount, note, org_id from ledger_entries where sandbox_id = $1 and kind = 'deletion'`,
       [vm.uuid],
     );
     assert.deepEqual(rows, [{ amount: '0', note: error, org_id: orgId }]);
@@ -175,7 +175,7 @@ describe('an organization without credits', () => {
       async () =>
         (
           await world.database.pool.query(
-            `select 1 from credit_ledger where sandbox_id = $1 and kind = 'usage'`,
+            `select 1 from ledger_entries where sandbox_id = $1 and kind = 'usage'`,
             [vm.uuid],
           )
         ).rowCount !== 0,
@@ -212,7 +212,7 @@ describe('burst', () => {
     tell(61_000_000, 69_000_000);
     await told(61_000_000);
     const { rows } = await world.database.pool.query(
-      `select amount, note from credit_ledger where sandbox_id = $1 and kind = 'burst'`,
+      `select amount, note from ledger_entries where sandbox_id = $1 and kind = 'burst'`,
       [vm.uuid],
     );
     assert.deepEqual(rows, [
@@ -249,7 +249,7 @@ describe('a server that does not enforce credits', () => {
     await waitFor(world.call, vm.id, 'running');
     await until(
       async () =>
-        (await world.database.pool.query('select 1 from credit_ledger where sandbox_id = $1', [vm.uuid]))
+        (await world.database.pool.query('select 1 from ledger_entries where sandbox_id = $1', [vm.uuid]))
           .rowCount !== 0,
     );
     assert.equal((await row(vm)).status, 'running');

@@ -91,7 +91,7 @@ it('metering that is killed in the middle, again and again, beside grants and li
   // Of every meter, the last period that was charged ends where it was closed, and they cover its whole time.
   const { rows } = await database.pool.query<{ sandbox_id: string; since: string; until: string }>(
     `select sandbox_id, (extract(epoch from period_from) * 1000000)::bigint as since, (extract(epoch from period_to) * 1000000)::bigint as until
-       from credit_ledger where kind = 'usage' order by sandbox_id, period_from`,
+       from ledger_entries where kind = 'usage' order by sandbox_id, period_from`,
   );
   const begins = new Map<string, Set<bigint>>();
   for (const { vm, since } of all.values()) begins.set(vm, (begins.get(vm) ?? new Set()).add(since));

@@ -9,6 +9,7 @@ export {
 } from './instance/index.ts';
 export { listen, type Listener, type ListenerOptions } from './listener.ts';
 export { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
-export { migrate, readMigrations, type Migration, type MigrateOptions } from './migrate.ts';
+export { migrate, type MigrateOptions } from './migrate.ts';
+export { parseMigration, readMigrations, type Migration } from './migrations.ts';
 export * from './schema.ts';
 export { all, first, statement, type Queryable, type QueryResultRow, type Statement } from './statement.ts';

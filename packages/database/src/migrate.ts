@@ -1,91 +1,70 @@
-import { createHash } from 'node:crypto';
-import { readdir, readFile } from 'node:fs/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Client } from 'pg';
 import type { Logger } from 'pino';
 import { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
-
-export interface Migration {
-  id: number;
-  name: string;
-  sql: string;
-  checksum: string;
-}
+import { readMigrations, type Migration } from './migrations.ts';
 
 export interface MigrateOptions {
   url: string;
   log: Logger;
-  /** Longest to wait for another server that migrates, in milliseconds. */
+  /** Longest to wait for another server that migrates, and for locks in all, in milliseconds. */
   lockTimeoutMs?: number;
+  /**
+   * Longest that one statement waits for a lock, in milliseconds. Whoever waits for a table's strongest lock holds up all
+   * that come after; so a migration gives up soon, lets them through and tries again.
+   */
+  statementLockMs?: number;
   /** For tests; the ones of this package when absent. */
   migrations?: Migration[];
 }
 
-const FOLDER = new URL('./migrations/', import.meta.url);
-
-/** The migrations of this version, in order. Files are named `NNNN-what.sql`, without gaps from 0001. */
-export async function readMigrations(folder: URL = FOLDER): Promise<Migration[]> {
-  const files = (await readdir(folder)).filter((file) => file.endsWith('.sql')).sort();
-  const migrations: Migration[] = [];
-  for (const file of files) {
-    const match = /^(\d{4})-([a-z0-9-]+)\.sql$/.exec(file);
-    if (match?.[1] === undefined || match[2] === undefined) {
-      throw new Error(`migration "${file}" must be named like 0001-what-it-does.sql`);
-    }
-    const id = Number(match[1]);
-    if (id !== migrations.length + 1) {
-      throw new Error(
-        `migration "${file}" should have the number ${migrations.length + 1}: no gaps, none twice`,
-      );
-    }
-    const sql = await readFile(new URL(file, folder), 'utf8');
-    migrations.push({ id, name: match[2], sql, checksum: createHash('sha256').update(sql).digest('hex') });
-  }
-  return migrations;
+interface Applied {
+  id: number;
+  name: string;
+  checksum: string;
+  compatible_with: number | null;
 }
 
+const POLL_MS = 200;
+
 /**
- * Brings the schema to this version. Servers that start together take turns under an advisory lock; each
- * migration is one transaction, so a crash leaves the schema between two migrations and never inside one.
+ * Brings the schema to this version. Servers that start together take turns under an advisory lock. A migration is one
+ * transaction, unless its first lines say otherwise (migrations.ts), so a crash leaves the schema between two.
  * @returns the ids that were applied by this call.
- * @throws when an applied migration has changed since, or when the database is newer than this program.
+ * @throws when an applied migration has changed since, or when the database has a migration of a newer version that does
+ * not say that this version can run beside it.
  */
 export async function migrate(options: MigrateOptions): Promise<number[]> {
+  const { log, lockTimeoutMs = 120_000, statementLockMs = 2_000 } = options;
   const migrations = options.migrations ?? (await readMigrations());
   const client = new Client({
     connectionString: options.url,
     connectionTimeoutMillis: 10_000,
-    lock_timeout: options.lockTimeoutMs ?? 120_000,
+    lock_timeout: statementLockMs,
     application_name: 'releap-migrate',
   });
-  client.on('error', (error) => options.log.warn({ err: error }, 'the migration connection broke'));
+  client.on('error', (error) => log.warn({ err: error }, 'the migration connection broke'));
   await client.connect();
+  const deadline = performance.now() + lockTimeoutMs;
   try {
-    // Released when the connection ends, however it ends.
-    await client.query('select pg_advisory_lock($1, $2)', [RELEAP_LOCK_SPACE, LOCKS.migrate]);
+    await waitForTurn(client, deadline);
     await client.query(`create table if not exists schema_migrations (
       id integer primary key, name text not null, checksum text not null, applied_at timestamptz not null default now())`);
-    const { rows } = await client.query<{ id: number; name: string; checksum: string }>(
-      'select id, name, checksum from schema_migrations order by id',
+    const { rows: columns } = await client.query(
+      `select 1 from pg_attribute where attrelid = 'schema_migrations'::regclass and attname = 'compatible_with'`,
     );
-    checkHistory(rows, migrations);
+    if (columns.length === 0)
+      await retryLocks(deadline, log, 'schema_migrations', async () => {
+        await client.query('alter table schema_migrations add column if not exists compatible_with integer');
+      });
+    const { rows } = await client.query<Applied>(
+      'select id, name, checksum, compatible_with from schema_migrations order by id',
+    );
+    checkHistory(rows, migrations, log);
     const applied: number[] = [];
     for (const migration of migrations.slice(rows.length)) {
-      await client.query('begin');
-      try {
-        await client.query(migration.sql);
-        await client.query('insert into schema_migrations (id, name, checksum) values ($1, $2, $3)', [
-          migration.id,
-          migration.name,
-          migration.checksum,
-        ]);
-        await client.query('commit');
-      } catch (error) {
-        await client.query('rollback').catch(() => undefined);
-        throw new Error(`migration ${migration.id} (${migration.name}) failed: ${(error as Error).message}`, {
-          cause: error,
-        });
-      }
-      options.log.info({ migration: migration.id, name: migration.name }, 'migrated the database');
+      await apply(client, migration, deadline, log);
+      log.info({ migration: migration.id, name: migration.name }, 'migrated the database');
       applied.push(migration.id);
     }
     return applied;
@@ -94,12 +73,99 @@ export async function migrate(options: MigrateOptions): Promise<number[]> {
   }
 }
 
-function checkHistory(applied: { id: number; name: string; checksum: string }[], known: Migration[]): void {
+/** Released when the connection ends, however it ends. */
+async function waitForTurn(client: Client, deadline: number): Promise<void> {
+  for (;;) {
+    const { rows } = await client.query<{ got: boolean }>('select pg_try_advisory_lock($1, $2) as got', [
+      RELEAP_LOCK_SPACE,
+      LOCKS.migrate,
+    ]);
+    if (rows[0]?.got === true) return;
+    if (performance.now() >= deadline)
+      throw new Error('another server has been migrating the database for too long: look at its log');
+    await sleep(POLL_MS);
+  }
+}
+
+async function apply(client: Client, migration: Migration, deadline: number, log: Logger): Promise<void> {
+  const what = `migration ${migration.id} (${migration.name})`;
+  const record = async (): Promise<void> => {
+    await client.query(
+      'insert into schema_migrations (id, name, checksum, compatible_with) values ($1, $2, $3, $4)',
+      [migration.id, migration.name, migration.checksum, migration.compatibleWith ?? null],
+    );
+  };
+  try {
+    if (migration.statements === undefined) {
+      await retryLocks(deadline, log, what, async () => {
+        await client.query('begin');
+        try {
+          await client.query(migration.sql);
+          await record();
+          await client.query('commit');
+        } catch (error) {
+          await client.query('rollback').catch(() => undefined);
+          throw error;
+        }
+      });
+      return;
+    }
+    for (const sql of migration.statements) {
+      await retryLocks(deadline, log, what, async () => {
+        await dropInvalidIndex(client, sql);
+        await client.query(sql);
+      });
+    }
+    await record();
+  } catch (error) {
+    throw new Error(`${what} failed: ${(error as Error).message}`, { cause: error });
+  }
+}
+
+/** What a concurrent build that was cut off has left: it would count as there, and never be used. */
+async function dropInvalidIndex(client: Client, sql: string): Promise<void> {
+  const name = /create\s+(?:unique\s+)?index\s+concurrently\s+if\s+not\s+exists\s+(\w+)/i.exec(sql)?.[1];
+  if (name === undefined) return;
+  const { rows } = await client.query(
+    'select 1 from pg_index where indexrelid = to_regclass($1) and not indisvalid',
+    [name],
+  );
+  if (rows.length > 0) await client.query(`drop index concurrently ${name}`);
+}
+
+/** SQLSTATEs of a lock that was not to be had in time, and of a deadlock. */
+const LOCKED = ['55P03', '40P01'];
+
+async function retryLocks(
+  deadline: number,
+  log: Logger,
+  what: string,
+  work: () => Promise<void>,
+): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await work();
+      return;
+    } catch (error) {
+      const code = (error as { code?: string }).code ?? '';
+      if (!LOCKED.includes(code) || performance.now() >= deadline) throw error;
+      log.info({ attempt, what }, 'waiting for locks that live requests hold');
+      await sleep(Math.min(5_000, 100 * 2 ** attempt) * (0.5 + Math.random()));
+    }
+  }
+}
+
+function checkHistory(applied: readonly Applied[], known: readonly Migration[], log: Logger): void {
   for (const [index, row] of applied.entries()) {
     const migration = known[index];
     if (migration === undefined) {
+      if (row.compatible_with !== null && row.compatible_with <= known.length) continue;
       throw new Error(
-        `the database has migration ${row.id} (${row.name}), which this program does not know: it was written by a newer version`,
+        `the database has migration ${row.id} (${row.name}), which this program does not know: it was written by a newer version` +
+          (row.compatible_with === null
+            ? ''
+            : ` and works with servers that know at least migration ${row.compatible_with}, but this one knows ${known.length}`) +
+          '. Start a server of that version or later',
       );
     }
     if (migration.id !== row.id || migration.checksum !== row.checksum) {
@@ -108,4 +174,9 @@ function checkHistory(applied: { id: number; name: string; checksum: string }[],
       );
     }
   }
+  if (applied.length > known.length)
+    log.info(
+      { known: known.length, database: applied.length },
+      'the database has a newer schema, which says that this version can run beside it',
+    );
 }

@@ -4,10 +4,11 @@ import type { Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import { createBurstMeter } from './burst.ts';
-import { chargeMeters } from './charge-meters.ts';
+import { chargeMeters, type ParkedMeter } from './charge-meters.ts';
 import { createClockSteps } from './clock-steps.ts';
 import { createCreditCheck } from './credit-check.ts';
 import { enforceOverdraft } from './overdraft.ts';
+import { organizationsCrossing } from './unbilled.ts';
 import { effectivePrices, type BillingSettings } from './settings.ts';
 
 export interface Billing {
@@ -20,6 +21,8 @@ export interface Billing {
   changed(orgId: string): void;
   /** Charges all that is due now. */
   pass(): Promise<void>;
+  /** Where credits are enforced: charges what has used up its credits since its last charge, and enforces the limit. */
+  enforceLimits(): Promise<void>;
 }
 
 export interface BillingOptions {
@@ -41,14 +44,27 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
   let running: Promise<void> | undefined;
   let forgetAt = performance.now() + FORGET_MS;
 
-  async function once(): Promise<void> {
-    await clock.look();
-    const { orgs } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
-    for (const id of [...orgs, ...(await bursts.charge(prices))]) owing.add(id);
+  async function enforce(): Promise<void> {
     const charged = [...owing];
     check.charged(charged);
     await enforceOverdraft({ database, lifecycle, settings, log }, charged);
     for (const id of charged) owing.delete(id);
+  }
+
+  function warn(parked: readonly ParkedMeter[]): void {
+    for (const { id, sandboxId, orgId, reason } of parked)
+      log.error(
+        { meter: id, vm: sandboxId, org: orgId, reason },
+        'a meter could not be charged and is left alone for an hour',
+      );
+  }
+
+  async function once(): Promise<void> {
+    await clock.look();
+    const { orgs, parked } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
+    warn(parked);
+    for (const id of [...orgs, ...(await bursts.charge(prices))]) owing.add(id);
+    await enforce();
     if (performance.now() < forgetAt) return;
     forgetAt = performance.now() + FORGET_MS;
     await bursts.forget();
@@ -62,5 +78,14 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
     readings: (runnerId, readings) => bursts.take(runnerId, readings),
     changed: (orgId) => check.charged([orgId]),
     pass,
+    async enforceLimits() {
+      if (settings.mode !== 'enforce') return;
+      const crossing = await organizationsCrossing(database.pool, prices, settings.overdraftLimit);
+      if (crossing.length === 0) return;
+      const { parked } = await chargeMeters(database.pool, prices, { meterMs: 0, orgs: crossing });
+      warn(parked);
+      for (const id of crossing) owing.add(id);
+      await enforce();
+    },
   };
 }

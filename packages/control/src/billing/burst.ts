@@ -46,8 +46,8 @@ const CHARGE = statement<{ org_id: string }>(
      age_usec = excluded.age_usec, updated_at = now()
    where k.incarnation <> excluded.incarnation
 )
-insert into credit_ledger (org_id, amount, kind, sandbox_id, region, note)
-select org_id, -div(parts, ${BURST_SCALE}), 'burst', sandbox_id, region,
+insert into credit_usage (org_id, amount, kind, sandbox_id, region, period_from, period_to, note)
+select org_id, -div(parts, ${BURST_SCALE}), 'burst', sandbox_id, region, now() - passed * interval '1 microsecond', now(),
        trim_scale(round(above / 1000000, 3)) || ' core-seconds above the guarantee in '
          || trim_scale(round(passed::numeric / 1000000, 3)) || ' s'
   from moved where parts >= ${BURST_SCALE}

@@ -8,7 +8,14 @@
  * is cut off is carried into the meter's next charge. However a time is divided into charges, they sum up to
  * `floor(microseconds × rate ÷ METER_SCALE)`.
  */
-import { first, statement, type Queryable } from '@releap/database';
+import {
+  all,
+  first,
+  isDatabaseUnavailable,
+  statement,
+  type Queryable,
+  type Statement,
+} from '@releap/database';
 import type { Prices } from './prices.ts';
 
 const MICROS = 1_000_000n;
@@ -37,6 +44,8 @@ export function meterRate(size: MeteredSize, prices: Prices): bigint {
 
 /** Meters that one statement moves: their rows stay locked while it runs, and whoever stops a sandbox waits. */
 export const METER_BATCH = 2_000;
+/** A meter that cannot be charged is left alone for this long, in seconds. */
+const PARKED_SECONDS = 3_600;
 
 interface Row {
   moved: number;
@@ -45,29 +54,42 @@ interface Row {
   now: string;
 }
 
+/** The same in SQL, over `sandbox_meters m`. $1..$3 prices of cpu, memory, GPU; $4 percent that spot costs */
+export const METER_RATE = `(m.millicores::numeric * 1024 * $1::numeric + m.mem_mib::numeric * 1000 * $2::numeric + m.gpus::numeric * ${SIZE} * $3::numeric)
+           * case when m.spot then $4::integer else 100 end`;
+
+const CLOCK = 'coalesce($7::timestamptz, now())';
+const NOT_PARKED = '(m.parked_until is null or m.parked_until <= now())';
+/** Which meters a statement charges: ids. Each branch reads an index in its order, however many meters run. */
+const DUE = `select id from (
+      (select m.id from sandbox_meters m where m.closed_at is not null and ${NOT_PARKED} order by m.id limit $6)
+      union all
+      (select m.id from sandbox_meters m left join runners r on r.id = m.runner_id
+        where m.closed_at is null and m.metered_until <= ${CLOCK} - $5 * interval '1 millisecond'
+          and least(${CLOCK}, r.last_seen_at) >= m.metered_until + $5 * interval '1 millisecond' and ${NOT_PARKED}
+        order by m.metered_until limit $6)) d limit $6`;
+
 /**
  * $1..$3 prices of cpu, memory, GPU; $4 percent that spot costs; $5 how long a meter may run uncharged, in
- * milliseconds; $6 batch; $7 what time it is, or null. A running meter is charged up to the last time that its host was heard of: should the host
- * be lost, nothing after that was charged.
+ * milliseconds; $6 batch; $7 what time it is, or null; $8 where the meters are named. A running meter is charged up to
+ * the last time that its host was heard of: should the host be lost, nothing after that was charged.
  */
-const CHARGE = statement<Row>(
-  'charge-meters',
-  `with due as (
+function charge(name: string, meters: string): Statement<Row> {
+  return statement<Row>(
+    name,
+    `with due as (
   select m.id, m.sandbox_id, m.org_id, m.region, m.metered_until as since, m.closed_at, m.carry,
-         coalesce(m.closed_at, least(clock.now, r.last_seen_at)) as until,
-         (m.millicores::numeric * 1024 * $1::numeric + m.mem_mib::numeric * 1000 * $2::numeric + m.gpus::numeric * ${SIZE} * $3::numeric)
-           * case when m.spot then $4::integer else 100 end as rate
-    from (select coalesce($7::timestamptz, now()) as now) clock
-   cross join sandbox_meters m left join runners r on r.id = m.runner_id
-   where m.closed_at is not null
-      or (m.closed_at is null and m.metered_until <= clock.now - $5 * interval '1 millisecond'
-          and least(clock.now, r.last_seen_at) >= m.metered_until + $5 * interval '1 millisecond')
+         coalesce(m.closed_at, least(${CLOCK}, r.last_seen_at)) as until,
+         ${METER_RATE} as rate
+    from sandbox_meters m left join runners r on r.id = m.runner_id
+   where m.id = any(array(${meters}))
+     and (m.closed_at is not null or least(${CLOCK}, r.last_seen_at) >= m.metered_until + $5 * interval '1 millisecond')
    order by m.metered_until limit $6
      for update of m skip locked
 ), priced as (
   select *, greatest(0, trunc(extract(epoch from until - since) * 1000000)) * rate + carry as parts from due
 ), moved as (
-  update sandbox_meters m set metered_until = p.until, carry = mod(p.parts, ${METER_SCALE})
+  update sandbox_meters m set metered_until = p.until, carry = mod(p.parts, ${METER_SCALE}), parked_until = null, parked_reason = null
     from priced p where m.id = p.id and p.closed_at is null and m.metered_until = p.since
   returning p.*
 ), ended as (
@@ -75,7 +97,7 @@ const CHARGE = statement<Row>(
    where m.id = p.id and p.closed_at is not null and m.metered_until = p.since
   returning p.*
 ), charged as (
-  insert into credit_ledger (org_id, amount, kind, sandbox_id, region, period_from, period_to)
+  insert into credit_usage (org_id, amount, kind, sandbox_id, region, period_from, period_to)
   select org_id, -div(parts, ${METER_SCALE}), 'usage', sandbox_id, region, since, until
     from (select * from moved union all select * from ended) done
    where parts >= ${METER_SCALE} and since < until
@@ -84,7 +106,29 @@ const CHARGE = statement<Row>(
 )
 select (select count(*)::integer from moved) + (select count(*)::integer from ended) as moved,
        (select count(*) from due) >= $6 as full,
-       array(select distinct org_id::text from charged) as orgs, coalesce($7::timestamptz, now())::text as now`,
+       array(select distinct org_id::text from charged) as orgs, ${CLOCK}::text as now`,
+  );
+}
+
+const CHARGE_DUE = charge('charge-meters', DUE);
+const CHARGE_ONE = charge('charge-meter', 'select $8::bigint');
+/** All that these organizations have running. */
+const OF_ORGS = `select m.id from sandbox_meters m where m.org_id = any($8::uuid[]) and ${NOT_PARKED}
+    and (m.closed_at is not null or m.metered_until < ${CLOCK} - $5 * interval '1 millisecond')
+  order by m.metered_until limit $6`;
+const CHARGE_ORGS = charge('charge-meters-of-orgs', OF_ORGS);
+/** The ids alone, with the same parameters, most of which it needs not. */
+const ids = (name: string, meters: string): Statement<{ id: string }> =>
+  statement<{ id: string }>(
+    name,
+    `select id from (${meters}) d where $1::numeric + $2::numeric + $3::numeric + $4::integer is not null`,
+  );
+const DUE_IDS = ids('charge-meters-due', DUE);
+const ORG_IDS = ids('charge-meters-due-of-orgs', OF_ORGS);
+const PARK = statement<{ sandbox_id: string; org_id: string }>(
+  'meter-park',
+  `update sandbox_meters set parked_until = now() + interval '${PARKED_SECONDS} seconds', parked_reason = $2
+    where id = $1 returning sandbox_id, org_id`,
 );
 
 export interface Charged {
@@ -92,18 +136,32 @@ export interface Charged {
   moved: number;
   /** Organizations that were charged, each once. */
   orgs: string[];
+  /** Meters that could not be charged and were set aside for an hour. */
+  parked: ParkedMeter[];
+}
+
+export interface ParkedMeter {
+  id: string;
+  sandboxId: string;
+  orgId: string;
+  reason: string;
+}
+
+export interface ChargeOptions {
+  /** How long a meter may run uncharged, in milliseconds. */
+  meterMs: number;
+  batch?: number;
+  /** For tests, instead of the database's clock. */
+  now?: Date;
+  /** Only the meters of these organizations. */
+  orgs?: readonly string[];
 }
 
 /**
- * Charges all that is due, in batches, each of which holds by itself.
- * @param options.meterMs how long a meter may run uncharged, in milliseconds
- * @param options.now for tests, instead of the database's clock
+ * Charges all that is due, in batches, each of which holds by itself. When a batch fails for another reason than an
+ * absent database, its meters are charged one by one, and those that fail are parked: one bad row stops no other.
  */
-export async function chargeMeters(
-  on: Queryable,
-  prices: Prices,
-  options: { meterMs: number; batch?: number; now?: Date },
-): Promise<Charged> {
+export async function chargeMeters(on: Queryable, prices: Prices, options: ChargeOptions): Promise<Charged> {
   const batch = options.batch ?? METER_BATCH;
   const values = [
     String(prices.cpuSecond),
@@ -114,15 +172,44 @@ export async function chargeMeters(
     batch,
   ];
   const orgs = new Set<string>();
+  const parked: ParkedMeter[] = [];
   let moved = 0;
   // All batches mean the same moment: each meter is due once, and the last batch comes.
   let now: Date | string | null = options.now ?? null;
-  for (;;) {
-    const row: Row | undefined = await first(on, CHARGE, [...values, now]);
-    now = row?.now ?? now;
+  const count = (row: Row | undefined): void => {
     moved += row?.moved ?? 0;
     for (const org of row?.orgs ?? []) orgs.add(org);
-    // A batch that moved nothing was another server's.
-    if (row === undefined || !row.full || row.moved === 0) return { moved, orgs: [...orgs] };
+  };
+  for (;;) {
+    try {
+      const row: Row | undefined =
+        options.orgs === undefined
+          ? await first(on, CHARGE_DUE, [...values, now])
+          : await first(on, CHARGE_ORGS, [...values, now, options.orgs]);
+      now = row?.now ?? now;
+      count(row);
+      // A batch that moved nothing was another server's.
+      if (row === undefined || !row.full || row.moved === 0) break;
+    } catch (error) {
+      if (isDatabaseUnavailable(error)) throw error;
+      const due =
+        options.orgs === undefined
+          ? await all(on, DUE_IDS, [...values, now])
+          : await all(on, ORG_IDS, [...values, now, options.orgs]);
+      const before = moved + parked.length;
+      for (const { id } of due) {
+        try {
+          count(await first(on, CHARGE_ONE, [...values, now, id]));
+        } catch (failure) {
+          if (isDatabaseUnavailable(failure)) throw failure;
+          const reason = failure instanceof Error ? failure.message : String(failure);
+          const row = await first(on, PARK, [id, reason.slice(0, 500)]);
+          if (row !== undefined) parked.push({ id, sandboxId: row.sandbox_id, orgId: row.org_id, reason });
+        }
+      }
+      // It is not a meter that is wrong.
+      if (moved + parked.length === before) throw error;
+    }
   }
+  return { moved, orgs: [...orgs], parked };
 }

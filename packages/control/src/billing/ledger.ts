@@ -25,7 +25,7 @@ const ENTRY = 'id, amount, kind, sandbox_id, region, note, period_from, period_t
 
 const NEWEST = statement<EntryRow>(
   'ledger-newest',
-  `select ${ENTRY} from credit_ledger where org_id = $1 order by id desc limit $2`,
+  `select ${ENTRY} from ledger_entries where org_id = $1 order by id desc limit $2`,
 );
 
 const GRANTS = statement<EntryRow>(

@@ -14,6 +14,12 @@ export function billingModule(context: ControlContext): Module {
     tasks: [
       // Not leased: the CPU counters of the runners that are connected here are in this server's memory.
       { name: 'charge', everyMs: billing.settings.passMs, leased: false, run: () => billing.pass() },
+      {
+        name: 'credit-limits',
+        everyMs: billing.settings.checkMs,
+        leased: true,
+        run: () => billing.enforceLimits(),
+      },
     ],
   };
 }

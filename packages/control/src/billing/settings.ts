@@ -16,6 +16,8 @@ export interface BillingSettings {
   overdraftLimit: bigint;
   /** A sandbox that runs on is charged this often, in milliseconds. */
   meterMs: number;
+  /** How often the use that is not charged yet is compared with the balances, in milliseconds. */
+  checkMs: number;
   /** How often it is looked what there is to charge, in milliseconds: what has ended is charged within this time. */
   passMs: number;
 }
@@ -27,7 +29,8 @@ export const BILLING_SETTINGS: BillingSettings = {
   mode: 'meter',
   prices: DEFAULT_PRICES,
   overdraftLimit: parseAmount(OVERDRAFT_DEFAULT) ?? 0n,
-  meterMs: 60_000,
+  meterMs: 3_600_000,
+  checkMs: 60_000,
   passMs: 2_000,
 };
 

@@ -91,7 +91,7 @@ export async function accounts(
 ): Promise<{ org_id: string; balance: bigint; sum: bigint }[]> {
   const { rows } = await database.pool.query<{ org_id: string; balance: string; sum: string }>(
     `select coalesce(a.org_id, l.org_id) as org_id, coalesce(a.balance, 0) as balance, coalesce(l.sum, 0) as sum
-       from credit_accounts a full join (select org_id, sum(amount) as sum from credit_ledger group by org_id) l using (org_id)`,
+       from credit_accounts a full join (select org_id, sum(amount) as sum from ledger_entries group by org_id) l using (org_id)`,
   );
   return rows.map((row) => ({ org_id: row.org_id, balance: BigInt(row.balance), sum: BigInt(row.sum) }));
 }
@@ -99,7 +99,7 @@ export async function accounts(
 /** Nano-credits that were charged for a sandbox, as a number from 0. */
 export async function charged(database: Database, sandboxId: string, kind = 'usage'): Promise<bigint> {
   const { rows } = await database.pool.query<{ sum: string | null }>(
-    'select -sum(amount) as sum from credit_ledger where sandbox_id = $1 and kind = $2',
+    'select -sum(amount) as sum from ledger_entries where sandbox_id = $1 and kind = $2',
     [sandboxId, kind],
   );
   return BigInt(rows[0]?.sum ?? 0);

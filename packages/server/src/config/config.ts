@@ -40,6 +40,8 @@ export interface Config {
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
   createQueueShare: number;
+  retentionDays: number;
+  auditRetentionDays: number;
   /** `tier` absent: as the role decides. */
   overcommit: { cpu: number; mem: number; disk: number; tier?: 'spot' | 'burstable' };
   billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
@@ -137,6 +139,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     builtinImages: get('RELEAP_BUILTIN_IMAGES'),
     createQueue: get('RELEAP_CREATE_QUEUE'),
     createQueueShare: get('RELEAP_CREATE_QUEUE_SHARE'),
+    retentionDays: get('RELEAP_RETENTION_DAYS'),
+    auditRetentionDays: get('RELEAP_AUDIT_RETENTION_DAYS'),
     overcommit: compact({
       cpu: get('RELEAP_CPU_OVERCOMMIT'),
       mem: get('RELEAP_MEMORY_OVERCOMMIT'),

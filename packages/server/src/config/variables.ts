@@ -311,6 +311,22 @@ export const VARIABLES = {
     description: 'The same for disk.',
     group: 'The service',
   }),
+  RELEAP_RETENTION_DAYS: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 36_500 }),
+    default: 30,
+    unit: 'days',
+    description:
+      'How long deleted sandboxes, deleted and failed snapshots, finished jobs, past invitations and lost hosts that hold ' +
+      'nothing stay in the database. 0 is for ever. The ledger is never purged.',
+    group: 'The service',
+  }),
+  RELEAP_AUDIT_RETENTION_DAYS: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 36_500 }),
+    default: 365,
+    unit: 'days',
+    description: 'How long the audit log is kept; it is removed by whole months. 0 is for ever.',
+    group: 'The service',
+  }),
   RELEAP_BILLING: variable({
     schema: Type.Enum(BILLING_MODES),
     default: BILLING_SETTINGS.mode,
@@ -332,7 +348,9 @@ export const VARIABLES = {
     schema: Type.Integer({ minimum: 1, maximum: 3600 }),
     default: BILLING_SETTINGS.meterMs / 1000,
     unit: 's',
-    description: 'How often a sandbox that runs on is charged. What has ended is charged within seconds.',
+    description:
+      'How often a sandbox that runs on gets a ledger entry. What has ended is charged within seconds, and limits are ' +
+      'enforced each minute however long this is.',
     group: 'Billing',
   }),
   RELEAP_PRICE_CPU_SECOND: variable({

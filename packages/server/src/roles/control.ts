@@ -34,6 +34,8 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       ...CONTROL_LIMITS,
       createQueue: config.createQueue,
       createQueueShare: config.createQueueShare,
+      retentionDays: config.retentionDays,
+      auditRetentionDays: config.auditRetentionDays,
       // A machine of one's own is for trying things out: many idle sandboxes matter more than guarantees under load.
       overcommit: {
         ...config.overcommit,

@@ -1,0 +1,40 @@
+/**
+ * Use that no ledger entry tells of yet. Meters are charged hourly, so that a sandbox that runs for a year does not write
+ * half a million entries; credits are to last by the minute. So each minute the use since the last charges is added up,
+ * and an organization whose balance it takes to zero, or beyond the overdraft limit, is charged for all of it at once.
+ */
+import { all, statement, type Queryable } from '@releap/database';
+import { METER_RATE, METER_SCALE } from './charge-meters.ts';
+import type { Prices } from './prices.ts';
+
+/** $1..$4 prices as in charge-meters.ts; $5 overdraft limit of those without one of their own */
+const CROSSING = statement<{ org_id: string }>(
+  'credits-crossing',
+  `with unbilled as (
+     select m.org_id, floor(sum(greatest(0, trunc(extract(epoch from
+                coalesce(m.closed_at, least(now(), r.last_seen_at)) - m.metered_until) * 1000000)) * ${METER_RATE} + m.carry) / ${METER_SCALE}) as nanos
+       from sandbox_meters m left join runners r on r.id = m.runner_id
+      group by m.org_id
+   )
+   select org_id from (
+     select u.org_id, coalesce(a.balance, 0) as balance, coalesce(a.balance, 0) - u.nanos as after,
+            coalesce(a.overdraft_limit, $5::bigint) as overdraft
+       from unbilled u left join credit_accounts a on a.org_id = u.org_id) t
+    where (balance > 0 and after <= 0) or after < -overdraft`,
+);
+
+/** Organizations whose use since the last charges takes their balance over a limit, or that are beyond it and use more. */
+export async function organizationsCrossing(
+  on: Queryable,
+  prices: Prices,
+  overdraftLimit: bigint,
+): Promise<string[]> {
+  const rows = await all(on, CROSSING, [
+    String(prices.cpuSecond),
+    String(prices.memGibSecond),
+    String(prices.gpuSecond),
+    100 - prices.spotDiscountPercent,
+    String(overdraftLimit),
+  ]);
+  return rows.map((row) => row.org_id);
+}

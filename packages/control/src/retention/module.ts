@@ -1,0 +1,36 @@
+import type { ControlContext } from '../context.ts';
+import type { Module } from '../module.ts';
+import { dropAuditPartitions, makePartitions } from './partitions.ts';
+import { purgeEnded } from './purge.ts';
+
+const PARTITIONS_MS = 3_600_000;
+const PURGE_MS = 60_000;
+
+export function retentionModule({ database, limits, log }: ControlContext): Module {
+  return {
+    name: 'retention',
+    tasks: [
+      {
+        name: 'partitions',
+        everyMs: PARTITIONS_MS,
+        leased: true,
+        async run() {
+          await makePartitions(database, log);
+          if (limits.auditRetentionDays > 0)
+            await dropAuditPartitions(database, limits.auditRetentionDays, log);
+        },
+      },
+      {
+        name: 'purge',
+        everyMs: PURGE_MS,
+        leased: true,
+        async run(signal) {
+          if (limits.retentionDays === 0) return;
+          const removed = await purgeEnded(database, limits.retentionDays, signal);
+          if (Object.keys(removed).length > 0)
+            log.info({ removed, days: limits.retentionDays }, 'purged rows of what has ended');
+        },
+      },
+    ],
+  };
+}

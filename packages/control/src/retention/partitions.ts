@@ -1,0 +1,43 @@
+/** Partitions of a month: made ahead, and those of the audit log dropped when their time is over. */
+import { all, first, statement, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+
+/** Two months ahead: a service that is down for that long finds the default partition. */
+const MAKE = statement<{ parent: string; month: string; made: boolean }>(
+  'partitions-make',
+  `select parent, to_char(month, 'YYYY-MM') as month, make_month_partition(parent, month) as made
+     from unnest(array['audit_log', 'credit_usage']) parent,
+          lateral (select (date_trunc('month', now() at time zone 'utc') + ahead * interval '1 month')::date as month
+                     from generate_series(0, 2) ahead) m`,
+);
+/** Partitions with an upper bound. */
+const ENDED = statement<{ name: string }>(
+  'partitions-ended',
+  `select c.relname as name
+     from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'audit_log'::regclass
+      and substring(pg_get_expr(c.relpartbound, c.oid) from 'TO \\(''([^'']+)''\\)')::timestamptz < now() - $1 * interval '1 day'`,
+);
+
+export async function makePartitions(database: Database, log: Logger): Promise<void> {
+  await database.transaction(async (client) => {
+    await client.query(`set local lock_timeout = '1s'`);
+    for (const { parent, month, made } of await all(client, MAKE))
+      if (made) log.info({ table: parent, month }, 'made a partition');
+  });
+}
+
+/** @param days how long entries of the audit log are kept after the end of their partition */
+export async function dropAuditPartitions(database: Database, days: number, log: Logger): Promise<void> {
+  for (const { name } of await all(database.pool, ENDED, [days])) {
+    await database.transaction(async (client) => {
+      // Waiting for longer would hold up every request that writes an entry.
+      await client.query(`set local lock_timeout = '1s'`);
+      const quoted = await first(client, QUOTE, [name]);
+      if (quoted !== undefined) await client.query(`drop table ${quoted.name}`);
+    });
+    log.info({ partition: name, days }, 'dropped a part of the audit log whose time is over');
+  }
+}
+
+const QUOTE = statement<{ name: string }>('partition-quote', 'select quote_ident($1) as name');

@@ -1,0 +1,97 @@
+/**
+ * Removes rows of what has ended and whose time is over, a bounded batch at a time. The ledger is never purged; the
+ * audit log goes by partitions (partitions.ts); idempotency keys have an end of their own.
+ */
+import { all, statement, type Database, type Statement } from '@releap/database';
+
+interface Purge {
+  what: string;
+  statement: Statement<{ id: string }>;
+}
+
+const purge = (what: string, sql: string): Purge => ({
+  what,
+  statement: statement<{ id: string }>(`purge-${what}`, sql),
+});
+
+/** $1 days, $2 how many. In this order: sandboxes wait for their snapshots, runners for both. */
+const PURGES: readonly Purge[] = [
+  purge(
+    'snapshots',
+    `delete from snapshots where id in (
+       select id from snapshots
+        where status in ('deleted', 'failed') and not held and updated_at < now() - $1 * interval '1 day'
+        order by updated_at limit $2 for update skip locked)
+     returning id`,
+  ),
+  purge(
+    // A full snapshot is restored with the secrets of the sandbox that it was taken of.
+    'sandboxes',
+    `with ended as (
+       select s.id from sandboxes s
+        where s.status = 'deleted' and not s.held and s.deleted_at < now() - $1 * interval '1 day'
+          and not exists (select 1 from snapshots k where k.sandbox_id = s.id)
+        order by s.deleted_at limit $2 for update skip locked
+     ), secrets as (
+       delete from sandbox_secrets where sandbox_id in (select id from ended)
+     ), readings as (
+       delete from cpu_readings where sandbox_id in (select id from ended)
+     )
+     delete from sandboxes where id in (select id from ended) returning id`,
+  ),
+  purge(
+    'jobs',
+    `delete from jobs where id in (
+       select id from jobs where finished_at < now() - $1 * interval '1 day' order by finished_at limit $2 for update skip locked)
+     returning id`,
+  ),
+  purge(
+    'invitations',
+    `delete from invitations where id in (
+       select id from invitations
+        where coalesce(accepted_at, expires_at) < now() - $1 * interval '1 day' limit $2 for update skip locked)
+     returning id`,
+  ),
+  purge(
+    'runners',
+    `delete from runners where id in (
+       select r.id from runners r
+        where r.status = 'lost' and r.last_seen_at < now() - $1 * interval '1 day'
+          and not exists (select 1 from sandboxes s where s.runner_id = r.id)
+          and not exists (select 1 from snapshots s where s.runner_id = r.id)
+        limit $2 for update skip locked)
+     returning id`,
+  ),
+];
+
+const BATCH = 500;
+
+/**
+ * @param days how long ended rows are kept
+ * @returns how many rows were removed, by what they are
+ * @throws AggregateError after all of them were tried
+ */
+export async function purgeEnded(
+  database: Database,
+  days: number,
+  signal: AbortSignal,
+  batch = BATCH,
+): Promise<Record<string, number>> {
+  const removed: Record<string, number> = {};
+  const failures: Error[] = [];
+  for (const { what, statement: run } of PURGES) {
+    try {
+      for (;;) {
+        if (signal.aborted) return removed;
+        const rows = await all(database.pool, run, [days, batch]);
+        if (rows.length > 0) removed[what] = (removed[what] ?? 0) + rows.length;
+        if (rows.length < batch) break;
+      }
+    } catch (error) {
+      // What cannot be removed keeps nothing else.
+      failures.push(new Error(`${what} could not be purged`, { cause: error }));
+    }
+  }
+  if (failures.length > 0) throw new AggregateError(failures, failures.map((one) => one.message).join('; '));
+  return removed;
+}
