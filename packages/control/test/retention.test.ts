@@ -5,7 +5,7 @@ import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { openFresh, quiet } from '@releap/testing/postgres';
 import { dropAuditPartitions, makePartitions } from '../src/retention/partitions.ts';
-import { purgeEnded } from '../src/retention/purge.ts';
+import { purgeEnded, purgeLostRunners } from '../src/retention/purge.ts';
 import { newOrg, newRunner, newSandbox, setStatus } from './support/billing.ts';
 
 let database: Database;
@@ -109,7 +109,8 @@ describe('the purge of what has ended', () => {
     await newSandbox(database, projectId, { runnerId: kept });
     await database.pool.query(`update runners set status = 'lost' where id = any($1)`, [[lost, kept]]);
     const removed = await purgeEnded(database, DAYS, never, 4);
-    assert.deepEqual([removed['jobs'], removed['invitations'], removed['runners']], [10, 2, 1]);
+    assert.deepEqual([removed['jobs'], removed['invitations']], [10, 2]);
+    assert.equal(await purgeLostRunners(database, DAYS), 1);
     assert.deepEqual([await count('runners', lost), await count('runners', kept)], [0, 1]);
   });
 });

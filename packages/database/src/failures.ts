@@ -27,6 +27,9 @@ export function isDatabaseUnavailable(error: unknown): boolean {
     if (sqlstate === '08P01') return false;
     if (/^(08|53|40)/.test(sqlstate) || sqlstate.startsWith('57P0')) return true;
     if (sqlstate === '57014' || sqlstate === '55P03') return true;
+    // A prepared statement met a column that a migration has added meanwhile.
+    if (sqlstate === '0A000')
+      return /cached plan must not change result type/.test(error instanceof Error ? error.message : '');
     if (
       [
         'ECONNREFUSED',

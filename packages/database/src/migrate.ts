@@ -102,6 +102,7 @@ async function apply(client: Client, migration: Migration, deadline: number, log
         try {
           await client.query(migration.sql);
           await record();
+          await client.query(DISCONNECT);
           await client.query('commit');
         } catch (error) {
           await client.query('rollback').catch(() => undefined);
@@ -121,6 +122,14 @@ async function apply(client: Client, migration: Migration, deadline: number, log
     throw new Error(`${what} failed: ${(error as Error).message}`, { cause: error });
   }
 }
+
+/**
+ * Ends the connections of servers that run on this database, before the locks of the migration are released. Statements
+ * that they have prepared may not survive a change of columns ("cached plan must not change result type", on every use
+ * from then on); a connection that ends is answered with 503 at most, and the next one prepares anew.
+ */
+const DISCONNECT = `select pg_terminate_backend(pid) from pg_stat_activity
+  where datname = current_database() and usename = current_user and application_name = 'releap-control' and pid <> pg_backend_pid()`;
 
 /** What a concurrent build that was cut off has left: it would count as there, and never be used. */
 async function dropInvalidIndex(client: Client, sql: string): Promise<void> {

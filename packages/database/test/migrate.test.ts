@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import { Client } from 'pg';
 import {
   migrate,
+  parseMigration,
   openDatabase,
   readMigrations,
   SANDBOX_COLUMNS,
@@ -60,6 +61,67 @@ describe('migrations', () => {
     const url = await emptyDatabase();
     await migrate({ url, log: quiet, migrations: [one('select 1'), one('select 2', 2)] });
     await assert.rejects(migrate({ url, log: quiet, migrations: [one('select 1')] }), /newer version/);
+  });
+});
+
+describe('migrations of another version', () => {
+  const run = (url: string, migrations: Migration[]): Promise<number[]> =>
+    migrate({ url, log: quiet, migrations });
+
+  it('let an older server start where they say so, and tell it which version is needed where they do not', async () => {
+    const url = await emptyDatabase();
+    const first = one('select 1');
+    const expands = parseMigration(2, 'expands', '-- compatible-with: 1\nselect 2');
+    await run(url, [first, expands]);
+    assert.deepEqual(await run(url, [first]), []);
+    await run(url, [first, expands, parseMigration(3, 'contracts', '-- compatible-with: 2\nselect 3')]);
+    assert.deepEqual(await run(url, [first, expands]), []);
+    await assert.rejects(
+      run(url, [first]),
+      /migration 3 \(contracts\), .* works with servers that know at least migration 2, but this one knows 1\. Start a server/,
+    );
+  });
+
+  it('run outside a transaction where they say so, and repair an index that a cut-off build has left', async () => {
+    const url = await emptyDatabase();
+    const sql = `-- transaction: none
+create table if not exists t (id integer);
+-- statement
+create unique index concurrently if not exists t_by_id on t (id);
+-- statement
+insert into t values (7);
+`;
+    const migration = parseMigration(1, 'alone', sql);
+    assert.equal(migration.statements?.length, 3);
+    const client = new Client({ connectionString: url });
+    await client.connect();
+    await client.query('create table t (id integer); insert into t values (1), (1)');
+    await assert.rejects(run(url, [migration]), /could not create unique index/);
+    const invalid = await client.query('select 1 from pg_index where not indisvalid');
+    assert.equal(invalid.rowCount, 1);
+    await client.query('delete from t');
+    assert.deepEqual(await run(url, [migration]), [1]);
+    assert.equal((await client.query('select 1 from pg_index where not indisvalid')).rowCount, 0);
+    await client.end();
+  });
+
+  it('let live requests through while they wait for a lock, and go on when it is free', async () => {
+    const url = await emptyDatabase();
+    await run(url, [one('create table busy (id integer)')]);
+    const [holder, reader] = [new Client({ connectionString: url }), new Client({ connectionString: url })];
+    await Promise.all([holder.connect(), reader.connect()]);
+    await holder.query('begin; select * from busy');
+    const alter = one('alter table busy add column later integer', 2);
+    const work = migrate({
+      url,
+      log: quiet,
+      statementLockMs: 50,
+      migrations: [one('create table busy (id integer)'), alter],
+    });
+    for (let n = 0; n < 5; n++) await reader.query('select * from busy');
+    await holder.query('commit');
+    assert.deepEqual(await work, [2]);
+    await Promise.all([holder.end(), reader.end()]);
   });
 });
 

@@ -1,10 +1,11 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
 import { dropAuditPartitions, makePartitions } from './partitions.ts';
-import { purgeEnded } from './purge.ts';
+import { purgeEnded, purgeLostRunners } from './purge.ts';
 
 const PARTITIONS_MS = 3_600_000;
 const PURGE_MS = 60_000;
+const HOSTS_MS = 6 * 3_600_000;
 
 export function retentionModule({ database, limits, log }: ControlContext): Module {
   return {
@@ -18,6 +19,17 @@ export function retentionModule({ database, limits, log }: ControlContext): Modu
           await makePartitions(database, log);
           if (limits.auditRetentionDays > 0)
             await dropAuditPartitions(database, limits.auditRetentionDays, log);
+        },
+      },
+      {
+        name: 'purge-hosts',
+        everyMs: HOSTS_MS,
+        leased: true,
+        async run() {
+          if (limits.retentionDays === 0) return;
+          const removed = await purgeLostRunners(database, limits.retentionDays);
+          if (removed > 0)
+            log.info({ removed, days: limits.retentionDays }, 'forgot lost hosts that hold nothing');
         },
       },
       {

@@ -14,7 +14,7 @@ const purge = (what: string, sql: string): Purge => ({
   statement: statement<{ id: string }>(`purge-${what}`, sql),
 });
 
-/** $1 days, $2 how many. In this order: sandboxes wait for their snapshots, runners for both. */
+/** $1 days, $2 how many. In this order: sandboxes wait for their snapshots. */
 const PURGES: readonly Purge[] = [
   purge(
     'snapshots',
@@ -52,16 +52,6 @@ const PURGES: readonly Purge[] = [
         where coalesce(accepted_at, expires_at) < now() - $1 * interval '1 day' limit $2 for update skip locked)
      returning id`,
   ),
-  purge(
-    'runners',
-    `delete from runners where id in (
-       select r.id from runners r
-        where r.status = 'lost' and r.last_seen_at < now() - $1 * interval '1 day'
-          and not exists (select 1 from sandboxes s where s.runner_id = r.id)
-          and not exists (select 1 from snapshots s where s.runner_id = r.id)
-        limit $2 for update skip locked)
-     returning id`,
-  ),
 ];
 
 const BATCH = 500;
@@ -94,4 +84,24 @@ export async function purgeEnded(
   }
   if (failures.length > 0) throw new AggregateError(failures, failures.map((one) => one.message).join('; '));
   return removed;
+}
+
+/** Hosts that are lost and that no row refers to any more. $1 days */
+const RUNNERS = statement<{ id: string }>(
+  'purge-runners',
+  `delete from runners where id in (
+       select r.id from runners r
+        where r.status = 'lost' and r.last_seen_at < now() - $1 * interval '1 day'
+          and not exists (select 1 from sandboxes s where s.runner_id = r.id)
+          and not exists (select 1 from snapshots s where s.runner_id = r.id)
+        limit 100 for update skip locked)
+     returning id`,
+);
+
+/**
+ * Forgets lost hosts. It may read all of the sandboxes for each host that has been lost for so long (an index on their host
+ * would cost every transition more than this is worth), so it is done now and then only.
+ */
+export async function purgeLostRunners(database: Database, days: number): Promise<number> {
+  return (await all(database.pool, RUNNERS, [days])).length;
 }
