@@ -14,6 +14,7 @@ import {
   type Created,
   type World,
 } from '@releap/testing/world';
+import { inspect } from '@releap/testing/inspect';
 
 let world: World;
 let stage: Stage;
@@ -75,8 +76,8 @@ describe('POST /vms/:id/fork', () => {
     assert.notEqual(access_token, vm.token);
     assert.match(access_token, /^rlpv_/);
 
-    const { rows } = await world.database.pool.query('select * from sandboxes where job_id = $1', [job_id]);
-    const assignment = await stage.runner.assigned(rows[0].id);
+    const { id } = await inspect(world.database, { jobId: job_id });
+    const assignment = await stage.runner.assigned(id);
     assert.deepEqual(
       [assignment.desired, assignment.start_from, assignment.spec.origin],
       ['running', 'memory', { type: 'fork', vm_id: vm.uuid }],
@@ -110,7 +111,7 @@ describe('POST /vms/:id/fork', () => {
     // What has run never begins again.
     await world.call('POST', `/vms/${vm_id}/stop`);
     assert.equal(
-      (await stage.runner.assigned(rows[0].id, (one) => one.desired === 'stopped')).spec.origin,
+      (await stage.runner.assigned(id, (one) => one.desired === 'stopped')).spec.origin,
       undefined,
     );
     stage.runner.options.script = obedientExcept(stage.left);

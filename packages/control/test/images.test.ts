@@ -4,6 +4,7 @@ import { ImageList } from '@releap/contract';
 import type { BuildJob } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
 import { silent, startWorld, until, type Caller, type World } from '@releap/testing/world';
+import { inspect } from '@releap/testing/inspect';
 
 let world: World;
 let call: Caller;
@@ -60,12 +61,10 @@ describe('POST /images', () => {
     assert.deepEqual([job.kind, job.status, job.attempts, job.runner_id], ['build', 'done', 1, runner.id]);
 
     const vm = await call('POST', '/vms', { image: 'app' });
-    const { rows } = await world.database.pool.query('select root from sandboxes where job_id = $1', [
-      vm.body.job_id,
-    ]);
+    const { spec } = await inspect(world.database, { jobId: vm.body.job_id });
     assert.deepEqual(
-      rows,
-      [{ root: { type: 'registry', ref: 'localhost:5000/app:1', digest: digest('cd') } }],
+      spec.root,
+      { type: 'registry', ref: 'localhost:5000/app:1', digest: digest('cd') },
       'pinned',
     );
   });
@@ -165,10 +164,7 @@ describe('GET /images', () => {
     );
     const root = async (caller: Caller) => {
       const { body } = await caller('POST', '/vms', { image: 'busybox' });
-      const { rows } = await world.database.pool.query('select root from sandboxes where job_id = $1', [
-        body.job_id,
-      ]);
-      return rows[0].root.type;
+      return (await inspect(world.database, { jobId: body.job_id })).spec.root.type;
     };
     assert.equal(await root(own), 'registry');
     assert.equal(await root(call), 'builtin');

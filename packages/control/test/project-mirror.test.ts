@@ -5,6 +5,7 @@ import { lookUpPlaceholder } from '../src/secrets/placeholders.ts';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { testKeys } from '@releap/testing/keys';
 import { create, until, type Answer, type Caller } from '@releap/testing/world';
+import { inspect } from '@releap/testing/inspect';
 
 const keys = testKeys();
 const NO_PROJECT = '00000000-0000-4000-8000-000000000000';
@@ -89,12 +90,12 @@ describe('the mirror of a project', () => {
   it('is the same project: what one plane writes the other reads, and sandboxes use', async () => {
     await owner('PUT', `/projects/${projectId.toUpperCase()}/secrets/SEEN`, { value: 'by owner' });
     const vm = await create(key, world, { secrets: ['SEEN'] });
-    const { rows } = await world.database.pool.query('select env from sandboxes where id = $1', [vm.uuid]);
+    const { env } = await inspect(world.database, vm);
     const found = await lookUpPlaceholder(
       world.database.pool,
       createEncryption(keys),
       vm.uuid,
-      rows[0].env.SEEN,
+      env['SEEN'] ?? '',
     );
     assert.equal(found?.value, 'by owner');
   });

@@ -14,6 +14,7 @@ import {
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
+import { inspect } from '@releap/testing/inspect';
 
 let world: World;
 let stage: Stage;
@@ -49,14 +50,12 @@ async function restored(of: { name: string }, body: object = {}) {
   const answer = await restore(of, body);
   assert.equal(answer.status, 200, answer.text);
   const record = await waitFor(world.call, answer.body.vm_id, 'running');
-  const { rows } = await world.database.pool.query('select * from sandboxes where job_id = $1', [
-    answer.body.job_id,
-  ]);
+  const row = await inspect(world.database, { jobId: answer.body.job_id });
   const first = stage.runner.received
     .flatMap((message) => (message.type === 'desired' ? message.items : []))
-    .find((item) => item.kind === 'sandbox' && item.id === rows[0].id);
+    .find((item) => item.kind === 'sandbox' && item.id === row.id);
   assert.ok(first?.kind === 'sandbox', 'it is on the host that keeps the snapshot');
-  return { record, assignment: toAssignment(first), row: rows[0] };
+  return { record, assignment: toAssignment(first), row };
 }
 
 describe('POST /vms from a snapshot', () => {

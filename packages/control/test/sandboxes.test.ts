@@ -15,6 +15,7 @@ import {
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
+import { inspect } from '@releap/testing/inspect';
 
 let world: World;
 let runner: ScriptedRunner;
@@ -205,11 +206,11 @@ describe('DELETE /vms/:id', () => {
       vm_id: vm.id,
       status: 'deleting',
     });
-    const { rows } = await world.database.pool.query(
-      'select env, held, deleted_at is not null as stamped from sandboxes where id = $1',
-      [vm.uuid],
+    const row = await inspect(world.database, vm);
+    assert.deepEqual(
+      [row.env, row.env_bytes, row.assigned_to_runner, row.deleted_at !== null],
+      [{}, 0, false, true],
     );
-    assert.deepEqual(rows, [{ env: {}, held: false, stamped: true }]);
   });
 
   it('deletes at once what has no host yet, and fails its job', async () => {

@@ -21,6 +21,7 @@ import {
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
+import { inspect } from '@releap/testing/inspect';
 
 const file = keyPath();
 const keys = testKeys(file);
@@ -46,7 +47,7 @@ const stored = async (caller: Caller, name: string) =>
     )
   ).rows[0];
 const envOf = async (uuid: string): Promise<Record<string, string>> =>
-  (await world.database.pool.query('select env from sandboxes where id = $1', [uuid])).rows[0].env;
+  (await inspect(world.database, { uuid })).env;
 const lookUp = (uuid: string, placeholder: string | undefined): Promise<Substitution | null> =>
   lookUpPlaceholder(world.database.pool, encryption, uuid, placeholder ?? '');
 

@@ -25,7 +25,7 @@ interface Holder {
 const BY_PROJECT = statement<Holder>(
   'resolve-by-project',
   `select s.id, s.status, s.runner_id, r.data_url from sandboxes s left join runners r on r.id = s.runner_id
-    where s.id = $1 and s.project_id = $2 and ($3::text is null or s.region = $3)`,
+    where s.id = $1 and s.project_id = $2 and s.owner_kind = 'project' and ($3::text is null or s.region = $3)`,
 );
 const BY_TOKEN = statement<Holder>(
   'resolve-by-token',

@@ -33,7 +33,7 @@ import { decide, refusal } from './transitions.ts';
 const ROW = columns('s', SANDBOX_COLUMNS);
 const SOURCE = statement<SandboxRow>(
   'fork-source',
-  `select ${ROW} from sandboxes s where id = $1 and ${REACHABLE('$2', '$3')} for no key update`,
+  `select ${ROW} from sandboxes s where id = $1 and ${REACHABLE('$2', '$3', 's')} for no key update`,
 );
 /** By a try that was cut off. */
 const MADE = statement<SandboxRow>(

@@ -15,6 +15,7 @@ import { Pool, type Dispatcher } from 'undici';
 import type { DataTokens } from '../credentials/data-tokens.ts';
 import type { Planes } from '../http/planes.ts';
 import { readSandboxId } from './change.ts';
+import { REACHABLE } from './queries.ts';
 
 const WHERE = statement<{
   id: string;
@@ -24,8 +25,7 @@ const WHERE = statement<{
 }>(
   'sandbox-where',
   `select s.id, s.status, s.runner_id, r.data_url
-     from sandboxes s left join runners r on r.id = s.runner_id where s.id = $1 and s.project_id = $2
-      and ($3::text is null or s.region = $3)`,
+     from sandboxes s left join runners r on r.id = s.runner_id where s.id = $1 and ${REACHABLE('$2', '$3', 's')}`,
 );
 
 const ANSWER_MS = 10_000;

@@ -9,10 +9,10 @@ const RECORD = `id, spec ->> 'name' as name, spec ->> 'image_ref' as image_ref, 
 
 /**
  * Whether a tenant reaches the sandbox: its project owns it, and it is of the region that the id names, if it names one
- * (each sandbox has one id, and its bare UUID). Over `sandboxes` alone; parameters as `$2`.
+ * (each sandbox has one id, and its bare UUID). Parameters as `$2`.
  */
-export const REACHABLE = (project: string, region: string): string =>
-  `project_id = ${project} and owner_kind = 'project' and (${region}::text is null or region = ${region})`;
+export const REACHABLE = (project: string, region: string, alias = 'sandboxes'): string =>
+  `${alias}.project_id = ${project} and ${alias}.owner_kind = 'project' and (${region}::text is null or ${alias}.region = ${region})`;
 
 export interface RecordRow {
   id: string;

@@ -36,7 +36,7 @@ export interface SnapshotContext {
 /** Snapshots of one sandbox are added one after the other. */
 const SANDBOX = statement<SandboxRow>(
   'snapshot-sandbox',
-  `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where id = $1 and ${REACHABLE('$2', '$3')} for no key update`,
+  `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where id = $1 and ${REACHABLE('$2', '$3', 's')} for no key update`,
 );
 
 /** With its job and, if it is full, the environment. It is its turn at once when no other of this sandbox is being taken. */
