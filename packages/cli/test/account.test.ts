@@ -4,6 +4,7 @@ import { home } from './home.ts';
 import { testUser } from './issuer.ts';
 import { person, signedIn, signedInWorld } from './person.ts';
 import type { Outcome } from './rlp.ts';
+import { type AuditEntry, newUuid } from '@releap/contract';
 import { send } from './service.ts';
 import { OPERATOR_TOKEN } from './service-hosts.ts';
 import { addOrganization, addProject } from './service-management.ts';
@@ -83,16 +84,18 @@ describe('rlp org', () => {
 
   test('audit: newest first, as much as is asked for', async () => {
     await using it = await signedInWorld();
-    const entry = (action: string): never =>
-      ({
-        id: action,
-        created_at: new Date().toISOString(),
-        actor: { kind: 'user', id: 'x', name: 'ada@example.com' },
-        action,
-        target: { kind: 'member', id: 'y' },
-        ip: '10.0.0.1',
-        outcome: 'refused',
-      }) as never;
+    const entry = (action: string): AuditEntry => ({
+      id: newUuid(),
+      created_at: new Date().toISOString(),
+      actor: { kind: 'user', id: 'x', name: 'ada@example.com' },
+      action,
+      target: { kind: 'member', id: 'y' },
+      ip: '10.0.0.1',
+      outcome: 'refused',
+      project_id: null,
+      details: {},
+      user_agent: null,
+    });
     it.management.organizations[0]?.audit.push(...['a', 'b', 'c', 'd', 'e'].map(entry));
     assert.deepEqual(
       rows(await it.ada.rlp(['org', 'audit', '--limit', '3'])).map((row) => row.slice(1)),
@@ -324,7 +327,15 @@ describe('rlp admin grant', () => {
       for await (const chunk of request as AsyncIterable<Buffer>) text += chunk.toString('utf8');
       bodies.push(JSON.parse(text));
       keys.push(request.headers['idempotency-key']);
-      return send(response, 200, { org_id: ORG, entry: {}, balance: '112.5' });
+      const entry = {
+        id: 1,
+        amount: '100',
+        kind: 'grant',
+        vm_id: null,
+        note: null,
+        created_at: '2026-01-02T03:04:05Z',
+      };
+      return send(response, 200, { org_id: ORG, entry, balance: '112.5' });
     });
     const env = { RELEAP_HOME: folder.path };
     const given = await it.ada.rlp(['admin', 'grant', ORG, '100', '--note', 'welcome'], { env });

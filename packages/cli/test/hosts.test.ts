@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { home, type Home } from './home.ts';
 import { json, type Outcome, rlpHere } from './rlp.ts';
-import { send, startService } from './service.ts';
+import { sendForeign, startService } from './service.ts';
 import { addHost, OPERATOR_TOKEN } from './service-hosts.ts';
 
 function host(folder: Home, args: string[], env: Record<string, string> = {}): Promise<Outcome> {
@@ -19,6 +19,9 @@ describe('rlp host ls', () => {
     const one = addHost(service, { sandboxes: { running: 3, paused: 1 }, snapshots: 2 });
     addHost(service, { draining: true, status: 'lost' });
     addHost(service, { ready: false, last_seen_at: 'never' });
+    service.special.set('GET /operator/hosts', (_request, response) =>
+      sendForeign(response, 200, { hosts: service.hosts }),
+    );
     const { code, stdout } = await host(folder, ['ls']);
     assert.equal(code, 0);
     const rows = stdout
@@ -119,7 +122,7 @@ describe('rlp host evict', () => {
     await using service = await startService();
     await using folder = await home(service);
     addHost(service);
-    const { id } = addHost(service);
+    const { id } = addHost(service, { sandboxes: { running: 2 } });
     const spot = service.add('cheap', { runner_id: id, spot: true });
     service.add('dear', { runner_id: id });
     for (const vm of ['cheap', spot.id])
@@ -229,7 +232,7 @@ describe("the operator's token", () => {
       }),
     });
     assert.match((await host(down, ['ls'])).stderr, /cannot reach .*nothing listens there/);
-    service.special.set('GET /operator/hosts', (_request, response) => send(response, 200, {}));
+    service.special.set('GET /operator/hosts', (_request, response) => sendForeign(response, 200, {}));
     await using folder = await home(service);
     assert.match((await host(folder, ['ls'])).stderr, /is it a Releap service/);
   });

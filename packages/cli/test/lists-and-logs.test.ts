@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { json, rlp } from './rlp.ts';
+import { newUuid } from '@releap/contract';
 import { send, startService } from './service.ts';
 
 describe('rlp ps', () => {
@@ -101,7 +102,7 @@ describe('rlp images', () => {
   test('lists them', async () => {
     await using service = await startService();
     service.images.push({
-      id: 'x',
+      id: newUuid(),
       name: 'app',
       source: { type: 'registry', ref: 'node:20' },
       status: 'ready',
@@ -117,12 +118,13 @@ describe('rlp images', () => {
   test('create waits for its job and tells why it failed', async () => {
     await using service = await startService();
     let status = 'done';
+    const [image, job] = [newUuid(), newUuid()];
     service.special.set('POST /images', (_request, response) =>
-      send(response, 200, { image_id: 'i', job_id: 'j', name: 'app', status: 'pending', region: 'local' }),
+      send(response, 200, { image_id: image, job_id: job, name: 'app', status: 'pending', region: 'local' }),
     );
-    service.special.set('GET /jobs/j', (_request, response) =>
+    service.special.set(`GET /jobs/${job}`, (_request, response) =>
       send(response, 200, {
-        id: 'j',
+        id: job,
         kind: 'build',
         status,
         attempts: 1,
@@ -131,7 +133,7 @@ describe('rlp images', () => {
     );
     assert.deepEqual(await rlp(service, ['images', 'create', 'app', 'node:20']), {
       code: 0,
-      stdout: 'i\n',
+      stdout: `${image}\n`,
       stderr: '',
     });
     status = 'failed';

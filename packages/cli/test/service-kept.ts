@@ -25,6 +25,7 @@ export async function keptPath(
       .filter(([key]) => key.startsWith(`${kind}/`))
       .map(([key, { value: _value, password: _password, ...record }]) => ({
         [kind === 'secrets' ? 'name' : 'host']: key.slice(kind.length + 1),
+        ...(kind === 'secrets' ? { allowed_domains: [], created_at: new Date().toISOString() } : {}),
         ...record,
         updated_at: new Date().toISOString(),
       }));

@@ -16,14 +16,14 @@ import {
   type ProcessStreamStart,
 } from '@releap/contract';
 import { type WebSocket, WebSocketServer } from 'ws';
-import { readJson, send, sendPage } from './service-http.ts';
+import { expectOperation, readJson, send, sendError, sendPage } from './service-http.ts';
 import { hostsPath } from './service-hosts.ts';
 import { managementPath } from './service-management.ts';
 import { keptPath } from './service-kept.ts';
 import { forkOf, oneSnapshot, snapshotOf } from './service-snapshots.ts';
 import type { TestSandbox, TestService } from './service-state.ts';
 
-export { send } from './service-http.ts';
+export { send, sendForeign } from './service-http.ts';
 export type { TestSandbox, TestService } from './service-state.ts';
 
 export const KEY = 'rlp_test';
@@ -61,7 +61,7 @@ export async function startService(): Promise<TestService> {
   };
   server.on('request', (request, response) => {
     answer(service, request, response).catch((error: unknown) => {
-      if (!response.headersSent) send(response, 500, { error: String(error) });
+      if (!response.headersSent) sendError(response, error);
       else response.destroy();
     });
   });
@@ -115,6 +115,7 @@ async function answer(
   const url = new URL(request.url ?? '/', service.url);
   const call = `${request.method} ${url.pathname}`;
   service.calls.push(call);
+  expectOperation(request, response, url);
   const special = service.special.get(call);
   if (special && (await special(request, response, url)) !== false) return;
   const [, first = '', second = '', ...rest] = url.pathname.split('/');
@@ -224,11 +225,18 @@ async function toolbox(
   const path = url.searchParams.get('path') ?? '';
   const found = await lstat(path).catch(() => null);
   if (tail === 'files/upload') {
+    let bytes = 0;
     await pipeline(
       request,
+      async function* (body: AsyncIterable<Buffer>) {
+        for await (const chunk of body) {
+          bytes += chunk.length;
+          yield chunk;
+        }
+      },
       createWriteStream(path, { mode: Number.parseInt(url.searchParams.get('mode') ?? '644', 8) }),
     );
-    return send(response, 200, { path });
+    return send(response, 200, { path, bytes });
   }
   if (tail === 'process/execute') {
     const body = await readJson(request);
@@ -242,7 +250,17 @@ async function toolbox(
   if (found === null) return send(response, 404, { error: `${path} is not there` });
   if (tail === 'files/info') {
     const type = found.isSymbolicLink() ? 'symlink' : found.isDirectory() ? 'directory' : 'file';
-    return send(response, 200, { name: path, isDir: type === 'directory', type, size: found.size });
+    return send(response, 200, {
+      name: path,
+      isDir: type === 'directory',
+      type,
+      size: found.size,
+      modTime: found.mtime.toISOString(),
+      mode: '-rw-r--r--',
+      permissions: (found.mode & 0o7777).toString(8).padStart(4, '0'),
+      owner: String(found.uid),
+      group: String(found.gid),
+    });
   }
   await pipeline(createReadStream(path), response);
 }

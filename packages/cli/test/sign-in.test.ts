@@ -7,7 +7,7 @@ import { chooseTokens } from '../src/account/tokens.ts';
 import { CLIENT, testUser } from './issuer.ts';
 import { person, signedIn, signedInWorld, type World, world } from './person.ts';
 import { json, type Outcome } from './rlp.ts';
-import { send, startService } from './service.ts';
+import { send, sendForeign, startService } from './service.ts';
 
 /** Signs in as with a browser: opens the address that is shown, and follows it back. */
 async function browse(
@@ -116,7 +116,7 @@ describe('rlp login', () => {
       send(response, 404, { error: 'no such path' }),
     );
     assert.match((await ada.rlp(['login', '--url', bare.url])).stderr, /is it a Releap service/);
-    bare.special.set('GET /auth/config', (_request, response) => send(response, 200, {}));
+    bare.special.set('GET /auth/config', (_request, response) => sendForeign(response, 200, {}));
     assert.match((await ada.rlp(['login', '--url', bare.url])).stderr, /is it a Releap service/);
     const down = await ada.rlp(['login', '--url', 'http://127.0.0.1:2']);
     assert.deepEqual([down.code, down.stdout], [3, '']);

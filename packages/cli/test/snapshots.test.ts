@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { json, rlpHere } from './rlp.ts';
+import { newUuid } from '@releap/contract';
 import { send, startService } from './service.ts';
 import { addSnapshot } from './service-snapshots.ts';
 
@@ -59,7 +60,7 @@ describe('rlp snapshot create', () => {
       coming: ['failed'],
     });
     service.special.set(`POST /vms/${vm.id}/snapshots`, (_request, response) =>
-      send(response, 200, { ...failing, job_id: 'x' }),
+      send(response, 200, { ...failing, job_id: newUuid() }),
     );
     const outcome = await rlpHere(service, ['snapshot', 'create', 'web', 'base']);
     assert.deepEqual(outcome, {
@@ -74,7 +75,7 @@ describe('rlp snapshot create', () => {
     const vm = service.add('web');
     const slow = addSnapshot(service, 'slow', { status: 'pending' });
     service.special.set(`POST /vms/${vm.id}/snapshots`, (_request, response) =>
-      send(response, 200, { ...slow, job_id: 'x' }),
+      send(response, 200, { ...slow, job_id: newUuid() }),
     );
     const late = await rlpHere(service, ['snapshot', 'create', 'web', 'slow', '--wait-timeout', '1s']);
     assert.equal(late.code, 1);

@@ -175,11 +175,13 @@ async function evictOne(
   vm: string,
 ): Promise<HostEvictResponse> {
   let id = vm;
+  let hosts = all.filter(({ sandboxes }) => Object.keys(sandboxes).length > 0);
   if (parseSandboxId(vm) === null) {
-    const service = openService(context);
-    ({ id } = await findSandbox(service, vm));
+    const { id: found, runner_id: runnerId } = await findSandbox(openService(context), vm);
+    id = found;
+    hosts = all.filter((host) => host.id === runnerId);
   }
-  for (const host of all) {
+  for (const host of hosts) {
     try {
       return await evictFrom(operator, host.id, id);
     } catch (error) {
