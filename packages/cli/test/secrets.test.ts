@@ -65,7 +65,7 @@ describe('rlp secret', () => {
     service.kept.set('secrets/A', { value: 'hidden', allowed_domains: ['a.example'] });
     service.kept.set('secrets/B', { value: 'hidden', allowed_domains: [], description: 'b\u001b' });
     const { stdout } = await rlpHere(service, ['secret', 'ls']);
-    assert.match(stdout, /^NAME .*\nA +a\.example +\d+ s\nB +nobody +\d+ s +b\?\n$/);
+    assert.match(stdout, /^NAME .*\nA +a\.example +\d+ s\nB +- +\d+ s +b\?\n$/);
     assert.doesNotMatch(stdout, /hidden/);
     assert.deepEqual(await rlpHere(service, ['secret', 'rm', 'A', 'C']), {
       code: 0,

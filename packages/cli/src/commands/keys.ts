@@ -26,7 +26,7 @@ export async function listKeys(
     print(
       context,
       table(
-        ['NAME', 'BEGINS', 'AGE', 'USED', 'ID', ''],
+        ['NAME', 'PREFIX', 'AGE', 'USED', 'ID', ''],
         keys.map((key) => [
           key.name,
           key.key_prefix,

@@ -44,10 +44,10 @@ export async function listSecrets(context: Context): Promise<number> {
     print(
       context,
       table(
-        ['NAME', 'SENT TO', 'SET', 'DESCRIPTION'],
+        ['NAME', 'DOMAINS', 'SET', 'DESCRIPTION'],
         secrets.map((one) => [
           one.name,
-          one.allowed_domains.join(', ') || 'nobody',
+          one.allowed_domains.join(', ') || '-',
           age(one.updated_at),
           one.description ?? '',
         ]),
