@@ -1,6 +1,6 @@
 /** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
 import type { TSchema } from 'typebox';
-import type { SchemaNode } from './rules/schema-words.ts';
+import type { SchemaNode } from './rules/describe-schema.ts';
 import { CreditsRecord } from './wire/credits.ts';
 import { ErrorBody, OverloadBody } from './wire/errors.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './wire/fork.ts';

@@ -5,7 +5,7 @@ import * as fc from 'fast-check';
 import { propertyRuns } from '@releap/testing/repetitions';
 import {
   ApiError,
-  assertAvailable,
+  rejectUnsupported,
   PLATFORM_LIMITS,
   type PlatformLimits,
   type ResolvedSandbox,
@@ -479,7 +479,7 @@ test('no JSON value makes anything but a 400', () => {
 });
 
 test('what is not available yet is refused by name, and only that', () => {
-  assertAvailable(
+  rejectUnsupported(
     create({
       persistent: true,
       spot: true,
@@ -500,7 +500,7 @@ test('what is not available yet is refused by name, and only that', () => {
   for (const body of asked) {
     const sandbox = create(body);
     assert.throws(
-      () => assertAvailable(sandbox),
+      () => rejectUnsupported(sandbox),
       (error: unknown) =>
         error instanceof ApiError && error.status === 400 && /not available yet/.test(error.message),
     );

@@ -12,7 +12,7 @@ import { Compile } from 'typebox/compile';
 import { Errors } from 'typebox/value';
 import { ApiError, badRequest } from './errors.ts';
 import { quote } from './quote.ts';
-import { describeSchema, type SchemaNode } from './schema-words.ts';
+import { describeSchema, type SchemaNode } from './describe-schema.ts';
 
 export type RequestPart = 'body' | 'query' | 'params' | 'headers';
 export type ValidationResult = { value: unknown } | { error: ApiError };

@@ -1,5 +1,5 @@
 import {
-  assertAvailable,
+  rejectUnsupported,
   badRequest,
   conflict,
   DEFAULTS,
@@ -65,7 +65,7 @@ export async function createForTenant(
     if (before !== undefined) return answer(before);
   }
   const asked = resolveSandboxCreate(body, context.platform);
-  assertAvailable(asked);
+  rejectUnsupported(asked);
   await context.requireCredits(principal.orgId);
   const { sandbox, region, root, snapshot } = await resolveSource(context, principal, body, asked);
   const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);

@@ -3,7 +3,7 @@ import { badRequest } from './errors.ts';
 import type { ResolvedSandbox } from './sandbox-resources.ts';
 
 /** Throws a 400 that names the field. */
-export function assertAvailable(sandbox: ResolvedSandbox): void {
+export function rejectUnsupported(sandbox: ResolvedSandbox): void {
   const asked: [string, boolean][] = [
     ['volumes', sandbox.volumes.length > 0],
     ['object_store_mounts', sandbox.object_store_mounts.length > 0],
