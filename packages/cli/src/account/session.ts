@@ -43,7 +43,7 @@ async function freshSession(context: Context, url: string): Promise<Session> {
       import('./sign-in.ts'),
     ]);
     const issuer = await findIssuer(context, url);
-    // A refresh token is told to who gave it, and to nobody else.
+    // A refresh token is sent only to the issuer that gave it.
     if (issuer.settings.issuer !== session.issuer || issuer.settings.client_id !== session.client_id)
       throw new CliError(`${url} has another issuer than when you signed in: ${SIGN_IN}`, {
         exitCode: EXIT.unavailable,

@@ -49,7 +49,7 @@ export async function logout(context: Context): Promise<number> {
     });
   }
   if (context.options.json) printJson(context, { url, signed_out: session !== undefined });
-  else remark(context, session ? `signed out of ${url}` : `nobody was signed in to ${url}`);
+  else remark(context, session ? `signed out of ${url}` : `not signed in to ${url}`);
   return EXIT.ok;
 }
 

@@ -1,7 +1,7 @@
 /**
  * Opaque cursors of lists that go newest first. A cursor holds the position of the last item that was sent: its
- * time with microseconds and its id. Its form is nobody's business but this file's, and it is read strictly:
- * whatever is not exactly a cursor that this list gave out is a 400.
+ * time with microseconds and its id. No other file depends on its form, and it is read strictly:
+ * anything but a cursor of this very list is a 400.
  */
 import { createHash } from 'node:crypto';
 import { isUuid } from '../wire/ids.ts';
@@ -65,7 +65,7 @@ function malformed(text: string): Error {
   return badRequest(`malformed cursor ${quote(text)}: send the next_cursor of the page before, unchanged`);
 }
 
-/** Against slips of the hand and cut-off copies, not against forgers: a forged cursor shows nothing new. */
+/** Detects typing errors and truncated copies. A forged cursor shows nothing that the caller may not read. */
 function checksum(body: Uint8Array): Buffer {
   return createHash('sha256').update(body).digest().subarray(0, CHECK_BYTES);
 }

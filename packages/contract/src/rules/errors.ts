@@ -29,7 +29,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Seconds a caller is asked to wait when a create finds no room (spec, section Errors). */
+/** Seconds a caller is asked to wait when a create finds no capacity (spec, section Errors). */
 export const OVERLOAD_RETRY_AFTER_SECS = 2;
 
 export function badRequest(message: string): ApiError {
@@ -69,7 +69,7 @@ export function overloaded(message: string, retryAfterSecs = OVERLOAD_RETRY_AFTE
   });
 }
 
-/** For what nobody expected; the cause is for the log and is not told. */
+/** For an unexpected failure. The cause is logged and never sent. */
 export function internalError(cause?: unknown): ApiError {
   return new ApiError(500, 'internal error', { cause });
 }

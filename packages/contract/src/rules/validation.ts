@@ -102,7 +102,7 @@ function* knownEntries(
     const value = source[key];
     if (value === undefined) continue;
     if (value === null && !node.required?.includes(key)) continue;
-    // `?limit=` is how forms send a field that nobody filled in.
+    // `?limit=` is how forms send an empty field.
     if (value === '' && at.part === 'query' && !node.required?.includes(key)) continue;
     yield [key, clean(child, value, into(at, key))];
   }
@@ -226,7 +226,7 @@ function follow(
   return { node, value: current, path: walked };
 }
 
-/** `ports[0].vm_port`; parameters are named as such, so that nobody looks for them in the body. */
+/** `ports[0].vm_port`; parameters are named as such, to tell them from fields of the body. */
 function nameOf(at: Place): string {
   const text = at.path.map((step, index) => {
     if (typeof step === 'number') return `[${step}]`;

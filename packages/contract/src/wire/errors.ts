@@ -13,7 +13,7 @@ export const OverloadBody = Type.Object(
     message: Type.String({ description: 'The same sentence as `error`.' }),
     retry_after_secs: Type.Integer({ description: 'Seconds to wait; also in the `Retry-After` header.' }),
   },
-  { description: 'Refusal of a create while the service has no room for it. Nothing was created.' },
+  { description: 'The service has no capacity for the create. Nothing was created.' },
 );
 export type OverloadBody = Static<typeof OverloadBody>;
 
@@ -26,11 +26,11 @@ export const STATUS_MEANINGS = {
   404: 'There is no such thing, or it belongs to another project.',
   408: 'The timeout of the command has passed.',
   409: 'The current state does not allow this: wrong lifecycle state, duplicate name, still in use.',
-  429: 'No room right now; wait as long as `Retry-After` says.',
+  429: 'No capacity, or too many requests; wait as long as `Retry-After` says.',
   500: 'Something broke inside the service.',
   501: 'This operation is not supported here.',
   502: 'The machine that should answer did not.',
-  503: 'A part of the service is away for the moment; nothing was created, try again.',
+  503: 'A part of the service is temporarily unavailable; nothing was created, try again.',
   504: 'The answer took longer than its deadline.',
   507: "The sandbox's disk is full.",
 } as const;

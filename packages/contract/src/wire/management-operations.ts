@@ -180,7 +180,7 @@ export const managementOperations = {
     path: '/invitations/:id/accept',
     tag: 'Organizations',
     summary: 'Accept an invitation',
-    description: 'A member who accepts an invitation to a lesser role keeps the one that he has.',
+    description: 'A member who accepts an invitation to a lesser role keeps their role.',
     security: 'management',
     params: InvitationParams,
     success: { status: 200, response: { description: 'A member now.', schema: InvitationAccepted } },

@@ -29,8 +29,7 @@ import { toolboxOperations } from './toolbox.ts';
 
 const Text = Type.String();
 const unknownSandbox = 'The id is unknown, malformed or of another project.';
-const noHost =
-  'its machine has no room for it at the moment, or has not been heard from (nothing was changed: try again later)';
+const noHost = 'its host has no capacity for it, or is not connected (nothing was changed: try again later)';
 
 export const operations = {
   createSandbox: {
@@ -62,7 +61,7 @@ export const operations = {
       429:
         'As many creates are under way as the service takes, or more requests than one API key or one organization may ' +
         'make in a minute. Nothing was created.',
-      503: 'The queue is away for the moment. Nothing was created.',
+      503: 'The queue is temporarily unavailable. Nothing was created.',
     },
   },
   listSandboxes: {
@@ -236,7 +235,7 @@ export const operations = {
     },
     errors: {
       400: 'Not JSON, no name, a name or source that is not valid, an unknown or disabled region.',
-      503: 'The build queue is away for the moment.',
+      503: 'The build queue is temporarily unavailable.',
     },
   },
   listImages: {
@@ -363,14 +362,14 @@ const TOO_MANY = 'More requests than one API key or one organization may make in
 /** Every refusal an operation may give, with what it means there. */
 export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   const all: Partial<Record<ErrorStatus, string>> = {
-    ...(operation.security === 'workload' ? { 401: 'No API key, or not a valid one.' } : {}),
+    ...(operation.security === 'workload' ? { 401: 'No API key, or an invalid one.' } : {}),
     ...(operation.security === 'sandbox'
-      ? { 401: 'No API key and no access token of the sandbox, or not a valid one.' }
+      ? { 401: 'No API key or access token of the sandbox, or an invalid one.' }
       : {}),
     ...(operation.security === 'public' || operation.security === 'sandbox' ? {} : { 429: TOO_MANY }),
     ...(operation.security === 'management'
       ? {
-          401: 'No OIDC token, or not a valid one. API keys are none.',
+          401: 'No OIDC token, or an invalid one. An API key is not accepted here.',
           503: 'The issuer of tokens cannot be asked for its keys, or the server has none.',
         }
       : {}),

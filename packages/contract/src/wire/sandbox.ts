@@ -116,7 +116,7 @@ export const SandboxCreateRequest = Type.Object({
     Type.Boolean({ default: false, description: 'Keeps its disk over stop and start.' }),
   ),
   spot: Type.Optional(
-    Type.Boolean({ default: false, description: 'Cheaper, and reclaimed when the room is needed.' }),
+    Type.Boolean({ default: false, description: 'Cheaper, and evicted when its capacity is needed.' }),
   ),
   egress_policy: Type.Optional(EgressPolicy),
   region: Type.Optional(Type.String({ description: 'Slug of a region or id of a global region.' })),

@@ -17,7 +17,7 @@ const ProjectRegistryParams = Type.Object(
   { refusal: 400 },
 );
 
-const noEncryption = 'Values cannot be encrypted for the moment. Nothing was written.';
+const noEncryption = 'Encryption is temporarily unavailable. Nothing was written.';
 const badSecret =
   'The name, an entry of `allowed_domains` or a field is not valid, the value is larger than 64 KiB, or the project has as many secrets as it may.';
 const badRegistry =
