@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { parseSandboxId } from '@releap/contract';
 import { testKeys } from '@releap/testing/keys';
-import { type ScriptedRunner, startWorld, TOKEN, type World } from '@releap/testing/world';
+import { OPERATOR_TOKEN } from '@releap/testing/credentials';
+import { type ScriptedRunner, startWorld, type World } from '@releap/testing/world';
 import { type Home, home } from './home.ts';
 import { type Outcome, rlpHere } from './rlp.ts';
 
@@ -21,7 +22,7 @@ before(async () => {
       internal_url: world.internalUrl,
       api_key: world.call.key,
     }),
-    'internal.token': `${TOKEN}\n`,
+    'operator.token': `${OPERATOR_TOKEN}\n`,
   });
 });
 after(async () => {
