@@ -23,3 +23,18 @@ export async function eventually<T>(
     if (Date.now() > end) throw new Error(`never: ${what}`, { cause: failure });
   }
 }
+
+/** For a machine that does many other things at the same time. */
+export const PATIENCE_MS = 60_000;
+const FIRST_PAUSE_MS = 5;
+const LONGEST_PAUSE_MS = 50;
+
+/** Waits for something that has no event of its own: looks often at first, then less often. */
+export async function until(condition: () => boolean | Promise<boolean>, ms = PATIENCE_MS): Promise<void> {
+  const end = performance.now() + ms;
+  for (let pause = FIRST_PAUSE_MS; !(await condition()); pause = Math.min(pause * 1.5, LONGEST_PAUSE_MS)) {
+    if (performance.now() > end)
+      throw new Error(`did not come true within ${ms} ms: ${condition.toString()}`);
+    await sleep(pause);
+  }
+}

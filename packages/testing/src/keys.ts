@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after } from 'node:test';
 import { fileKeys, type KeyEncryptionKeys } from '@releap/control';
-import { quiet } from './postgres.ts';
+import { quiet } from './logging.ts';
 
 /** The path of a key file that need not exist, in a folder that goes with the test file. */
 export function keyPath(): string {

@@ -5,7 +5,8 @@
 import { after } from 'node:test';
 import { openDatabase, type Database } from '@releap/database';
 import { createDatabase, execute, type TestPostgres } from './postgres-instance.ts';
-import { POSTGRES_VARIABLE, quiet, startMigratedPostgres } from './postgres-server.ts';
+import { quiet } from './logging.ts';
+import { POSTGRES_VARIABLE, startMigratedPostgres } from './postgres-server.ts';
 
 export { quiet };
 

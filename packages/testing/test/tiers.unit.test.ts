@@ -68,3 +68,14 @@ test('no test imports the test folder of another package', async () => {
   });
   assert.deepEqual(wrong, []);
 });
+
+test('the list of slow files names files that exist', async () => {
+  const listed = JSON.parse(
+    readFileSync(path.join(REPOSITORY, 'packages/testing/src/run/slow-files.json'), 'utf8'),
+  ) as Record<string, number>;
+  const files = new Set(await listTestFiles(REPOSITORY));
+  assert.deepEqual(
+    Object.keys(listed).filter((file) => !files.has(file)),
+    [],
+  );
+});

@@ -6,7 +6,7 @@ import { pino } from 'pino';
 import { createEncryption, SealBrokenError, type Owner } from '../src/encryption/encryption.ts';
 import { addKey, fileKeys, makeKeyFile } from '../src/encryption/key-file.ts';
 import { KeysUnavailableError } from '../src/encryption/keys.ts';
-import { quiet } from '@releap/testing/world';
+import { quiet } from '@releap/testing/logging';
 import { keyPath } from '@releap/testing/keys';
 import { propertyRuns } from '@releap/testing/repetitions';
 

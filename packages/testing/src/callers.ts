@@ -1,0 +1,43 @@
+/** Calls of an API whose answers tests look at as they came. */
+export interface Answer {
+  status: number;
+  headers: Headers;
+  text: string;
+  // oxlint-disable-next-line typescript/no-explicit-any -- tests look at whatever came
+  body: any;
+}
+
+export interface Caller {
+  (method: string, path: string, body?: unknown, init?: RequestInit): Promise<Answer>;
+  readonly key: string;
+  readonly projectId: string;
+}
+
+export function caller(base: () => string, key: string, projectId: string): Caller {
+  const call = async (
+    method: string,
+    path: string,
+    body?: unknown,
+    init: RequestInit = {},
+  ): Promise<Answer> => {
+    const response = await fetch(base() + path, {
+      method,
+      ...init,
+      headers: {
+        ...(key === '' ? {} : { authorization: `Bearer ${key}` }),
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+        ...(init.headers as Record<string, string> | undefined),
+      },
+      ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+    });
+    const text = await response.text();
+    let parsed: unknown;
+    try {
+      parsed = JSON.parse(text);
+    } catch {
+      parsed = undefined;
+    }
+    return { status: response.status, headers: response.headers, text, body: parsed };
+  };
+  return Object.assign(call, { key, projectId });
+}

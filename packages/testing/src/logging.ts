@@ -1,0 +1,4 @@
+import { pino, type Logger } from 'pino';
+
+/** Logs nothing, unless RELEAP_TEST_LOG names a level. */
+export const quiet: Logger = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });

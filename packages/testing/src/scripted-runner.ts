@@ -1,0 +1,367 @@
+/** A runner that follows a script: a peer of the real protocol, without a machine behind it. */
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { EventEmitter, once } from 'node:events';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { cpuMarker, RUNNER_LINK_PATH } from '@releap/contract';
+import {
+  KIND_NAMES,
+  RUNNER_PROTOCOL,
+  type BuildReport,
+  type ControlMessage,
+  type HelloMessage,
+  type Report,
+  type RunnerFacts,
+  type RunnerMessage,
+} from '@releap/contract/runner';
+import { WebSocket } from 'ws';
+import { credentialOf, dataKeyOf, joinAs, opens } from './credentials.ts';
+import { PATIENCE_MS } from './eventually.ts';
+import {
+  toAssignment,
+  toBuildJob,
+  toBuildReport,
+  toReport,
+  toSnapshotAssignment,
+  toSnapshotReport,
+  type Assignment,
+  type BuildJob,
+  type Observation,
+  type SnapshotAssignment,
+  type SnapshotObservation,
+} from './runner-messages.ts';
+
+const BEAT_MS = 1_000;
+/** The region of the servers that tests start. */
+export const REGION = 'here';
+
+export const FACTS: RunnerFacts = {
+  arch: 'amd64',
+  cores: 8,
+  mem_mib: 32_768,
+  disk_mib: 100_000,
+  accelerator: 'tcg',
+  cpu_model: 'max',
+  vmm: 'scripted 1',
+  gpus: 0,
+};
+
+/** What a script does with an assignment: says what it observes, one after the other. */
+export type Script = (assignment: Assignment, runner: ScriptedRunner) => void | Promise<void>;
+
+export interface RunnerOptions {
+  id: string;
+  region: string;
+  facts: Partial<RunnerFacts>;
+  script: Script;
+  build: (job: BuildJob, runner: ScriptedRunner) => void;
+  /** The build is not wanted any more. */
+  cancel: (job: BuildJob, runner: ScriptedRunner) => void;
+  snapshot: (assignment: SnapshotAssignment, runner: ScriptedRunner) => void;
+  ready: boolean;
+  connect: boolean;
+  /** Put over the hello. */
+  hello: Partial<HelloMessage>;
+  /** Says nothing but what a test has it say, though silence ends a link. */
+  mute: boolean;
+  /** Resolves once the server knows that this runner is away. */
+  noticed?: (id: string) => Promise<void>;
+}
+
+/** Brings everything to where it is wanted, by the shortest way. */
+export const obedient: Script = (assignment, runner) => {
+  const is = {
+    running: ['building', 'booting', 'running'],
+    stopped: ['stopped'],
+    paused: ['paused'],
+    deleted: ['deleted'],
+  } as const;
+  for (const status of is[assignment.desired]) {
+    runner.observe(assignment, {
+      status,
+      ...(status === 'running'
+        ? {
+            vm_ip: '172.16.0.2',
+            host_ip: '127.0.0.1',
+            manifest_name: `sha256:${'ab'.repeat(32)}`,
+            port_map: assignment.spec.ports.map((port, index) => ({ ...port, host_port: 20_000 + index })),
+          }
+        : {}),
+    });
+  }
+};
+export const CAPTURED = {
+  status: 'ready',
+  artifact_ref: 'kept/here',
+  manifest_name: `sha256:${'ab'.repeat(32)}`,
+  disk_bytes: 4096,
+} as const;
+/** What a full one of the scripted host says beside that. */
+export const CAPTURED_MEMORY = {
+  fc_version: FACTS.vmm,
+  cpu_marker: cpuMarker(FACTS),
+  mem_bytes: 1024 * 1024 * 1024,
+} as const;
+
+/** Takes and removes every snapshot at once. */
+export const takesSnapshots: RunnerOptions['snapshot'] = (assignment, runner) => {
+  if (assignment.desired === 'deleted') runner.observeSnapshot(assignment, { status: 'deleted' });
+  else if (assignment.captured === undefined)
+    runner.observeSnapshot(assignment, {
+      ...CAPTURED,
+      ...(assignment.kind === 'full' ? CAPTURED_MEMORY : {}),
+    });
+};
+/** Takes everything in and says nothing. */
+export const silent: Script = () => undefined;
+
+/** A peer of the real protocol: it dials the real link and speaks as it was told to. */
+export class ScriptedRunner implements AsyncDisposable {
+  readonly id: string;
+  readonly options: RunnerOptions;
+  readonly assignments = new Map<string, Assignment>();
+  readonly snapshots = new Map<string, SnapshotAssignment>();
+  readonly builds: BuildJob[] = [];
+  /** Builds that it was told to cancel. */
+  readonly cancelled: BuildJob[] = [];
+  readonly received: ControlMessage[] = [];
+  closeReason = '';
+  acked = 0;
+  seq = 0;
+  closeCode: number | undefined;
+  /** Answers of the data server; by path. */
+  readonly logs = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>();
+  /** Says 'change' after each message, and when a link is closed. */
+  readonly #events = new EventEmitter().setMaxListeners(0);
+  #socket: WebSocket | undefined;
+  #data: Server | undefined;
+  #dataUrl = '';
+  #ready = false;
+  #beat: NodeJS.Timeout | undefined;
+  readonly #base: () => string;
+
+  private constructor(base: () => string, options: Partial<RunnerOptions>) {
+    this.#base = base;
+    this.options = {
+      id: randomUUID(),
+      region: REGION,
+      facts: {},
+      script: obedient,
+      build: (job, runner) =>
+        runner.built(job, { manifest_name: `sha256:${'cd'.repeat(32)}`, layer_count: 3 }),
+      cancel: (job, runner) => runner.built(job, {}, 'cancelled'),
+      snapshot: takesSnapshots,
+      ready: true,
+      connect: true,
+      hello: {},
+      mute: false,
+      ...options,
+    };
+    this.id = this.options.id;
+  }
+
+  static async start(base: () => string, options: Partial<RunnerOptions>): Promise<ScriptedRunner> {
+    const runner = new ScriptedRunner(base, options);
+    await runner.#serveData();
+    if (runner.options.connect) await runner.connect();
+    return runner;
+  }
+
+  async #serveData(): Promise<void> {
+    const server = createServer((request, response) => {
+      const handler = this.logs.get(request.url ?? '');
+      const answer = async (): Promise<void> => {
+        const token = /^Bearer (.*)$/.exec(request.headers.authorization ?? '')?.[1] ?? '';
+        const vmId = /^\/vms\/([^/]+)\//.exec(request.url ?? '')?.[1] ?? '';
+        const key = await dataKeyOf(this.#base(), credentialOf(this.id));
+        if (!(await opens(key, token, this.id, vmId))) response.writeHead(401).end();
+        else if (handler === undefined) response.writeHead(404).end('{"error":"no log"}');
+        else handler(request, response);
+      };
+      answer().catch(() => response.destroy());
+    });
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    this.#data = server;
+    this.#dataUrl = `http://127.0.0.1:${(server.address() as { port: number }).port}`;
+  }
+
+  stopData(): void {
+    this.#data?.closeAllConnections();
+    this.#data?.close();
+  }
+
+  /** Dials, says hello, waits for the sync and says that it is ready. */
+  async connect(): Promise<void> {
+    await joinAs(this.#base(), this.id);
+    const socket = new WebSocket(this.#base().replace('http', 'ws') + RUNNER_LINK_PATH, {
+      headers: { authorization: `Bearer ${credentialOf(this.id)}` },
+    });
+    this.#socket = socket;
+    this.closeCode = undefined;
+    socket.on('close', (code, reason) => {
+      if (this.#socket !== socket) return;
+      this.closeReason = reason.toString();
+      this.closeCode = code;
+      this.#events.emit('change');
+    });
+    socket.on('message', (data) => this.#take(JSON.parse((data as Buffer).toString()) as ControlMessage));
+    await new Promise<void>((resolve, reject) => {
+      socket.once('open', resolve);
+      socket.once('error', reject);
+    });
+    this.received.length = 0;
+    const synced = this.#until(
+      () =>
+        this.received.some((message) => message.type === 'sync' && !message.more) ||
+        this.closeCode !== undefined,
+    );
+    this.send({
+      type: 'hello',
+      protocol: RUNNER_PROTOCOL,
+      runner_id: this.id,
+      region: this.options.region,
+      data_url: this.#dataUrl,
+      facts: { ...FACTS, ...this.options.facts },
+      capabilities: [],
+      kinds: [...KIND_NAMES],
+      ...this.options.hello,
+    });
+    await synced;
+    this.#ready = false;
+    if (this.options.ready) this.heartbeat(true);
+    if (this.options.mute) return;
+    clearInterval(this.#beat);
+    this.#beat = setInterval(() => this.heartbeat(this.#ready), BEAT_MS).unref();
+  }
+
+  heartbeat(ready: boolean): void {
+    this.#ready = ready;
+    this.send({ type: 'heartbeat', ready });
+  }
+
+  send(message: RunnerMessage): void {
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
+  }
+
+  sendRaw(text: string): void {
+    this.#socket?.send(text);
+  }
+
+  observe(
+    assignment: Pick<Assignment, 'vm_id' | 'generation'>,
+    seen: Omit<Observation, 'vm_id' | 'generation'>,
+  ): number {
+    const { vm_id, generation } = assignment;
+    return this.report(toReport({ vm_id, generation, ...seen }));
+  }
+
+  /** @returns the sequence number that is acknowledged once all of it is stored */
+  report(...items: Report[]): number {
+    const seq = ++this.seq;
+    this.send({ type: 'report', seq, items });
+    return seq;
+  }
+
+  /** Observes, and waits until it is written down. */
+  async observed(
+    assignment: Pick<Assignment, 'vm_id' | 'generation'>,
+    seen: Omit<Observation, 'vm_id' | 'generation'>,
+  ): Promise<void> {
+    const seq = this.observe(assignment, seen);
+    await this.#until(() => this.acked >= seq);
+  }
+
+  observeSnapshot(
+    { snapshot_id, generation }: Pick<SnapshotAssignment, 'snapshot_id' | 'generation'>,
+    seen: Omit<SnapshotObservation, 'snapshot_id' | 'generation'>,
+  ): number {
+    return this.report(toSnapshotReport({ snapshot_id, generation, ...seen }));
+  }
+
+  /** Observes, and waits until it is written down. */
+  async observedSnapshot(...said: Parameters<ScriptedRunner['observeSnapshot']>): Promise<void> {
+    const seq = this.observeSnapshot(...said);
+    await this.#until(() => this.acked >= seq);
+  }
+
+  /** The newest assignment of a snapshot, once it has come. */
+  async snapshotAssigned(
+    id: string,
+    wanted: (assignment: SnapshotAssignment) => boolean = () => true,
+  ): Promise<SnapshotAssignment> {
+    await this.#until(() => {
+      const assignment = this.snapshots.get(id);
+      return assignment !== undefined && wanted(assignment);
+    });
+    return this.snapshots.get(id) as SnapshotAssignment;
+  }
+
+  built(job: BuildJob, result: BuildReport['detail'], status?: BuildReport['status']): number {
+    return this.report(toBuildReport(job, result, status));
+  }
+
+  /** The newest assignment of a sandbox, once it has come. */
+  async assigned(
+    uuid: string,
+    wanted: (assignment: Assignment) => boolean = () => true,
+  ): Promise<Assignment> {
+    await this.#until(() => {
+      const assignment = this.assignments.get(uuid);
+      return assignment !== undefined && wanted(assignment);
+    });
+    return this.assignments.get(uuid) as Assignment;
+  }
+
+  /** Breaks the connection without a word. */
+  drop(): void {
+    clearInterval(this.#beat);
+    this.#socket?.terminate();
+  }
+
+  /** Waits until something that the server says makes this true. */
+  async #until(condition: () => boolean): Promise<void> {
+    const signal = AbortSignal.timeout(PATIENCE_MS);
+    while (!condition()) {
+      await once(this.#events, 'change', { signal }).catch(() =>
+        assert.fail(`did not come true within ${PATIENCE_MS} ms: ${condition.toString()}`),
+      );
+    }
+  }
+
+  #take(message: ControlMessage): void {
+    this.#receive(message);
+    this.#events.emit('change');
+  }
+
+  #receive(message: ControlMessage): void {
+    this.received.push(message);
+    if (message.type === 'ack') this.acked = Math.max(this.acked, message.seq);
+    if (message.type !== 'sync' && message.type !== 'desired') return;
+    for (const item of message.items) {
+      if (item.kind === 'snapshot') {
+        const snapshot = toSnapshotAssignment(item);
+        this.snapshots.set(item.id, snapshot);
+        this.options.snapshot(snapshot, this);
+      } else if (item.kind === 'sandbox') {
+        const assignment = toAssignment(item);
+        this.assignments.set(item.id, assignment);
+        void this.options.script(assignment, this);
+      } else if (item.desired === 'done') {
+        const job = toBuildJob(item);
+        this.builds.push(job);
+        this.options.build(job, this);
+      } else {
+        const job = toBuildJob(item);
+        this.cancelled.push(job);
+        this.options.cancel(job, this);
+      }
+    }
+  }
+
+  /** Goes away, and waits until the server has noticed. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.drop();
+    this.stopData();
+    await this.options.noticed?.(this.id);
+  }
+}
