@@ -1,3 +1,4 @@
+export * from './gateway/messages.ts';
 export * from './openapi.ts';
 export * from './rules/index.ts';
 export * from './runner/hello.ts';

@@ -1,16 +1,20 @@
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo, Socket } from 'node:net';
+import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { ApiError, internalError, type ResolveResponse } from '@releap/contract';
+import { ApiError, internalError } from '@releap/contract';
 import type { Logger } from 'pino';
-import { EndpointPools, parseEndpoint } from './endpoints.ts';
-import { CallerGone, sendError } from './errors.ts';
-import { hasBody } from './headers.ts';
-import { proxy } from './proxy.ts';
-import { Resolver } from './resolve.ts';
-import { parseToolboxPath } from './toolbox-path.ts';
-import { refuseUpgrade, tunnel, wantsWebSocket } from './upgrade.ts';
+import { Grants } from './control/grants.ts';
+import { answerMalformed } from './http/client-error.ts';
+import { EndpointPools, parseEndpoint } from './http/endpoints.ts';
+import { ClientDisconnected, sendError } from './http/errors.ts';
+import { hasBody } from './http/headers.ts';
+import { proxy } from './http/proxy.ts';
+import { refuseUpgrade, tunnel, wantsWebSocket } from './http/upgrade.ts';
+import { GATEWAY_LIMITS, type GatewayLimits } from './limits.ts';
+import { createRouter } from './targets/router.ts';
+import type { RequestHead, TargetKind } from './targets/target.ts';
+import { toolbox } from './targets/toolbox.ts';
 
 export interface GatewayOptions {
   listen: {
@@ -18,84 +22,53 @@ export interface GatewayOptions {
     /** 0 for any free one. */
     port: number;
   };
-  /** The control plane: `http://host:port` or `unix:/absolute/path.sock`. */
+  /** Internal listener of the control plane: `http(s)://host:port` or `unix:/absolute/path.sock`. */
   controlUrl: string;
-  /** Token of gateways; read at each request to the control plane. */
-  gatewayToken: () => Promise<string>;
+  /** The gateway's credential on that listener; read at each connection. */
+  credential: () => Promise<string>;
+  /** What this gateway routes, the first match wins. The toolbox alone by default. */
+  kinds?: readonly TargetKind[];
   log: Logger;
   limits?: Partial<GatewayLimits>;
 }
 
-/** Bounds of one gateway; times in milliseconds. */
-export interface GatewayLimits {
-  /** To a runner. */
-  connectMs: number;
-  handshakeMs: number;
-  /** Until the answer begins. A command answers when it has ended, so this bounds the longest command. */
-  answerMs: number;
-  /** Without a byte: an upload that stands still. */
-  uploadIdleMs: number;
-  /** Without a byte: an answer, whether the runner or the caller is the one who stands still, or a tunnel. */
-  idleMs: number;
-  /** All headers of a request, and the time in which they must come. */
-  headerBytes: number;
-  headerMs: number;
-  bodyBytes: number;
-  connections: number;
-  /** How long `close` waits for requests under way. */
-  graceMs: number;
-}
-
-export const GATEWAY_LIMITS: GatewayLimits = {
-  connectMs: 5_000,
-  handshakeMs: 15_000,
-  answerMs: 24 * 3_600_000,
-  uploadIdleMs: 60_000,
-  idleMs: 3_600_000,
-  headerBytes: 16 * 1024,
-  headerMs: 15_000,
-  bodyBytes: 16 * 1024 ** 3,
-  connections: 10_000,
-  graceMs: 5_000,
-};
-
 export interface Gateway {
   port: number;
-  /** Takes no new requests, gives those under way a moment, then ends them. */
+  /** Takes no new requests, lets open ones finish for a moment, then ends them. */
   close(): Promise<void>;
 }
 
-/** Starts the data plane: what reaches a sandbox from outside. */
+/** Starts the data plane: it routes what reaches a sandbox from outside. */
 export async function startGateway(options: GatewayOptions): Promise<Gateway> {
-  const { listen, controlUrl, gatewayToken, log } = options;
+  const { listen, controlUrl, credential, log, kinds = [toolbox] } = options;
   const limits = { ...GATEWAY_LIMITS, ...options.limits };
-  parseEndpoint(controlUrl);
+  const route = createRouter(kinds);
+  const grants = new Grants({
+    controlUrl,
+    credential,
+    log,
+    kinds: kinds.map(({ kind }) => kind),
+    decisionMs: limits.decisionMs,
+  });
   const pools = new EndpointPools({
     connectMs: limits.connectMs,
     headersMs: limits.answerMs,
     bodyMs: limits.idleMs,
   });
-  const resolver = new Resolver({ controlUrl, gatewayToken, pools, log });
   const tunnels = new Set<Duplex>();
 
   const server = createServer({
     maxHeaderSize: limits.headerBytes,
     headersTimeout: limits.headerMs,
-    // A body may take as long as it moves; `uploadIdleMs` bounds it when it does not.
+    // A body may take as long as bytes arrive; `uploadIdleMs` bounds the time without any.
     requestTimeout: 0,
-    // Finds callers that vanished without a word while an answer is long in coming.
+    // Finds clients that vanished without closing the connection while an answer takes long.
     keepAlive: true,
     keepAliveInitialDelay: 30_000,
     noDelay: true,
     shouldUpgradeCallback: wantsWebSocket,
   });
   server.maxConnections = limits.connections;
-
-  const locate = async (request: IncomingMessage): Promise<{ found: ResolveResponse; path: string }> => {
-    const { vmId, tail } = parseToolboxPath(request.url ?? '');
-    const found = await resolver.resolve(vmId, request.headers.authorization);
-    return { found, path: `/vms/${encodeURIComponent(found.vm_id)}/toolbox/${tail}` };
-  };
 
   const serve = async (request: IncomingMessage, response: ServerResponse, expectsContinue: boolean) => {
     response.on('error', () => {});
@@ -105,20 +78,23 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
         response.end('{"status":"ok"}');
         return;
       }
-      const { found, path } = await locate(request);
+      const { target, token, upstreamPath, headers } = route(headOf(request));
+      using lease = await grants.lease(target, token);
       await proxy(request, response, {
-        pool: pools.get(found.data_url),
-        path,
-        dataToken: found.data_token,
+        pool: pools.get(lease.dataUrl),
+        path: upstreamPath(lease),
+        dataToken: lease.dataToken,
+        revoked: lease.revoked,
+        headers,
         maxBodyBytes: limits.bodyBytes,
         uploadIdleMs: limits.uploadIdleMs,
         idleMs: limits.idleMs,
         expectsContinue,
       });
     } catch (error) {
-      if (error instanceof CallerGone) return;
+      if (error instanceof ClientDisconnected) return;
       const refusal = explain(error, request);
-      // A caller that waits for leave to send its body, and gets none, may send it all the same.
+      // A client that waits for 100 Continue and gets a refusal may send its body all the same.
       sendError(response, refusal, !hasBody(request.headers));
     }
   };
@@ -127,43 +103,42 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     const refusal = error instanceof ApiError ? error : internalError(error);
     if (refusal.status >= 500) {
       const path = request.url?.split('?', 1)[0];
-      log.warn(
-        { err: refusal.cause ?? error, status: refusal.status, path },
-        'a request could not be served',
-      );
+      log.warn({ err: refusal.cause ?? error, status: refusal.status, path }, 'a request failed');
     }
     return refusal;
   };
 
   server.on('request', (request, response) => void serve(request, response, false));
   server.on('checkContinue', (request, response) => void serve(request, response, true));
-  server.on('upgrade', (request: IncomingMessage, caller: Duplex, head: Buffer) => {
-    tunnels.add(caller);
-    caller.on('error', () => caller.destroy());
-    caller.once('close', () => tunnels.delete(caller));
+  server.on('upgrade', (request: IncomingMessage, client: Duplex, head: Buffer) => {
+    tunnels.add(client);
+    client.on('error', () => client.destroy());
+    client.once('close', () => tunnels.delete(client));
     const run = async () => {
-      const { found, path } = await locate(request);
+      const { target, token, upstreamPath, headers } = route(headOf(request));
+      using lease = await grants.lease(target, token);
       const { handshakeMs, idleMs } = limits;
-      const endpoint = parseEndpoint(found.data_url);
-      await tunnel(request, caller, head, {
-        endpoint,
-        path,
-        dataToken: found.data_token,
+      await tunnel(request, client, head, {
+        endpoint: parseEndpoint(lease.dataUrl),
+        path: upstreamPath(lease),
+        dataToken: lease.dataToken,
+        revoked: lease.revoked,
+        headers,
         handshakeMs,
         idleMs,
       });
     };
     run().catch((error: unknown) => {
-      if (error instanceof CallerGone) caller.destroy();
-      else refuseUpgrade(caller, explain(error, request));
+      if (error instanceof ClientDisconnected) client.destroy();
+      else refuseUpgrade(client, explain(error, request));
     });
   });
-  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => answerMalformed(error, socket));
+  server.on('clientError', answerMalformed);
 
   server.listen({ host: listen.host, port: listen.port });
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
-  log.info({ host: listen.host, port }, 'gateway is up');
+  log.info({ host: listen.host, port, kinds: kinds.map(({ kind }) => kind) }, 'the gateway listens');
 
   return {
     port,
@@ -172,29 +147,16 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       server.close();
       server.closeIdleConnections();
       const timer = setTimeout(() => server.closeAllConnections(), limits.graceMs);
-      for (const caller of tunnels) caller.destroy();
+      for (const client of tunnels) client.destroy();
       await closed;
       clearTimeout(timer);
-      await pools.destroy();
+      await Promise.all([pools.destroy(), grants.close()]);
     },
   };
 }
 
-/** What Node's strict parser refused: two lengths, a length and chunks, headers too large, no HTTP at all. */
-function answerMalformed(error: NodeJS.ErrnoException, socket: Socket): void {
-  if (error.code === 'ECONNRESET' || !socket.writable) {
-    socket.destroy();
-    return;
-  }
-  const tooLarge = error.code === 'HPE_HEADER_OVERFLOW';
-  const late = error.code === 'ERR_HTTP_REQUEST_TIMEOUT';
-  const [status, message] = tooLarge
-    ? ([431, 'the request headers are too large'] as const)
-    : late
-      ? ([408, 'the request headers took too long'] as const)
-      : ([400, 'malformed HTTP request'] as const);
-  const body = JSON.stringify({ error: message });
-  socket.end(
-    `HTTP/1.1 ${status} Bad Request\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\nconnection: close\r\n\r\n${body}`,
-  );
-}
+const headOf = ({ method = 'GET', url = '/', headers }: IncomingMessage): RequestHead => ({
+  method,
+  url,
+  headers,
+});

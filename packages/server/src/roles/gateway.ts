@@ -12,7 +12,7 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   const gateway = await startGateway({
     listen: { host: config.host, port: config.gatewayPort ?? config.port + 1 },
     controlUrl: internalUrlOf(config),
-    gatewayToken: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
+    credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
     log,
   });
   const close = (): Promise<void> => gateway.close();

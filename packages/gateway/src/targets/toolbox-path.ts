@@ -1,8 +1,8 @@
 import { badRequest, notFound, quote } from '@releap/contract';
 
-/** Where a request is meant to go. */
-export interface ToolboxTarget {
-  /** As the caller wrote it. */
+/** What a toolbox path names. */
+export interface ToolboxPath {
+  /** As the client wrote it. */
   vmId: string;
   /** What follows the sandbox, with its query: `process/execute`, `files/download?path=%2Fa`. */
   tail: string;
@@ -12,12 +12,12 @@ export const TOOLBOX_PREFIX = '/toolbox/';
 const MAX_ID_CHARS = 128;
 
 /**
- * Reads `/toolbox/{vm_id}/{tail}`. The tail goes on as it is, byte for byte, so whatever could mean another
- * place to the next server is refused: dot segments, encoded or not, and encoded slashes.
+ * Reads `/toolbox/{vm_id}/{tail}`, which the path must begin with. The tail is forwarded byte for byte, so what the next
+ * server could read as another path is refused: dot segments, encoded or not, and encoded slashes.
+ * @throws ApiError 400, 404
  */
-export function parseToolboxPath(url: string): ToolboxTarget {
+export function parseToolboxPath(url: string): ToolboxPath {
   const [path = ''] = url.split('?', 1);
-  if (!path.startsWith(TOOLBOX_PREFIX)) throw notFound(`no such path: ${quote(path)}`);
   const segments = path.slice(TOOLBOX_PREFIX.length).split('/').map(decodeSegment);
   const [vmId = '', ...rest] = segments;
   if (vmId === '' || vmId.length > MAX_ID_CHARS || rest.length === 0 || rest[0] === '') {

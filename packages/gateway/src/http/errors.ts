@@ -2,15 +2,15 @@ import type { ServerResponse } from 'node:http';
 import { ApiError, badGateway, gatewayTimeout, internalError } from '@releap/contract';
 import { errors } from 'undici';
 
-/** Our end of a request or tunnel was closed because the caller went away: nobody is left to tell. */
-export class CallerGone extends Error {
+/** The client has closed its connection: there is nobody to answer. */
+export class ClientDisconnected extends Error {
   constructor() {
-    super('the caller closed the connection');
-    this.name = 'CallerGone';
+    super('the client closed the connection');
+    this.name = 'ClientDisconnected';
   }
 }
 
-/** What a failed request to a runner or to the control plane is for the caller. `who` is the one that did not answer. */
+/** The error that the client gets for a failed request to a runner or to the control plane; `who` did not answer. */
 export function upstreamError(error: unknown, who: string): ApiError {
   if (error instanceof ApiError) return error;
   if (
@@ -30,8 +30,8 @@ export function upstreamError(error: unknown, who: string): ApiError {
 }
 
 /**
- * Answers with `{error}`. When the caller is still sending a body that nobody will read, the connection is not
- * kept: what follows on it could be taken for a request.
+ * Answers with `{error}`. When the client is still sending a body that is not read, the connection is closed: what
+ * follows on it could be parsed as a request.
  */
 export function sendError(response: ServerResponse, error: ApiError, keepAlive: boolean): void {
   if (response.headersSent) {

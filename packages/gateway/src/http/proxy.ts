@@ -2,34 +2,39 @@ import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:
 import { PassThrough, type Readable } from 'node:stream';
 import { type ApiError, badGateway, badRequest } from '@releap/contract';
 import type { Dispatcher, Pool } from 'undici';
-import { CallerGone, upstreamError } from './errors.ts';
-import { hasBody, requestHeaders, responseHeaders } from './headers.ts';
+import { ClientDisconnected, upstreamError } from './errors.ts';
+import { hasBody, type HeaderPolicy } from './headers.ts';
 
 export interface ProxyRequest {
   pool: Pool;
   /** Path and query at the runner. */
   path: string;
+  /** What opens the runner's data server. */
   dataToken: string;
+  headers: HeaderPolicy;
+  /** Aborted when the request must end because its credential was revoked. */
+  revoked: AbortSignal;
   /** Largest request body in bytes. */
   maxBodyBytes: number;
-  /** Milliseconds that an upload may stand still. */
+  /** Longest time without a byte of an upload, in milliseconds. */
   uploadIdleMs: number;
-  /** Milliseconds that an answer may stand still because the caller does not read it. */
+  /** Longest time that a client may not read the answer, in milliseconds. */
   idleMs: number;
-  /** The caller waits for `100 Continue` before it sends the body. */
+  /** The client waits for `100 Continue` before it sends the body. */
   expectsContinue: boolean;
 }
 
 /**
- * Passes one request on and streams the answer back, each no faster than its reader takes it. Resolves when the
- * answer has been handed over; rejects with the refusal to send, or with `CallerGone`.
+ * Forwards one request and streams the answer back, each with the back-pressure of its reader. Resolves when the
+ * answer has been sent.
+ * @throws ApiError the error to answer with; ClientDisconnected when there is nobody to answer
  */
 export async function proxy(
   request: IncomingMessage,
   response: ServerResponse,
   options: ProxyRequest,
 ): Promise<void> {
-  const { pool, path, dataToken, maxBodyBytes, uploadIdleMs, idleMs } = options;
+  const { pool, path, headers, dataToken, revoked, maxBodyBytes, uploadIdleMs, idleMs } = options;
   const announced = Number(request.headers['content-length'] ?? 0);
   if (announced > maxBodyBytes) throw bodyTooLarge(maxBodyBytes);
   let body: Readable | null = null;
@@ -37,36 +42,40 @@ export async function proxy(
     if (options.expectsContinue) response.writeContinue();
     body = boundedBody(request, maxBodyBytes, uploadIdleMs);
   }
+  // Ends both halves: the client sees a broken answer, and the runner a client that has gone.
+  const cut = (): void => void response.destroy();
   try {
     await new Promise<void>((resolve, reject) => {
-      const handler = new AnswerHandler(response, idleMs, resolve, (error) => {
-        // What killed the body is the better explanation than that undici saw it die.
+      const handler = new ResponseHandler(response, headers, idleMs, resolve, (error) => {
+        // Why the body ended early explains more than that undici saw it end.
         reject(body?.errored ?? error);
       });
+      revoked.addEventListener('abort', cut);
       pool.dispatch(
         {
           method: request.method as Dispatcher.HttpMethod,
           path,
-          headers: requestHeaders(request.headers, dataToken),
+          headers: headers.request(request.headers, dataToken),
           body,
         },
         handler,
       );
     });
   } catch (error) {
-    if (error instanceof CallerGone) throw error;
+    if (error instanceof ClientDisconnected) throw error;
     throw upstreamError(error, 'the machine that runs the sandbox');
   } finally {
+    revoked.removeEventListener('abort', cut);
     body?.destroy();
   }
 }
 
-/** The caller's body, cut off when it is too long or stands still. */
+/** The client's body; an error ends it when it is too long or nothing of it arrives. */
 function boundedBody(request: IncomingMessage, maxBytes: number, idleMs: number): Readable {
   const body = new PassThrough();
   let size = 0;
   const timer = setTimeout(() => {
-    // Standing still because the runner does not take it is not the caller's fault; then the runner's own deadline counts.
+    // When the runner does not read, the runner's own deadline counts.
     if (body.writableNeedDrain) timer.refresh();
     else body.destroy(requestTimeout(idleMs));
   }, idleMs);
@@ -75,8 +84,8 @@ function boundedBody(request: IncomingMessage, maxBytes: number, idleMs: number)
     size += chunk.length;
     if (size > maxBytes) body.destroy(bodyTooLarge(maxBytes));
   });
-  request.on('aborted', () => body.destroy(new CallerGone()));
-  request.on('error', () => body.destroy(new CallerGone()));
+  request.on('aborted', () => body.destroy(new ClientDisconnected()));
+  request.on('error', () => body.destroy(new ClientDisconnected()));
   body.on('error', () => {});
   body.on('close', () => {
     clearTimeout(timer);
@@ -87,29 +96,37 @@ function boundedBody(request: IncomingMessage, maxBytes: number, idleMs: number)
   return body;
 }
 
-/** Writes what the runner answers to the caller. */
-class AnswerHandler implements Dispatcher.DispatchHandler {
+/** Streams the runner's response to the client. */
+class ResponseHandler implements Dispatcher.DispatchHandler {
   readonly #response: ServerResponse;
+  readonly #headers: HeaderPolicy;
   readonly #idleMs: number;
-  readonly #resolve: () => void;
-  readonly #reject: (error: Error) => void;
-  #stuck: NodeJS.Timeout | undefined;
+  readonly #onSuccess: () => void;
+  readonly #onError: (error: Error) => void;
+  #stalled: NodeJS.Timeout | undefined;
 
-  constructor(response: ServerResponse, idleMs: number, resolve: () => void, reject: (error: Error) => void) {
+  constructor(
+    response: ServerResponse,
+    headers: HeaderPolicy,
+    idleMs: number,
+    onSuccess: () => void,
+    onError: (error: Error) => void,
+  ) {
     this.#response = response;
+    this.#headers = headers;
     this.#idleMs = idleMs;
-    this.#resolve = resolve;
-    this.#reject = reject;
+    this.#onSuccess = onSuccess;
+    this.#onError = onError;
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
-    const gone = () => {
-      if (!this.#response.writableFinished) controller.abort(new CallerGone());
+    const abort = () => {
+      if (!this.#response.writableFinished) controller.abort(new ClientDisconnected());
     };
-    if (this.#response.destroyed) gone();
-    else this.#response.once('close', gone);
+    if (this.#response.destroyed) abort();
+    else this.#response.once('close', abort);
     this.#response.on('drain', () => {
-      clearTimeout(this.#stuck);
+      clearTimeout(this.#stalled);
       controller.resume();
     });
   }
@@ -121,29 +138,29 @@ class AnswerHandler implements Dispatcher.DispatchHandler {
   ): void {
     if (status < 200) return;
     if (status === 401) {
-      // It is our token that the runner refused; the caller's was good.
+      // The runner refused the gateway's token; the client's credential was good.
       controller.abort(badGateway('the machine that runs the sandbox refused the gateway'));
       return;
     }
-    this.#response.writeHead(status, responseHeaders(headers));
+    this.#response.writeHead(status, this.#headers.response(headers));
     this.#response.flushHeaders();
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     if (this.#response.write(chunk)) return;
     controller.pause();
-    this.#stuck = setTimeout(() => this.#response.destroy(), this.#idleMs);
+    this.#stalled = setTimeout(() => this.#response.destroy(), this.#idleMs);
   }
 
   onResponseEnd(): void {
-    clearTimeout(this.#stuck);
+    clearTimeout(this.#stalled);
     this.#response.end();
-    this.#resolve();
+    this.#onSuccess();
   }
 
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
-    clearTimeout(this.#stuck);
-    this.#reject(error);
+    clearTimeout(this.#stalled);
+    this.#onError(error);
   }
 }
 
@@ -152,5 +169,5 @@ function bodyTooLarge(maxBytes: number): ApiError {
 }
 
 function requestTimeout(idleMs: number): ApiError {
-  return badRequest(`the request body stood still for ${idleMs} ms`);
+  return badRequest(`nothing of the request body arrived for ${idleMs} ms`);
 }

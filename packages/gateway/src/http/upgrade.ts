@@ -4,15 +4,19 @@ import type { Duplex } from 'node:stream';
 import type { Socket } from 'node:net';
 import { badGateway, gatewayTimeout, type ApiError } from '@releap/contract';
 import { type Endpoint } from './endpoints.ts';
-import { CallerGone, upstreamError } from './errors.ts';
-import { requestHeaders, responseHeaders } from './headers.ts';
+import { ClientDisconnected, upstreamError } from './errors.ts';
+import type { HeaderPolicy } from './headers.ts';
 
 export interface TunnelRequest {
   endpoint: Endpoint;
   path: string;
+  /** What opens the runner's data server. */
   dataToken: string;
+  headers: HeaderPolicy;
+  /** Aborted when the tunnel must end because its credential was revoked. */
+  revoked: AbortSignal;
   handshakeMs: number;
-  /** Milliseconds without a byte either way after which a tunnel is closed. */
+  /** Milliseconds without a byte in either direction after which a tunnel is closed. */
   idleMs: number;
 }
 
@@ -22,40 +26,45 @@ export function wantsWebSocket(request: IncomingMessage): boolean {
 }
 
 /**
- * Passes a WebSocket handshake on and then every byte both ways. Resolves when the tunnel has ended; rejects with
- * the refusal to send while none has been sent.
+ * Forwards a WebSocket handshake and then every byte both ways. Resolves when the tunnel has ended.
+ * @throws ApiError the error to answer with, as long as nothing was answered
  */
 export async function tunnel(
   request: IncomingMessage,
-  caller: Duplex,
+  client: Duplex,
   head: Buffer,
   options: TunnelRequest,
 ): Promise<void> {
-  const shaken = await handshake(request, caller, options);
-  if (shaken.type === 'answer') {
-    relayAnswer(shaken.answer, caller);
+  const { headers, revoked, idleMs } = options;
+  const result = await handshake(request, client, options);
+  if (result.type === 'answer') {
+    relayAnswer(result.answer, client, headers);
     return;
   }
-  const { socket, answer } = shaken;
-  caller.write(
+  const { socket, answer } = result;
+  client.write(
     renderHead(101, {
-      ...responseHeaders(answer.headers),
+      ...headers.response(answer.headers),
       connection: 'Upgrade',
       upgrade: 'websocket',
     }),
   );
-  if (shaken.head.length > 0) caller.write(shaken.head);
+  if (result.head.length > 0) client.write(result.head);
   if (head.length > 0) socket.write(head);
-  await join(caller, socket, options.idleMs);
+  await pipeBothWays(client, socket, idleMs, revoked);
 }
 
-type Shaken =
+type HandshakeResult =
   | { type: 'tunnel'; socket: Socket; head: Buffer; answer: IncomingMessage }
-  /** The runner said no, in HTTP. */
+  /** The runner refused the upgrade with an HTTP response. */
   | { type: 'answer'; answer: IncomingMessage };
 
-async function handshake(request: IncomingMessage, caller: Duplex, options: TunnelRequest): Promise<Shaken> {
-  const { endpoint, path, dataToken, handshakeMs } = options;
+async function handshake(
+  request: IncomingMessage,
+  client: Duplex,
+  options: TunnelRequest,
+): Promise<HandshakeResult> {
+  const { endpoint, path, headers, dataToken, handshakeMs } = options;
   const { hostname, port } = new URL(endpoint.origin);
   const outgoing = httpRequest({
     ...(endpoint.socketPath === undefined
@@ -64,49 +73,51 @@ async function handshake(request: IncomingMessage, caller: Duplex, options: Tunn
     method: 'GET',
     path,
     headers: {
-      ...requestHeaders(request.headers, dataToken),
+      ...headers.request(request.headers, dataToken),
       connection: 'Upgrade',
       upgrade: 'websocket',
     },
     // A connection of its own: it will never serve another request.
     agent: false,
   });
-  const gone = () => outgoing.destroy(new CallerGone());
+  const abort = () => outgoing.destroy(new ClientDisconnected());
   const timer = setTimeout(
     () => outgoing.destroy(gatewayTimeout('the machine that runs the sandbox did not answer in time')),
     handshakeMs,
   );
-  caller.once('close', gone);
+  client.once('close', abort);
   try {
-    return await new Promise<Shaken>((resolve, reject) => {
+    return await new Promise<HandshakeResult>((resolve, reject) => {
       outgoing.on('upgrade', (answer, socket, head) => resolve({ type: 'tunnel', socket, head, answer }));
       outgoing.on('response', (answer) => resolve({ type: 'answer', answer }));
       outgoing.on('error', reject);
       outgoing.end();
     });
   } catch (error) {
-    throw error instanceof CallerGone ? error : upstreamError(error, 'the machine that runs the sandbox');
+    throw error instanceof ClientDisconnected
+      ? error
+      : upstreamError(error, 'the machine that runs the sandbox');
   } finally {
     clearTimeout(timer);
-    caller.off('close', gone);
+    client.off('close', abort);
   }
 }
 
-function relayAnswer(answer: IncomingMessage, caller: Duplex): void {
+function relayAnswer(answer: IncomingMessage, client: Duplex, headers: HeaderPolicy): void {
   const status = answer.statusCode ?? 502;
   if (status === 401) {
     answer.destroy();
-    refuseUpgrade(caller, badGateway('the machine that runs the sandbox refused the gateway'));
+    refuseUpgrade(client, badGateway('the machine that runs the sandbox refused the gateway'));
     return;
   }
-  caller.write(renderHead(status, { ...responseHeaders(answer.headers), connection: 'close' }));
+  client.write(renderHead(status, { ...headers.response(answer.headers), connection: 'close' }));
   // The body's end is the connection's end: its length or chunks need not be told.
-  answer.on('error', () => caller.destroy());
-  answer.pipe(caller);
+  answer.on('error', () => client.destroy());
+  answer.pipe(client);
 }
 
 /** Answers `{error}` on a connection that asked for an upgrade, and closes it. */
-export function refuseUpgrade(caller: Duplex, error: ApiError): void {
+export function refuseUpgrade(client: Duplex, error: ApiError): void {
   const body = JSON.stringify(error.body);
   const head = renderHead(error.status, {
     ...error.headers,
@@ -114,7 +125,7 @@ export function refuseUpgrade(caller: Duplex, error: ApiError): void {
     'content-length': Buffer.byteLength(body),
     connection: 'close',
   });
-  caller.end(head + body);
+  client.end(head + body);
 }
 
 /** The values come from Node's parser or from us: none holds a line break. */
@@ -125,12 +136,20 @@ function renderHead(status: number, headers: Record<string, unknown>): string {
   return `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\n${lines.join('\r\n')}\r\n\r\n`;
 }
 
-/** Bytes both ways, each no faster than its reader. When one side closes, what it sent before is still delivered. */
-async function join(caller: Duplex, socket: Duplex, idleMs: number): Promise<void> {
-  const idle = setTimeout(() => {
-    caller.destroy();
+/** Copies bytes both ways with back-pressure. When one side closes, what it sent before is still delivered. */
+async function pipeBothWays(
+  client: Duplex,
+  socket: Duplex,
+  idleMs: number,
+  revoked: AbortSignal,
+): Promise<void> {
+  const end = (): void => {
+    client.destroy();
     socket.destroy();
-  }, idleMs);
+  };
+  const idle = setTimeout(end, idleMs);
+  revoked.addEventListener('abort', end);
+  if (revoked.aborted) end();
   const pass = async (from: Duplex, to: Duplex) => {
     from.on('data', () => idle.refresh());
     from.on('error', () => to.destroy());
@@ -138,6 +157,7 @@ async function join(caller: Duplex, socket: Duplex, idleMs: number): Promise<voi
     await once(from, 'close');
     if (!to.destroyed) to.end(() => to.destroy());
   };
-  await Promise.allSettled([pass(caller, socket), pass(socket, caller)]);
+  await Promise.allSettled([pass(client, socket), pass(socket, client)]);
   clearTimeout(idle);
+  revoked.removeEventListener('abort', end);
 }

@@ -1,6 +1,6 @@
 import { Pool } from 'undici';
 
-/** Where a server of ours listens. */
+/** Where a runner or the control plane listens. */
 export interface Endpoint {
   /** Without path; `http://localhost` for a Unix socket. */
   origin: string;
@@ -25,10 +25,10 @@ export interface PoolTimeouts {
   bodyMs: number;
 }
 
-/** More runners than this are not talked to at once; the one not used for longest goes. */
+/** Pools kept at most; the least recently used one is closed for a new one. */
 const MAX_POOLS = 1024;
 
-/** Connections that are kept, a pool for each server. */
+/** Kept-alive connections, one pool per server. */
 export class EndpointPools {
   readonly #pools = new Map<string, Pool>();
   readonly #timeouts: PoolTimeouts;
@@ -47,8 +47,7 @@ export class EndpointPools {
     const { origin, socketPath } = parseEndpoint(url);
     const { connectMs, headersMs, bodyMs } = this.#timeouts;
     const pool = new Pool(origin, {
-      // How many there can be is bounded by the callers' connections; a limit here would let a few long
-      // commands hold up everybody else's.
+      // Bounded by the clients' connections. A limit here would let a few long commands block all other requests.
       connections: null,
       pipelining: 1,
       connect: { timeout: connectMs, ...(socketPath === undefined ? {} : { socketPath }) },
@@ -59,7 +58,7 @@ export class EndpointPools {
     for (const [oldest, old] of this.#pools) {
       if (this.#pools.size <= MAX_POOLS) break;
       this.#pools.delete(oldest);
-      // Requests under way on it end by themselves.
+      // Its open requests still finish.
       void old.close();
     }
     return pool;

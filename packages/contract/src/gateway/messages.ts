@@ -1,0 +1,103 @@
+/**
+ * What a gateway and the control plane say to each other over one WebSocket that the gateway dials
+ * (`GET /internal/gateways/link` on the internal listener, authorized by the gateway's credential). JSON text frames,
+ * one message each.
+ *
+ * The rules that both sides rely on:
+ * - A gateway asks once for a target and a credential (`resolve`) and gets a `grant` or a `refusal`. It may use the grant
+ *   again until its `ttl_ms` has passed, control has revoked it, or the link has been silent for `GATEWAY_SILENT_MS`.
+ * - Control remembers which grants each link holds and sends `revoke` as soon as one of them is not true any more: the
+ *   sandbox has moved or does not run, the credential was revoked. Answers and revocations share one ordered
+ *   connection, so a grant that arrives after a revocation is newer than it.
+ * - Control sends a `tick` every `GATEWAY_TICK_MS`. A gateway that hears nothing cannot be told of a revocation, so it
+ *   stops using its grants. Together this bounds how long a revoked credential still works to one second.
+ * - Unknown message types and unknown fields are ignored. A target of an unknown kind is refused with 501.
+ */
+import { Type, type Static } from 'typebox';
+
+/** Path of the WebSocket that gateways dial. */
+export const GATEWAY_LINK_PATH = '/internal/gateways/link';
+/** Version of this protocol. */
+export const GATEWAY_PROTOCOL = 1;
+/** How often control sends `tick`, in milliseconds. */
+export const GATEWAY_TICK_MS = 250;
+/** A gateway that has heard nothing for this long stops using its grants, in milliseconds. */
+export const GATEWAY_SILENT_MS = 750;
+/** Largest message on this link, in bytes. A larger one closes it. */
+export const GATEWAY_MESSAGE_MAX_BYTES = 256 * 1024;
+/** Most grants that one gateway holds; it releases the least recently used one for a new one. */
+export const GATEWAY_GRANTS_MAX = 20_000;
+
+const RequestId = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
+
+/** Where a request is meant to go. `kind` decides which further fields control reads. */
+export const GatewayTarget = Type.Object({
+  kind: Type.String({ minLength: 1, maxLength: 40 }),
+  /** As the client wrote it: a sandbox id, region-tagged or a bare UUID. */
+  sandbox: Type.Optional(Type.String({ maxLength: 128 })),
+});
+export type GatewayTarget = Static<typeof GatewayTarget>;
+
+const GatewayHello = Type.Object({
+  type: Type.Literal('hello'),
+  protocol: Type.Integer({ minimum: 1 }),
+  /** Kinds of targets that this gateway routes. */
+  kinds: Type.Array(Type.String({ maxLength: 40 }), { maxItems: 32 }),
+});
+
+const Resolve = Type.Object({
+  type: Type.Literal('resolve'),
+  /** Chosen by the gateway, unique on this link; the answer and later revocations name it. */
+  id: RequestId,
+  target: GatewayTarget,
+  /** The credential as the client showed it. It is never logged or stored. */
+  token: Type.Optional(Type.String({ maxLength: 4096, writeOnly: true })),
+});
+
+/** The gateway does not use these any more; control may forget them. */
+const Release = Type.Object({
+  type: Type.Literal('release'),
+  ids: Type.Array(RequestId, { maxItems: 1_000 }),
+});
+
+export const GatewayMessage = Type.Union([GatewayHello, Resolve, Release]);
+export type GatewayMessage = Static<typeof GatewayMessage>;
+
+const Welcome = Type.Object({
+  type: Type.Literal('welcome'),
+  protocol: Type.Integer({ minimum: 1 }),
+});
+
+const GrantMessage = Type.Object({
+  type: Type.Literal('grant'),
+  id: RequestId,
+  /** UUID, as the runner knows it. */
+  vm_id: Type.String(),
+  /** The runner's data server: `http://host:port` or `unix:/absolute/path.sock`. */
+  data_url: Type.String(),
+  /** What opens the runner's data server for this sandbox. */
+  data_token: Type.String({ writeOnly: true }),
+  /** How long the grant may be used, in milliseconds from its arrival. */
+  ttl_ms: Type.Integer({ minimum: 1 }),
+});
+
+const Refusal = Type.Object({
+  type: Type.Literal('refusal'),
+  id: RequestId,
+  /** HTTP status for the client. */
+  status: Type.Integer({ minimum: 400, maximum: 599 }),
+  error: Type.String(),
+});
+
+const Revoke = Type.Object({
+  type: Type.Literal('revoke'),
+  ids: Type.Array(RequestId),
+  /** The credential itself is not good any more: connections that were opened with it are closed as well. */
+  disconnect: Type.Boolean(),
+});
+
+const Tick = Type.Object({ type: Type.Literal('tick') });
+
+export const GatewayControlMessage = Type.Union([Welcome, GrantMessage, Refusal, Revoke, Tick]);
+export type GatewayControlMessage = Static<typeof GatewayControlMessage>;
+export type GatewayGrant = Static<typeof GrantMessage>;

@@ -1,0 +1,79 @@
+import type { IncomingMessage } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { GATEWAY_MESSAGE_MAX_BYTES } from '@releap/contract';
+import type { Database } from '@releap/database';
+import { WebSocketServer } from 'ws';
+import { GatewayLink, type GatewayLinkOptions } from './gateway-link.ts';
+import { GrantIndex } from './grant-index.ts';
+import { recheckGrants } from './recheck.ts';
+import type { TargetResolver } from './target-resolver.ts';
+
+/**
+ * How often credentials and runners of held grants are looked up, in milliseconds. With the time that a message takes it
+ * bounds how long a revoked credential still works: one second.
+ */
+export const RECHECK_MS = 400;
+
+export interface GatewayLinksOptions extends Omit<GatewayLinkOptions, 'grants' | 'resolvers'> {
+  database: Database;
+  resolvers: readonly TargetResolver[];
+}
+
+/** The gateways that are connected to this server. */
+export class GatewayLinks {
+  readonly #options: GatewayLinksOptions;
+  readonly #resolvers: ReadonlyMap<string, TargetResolver>;
+  readonly #grants = new GrantIndex();
+  readonly #links = new Set<GatewayLink>();
+  readonly #sockets = new WebSocketServer({
+    noServer: true,
+    maxPayload: GATEWAY_MESSAGE_MAX_BYTES,
+    perMessageDeflate: false,
+  });
+
+  constructor(options: GatewayLinksOptions) {
+    this.#options = options;
+    this.#resolvers = new Map(options.resolvers.map((resolver) => [resolver.kind, resolver]));
+  }
+
+  get connected(): number {
+    return this.#links.size;
+  }
+
+  get grants(): number {
+    return this.#grants.size;
+  }
+
+  /** Takes a connection whose credential was checked. */
+  accept(request: IncomingMessage, socket: Duplex, head: Buffer): void {
+    this.#sockets.handleUpgrade(request, socket, head, (webSocket) => {
+      const link = new GatewayLink(webSocket, {
+        ...this.#options,
+        resolvers: this.#resolvers,
+        grants: this.#grants,
+      });
+      this.#links.add(link);
+      webSocket.once('close', () => this.#links.delete(link));
+    });
+  }
+
+  /** Sandboxes have changed, on this server or another one. */
+  sandboxesChanged(ids: Iterable<string>): void {
+    this.#grants.changed(ids);
+  }
+
+  /** Changes of other servers may have been missed. */
+  mayHaveMissedChanges(): void {
+    this.#grants.changedAll();
+  }
+
+  /** Revokes what credentials, projects and runners do not bear any more; to be called every `RECHECK_MS`. */
+  async recheck(): Promise<void> {
+    await recheckGrants(this.#options.database, this.#grants);
+  }
+
+  close(): void {
+    for (const link of this.#links) link.close(1001, 'the control plane is stopping');
+    this.#sockets.close();
+  }
+}

@@ -1,0 +1,155 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  GATEWAY_LINK_PATH,
+  GATEWAY_MESSAGE_MAX_BYTES,
+  GATEWAY_PROTOCOL,
+  GATEWAY_SILENT_MS,
+  GatewayControlMessage,
+  type GatewayMessage,
+} from '@releap/contract';
+import type { Logger } from 'pino';
+import { Check } from 'typebox/value';
+import { WebSocket } from 'ws';
+import { parseEndpoint } from '../http/endpoints.ts';
+
+const CONNECT_MS = 5_000;
+const BACKOFF_MIN_MS = 50;
+const BACKOFF_MAX_MS = 2_000;
+/** Silence after which the connection is dialled anew. Grants are unused long before (`GATEWAY_SILENT_MS`). */
+const DEAD_MS = 5_000;
+/** Unsent bytes above which the control plane counts as stuck. */
+const OUTBOUND_MAX_BYTES = 16 * 1024 * 1024;
+
+export interface ControlLinkOptions {
+  /** The internal listener of the control plane: `http(s)://host:port` or `unix:/absolute/path.sock`. */
+  controlUrl: string;
+  /** The gateway's credential; read at each connection, so that it can be changed while the gateway runs. */
+  credential: () => Promise<string>;
+  /** Kinds of targets that this gateway routes. */
+  kinds: readonly string[];
+  log: Logger;
+  /** A new connection is welcome: nothing of an earlier one is true any more. */
+  onOpen: () => void;
+  onMessage: (message: GatewayControlMessage) => void;
+  onClosed: () => void;
+}
+
+/** The gateway's end of its link to the control plane: one connection, kept up for ever. */
+export class ControlLink {
+  readonly #options: ControlLinkOptions;
+  readonly #closing = new AbortController();
+  readonly #loop: Promise<void>;
+  #socket: WebSocket | undefined;
+  #lastMessageAt = -Infinity;
+
+  constructor(options: ControlLinkOptions) {
+    parseEndpoint(options.controlUrl);
+    this.#options = options;
+    this.#loop = this.#keepConnected();
+  }
+
+  /** Whether control could tell us of a revocation at this moment. */
+  get isLive(): boolean {
+    return this.#socket !== undefined && performance.now() - this.#lastMessageAt < GATEWAY_SILENT_MS;
+  }
+
+  /** @returns false when there is no connection to send it on */
+  send(message: GatewayMessage): boolean {
+    if (this.#socket === undefined || this.#socket.bufferedAmount > OUTBOUND_MAX_BYTES) return false;
+    this.#socket.send(JSON.stringify(message));
+    return true;
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort();
+    await this.#loop;
+  }
+
+  async #keepConnected(): Promise<void> {
+    const { log } = this.#options;
+    const { signal } = this.#closing;
+    let backoff = BACKOFF_MIN_MS;
+    while (!signal.aborted) {
+      const startedAt = performance.now();
+      const reason = await this.#connect();
+      if (signal.aborted) return;
+      if (performance.now() - startedAt > BACKOFF_MAX_MS) backoff = BACKOFF_MIN_MS;
+      log.warn({ reason, retryInMs: backoff }, 'no link to the control plane');
+      await sleep(backoff, undefined, { signal }).catch(() => undefined);
+      backoff = Math.min(backoff * 2, BACKOFF_MAX_MS);
+    }
+  }
+
+  async #connect(): Promise<string> {
+    let credential: string;
+    try {
+      credential = await this.#options.credential();
+    } catch (error) {
+      return `no credential: ${(error as Error).message}`;
+    }
+    return this.#connectOnce(credential);
+  }
+
+  /** One connection from dial to end. Resolves with the reason why it ended. */
+  #connectOnce(credential: string): Promise<string> {
+    const { kinds, onClosed } = this.#options;
+    const socket = new WebSocket(linkUrl(this.#options.controlUrl), {
+      headers: { authorization: `Bearer ${credential}` },
+      handshakeTimeout: CONNECT_MS,
+      maxPayload: GATEWAY_MESSAGE_MAX_BYTES,
+      perMessageDeflate: false,
+    });
+    const hangUp = (): void => socket.terminate();
+    this.#closing.signal.addEventListener('abort', hangUp, { once: true });
+    return new Promise((resolve) => {
+      let reason = 'the connection was closed';
+      const watchdog = setInterval(() => {
+        if (socket.readyState !== WebSocket.OPEN || performance.now() - this.#lastMessageAt < DEAD_MS) return;
+        reason = `no message for ${DEAD_MS} ms`;
+        socket.terminate();
+      }, DEAD_MS / 2);
+      socket.on('open', () => {
+        this.#lastMessageAt = performance.now();
+        socket.send(JSON.stringify({ type: 'hello', protocol: GATEWAY_PROTOCOL, kinds: [...kinds] }));
+      });
+      socket.on('message', (data, binary) => {
+        this.#lastMessageAt = performance.now();
+        if (!binary) this.#receive(socket, (data as Buffer).toString('utf8'));
+      });
+      socket.on('error', (error) => (reason = error.message));
+      socket.on('close', (code, why) => {
+        if (why.length > 0) reason = `${code} ${why.toString('utf8')}`;
+        clearInterval(watchdog);
+        this.#closing.signal.removeEventListener('abort', hangUp);
+        if (this.#socket === socket) {
+          this.#socket = undefined;
+          onClosed();
+        }
+        resolve(reason);
+      });
+    });
+  }
+
+  #receive(socket: WebSocket, text: string): void {
+    let message: unknown;
+    try {
+      message = JSON.parse(text);
+    } catch {
+      return;
+    }
+    // What this version does not know is not for it.
+    if (!Check(GatewayControlMessage, message)) return;
+    if (message.type === 'welcome') {
+      this.#socket = socket;
+      this.#options.onOpen();
+    } else if (this.#socket === socket) this.#options.onMessage(message);
+  }
+}
+
+function linkUrl(controlUrl: string): string {
+  if (controlUrl.startsWith('unix:'))
+    return `ws+unix:${controlUrl.slice('unix:'.length)}:${GATEWAY_LINK_PATH}`;
+  const url = new URL(GATEWAY_LINK_PATH, controlUrl);
+  url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
+  return url.href;
+}

@@ -1,0 +1,72 @@
+/** Which headers cross the gateway, in either direction. Each kind of target has a policy of its own. */
+import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
+
+/** They concern one connection only (RFC 9110 section 7.6.1, with the names older software uses). */
+const HOP_BY_HOP = new Set([
+  'connection',
+  'keep-alive',
+  'proxy-connection',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+]);
+
+/** `expect` is answered here, `host` and `content-length` are set anew. */
+const SET_ANEW = new Set(['expect', 'host', 'content-length']);
+
+/** Names in lower case of what must not cross, beside what concerns one connection only. */
+export interface HeaderRules {
+  request: readonly string[];
+  requestPrefixes?: readonly string[];
+  response: readonly string[];
+}
+
+export interface HeaderPolicy {
+  /**
+   * Headers for the runner. `content-length` is passed on when it was given, because the framing of the body must not
+   * change in a way that only one side sees.
+   * @param dataToken what opens the runner's data server; it takes the place of the client's credential
+   */
+  request(headers: IncomingHttpHeaders, dataToken: string): Record<string, string | string[]>;
+  /** Headers for the client. */
+  response(headers: IncomingHttpHeaders): OutgoingHttpHeaders;
+}
+
+export function headerPolicy(rules: HeaderRules): HeaderPolicy {
+  const request = new Set(rules.request);
+  const prefixes = rules.requestPrefixes ?? [];
+  const response = new Set(rules.response);
+  return {
+    request(headers, dataToken) {
+      const kept = keep(
+        headers,
+        (name) =>
+          SET_ANEW.has(name) || request.has(name) || prefixes.some((prefix) => name.startsWith(prefix)),
+      );
+      const length = headers['content-length'];
+      if (length !== undefined) kept['content-length'] = length;
+      kept['authorization'] = `Bearer ${dataToken}`;
+      return kept;
+    },
+    response: (headers) => keep(headers, (name) => response.has(name)),
+  };
+}
+
+/** True when the request announces a body. */
+export function hasBody(headers: IncomingHttpHeaders): boolean {
+  return headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0';
+}
+
+function keep(
+  headers: IncomingHttpHeaders,
+  stop: (name: string) => boolean,
+): Record<string, string | string[]> {
+  const named = new Set((headers.connection ?? '').split(',').map((name) => name.trim().toLowerCase()));
+  const kept: Record<string, string | string[]> = {};
+  for (const [name, value] of Object.entries(headers)) {
+    if (value === undefined || HOP_BY_HOP.has(name) || named.has(name) || stop(name)) continue;
+    kept[name] = value;
+  }
+  return kept;
+}

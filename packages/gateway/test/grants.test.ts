@@ -1,0 +1,172 @@
+/** Decisions that are pushed: spec, Port exposure (visibility "effective within about 1 s") and Authentication rule 5. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import http, { type IncomingMessage } from 'node:http';
+import { connect, type AddressInfo, type Socket } from 'node:net';
+import { after, before, beforeEach, test } from 'node:test';
+import { GATEWAY_SILENT_MS, newToken, newUuid } from '@releap/contract';
+import pino from 'pino';
+import { type Gateway, headerPolicy, startGateway, type TargetKind } from '../src/index.ts';
+import { type FakeControl, startFakeControl } from './support/fake-control.ts';
+
+const key = newToken('apiKey');
+const stack = new AsyncDisposableStack();
+let control: FakeControl;
+let gateway: Gateway;
+let dataUrl: string;
+let seen: IncomingMessage[] = [];
+let sandbox: string;
+
+/** A second kind beside the toolbox: routed by Host, with cookies let through, and its own credential. */
+const site: TargetKind = {
+  kind: 'site',
+  route({ url, headers }) {
+    const name = /^(\w+)\.site\.test$/.exec(headers.host ?? '')?.[1];
+    if (name === undefined) return undefined;
+    const token = headers['x-site-token'];
+    return {
+      target: { kind: 'site', sandbox: name },
+      token: typeof token === 'string' ? token : null,
+      upstreamPath: () => url,
+      headers: headerPolicy({ request: ['x-site-token', 'authorization'], response: [] }),
+    };
+  },
+};
+
+before(async () => {
+  const runner = http.createServer((request, response) => {
+    seen.push(request);
+    if (request.url?.includes('/endless') === true) response.write('begin');
+    else response.writeHead(200, { 'set-cookie': 'a=b' }).end('ok');
+  });
+  runner.on('upgrade', (request: IncomingMessage, socket: Socket) => {
+    seen.push(request);
+    socket.on('error', () => undefined);
+    socket.write('HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n');
+    socket.pipe(socket);
+  });
+  runner.listen(0, '127.0.0.1');
+  await once(runner, 'listening');
+  stack.defer(() => void runner.close());
+  stack.defer(() => runner.closeAllConnections());
+  dataUrl = `http://127.0.0.1:${(runner.address() as AddressInfo).port}`;
+  control = await startFakeControl('gateway-credential', 'data-token');
+  stack.use(control);
+  const { toolbox } = await import('../src/targets/toolbox.ts');
+  gateway = await startGateway({
+    listen: { host: '127.0.0.1', port: 0 },
+    controlUrl: control.url,
+    credential: 'gateway-credential',
+    kinds: [site, toolbox],
+    log: pino({ level: 'silent' }),
+  });
+  stack.defer(() => gateway.close());
+});
+after(() => stack.disposeAsync());
+beforeEach(() => {
+  seen = [];
+  sandbox = newUuid();
+  control.asked = [];
+  control.talking = true;
+  control.decide = () => ({ vm_id: sandbox, data_url: dataUrl });
+});
+
+const get = async (): Promise<number> => {
+  const response = await fetch(`http://127.0.0.1:${gateway.port}/toolbox/${sandbox}/x`, {
+    headers: { authorization: `Bearer ${key}` },
+  });
+  await response.text();
+  return response.status;
+};
+
+test('a decision is asked for once and then held, until control revokes it', async () => {
+  for (let i = 0; i < 20; i++) assert.equal(await get(), 200);
+  assert.equal(control.asked.length, 1);
+  control.decide = () => ({ status: 401, error: 'invalid credentials' });
+  assert.equal(await get(), 200, 'not asked again on its own');
+  control.push({ type: 'revoke', ids: [control.asked[0]?.id ?? -1], disconnect: true });
+  while ((await get()) !== 401);
+  assert.equal(control.asked.length >= 2, true);
+});
+
+test('a decision that has changed is asked for again, and open requests go on', async () => {
+  const response = await fetch(`http://127.0.0.1:${gateway.port}/toolbox/${sandbox}/endless`, {
+    headers: { authorization: `Bearer ${key}` },
+  });
+  const reader = response.body?.getReader() ?? assert.fail();
+  await reader.read();
+  const id = control.asked[0]?.id ?? -1;
+  control.push({ type: 'revoke', ids: [id], disconnect: false });
+  control.decide = () => ({ status: 409, error: 'it is paused' });
+  while ((await get()) !== 409);
+  const more = reader.read();
+  assert.equal(await Promise.race([more.then(() => 'ended'), get().then(() => 'open')]), 'open');
+  // Of the same grant: its credential is revoked later, and now the request ends.
+  control.push({ type: 'revoke', ids: [id], disconnect: true });
+  await assert.rejects(more);
+});
+
+test('a tunnel ends when its credential is revoked', async () => {
+  const socket = connect(gateway.port, '127.0.0.1');
+  socket.on('error', () => undefined);
+  socket.write(
+    `GET /toolbox/${sandbox}/ws HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: abc\r\nSec-WebSocket-Version: 13\r\n\r\n`,
+  );
+  await once(socket, 'data');
+  const closed = once(socket, 'close');
+  control.push({ type: 'revoke', ids: [control.asked[0]?.id ?? -1], disconnect: true });
+  await closed;
+});
+
+test('a gateway that cannot be told of a revocation does not use what it was granted', async () => {
+  assert.equal(await get(), 200);
+  control.talking = false;
+  await new Promise((resolve) => setTimeout(resolve, GATEWAY_SILENT_MS + 50));
+  const asked = control.asked.length;
+  const answer = get();
+  while (control.asked.length === asked) await new Promise((resolve) => setTimeout(resolve, 5));
+  control.talking = true;
+  control.disconnect();
+  assert.equal(await answer, 200, 'asked again on the next connection');
+});
+
+test('after a reconnect an open request keeps going only while its credential is good', async () => {
+  const response = await fetch(`http://127.0.0.1:${gateway.port}/toolbox/${sandbox}/endless`, {
+    headers: { authorization: `Bearer ${key}` },
+  });
+  const reader = response.body?.getReader() ?? assert.fail();
+  await reader.read();
+  control.decide = () => ({ status: 401, error: 'invalid credentials' });
+  control.disconnect();
+  await assert.rejects(reader.read());
+});
+
+test('a target of another kind has its own route, credential and headers', async () => {
+  const request = http.get({
+    host: '127.0.0.1',
+    port: gateway.port,
+    path: '/page?x=1',
+    headers: {
+      host: 'blue.site.test',
+      cookie: 'mine=1',
+      'x-site-token': 'let-me-in',
+      authorization: 'Basic eA==',
+    },
+  });
+  const [response] = (await once(request, 'response')) as [IncomingMessage];
+  response.resume();
+  assert.equal(response.statusCode, 200);
+  assert.deepEqual(response.headers['set-cookie'], ['a=b']);
+  assert.deepEqual(control.asked[0]?.target, { kind: 'site', sandbox: 'blue' });
+  assert.equal(control.asked[0]?.token, 'let-me-in');
+  assert.equal(seen[0]?.url, '/page?x=1');
+  assert.equal(seen[0]?.headers.cookie, 'mine=1');
+  assert.equal(seen[0]?.headers['x-site-token'], undefined);
+});
+
+test('the one used for longest ago is released first when there are too many', async () => {
+  // Expired ones count too: a short life makes each request ask anew and release the one before.
+  control.decide = () => ({ vm_id: sandbox, data_url: dataUrl, ttl_ms: 1 });
+  for (let i = 0; i < 120; i++) assert.equal(await get(), 200);
+  assert.ok(control.released.length >= 100, `${control.released.length} were released`);
+});

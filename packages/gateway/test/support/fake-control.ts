@@ -1,0 +1,94 @@
+/** The control plane's end of the gateway link, following the test's word. Checks what the gateway sends. */
+import { once } from 'node:events';
+import http from 'node:http';
+import type { AddressInfo } from 'node:net';
+import {
+  GATEWAY_LINK_PATH,
+  GATEWAY_PROTOCOL,
+  GATEWAY_TICK_MS,
+  GatewayMessage,
+  type GatewayControlMessage,
+} from '@releap/contract';
+import { Check } from 'typebox/value';
+import { WebSocketServer, type WebSocket } from 'ws';
+
+export type Question = Extract<GatewayMessage, { type: 'resolve' }>;
+export type Decision =
+  | { vm_id: string; data_url: string; ttl_ms?: number }
+  | { status: number; error: string };
+
+export interface FakeControl extends AsyncDisposable {
+  url: string;
+  /** All questions since the last reset. */
+  asked: Question[];
+  released: number[];
+  decide: (question: Question) => Decision | Promise<Decision>;
+  /** On every connection. */
+  push(message: GatewayControlMessage): void;
+  /** While false the connections stay open and nothing is sent on them. */
+  talking: boolean;
+  /** Breaks all connections; gateways connect again. */
+  disconnect(): void;
+}
+
+/** @param credential what gateways must show */
+export async function startFakeControl(credential: string, dataToken: string): Promise<FakeControl> {
+  const server = http.createServer((_request, response) => response.writeHead(404).end());
+  const sockets = new WebSocketServer({ noServer: true });
+  const open = new Set<WebSocket>();
+  const send = (socket: WebSocket, message: GatewayControlMessage): void => {
+    if (control.talking && socket.readyState === socket.OPEN) socket.send(JSON.stringify(message));
+  };
+  const answer = async (socket: WebSocket, question: Question): Promise<void> => {
+    const decision = await control.decide(question);
+    const { id } = question;
+    if ('error' in decision) send(socket, { type: 'refusal', id, ...decision });
+    else send(socket, { type: 'grant', id, ttl_ms: 60_000, data_token: dataToken, ...decision });
+  };
+  server.on('upgrade', (request, socket, head) => {
+    if (request.url !== GATEWAY_LINK_PATH || request.headers.authorization !== `Bearer ${credential}`) {
+      socket.end('HTTP/1.1 401 Unauthorized\r\nconnection: close\r\n\r\n');
+      return;
+    }
+    sockets.handleUpgrade(request, socket, head, (webSocket) => {
+      open.add(webSocket);
+      webSocket.on('close', () => open.delete(webSocket));
+      webSocket.on('message', (data) => {
+        const text = (data as Buffer).toString('utf8');
+        const message: unknown = JSON.parse(text);
+        if (!Check(GatewayMessage, message)) throw new Error(`not a gateway message: ${text}`);
+        if (message.type === 'hello') send(webSocket, { type: 'welcome', protocol: GATEWAY_PROTOCOL });
+        if (message.type === 'release') control.released.push(...message.ids);
+        if (message.type !== 'resolve') return;
+        control.asked.push(message);
+        void answer(webSocket, message);
+      });
+    });
+  });
+  const ticker = setInterval(() => {
+    for (const socket of open) send(socket, { type: 'tick' });
+  }, GATEWAY_TICK_MS);
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const control: FakeControl = {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    asked: [],
+    released: [],
+    talking: true,
+    decide: () => ({ status: 404, error: 'nothing was decided' }),
+    push(message) {
+      for (const socket of open) send(socket, message);
+    },
+    disconnect() {
+      for (const socket of open) socket.terminate();
+    },
+    async [Symbol.asyncDispose]() {
+      clearInterval(ticker);
+      for (const socket of open) socket.terminate();
+      server.close();
+      server.closeAllConnections();
+      await once(server, 'close');
+    },
+  };
+  return control;
+}
