@@ -1,6 +1,7 @@
 import { migrate } from '@releap/database';
 import { createContext } from './context.ts';
 import { createPlanes } from './http/planes.ts';
+import { UpgradeRouter } from './http/upgrade-router.ts';
 import { createHttpServer, type HttpServer } from './http/server.ts';
 import { ensureBuiltinImages } from './images/images.ts';
 import { createModules } from './modules.ts';
@@ -51,7 +52,10 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   });
   const internal = createHttpServer({ plugins: internalPlugins, log });
   runners.reconcile(modules.flatMap((module) => module.kinds ?? []));
-  runners.attach(internal.server);
+  const upgrades = new UpgradeRouter(log);
+  runners.attach(upgrades);
+  for (const module of modules) module.upgrades?.(upgrades);
+  upgrades.attach(internal.server);
   cleanup.defer(async () => {
     // New requests are refused, waits end as if their time were over, and only then the runners are disconnected.
     changes.close();

@@ -1,5 +1,6 @@
 import type { Planes } from './http/planes.ts';
 import type { ReconciledKind } from './runners/kind.ts';
+import type { UpgradeRouter } from './http/upgrade-router.ts';
 import type { PeriodicTask } from './tasks/task.ts';
 import type { TeardownStep } from './teardown/step.ts';
 
@@ -12,6 +13,8 @@ export interface Module {
   readonly name: string;
   /** Adds the module's operations to the planes. */
   routes?(planes: Planes): void;
+  /** Adds WebSocket endpoints to the internal listener. */
+  upgrades?(router: UpgradeRouter): void;
   /** Work that is repeated. */
   readonly tasks?: readonly PeriodicTask[];
   /** What is done about its resource when a project is deleted. */

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { newToken, RESOLVE_PATH, RUNNER_LINK_PATH } from '@releap/contract';
+import { GATEWAY_LINK_PATH, newToken, RUNNER_LINK_PATH } from '@releap/contract';
 import { WebSocket } from 'ws';
 import type { Database } from '@releap/database';
 import type { QueryConfig, QueryResult } from 'pg';
@@ -170,7 +170,7 @@ describe('the public listener', () => {
     for (const key of [OPERATOR_TOKEN, GATEWAY_TOKEN, JOIN_TOKEN, world.call.key, '']) {
       const call = caller(() => world.url, key, '');
       for (const [method, path] of [
-        ['POST', RESOLVE_PATH],
+        ['GET', GATEWAY_LINK_PATH],
         ['GET', RUNNER_LINK_PATH],
         ['GET', '/operator/hosts'],
         ['POST', `/operator/hosts/${id}/drain`],
@@ -190,69 +190,6 @@ describe('the public listener', () => {
       socket.on('error', () => undefined);
     });
     assert.equal(status, 404);
-  });
-});
-
-describe(`POST ${RESOLVE_PATH}`, () => {
-  const resolve = (
-    vm_id: unknown,
-    token: unknown,
-    authorization = `Bearer ${GATEWAY_TOKEN}`,
-  ): Promise<Awaited<ReturnType<Caller>>> =>
-    caller(() => world.internalUrl, '', '')(
-      'POST',
-      RESOLVE_PATH,
-      { vm_id, token },
-      { headers: { authorization } },
-    );
-
-  it('tells where a running sandbox is, to its project and to its own token', async () => {
-    const vm = await create(world.call, world);
-    await waitFor(world.call, vm.id, 'running');
-    for (const token of [world.call.key, vm.token]) {
-      for (const id of [vm.id, vm.uuid]) {
-        const answer = await resolve(id, token);
-        assert.equal(answer.status, 200, answer.text);
-        assert.deepEqual([answer.body.vm_id, answer.body.status], [vm.uuid, 'running']);
-        assert.match(answer.body.data_url, /^http:\/\/127\.0\.0\.1:\d+$/);
-      }
-    }
-  });
-
-  it('needs the token of gateways', async () => {
-    for (const header of ['', 'Bearer wrong', `Bearer ${world.call.key}`, `Bearer ${OPERATOR_TOKEN}`]) {
-      assert.equal((await resolve('x', world.call.key, header)).status, 401);
-    }
-  });
-
-  it('401 on bad credentials, whether or not the sandbox exists', async () => {
-    const vm = await create(world.call, world);
-    for (const token of ['', 'x', newToken('apiKey'), newToken('sandbox'), newToken('secretPlaceholder')]) {
-      const real = await resolve(vm.id, token);
-      assert.deepEqual([real.status, real.body], [401, (await resolve('nothing', token)).body]);
-    }
-  });
-
-  it("404 on a missing id and on another project's, in the same words; a token opens its own sandbox alone", async () => {
-    const vm = await create(world.call, world);
-    const other = await create(world.call, world);
-    const stranger = await world.stranger();
-    for (const id of [vm.id, vm.uuid, 'malformed', `here-${'b'.repeat(26)}`]) {
-      assert.deepEqual((await resolve(id, stranger.key)).body, {
-        error: `sandbox ${JSON.stringify(id)} not found`,
-      });
-    }
-    assert.equal((await resolve(other.id, vm.token)).status, 401);
-  });
-
-  it('409 with the status when it does not run, 404 when it is deleted, 400 on a malformed body', async () => {
-    const vm = await create(world.call, world, { region: 'here', gpu_host: 1 });
-    await waitFor(world.call, vm.id, 'failed');
-    const failed = await resolve(vm.id, vm.token);
-    assert.deepEqual([failed.status, /is failed, and must be running/.test(failed.body.error)], [409, true]);
-    await world.call('DELETE', `/vms/${vm.id}`);
-    assert.equal((await resolve(vm.id, vm.token)).status, 404);
-    assert.equal((await resolve(7, 7)).status, 400);
   });
 });
 

@@ -1,8 +1,5 @@
 /** The operations that runners and gateways use. They are not part of the public API and its OpenAPI document. */
 import {
-  RESOLVE_PATH,
-  ResolveRequest,
-  ResolveResponse,
   RUNNER_DATA_KEY_PATH,
   RUNNER_JOIN_PATH,
   RunnerDataKey,
@@ -12,20 +9,6 @@ import {
 import type { Operation } from './operation.ts';
 
 export const internalOperations = {
-  resolveSandbox: {
-    method: 'POST',
-    path: RESOLVE_PATH,
-    tag: 'Gateway',
-    summary: 'Find the host of a sandbox, for a client that shows a credential',
-    security: 'gateway',
-    body: ResolveRequest,
-    success: { status: 200, response: { description: 'Its host.', schema: ResolveResponse } },
-    errors: {
-      400: 'A field is not valid.',
-      404: 'The sandbox is unknown to this credential, or deleted.',
-      409: 'The sandbox is not running.',
-    },
-  },
   joinRunner: {
     method: 'POST',
     path: RUNNER_JOIN_PATH,

@@ -17,7 +17,18 @@ export type UpgradeHandler = (
 export class UpgradeRouter {
   readonly #handlers = new Map<string, UpgradeHandler>();
 
-  constructor(server: Server, log: Logger) {
+  readonly #log: Logger;
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
+
+  on(path: string, handler: UpgradeHandler): void {
+    this.#handlers.set(path, handler);
+  }
+
+  attach(server: Server): void {
+    const log = this.#log;
     server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
       socket.on('error', (error) => log.debug({ err: error }, 'an upgrading connection broke'));
       const path = (request.url ?? '').split('?', 1)[0] ?? '';
@@ -32,10 +43,6 @@ export class UpgradeRouter {
         refuse(socket, refusal);
       });
     });
-  }
-
-  on(path: string, handler: UpgradeHandler): void {
-    this.#handlers.set(path, handler);
   }
 }
 

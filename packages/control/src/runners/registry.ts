@@ -1,5 +1,4 @@
 /** The runners that are connected to this server: stores what they report, and sends them what they are assigned. */
-import type { Server } from 'node:http';
 import { RUNNER_PROTOCOL, LINK_CLOSE, type CpuReading, type Report } from '@releap/contract/runner';
 import { all, first, isForeignKeyViolation, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
@@ -7,6 +6,7 @@ import type { ControlLimits } from '../limits.ts';
 import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import { ASSIGNMENTS_BY_ID_MAX, type ReconciledKind } from './kind.ts';
 import { Link, type IgnoredCounts, type LinkHandlers } from './link.ts';
+import type { UpgradeRouter } from '../http/upgrade-router.ts';
 import { createLinkServer } from './link-server.ts';
 import * as queries from './queries.ts';
 import { retryOnDatabaseError } from './retry.ts';
@@ -49,7 +49,7 @@ export interface RunnerRegistry {
   /** Sets the kinds that runners reconcile, in the order in which they are sent. Before `attach`. */
   reconcile(kinds: readonly ReconciledKind[]): void;
   /** Accepts the links of runners on this server. */
-  attach(server: Server): void;
+  attach(upgrades: UpgradeRouter): void;
   /** Records that the connected runners are alive, and closes the links of those that are silent. */
   heartbeat(on?: Queryable): Promise<void>;
   /** Runners that are silent for too long become lost, and what ran on them with them. */
@@ -238,7 +238,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
       kinds = those;
       for (const kind of those) byName.set(kind.kind, kind);
     },
-    attach: (http) => server.attach(http),
+    attach: (upgrades) => server.attach(upgrades),
     async heartbeat(on = database.pool) {
       const silentSince = performance.now() - options.limits.linkSilentMs;
       for (const link of opened) {

@@ -1,0 +1,247 @@
+/** The control plane's end of the gateway link: decisions, and their revocation. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { after, before, describe, it } from 'node:test';
+import {
+  GATEWAY_LINK_PATH,
+  GATEWAY_PROTOCOL,
+  GatewayControlMessage,
+  newToken,
+  type GatewayGrant,
+} from '@releap/contract';
+import { AUDIENCE, TestIssuer } from '@releap/testing/issuer';
+import { create, startWorld, TOKEN, until, waitFor, type World } from '@releap/testing/world';
+import { Check } from 'typebox/value';
+import { WebSocket } from 'ws';
+import { mintApiKey, revokeApiKey } from '../src/index.ts';
+
+type Answer = Extract<GatewayControlMessage, { type: 'grant' | 'refusal' }>;
+type Revoke = Extract<GatewayControlMessage, { type: 'revoke' }>;
+
+/** Speaks for a gateway. */
+class GatewayClient implements Disposable {
+  readonly revoked: Revoke[] = [];
+  ticks = 0;
+  protocol = 0;
+  #id = 0;
+  readonly #socket: WebSocket;
+  readonly #waiting = new Map<number, (answer: Answer) => void>();
+
+  constructor(url: string, credential = TOKEN) {
+    this.#socket = new WebSocket(url.replace('http', 'ws') + GATEWAY_LINK_PATH, {
+      headers: { authorization: `Bearer ${credential}` },
+    });
+    this.#socket.on('error', () => undefined);
+    this.#socket.on('message', (data) => {
+      const message: unknown = JSON.parse((data as Buffer).toString('utf8'));
+      assert.ok(Check(GatewayControlMessage, message), 'not a message of the contract');
+      if (message.type === 'welcome') this.protocol = message.protocol;
+      if (message.type === 'tick') this.ticks += 1;
+      if (message.type === 'revoke') this.revoked.push(message);
+      if (message.type === 'grant' || message.type === 'refusal') this.#waiting.get(message.id)?.(message);
+    });
+  }
+
+  async open(): Promise<this> {
+    await once(this.#socket, 'open');
+    this.send({ type: 'hello', protocol: GATEWAY_PROTOCOL, kinds: ['toolbox'] });
+    await until(() => this.protocol > 0);
+    return this;
+  }
+
+  send(message: unknown): void {
+    this.#socket.send(JSON.stringify(message));
+  }
+
+  async ask(target: object, token?: string): Promise<Answer> {
+    const id = ++this.#id;
+    const answer = new Promise<Answer>((resolve) => this.#waiting.set(id, resolve));
+    this.send({ type: 'resolve', id, target, ...(token === undefined ? {} : { token }) });
+    return answer;
+  }
+
+  async resolve(sandbox: string, token: string): Promise<Answer> {
+    return this.ask({ kind: 'toolbox', sandbox }, token);
+  }
+
+  async grant(sandbox: string, token: string): Promise<GatewayGrant> {
+    const answer = await this.resolve(sandbox, token);
+    assert.equal(answer.type, 'grant', JSON.stringify(answer));
+    return answer as GatewayGrant;
+  }
+
+  revokedAs(id: number): boolean | undefined {
+    return this.revoked.find(({ ids }) => ids.includes(id))?.disconnect;
+  }
+
+  [Symbol.dispose](): void {
+    this.#socket.terminate();
+  }
+}
+
+let world: World;
+let gateway: GatewayClient;
+before(async () => {
+  world = await startWorld();
+  await world.runner();
+  gateway = await new GatewayClient(world.internalUrl).open();
+});
+after(async () => {
+  gateway[Symbol.dispose]();
+  await world[Symbol.asyncDispose]();
+});
+
+async function running(body: object = {}): Promise<Awaited<ReturnType<typeof create>>> {
+  const vm = await create(world.call, world, body);
+  await waitFor(world.call, vm.id, 'running');
+  return vm;
+}
+
+describe('a decision on the toolbox of a sandbox', () => {
+  it('says where a running sandbox is, to its project and to its own token', async () => {
+    const vm = await running();
+    for (const token of [world.call.key, vm.token]) {
+      for (const id of [vm.id, vm.uuid]) {
+        const { vm_id, data_url, ttl_ms } = await gateway.grant(id, token);
+        assert.equal(vm_id, vm.uuid);
+        assert.match(data_url, /^http:\/\/127\.0\.0\.1:\d+$/);
+        assert.ok(ttl_ms > 0);
+      }
+    }
+  });
+
+  it("wants the gateway's credential, and nobody else's opens the link", async () => {
+    for (const credential of ['wrong', world.call.key, newToken('sandbox')]) {
+      using client = new GatewayClient(world.internalUrl, credential);
+      await assert.rejects(client.open());
+    }
+    using outside = new GatewayClient(world.url);
+    await assert.rejects(outside.open(), 'not on the public listener');
+  });
+
+  it('401 on bad credentials, whether or not the sandbox exists', async () => {
+    const vm = await create(world.call, world);
+    for (const token of ['', 'x', newToken('apiKey'), newToken('sandbox'), newToken('secretPlaceholder')]) {
+      const real = await gateway.resolve(vm.id, token);
+      const unknown = await gateway.resolve('nothing', token);
+      assert.deepEqual({ ...real, id: 0 }, { ...unknown, id: 0 });
+      assert.equal((real as { status?: number }).status, 401);
+    }
+  });
+
+  it("404 on a missing id and on another project's, in the same words; a token opens its own sandbox alone", async () => {
+    const vm = await create(world.call, world);
+    const other = await create(world.call, world);
+    const stranger = await world.stranger();
+    for (const id of [vm.id, vm.uuid, 'malformed', `here-${'b'.repeat(26)}`]) {
+      const answer = await gateway.resolve(id, stranger.key);
+      assert.deepEqual(
+        { ...answer, id: 0 },
+        { type: 'refusal', id: 0, status: 404, error: `sandbox ${JSON.stringify(id)} not found` },
+      );
+    }
+    const wrong = await gateway.resolve(other.id, vm.token);
+    assert.equal((wrong as { status?: number }).status, 401);
+  });
+
+  it('409 with the status when it does not run, 404 when it is deleted', async () => {
+    const vm = await create(world.call, world, { region: 'here', gpu_host: 1 });
+    await waitFor(world.call, vm.id, 'failed');
+    const failed = await gateway.resolve(vm.id, vm.token);
+    assert.match(JSON.stringify(failed), /"status":409,.*is failed, and must be running/);
+    await world.call('DELETE', `/vms/${vm.id}`);
+    assert.match(JSON.stringify(await gateway.resolve(vm.id, vm.token)), /"status":404/);
+  });
+
+  it('501 on a target of an unknown kind; messages that are unknown or malformed are ignored', async () => {
+    gateway.send({ type: 'something-newer' });
+    gateway.send({ type: 'resolve', id: 'x', target: 7 });
+    const answer = await gateway.ask({ kind: 'hologram', sandbox: 'x' }, world.call.key);
+    assert.match(JSON.stringify(answer), /"status":501,.*hologram/);
+    const ticks = gateway.ticks;
+    await until(() => gateway.ticks > ticks);
+  });
+});
+
+describe('a grant is revoked', () => {
+  it('when its sandbox is paused, and can be had again when it runs', async () => {
+    const vm = await running({ persistent: true });
+    const { id } = await gateway.grant(vm.id, world.call.key);
+    await world.call('POST', `/vms/${vm.id}/pause`);
+    await until(() => gateway.revokedAs(id) === false);
+    await waitFor(world.call, vm.id, 'paused');
+    assert.match(JSON.stringify(await gateway.resolve(vm.id, world.call.key)), /is paused/);
+    await world.call('POST', `/vms/${vm.id}/resume`);
+    await waitFor(world.call, vm.id, 'running');
+    await gateway.grant(vm.id, world.call.key);
+  });
+
+  it('when its API key is revoked, with what was opened by it; those of other keys stay', async () => {
+    const vm = await running();
+    const key = await mintApiKey(world.database, { projectId: world.call.projectId, name: 'short-lived' });
+    const [mine, other] = [await gateway.grant(vm.id, key.token), await gateway.grant(vm.id, world.call.key)];
+    await revokeApiKey(world.database, key.id);
+    await until(() => gateway.revokedAs(mine.id) === true);
+    assert.equal(gateway.revokedAs(other.id), undefined);
+    assert.match(JSON.stringify(await gateway.resolve(vm.id, key.token)), /"status":401/);
+  });
+
+  it('also after a change had revoked it without ending what was opened by it', async () => {
+    const vm = await running({ persistent: true });
+    const key = await mintApiKey(world.database, { projectId: world.call.projectId, name: 'twice' });
+    const { id } = await gateway.grant(vm.id, key.token);
+    await world.call('POST', `/vms/${vm.id}/pause`);
+    await until(() => gateway.revokedAs(id) === false);
+    gateway.revoked.length = 0;
+    await revokeApiKey(world.database, key.id);
+    await until(() => gateway.revokedAs(id) === true);
+  });
+
+  it('when its runner answers at another address', async () => {
+    const vm = await running();
+    const { id } = await gateway.grant(vm.id, world.call.key);
+    await world.database.pool.query(`update runners set data_url = data_url || '/moved'`);
+    await until(() => gateway.revokedAs(id) === false);
+    await world.database.pool.query(`update runners set data_url = replace(data_url, '/moved', '')`);
+  });
+
+  it('when another server has changed its sandbox', async () => {
+    const vm = await running({ persistent: true });
+    const second = await world.another();
+    try {
+      using client = await new GatewayClient(second.internalUrl).open();
+      const { id } = await client.grant(vm.id, world.call.key);
+      await world.call('POST', `/vms/${vm.id}/pause`);
+      await until(() => client.revokedAs(id) === false);
+    } finally {
+      await second.close();
+    }
+  });
+
+  it('not any more once the gateway has released it', async () => {
+    const vm = await running();
+    const key = await mintApiKey(world.database, { projectId: world.call.projectId, name: 'released' });
+    const [released, kept] = [await gateway.grant(vm.id, key.token), await gateway.grant(vm.id, key.token)];
+    gateway.send({ type: 'release', ids: [released.id] });
+    await revokeApiKey(world.database, key.id);
+    await until(() => gateway.revokedAs(kept.id) === true);
+    assert.equal(gateway.revokedAs(released.id), undefined);
+  });
+});
+
+it('a deleted project ends its grants', async () => {
+  const issuer = await TestIssuer.start();
+  const own = await startWorld({ oidc: { issuer: issuer.url, audience: AUDIENCE } });
+  try {
+    await own.runner();
+    using client = await new GatewayClient(own.internalUrl).open();
+    const vm = await create(own.call, own);
+    await waitFor(own.call, vm.id, 'running');
+    const { id } = await client.grant(vm.id, vm.token);
+    await own.database.pool.query('update projects set deleted_at = now() where id = $1', [own.call.projectId]);
+    await until(() => client.revokedAs(id) === true);
+  } finally {
+    await own[Symbol.asyncDispose]();
+    await issuer.down();
+  }
+});
