@@ -9,7 +9,7 @@ import type { Database } from '@releap/database';
 import type { QueryConfig, QueryResult } from 'pg';
 import { createAuthenticator } from '../src/auth/authenticator.ts';
 import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
-import { caller, create, startWorld, until, waitFor, type Caller, type World } from '@releap/testing/world';
+import { caller, startWorld, until, type World } from '@releap/testing/world';
 import { credentialOf, GATEWAY_TOKEN, JOIN_TOKEN, OPERATOR_TOKEN } from '@releap/testing/credentials';
 
 let world: World;

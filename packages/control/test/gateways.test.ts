@@ -178,9 +178,9 @@ describe('a grant is revoked', () => {
 
   it('when its API key is revoked, with what was opened by it; those of other keys stay', async () => {
     const vm = await running();
-    const key = await mintApiKey(world.database, { projectId: world.call.projectId, name: 'short-lived' });
+    const key = await mintApiKey(world.database.pool, world.call.projectId, 'short-lived');
     const [mine, other] = [await gateway.grant(vm.id, key.token), await gateway.grant(vm.id, world.call.key)];
-    await revokeApiKey(world.database, key.id);
+    await revokeApiKey(world.database.pool, key.id);
     await until(() => gateway.revokedAs(mine.id) === true);
     assert.equal(gateway.revokedAs(other.id), undefined);
     assert.match(JSON.stringify(await gateway.resolve(vm.id, key.token)), /"status":401/);
@@ -188,12 +188,12 @@ describe('a grant is revoked', () => {
 
   it('also after a change had revoked it without ending what was opened by it', async () => {
     const vm = await running({ persistent: true });
-    const key = await mintApiKey(world.database, { projectId: world.call.projectId, name: 'twice' });
+    const key = await mintApiKey(world.database.pool, world.call.projectId, 'twice');
     const { id } = await gateway.grant(vm.id, key.token);
     await world.call('POST', `/vms/${vm.id}/pause`);
     await until(() => gateway.revokedAs(id) === false);
     gateway.revoked.length = 0;
-    await revokeApiKey(world.database, key.id);
+    await revokeApiKey(world.database.pool, key.id);
     await until(() => gateway.revokedAs(id) === true);
   });
 
@@ -220,10 +220,10 @@ describe('a grant is revoked', () => {
 
   it('not any more once the gateway has released it', async () => {
     const vm = await running();
-    const key = await mintApiKey(world.database, { projectId: world.call.projectId, name: 'released' });
+    const key = await mintApiKey(world.database.pool, world.call.projectId, 'released');
     const [released, kept] = [await gateway.grant(vm.id, key.token), await gateway.grant(vm.id, key.token)];
     gateway.send({ type: 'release', ids: [released.id] });
-    await revokeApiKey(world.database, key.id);
+    await revokeApiKey(world.database.pool, key.id);
     await until(() => gateway.revokedAs(kept.id) === true);
     assert.equal(gateway.revokedAs(released.id), undefined);
   });
@@ -238,7 +238,9 @@ it('a deleted project ends its grants', async () => {
     const vm = await create(own.call, own);
     await waitFor(own.call, vm.id, 'running');
     const { id } = await client.grant(vm.id, vm.token);
-    await own.database.pool.query('update projects set deleted_at = now() where id = $1', [own.call.projectId]);
+    await own.database.pool.query('update projects set deleted_at = now() where id = $1', [
+      own.call.projectId,
+    ]);
     await until(() => client.revokedAs(id) === true);
   } finally {
     await own[Symbol.asyncDispose]();

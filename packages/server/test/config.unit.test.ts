@@ -33,6 +33,16 @@ describe('the configuration', () => {
     assert.deepEqual(loadConfig({ RELEAP_PORT: '', DATABASE_URL: '' }), loadConfig({}));
   });
 
+  test('appends the path of the toolbox to the base URL of the gateway, once', () => {
+    for (const base of [
+      'https://gw.example.org',
+      'https://gw.example.org/',
+      'https://gw.example.org/toolbox',
+    ]) {
+      assert.equal(loadConfig({ RELEAP_TOOLBOX_URL: base }).toolboxUrl, 'https://gw.example.org/toolbox');
+    }
+  });
+
   test('derives paths from the home and cuts slashes off base URLs', () => {
     const config = loadConfig({ RELEAP_HOME: '/srv/a/', RELEAP_PUBLIC_URL: 'https://api.example.org/' });
     assert.equal(config.cacheDir, '/srv/a/cache');

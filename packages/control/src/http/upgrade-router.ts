@@ -7,11 +7,7 @@ import type { Logger } from 'pino';
  * Takes over a connection whose client asked for an upgrade.
  * @throws ApiError to refuse it; nothing may have been written to the socket
  */
-export type UpgradeHandler = (
-  request: IncomingMessage,
-  socket: Duplex,
-  head: Buffer,
-) => void | Promise<void>;
+export type UpgradeHandler = (request: IncomingMessage, socket: Duplex, head: Buffer) => void | Promise<void>;
 
 /** Routes WebSocket handshakes of one HTTP server by their path, as its routes do for requests. */
 export class UpgradeRouter {

@@ -191,7 +191,6 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
   const server = createLinkServer({
     credentials: options.credentials,
     onLink: (socket, runnerId) => opened.add(new Link(socket, runnerId, handlers, log)),
-    log,
   });
 
   return {

@@ -115,7 +115,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     internalPort: get('RELEAP_INTERNAL_PORT'),
     publicUrl: url('RELEAP_PUBLIC_URL'),
     trustedProxies: get('RELEAP_TRUSTED_PROXIES'),
-    toolboxUrl: url('RELEAP_TOOLBOX_URL'),
+    toolboxUrl: toolboxUrlOf(url('RELEAP_TOOLBOX_URL')),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     controlUrl: url('RELEAP_CONTROL_URL'),
     databaseUrl: get('DATABASE_URL'),
@@ -194,4 +194,13 @@ export function urlHost(host: string): string {
   if (host === '0.0.0.0') return '127.0.0.1';
   if (host === '::') return '[::1]';
   return host.includes(':') ? `[${host}]` : host;
+}
+
+/** The region's `toolbox_proxy_url` for a gateway's base URL; one that has the path already stays as it is. */
+export function toolboxUrlOf(gatewayUrl: string): string;
+export function toolboxUrlOf(gatewayUrl: string | undefined): string | undefined;
+export function toolboxUrlOf(gatewayUrl: string | undefined): string | undefined {
+  if (gatewayUrl === undefined) return gatewayUrl;
+  const base = gatewayUrl.replace(/\/+$/, '');
+  return base.endsWith('/toolbox') ? base : `${base}/toolbox`;
 }

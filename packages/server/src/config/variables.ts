@@ -139,7 +139,9 @@ export const VARIABLES = {
   RELEAP_TOOLBOX_URL: variable({
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_GATEWAY_PORT`',
-    description: "Base URL under which callers reach the gateway: the region's `toolbox_proxy_url`.",
+    description:
+      'Base URL under which clients reach the gateway, when a proxy stands in front of it. The `toolbox_proxy_url` of the ' +
+      'region is this with `/toolbox` appended.',
     group: 'Network',
   }),
   RELEAP_PREVIEW_DOMAIN: variable({

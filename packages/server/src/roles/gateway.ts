@@ -1,5 +1,5 @@
 import { startGateway } from '@releap/gateway';
-import { internalUrlOf, urlHost } from '../config/config.ts';
+import { internalUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
@@ -17,7 +17,7 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   });
   const close = (): Promise<void> => gateway.close();
   return {
-    facts: { url: config.toolboxUrl ?? `http://${urlHost(config.host)}:${gateway.port}` },
+    facts: { url: config.toolboxUrl ?? toolboxUrlOf(`http://${urlHost(config.host)}:${gateway.port}`) },
     stop: close,
     letGo: close,
   };

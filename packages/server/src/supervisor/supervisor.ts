@@ -3,7 +3,7 @@ import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { lockFile } from '@releap/database';
 import type { Config } from '../config/config.ts';
-import { withoutPassword } from '../config/config.ts';
+import { toolboxUrlOf, withoutPassword } from '../config/config.ts';
 import { LogBook } from '../log/log-book.ts';
 import { BUILD_DIR, PROGRAM } from '../paths.ts';
 import { ensureTokens, TOKEN_VARIABLES } from '../tokens.ts';
@@ -67,7 +67,7 @@ export async function runAll(config: Config): Promise<number> {
       ? await claimIdentityPort(config.identityPort, port + IDENTITY_PORT_OFFSET)
       : undefined;
   const apiUrl = config.publicUrl ?? localUrl(config.host, port);
-  const toolboxUrl = config.toolboxUrl ?? `${localUrl(config.host, gatewayPort)}/toolbox`;
+  const toolboxUrl = config.toolboxUrl ?? toolboxUrlOf(localUrl(config.host, gatewayPort));
   await ensureTokens(config);
 
   let databaseUrl = config.databaseUrl;
