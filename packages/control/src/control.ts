@@ -59,6 +59,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   cleanup.defer(async () => {
     // New requests are refused, waits end as if their time were over, and only then the runners are disconnected.
     changes.close();
+    for (const module of modules) module.disconnect?.();
     await Promise.all([api.close(), internal.close(), runners.close()]);
   });
   const url = await api.listen(options.listen);

@@ -15,6 +15,8 @@ export interface Module {
   routes?(planes: Planes): void;
   /** Adds WebSocket endpoints to the internal listener. */
   upgrades?(router: UpgradeRouter): void;
+  /** Disconnects what `upgrades` has let in; called when the server stops, and its listeners wait for it. */
+  disconnect?(): void;
   /** Work that is repeated. */
   readonly tasks?: readonly PeriodicTask[];
   /** What is done about its resource when a project is deleted. */

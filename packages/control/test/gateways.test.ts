@@ -10,7 +10,8 @@ import {
   type GatewayGrant,
 } from '@releap/contract';
 import { AUDIENCE, TestIssuer } from '@releap/testing/issuer';
-import { create, startWorld, TOKEN, until, waitFor, type World } from '@releap/testing/world';
+import { GATEWAY_TOKEN, JOIN_TOKEN, OPERATOR_TOKEN } from '@releap/testing/credentials';
+import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { Check } from 'typebox/value';
 import { WebSocket } from 'ws';
 import { mintApiKey, revokeApiKey } from '../src/index.ts';
@@ -27,7 +28,7 @@ class GatewayClient implements Disposable {
   readonly #socket: WebSocket;
   readonly #waiting = new Map<number, (answer: Answer) => void>();
 
-  constructor(url: string, credential = TOKEN) {
+  constructor(url: string, credential = GATEWAY_TOKEN) {
     this.#socket = new WebSocket(url.replace('http', 'ws') + GATEWAY_LINK_PATH, {
       headers: { authorization: `Bearer ${credential}` },
     });
@@ -111,7 +112,7 @@ describe('a decision on the toolbox of a sandbox', () => {
   });
 
   it("wants the gateway's credential, and nobody else's opens the link", async () => {
-    for (const credential of ['wrong', world.call.key, newToken('sandbox')]) {
+    for (const credential of ['wrong', world.call.key, newToken('sandbox'), OPERATOR_TOKEN, JOIN_TOKEN]) {
       using client = new GatewayClient(world.internalUrl, credential);
       await assert.rejects(client.open());
     }

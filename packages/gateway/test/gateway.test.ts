@@ -377,7 +377,12 @@ test('without a control plane the answer is 503, and closing ends what is under 
   assert.match(errorOf(await response.text()), /control plane/);
   await alone.close();
   await assert.rejects(
-    startGateway({ listen: { host: '127.0.0.1', port: 0 }, controlUrl: 'ftp://x', credential: () => Promise.resolve(''), log }),
+    startGateway({
+      listen: { host: '127.0.0.1', port: 0 },
+      controlUrl: 'ftp://x',
+      credential: () => Promise.resolve(''),
+      log,
+    }),
     /must be http/,
   );
 });

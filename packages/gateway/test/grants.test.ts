@@ -56,7 +56,7 @@ before(async () => {
   gateway = await startGateway({
     listen: { host: '127.0.0.1', port: 0 },
     controlUrl: control.url,
-    credential: 'gateway-credential',
+    credential: () => Promise.resolve('gateway-credential'),
     kinds: [site, toolbox],
     log: pino({ level: 'silent' }),
   });

@@ -41,7 +41,7 @@ export interface GatewayLinkOptions {
 const ATTEMPTS_MAX = 3;
 
 interface Held extends HeldGrant {
-  /** Since the last look at it. */
+  /** Since it was looked up: the gateway has been told, or will be asked to ask again. */
   changed: boolean;
 }
 
@@ -146,7 +146,7 @@ export class GatewayLink {
 
   #revoke(id: number, disconnect: boolean): void {
     const held = this.#held.get(id);
-    if (held === undefined) return;
+    if (held === undefined || (held.changed && !disconnect)) return;
     held.changed = true;
     if (held.resolved === undefined) return;
     // Otherwise it stays: open requests may use it, and must be told should their credential be revoked.

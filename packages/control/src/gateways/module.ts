@@ -1,17 +1,17 @@
-import { timingSafeEqual } from 'node:crypto';
-import { bearerToken, GATEWAY_LINK_PATH, tokenDigest, unauthorized } from '@releap/contract';
+import { bearerToken, GATEWAY_LINK_PATH, unauthorized } from '@releap/contract';
 import type { ControlContext } from '../context.ts';
+import { isIn } from '../credentials/token-set.ts';
 import type { Module } from '../module.ts';
 import { GatewayLinks, RECHECK_MS } from './gateway-links.ts';
 import { toolboxTarget } from './toolbox-target.ts';
 
-/** How long a gateway may use a grant before it asks again, in milliseconds. */
-const GRANT_TTL_MS = 60_000;
+/** A grant ends before its data token does, by this share: requests are under way, and clocks differ. */
+const GRANT_TTL_SHARE = 0.75;
 
 export function gatewaysModule({
   authenticator,
-  cleanup,
   database,
+  dataTokens,
   events,
   log,
   options,
@@ -19,24 +19,25 @@ export function gatewaysModule({
   const links = new GatewayLinks({
     database,
     resolvers: [toolboxTarget(database, authenticator)],
-    dataToken: () => Promise.resolve({ token: options.internalToken, ttlMs: GRANT_TTL_MS }),
+    async dataToken(runnerId, sandboxId) {
+      const { token, ttlMs } = await dataTokens.issue(runnerId, sandboxId);
+      return { token, ttlMs: Math.floor(ttlMs * GRANT_TTL_SHARE) };
+    },
     log,
   });
-  cleanup.defer(() => links.close());
   events.on('sandboxes-changed', (rows) => links.sandboxesChanged(rows.map((row) => row.id)));
   events.on('changed-elsewhere', (changed) => links.sandboxesChanged(changed.map(([id]) => id)));
   events.on('notifications-missed', () => links.mayHaveMissedChanges());
-  const expected = tokenDigest(options.internalToken);
   return {
     name: 'gateways',
     upgrades(router) {
       router.on(GATEWAY_LINK_PATH, (request, socket, head) => {
-        const token = bearerToken(request.headers.authorization);
-        if (token === null || !timingSafeEqual(tokenDigest(token), expected))
+        if (!isIn(options.tokens.gateway, bearerToken(request.headers.authorization)))
           throw unauthorized('missing or invalid gateway credential');
         links.accept(request, socket, head);
       });
     },
+    disconnect: () => links.close(),
     tasks: [{ name: 'recheck-grants', everyMs: RECHECK_MS, leased: false, run: () => links.recheck() }],
   };
 }
