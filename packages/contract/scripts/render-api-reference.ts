@@ -68,8 +68,10 @@ function operationPage(operation: Operation): string[] {
   lines.push(`${operation.summary}${MARKS[operation.security]}.`, '');
   if (operation.description) lines.push(operation.description, '');
   if (operation.query) lines.push('Query parameters:', '', ...fieldTable(operation.query, true));
-  if (operation.consumes) lines.push(`The body is \`${operation.consumes}\`.`, '');
-  else if (operation.body) lines.push('Body:', '', ...fieldTable(operation.body, true));
+  if (operation.consumes)
+    lines.push(`The body is ${operation.consumes.map((type) => `\`${type}\``).join(' or ')}.`, '');
+  if (operation.body && operation.consumes?.includes('application/json') !== false)
+    lines.push('Body:', '', ...fieldTable(operation.body, true));
   if (operation.repeats !== undefined)
     lines.push('May be repeated under an [`Idempotency-Key`](billing.md#repeating-a-request).', '');
   lines.push(`Answers ${status}: ${response.description}`, '');

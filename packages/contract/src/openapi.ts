@@ -119,6 +119,10 @@ export function openApiDocument(options: OpenApiOptions = {}): { openapi: string
   };
 }
 
+const JSON_TYPE = 'application/json';
+
+const requiredOf = (schema: SchemaNode | undefined): number => schema?.required?.length ?? 0;
+
 const TOOLBOX_SERVER = {
   url: '{toolbox_proxy_url}/{vm_id}',
   description: 'A sandbox; `GET /regions` answers the base URL of its region.',
@@ -151,11 +155,22 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
     ...(operation.description === undefined ? {} : { description: operation.description }),
     security: operation.security === 'public' ? [] : [{ [operation.security]: [] }],
     ...(parameters.length > 0 ? { parameters } : {}),
-    ...(operation.body
+    ...(operation.body || operation.consumes
       ? {
           requestBody: {
-            required: ((operation.body as SchemaNode).required?.length ?? 0) > 0,
-            content: { [operation.consumes ?? 'application/json']: { schema: plainSchema(operation.body) } },
+            required: requiredOf(operation.body) > 0,
+            content: Object.fromEntries(
+              (operation.consumes ?? [JSON_TYPE]).map((type) => [
+                type,
+                // What is streamed has no JSON schema of its own.
+                {
+                  schema:
+                    type === JSON_TYPE || operation.body === undefined
+                      ? plainSchema(operation.body ?? {})
+                      : {},
+                },
+              ]),
+            ),
           },
         }
       : {}),

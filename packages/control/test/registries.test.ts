@@ -227,7 +227,7 @@ describe('a pull', () => {
       assert.equal(credential, undefined);
       assert.equal(
         no_credential,
-        "the project's credential for away.example cannot be used: its key is away for the moment",
+        "the project's credential for away.example cannot be used: its key is temporarily unavailable",
       );
     } finally {
       await rename(`${file}.away`, file);

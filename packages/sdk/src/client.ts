@@ -132,7 +132,7 @@ async function requestOf(
   const { method } = operation;
   if (operation.body === undefined || (operation.consumes === undefined && input.body === undefined))
     return { method, headers: { ...headers, ...call.headers } };
-  headers['content-type'] = operation.consumes ?? 'application/json';
+  headers['content-type'] = operation.consumes?.[0] ?? 'application/json';
   const body = operation.consumes === undefined ? JSON.stringify(input.body) : (input.body as RawBody);
   return {
     method,

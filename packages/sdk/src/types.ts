@@ -17,7 +17,7 @@ type Field<O, K extends 'params' | 'query'> = O extends { [P in K]: infer S exte
 /** A body that is sent as it is. A stream is read once, so a call with one is never repeated. */
 export type RawBody = string | Uint8Array<ArrayBuffer> | Blob | ReadableStream<Uint8Array>;
 
-type Body<O> = O extends { consumes: string }
+type Body<O> = O extends { consumes: readonly string[] }
   ? { body: RawBody }
   : O extends { body: infer S extends TSchema }
     ? Part<'body', Static<S>>

@@ -17,6 +17,24 @@ export interface OperationResponse {
   contentType?: string;
 }
 
+/** What is not given has the defaults of `UPLOAD_LIMITS`. */
+export interface UploadLimits {
+  /** Of the body, or of each file of a form, in bytes. */
+  bytes?: number;
+  /** Files of a form. */
+  files?: number;
+  /** Other fields of a form, and the bytes of each. */
+  fields?: number;
+  fieldBytes?: number;
+}
+
+export const UPLOAD_LIMITS: Required<UploadLimits> = {
+  bytes: 64 * 1024 * 1024,
+  files: 1,
+  fields: 32,
+  fieldBytes: 1024 * 1024,
+};
+
 export interface Operation {
   /** Who serves it: the control plane when absent; `toolbox`, the gateway, below `{toolbox_proxy_url}/{vm_id}`. */
   server?: 'toolbox';
@@ -32,8 +50,13 @@ export interface Operation {
   params?: TSchema;
   query?: TSchema;
   body?: TSchema;
-  /** Content type of the body; `application/json` when absent. Any other is sent and read as bytes. */
-  consumes?: string;
+  /**
+   * Content types of the body; only `application/json` when absent. Bodies of all others are streamed to the handler:
+   * `multipart/form-data` part by part, the rest as bytes. A wildcard takes any.
+   */
+  consumes?: readonly string[];
+  /** Bounds of a streamed body. */
+  upload?: UploadLimits;
   /**
    * It takes `Idempotency-Key`. `same`: a try that was cut off is run again, and makes the same ids; `once`: it is not
    * run again, because nobody knows what came of it.

@@ -9,7 +9,7 @@ import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import { ImageCreateRequest, ImageCreateResponse, ImageList } from './image.ts';
 import { JobParams, JobRecord } from './job.ts';
 import { managementOperations } from './management-operations.ts';
-import type { Operation } from './operation.ts';
+import type { Operation, Security } from './operation.ts';
 import { PageQuery } from './paging.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList } from './region.ts';
 import {
@@ -358,26 +358,55 @@ export function listOperations(): [string, Operation][] {
 }
 
 const TOO_MANY = 'More requests than one API key or one organization may make in a minute.';
+const UNAUTHORIZED: Partial<Record<Security, string>> = {
+  workload: 'No API key, or an invalid one.',
+  sandbox: 'No API key or access token of the sandbox, or an invalid one.',
+  management: 'No OIDC token, or an invalid one. An API key is not accepted here.',
+  operator: 'No operator credential, or an invalid one.',
+  runner: 'No runner credential, or an invalid one.',
+  gateway: 'No gateway credential, or an invalid one.',
+};
+
+/** Refusals that the control plane's HTTP layer gives before an operation's handler is asked. */
+function genericErrors(operation: Operation): [ErrorStatus, string][] {
+  const { security, method, query, repeats } = operation;
+  const found: [ErrorStatus, string][] = [];
+  if (query !== undefined) found.push([400, 'A query parameter is not valid, or is given more than once.']);
+  if (operation.params !== undefined && 'refusal' in operation.params && operation.params.refusal === 400)
+    found.push([400, 'The name in the path is not valid.']);
+  if (method !== 'GET') found.push([400, 'The body is not valid JSON, or too large.']);
+  if (repeats !== undefined) {
+    found.push([400, 'The Idempotency-Key is not valid.']);
+    found.push([
+      409,
+      'The Idempotency-Key was used for another request, or its first request is still being worked on.',
+    ]);
+  }
+  if (security === 'workload' || security === 'management') found.push([429, TOO_MANY]);
+  if (security === 'public')
+    found.push([429, 'More requests than one address without valid credentials may make in a minute.']);
+  found.push([503, 'A part of the service is temporarily unavailable: try again.']);
+  if (security === 'management')
+    found.push([503, "The issuer's keys cannot be fetched, or the server has no issuer of tokens."]);
+  return found;
+}
 
 /** Every refusal an operation may give, with what it means there. */
 export function operationErrors(operation: Operation): [ErrorStatus, string][] {
-  const all: Partial<Record<ErrorStatus, string>> = {
-    ...(operation.security === 'workload' ? { 401: 'No API key, or an invalid one.' } : {}),
-    ...(operation.security === 'sandbox'
-      ? { 401: 'No API key or access token of the sandbox, or an invalid one.' }
-      : {}),
-    ...(operation.security === 'public' || operation.security === 'sandbox' ? {} : { 429: TOO_MANY }),
-    ...(operation.security === 'management'
-      ? {
-          401: 'No OIDC token, or an invalid one. An API key is not accepted here.',
-          503: 'The issuer of tokens cannot be asked for its keys, or the server has none.',
-        }
-      : {}),
-    ...operation.errors,
-    500: 'Something broke inside the service.',
+  const all = new Map<ErrorStatus, string[]>();
+  const add = (status: ErrorStatus, text: string): void => {
+    const known = all.get(status) ?? [];
+    if (!known.includes(text)) all.set(status, [...known, text]);
   };
-  return Object.entries(all)
-    .map(([status, text]) => [Number(status) as ErrorStatus, text] as [ErrorStatus, string])
+  const unauthorized = UNAUTHORIZED[operation.security];
+  if (unauthorized !== undefined) add(401, unauthorized);
+  for (const [status, text] of Object.entries(operation.errors)) add(Number(status) as ErrorStatus, text);
+  // The toolbox is served by the gateway.
+  if (operation.server === undefined)
+    for (const [status, text] of genericErrors(operation)) add(status, text);
+  add(500, 'Something broke inside the service.');
+  return [...all]
+    .map(([status, texts]): [ErrorStatus, string] => [status, texts.join(' ')])
     .sort(([a], [b]) => a - b);
 }
 

@@ -95,7 +95,7 @@ export const toolboxOperations = {
       '`multipart/form-data` with a field `file` is accepted too.',
     security: 'sandbox',
     query: WriteQuery,
-    consumes: 'application/octet-stream',
+    consumes: ['application/octet-stream'],
     body: Type.Unknown(),
     success: {
       status: 200,

@@ -23,7 +23,7 @@ export function acceptJson(scope: FastifyInstance): void {
  */
 function readJson(contentType: string | undefined, data: Buffer): unknown {
   if (/^multipart\//i.test(contentType ?? '')) {
-    throw badRequest('multipart/form-data is not available yet in this version: send JSON');
+    throw badRequest('this route does not take multipart/form-data: send JSON');
   }
   if (data.length === 0) return undefined;
   let text: string;

@@ -13,7 +13,7 @@ export function toApiError(error: unknown): ApiError {
     return badRequest('the body is not as long as Content-Length says');
   if (code === 'FST_ERR_BAD_URL') return badRequest('the path of the request is not a valid URL path');
   if (isDatabaseUnavailable(error))
-    return new ApiError(503, 'the database is away for the moment: try again', {
+    return new ApiError(503, 'the database is temporarily unavailable: try again', {
       headers: unavailable('').headers,
       cause: error,
     });

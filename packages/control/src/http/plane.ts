@@ -9,6 +9,7 @@ import {
   notFound,
   REPLAYED_HEADER,
   requestValidator,
+  validate,
   type Operation,
   type Security,
 } from '@releap/contract';
@@ -18,6 +19,7 @@ import type {
   FastifyReply,
   FastifyRequest,
   onRequestHookHandler,
+  RouteOptions,
 } from 'fastify';
 import type { Static, TSchema } from 'typebox';
 import type { Principal } from '../auth/authenticator.ts';
@@ -29,6 +31,7 @@ import { abortSignalOf } from './abort-signal.ts';
 import { acceptJson } from './bodies.ts';
 import { answerError } from './errors.ts';
 import { subjectOf, type Operator } from './identity.ts';
+import { acceptUploads, uploadOf, type Upload } from './uploads.ts';
 
 type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] extends TSchema
   ? Static<O[K]>
@@ -46,7 +49,10 @@ export type Answer<O extends Operation> = O['success']['response'] extends { sch
 export interface Call<O extends Operation> {
   params: Of<O, 'params'>;
   query: Of<O, 'query'>;
-  body: Of<O, 'body'>;
+  /** Of a JSON body; undefined while `upload` is there. */
+  body: O extends { consumes: readonly string[] } ? Of<O, 'body'> | undefined : Of<O, 'body'>;
+  /** The streamed body, where the operation consumes more than JSON; null when the body is JSON. */
+  upload: O extends { consumes: readonly string[] } ? Upload | null : never;
   /** The project whose key was shown. */
   principal: O['security'] extends 'workload' ? Principal : never;
   /** The signed-in user. */
@@ -79,6 +85,8 @@ export interface PlaneOptions {
   idempotency: Idempotency;
   /** Base path of the plane. With one, it has a 404 of its own. */
   prefix?: string;
+  /** What it answers to a path below its prefix that it does not have. */
+  answerNotFound?: (request: FastifyRequest, reply: FastifyReply) => void;
   /** Writes a refusal in this plane's form. */
   answerError?: (error: unknown, request: FastifyRequest, reply: FastifyReply) => void;
 }
@@ -93,7 +101,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     scope.setErrorHandler(options.answerError ?? answerError);
     scope.setValidatorCompiler<TSchema>(({ schema, httpPart }) => validatorOf(schema, httpPart));
     acceptJson(scope);
-    if (prefix !== '') scope.setNotFoundHandler(routeNotFound);
+    if (prefix !== '') scope.setNotFoundHandler(options.answerNotFound ?? routeNotFound);
     for (const add of routes) add(scope);
     done();
   };
@@ -121,19 +129,30 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     // the contract's form is checked by the compiler, through `Answer`.
     delete schema.response;
     const { status, response } = operation.success;
-    scope.route({
+    const { body: bodySchema, consumes } = operation;
+    const streamed = consumes !== undefined;
+    if (streamed) {
+      // Only a JSON body is validated; `request.body` of the others is a stream.
+      delete schema.body;
+      if (operation.repeats !== undefined)
+        throw new Error(
+          `${operation.path}: a streamed body cannot be compared with that of a repeated request`,
+        );
+    }
+    const route: RouteOptions = {
       method: operation.method,
       url: operation.path.slice(prefix.length),
       schema,
       ...(guard === undefined || unguarded.includes(operation) ? {} : { onRequest: guard }),
       handler: async (request, reply) => {
-        const call = toCall(request, reply);
-        const perform = async (ids: IdGenerator): Promise<unknown> => handler({ ...call, ids });
         let answer: unknown;
         const key = request.headers[IDEMPOTENCY_HEADER];
-        if (operation.repeats === undefined || key === undefined)
-          answer = await handler({ ...call, ids: RANDOM });
-        else {
+        if (operation.repeats === undefined || key === undefined) {
+          const upload = streamed ? uploadOf(request) : undefined;
+          if (upload === null && bodySchema !== undefined)
+            request.body = validate(bodySchema, 'body', request.body);
+          answer = await handler(toCall(request, reply, RANDOM, upload));
+        } else {
           const { method, url, body } = request;
           const done = await idempotency.run(
             {
@@ -142,30 +161,48 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
               request: { method, url, body },
               repeatable: operation.repeats === 'same',
             },
-            perform,
+            async (ids) => handler(toCall(request, reply, ids, undefined)),
           );
           if (done.replayed) reply.header(REPLAYED_HEADER, 'true');
           answer = done.answer;
         }
+        if (status === 204) return reply.code(204).send();
         if (status !== 200) reply.code(status);
         if (response.contentType !== undefined) reply.type(contentTypeOf(response.contentType));
         return answer;
       },
+    };
+    if (!streamed) {
+      scope.route(route);
+      return;
+    }
+    // A scope of its own, for the parsers of its bodies.
+    void scope.register((own, _options, done) => {
+      acceptUploads(own, operation);
+      own.route(route);
+      done();
     });
   }
 }
 
-function toCall(request: FastifyRequest, reply: FastifyReply): Omit<Call<Operation>, 'ids'> {
+function toCall(
+  request: FastifyRequest,
+  reply: FastifyReply,
+  ids: IdGenerator,
+  upload: Upload | null | undefined,
+): Call<Operation> {
   // One for the whole call: a long poll asks for it with every change that wakes it.
   let signal: AbortSignal | undefined;
   return {
     params: request.params as never,
     query: request.query as never,
-    body: request.body as never,
+    body: (upload === null || upload === undefined ? request.body : undefined) as never,
+    upload: upload as never,
     principal: request.principal as never,
     caller: request.caller as never,
     operator: request.operator as never,
     runner: request.runner as never,
+    ids,
     request,
     reply,
     abortSignal: () => (signal ??= abortSignalOf(reply, request.server.closing)),

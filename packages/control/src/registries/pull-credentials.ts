@@ -63,7 +63,7 @@ export function createPullCredentials(
         log.error({ err: error, project: projectId, host }, 'a registry credential could not be opened');
         const why =
           error instanceof KeysUnavailableError
-            ? 'its key is away for the moment'
+            ? 'its key is temporarily unavailable'
             : 'it is damaged: write it again';
         found.set(keyOf(projectId, host), {
           no_credential: `the project's credential for ${host} cannot be used: ${why}`,

@@ -1,0 +1,138 @@
+/** Bodies that are streamed to their handler: raw bytes and multipart forms, bounded by the operation. */
+import type { IncomingMessage } from 'node:http';
+import { Transform, type Readable } from 'node:stream';
+import { badRequest, quote, UPLOAD_LIMITS, type Operation } from '@releap/contract';
+import multipart from '@fastify/multipart';
+import type { FastifyInstance, FastifyRequest } from 'fastify';
+import { acceptJson } from './bodies.ts';
+
+export type FormPart =
+  | { kind: 'field'; name: string; value: string }
+  /** Read `stream` to its end before the next part. It fails when the file is too large. */
+  | { kind: 'file'; name: string; filename: string; contentType: string; stream: Readable };
+
+export type Upload =
+  /** `stream` fails when the body is too large. */
+  | { kind: 'raw'; contentType: string; stream: Readable }
+  /** In the order in which they were sent. */
+  | { kind: 'form'; parts(): AsyncGenerator<FormPart> };
+
+const JSON_TYPE = 'application/json';
+const FORM_TYPE = 'multipart/form-data';
+
+/** Makes this scope, which is that of one operation, read the bodies that the operation consumes. */
+export function acceptUploads(scope: FastifyInstance, operation: Operation): void {
+  const limits = { ...UPLOAD_LIMITS, ...operation.upload };
+  const types = operation.consumes ?? [];
+  if (types.includes(JSON_TYPE)) acceptJson(scope);
+  else {
+    scope.removeAllContentTypeParsers();
+    if (!types.includes('*/*')) {
+      scope.addContentTypeParser('*', (request, _payload, done) => {
+        const sent = request.headers['content-type'];
+        done(
+          badRequest(`content type ${quote(sent)} is not taken here: send ${types.join(' or ')}`),
+          undefined,
+        );
+      });
+    }
+  }
+  if (types.includes(FORM_TYPE)) {
+    void scope.register(multipart, {
+      limits: {
+        fileSize: limits.bytes,
+        files: limits.files,
+        fields: limits.fields,
+        fieldSize: limits.fieldBytes,
+        parts: limits.files + limits.fields,
+        headerPairs: 100,
+      },
+    });
+  }
+  for (const type of types) {
+    if (type === JSON_TYPE || type === FORM_TYPE) continue;
+    scope.addContentTypeParser(type === '*/*' ? '*' : type, (request, payload, done) => {
+      const length = Number(request.headers['content-length'] ?? 0);
+      if (length > limits.bytes) return done(tooLarge(limits.bytes), undefined);
+      done(null, bounded(payload, limits.bytes));
+    });
+  }
+  scope.addHook('onSend', async (request, reply) => {
+    if (!(await discardRest(request.raw))) reply.header('connection', 'close');
+  });
+}
+
+/** What a client still sends after its answer is clear is discarded up to this much, for this long. */
+const DISCARD_BYTES = 16 * 1024 * 1024;
+const DISCARD_MS = 2_000;
+
+/**
+ * Reads what is left of a body that its handler has not read to the end: a client that is still sending would otherwise
+ * see a broken connection instead of the answer. @returns whether all of it has come
+ */
+async function discardRest(body: IncomingMessage): Promise<boolean> {
+  if (body.complete || body.destroyed) return body.complete;
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, DISCARD_MS);
+  let bytes = 0;
+  const onData = (chunk: Buffer): void => {
+    bytes += chunk.length;
+    if (bytes > DISCARD_BYTES) resolve();
+  };
+  body.unpipe();
+  body.on('data', onData).once('end', resolve).once('close', resolve);
+  body.resume();
+  await promise;
+  clearTimeout(timer);
+  body.off('data', onData).off('end', resolve).off('close', resolve);
+  return body.complete;
+}
+
+/** The streamed body of a request; null when it is JSON, or there is none. */
+export function uploadOf(request: FastifyRequest): Upload | null {
+  const contentType = request.headers['content-type'] ?? '';
+  if ('isMultipart' in request && request.isMultipart())
+    return { kind: 'form', parts: () => partsOf(request) };
+  return isStream(request.body) ? { kind: 'raw', contentType, stream: request.body } : null;
+}
+
+async function* partsOf(request: FastifyRequest): AsyncGenerator<FormPart> {
+  const parts = request.parts();
+  for (;;) {
+    const { value: part, done } = await parts.next().catch((error: Error) => {
+      throw badRequest(`the form is not valid: ${error.message}`);
+    });
+    if (done) return;
+    if (part.type === 'field') {
+      if (part.valueTruncated) throw badRequest(`the field ${quote(part.fieldname)} is too large`);
+      yield { kind: 'field', name: part.fieldname, value: String(part.value) };
+    } else {
+      const { fieldname: name, filename, mimetype: contentType, file } = part;
+      yield { kind: 'file', name, filename, contentType, stream: file };
+      // What the handler has not read must not keep the rest of the form from coming.
+      file.resume();
+    }
+  }
+}
+
+function bounded(payload: Readable, bytes: number): Readable {
+  let size = 0;
+  const stream = new Transform({
+    transform(chunk: Buffer, _encoding, next) {
+      size += chunk.length;
+      if (size > bytes) next(tooLarge(bytes));
+      else next(null, chunk);
+    },
+  });
+  payload.on('error', (error) => stream.destroy(error));
+  payload.on('aborted', () =>
+    stream.destroy(badRequest('the client disconnected before the body had ended')),
+  );
+  return payload.pipe(stream);
+}
+
+const tooLarge = (bytes: number): Error =>
+  badRequest(`the request body is too large: at most ${bytes} bytes are allowed`);
+
+const isStream = (value: unknown): value is Readable =>
+  typeof value === 'object' && value !== null && 'pipe' in value && typeof value.pipe === 'function';
