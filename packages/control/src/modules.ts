@@ -11,6 +11,7 @@ import { imagesModule } from './images/module.ts';
 import { jobsModule } from './jobs/module.ts';
 import { managementModule } from './management/module.ts';
 import type { Module } from './module.ts';
+import { operatorModule } from './operator/module.ts';
 import { regionsModule } from './regions/module.ts';
 import { registriesModule } from './registries/module.ts';
 import { retentionModule } from './retention/module.ts';
@@ -28,6 +29,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   clusterModule,
   schedulerModule,
   hostsModule,
+  operatorModule,
   authModule,
   credentialsModule,
   managementModule,

@@ -132,6 +132,16 @@ export async function undrain(context: Context, text: string): Promise<number> {
   return EXIT.ok;
 }
 
+/** Prints the token alone, for a shell. */
+export async function permitJoin(context: Context, text: string): Promise<number> {
+  const operator = openOperator(context);
+  const answer = await operator.api.permitHostJoin({ params: { id: (await findHost(operator, text)).id } });
+  if (context.options.json) printJson(context, answer);
+  else print(context, answer.token);
+  remark(context, `joins host ${answer.host_id} once, until ${answer.expires_at}`);
+  return EXIT.ok;
+}
+
 /** Takes spot sandboxes off their hosts: one, or all of them. */
 export async function evict(
   context: Context,

@@ -61,6 +61,19 @@ export function hostCommands({ program, context, finish }: Registration): void {
       await finish(evict(context(), vm, options));
     });
 
+  host
+    .command('permit-join')
+    .summary('let a host join again')
+    .description(
+      'Revoke the credential of a host, which ends its connection, and print a token with which it can join once more ' +
+        '(RELEAP_JOIN_TOKEN of its runner, for an hour). Its sandboxes continue.',
+    )
+    .argument('<host>')
+    .action(async (id: string) => {
+      const { permitJoin } = await import('../commands/hosts.ts');
+      await finish(permitJoin(context(), id));
+    });
+
   const admin = program
     .command('admin')
     .summary('what else only the operator may do')

@@ -47,6 +47,14 @@ export type HostList = Static<typeof HostList>;
 
 export const HostParams = Type.Object({ id: Type.String() });
 
+export const HostJoinPermission = Type.Object({
+  host_id: Type.String(),
+  /** Lets this host join once. */
+  token: Type.String(),
+  expires_at: Type.String(),
+});
+export type HostJoinPermission = Static<typeof HostJoinPermission>;
+
 export const HostDrainRequest = Type.Object({
   force: Type.Optional(
     Type.Boolean({

@@ -17,6 +17,7 @@ export * from './management.ts';
 export * from './management-operations.ts';
 export * from './operation.ts';
 export * from './operations.ts';
+export * from './operator-audit.ts';
 export * from './operator-operations.ts';
 export * from './paging.ts';
 export * from './process-stream.ts';

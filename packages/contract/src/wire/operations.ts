@@ -333,6 +333,33 @@ export const operations = {
     },
     errors: { 503: 'Not yet, or not at the moment.' },
   },
+  getLiveness: {
+    method: 'GET',
+    path: '/livez',
+    tag: 'Service',
+    summary: 'Is the server alive?',
+    description: 'Asks nothing else: for a supervisor that restarts a server that hangs.',
+    security: 'public',
+    success: {
+      status: 200,
+      response: { description: 'It answers.', schema: Type.Object({ status: Type.Literal('ok') }) },
+    },
+    errors: {},
+  },
+  getReadiness: {
+    method: 'GET',
+    path: '/readyz',
+    tag: 'Service',
+    summary: 'Can the server take API requests?',
+    description:
+      'For load balancers: the database answers. Whether a sandbox can be created is at `/healthz`.',
+    security: 'public',
+    success: {
+      status: 200,
+      response: { description: 'It can.', schema: Type.Object({ status: Type.Literal('ok') }) },
+    },
+    errors: { 503: 'The database cannot be reached.' },
+  },
   getOpenApi: {
     method: 'GET',
     path: '/openapi.json',

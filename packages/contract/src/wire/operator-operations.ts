@@ -12,10 +12,12 @@ import {
   HostDrainResponse,
   HostEvictRequest,
   HostEvictResponse,
+  HostJoinPermission,
   HostList,
   HostParams,
   HostUndrainResponse,
 } from './hosts.ts';
+import { OperatorAuditList, OperatorAuditQuery } from './operator-audit.ts';
 import { OrgParams } from './management.ts';
 import type { Operation } from './operation.ts';
 
@@ -101,5 +103,28 @@ export const operatorOperations = {
     body: OverdraftRequest,
     success: { status: 200, response: { description: 'Set.', schema: CreditsRecord } },
     errors: { 400: 'The limit is not valid.', 404: unknownOrg },
+  },
+  permitHostJoin: {
+    method: 'POST',
+    path: '/operator/hosts/:id/join-permission',
+    tag: 'Hosts',
+    summary: 'Revoke the credential of a host, and let it join once more',
+    description:
+      'For a host whose credential was stolen or lost. Its connection ends; its sandboxes continue. The token joins this ' +
+      'host alone, once: start its runner with it as `RELEAP_JOIN_TOKEN`.',
+    security: 'operator',
+    params: HostParams,
+    success: { status: 200, response: { description: 'Revoked.', schema: HostJoinPermission } },
+    errors: { 404: unknownHost },
+  },
+  listOperatorAudit: {
+    method: 'GET',
+    path: '/operator/audit',
+    tag: 'Operator',
+    summary: 'List what the operator has done',
+    security: 'operator',
+    query: OperatorAuditQuery,
+    success: { status: 200, response: { description: 'Newest first.', schema: OperatorAuditList } },
+    errors: { 400: 'A query parameter is not valid.' },
   },
 } as const satisfies Record<string, Operation>;

@@ -1,11 +1,13 @@
 /** The planes of a control server. */
 import { internalOperations, operations } from '@releap/contract';
+import type { Database } from '@releap/database';
 import type { FastifyPluginCallback } from 'fastify';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { CallerAuthenticator } from '../auth/caller.ts';
 import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import type { ControlTokens } from '../credentials/token-set.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
+import { audited } from '../operator/audit.ts';
 import {
   gatewayGuard,
   managementGuard,
@@ -36,6 +38,7 @@ export interface PlanesOptions {
   authenticator: Authenticator;
   callers: CallerAuthenticator;
   idempotency: Idempotency;
+  database: Database;
   tokens: ControlTokens;
   runnerCredentials: RunnerCredentials;
   rateLimits?: RateLimits | undefined;
@@ -56,12 +59,15 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
     // Health checks are not rate limited.
     public: createPlane<'public'>({
       guard: publicGuard(limiter),
-      unguarded: [operations.getHealth],
+      unguarded: [operations.getHealth, operations.getLiveness, operations.getReadiness],
       idempotency,
     }),
     workload: createPlane<'workload'>({ guard: workloadGuard(authenticator, limiter), idempotency }),
     management: createPlane<'management'>({ guard: managementGuard(callers, limiter), idempotency }),
-    operator: createPlane<'operator'>({ guard: operatorGuard(tokens.operator), idempotency }),
+    operator: audited(
+      createPlane<'operator'>({ guard: operatorGuard(tokens.operator), idempotency }),
+      options.database,
+    ),
     gateway: createPlane<'gateway'>({ guard: gatewayGuard(tokens.gateway), idempotency }),
     runner: createPlane<'runner'>({
       guard: runnerGuard(runnerCredentials),

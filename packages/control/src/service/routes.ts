@@ -6,6 +6,7 @@ const READY = statement<{ n: number }>(
   'health-ready',
   `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
+const REACHABLE = statement<{ n: number }>('ready-database', 'select 1 as n');
 /** However often it is asked, the database is asked this seldom. */
 const HEALTH_CACHE_MS = 250;
 
@@ -15,6 +16,16 @@ export function serviceRoutes(
 ): void {
   const document = openApiDocument(publicUrl === undefined ? {} : { serverUrl: publicUrl });
   planes.public.operation(operations.getOpenApi, () => document);
+
+  planes.public.operation(operations.getLiveness, () => ({ status: 'ok' as const }));
+  planes.public.operation(operations.getReadiness, async () => {
+    try {
+      await first(database.pool, REACHABLE);
+    } catch {
+      throw unavailable('the database cannot be reached');
+    }
+    return { status: 'ok' as const };
+  });
 
   let cached: { until: number; ready: Promise<boolean> } | undefined;
   planes.public.operation(operations.getHealth, async () => {
