@@ -107,6 +107,31 @@ describe('POST /images', () => {
     assert.match((await call('GET', `/jobs/${first.job_id}`)).body.error, /replaced by a newer build/);
   });
 
+  it('cancels the replaced build on its runner, whose slot is free at once', async () => {
+    const jobs: BuildJob[] = [];
+    await using runner = await world.runner({ build: (job) => void jobs.push(job) });
+    const replace = async (n: number): Promise<string> =>
+      (await call('POST', '/images', { name: 'replaced', source: `localhost:5000/slow:${n}` })).body.job_id;
+    const posted: string[] = [];
+    // More than a runner is given at the same time: each is leased although none has ended there.
+    for (let n = 1; n <= 4; n++) {
+      const id = await replace(n);
+      posted.push(id);
+      await until(() => jobs.some(({ job_id }) => job_id === id));
+    }
+    await until(() => runner.cancelled.length >= 3);
+    assert.deepEqual(new Set(runner.cancelled.map(({ job_id }) => job_id)), new Set(posted.slice(0, 3)));
+    for (const { job_id, attempt } of runner.cancelled)
+      assert.ok(
+        attempt > (jobs.find((job) => job.job_id === job_id)?.attempt ?? 0),
+        'it is a newer generation',
+      );
+    const last = jobs.findLast(({ job_id }) => job_id === posted[3]) as BuildJob;
+    runner.built(last, { manifest_name: digest('04'), layer_count: 1 });
+    await ended(call, last.job_id);
+    assert.equal((await imageOf(call, 'replaced')).manifest_name, digest('04'));
+  });
+
   for (const [what, body, message] of [
     ['invalid JSON', '{', /must be JSON/],
     ['missing name', { source: 'a/b' }, /name is required/],

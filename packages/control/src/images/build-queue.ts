@@ -17,6 +17,8 @@ export interface BuildQueue {
   retryBuiltins(): Promise<void>;
   /** Extends the leases of connected runners, cancels builds that have ended here, and fails what is overdue. */
   sweep(): Promise<void>;
+  /** Resolves when no lease is under way. */
+  idle(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -156,6 +158,9 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
       ]))
         log.warn({ job: id, reason: error }, 'a build was given up');
       kick();
+    },
+    async idle() {
+      await running;
     },
     async close() {
       stop.abort();
