@@ -7,14 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type {
-  AckMessage,
-  Assignment,
-  HelloMessage,
-  Report,
-  ReportMessage,
-  SandboxSpec,
-} from '@releap/contract/runner';
+import type { Assignment, HelloMessage, Report, ReportMessage, SandboxSpec } from '@releap/contract/runner';
 import { pino } from 'pino';
 import { WebSocketServer, type WebSocket } from 'ws';
 import { ControlLink } from '../src/link/control-link.ts';
@@ -132,7 +125,7 @@ class Linked implements AsyncDisposable {
     });
     this.link = new ControlLink({
       controlUrl: control.url,
-      token: 'token',
+      credential: () => Promise.resolve('token'),
       deployment: Deployment.open(deploymentFile()),
       hello: () => ({
         runner_id: randomUUID(),
@@ -211,7 +204,7 @@ describe('the link of a runner', () => {
         ],
       ],
     );
-    control.send({ type: 'ack', seq: control.reports[0]?.seq } satisfies Partial<AckMessage>);
+    control.send({ type: 'ack', seq: control.reports[0]?.seq });
     await until(() => runner.stored.length === 2);
     await runner.link.flushed(AbortSignal.timeout(10_000));
   });
