@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { leftovers } from '@releap/testing/leftovers';
-import { Service } from '@releap/testing/service';
+import type { Service } from '@releap/testing/service';
+import { sharedService } from '@releap/testing/shared-service';
 
 describe('a sandbox from a built-in image, over the REST API', () => {
   let service: Service;
   let vm: { id: string; token: string };
   before(async () => {
-    service = await Service.start();
+    service = await sharedService();
     vm = await service.create({
       name: 'first',
       cpu: 1,
@@ -116,8 +117,9 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     assert.equal((await service.call('GET', `/vms/${vm.id}/logs`)).status, 200);
   });
 
-  test('SIGTERM stops the service and leaves nothing on the machine', async () => {
+  test('SIGTERM stops the service and leaves nothing on the machine', async (t) => {
     await service.create({ mem_mib: 256, cpu: 1 });
+    if (service.shared) return t.skip('asserted when the run stops the service that files share');
     assert.equal(await service.stop(), 0);
     assert.deepEqual(await leftovers(service.home), []);
   });

@@ -48,9 +48,12 @@ export class Service implements AsyncDisposable {
   readonly env: Record<string, string>;
   output = '';
   bootstrap!: BootstrapFile;
+  /** It belongs to the run: this object neither stops nor removes it. */
+  readonly shared: boolean;
   #process: ChildProcess | undefined;
 
-  private constructor(home: string, port: number, env: Record<string, string>) {
+  private constructor(home: string, port: number, env: Record<string, string>, shared = false) {
+    this.shared = shared;
     this.home = home;
     this.port = port;
     this.env = env;
@@ -78,6 +81,17 @@ export class Service implements AsyncDisposable {
       throw error;
     }
     return service;
+  }
+
+  /** A service that another process has started, and that goes on afterwards. */
+  static async attach(home: string, port: number): Promise<Service> {
+    const service = new Service(home, port, {}, true);
+    await service.#readBootstrap();
+    return service;
+  }
+
+  async #readBootstrap(): Promise<void> {
+    this.bootstrap = JSON.parse(await readFile(join(this.home, 'bootstrap.json'), 'utf8')) as BootstrapFile;
   }
 
   /** Starts a process on this home, and waits for nothing. */
@@ -108,7 +122,7 @@ export class Service implements AsyncDisposable {
         });
     }
     await this.#ready(() => ready);
-    this.bootstrap = JSON.parse(await readFile(join(this.home, 'bootstrap.json'), 'utf8')) as BootstrapFile;
+    await this.#readBootstrap();
   }
 
   get pid(): number {
@@ -245,6 +259,7 @@ export class Service implements AsyncDisposable {
 
   /** SIGTERM, as Ctrl-C does it; resolves with the exit code. */
   async stop(): Promise<number | null> {
+    if (this.shared) throw new Error('the run stops the service that its files share');
     return await this.#end('SIGTERM');
   }
 
@@ -269,6 +284,7 @@ export class Service implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    if (this.shared) return;
     try {
       await this.stop();
     } finally {

@@ -8,6 +8,8 @@ export interface TestFile {
   /** Relative to the repository. */
   path: string;
   tier: Tier;
+  /** It uses the service of the run (`@releap/testing/shared-service`). */
+  shared: boolean;
   /** What it took last time, or is thought to take. */
   expectedMs: number;
 }
@@ -19,6 +21,7 @@ export type Durations = Record<string, number>;
 const MEASURED = 'build/test-durations.json';
 /** Slow files of a machine with two cores, for the first run of a clone. */
 const ESTIMATES = 'packages/testing/src/run/slow-files.json';
+const SHARED_SERVICE = "from '@releap/testing/shared-service'";
 const UNKNOWN_MS: Record<Tier, number> = { unit: 1_000, integration: 5_000, e2e: 20_000 };
 
 /** All test files of the repository, sorted by path. */
@@ -40,12 +43,18 @@ export async function chooseFiles(repository: string, { tiers, patterns }: RunOp
     ...(await durations(repository, ESTIMATES)),
     ...(await durations(repository, MEASURED)),
   };
-  return (await listTestFiles(repository))
+  const chosen = (await listTestFiles(repository))
     .map((file) => ({ path: file, tier: tierOf(file) }))
     .filter(({ tier }) => tiers?.has(tier) ?? true)
-    .filter((file) => patterns.length === 0 || patterns.some((pattern) => file.path.includes(pattern)))
-    .map((file) => ({ ...file, expectedMs: expected[file.path] ?? UNKNOWN_MS[file.tier] }))
-    .sort((a, b) => b.expectedMs - a.expectedMs);
+    .filter((file) => patterns.length === 0 || patterns.some((pattern) => file.path.includes(pattern)));
+  const files = await Promise.all(
+    chosen.map(async (file) => ({
+      ...file,
+      shared: (await readFile(path.join(repository, file.path), 'utf8')).includes(SHARED_SERVICE),
+      expectedMs: expected[file.path] ?? UNKNOWN_MS[file.tier],
+    })),
+  );
+  return files.sort((a, b) => b.expectedMs - a.expectedMs);
 }
 
 async function durations(repository: string, file: string): Promise<Durations> {

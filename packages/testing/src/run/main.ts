@@ -5,6 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
+import type { TestPostgres } from '../postgres-instance.ts';
 import { POSTGRES_VARIABLE, startMigratedPostgres } from '../postgres-server.ts';
 import { isNightly } from '../repetitions.ts';
 import { runChecks } from './checks.ts';
@@ -14,6 +15,7 @@ import { reportFile } from './node-tests.ts';
 import { readOptions, UsageError, type RunOptions } from './options.ts';
 import { runPool } from './pool.ts';
 import { Results } from './results.ts';
+import { SharedService } from './run-service.ts';
 import { kernelObjects, killProcessesOf } from './run-leftovers.ts';
 import type { Tier } from './tiers.ts';
 
@@ -23,42 +25,52 @@ const FILE_TIMEOUT_MS = (isNightly() ? 60 : 10) * 60_000;
 /** Test files at the same time; more guests than cores would only make each other wait. */
 const CORES = Math.min(Math.max(availableParallelism(), 2), 8);
 /** Files of the other tiers wait a lot, for timers and for PostgreSQL, so one more runs beside. */
-const LIMITS = { all: CORES + 1, of: { unit: CORES, integration: CORES, e2e: CORES, go: 1 } };
+const LIMITS = { all: CORES + 1, of: { unit: CORES, integration: CORES, e2e: CORES, go: 1, shared: 1 } };
 /** In the environment of every process that a test starts, so that none of them outlives the run unseen. */
 const RUN_VARIABLE = 'RELEAP_TEST_RUN';
 const RUN_ID = randomUUID();
 const GO_MODULES = ['guest', 'host'];
 
 const results = new Results();
+const shared = new SharedService();
+let postgres: TestPostgres | undefined;
 
 async function testAll(options: RunOptions, go: string | undefined): Promise<void> {
   const whole = options.patterns.length === 0;
   if (whole && options.tiers === undefined) await runChecks(REPOSITORY, results);
   const files = await chooseFiles(REPOSITORY, options);
-  type Job = { class: Tier; file: TestFile } | { class: 'go'; module: string };
-  const jobs: Job[] = files.map((file) => ({ class: file.tier, file }));
+  const jobs: Job[] = files.map((file) => ({
+    classes: file.shared ? [file.tier, 'shared'] : [file.tier],
+    file,
+  }));
   // The Go compiler takes both cores for a while: first, before guests are there to be starved.
   if (whole && (options.tiers?.has('unit') ?? true))
-    jobs.unshift(...GO_MODULES.map((module) => ({ class: 'go' as const, module })));
+    jobs.unshift(...GO_MODULES.map((module) => ({ classes: ['go' as const], module })));
   await using cleanup = new AsyncDisposableStack();
   if (files.some(({ tier }) => tier !== 'unit')) {
-    const postgres = cleanup.use(await startMigratedPostgres());
+    postgres = cleanup.use(await startMigratedPostgres());
     process.env[POSTGRES_VARIABLE] = postgres.url('postgres');
   }
   await runPool(jobs, LIMITS, async (job) => {
-    if (job.class !== 'go') {
+    if ('file' in job) {
       const { file } = job;
+      if (file.shared) await shared.start();
       await reportFile(file, { repository: REPOSITORY, timeoutMs: FILE_TIMEOUT_MS, results });
     } else if (go !== undefined) await goTests(go, job.module, REPOSITORY, results);
     else
       results.add({ passed: 0, failed: 1 }, [{ where: '', name: 'go', error: new Error('no Go compiler') }]);
   });
+  await shared.stop(results);
   const measured = files.flatMap(({ path }) => {
     const ms = results.durations.get(path);
     return ms === undefined ? [] : [[path, Math.round(ms)] as const];
   });
   await rememberDurations(REPOSITORY, Object.fromEntries(measured));
 }
+
+type Job =
+  | { classes: readonly (Tier | 'shared')[]; file: TestFile }
+  | { classes: readonly 'go'[]; module: string };
 
 async function nameLeftovers(before: ReadonlySet<string>): Promise<void> {
   for (const one of await killProcessesOf(RUN_VARIABLE, RUN_ID))
@@ -72,7 +84,15 @@ process.env['NODE_NO_WARNINGS'] = '1';
 process.env['NODE_COMPILE_CACHE'] = path.join(REPOSITORY, 'build/node-compile-cache');
 const before = await kernelObjects();
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
-  process.once(signal, () => void killProcessesOf(RUN_VARIABLE, RUN_ID).finally(() => process.exit(130)));
+  process.once(signal, () => {
+    const end = async (): Promise<void> => {
+      // In good order, so that they leave no network, no cgroup and no folder behind.
+      await shared.stop(results);
+      await postgres?.stop();
+      await killProcessesOf(RUN_VARIABLE, RUN_ID);
+    };
+    void end().finally(() => process.exit(130));
+  });
 try {
   await testAll(readOptions(process.argv.slice(2)), process.env['RELEAP_TEST_GO'] || undefined);
 } catch (error) {

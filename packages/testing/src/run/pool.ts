@@ -1,16 +1,16 @@
 /** Runs jobs in the order given, as many at a time as their classes allow. */
 export interface PoolLimits<Class extends string> {
-  /** Jobs at a time, of all classes. */
+  /** Jobs at a time, of whatever class. */
   all: number;
   /** Jobs of one class at a time. */
   of: Record<Class, number>;
 }
 
 /**
- * Starts the first job whose class has a free place whenever one ends.
+ * Starts the first job whose classes all have a free place whenever one ends.
  * @param work must not reject: a failure is a result
  */
-export async function runPool<Class extends string, Job extends { class: Class }>(
+export async function runPool<Class extends string, Job extends { classes: readonly Class[] }>(
   jobs: readonly Job[],
   limits: PoolLimits<Class>,
   work: (job: Job) => Promise<void>,
@@ -21,7 +21,9 @@ export async function runPool<Class extends string, Job extends { class: Class }
     const next = waiting.findIndex(
       (job) =>
         running.size < limits.all &&
-        [...running.keys()].filter((one) => one.class === job.class).length < limits.of[job.class],
+        job.classes.every(
+          (name) => [...running.keys()].filter((one) => one.classes.includes(name)).length < limits.of[name],
+        ),
     );
     const [job] = next === -1 ? [] : waiting.splice(next, 1);
     if (job !== undefined) {
