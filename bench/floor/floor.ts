@@ -86,6 +86,12 @@ export class Floor implements AsyncDisposable {
   }
 }
 
+/** Nodes that the devices of a machine are started with. */
+export const NODE = {
+  root: String(placeholderNode('root')['node-name']),
+  scratch: String(placeholderNode('scratch')['node-name']),
+};
+
 /** What of a machine depends on what it is restored from. */
 interface Beginning {
   shape: typeof DEFAULT_SHAPE;
@@ -114,24 +120,26 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
     ...begins.shape,
     memory: { path: begins.memory, sharing: 'private' },
     socketDir: '{sockets}',
-    disks: {
-      root: readOnly('disk-root', options.rootImage),
-      scratch: {
-        driver: 'qcow2',
-        'node-name': 'disk-scratch',
-        discard: 'unmap',
-        // Of a paused sandbox flushes do reach the platters.
-        ...(paused === undefined ? { cache: { 'no-flush': true } } : {}),
-        file: { driver: 'file', filename: join(folder, '{slot}-scratch.qcow2'), discard: 'unmap' },
-        backing: begins.below,
-      },
-      docker: placeholderNode('docker'),
-    },
     nic: { tap: 'tap{slot}', mac: GUEST.mac },
     jail: { root: '/', uid: 0, gid: 0 },
   });
+  // The floor opens its disks at once, where the runner attaches them to a VMM in its jail.
+  const disks: BlockNode[] = [
+    readOnly(NODE.root, options.rootImage),
+    {
+      driver: 'qcow2',
+      'node-name': NODE.scratch,
+      discard: 'unmap',
+      // A paused sandbox is persistent: its flushes are real.
+      ...(paused === undefined ? { cache: { 'no-flush': true } } : {}),
+      file: { driver: 'file', filename: join(folder, '{slot}-scratch.qcow2'), discard: 'unmap' },
+      backing: begins.below,
+    },
+    placeholderNode('docker'),
+  ];
   const guards = ['-chroot', '-runas', '-sandbox'];
   const args = all
+    .map((arg, at) => (all[at - 1] === '-blockdev' ? JSON.stringify(disks.shift()) : arg))
     .filter((arg, at) => !guards.includes(arg) && !guards.includes(all[at - 1] ?? ''))
     .map((arg) => arg.replaceAll('{sockets}/', `${folder}/{slot}-`));
   const { state, layer, greeting, resizeTo } = begins;
@@ -141,6 +149,7 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
     args,
     state,
     layer,
+    scratchNode: NODE.scratch,
     ...(resizeTo === undefined ? {} : { resizeTo }),
     greeting,
   };

@@ -26,6 +26,8 @@ export interface FloorMachine {
   state: string;
   /** The write layer that a guest begins with, copied for each. */
   layer: string;
+  /** Name of the scratch disk's top node. */
+  scratchNode: string;
   /** What a guest must be shown as the size of its disk; absent where it knows. */
   resizeTo?: number;
   /** What the agent is asked first, with its arguments; each guest gets clock and random numbers besides. */
@@ -160,7 +162,7 @@ async function restore(slot: number): Promise<number> {
     qmp.send(
       ...(size === undefined
         ? []
-        : [{ execute: 'block_resize', arguments: { 'node-name': 'disk-scratch', size } }]),
+        : [{ execute: 'block_resize', arguments: { 'node-name': machine.scratchNode, size } }]),
       { execute: 'cont', id: 'cont' },
     );
     await Promise.all([continued, runTrue(agent)]);

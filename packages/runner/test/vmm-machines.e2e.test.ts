@@ -191,7 +191,7 @@ describe('a micro-VM', () => {
     const disks = { rootImagePath: '/no/such/image', scratchMib: 64 };
     await assert.rejects(
       service.machines.boot({ vmId: 'twice', slot, shape: SHAPE, disks, cpu: CPU }),
-      /the VMM did not start.*\/no\/such\/image/,
+      /\/no\/such\/image/,
     );
     await service.machines.destroy('twice');
     await remove(await boot('twice'), 'twice');

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { describe, it } from 'node:test';
 import { fileMaxMib } from '../src/machine/restoring.ts';
-import { commandLine, PLACEHOLDER_BYTES, placeholderNode } from '../src/vmm/command-line.ts';
+import { commandLine, PLACEHOLDER_BYTES } from '../src/vmm/command-line.ts';
 import type { MachineOptions } from '../src/vmm/command-line.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
 
@@ -13,11 +13,6 @@ const MACHINE: MachineOptions = {
   memMib: 1024,
   memory: { path: '/proc/self/fd/3', sharing: 'private' },
   socketDir: '/home/a,b/vms/x',
-  disks: {
-    root: placeholderNode('root'),
-    scratch: placeholderNode('scratch'),
-    docker: placeholderNode('docker'),
-  },
   nic: { tap: 'tap0', mac: '02:00:00:00:00:02' },
   jail: { root: '/home/a,b/vms/x/jail', uid: 1234, gid: 1234 },
 };
@@ -41,6 +36,17 @@ describe('the command line of a VMM', () => {
     assert.equal(value('-runas'), '1234:1234');
     assert.match(value('-sandbox') ?? '', /^on,.*spawn=deny.*resourcecontrol=deny/);
     assert.ok(args.includes('-nodefaults') && args.includes('-no-user-config'));
+  });
+
+  it('opens no file of a sandbox before it is shut in: its disks are placeholders', () => {
+    const args = commandLine(MACHINE);
+    const nodes = args
+      .filter((_value, at) => args[at - 1] === '-blockdev')
+      .map((node) => JSON.parse(node) as object);
+    assert.deepEqual(
+      nodes.map((node) => (node as { driver: string }).driver),
+      ['null-co', 'null-co', 'null-co'],
+    );
   });
 
   it('lets the VMM write files that hold a full disk of any size that there can be', () => {

@@ -130,11 +130,15 @@ export async function shareChain(from: DiskChain, folder: string): Promise<DiskC
     const target = join(folder, name);
     await rm(target, { force: true });
     await linkOrCopy(chainPath(from, name), target);
-    // Whoever wrote to it must not be able to any more.
-    await chown(target, 0, 0);
-    await chmod(target, 0o444);
+    await protectLayer(target);
   }
   return { ...from, folder };
+}
+
+/** A layer below the top is read by any VMM that has it in its jail, and written by none: not by the one that made it either. */
+export async function protectLayer(path: string): Promise<void> {
+  await chown(path, 0, 0);
+  await chmod(path, 0o444);
 }
 
 /** Name of a layer that it does not have yet. */

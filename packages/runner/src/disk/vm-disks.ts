@@ -7,7 +7,7 @@ import type { EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
 import { checkSpace, DiskFullError } from './check-space.ts';
 import { checkedJoin } from './checked-join.ts';
-import { chainPath, LAYER_FILE, linkOrCopy } from './disk-chain.ts';
+import { chainPath, LAYER_FILE, linkOrCopy, protectLayer } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { createEmptyQcow2 } from './qcow2.ts';
 
@@ -38,11 +38,16 @@ export interface VmDisks {
 }
 
 /**
- * Makes the disks of one VM. The graph of each disk is told to the VMM node by node and nothing in a file names another
- * file, so a guest that takes over its VMM finds no path to follow.
+ * Which disks of a VM: `own` of its sandbox, or those that a warming-up VM has before. Both are never there at once but
+ * for the moment in which one takes the other's place, and their nodes have different names.
+ */
+export type DiskSet = 'own' | 'warm-up';
+
+/**
+ * Makes the disks of one VM and puts them into its jail, where the VMM opens them by itself, without privileges. The graph
+ * of each disk is given to the VMM node by node and nothing in a file names another file, so a guest that takes over its
+ * VMM finds no path to follow.
  * @param folder the jail; must exist
- * @param inside true: the VMM runs already and will open the files by itself from inside the jail, so that they must
- *   all lie there, and their nodes have other names than those that it has
  * @throws DiskFullError when the host's disk is full
  */
 export async function makeDisks(
@@ -50,7 +55,7 @@ export async function makeDisks(
   folder: string,
   owner: { uid: number; gid: number },
   options: DiskOptions,
-  inside = false,
+  set: DiskSet = 'own',
 ): Promise<VmDisks> {
   const { rootImagePath, scratch, persistent } = options;
   const dockerMib = Math.max(options.dockerDataMib ?? UNUSED_DOCKER_MIB, EXT4_MIN_MIB);
@@ -66,13 +71,14 @@ export async function makeDisks(
       chown(writable, owner.uid, owner.gid),
     ]);
     const place = async (path: string, name: string): Promise<string> =>
-      inside ? await placeInJail(folder, path, name) : path;
-    const node = (name: DiskName): string => `${nodeName(name)}${inside ? '-real' : ''}`;
+      await placeInJail(folder, path, name);
+    const node = (name: DiskName): string => topNode(name, set);
     const base = await place(chainPath(scratch, scratch.base), 'scratch.base');
+    await Promise.all(scratch.layers.slice(0, -1).map((name) => protectLayer(chainPath(scratch, name))));
     const layers = await Promise.all(
       scratch.layers.map(async (name) => ({
         filename: await place(chainPath(scratch, name), inJail(name)),
-        node: fileNode(name, inside),
+        node: fileNode(name, set),
       })),
     );
     const nodes: Record<DiskName, BlockNode> = {
@@ -84,7 +90,7 @@ export async function makeDisks(
         'l2-cache-size': L2_CACHE_BYTES.top,
         discard: 'unmap',
         cache: { 'no-flush': true },
-        file: { driver: 'file', filename: inside ? '/docker.qcow2' : dockerLayer, discard: 'unmap' },
+        file: { driver: 'file', filename: '/docker.qcow2', discard: 'unmap' },
         backing: rawNode(`${node('docker')}-base`, await place(dockerBase, 'docker.base')),
       },
     };
@@ -129,12 +135,14 @@ export function isLayerInJail(name: string): boolean {
   return name.startsWith('scratch-') && LAYER_FILE.test(name.slice('scratch-'.length));
 }
 
-/**
- * Name of the node that reads and writes a layer's file: tells which node of a VMM is which layer.
- * @param inside as of `makeDisks`: what the VMM has until then may be a layer of the same name
- */
-export function fileNode(layer: string, inside = false): string {
-  return `${inside ? 'real' : 'file'}-${layer}`;
+/** Name of a disk's top node; what `block_resize` takes. */
+export function topNode(disk: DiskName, set: DiskSet): string {
+  return `${nodeName(disk)}${set === 'own' ? '-real' : ''}`;
+}
+
+/** Name of the node that reads and writes a layer's file: tells which node of a VMM is which layer. */
+export function fileNode(layer: string, set: DiskSet = 'own'): string {
+  return `${set === 'own' ? 'real' : 'file'}-${layer}`;
 }
 
 /**

@@ -6,7 +6,7 @@ import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import { checkChain, createChain, diskMib, forkChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import type { VmDisks } from '../disk/vm-disks.ts';
+import type { DiskSet, VmDisks } from '../disk/vm-disks.ts';
 import type { Shape } from '../template/shape.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
@@ -16,9 +16,9 @@ import { PageCopiers } from '../memory/page-copier.ts';
 import { Captures } from './captures.ts';
 import { CopyAllowance } from './copy-allowance.ts';
 import { Flattening } from './flattening.ts';
-import { showSizes, swapDisks } from './guest-disks.ts';
+import { attachDisks } from './guest-disks.ts';
 import { PersistentMachines } from './persistent-machines.ts';
-import { cgroupName, Restoring } from './restoring.ts';
+import { cgroupName, mibOf, Restoring } from './restoring.ts';
 import type { RestoreSource } from './restoring.ts';
 import { settled } from './settled.ts';
 import { SnapshotFolders } from './snapshot-folder.ts';
@@ -133,11 +133,10 @@ export class Machines {
       emptyDisks: options.emptyDisks,
       restore: async (boot, prepare, purpose) => {
         const clock = new Stopwatch();
-        const { vm, record } = await this.#restoring.restore(boot, clock, prepare, 0, purpose);
+        const { vm, record } = await this.#restoring.restore(boot, clock, prepare, purpose);
         const { diskBytes } = record;
         return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.laps };
       },
-      showSizes,
       copiers,
       allowCopy,
       log: options.log,
@@ -154,13 +153,20 @@ export class Machines {
     const template = await this.templates.ensure(options.shape);
     clock.lap('template');
     signal?.throwIfAborted();
-    const vm = await this.#restoring.restore(options, clock, async (jail, owner) => ({
-      ...this.#fromTemplate(template),
-      disks: await this.#makeDisks(vmId, jail, owner, options.disks),
-    }));
+    const { disks } = options;
+    const vm = await this.#restoring.restore(options, clock, (jail, owner) =>
+      Promise.resolve({
+        ...this.#fromTemplate(template),
+        disks: () => this.#makeDisks(vmId, jail, owner, disks),
+        diskMaxMib: Math.max(
+          diskMib(disks.scratchMib, false),
+          mibOf(disks.from?.bytes ?? 0),
+          disks.dockerDataMib ?? 0,
+        ),
+      }),
+    );
     try {
       signal?.throwIfAborted();
-      await showSizes(vm.vm, vm.record.diskBytes);
       await vm.vm.continue();
       clock.lap('continue');
       this.#log.debug({ vm: vmId, ...clock.laps }, 'VM restored');
@@ -177,26 +183,24 @@ export class Machines {
   }
 
   /**
-   * Restores a VM without an identity and lets its guest run; `attach` makes it somebody's. For the pool.
-   * @param options.disks what it may touch until then, e.g. to rehearse; nothing by default
+   * Restores a VM without an identity and runs its guest; `attach` makes it a sandbox's. For the pool.
+   * @param options.disks what it may use until then, to warm up; nothing by default
+   * @param options.diskMaxMib size of the largest disk that it can be given
    */
   async bootBlank(
-    options: Omit<BootOptions, 'disks'> & { disks?: SandboxDisks; fileMaxMib: number },
+    options: Omit<BootOptions, 'disks'> & { disks?: SandboxDisks; diskMaxMib: number },
   ): Promise<RunningVm> {
     const template = await this.templates.ensure(options.shape);
     const clock = new Stopwatch();
-    const { disks } = options;
-    const { vm, record } = await this.#restoring.restore(
-      options,
-      clock,
-      async (jail, owner) => ({
+    const { disks, diskMaxMib } = options;
+    const { vm, record } = await this.#restoring.restore(options, clock, (jail, owner) =>
+      Promise.resolve({
         ...this.#fromTemplate(template),
-        disks: disks === undefined ? undefined : await this.#makeDisks(options.vmId, jail, owner, disks),
+        disks: disks && (() => this.#makeDisks(options.vmId, jail, owner, disks, 'warm-up')),
+        diskMaxMib,
       }),
-      options.fileMaxMib,
     );
     try {
-      if (disks !== undefined) await showSizes(vm, record.diskBytes);
       await vm.continue();
       return {
         vm,
@@ -211,13 +215,19 @@ export class Machines {
   }
 
   /**
-   * Makes a blank VM (`from`, its guest standing still) the VM `vmId`: takes its folder over, limits it, puts the disks
-   * in and lets the guest go on. The order makes a confusion impossible: the rename has one winner, and a VM without
-   * a sandbox's name never has its disks.
+   * Makes a blank VM (`from`, its guest paused) the VM `vmId`: takes its folder over, limits it, attaches the disks and
+   * resumes the guest. The order makes a confusion impossible: the rename has one winner, and a VM without a sandbox's
+   * name never has its disks.
+   * @param options.persistent the scratch disk outlives the VM; the sandbox must be new
+   * @param options.warmedUp the blank VM has disks that it warmed up with
    * @throws when it cannot be; then `destroy` of both names removes whatever there is
    */
-  async attach(blank: Vm, from: string, options: Omit<BootOptions, 'slot' | 'shape'>): Promise<RunningVm> {
-    const { vmId } = options;
+  async attach(
+    blank: Vm,
+    from: string,
+    options: Omit<BootOptions, 'slot' | 'shape'> & { persistent?: boolean; warmedUp: boolean },
+  ): Promise<RunningVm> {
+    const { vmId, persistent = false, warmedUp } = options;
     const clock = new Stopwatch();
     const record = await this.#folders.load(from);
     if (record === undefined) throw new Error(`there is no blank VM ${from}`);
@@ -225,15 +235,18 @@ export class Machines {
     const vm = blank.movedTo(this.#folders.path(vmId));
     vm.setConsole(options.onConsole);
     const owner = { uid: record.uid, gid: record.uid };
+    const jail = this.#folders.jail(vmId);
     const [disks] = await settled([
-      this.#makeDisks(vmId, this.#folders.jail(vmId), owner, options.disks, true),
+      persistent
+        ? this.persistent.newDisks(vmId, jail, owner, options.disks)
+        : this.#makeDisks(vmId, jail, owner, options.disks),
       this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(record.shape, options.cpu)),
     ]);
     clock.lap('prepare');
     options.signal?.throwIfAborted();
     await Promise.all([
       this.#folders.save(vmId, { ...record, diskBytes: disks.bytes }),
-      swapDisks(vm, disks).then(() => clock.lap('swap')),
+      attachDisks(vm, disks, warmedUp ? 'warm-up' : 'placeholders').then(() => clock.lap('attach')),
     ]);
     await vm.continue();
     clock.lap('continue');
@@ -345,7 +358,7 @@ export class Machines {
     jail: string,
     owner: { uid: number; gid: number },
     disks: SandboxDisks,
-    inside = false,
+    set?: DiskSet,
   ): Promise<VmDisks> {
     const folder = this.#folders.disk(vmId);
     const scratch =
@@ -353,10 +366,10 @@ export class Machines {
         ? await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay')
         : await forkChain(disks.from, folder);
     if (disks.from !== undefined) await checkChain(scratch);
-    return await makeDisks(this.#emptyDisks, jail, owner, { ...disks, scratch, persistent: false }, inside);
+    return await makeDisks(this.#emptyDisks, jail, owner, { ...disks, scratch, persistent: false }, set);
   }
 
-  #fromTemplate(template: LoadedTemplate): Omit<RestoreSource<undefined>, 'disks'> {
+  #fromTemplate(template: LoadedTemplate): Omit<RestoreSource, 'disks' | 'diskMaxMib'> {
     return {
       memory: memoryOf(template),
       statePath: template.statePath,

@@ -1,6 +1,7 @@
 import { link, mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { dropUnused, flattenChain } from '../disk/flatten.ts';
+import { EXT4_MIN_MIB } from '../disk/empty-ext4.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import {
   checkChain,
@@ -21,15 +22,16 @@ import type { LoadingMemory } from '../memory/sealed-cache.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import type { Vm } from '../vmm/vm.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
 import type { ForkOrigin } from './captures.ts';
 import type { ForkedMemory } from './fork-bases.ts';
 import { KeptMemory } from './kept-memory.ts';
-import type { BootOptions, RunningVm } from './machines.ts';
+import type { BootOptions, RunningVm, SandboxDisks } from './machines.ts';
 import { Pausing } from './pausing.ts';
+import { mibOf } from './restoring.ts';
 import type { RestoreSource } from './restoring.ts';
+import { settled } from './settled.ts';
 import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
@@ -46,7 +48,7 @@ export interface Remains {
 
 type Restore = (
   options: Omit<BootOptions, 'disks'>,
-  prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource<VmDisks>>,
+  prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource>,
   purpose?: VmRecord['purpose'],
 ) => Promise<RunningVm>;
 
@@ -55,9 +57,8 @@ export interface PersistentMachinesOptions {
   templates: TemplateStore;
   emptyDisks: EmptyExt4Store;
   copiers: PageCopiers;
-  /** Restores a VM; its guest stands still afterwards. */
+  /** Restores a VM with its disks; its guest is paused afterwards. */
   restore: Restore;
-  showSizes: (vm: Vm, bytes: { scratch: number; docker: number }) => Promise<void>;
   /** Lets a VM have twice its memory while a copy of it exists, and no longer. */
   allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
   log: Logger;
@@ -76,7 +77,7 @@ export class PersistentMachines {
 
   /** Like `Machines.boot`, on the disk that is kept or a new one. Memory that was kept must be gone. */
   async boot(options: BootOptions): Promise<RunningVm> {
-    const { folders, templates, emptyDisks, restore, showSizes } = this.#options;
+    const { folders, templates, restore } = this.#options;
     const { vmId, shape, disks, signal } = options;
     const template = await templates.ensure(shape);
     signal?.throwIfAborted();
@@ -85,12 +86,10 @@ export class PersistentMachines {
     const kept = new KeptMemory(keep);
     if ((await kept.read()) !== undefined) throw new Error(`the memory of VM ${vmId} is still kept`);
     const running = await restore(options, async (jail, owner) => {
-      const [scratch] = await Promise.all([
-        this.#openDisk(keep, diskMib(disks.scratchMib, true)),
-        holdImage(disks.rootImagePath, keep),
-      ]);
+      const scratch = await this.#openDisk(keep, diskMib(disks.scratchMib, true));
       return {
-        disks: await makeDisks(emptyDisks, jail, owner, { ...disks, scratch, persistent: true }),
+        disks: () => this.#makeDisks(jail, owner, keep, scratch, disks),
+        diskMaxMib: largestMib(scratch, disks.dockerDataMib),
         memory: memoryOf(template),
         statePath: template.statePath,
         discard: () => templates.discard(template.key),
@@ -98,9 +97,35 @@ export class PersistentMachines {
     });
     return await finish(running, async () => {
       signal?.throwIfAborted();
-      await showSizes(running.vm, running.diskBytes);
       await running.vm.continue();
     });
+  }
+
+  /** The disks of a new persistent sandbox, for a VM that runs already. */
+  async newDisks(
+    vmId: string,
+    jail: string,
+    owner: { uid: number; gid: number },
+    disks: SandboxDisks,
+  ): Promise<VmDisks> {
+    const keep = this.#options.folders.keep(vmId);
+    await mkdir(keep, { recursive: true, mode: 0o700 });
+    const scratch = await this.#openDisk(keep, diskMib(disks.scratchMib, true));
+    return await this.#makeDisks(jail, owner, keep, scratch, disks);
+  }
+
+  async #makeDisks(
+    jail: string,
+    owner: { uid: number; gid: number },
+    keep: string,
+    scratch: DiskChain,
+    disks: SandboxDisks,
+  ): Promise<VmDisks> {
+    const [made] = await settled([
+      makeDisks(this.#options.emptyDisks, jail, owner, { ...disks, scratch, persistent: true }),
+      holdImage(disks.rootImagePath, keep),
+    ]);
+    return made;
   }
 
   /**
@@ -126,7 +151,8 @@ export class PersistentMachines {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
       const disks = { rootImagePath, scratch, persistent: true };
       return {
-        disks: await makeDisks(emptyDisks, jail, owner, disks),
+        disks: () => makeDisks(emptyDisks, jail, owner, disks),
+        diskMaxMib: largestMib(scratch),
         memory,
         complete: () => memory.ready,
         statePath: kept.state,
@@ -162,12 +188,14 @@ export class PersistentMachines {
     await checkChain(scratch);
     const running = await restore(
       { ...options, shape },
-      async (jail, owner) => ({
-        disks: await makeDisks(emptyDisks, jail, owner, { rootImagePath, scratch, persistent: true }),
-        memory,
-        complete: (vmm: number) => this.#completeMemory(memory, vmm, shape),
-        statePath,
-      }),
+      (jail, owner) =>
+        Promise.resolve({
+          disks: () => makeDisks(emptyDisks, jail, owner, { rootImagePath, scratch, persistent: true }),
+          diskMaxMib: largestMib(scratch),
+          memory,
+          complete: (vmm: number) => this.#completeMemory(memory, vmm, shape),
+          statePath,
+        }),
       'resumed',
     );
     return await finish(running, async () => {
@@ -295,6 +323,11 @@ export class PersistentMachines {
       () => undefined,
     );
   }
+}
+
+/** Size of the larger disk, in MiB. */
+function largestMib(scratch: DiskChain, dockerMib = 0): number {
+  return Math.max(mibOf(scratch.bytes), dockerMib, EXT4_MIN_MIB);
 }
 
 /** The last step of a restore: a VM whose guest does not get to run is ended. */

@@ -4,9 +4,10 @@ import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { Platform, Shape } from '../template/shape.ts';
-import { placeholderNode, TCG_CACHE_MIB } from '../vmm/command-line.ts';
+import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
 import type { BootOptions } from './machines.ts';
+import { attachDisks } from './guest-disks.ts';
 import { settled } from './settled.ts';
 import type { Stopwatch } from './stopwatch.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
@@ -22,8 +23,11 @@ const TABLES_SHARE = 4096;
 const FILE_SLACK_MIB = 64;
 
 /** What a VM is restored from, beside its record. */
-export interface RestoreSource<D extends VmDisks | undefined> {
-  disks: D;
+export interface RestoreSource {
+  /** Makes its disks, while the VMM starts; none leaves it with placeholders. */
+  disks?: (() => Promise<VmDisks>) | undefined;
+  /** Size of the largest of these disks, or of any that it may get later, in MiB. */
+  diskMaxMib: number;
   /** Open file of what the guest's memory begins with. It is mapped privately: the file stays as it is. */
   memory: { fd: number; origin?: MemoryOrigin };
   /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
@@ -34,7 +38,7 @@ export interface RestoreSource<D extends VmDisks | undefined> {
   discard?: () => Promise<void>;
 }
 
-/** How every VM begins: from a state that was saved. */
+/** How every VM starts: blank, jailed and unprivileged, from a saved state; then its disks are attached. */
 export class Restoring {
   readonly #folders: VmFolders;
   readonly #cgroups: CgroupTree;
@@ -49,15 +53,14 @@ export class Restoring {
   }
 
   /**
-   * Starts a VMM in a folder and a cgroup of its own and loads the state; the guest stands.
+   * Starts a VMM in a folder and a cgroup of its own, loads the state and attaches the disks; the guest is paused.
    * @param prepare what it is restored from, made meanwhile
    * @throws when it cannot be; no VMM is left then, and `Machines.destroy` removes the rest
    */
-  async restore<D extends VmDisks | undefined>(
+  async restore(
     options: Omit<BootOptions, 'disks'>,
     clock: Stopwatch,
-    prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource<D>>,
-    blankFileMaxMib = 0,
+    prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource>,
     purpose?: VmRecord['purpose'],
   ): Promise<{ vm: Vm; record: VmRecord & { diskBytes: { scratch: number; docker: number } } }> {
     const { vmId, slot, shape } = options;
@@ -73,12 +76,16 @@ export class Restoring {
     };
     await this.#folders.create(vmId, record);
     // When one fails the other has ended, too: it would go on making what is being removed.
-    const [{ disks, memory, complete, statePath, discard }, cgroupProcs] = await settled([
-      prepare(this.#folders.jail(vmId), owner),
-      this.#cgroups.create(record.cgroup, this.limits(shape, options.cpu)),
-    ]);
+    const [{ disks: makeDisks, diskMaxMib, memory, complete, statePath, discard }, cgroupProcs] =
+      await settled([
+        prepare(this.#folders.jail(vmId), owner),
+        this.#cgroups.create(record.cgroup, this.limits(shape, options.cpu)),
+      ]);
     const state = await open(statePath, 'r');
     clock.lap('prepare');
+    const made = makeDisks?.();
+    // Waited for below, and also where something else fails first: what is being made would lie in a removed folder.
+    const disksSettled = Promise.allSettled([made]);
     let vm: Vm;
     try {
       vm = await Vm.start({
@@ -88,36 +95,25 @@ export class Restoring {
           vcpus: shape.vcpus,
           memMib: shape.memMib,
           memory: { path: '/proc/self/fd/3', sharing: 'private' },
-          disks: disks?.nodes ?? {
-            root: placeholderNode('root'),
-            scratch: placeholderNode('scratch'),
-            docker: placeholderNode('docker'),
-          },
           nic: { tap: slot.tap, mac: platform.mac },
         },
         dir,
         jail: { root: this.#folders.jail(vmId), ...owner },
         netns: slot.netnsPath,
         cgroupProcs,
-        fileMaxMib: fileMaxMib(Math.max(blankFileMaxMib, ...Object.values(disks?.bytes ?? {}).map(mib))),
+        fileMaxMib: fileMaxMib(diskMaxMib),
         inheritFds: [memory.fd, state.fd],
         onConsole: options.onConsole,
         log: this.#log.child({ vm: vmId }),
       });
+    } catch (error) {
+      await disksSettled;
+      throw error;
     } finally {
       await state.close();
     }
     clock.lap('start');
     try {
-      const whole = {
-        ...record,
-        process: vm.identity,
-        diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
-        ...(memory.origin && { memoryOrigin: memory.origin }),
-      };
-      const saved = this.#folders.save(vmId, whole);
-      // Waited for below, or not at all when something else fails first.
-      saved.catch(() => undefined);
       await complete?.(vm.identity.pid);
       await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
         const said = await lastWords(dir);
@@ -128,10 +124,22 @@ export class Restoring {
           cause: error,
         });
       });
-      await saved;
       clock.lap('load');
+      const disks = await made;
+      const whole = {
+        ...record,
+        process: vm.identity,
+        diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
+        ...(memory.origin && { memoryOrigin: memory.origin }),
+      };
+      await settled([
+        this.#folders.save(vmId, whole),
+        disks === undefined ? Promise.resolve() : attachDisks(vm, disks, 'placeholders'),
+      ]);
+      clock.lap('attach');
       return { vm, record: whole };
     } catch (error) {
+      await disksSettled;
       await vm.kill();
       throw error;
     }
@@ -164,6 +172,7 @@ export function fileMaxMib(diskMaxMib: number): number {
   return diskMaxMib + Math.ceil(diskMaxMib / TABLES_SHARE) + FILE_SLACK_MIB;
 }
 
-function mib(bytes: number): number {
+/** Whole MiB that hold so many bytes. */
+export function mibOf(bytes: number): number {
   return Math.ceil(bytes / 1024 / 1024);
 }

@@ -43,7 +43,7 @@ export interface WarmVm<S extends VmSlot> {
   /** Its name until `attach`; its slot is held under this name. */
   id: string;
   slot: S;
-  attach(options: Omit<BootOptions, 'slot' | 'shape'>): Promise<RunningVm>;
+  attach(options: Omit<BootOptions, 'slot' | 'shape'> & { persistent?: boolean }): Promise<RunningVm>;
   discard(): Promise<void>;
 }
 
@@ -102,7 +102,8 @@ export class WarmPool<S extends VmSlot> {
     return {
       id: warm.id,
       slot: warm.slot,
-      attach: (options) => machines.attach(warm.vm, warm.id, options),
+      attach: (options) =>
+        machines.attach(warm.vm, warm.id, { ...options, warmedUp: this.#options.rehearsal !== undefined }),
       discard: async () => {
         warm.vm.detach();
         await machines.destroy(warm.id);
@@ -158,7 +159,7 @@ export class WarmPool<S extends VmSlot> {
         shape,
         cpu: { guaranteed: 0.125, max: shape.vcpus },
         ...(rehearsal && { disks: rehearsal.disks }),
-        fileMaxMib: diskMaxMib,
+        diskMaxMib,
       });
       vm = made.vm;
       await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive: () => !made.vm.exited });

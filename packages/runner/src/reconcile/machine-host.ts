@@ -142,20 +142,20 @@ export class MachineHost implements SandboxHost {
     const egress = spec.egress === undefined ? {} : { egress: spec.egress };
     const options = { vmId, disks, cpu: cpuShare(spec), onConsole, signal };
 
-    if (spec.persistent) {
-      const slot = await network.take(vmId, egress);
-      racePoint('create:slot');
-      return { running: await machines.persistent.boot({ ...options, slot, shape }), slot, warm: false };
-    }
-    const warm = pool.take({ shape, scratchMib: spec.scratch_mib, dockerDataMib: spec.docker_data_mib });
+    // A waiting VM brings the folder that it lives in, and a disk that is kept is in one already.
+    const isNew = !spec.persistent || !(await machines.persistent.remains(vmId)).disk;
+    const warm = isNew
+      ? pool.take({ shape, scratchMib: spec.scratch_mib, dockerDataMib: spec.docker_data_mib })
+      : undefined;
     if (warm !== undefined) {
       try {
         // The sandbox's policy first: its VM never runs on a network without it.
         const slot = await network.transfer(warm.id, vmId, egress);
         racePoint('create:slot');
-        return { running: await warm.attach(options), slot, warm: true };
+        const running = await warm.attach({ ...options, persistent: spec.persistent });
+        return { running, slot, warm: true };
       } catch (error) {
-        // It died while it waited, or in the hand-over: nobody who creates a sandbox need know.
+        // It died while it waited, or in the hand-over: the create goes on with another.
         await warm.discard();
         await this.destroy(vmId);
         signal.throwIfAborted();
@@ -164,7 +164,9 @@ export class MachineHost implements SandboxHost {
     }
     const slot = await network.take(vmId, egress);
     racePoint('create:slot');
-    return { running: await machines.boot({ ...options, slot, shape }), slot, warm: false };
+    const boot = { ...options, slot, shape };
+    const running = spec.persistent ? await machines.persistent.boot(boot) : await machines.boot(boot);
+    return { running, slot, warm: false };
   }
 
   async resume(

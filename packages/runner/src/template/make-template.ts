@@ -3,7 +3,6 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { run } from '../network/command.ts';
 import { HOSTD } from '../host/hostd.ts';
-import { placeholderNode } from '../vmm/command-line.ts';
 import { saveState } from '../vmm/save-state.ts';
 import { Vm } from '../vmm/vm.ts';
 import { awaitAgent } from './agent-hello.ts';
@@ -52,11 +51,6 @@ export async function makeTemplate(
       vcpus: shape.vcpus,
       memMib: shape.memMib,
       memory: { path: bootMemory, sharing: 'shared' },
-      disks: {
-        root: placeholderNode('root'),
-        scratch: placeholderNode('scratch'),
-        docker: placeholderNode('docker'),
-      },
       nic: { tap: 'tap0', mac: platform.mac },
       boot: {
         kernel: platform.kernel.path,

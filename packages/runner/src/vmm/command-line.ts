@@ -18,8 +18,6 @@ export interface MachineOptions {
   memory: { path: string; sharing: 'shared' | 'private' };
   /** Folder of the sockets `qmp`, `agent` and `console`; not reachable from inside the jail. */
   socketDir: string;
-  /** Top node of each disk. `root` is read-only, whatever it is. */
-  disks: Record<DiskName, BlockNode>;
   /** Name of a tap in the network namespace that the VMM is started in, and the guest's MAC. */
   nic: { tap: string; mac: string };
   /** A kernel to boot, or nothing: then the VMM waits for a state to come in over QMP. */
@@ -43,18 +41,18 @@ export function cpuModel(accelerator: Accelerator): string {
   return accelerator === 'kvm' ? 'host,migratable=on' : 'max,la57=off,vendor=GenuineIntel';
 }
 
-/** An unwritable, unreadable-by-accident disk that stands where a real one will be. */
+/** A disk without content that takes the place of a real one until that is attached. */
 export function placeholderNode(name: DiskName): BlockNode {
   return {
     driver: 'null-co',
-    'node-name': nodeName(name),
+    'node-name': `${nodeName(name)}-placeholder`,
     size: PLACEHOLDER_BYTES,
     'read-zeroes': true,
     'read-only': name === 'root',
   };
 }
 
-/** Name of a disk's top node; what `block_resize` takes. */
+/** Base of the names of a disk's nodes. */
 export function nodeName(name: DiskName): string {
   return `disk-${name}`;
 }
@@ -67,6 +65,9 @@ function option(value: string): string {
 /**
  * QEMU's arguments for one machine. Pure: equal options give equal arguments, and everything that a saved state
  * depends on is the same whether the machine boots or is restored.
+ *
+ * A machine starts with placeholders for disks: a real one is attached once the VMM is in its jail, so that no file that a
+ * guest could have written is opened with privileges (machine/guest-disks.ts).
  *
  * `microvm` with ACPI: no PCI, no firmware tables beyond what virtio-mmio needs; a state is 90 KB instead of 600 and
  * the emulated hardware that a hostile guest can reach is a tenth.
@@ -99,11 +100,12 @@ export function commandLine(options: MachineOptions): string[] {
   args.push('-device', 'virtio-serial-device,id=serial,max_ports=2');
   args.push('-device', 'virtserialport,bus=serial.0,nr=1,chardev=agent,name=releap.agent');
   for (const name of DISKS) {
-    args.push('-blockdev', JSON.stringify(options.disks[name]));
-    // On a full host disk a guest stands until there is room (`FullDisk`); any other error is told to it.
+    const placeholder = placeholderNode(name);
+    args.push('-blockdev', JSON.stringify(placeholder));
+    // A guest whose host disk is full is paused (`FullDisk`); any other error is reported to it.
     args.push(
       '-device',
-      `virtio-blk-device,id=${name},drive=${nodeName(name)},num-queues=1,rerror=report,werror=enospc`,
+      `virtio-blk-device,id=${name},drive=${String(placeholder['node-name'])},num-queues=1,rerror=report,werror=enospc`,
     );
   }
   args.push('-netdev', `tap,id=net,ifname=${option(nic.tap)},script=no,downscript=no,vhost=off`);
