@@ -3,6 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { newToken } from '@releap/contract';
 import { mintApiKey } from '../src/index.ts';
 import { caller, startWorld, type Answer, type Caller, type World } from '@releap/testing/world';
+import { GatewayClient } from '@releap/testing/gateway-client';
 
 let world: World;
 before(async () => {
@@ -67,9 +68,8 @@ describe('rate limits', () => {
     ].map((answer) => answer.status);
     assert.deepEqual(statuses, [401, 401, 200, 429, 429]);
     assert.notEqual((await nobody('GET', '/healthz')).status, 429);
-    const inside = world.gateway;
-    for (let i = 0; i < 10; i++)
-      assert.equal((await inside('POST', '/internal/resolve', { vm_id: 'x', token: 'y' })).status, 401);
+    using gateway = await new GatewayClient(world.internalUrl).open();
+    for (let i = 0; i < 10; i++) assert.equal((await gateway.refusal('x', 'y')).status, 401);
     assert.equal((await (await key((await world.stranger()).projectId))('GET', '/regions')).status, 200);
   });
 

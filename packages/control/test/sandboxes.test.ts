@@ -15,6 +15,7 @@ import {
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
+import { GatewayClient } from '@releap/testing/gateway-client';
 import { inspect } from '@releap/testing/inspect';
 
 let world: World;
@@ -278,9 +279,9 @@ describe('GET /vms/:id, DELETE /vms/:id, GET /jobs/:id, logs: 404', () => {
       const answer = await world.call(method, `/vms/${id}${tail}`, body);
       assert.deepEqual([answer.status, answer.body], [404, { error: `sandbox "${id}" not found` }], tail);
     }
-    const resolve = (token: string) => world.gateway('POST', '/internal/resolve', { vm_id: id, token });
-    assert.equal((await resolve(world.call.key)).status, 404);
-    assert.equal((await resolve(vm.token)).status, 401);
+    using gateway = await new GatewayClient(world.internalUrl).open();
+    assert.equal((await gateway.refusal(id, world.call.key)).status, 404);
+    assert.equal((await gateway.refusal(id, vm.token)).status, 401);
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.status, 'running');
   });
 

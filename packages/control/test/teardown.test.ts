@@ -4,6 +4,7 @@ import { pino } from 'pino';
 import { createTeardown } from '../src/teardown/teardown.ts';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { create, silent, until, waitFor } from '@releap/testing/world';
+import { GatewayClient } from '@releap/testing/gateway-client';
 
 describe('the deletion of a project', () => {
   let world: SignedInWorld;
@@ -47,11 +48,8 @@ describe('the deletion of a project', () => {
     assert.equal((await owner('DELETE', `/projects/${projectId}`)).status, 404);
     assert.equal((await owner('GET', `/projects/${projectId}/api-keys`)).status, 404);
     assert.equal((await owner('POST', `/projects/${projectId}/api-keys`)).status, 404);
-    const enter = await world.gateway('POST', '/internal/resolve', {
-      vm_id: running.id,
-      token: running.token,
-    });
-    assert.equal(enter.status, 401);
+    using gateway = await new GatewayClient(world.internalUrl).open();
+    assert.equal((await gateway.refusal(running.id, running.token)).status, 401);
 
     await until(() => tornDown(projectId));
     assert.equal(runner.assignments.get(running.uuid)?.desired, 'deleted');

@@ -1,0 +1,84 @@
+/** Speaks for a gateway: asks a control server for decisions, and notes what it revokes. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import {
+  GATEWAY_LINK_PATH,
+  GATEWAY_PROTOCOL,
+  GatewayControlMessage,
+  type GatewayGrant,
+} from '@releap/contract';
+import { Check } from 'typebox/value';
+import { WebSocket } from 'ws';
+import { GATEWAY_TOKEN } from './credentials.ts';
+import { until } from './eventually.ts';
+
+export type GatewayAnswer = Extract<GatewayControlMessage, { type: 'grant' | 'refusal' }>;
+type Revoke = Extract<GatewayControlMessage, { type: 'revoke' }>;
+
+/** A gateway's end of its link to the control plane. */
+export class GatewayClient implements Disposable {
+  readonly revoked: Revoke[] = [];
+  ticks = 0;
+  protocol = 0;
+  #id = 0;
+  readonly #socket: WebSocket;
+  readonly #waiting = new Map<number, (answer: GatewayAnswer) => void>();
+
+  constructor(url: string, credential = GATEWAY_TOKEN) {
+    this.#socket = new WebSocket(url.replace('http', 'ws') + GATEWAY_LINK_PATH, {
+      headers: { authorization: `Bearer ${credential}` },
+    });
+    this.#socket.on('error', () => undefined);
+    this.#socket.on('message', (data) => {
+      const message: unknown = JSON.parse((data as Buffer).toString('utf8'));
+      assert.ok(Check(GatewayControlMessage, message), 'not a message of the contract');
+      if (message.type === 'welcome') this.protocol = message.protocol;
+      if (message.type === 'tick') this.ticks += 1;
+      if (message.type === 'revoke') this.revoked.push(message);
+      if (message.type === 'grant' || message.type === 'refusal') this.#waiting.get(message.id)?.(message);
+    });
+  }
+
+  async open(): Promise<this> {
+    await once(this.#socket, 'open');
+    this.send({ type: 'hello', protocol: GATEWAY_PROTOCOL, kinds: ['toolbox'] });
+    await until(() => this.protocol > 0);
+    return this;
+  }
+
+  send(message: unknown): void {
+    this.#socket.send(JSON.stringify(message));
+  }
+
+  async ask(target: object, token?: string): Promise<GatewayAnswer> {
+    const id = ++this.#id;
+    const answer = new Promise<GatewayAnswer>((resolve) => this.#waiting.set(id, resolve));
+    this.send({ type: 'resolve', id, target, ...(token === undefined ? {} : { token }) });
+    return answer;
+  }
+
+  async resolve(sandbox: string, token: string): Promise<GatewayAnswer> {
+    return this.ask({ kind: 'toolbox', sandbox }, token);
+  }
+
+  async grant(sandbox: string, token: string): Promise<GatewayGrant> {
+    const answer = await this.resolve(sandbox, token);
+    if (answer.type !== 'grant') assert.fail(JSON.stringify(answer));
+    return answer;
+  }
+
+  /** The refusal that it must be. */
+  async refusal(sandbox: string, token: string): Promise<{ status: number; error: string }> {
+    const answer = await this.resolve(sandbox, token);
+    if (answer.type !== 'refusal') assert.fail(JSON.stringify({ ...answer, data_token: '' }));
+    return answer;
+  }
+
+  revokedAs(id: number): boolean | undefined {
+    return this.revoked.find(({ ids }) => ids.includes(id))?.disconnect;
+  }
+
+  [Symbol.dispose](): void {
+    this.#socket.terminate();
+  }
+}
