@@ -2,6 +2,7 @@
 import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract';
 import { openDatabase, type Database } from '@releap/database';
 import type { Logger } from 'pino';
+import { Registry } from 'prom-client';
 import { createAuthenticator, type Authenticator } from './auth/authenticator.ts';
 import { createCallerAuthenticator, type CallerAuthenticator } from './auth/caller.ts';
 import { createBilling, type Billing } from './billing/billing.ts';
@@ -17,6 +18,7 @@ import { createEventBus, type EventBus } from './events/event-bus.ts';
 import { createIdempotency, type Idempotency } from './idempotency/idempotency.ts';
 import { createBuildQueue, type BuildQueue } from './images/build-queue.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
+import { transitionMetrics } from './metrics/instruments.ts';
 import type { ControlOptions } from './options.ts';
 import { createRegions, type Regions } from './regions/regions.ts';
 import { createPullCredentials, type PullCredentials } from './registries/pull-credentials.ts';
@@ -36,6 +38,8 @@ export interface ControlContext {
   readonly database: Database;
   /** One connection for heartbeats and leases alone, so that they never wait for other work. */
   readonly heartbeats: Database;
+  /** Of this server; a module adds to it with `Module.metrics`. */
+  readonly metrics: Registry;
   readonly events: EventBus;
   /** Wakes requests that wait for a change. */
   readonly changes: ChangeNotifier;
@@ -105,15 +109,19 @@ export async function createContext(
   const authenticator = createAuthenticator(database);
   const idempotency = createIdempotency({ database, secret: () => serviceKeys.get('idempotency') });
 
+  const metrics = new Registry();
+  const onTransition = transitionMetrics(metrics);
   const lifecycle = createLifecycle({
     database,
     deadlines: limits.deadlines,
     onMoved: (rows) => events.emit('sandboxes-changed', rows),
+    onTransition: (event, row) => onTransition('sandbox', event, row),
   });
   const snapshots = createSnapshots({
     database,
     log,
     onMoved: (rows) => events.emit('snapshots-changed', rows),
+    onTransition: (event, row) => onTransition('snapshot', event, row),
   });
   const scheduler = createScheduler({ database, lifecycle, limits, log });
   cleanup.defer(() => scheduler.close());
@@ -169,6 +177,7 @@ export async function createContext(
     serverId,
     database,
     heartbeats,
+    metrics,
     events,
     changes,
     cluster,

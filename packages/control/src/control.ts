@@ -4,6 +4,7 @@ import { createPlanes } from './http/planes.ts';
 import { UpgradeRouter } from './http/upgrade-router.ts';
 import { createHttpServer, type HttpServer } from './http/server.ts';
 import { ensureBuiltinImages } from './images/images.ts';
+import { requestMetrics, taskMetrics } from './metrics/instruments.ts';
 import { createModules } from './modules.ts';
 import type { ControlOptions } from './options.ts';
 import { ensureRegion } from './regions/regions.ts';
@@ -38,13 +39,20 @@ export async function startControl(options: ControlOptions): Promise<Control> {
 
   await using cleanup = new AsyncDisposableStack();
   const context = await createContext(options, cleanup);
-  const { database, runners, changes, serverId } = context;
+  const { database, metrics, runners, changes, serverId } = context;
   await ensureRegion(database.pool, options.region);
   await ensureBuiltinImages(database.pool, options.builtinImages ?? []);
 
   const modules = createModules(context);
-  const { planes, clientPlugins, internalPlugins } = createPlanes({ ...context, ...options });
-  for (const module of modules) module.routes?.(planes);
+  const { planes, clientPlugins, internalPlugins } = createPlanes({
+    ...context,
+    ...options,
+    onAnswer: requestMetrics(metrics),
+  });
+  for (const module of modules) {
+    module.routes?.(planes);
+    module.metrics?.(metrics);
+  }
   const api = createHttpServer({
     plugins: clientPlugins,
     trustedProxies: options.trustedProxies ?? [],
@@ -69,6 +77,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     tasks: modules.flatMap((module) => module.tasks ?? []),
     leases: createLeases(context.heartbeats.pool, serverId),
     log,
+    onRun: taskMetrics(metrics),
   });
   cleanup.defer(() => tasks.close());
   tasks.start();

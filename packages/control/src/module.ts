@@ -1,3 +1,4 @@
+import type { Registry } from 'prom-client';
 import type { Planes } from './http/planes.ts';
 import type { ReconciledKind } from './runners/kind.ts';
 import type { UpgradeRouter } from './http/upgrade-router.ts';
@@ -17,6 +18,8 @@ export interface Module {
   upgrades?(router: UpgradeRouter): void;
   /** Disconnects what `upgrades` has let in; called when the server stops, and its listeners wait for it. */
   disconnect?(): void;
+  /** Registers metrics of its own, named `releap_…`; docs/observability.md lists them. */
+  metrics?(registry: Registry): void;
   /** Work that is repeated. */
   readonly tasks?: readonly PeriodicTask[];
   /** What is done about its resource when a project is deleted. */

@@ -10,6 +10,7 @@ import { idempotencyModule } from './idempotency/module.ts';
 import { imagesModule } from './images/module.ts';
 import { jobsModule } from './jobs/module.ts';
 import { managementModule } from './management/module.ts';
+import { metricsModule } from './metrics/module.ts';
 import type { Module } from './module.ts';
 import { operatorModule } from './operator/module.ts';
 import { regionsModule } from './regions/module.ts';
@@ -46,6 +47,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   retentionModule,
   gatewaysModule,
   serviceModule,
+  metricsModule,
 ];
 
 export function createModules(context: ControlContext): Module[] {

@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { ApiError, internalError } from '@releap/contract';
+import { ApiError, internalError, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
 import type { Logger } from 'pino';
 import { Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
@@ -56,6 +56,8 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     bodyMs: limits.idleMs,
   });
   const tunnels = new Set<Duplex>();
+  const newRequestId = requestIdSource();
+  const requestIdOf = (request: IncomingMessage): string => newRequestId(request.headers[REQUEST_ID_HEADER]);
 
   const server = createServer({
     maxHeaderSize: limits.headerBytes,
@@ -72,6 +74,8 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
 
   const serve = async (request: IncomingMessage, response: ServerResponse, expectsContinue: boolean) => {
     response.on('error', () => {});
+    const requestId = requestIdOf(request);
+    response.setHeader(REQUEST_ID_HEADER, requestId);
     try {
       if (request.url === '/healthz' && (request.method === 'GET' || request.method === 'HEAD')) {
         response.setHeader('content-type', 'application/json; charset=utf-8');
@@ -86,6 +90,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
         dataToken: lease.dataToken,
         revoked: lease.revoked,
         headers,
+        requestId,
         maxBodyBytes: limits.bodyBytes,
         uploadIdleMs: limits.uploadIdleMs,
         idleMs: limits.idleMs,
@@ -93,17 +98,17 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       });
     } catch (error) {
       if (error instanceof ClientDisconnected) return;
-      const refusal = explain(error, request);
+      const refusal = explain(error, request, requestId);
       // A client that waits for 100 Continue and gets a refusal may send its body all the same.
       sendError(response, refusal, !hasBody(request.headers));
     }
   };
 
-  const explain = (error: unknown, request: IncomingMessage): ApiError => {
+  const explain = (error: unknown, request: IncomingMessage, reqId: string): ApiError => {
     const refusal = error instanceof ApiError ? error : internalError(error);
     if (refusal.status >= 500) {
       const path = request.url?.split('?', 1)[0];
-      log.warn({ err: refusal.cause ?? error, status: refusal.status, path }, 'a request failed');
+      log.warn({ err: refusal.cause ?? error, status: refusal.status, path, reqId }, 'a request failed');
     }
     return refusal;
   };
@@ -114,6 +119,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     tunnels.add(client);
     client.on('error', () => client.destroy());
     client.once('close', () => tunnels.delete(client));
+    const requestId = requestIdOf(request);
     const run = async () => {
       const { target, token, upstreamPath, headers } = route(headOf(request));
       using lease = await grants.lease(target, token);
@@ -124,13 +130,14 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
         dataToken: lease.dataToken,
         revoked: lease.revoked,
         headers,
+        requestId,
         handshakeMs,
         idleMs,
       });
     };
     run().catch((error: unknown) => {
       if (error instanceof ClientDisconnected) client.destroy();
-      else refuseUpgrade(client, explain(error, request));
+      else refuseUpgrade(client, explain(error, request, requestId), requestId);
     });
   });
   server.on('clientError', answerMalformed);

@@ -15,6 +15,7 @@ export * from './unsupported.ts';
 export * from './paging.ts';
 export * from './quote.ts';
 export * from './registry-credential.ts';
+export * from './request-id.ts';
 export * from './sandbox-resources.ts';
 export * from './describe-schema.ts';
 export * from './secret.ts';

@@ -1,4 +1,5 @@
 /** The operations of the operator plane. They are not part of the public API and its OpenAPI document. */
+import { Type } from 'typebox';
 import {
   CreditsQuery,
   CreditsRecord,
@@ -126,5 +127,21 @@ export const operatorOperations = {
     query: OperatorAuditQuery,
     success: { status: 200, response: { description: 'Newest first.', schema: OperatorAuditList } },
     errors: { 400: 'A query parameter is not valid.' },
+  },
+  getMetrics: {
+    method: 'GET',
+    path: '/metrics',
+    tag: 'Operator',
+    summary: 'Read the metrics of this server, in the Prometheus text format',
+    security: 'operator',
+    success: {
+      status: 200,
+      response: {
+        description: 'One line a value.',
+        schema: Type.String(),
+        contentType: 'text/plain; version=0.0.4',
+      },
+    },
+    errors: {},
   },
 } as const satisfies Record<string, Operation>;

@@ -1,5 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
+import { billingMetrics } from './metrics.ts';
 import { creditOperatorRoutes } from './operator-routes.ts';
 import { creditRoutes } from './routes.ts';
 
@@ -7,6 +8,7 @@ export function billingModule(context: ControlContext): Module {
   const { billing } = context;
   return {
     name: 'billing',
+    metrics: (registry) => billingMetrics(registry, context.database, context.log),
     routes(planes) {
       creditRoutes(planes, context);
       creditOperatorRoutes(planes, context);

@@ -1,6 +1,7 @@
 import { bearerToken, GATEWAY_LINK_PATH, unauthorized } from '@releap/contract';
 import type { ControlContext } from '../context.ts';
 import { isIn } from '../credentials/token-set.ts';
+import { gauge } from '../metrics/scraped.ts';
 import type { Module } from '../module.ts';
 import { GatewayLinks, RECHECK_MS } from './gateway-links.ts';
 import { toolboxTarget } from './toolbox-target.ts';
@@ -30,6 +31,20 @@ export function gatewaysModule({
   events.on('notifications-missed', () => links.mayHaveMissedChanges());
   return {
     name: 'gateways',
+    metrics(registry) {
+      gauge(
+        registry,
+        'releap_gateway_links',
+        'Gateways that are connected to this server',
+        () => links.connected,
+      );
+      gauge(
+        registry,
+        'releap_gateway_grants',
+        'Decisions that connected gateways hold and this server revokes',
+        () => links.grants,
+      );
+    },
     upgrades(router) {
       router.on(GATEWAY_LINK_PATH, (request, socket, head) => {
         if (!isIn(options.tokens.gateway, bearerToken(request.headers.authorization)))

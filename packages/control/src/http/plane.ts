@@ -25,6 +25,7 @@ import type { Static, TSchema } from 'typebox';
 import type { Principal } from '../auth/authenticator.ts';
 import type { RunnerIdentity } from '../credentials/runner-credentials.ts';
 import type { Caller } from '../auth/caller.ts';
+import type { ObserveRequest } from '../metrics/instruments.ts';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
 import { abortSignalOf } from './abort-signal.ts';
@@ -83,6 +84,8 @@ export interface PlaneOptions {
   /** Operations that the guard does not see. */
   unguarded?: readonly Operation[];
   idempotency: Idempotency;
+  /** Called after each answer; for metrics. */
+  onAnswer?: ObserveRequest | undefined;
   /** Base path of the plane. With one, it has a 404 of its own. */
   prefix?: string;
   /** What it answers to a path below its prefix that it does not have. */
@@ -122,7 +125,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     scope: FastifyInstance,
     operation: Operation,
     handler: Handler<Operation>,
-    { guard, unguarded = [] }: PlaneOptions,
+    { guard, unguarded = [], onAnswer }: PlaneOptions,
   ): void {
     const schema = fastifySchema(operation);
     // Answers are plain JSON.stringify: faster for these records than a compiled serializer with unions. That they have
@@ -144,6 +147,14 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       url: operation.path.slice(prefix.length),
       schema,
       ...(guard === undefined || unguarded.includes(operation) ? {} : { onRequest: guard }),
+      ...(onAnswer === undefined
+        ? {}
+        : {
+            onResponse: (_request, reply, answered) => {
+              onAnswer(operation, reply.statusCode, reply.elapsedTime / 1000);
+              answered();
+            },
+          }),
       handler: async (request, reply) => {
         let answer: unknown;
         const key = request.headers[IDEMPOTENCY_HEADER];

@@ -16,6 +16,7 @@ import {
   runnerGuard,
   workloadGuard,
 } from './guards.ts';
+import type { ObserveRequest } from '../metrics/instruments.ts';
 import { createPlane, type Plane } from './plane.ts';
 import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
 
@@ -42,6 +43,8 @@ export interface PlanesOptions {
   tokens: ControlTokens;
   runnerCredentials: RunnerCredentials;
   rateLimits?: RateLimits | undefined;
+  /** Called after each answer; for metrics. */
+  onAnswer?: ObserveRequest;
 }
 
 export interface MountablePlanes {
@@ -53,27 +56,28 @@ export interface MountablePlanes {
 }
 
 export function createPlanes(options: PlanesOptions): MountablePlanes {
-  const { authenticator, callers, idempotency, tokens, runnerCredentials } = options;
+  const { authenticator, callers, tokens, runnerCredentials } = options;
+  const shared = { idempotency: options.idempotency, onAnswer: options.onAnswer };
   const limiter = createRateLimiter(options.rateLimits ?? NO_RATE_LIMITS);
   const planes = {
     // Health checks are not rate limited.
     public: createPlane<'public'>({
       guard: publicGuard(limiter),
       unguarded: [operations.getHealth, operations.getLiveness, operations.getReadiness],
-      idempotency,
+      ...shared,
     }),
-    workload: createPlane<'workload'>({ guard: workloadGuard(authenticator, limiter), idempotency }),
-    management: createPlane<'management'>({ guard: managementGuard(callers, limiter), idempotency }),
+    workload: createPlane<'workload'>({ guard: workloadGuard(authenticator, limiter), ...shared }),
+    management: createPlane<'management'>({ guard: managementGuard(callers, limiter), ...shared }),
     operator: audited(
-      createPlane<'operator'>({ guard: operatorGuard(tokens.operator), idempotency }),
+      createPlane<'operator'>({ guard: operatorGuard(tokens.operator), ...shared }),
       options.database,
     ),
-    gateway: createPlane<'gateway'>({ guard: gatewayGuard(tokens.gateway), idempotency }),
+    gateway: createPlane<'gateway'>({ guard: gatewayGuard(tokens.gateway), ...shared }),
     runner: createPlane<'runner'>({
       guard: runnerGuard(runnerCredentials),
       // It has no credential yet.
       unguarded: [internalOperations.joinRunner],
-      idempotency,
+      ...shared,
     }),
   };
   return {

@@ -1,6 +1,6 @@
 /** A Fastify server that planes are mounted on. */
 import type { Server } from 'node:http';
-import { ApiError, BOUNDS } from '@releap/contract';
+import { ApiError, BOUNDS, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
 import fastify, {
   LogController,
   type FastifyBaseLogger,
@@ -29,6 +29,8 @@ export interface HttpServerOptions {
   log: Logger;
 }
 
+const requestId = requestIdSource();
+
 /** How long open answers get to end when the server stops. */
 const CLOSE_MS = 3_000;
 
@@ -44,7 +46,7 @@ export function createHttpServer({ plugins, trustedProxies = [], log }: HttpServ
     requestTimeout: 60_000,
     forceCloseConnections: 'idle',
     routerOptions: { maxParamLength: 4096 },
-    genReqId: (request) => requestId(request.headers['x-request-id']),
+    genReqId: (request) => requestId(request.headers[REQUEST_ID_HEADER]),
     frameworkErrors: (error, request, reply) => answerError(error, request, reply),
     clientErrorHandler(error, socket) {
       if (!socket.writable || (error as NodeJS.ErrnoException).code === 'ECONNRESET') {
@@ -66,7 +68,7 @@ export function createHttpServer({ plugins, trustedProxies = [], log }: HttpServ
   app.setErrorHandler(answerError);
   app.setNotFoundHandler(routeNotFound);
   app.addHook('onSend', (request, reply, _payload, done) => {
-    reply.header('x-request-id', request.id);
+    reply.header(REQUEST_ID_HEADER, request.id);
     done();
   });
   if (log.isLevelEnabled('debug')) {
@@ -94,14 +96,4 @@ export function createHttpServer({ plugins, trustedProxies = [], log }: HttpServ
       }
     },
   };
-}
-
-let counter = 0;
-const start = Date.now().toString(36);
-
-/** The client's own id when it is harmless, else a generated one. */
-function requestId(given: string | string[] | undefined): string {
-  if (typeof given === 'string' && /^[A-Za-z0-9._-]{1,100}$/.test(given)) return given;
-  counter = (counter + 1) % Number.MAX_SAFE_INTEGER;
-  return `${start}-${counter.toString(36)}`;
 }

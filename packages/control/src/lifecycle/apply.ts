@@ -30,13 +30,32 @@ export interface LifecycleOptions<T extends Transition, Row extends QueryResultR
   /** Longest stay in each transient status, in milliseconds. */
   deadlines: Readonly<Record<string, number>>;
   onMoved: (rows: readonly Row[]) => void;
+  /** Called after the commit, for each row that an event has moved; for metrics. */
+  onTransition?: ((event: T['on'], row: Row) => void) | undefined;
 }
 
 export function createLifecycle<
   T extends Transition,
   Row extends QueryResultRow,
   Input extends TransitionInput,
->({ database, sql, deadlines, onMoved }: LifecycleOptions<T, Row>): RowLifecycle<T['on'], Row, Input> {
+>({
+  database,
+  sql,
+  deadlines,
+  onMoved,
+  onTransition,
+}: LifecycleOptions<T, Row>): RowLifecycle<T['on'], Row, Input> {
+  /** Of rows that are not announced yet. Those of a transaction that is rolled back never are. */
+  const eventOf = new WeakMap<Row, T['on']>();
+  const announce = (rows: readonly Row[]): void => {
+    for (const row of rows) {
+      const event = eventOf.get(row);
+      if (event === undefined) continue;
+      eventOf.delete(row);
+      onTransition?.(event, row);
+    }
+    onMoved(rows);
+  };
   const applyWithin: RowLifecycle<T['on'], Row, Input>['applyWithin'] = async (
     on,
     event,
@@ -45,14 +64,17 @@ export function createLifecycle<
   ) => {
     if (changes.length === 0) return [];
     const found = sql.statement(event, changes, deadlines, options);
-    return found === undefined ? [] : all(on, found.statement, found.values);
+    if (found === undefined) return [];
+    const rows = await all(on, found.statement, found.values);
+    if (onTransition !== undefined) for (const row of rows) eventOf.set(row, event);
+    return rows;
   };
   return {
     applyWithin,
-    announce: onMoved,
+    announce,
     async apply(event, changes) {
       const rows = await retryingDeadlocks(() => applyWithin(database.pool, event, changes));
-      if (rows.length > 0) onMoved(rows);
+      if (rows.length > 0) announce(rows);
       return rows;
     },
   };

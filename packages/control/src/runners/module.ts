@@ -1,4 +1,6 @@
+import { Counter } from 'prom-client';
 import type { ControlContext } from '../context.ts';
+import { gauge } from '../metrics/scraped.ts';
 import type { Module } from '../module.ts';
 import { createLiveness } from './liveness.ts';
 
@@ -19,6 +21,29 @@ export function runnersModule({ events, heartbeats, limits, log, runners }: Cont
   });
   return {
     name: 'runners',
+    metrics(registry) {
+      gauge(
+        registry,
+        'releap_runner_links',
+        'Runners that are connected to this server and have said hello',
+        () => runners.links().length,
+      );
+      registry.registerMetric(
+        new Counter({
+          name: 'releap_runner_ignored_total',
+          help: 'What runners sent and this server could not read: types of messages, messages, items of messages',
+          labelNames: ['what'],
+          registers: [],
+          collect() {
+            const { messageTypes, messages, items } = runners.ignored;
+            this.reset();
+            this.inc({ what: 'message_type' }, messageTypes);
+            this.inc({ what: 'message' }, messages);
+            this.inc({ what: 'item' }, items);
+          },
+        }),
+      );
+    },
     tasks: [
       {
         name: 'runner-heartbeat',

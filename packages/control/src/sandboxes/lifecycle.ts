@@ -11,10 +11,17 @@ export interface LifecycleOptions {
   database: Database;
   deadlines: StateDeadlines;
   onMoved: (rows: readonly SandboxRow[]) => void;
+  onTransition?: (event: SandboxEvent, row: SandboxRow) => void;
 }
 
-export function createLifecycle({ database, deadlines, onMoved }: LifecycleOptions): Lifecycle {
-  const lifecycle: Lifecycle = create({ database, sql: SANDBOX_SQL, deadlines: { ...deadlines }, onMoved });
+export function createLifecycle({ database, deadlines, onMoved, onTransition }: LifecycleOptions): Lifecycle {
+  const lifecycle: Lifecycle = create({
+    database,
+    sql: SANDBOX_SQL,
+    deadlines: { ...deadlines },
+    onMoved,
+    onTransition,
+  });
   return {
     ...lifecycle,
     async apply(event, changes) {

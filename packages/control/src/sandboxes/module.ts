@@ -2,6 +2,7 @@ import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
 import { endOverdue } from './deadlines.ts';
 import { createHostClient } from './logs.ts';
+import { sandboxMetrics } from './metrics.ts';
 import { createSandboxKind } from './reconciled-kind.ts';
 import { releaseForkSources } from './pending-forks.ts';
 import { sandboxRoutes } from './routes.ts';
@@ -12,6 +13,7 @@ export function sandboxesModule(context: ControlContext): Module {
   const hosts = context.cleanup.use(createHostClient());
   return {
     name: 'sandboxes',
+    metrics: (registry) => sandboxMetrics(registry, context.database, context.log),
     routes: (planes) =>
       sandboxRoutes(planes, { ...context, hosts, requireCredits: (orgId) => billing.requireCredits(orgId) }),
     tasks: [

@@ -1,9 +1,24 @@
 import type { ControlContext } from '../context.ts';
+import { gauge } from '../metrics/scraped.ts';
 import type { Module } from '../module.ts';
 
 export function schedulerModule({ scheduler, limits }: ControlContext): Module {
   return {
     name: 'scheduler',
+    metrics(registry) {
+      gauge(
+        registry,
+        'releap_create_queue_sandboxes',
+        'Sandboxes that wait for a host, as this server knows',
+        () => scheduler.queue.waiting,
+      );
+      gauge(
+        registry,
+        'releap_create_queue_limit_sandboxes',
+        'Sandboxes that may wait for a host',
+        () => limits.createQueue,
+      );
+    },
     tasks: [
       {
         // Whatever asked for a placement before: this finds what was missed.

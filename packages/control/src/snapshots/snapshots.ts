@@ -34,6 +34,7 @@ export interface Snapshots {
 export interface SnapshotsOptions {
   database: Database;
   onMoved: (rows: readonly SnapshotRow[]) => void;
+  onTransition?: (event: SnapshotEvent, row: SnapshotRow) => void;
   log: Logger;
 }
 
@@ -84,12 +85,13 @@ const PENDING_OF = statement<{ id: string }>(
   `select id from snapshots where status = 'pending' and sandbox_id = any($1::uuid[])`,
 );
 
-export function createSnapshots({ database, onMoved, log }: SnapshotsOptions): Snapshots {
+export function createSnapshots({ database, onMoved, onTransition, log }: SnapshotsOptions): Snapshots {
   const lifecycle = createLifecycle<SnapshotTransition, SnapshotRow, SnapshotChange>({
     database,
     sql: SNAPSHOT_SQL,
     deadlines: {},
     onMoved,
+    onTransition,
   });
   const applyWithin: Snapshots['applyWithin'] = async (on, event, changes) => {
     if (changes.length === 0) return { moved: [], next: [] };
@@ -111,7 +113,7 @@ export function createSnapshots({ database, onMoved, log }: SnapshotsOptions): S
     const { moved, next } = await retryingDeadlocks(() =>
       database.transaction((client) => applyWithin(client, event, changes)),
     );
-    if (moved.length > 0) onMoved([...moved, ...next]);
+    if (moved.length > 0) lifecycle.announce([...moved, ...next]);
     return moved;
   };
 

@@ -1,4 +1,5 @@
 /** Which headers cross the gateway, in either direction. Each kind of target has a policy of its own. */
+import { REQUEST_ID_HEADER } from '@releap/contract';
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 
 /** They concern one connection only (RFC 9110 section 7.6.1, with the names older software uses). */
@@ -27,10 +28,15 @@ export interface HeaderPolicy {
    * Headers for the runner. `content-length` is passed on when it was given, because the framing of the body must not
    * change in a way that only one side sees.
    * @param dataToken what opens the runner's data server; it takes the place of the client's credential
+   * @param requestId takes the place of the client's
    */
-  request(headers: IncomingHttpHeaders, dataToken: string): Record<string, string | string[]>;
+  request(
+    headers: IncomingHttpHeaders,
+    dataToken: string,
+    requestId: string,
+  ): Record<string, string | string[]>;
   /** Headers for the client. */
-  response(headers: IncomingHttpHeaders): OutgoingHttpHeaders;
+  response(headers: IncomingHttpHeaders, requestId: string): OutgoingHttpHeaders;
 }
 
 export function headerPolicy(rules: HeaderRules): HeaderPolicy {
@@ -38,7 +44,7 @@ export function headerPolicy(rules: HeaderRules): HeaderPolicy {
   const prefixes = rules.requestPrefixes ?? [];
   const response = new Set(rules.response);
   return {
-    request(headers, dataToken) {
+    request(headers, dataToken, requestId) {
       const kept = keep(
         headers,
         (name) =>
@@ -47,9 +53,13 @@ export function headerPolicy(rules: HeaderRules): HeaderPolicy {
       const length = headers['content-length'];
       if (length !== undefined) kept['content-length'] = length;
       kept['authorization'] = `Bearer ${dataToken}`;
+      kept[REQUEST_ID_HEADER] = requestId;
       return kept;
     },
-    response: (headers) => keep(headers, (name) => response.has(name)),
+    response: (headers, requestId) => ({
+      ...keep(headers, (name) => response.has(name)),
+      [REQUEST_ID_HEADER]: requestId,
+    }),
   };
 }
 

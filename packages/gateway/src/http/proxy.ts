@@ -1,4 +1,4 @@
-import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
+import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
 import { PassThrough, type Readable } from 'node:stream';
 import { type ApiError, badGateway, badRequest } from '@releap/contract';
 import type { Dispatcher, Pool } from 'undici';
@@ -12,6 +12,7 @@ export interface ProxyRequest {
   /** What opens the runner's data server. */
   dataToken: string;
   headers: HeaderPolicy;
+  requestId: string;
   /** Aborted when the request must end because its credential was revoked. */
   revoked: AbortSignal;
   /** Largest request body in bytes. */
@@ -34,7 +35,7 @@ export async function proxy(
   response: ServerResponse,
   options: ProxyRequest,
 ): Promise<void> {
-  const { pool, path, headers, dataToken, revoked, maxBodyBytes, uploadIdleMs, idleMs } = options;
+  const { pool, path, headers, requestId, dataToken, revoked, maxBodyBytes, uploadIdleMs, idleMs } = options;
   const announced = Number(request.headers['content-length'] ?? 0);
   if (announced > maxBodyBytes) throw bodyTooLarge(maxBodyBytes);
   let body: Readable | null = null;
@@ -44,9 +45,10 @@ export async function proxy(
   }
   // Ends both halves: the client sees a broken answer, and the runner a client that has gone.
   const cut = (): void => void response.destroy();
+  const answerHeaders = (answer: IncomingHttpHeaders) => headers.response(answer, requestId);
   try {
     await new Promise<void>((resolve, reject) => {
-      const handler = new ResponseHandler(response, headers, idleMs, resolve, (error) => {
+      const handler = new ResponseHandler(response, answerHeaders, idleMs, resolve, (error) => {
         // Why the body ended early explains more than that undici saw it end.
         reject(body?.errored ?? error);
       });
@@ -55,7 +57,7 @@ export async function proxy(
         {
           method: request.method as Dispatcher.HttpMethod,
           path,
-          headers: headers.request(request.headers, dataToken),
+          headers: headers.request(request.headers, dataToken, requestId),
           body,
         },
         handler,
@@ -99,7 +101,7 @@ function boundedBody(request: IncomingMessage, maxBytes: number, idleMs: number)
 /** Streams the runner's response to the client. */
 class ResponseHandler implements Dispatcher.DispatchHandler {
   readonly #response: ServerResponse;
-  readonly #headers: HeaderPolicy;
+  readonly #headers: (answer: IncomingHttpHeaders) => OutgoingHttpHeaders;
   readonly #idleMs: number;
   readonly #onSuccess: () => void;
   readonly #onError: (error: Error) => void;
@@ -107,7 +109,7 @@ class ResponseHandler implements Dispatcher.DispatchHandler {
 
   constructor(
     response: ServerResponse,
-    headers: HeaderPolicy,
+    headers: (answer: IncomingHttpHeaders) => OutgoingHttpHeaders,
     idleMs: number,
     onSuccess: () => void,
     onError: (error: Error) => void,
@@ -142,7 +144,7 @@ class ResponseHandler implements Dispatcher.DispatchHandler {
       controller.abort(badGateway('the machine that runs the sandbox refused the gateway'));
       return;
     }
-    this.#response.writeHead(status, this.#headers.response(headers));
+    this.#response.writeHead(status, this.#headers(headers));
     this.#response.flushHeaders();
   }
 

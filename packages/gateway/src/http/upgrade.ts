@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { type IncomingMessage, request as httpRequest, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { Socket } from 'node:net';
-import { badGateway, gatewayTimeout, type ApiError } from '@releap/contract';
+import { badGateway, gatewayTimeout, REQUEST_ID_HEADER, type ApiError } from '@releap/contract';
 import { type Endpoint } from './endpoints.ts';
 import { ClientDisconnected, upstreamError } from './errors.ts';
 import type { HeaderPolicy } from './headers.ts';
@@ -13,6 +13,7 @@ export interface TunnelRequest {
   /** What opens the runner's data server. */
   dataToken: string;
   headers: HeaderPolicy;
+  requestId: string;
   /** Aborted when the tunnel must end because its credential was revoked. */
   revoked: AbortSignal;
   handshakeMs: number;
@@ -35,16 +36,16 @@ export async function tunnel(
   head: Buffer,
   options: TunnelRequest,
 ): Promise<void> {
-  const { headers, revoked, idleMs } = options;
+  const { headers, requestId, revoked, idleMs } = options;
   const result = await handshake(request, client, options);
   if (result.type === 'answer') {
-    relayAnswer(result.answer, client, headers);
+    relayAnswer(result.answer, client, options);
     return;
   }
   const { socket, answer } = result;
   client.write(
     renderHead(101, {
-      ...headers.response(answer.headers),
+      ...headers.response(answer.headers, requestId),
       connection: 'Upgrade',
       upgrade: 'websocket',
     }),
@@ -64,7 +65,7 @@ async function handshake(
   client: Duplex,
   options: TunnelRequest,
 ): Promise<HandshakeResult> {
-  const { endpoint, path, headers, dataToken, handshakeMs } = options;
+  const { endpoint, path, headers, requestId, dataToken, handshakeMs } = options;
   const { hostname, port } = new URL(endpoint.origin);
   const outgoing = httpRequest({
     ...(endpoint.socketPath === undefined
@@ -73,7 +74,7 @@ async function handshake(
     method: 'GET',
     path,
     headers: {
-      ...headers.request(request.headers, dataToken),
+      ...headers.request(request.headers, dataToken, requestId),
       connection: 'Upgrade',
       upgrade: 'websocket',
     },
@@ -103,24 +104,29 @@ async function handshake(
   }
 }
 
-function relayAnswer(answer: IncomingMessage, client: Duplex, headers: HeaderPolicy): void {
+function relayAnswer(
+  answer: IncomingMessage,
+  client: Duplex,
+  { headers, requestId }: Pick<TunnelRequest, 'headers' | 'requestId'>,
+): void {
   const status = answer.statusCode ?? 502;
   if (status === 401) {
     answer.destroy();
-    refuseUpgrade(client, badGateway('the machine that runs the sandbox refused the gateway'));
+    refuseUpgrade(client, badGateway('the machine that runs the sandbox refused the gateway'), requestId);
     return;
   }
-  client.write(renderHead(status, { ...headers.response(answer.headers), connection: 'close' }));
+  client.write(renderHead(status, { ...headers.response(answer.headers, requestId), connection: 'close' }));
   // The body's end is the connection's end: its length or chunks need not be told.
   answer.on('error', () => client.destroy());
   answer.pipe(client);
 }
 
 /** Answers `{error}` on a connection that asked for an upgrade, and closes it. */
-export function refuseUpgrade(client: Duplex, error: ApiError): void {
+export function refuseUpgrade(client: Duplex, error: ApiError, requestId: string): void {
   const body = JSON.stringify(error.body);
   const head = renderHead(error.status, {
     ...error.headers,
+    [REQUEST_ID_HEADER]: requestId,
     'content-type': 'application/json; charset=utf-8',
     'content-length': Buffer.byteLength(body),
     connection: 'close',

@@ -1,6 +1,12 @@
 import { chmod, mkdir, unlink } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { ApiError, bearerToken, requestValidator } from '@releap/contract';
+import {
+  ApiError,
+  bearerToken,
+  REQUEST_ID_HEADER,
+  requestIdSource,
+  requestValidator,
+} from '@releap/contract';
 import Fastify, { type FastifyInstance } from 'fastify';
 import type { Logger } from 'pino';
 import type { TSchema } from 'typebox';
@@ -25,7 +31,15 @@ export interface DataServer {
 export async function startDataServer(options: DataServerOptions): Promise<DataServer> {
   const { socketPath, verify, register, log } = options;
   // Level 'warn': one line a request would drown what matters.
-  const app = Fastify({ loggerInstance: log.child({ part: 'data' }, { level: 'warn' }) });
+  const requestId = requestIdSource();
+  const app = Fastify({
+    loggerInstance: log.child({ part: 'data' }, { level: 'warn' }),
+    // Of the gateway or the control plane; each line about the request has it as `reqId`.
+    genReqId: (request) => requestId(request.headers[REQUEST_ID_HEADER]),
+  });
+  app.addHook('onSend', async (request, reply) => {
+    reply.header(REQUEST_ID_HEADER, request.id);
+  });
   app.addHook('onRequest', async (request, reply) => {
     const token = bearerToken(request.headers.authorization);
     const { id } = request.params as { id?: string };

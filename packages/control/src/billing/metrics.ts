@@ -1,0 +1,42 @@
+import { first, statement, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import { Gauge, type Registry } from 'prom-client';
+import { cachedSource } from '../metrics/scraped.ts';
+
+interface Meters {
+  lag: number;
+  parked: number;
+}
+
+const METERS = statement<Meters>(
+  'metrics-meters',
+  `select greatest(0, coalesce(extract(epoch from now() - min(metered_until)), 0))::double precision as lag,
+          (count(*) filter (where parked_until > now()))::integer as parked
+     from sandbox_meters`,
+);
+
+export function billingMetrics(registry: Registry, database: Database, log: Logger): void {
+  const meters = cachedSource(log, () => first(database.pool, METERS, []));
+  const ofMeters = (name: string, help: string, field: keyof Meters): void => {
+    registry.registerMetric(
+      new Gauge({
+        name,
+        help,
+        // Without a value there is no line: zero would say that all is well.
+        labelNames: [],
+        registers: [],
+        async collect() {
+          const row = await meters();
+          if (row === undefined) this.remove();
+          else this.set(row[field]);
+        },
+      }),
+    );
+  };
+  ofMeters(
+    'releap_billing_ledger_lag_seconds',
+    'Age of the oldest use that is not charged: of the meter that was charged longest ago',
+    'lag',
+  );
+  ofMeters('releap_billing_parked_meters', 'Meters set aside because they could not be charged', 'parked');
+}

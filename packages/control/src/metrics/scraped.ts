@@ -1,0 +1,55 @@
+/** Values that are read when metrics are scraped. */
+import { Gauge, type Registry } from 'prom-client';
+import type { Logger } from 'pino';
+
+/** How long a value from the database is good for, in milliseconds. */
+const CACHE_MS = 10_000;
+/** Longest that a scrape waits for it. */
+const PATIENCE_MS = 2_000;
+
+/** A gauge whose value is in the memory of this server. */
+export function gauge(registry: Registry, name: string, help: string, read: () => number): void {
+  registry.registerMetric(
+    new Gauge({
+      name,
+      help,
+      registers: [],
+      collect() {
+        this.set(read());
+      },
+    }),
+  );
+}
+
+/**
+ * A source of values that costs a query: asked at most once in 10 s, one question at a time, however many scrape. A
+ * scrape waits for it for 2 s at most and gets undefined when it is late or fails.
+ */
+export function cachedSource<T>(log: Logger, load: () => Promise<T>): () => Promise<T | undefined> {
+  let value: T | undefined;
+  let loadedAt = -Infinity;
+  let loading: Promise<T | undefined> | undefined;
+  return async () => {
+    if (performance.now() - loadedAt < CACHE_MS) return value;
+    loading ??= load()
+      .catch((error: unknown) => {
+        log.warn({ err: error }, 'a metric could not be read from the database');
+        return undefined;
+      })
+      .then((loaded) => {
+        value = loaded;
+        loadedAt = performance.now();
+        loading = undefined;
+        return loaded;
+      });
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<undefined>((resolve) => {
+      timer = setTimeout(() => resolve(undefined), PATIENCE_MS);
+    });
+    try {
+      return await Promise.race([loading, late]);
+    } finally {
+      clearTimeout(timer);
+    }
+  };
+}
