@@ -168,6 +168,37 @@ describe('rlp host evict', () => {
   });
 });
 
+describe('rlp host forget', () => {
+  test('a lost host, once told --yes; by its whole id again, it finishes what was interrupted', async () => {
+    await using service = await startService();
+    await using folder = await home(service);
+    const { id } = addHost(service, { status: 'lost', sandboxes: { lost: 2, stopped: 1 }, snapshots: 4 });
+    for (const text of [id, id.slice(0, 8)]) {
+      const asked = await host(folder, ['forget', text]);
+      assert.deepEqual([asked.code, asked.stdout], [2, '']);
+      assert.match(asked.stderr, /\(sandboxes: 2 lost, 1 stopped; snapshots: 4\): say --yes/);
+    }
+    assert.equal(service.hosts.length, 1);
+    const forgotten = await host(folder, ['forget', id.slice(0, 8), '--yes']);
+    assert.deepEqual([forgotten.code, forgotten.stdout], [0, `${id}\n`], forgotten.stderr);
+    assert.deepEqual(service.hosts, []);
+    const again = await host(folder, ['forget', id, '--yes', '--json']);
+    assert.deepEqual([again.code, json(again)['sandboxes']], [0, 0]);
+    assert.equal((await host(folder, ['forget', id.slice(0, 8), '--yes'])).code, 4);
+  });
+
+  test('one that is not lost is refused, and one that was never seen is not found', async () => {
+    await using service = await startService();
+    await using folder = await home(service);
+    const { id } = addHost(service);
+    const refused = await host(folder, ['forget', id, '--yes']);
+    assert.equal(refused.code, 1);
+    assert.match(refused.stderr, /is online: only a lost one can be forgotten/);
+    assert.equal((await host(folder, ['forget', '11111111-1111-4111-8111-111111111111', '--yes'])).code, 4);
+    assert.equal(service.hosts.length, 1);
+  });
+});
+
 describe("the operator's token", () => {
   test('is not there, cannot be read, is no token: each is said, and never what is in the file', async () => {
     await using service = await startService();

@@ -53,6 +53,21 @@ export async function hostsPath(
     return;
   }
   const host = service.hosts.find((one) => one.id === id);
+  if (request.method === 'DELETE') {
+    if (!host && !service.forgotten.has(id)) return send(response, 404, { error: `host "${id}" not found` });
+    if (host && host.status !== 'lost')
+      return send(response, 409, { error: `host ${id} is ${host.status}: only a lost one can be forgotten` });
+    service.hosts = service.hosts.filter((one) => one !== host);
+    service.forgotten.add(id);
+    const sandboxes = Object.values(host?.sandboxes ?? {}).reduce((sum, count) => sum + count, 0);
+    return send(response, 200, {
+      host_id: id,
+      forgotten_at: new Date().toISOString(),
+      sandboxes,
+      snapshots: host?.snapshots ?? 0,
+      builds: 0,
+    });
+  }
   if (!host) return send(response, 404, { error: `host "${id}" not found` });
   const body = await readJson(request);
   service.bodies.push(body);
@@ -79,11 +94,26 @@ export async function hostsPath(
         : others.map(({ id: vm_id, status, persistent, spot }) => ({ vm_id, status, persistent, spot })),
     });
   }
-  const named = held.filter((one) => body['vm_id'] === undefined || one.id === body['vm_id']);
-  if (named.length === 0 && body['vm_id'] !== undefined)
-    return send(response, 404, { error: 'there is no such sandbox on this host' });
-  if (body['vm_id'] !== undefined && !named[0]?.spot)
-    return send(response, 409, { error: 'the sandbox is not a spot sandbox' });
+  sendEvicted(response, held);
+}
+
+/** `POST /operator/vms/:id/evict` */
+export function evictPath(
+  service: TestService,
+  request: IncomingMessage,
+  response: ServerResponse,
+  [id]: string[],
+): void {
+  if (request.headers.authorization !== `Bearer ${OPERATOR_TOKEN}`)
+    return send(response, 401, { error: 'missing or invalid operator token' });
+  const named = service.sandboxes.find((one) => one.id === id);
+  if (!service.hosts.some((host) => host.id === named?.runner_id) || named === undefined)
+    return send(response, 404, { error: `sandbox "${id}" not found` });
+  if (!named.spot) return send(response, 409, { error: 'the sandbox is not a spot sandbox' });
+  sendEvicted(response, [named]);
+}
+
+function sendEvicted(response: ServerResponse, named: TestService['sandboxes']): void {
   const evicted = named.filter((one) => one.spot && one.status === 'running');
   send(response, 200, {
     evicted: evicted.map((one) => ({ vm_id: one.id, status: one.persistent ? 'pausing' : 'deleting' })),

@@ -28,6 +28,8 @@ export interface TestService extends AsyncDisposable {
   images: Record<string, unknown>[];
   snapshots: TestSnapshot[];
   hosts: HostRecord[];
+  /** Ids of hosts that were forgotten. */
+  forgotten: Set<string>;
   /** Without it the service has no issuer of tokens. */
   management: TestManagement | undefined;
   /** Secrets and credentials for registries as they were put, by path. */

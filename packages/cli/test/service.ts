@@ -17,7 +17,7 @@ import {
 } from '@releap/contract';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { expectOperation, readJson, send, sendError, sendPage } from './service-http.ts';
-import { hostsPath } from './service-hosts.ts';
+import { evictPath, hostsPath } from './service-hosts.ts';
 import { managementPath } from './service-management.ts';
 import { keptPath } from './service-kept.ts';
 import { forkOf, oneSnapshot, snapshotOf } from './service-snapshots.ts';
@@ -38,6 +38,7 @@ export async function startService(): Promise<TestService> {
     images: [],
     snapshots: [],
     hosts: [],
+    forgotten: new Set(),
     management: undefined,
     kept: new Map(),
     calls: [],
@@ -120,6 +121,7 @@ async function answer(
   if (special && (await special(request, response, url)) !== false) return;
   const [, first = '', second = '', ...rest] = url.pathname.split('/');
   if (first === 'operator' && second === 'hosts') return hostsPath(service, request, response, rest);
+  if (first === 'operator' && second === 'vms') return evictPath(service, request, response, rest);
   if (await managementPath(service, request, response, url)) return;
   const key = request.headers.authorization?.replace('Bearer ', '');
   const minted = service.management?.keys.find((one) => one.token === key && one.revoked_at === null);

@@ -93,7 +93,8 @@ function head(): string[] {
     '  resume takes them again in the same transaction, or is refused with 409: there is no queue to wait in.',
     '- **A host that is silent** for 60 s is lost. What was on its way or running there becomes `lost`; what is persistent',
     '  comes back with the host, in the state that was wanted last. `stopped` and `paused` sandboxes stay what they are,',
-    '  and cannot be started until the host is back.',
+    '  and cannot be started until the host is back. The operator forgets a host that does not come back',
+    '  (`rlp host forget`): what is on it fails.',
     '- **Addresses are new** after every start and resume; while it does not run a sandbox has none.',
     '- **Delete works from everywhere**, and ends in `deleted` though no host ever answers.',
     '',
@@ -105,7 +106,7 @@ const STARTING = new Set<SandboxStatus>(['assigned', 'building', 'booting']);
 const node = (status: SandboxStatus): string => (STARTING.has(status) ? 'starting' : status);
 
 /** What is possible from nearly everywhere is told in words: drawn, it would hide the rest. */
-const EVERYWHERE = new Set<SandboxEvent>(['delete', 'observe:failed', 'runner-lost']);
+const EVERYWHERE = new Set<SandboxEvent>(['delete', 'observe:failed', 'runner-lost', 'host-forgotten']);
 
 function diagram(): string[] {
   const labels = new Map<string, Set<string>>();
@@ -125,8 +126,8 @@ function diagram(): string[] {
     '## The diagram',
     '',
     'Left out is what leads away from nearly every state: `delete` (to `deleting`, or to `deleted` where nothing has to be',
-    'torn down), a failure on the host (to `failed`), and the silence of the host (to `lost`). Words in brackets are what',
-    'the host reports.',
+    'torn down), a failure on the host (to `failed`), the silence of the host (to `lost`), and that the operator forgets it',
+    '(to `failed`). Words in brackets are what the host reports.',
     '',
     '```mermaid',
     'stateDiagram-v2',

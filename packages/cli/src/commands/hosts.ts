@@ -1,6 +1,6 @@
-/** `rlp host ls|drain|undrain|evict`: what the operator does with the machines that hold sandboxes. */
+/** `rlp host ls|drain|undrain|evict|permit-join|forget`: what the operator does with the machines that hold sandboxes. */
 import type { HostEvictResponse, HostRecord } from '@releap/contract';
-import { parseSandboxId } from '@releap/contract/ids';
+import { isUuid, parseSandboxId } from '@releap/contract/ids';
 import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
 import { CliError, usageError } from '../cli-error.ts';
 import { findHost, listHosts as readHosts } from '../client/find-host.ts';
@@ -29,6 +29,7 @@ const WAIT_MS = 30 * 60_000;
 const POLL_MS = 1_000;
 /** A host may hold thousands of sandboxes. */
 const CALL_MS = 60_000;
+const FORGET_MS = 10 * 60_000;
 
 export async function listHosts(context: Context): Promise<number> {
   const operator = openOperator(context);
@@ -142,6 +143,30 @@ export async function permitJoin(context: Context, text: string): Promise<number
   return EXIT.ok;
 }
 
+/**
+ * Gives a lost host up for good. A whole id is told to the service as it is: it need not be listed any more, so that an
+ * interrupted call can be finished.
+ */
+export async function forget(context: Context, text: string, options: { yes?: boolean }): Promise<number> {
+  const operator = openOperator(context);
+  const host = isUuid(text) ? undefined : await findHost(operator, text);
+  const id = host?.id ?? text.toLowerCase();
+  if (!options.yes) {
+    const found = host ?? (await findHost(operator, id));
+    throw usageError(
+      `what host ${id} holds would be lost for good (sandboxes: ${counts(found)}; snapshots: ${found.snapshots}): say --yes`,
+    );
+  }
+  const answer = await operator.api.forgetHost({ params: { id } }, { timeoutMs: FORGET_MS });
+  if (context.options.json) printJson(context, answer);
+  else {
+    print(context, answer.host_id);
+    const { sandboxes, snapshots, builds } = answer;
+    remark(context, `released sandboxes: ${sandboxes}, snapshots: ${snapshots}, builds: ${builds}`);
+  }
+  return EXIT.ok;
+}
+
 /** Takes spot sandboxes off their hosts: one, or all of them. */
 export async function evict(
   context: Context,
@@ -152,11 +177,8 @@ export async function evict(
     throw usageError('name one sandbox to evict, or say --all for every spot sandbox');
   if (vm !== undefined && options.host !== undefined) throw usageError('--host goes with --all');
   const operator = openOperator(context);
-  const all =
-    options.host === undefined ? await readHosts(operator) : [await findHost(operator, options.host)];
-  const outcome: HostEvictResponse = { evicted: [], left: [] };
-  if (vm !== undefined) add(outcome, await evictOne(context, operator, all, vm));
-  else for (const { id } of all) add(outcome, await evictFrom(operator, id));
+  const outcome =
+    vm === undefined ? await evictAll(operator, options.host) : await evictOne(context, operator, vm);
   if (context.options.json) printJson(context, outcome);
   else {
     for (const { vm_id } of outcome.evicted) print(context, vm_id);
@@ -167,36 +189,27 @@ export async function evict(
   return outcome.left.length > 0 ? EXIT.failed : EXIT.ok;
 }
 
-/** Without a sandbox: every spot sandbox on the host. */
-function evictFrom({ api }: Operator, id: string, vmId?: string): Promise<HostEvictResponse> {
-  return api.evictFromHost({ params: { id }, body: { vm_id: vmId } }, { timeoutMs: CALL_MS });
-}
-
-function add(sum: HostEvictResponse, { evicted, left }: HostEvictResponse): void {
-  sum.evicted.push(...evicted);
-  sum.left.push(...left);
+async function evictAll(operator: Operator, host: string | undefined): Promise<HostEvictResponse> {
+  const hosts = host === undefined ? await readHosts(operator) : [await findHost(operator, host)];
+  const sum: HostEvictResponse = { evicted: [], left: [] };
+  for (const { id } of hosts) {
+    const { evicted, left } = await operator.api.evictFromHost(
+      { params: { id }, body: {} },
+      { timeoutMs: CALL_MS },
+    );
+    sum.evicted.push(...evicted);
+    sum.left.push(...left);
+  }
+  return sum;
 }
 
 /** An id may be of any project; a name is looked up in the project of this machine's key. */
-async function evictOne(
-  context: Context,
-  operator: Operator,
-  all: HostRecord[],
-  vm: string,
-): Promise<HostEvictResponse> {
-  let id = vm;
-  let hosts = all.filter(({ sandboxes }) => Object.keys(sandboxes).length > 0);
-  if (parseSandboxId(vm) === null) {
-    const { id: found, runner_id: runnerId } = await findSandbox(openService(context), vm);
-    id = found;
-    hosts = all.filter((host) => host.id === runnerId);
+async function evictOne(context: Context, { api }: Operator, vm: string): Promise<HostEvictResponse> {
+  const id = parseSandboxId(vm) === null ? (await findSandbox(openService(context), vm)).id : vm;
+  try {
+    return await api.evictSandbox({ params: { id } }, { timeoutMs: CALL_MS });
+  } catch (error) {
+    if (!(error instanceof CliError && error.status === 404)) throw error;
+    throw new CliError(`no host holds a sandbox ${id}`, { exitCode: EXIT.notFound, status: 404 });
   }
-  for (const host of hosts) {
-    try {
-      return await evictFrom(operator, host.id, id);
-    } catch (error) {
-      if (!(error instanceof CliError && error.status === 404)) throw error;
-    }
-  }
-  throw new CliError(`no host holds a sandbox ${id}`, { exitCode: EXIT.notFound, status: 404 });
 }

@@ -74,6 +74,20 @@ export function hostCommands({ program, context, finish }: Registration): void {
       await finish(permitJoin(context(), id));
     });
 
+  host
+    .command('forget')
+    .summary('give up a lost host')
+    .description(
+      'Give up a host that is lost and will not come back: its sandboxes and snapshots fail, its credential is revoked, ' +
+        'and it is listed no more. Again with its whole id, it finishes what was interrupted.',
+    )
+    .argument('<host>')
+    .option('--yes', 'without it nothing is done, and what would be lost is told')
+    .action(async (id: string, options: { yes?: boolean }) => {
+      const { forget } = await import('../commands/hosts.ts');
+      await finish(forget(context(), id, options));
+    });
+
   const admin = program
     .command('admin')
     .summary('what else only the operator may do')

@@ -89,6 +89,15 @@ export type HostDrainResponse = Static<typeof HostDrainResponse>;
 export const HostUndrainResponse = Type.Object({ host: HostRecord });
 export type HostUndrainResponse = Static<typeof HostUndrainResponse>;
 
+export const HostForgetResponse = Type.Object({
+  host_id: Type.String(),
+  forgotten_at: Type.String({ format: 'date-time' }),
+  sandboxes: Type.Integer({ description: 'Sandboxes that this call has released from it.' }),
+  snapshots: Type.Integer({ description: 'Snapshots that this call has released from it.' }),
+  builds: Type.Integer({ description: 'Builds that this call has given back to the queue.' }),
+});
+export type HostForgetResponse = Static<typeof HostForgetResponse>;
+
 export const HostEvictRequest = Type.Object({
   vm_id: Type.Optional(
     Type.String({ description: 'One spot sandbox of this host; all of them when absent.' }),

@@ -13,6 +13,7 @@ import {
   HostDrainResponse,
   HostEvictRequest,
   HostEvictResponse,
+  HostForgetResponse,
   HostJoinPermission,
   HostList,
   HostParams,
@@ -70,6 +71,33 @@ export const operatorOperations = {
       404: `${unknownHost} Or the sandbox is not there.`,
       409: 'The sandbox cannot be evicted in its status, or is not in the spot tier.',
     },
+  },
+  evictSandbox: {
+    method: 'POST',
+    path: '/operator/vms/:id/evict',
+    tag: 'Hosts',
+    summary: 'Evict one spot sandbox, whichever host it is on',
+    security: 'operator',
+    params: HostParams,
+    success: { status: 200, response: { description: 'Begun.', schema: HostEvictResponse } },
+    errors: {
+      404: 'No host holds such a sandbox.',
+      409: 'The sandbox cannot be evicted in its status, or is not in the spot tier.',
+    },
+  },
+  forgetHost: {
+    method: 'DELETE',
+    path: '/operator/hosts/:id',
+    tag: 'Hosts',
+    summary: 'Forget a host that is lost',
+    description:
+      'For a host that will not come back. What is on it is released: its sandboxes fail (those that are being deleted ' +
+      'are deleted), its snapshots fail, its builds are done by others, and its credential is revoked. Called again it ' +
+      'changes nothing, and finishes a call that was interrupted.',
+    security: 'operator',
+    params: HostParams,
+    success: { status: 200, response: { description: 'Forgotten.', schema: HostForgetResponse } },
+    errors: { 404: unknownHost, 409: 'The host is not lost.' },
   },
   grantCredits: {
     method: 'POST',

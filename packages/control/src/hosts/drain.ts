@@ -20,11 +20,12 @@ export type Drained = HostDrainResponse['did'];
 
 const DRAIN = statement<{ id: string }>(
   'host-drain',
-  `update runners set draining_since = coalesce(draining_since, now()), drain_force = drain_force or $2 where id = $1 returning id`,
+  `update runners set draining_since = coalesce(draining_since, now()), drain_force = drain_force or $2
+    where id = $1 and forgotten_at is null returning id`,
 );
 const UNDRAIN = statement<{ id: string }>(
   'host-undrain',
-  'update runners set draining_since = null, drain_force = false where id = $1 returning id',
+  'update runners set draining_since = null, drain_force = false where id = $1 and forgotten_at is null returning id',
 );
 /**
  * What is to leave the draining hosts, or this one. One that could not be paused goes on with an error, and is asked

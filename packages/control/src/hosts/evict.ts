@@ -10,42 +10,59 @@ import { all, statement } from '@releap/database';
 import { decide, FACT_COLUMNS, type SandboxFacts } from '../sandboxes/transitions.ts';
 import type { DrainContext } from './drain.ts';
 
-/** $1 host, $2 one sandbox of it, or null for all that are spot */
-const SPOT = statement<SandboxFacts & { id: string; region: string }>(
+const COLUMNS = `id, runner_id, region, ${FACT_COLUMNS.join(', ')}`;
+type Held = SandboxFacts & { id: string; runner_id: string; region: string };
+
+/** $1 host */
+const SPOT = statement<Held>(
   'host-spot',
-  `select id, region, ${FACT_COLUMNS.join(', ')}
-     from sandboxes where runner_id = $1 and held
-      and case when $2::uuid is null then spot and status in ('assigned', 'building', 'booting', 'running') else id = $2 end
+  `select ${COLUMNS} from sandboxes
+    where runner_id = $1 and held and spot and status in ('assigned', 'building', 'booting', 'running')
     order by created_at desc`,
 );
+/** $1 sandbox, $2 host, or null for whichever has it */
+const ONE = statement<Held>(
+  'host-sandbox',
+  `select ${COLUMNS} from sandboxes where id = $1 and held and ($2::uuid is null or runner_id = $2)`,
+);
+
+/** Evicts all spot sandboxes of a host. */
+export async function evictAll(context: DrainContext, host: string): Promise<HostEvictResponse> {
+  return evict(context, await all(context.database.pool, SPOT, [host]));
+}
 
 /**
- * Evicts one spot sandbox of a host, or all of them.
- * @throws 404 when it is not there, 409 when it cannot be evicted as it is
+ * Evicts one spot sandbox.
+ * @param host only if it is there; null: wherever it is
+ * @throws 404 when no host, or not this one, holds it; 409 when it cannot be evicted as it is
  */
-export async function evict(
-  { database, lifecycle }: DrainContext,
-  host: string,
-  vmId: string | undefined,
+export async function evictOne(
+  context: DrainContext,
+  vmId: string,
+  host: string | null,
 ): Promise<HostEvictResponse> {
-  const one = vmId === undefined ? null : parseSandboxId(vmId)?.uuid;
-  const rows = one === undefined ? [] : await all(database.pool, SPOT, [host, one]);
-  if (vmId !== undefined && rows.length === 0) throw sandboxNotFound(vmId);
+  const id = parseSandboxId(vmId)?.uuid;
+  const rows = id === undefined ? [] : await all(context.database.pool, ONE, [id, host]);
+  if (rows.length === 0) throw sandboxNotFound(vmId);
+  const outcome = await evict(context, rows);
+  if (outcome.left[0] !== undefined)
+    throw conflict(`sandbox ${quote(vmId)} cannot be evicted: ${outcome.left[0].why}`);
+  return outcome;
+}
+
+async function evict({ lifecycle }: DrainContext, rows: readonly Held[]): Promise<HostEvictResponse> {
   const moved = await lifecycle.apply(
     'evict',
-    rows.filter((row) => decide('evict', row) !== undefined).map(({ id }) => ({ id, runner_id: host })),
+    rows.filter((row) => decide('evict', row) !== undefined).map(({ id, runner_id }) => ({ id, runner_id })),
   );
   const gone = new Set(moved.map((row) => row.id));
-  const left = rows
-    .filter((row) => !gone.has(row.id))
-    .map((row) => ({
-      vm_id: formatSandboxId(row.region, row.id),
-      why: row.spot ? `it is ${row.status}, and must be running` : 'it is not in the spot tier',
-    }));
-  if (vmId !== undefined && left[0] !== undefined)
-    throw conflict(`sandbox ${quote(vmId)} cannot be evicted: ${left[0].why}`);
   return {
     evicted: moved.map((row) => ({ vm_id: formatSandboxId(row.region, row.id), status: row.status })),
-    left,
+    left: rows
+      .filter((row) => !gone.has(row.id))
+      .map((row) => ({
+        vm_id: formatSandboxId(row.region, row.id),
+        why: row.spot ? `it is ${row.status}, and must be running` : 'it is not in the spot tier',
+      })),
   };
 }

@@ -1,15 +1,14 @@
 /** Operator operations on hosts. */
 import { isUuid, operatorOperations } from '@releap/contract';
 import type { Planes } from '../http/planes.ts';
-import type { Overcommit } from '../limits.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
-import { beginDrain, endDrain, left, type DrainContext } from './drain.ts';
-import { evict } from './evict.ts';
+import { beginDrain, endDrain, left } from './drain.ts';
+import { evictAll, evictOne } from './evict.ts';
+import { forgetHost, type ForgetContext } from './forget.ts';
 import { hostNotFound, hostRecord, hostRecords } from './queries.ts';
 
-export interface HostRoutes extends DrainContext {
+export interface HostRoutes extends ForgetContext {
   scheduler: Scheduler;
-  limits: { overcommit: Overcommit };
 }
 
 export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
@@ -36,8 +35,12 @@ export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
   operator.operation(operatorOperations.evictFromHost, async ({ params, body }) => {
     const id = hostId(params.id);
     await hostRecord(database.pool, overcommit, id);
-    return evict(context, id, body.vm_id);
+    return body.vm_id === undefined ? evictAll(context, id) : evictOne(context, body.vm_id, id);
   });
+
+  operator.operation(operatorOperations.evictSandbox, ({ params }) => evictOne(context, params.id, null));
+
+  operator.operation(operatorOperations.forgetHost, ({ params }) => forgetHost(context, hostId(params.id)));
 }
 
 /** @throws 404 for what cannot be the id of a host */

@@ -85,6 +85,13 @@ export const EXTEND = statement<{ id: string; runner_id: string }>(
     where kind = 'build' and status = 'running' and runner_id = any($1::uuid[]) returning id, runner_id`,
 );
 
+/** What this runner builds is for another at once. $1 runner */
+export const TAKE_BACK = statement<{ id: string }>(
+  'builds-take-back',
+  `update jobs set lease_until = now() - interval '1 millisecond', updated_at = now()
+    where kind = 'build' and status = 'running' and runner_id = $1 and lease_until >= now() returning id`,
+);
+
 /** Given out often enough, or too old: failed for good. $1 attempts, $2 milliseconds */
 export const OVERDUE = statement<{ id: string; error: string }>(
   'build-overdue',

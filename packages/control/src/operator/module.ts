@@ -19,7 +19,10 @@ const LIST = statement<AuditRow>(
   `select id, created_at, operation, subject, request, ip, request_id, outcome, error from operator_audit
     where created_at < coalesce($1::timestamptz, 'infinity') order by created_at desc, id desc limit $2`,
 );
-const HOST = statement<{ id: string }>('operator-host', 'select id from runners where id = $1');
+const HOST = statement<{ id: string }>(
+  'operator-host',
+  'select id from runners where id = $1 and forgotten_at is null',
+);
 
 export function operatorModule({ database, runnerCredentials }: ControlContext): Module {
   return {

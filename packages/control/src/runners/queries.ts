@@ -1,6 +1,6 @@
 import { statement } from '@releap/database';
 
-/** A runner has said hello: it is online, not ready yet, and its newest connection counts. $1..$5 */
+/** A runner has said hello: it is online, not ready yet, and its newest connection counts. None for one that was forgotten. $1..$5 */
 export const RUNNER_HELLO = statement<{ epoch: string }>(
   'runner-hello',
   `insert into runners (id, region, status, data_url, facts, server_id)
@@ -8,6 +8,7 @@ export const RUNNER_HELLO = statement<{ epoch: string }>(
    on conflict (id) do update set region = excluded.region, status = 'online', ready = false,
      data_url = excluded.data_url, facts = excluded.facts, server_id = excluded.server_id,
      epoch = runners.epoch + 1, last_seen_at = now()
+   where runners.forgotten_at is null
    returning epoch`,
 );
 

@@ -106,7 +106,10 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
         link.close(LINK_CLOSE.refused, `unknown region ${JSON.stringify(hello.region).slice(0, 60)}`);
         return undefined;
       });
-      if (row === undefined) return undefined;
+      if (row === undefined) {
+        link.close(LINK_CLOSE.refused, 'the operator has forgotten this host');
+        return undefined;
+      }
       // The newest connection of a runner counts; a half-open older one must not speak for it any more.
       links.get(hello.runner_id)?.close(LINK_CLOSE.replaced, 'the runner has connected again');
       if (!link.closed) links.set(hello.runner_id, link);

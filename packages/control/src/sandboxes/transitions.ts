@@ -129,6 +129,8 @@ export type SandboxEvent =
   | 'deadline'
   /** Its runner has been silent for too long. */
   | 'runner-lost'
+  /** The operator has given its host up for good. */
+  | 'host-forgotten'
   /** The pending fork of it has what it needs, or never will. */
   | 'fork-taken'
   /** The platform needs the capacity of a spot sandbox. */
@@ -244,6 +246,11 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['lost'], on: 'observe:paused', when: ['persistent', 'wantsPaused'], to: 'paused', effects: ['memory'] },
   { from: ['lost'], on: 'observe:paused', when: ['persistent', 'resumes'], to: 'paused', wants: 'paused', effects: ['memory'], note: 'it could not be resumed' },
   { from: ['lost'], on: 'observe:failed', when: ['persistent'], to: 'failed', wants: 'reclaim', error: 'its host gave no reason' },
+
+  // The host does not come back: the operator has forgotten it.
+  { from: [...LIVE, 'stopped', 'paused', 'lost'], on: 'host-forgotten', to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host was forgotten by the operator' },
+  { from: ['deleting'], on: 'host-forgotten', to: 'deleted', wants: 'deleted', effects: ['release'] },
+  { from: ['failed', 'deleted'], on: 'host-forgotten', to: 'same', effects: ['release'] },
 
   // The spot tier.
   { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused', effects: ['evicted'] },

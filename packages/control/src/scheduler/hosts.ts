@@ -63,7 +63,7 @@ function select(held: string, hosts: string): string {
        select runner_id, ceil(sum(coalesce(disk_bytes, 0) + coalesce(mem_bytes, 0)) / 1048576) as disk_mib
          from snapshots where ${held} group by runner_id
      ) k on k.runner_id = r.id
-    where ${hosts}`;
+    where r.forgotten_at is null and ${hosts}`;
 }
 
 const KNOWN = `(r.status <> 'lost' or r.last_seen_at > now() - interval '${ABSENT_MS} milliseconds')`;

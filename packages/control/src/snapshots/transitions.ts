@@ -10,7 +10,9 @@ export type SnapshotEvent =
   /** It has been pending for too long. */
   | 'deadline'
   /** Its sandbox was deleted or has failed. */
-  | 'sandbox-gone';
+  | 'sandbox-gone'
+  /** The operator has given its host up for good. */
+  | 'host-forgotten';
 
 /** `lineage`: its sandbox descends from it now. `release`: the runner has nothing of it any more. */
 export type SnapshotEffect = 'lineage' | 'release';
@@ -32,6 +34,8 @@ export const SNAPSHOT_TRANSITIONS: readonly SnapshotTransition[] = [
   { from: ['pending'], on: 'sandbox-gone', to: 'failed', wants: 'deleted', error: 'its sandbox ended before it was taken' },
   { from: ['pending', 'ready', 'failed'], on: 'delete', to: 'deleted', wants: 'deleted' },
   { from: ['failed', 'deleted'], on: 'observe:deleted', to: 'same', effects: ['release'] },
+  { from: ['pending', 'ready'], on: 'host-forgotten', to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host was forgotten by the operator' },
+  { from: ['failed', 'deleted'], on: 'host-forgotten', to: 'same', effects: ['release'] },
 ];
 
 export const SNAPSHOT_MACHINE = defineMachine<SnapshotTransition, Pick<SnapshotRow, 'status'>>({
