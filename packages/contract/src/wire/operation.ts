@@ -47,6 +47,8 @@ export interface Operation {
   /** Markdown, more than the summary says. */
   description?: string;
   security: Security;
+  /** Present for health checks, which are not rate limited. */
+  rateLimited?: false;
   params?: TSchema;
   query?: TSchema;
   body?: TSchema;

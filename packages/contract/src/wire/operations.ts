@@ -327,6 +327,7 @@ export const operations = {
     tag: 'Service',
     summary: 'Ask whether a sandbox can be created',
     security: 'public',
+    rateLimited: false,
     success: {
       status: 200,
       response: { description: 'It can.', schema: Type.Object({ status: Type.String() }) },
@@ -340,6 +341,7 @@ export const operations = {
     summary: 'Is the server alive?',
     description: 'Asks nothing else: for a supervisor that restarts a server that hangs.',
     security: 'public',
+    rateLimited: false,
     success: {
       status: 200,
       response: { description: 'It answers.', schema: Type.Object({ status: Type.Literal('ok') }) },
@@ -354,6 +356,7 @@ export const operations = {
     description:
       'For load balancers: the database answers. Whether a sandbox can be created is at `/healthz`.',
     security: 'public',
+    rateLimited: false,
     success: {
       status: 200,
       response: { description: 'It can.', schema: Type.Object({ status: Type.Literal('ok') }) },
@@ -410,7 +413,7 @@ function genericErrors(operation: Operation): [ErrorStatus, string][] {
     ]);
   }
   if (security === 'workload' || security === 'management') found.push([429, TOO_MANY]);
-  if (security === 'public')
+  if (security === 'public' && operation.rateLimited !== false)
     found.push([429, 'More requests than one address without valid credentials may make in a minute.']);
   found.push([503, 'A part of the service is temporarily unavailable: try again.']);
   if (security === 'management')

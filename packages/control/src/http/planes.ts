@@ -1,5 +1,5 @@
 /** The planes of a control server. */
-import { internalOperations, operations } from '@releap/contract';
+import { internalOperations, operations, type Operation } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { FastifyPluginCallback } from 'fastify';
 import type { Authenticator } from '../auth/authenticator.ts';
@@ -63,7 +63,7 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
     // Health checks are not rate limited.
     public: createPlane<'public'>({
       guard: publicGuard(limiter),
-      unguarded: [operations.getHealth, operations.getLiveness, operations.getReadiness],
+      unguarded: Object.values<Operation>(operations).filter(({ rateLimited }) => rateLimited === false),
       ...shared,
     }),
     workload: createPlane<'workload'>({ guard: workloadGuard(authenticator, limiter), ...shared }),
