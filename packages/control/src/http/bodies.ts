@@ -23,7 +23,7 @@ export function acceptJson(scope: FastifyInstance): void {
  */
 function readJson(contentType: string | undefined, data: Buffer): unknown {
   if (/^multipart\//i.test(contentType ?? '')) {
-    throw badRequest('this route does not take multipart/form-data: send JSON');
+    throw badRequest('multipart/form-data is not available yet on this route: send JSON');
   }
   if (data.length === 0) return undefined;
   let text: string;
