@@ -7,7 +7,7 @@ import { test } from 'node:test';
 import pino from 'pino';
 import { startDataServer } from '../src/data/data-server.ts';
 
-test('the data server echoes the id of a request, and logs it with a failure', async () => {
+test('the data server asks for a token for the sandbox in the path, and echoes and logs the id of a request', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'releap-data-'));
   const lines: Record<string, unknown>[] = [];
   const socketPath = join(folder, 'data.sock');
@@ -21,11 +21,11 @@ test('the data server echoes the id of a request, and logs it with a failure', a
     },
     log: pino({ level: 'info' }, { write: (line: string) => void lines.push(JSON.parse(line)) }),
   });
-  const get = (token: string, id: string): Promise<IncomingMessage> =>
+  const get = (token: string, id: string, path = '/vms/1/broken'): Promise<IncomingMessage> =>
     new Promise((resolve, reject) => {
       const headers = { authorization: `Bearer ${token}`, 'x-request-id': id };
       http
-        .get({ socketPath, path: '/vms/1/broken', headers, agent: false }, (answer) => {
+        .get({ socketPath, path, headers, agent: false }, (answer) => {
           answer.resume();
           answer.on('end', () => resolve(answer));
         })
@@ -37,6 +37,12 @@ test('the data server echoes the id of a request, and logs it with a failure', a
     assert.ok(lines.some(({ reqId, msg }) => reqId === 'abc-1' && msg === 'request failed'));
     const refused = await get('wrong', 'abc-2');
     assert.deepEqual([refused.statusCode, refused.headers['x-request-id']], [401, 'abc-2']);
+    for (const path of ['/vms/1/no/such/thing', '/vms/1/']) {
+      assert.equal((await get('right', 'abc-3', path)).statusCode, 404, path);
+      assert.equal((await get('wrong', 'abc-3', path)).statusCode, 401, path);
+    }
+    for (const path of ['/', '/vms/1', '/vms//x', '/vms/%31/broken'])
+      assert.equal((await get('right', 'abc-4', path)).statusCode, 401, path);
     assert.match(String((await get('right', '<b>')).headers['x-request-id']), /^[A-Za-z0-9._-]{1,100}$/);
   } finally {
     await server.close();

@@ -42,7 +42,8 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
   });
   app.addHook('onRequest', async (request, reply) => {
     const token = bearerToken(request.headers.authorization);
-    const { id } = request.params as { id?: string };
+    // From the path and not from the route: an unknown operation of a sandbox is a 404 for who may open the sandbox.
+    const id = /^\/vms\/([^/?#%]+)\//.exec(request.url)?.[1];
     if (token !== null && id !== undefined && (await verify(token, id))) return;
     await reply.code(401).send({ error: 'missing or invalid data token for this sandbox' });
   });
