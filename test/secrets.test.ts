@@ -122,7 +122,8 @@ describe('secrets and a registry that wants a password', () => {
         .split('\n')
         .find((text) => text.includes('wrapped anew with the newest key')),
     );
-    assert.match(line, new RegExp(`"done":2,"failed":0,"key":"${id}"`));
+    // The secret, the registry's password, and the deployment's key for data tokens.
+    assert.match(line, new RegExp(`"done":3,"failed":0,"key":"${id}"`));
   });
 
   test('neither is in any file of the service, of its cache, or in what it says', async () => {
