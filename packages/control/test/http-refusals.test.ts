@@ -43,7 +43,6 @@ describe('what an operation refuses before it is asked', () => {
       public: world.call,
       sandbox: world.call,
       operator: world.operator,
-      gateway: world.gateway,
       // Without a runner's credential: it is refused before anything else.
       runner: world.gateway,
     };

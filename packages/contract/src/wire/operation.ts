@@ -4,10 +4,10 @@ import type { ErrorStatus } from './errors.ts';
 
 /**
  * Who may call, by credential. `workload`: a project's API key. `sandbox`: that, or the sandbox's access token.
- * `management`: a user's OIDC token. `operator`, `gateway`: their token. `runner`: the credential of one runner.
+ * `management`: a user's OIDC token. `operator`: its token. `runner`: the credential of one runner.
  * `public`: none.
  */
-export type Security = 'workload' | 'sandbox' | 'management' | 'public' | 'operator' | 'gateway' | 'runner';
+export type Security = 'workload' | 'sandbox' | 'management' | 'public' | 'operator' | 'runner';
 
 export interface OperationResponse {
   description: string;

@@ -394,7 +394,6 @@ const UNAUTHORIZED: Partial<Record<Security, string>> = {
   management: 'No OIDC token, or an invalid one. An API key is not accepted here.',
   operator: 'No operator credential, or an invalid one.',
   runner: 'No runner credential, or an invalid one.',
-  gateway: 'No gateway credential, or an invalid one.',
 };
 
 /** Refusals that the control plane's HTTP layer gives before an operation's handler is asked. */

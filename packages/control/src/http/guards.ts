@@ -65,14 +65,6 @@ export function operatorGuard(accepted: TokenSet): Guard {
   };
 }
 
-/** The token of gateways. */
-export function gatewayGuard(accepted: TokenSet): Guard {
-  return (request, _reply, done) => {
-    const valid = isIn(accepted, bearerToken(request.headers.authorization));
-    done(valid ? undefined : unauthorized('missing or invalid gateway token'));
-  };
-}
-
 /** The credential of one runner. */
 export function runnerGuard(credentials: RunnerCredentials): AsyncGuard {
   return async (request) => {

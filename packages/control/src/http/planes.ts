@@ -8,14 +8,7 @@ import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import type { ControlTokens } from '../credentials/token-set.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
 import { audited } from '../operator/audit.ts';
-import {
-  gatewayGuard,
-  managementGuard,
-  operatorGuard,
-  publicGuard,
-  runnerGuard,
-  workloadGuard,
-} from './guards.ts';
+import { managementGuard, operatorGuard, publicGuard, runnerGuard, workloadGuard } from './guards.ts';
 import type { ObserveRequest } from '../metrics/instruments.ts';
 import { createPlane, type Plane } from './plane.ts';
 import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
@@ -29,8 +22,6 @@ export interface Planes {
   readonly management: Plane<'management'>;
   /** The operator's credential. */
   readonly operator: Plane<'operator'>;
-  /** The token of gateways. */
-  readonly gateway: Plane<'gateway'>;
   /** The credential of one runner. */
   readonly runner: Plane<'runner'>;
 }
@@ -51,7 +42,7 @@ export interface MountablePlanes {
   readonly planes: Planes;
   /** Public, workload and management operations: what clients reach. */
   readonly clientPlugins: readonly FastifyPluginCallback[];
-  /** Operations of the operator, gateways and runners. */
+  /** Operations of the operator and of runners. Gateways have a link instead (gateways/). */
   readonly internalPlugins: readonly FastifyPluginCallback[];
 }
 
@@ -72,7 +63,6 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
       createPlane<'operator'>({ guard: operatorGuard(tokens.operator), ...shared }),
       options.database,
     ),
-    gateway: createPlane<'gateway'>({ guard: gatewayGuard(tokens.gateway), ...shared }),
     runner: createPlane<'runner'>({
       guard: runnerGuard(runnerCredentials),
       // It has no credential yet.
@@ -83,6 +73,6 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
   return {
     planes,
     clientPlugins: [limiter.plugin, planes.public.plugin, planes.workload.plugin, planes.management.plugin],
-    internalPlugins: [planes.operator.plugin, planes.gateway.plugin, planes.runner.plugin],
+    internalPlugins: [planes.operator.plugin, planes.runner.plugin],
   };
 }

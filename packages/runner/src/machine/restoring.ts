@@ -139,8 +139,8 @@ export class Restoring {
       clock.lap('attach');
       return { vm, record: whole };
     } catch (error) {
-      await disksSettled;
       await vm.kill();
+      await disksSettled;
       throw error;
     }
   }
