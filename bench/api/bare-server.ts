@@ -10,7 +10,7 @@ import { resolveSandboxCreate } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { Pool } from 'pg';
 import { createSandbox } from '../../packages/control/src/sandboxes/insert.ts';
-import { getRecord } from '../../packages/control/src/sandboxes/queries.ts';
+import { createRecordReader } from '../../packages/control/src/sandboxes/queries.ts';
 import type { ServerReady } from './messages.ts';
 
 interface Prepared {
@@ -34,7 +34,7 @@ async function recorded(run: (pool: Database['pool']) => Promise<unknown>): Prom
   return only;
 }
 
-const select = await recorded((pool) => getRecord(pool, { uuid: '', region: null }, projectId));
+const select = await recorded((pool) => createRecordReader(pool)({ uuid: '', region: null }, projectId));
 const ids = { id: randomUUID(), jobId: randomUUID(), accessToken: 'token' };
 const insert = await recorded((pool) =>
   createSandbox(pool, {
@@ -64,7 +64,12 @@ async function bodyOf(request: IncomingMessage): Promise<unknown> {
 async function answer(request: IncomingMessage): Promise<unknown> {
   if (request.method === 'GET') {
     const id = (request.url ?? '').slice('/vms/'.length);
-    return (await pool.query({ ...select, values: [id, projectId, null] })).rows[0];
+    return (
+      await pool.query({
+        ...select,
+        values: [JSON.stringify([{ n: 0, id, project: projectId, in_region: null }])],
+      })
+    ).rows[0];
   }
   await bodyOf(request);
   const id = randomUUID();

@@ -17,6 +17,7 @@ import { openClusterNotifier, type ClusterNotifier } from './events/cluster-noti
 import { createEventBus, type EventBus } from './events/event-bus.ts';
 import { createIdempotency, type Idempotency } from './idempotency/idempotency.ts';
 import { createBuildQueue, type BuildQueue } from './images/build-queue.ts';
+import { createImageReader, type ReadImage } from './images/images.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
 import { transitionMetrics } from './metrics/instruments.ts';
 import type { ControlOptions } from './options.ts';
@@ -24,6 +25,7 @@ import { createRegions, type Regions } from './regions/regions.ts';
 import { createPullCredentials, type PullCredentials } from './registries/pull-credentials.ts';
 import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle, type Lifecycle } from './sandboxes/lifecycle.ts';
+import { createRecordReader, type ReadRecord } from './sandboxes/queries.ts';
 import { createScheduler, type Scheduler } from './scheduler/scheduler.ts';
 import { hasEncrypted } from './secrets/secrets.ts';
 import { createSnapshots, type Snapshots } from './snapshots/snapshots.ts';
@@ -58,6 +60,8 @@ export interface ControlContext {
   readonly snapshots: Snapshots;
   readonly scheduler: Scheduler;
   readonly billing: Billing;
+  readonly readRecord: ReadRecord;
+  readonly readImage: ReadImage;
   readonly runners: RunnerRegistry;
   readonly builds: BuildQueue;
   /** Runs when the server stops, in reverse order. */
@@ -172,6 +176,8 @@ export async function createContext(
   return {
     options,
     limits,
+    readRecord: createRecordReader(database.pool),
+    readImage: createImageReader(database.pool),
     platform: options.platform ?? PLATFORM_LIMITS,
     log,
     serverId,

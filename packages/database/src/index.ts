@@ -11,5 +11,6 @@ export { listen, type Listener, type ListenerOptions } from './listener.ts';
 export { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
 export { migrate, type MigrateOptions } from './migrate.ts';
 export { parseMigration, readMigrations, type Migration } from './migrations.ts';
+export { createRowReader, type RowReader } from './row-reader.ts';
 export * from './schema.ts';
 export { all, first, statement, type Queryable, type QueryResultRow, type Statement } from './statement.ts';

@@ -10,7 +10,7 @@ import {
   type ResolvedImage,
   type RootSource,
 } from '@releap/contract';
-import { all, first, statement, type Database, type Queryable } from '@releap/database';
+import { all, createRowReader, first, statement, type Database, type Queryable } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { newestFirst } from '../newest-first.ts';
 
@@ -25,14 +25,26 @@ interface ImageRow {
   error: string | null;
 }
 
-/** The project's own image of this name wins over the built-in one. $1 project, $2 name */
-const BY_NAME = statement<
-  Pick<ImageRow, 'source' | 'status' | 'manifest_name' | 'error'> & { source: RootSource }
->(
+type NamedImage = Pick<ImageRow, 'source' | 'status' | 'manifest_name' | 'error'> & { source: RootSource };
+
+/** The project's own image of this name wins over the built-in one. */
+const BY_NAME = statement<NamedImage & { n: number }>(
   'image-by-name',
-  `select source, status, manifest_name, error from images
-    where name = $2 and (project_id = $1 or project_id is null) order by project_id nulls last limit 1`,
+  `select key.n, image.*
+     from jsonb_to_recordset($1::jsonb) as key(n integer, project uuid, name text)
+    cross join lateral (
+      select source, status, manifest_name, error from images
+       where name = key.name and (project_id = key.project or project_id is null)
+       order by project_id nulls last limit 1
+    ) image`,
 );
+
+export type ReadImage = (projectId: string, name: string) => Promise<NamedImage | undefined>;
+
+export function createImageReader(on: Queryable): ReadImage {
+  const read = createRowReader<{ project: string; name: string }, NamedImage>(on, BY_NAME);
+  return (project, name) => read({ project, name });
+}
 
 /** Built-in images that the project has replaced are hidden. $1 project */
 const LIST = newestFirst<ImageRow>('image-list', {
@@ -86,7 +98,7 @@ const DIGEST = /^sha256:[0-9a-f]{64}$/;
  * @throws 404 for a name that neither the project nor the service has, 409 for an image whose build failed.
  */
 export async function resolveRoot(
-  database: Database,
+  readImage: ReadImage,
   projectId: string,
   source: ImageSource,
 ): Promise<ResolvedRoot> {
@@ -94,7 +106,7 @@ export async function resolveRoot(
     return { root: { type: 'registry', ref: source.ref }, imageRef: source.ref };
   if (source.type !== 'named')
     throw new Error(`an image of type ${source.type} should have been refused before`);
-  const image = await first(database.pool, BY_NAME, [projectId, source.name]);
+  const image = await readImage(projectId, source.name);
   if (image === undefined) throw imageNotFound(source.name);
   if (image.status === 'failed') {
     throw conflict(

@@ -16,7 +16,7 @@ import {
 import { first, isForeignKeyViolation, isUniqueViolation, statement, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
-import { resolveRoot, type ResolvedRoot } from '../images/images.ts';
+import { resolveRoot, type ReadImage, type ResolvedRoot } from '../images/images.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import { isOvercommitted, type Need } from '../scheduler/placement.ts';
@@ -26,7 +26,7 @@ import { keepSnapshot, snapshotByName, snapshotEnvironment } from '../snapshots/
 import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
 import type { SnapshotRow } from '@releap/database';
 import { createSandbox, type CreateSandbox } from './insert.ts';
-import { getRecord } from './queries.ts';
+import type { ReadRecord } from './queries.ts';
 
 export interface CreateContext {
   database: Database;
@@ -34,6 +34,8 @@ export interface CreateContext {
   scheduler: Scheduler;
   limits: ControlLimits;
   platform: PlatformLimits;
+  readRecord: ReadRecord;
+  readImage: ReadImage;
   /** @throws 402 */
   requireCredits: (orgId: string) => Promise<void>;
 }
@@ -61,7 +63,7 @@ export async function createForTenant(
     access_token: accessToken,
   });
   if (ids.retried) {
-    const before = await getRecord(database.pool, { uuid: id, region: null }, principal.projectId);
+    const before = await context.readRecord({ uuid: id, region: null }, principal.projectId);
     if (before !== undefined) return answer(before);
   }
   const asked = resolveSandboxCreate(body, context.platform);
@@ -89,7 +91,7 @@ export async function createForTenant(
   } catch (error) {
     place.withdraw();
     const before = isUniqueViolation(error)
-      ? await getRecord(database.pool, { uuid: id, region: null }, principal.projectId)
+      ? await context.readRecord({ uuid: id, region: null }, principal.projectId)
       : undefined;
     if (before !== undefined) return answer(before);
     // A secret was erased meanwhile: this says which.
@@ -109,7 +111,7 @@ interface ResolvedSource {
 
 /** The image or snapshot, and the region: an image in any, a snapshot in its own. */
 async function resolveSource(
-  { database, regions, scheduler, platform, limits }: CreateContext,
+  { database, readImage, regions, scheduler, platform, limits }: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
   asked: ResolvedSandbox,
@@ -120,7 +122,7 @@ async function resolveSource(
       principal,
       scheduler.regionWithMostCapacity(needOf(asked, limits)),
     );
-    return { sandbox: asked, region, root: await resolveRoot(database, principal.projectId, asked.image) };
+    return { sandbox: asked, region, root: await resolveRoot(readImage, principal.projectId, asked.image) };
   }
   const { name } = asked.image;
   const snapshot = await snapshotByName(database.pool, name, principal.projectId);

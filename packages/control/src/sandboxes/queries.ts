@@ -1,5 +1,5 @@
 import { formatSandboxId, type CursorPosition, type SandboxId, type SandboxRecord } from '@releap/contract';
-import { first, statement, type Database, type Queryable } from '@releap/database';
+import { createRowReader, first, statement, type Database, type Queryable } from '@releap/database';
 import { newestFirst } from '../newest-first.ts';
 import { FACT_COLUMNS, type SandboxFacts } from './transitions.ts';
 
@@ -38,9 +38,13 @@ export interface RecordRow {
   created_at: Date;
 }
 
-const GET = statement<RecordRow>(
+const GET = statement<RecordRow & { n: number }>(
   'sandbox-get',
-  `select ${RECORD} from sandboxes where id = $1 and ${REACHABLE('$2', '$3')}`,
+  `select key.n, sandbox.*
+     from jsonb_to_recordset($1::jsonb) as key(n integer, id uuid, project uuid, in_region text)
+    cross join lateral (
+      select ${RECORD} from sandboxes where id = key.id and ${REACHABLE('key.project', 'key.in_region')} limit 1
+    ) sandbox`,
 );
 
 const FACTS = statement<SandboxFacts & { id: string; region: string }>(
@@ -55,12 +59,11 @@ const LIST = newestFirst<RecordRow>('sandbox-list', {
   parameters: 1,
 });
 
-export async function getRecord(
-  on: Queryable,
-  { uuid, region }: SandboxId,
-  projectId: string,
-): Promise<RecordRow | undefined> {
-  return first(on, GET, [uuid, projectId, region]);
+export type ReadRecord = (id: SandboxId, projectId: string) => Promise<RecordRow | undefined>;
+
+export function createRecordReader(on: Queryable): ReadRecord {
+  const read = createRowReader<{ id: string; project: string; in_region: string | null }, RecordRow>(on, GET);
+  return ({ uuid, region }, projectId) => read({ id: uuid, project: projectId, in_region: region });
 }
 
 export async function getFacts(

@@ -26,7 +26,7 @@ import { createForTenant, type CreateContext } from './create.ts';
 import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes, type HostClient } from './logs.ts';
-import { getFacts, getRecord, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
+import { getFacts, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
 
 export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
@@ -121,7 +121,7 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
     abortSignal: () => AbortSignal,
   ): Promise<RecordRow> {
     const read = async (): Promise<RecordRow> => {
-      const row = await getRecord(database.pool, id, principal.projectId);
+      const row = await context.readRecord(id, principal.projectId);
       if (row === undefined) throw sandboxNotFound(shownId);
       return row;
     };
