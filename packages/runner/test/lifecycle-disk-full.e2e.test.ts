@@ -6,7 +6,7 @@ import { after, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { RunningVm } from '../src/machine/index.ts';
-import { run } from '../src/network/command.ts';
+import { run } from '../src/process/index.ts';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';

@@ -12,7 +12,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import dnsPacket from 'dns-packet';
 import pino from 'pino';
-import { run } from '../src/network/command.ts';
+import { run } from '../src/process/index.ts';
 import { serviceTag } from '../src/network/address-plan.ts';
 import { listNetns } from '../src/network/host-state.ts';
 import { Network, type NetworkOptions } from '../src/network/network.ts';

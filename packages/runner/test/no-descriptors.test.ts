@@ -18,7 +18,7 @@ function exhausted(module: string, script: string): string {
 
 it('a tool that cannot be started for want of descriptors costs one error, and never the runner', () => {
   assert.match(
-    exhausted('network/command.ts', "await module.run('true', [])"),
+    exhausted('process/run.ts', "await module.run('true', [])"),
     /^true could not be started: .*EMFILE/,
   );
   assert.match(

@@ -1,6 +1,6 @@
 import { chmod, chown, link, mkdir, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { run } from '../network/command.ts';
+import { run } from '../process/index.ts';
 import type { EmptyDiskKind, EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
 import { checkQcow2, createEmptyQcow2, emptyQcow2Bytes } from './qcow2.ts';

@@ -1,6 +1,6 @@
 import { mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
-import { run } from '../network/command.ts';
+import { run } from '../process/index.ts';
 import { syncPath } from './sync-path.ts';
 
 /** Smallest file system made; a smaller wish is rounded up to it. mkfs needs room for its own tables. */

@@ -1,3 +1,6 @@
+import { ProcessError } from '../process/index.ts';
+import type { ProcessFailure } from '../process/process-error.ts';
+
 /** Why an image could not be had. `message` is fit to be shown to the user who asked for the image. */
 export type ImageErrorCode =
   /** The reference itself is malformed. */
@@ -52,6 +55,7 @@ export class ImageError extends Error {
 /** Turns any failure into an `ImageError`; system errors get a code and name what we were doing. */
 export function toImageError(error: unknown, doing: string): ImageError {
   if (error instanceof ImageError) return error;
+  if (error instanceof ProcessError) return fromProcessError(error);
   const { name, code, message } = error as NodeJS.ErrnoException;
   if (name === 'AbortError' || code === 'ABORT_ERR')
     return new ImageError('aborted', `${doing} was cancelled`);
@@ -61,6 +65,17 @@ export function toImageError(error: unknown, doing: string): ImageError {
     });
   }
   return new ImageError('failed', `${doing} failed: ${message}`, { cause: error });
+}
+
+const CODE_OF_FAILURE: Partial<Record<ProcessFailure, ImageErrorCode>> = {
+  missing: 'tool-missing',
+  timeout: 'timeout',
+  aborted: 'aborted',
+  output: 'too-large',
+};
+
+function fromProcessError(error: ProcessError): ImageError {
+  return new ImageError(CODE_OF_FAILURE[error.failure] ?? 'failed', error.message, { cause: error });
 }
 
 /** Untrusted text (a name in an image, a tool's output) for a message: bounded, control characters escaped. */

@@ -16,8 +16,8 @@ import { createHash, randomUUID } from 'node:crypto';
 import { mkdir, open, readFile, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { isImageDigest } from '@releap/contract';
-import { lockFile } from './cache-lock.ts';
-import type { CacheLock } from './cache-lock.ts';
+import { lockFile } from '../lock/file-lock.ts';
+import type { FileLock } from '../lock/file-lock.ts';
 import type { ImageConfig } from './image-config.ts';
 
 /** A root image that is ready to be booted from. */
@@ -114,7 +114,7 @@ export class ImageFolder {
     }
   }
 
-  async #workFolder(stripe: string, lock: CacheLock): Promise<WorkFolder> {
+  async #workFolder(stripe: string, lock: FileLock): Promise<WorkFolder> {
     const dir = path.join(this.#staging, `${stripe}.${randomUUID()}`);
     try {
       await mkdir(dir, { mode: 0o700 });

@@ -15,7 +15,7 @@ import type { ImageLimits } from './image-limits.ts';
 import { checkConfig, checkManifest, parseManifest, pickPlatform } from './manifest.ts';
 import type { CheckedConfig, ImageManifest } from './manifest.ts';
 import { registryError } from './registry-error.ts';
-import { runTool, toolEnv } from './run-tool.ts';
+import { runTool, toolEnv } from './image-tool.ts';
 
 export interface RegistryCredential {
   username: string;

@@ -11,7 +11,7 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { ImageError, show, toImageError } from './image-error.ts';
 import type { MergedImage } from './merge-layers.ts';
-import { missingTool, spawnTool } from './run-tool.ts';
+import { killGroup, NOT_FOUND_CODE, startProcess } from '../process/index.ts';
 
 export interface RootImageOptions {
   signal?: AbortSignal | undefined;
@@ -33,7 +33,7 @@ export async function writeRootImage(
   options: RootImageOptions = {},
 ): Promise<number> {
   const { root } = merged;
-  const child = spawnTool(
+  const child = startProcess(
     'sqfstar',
     [
       '-comp',
@@ -62,7 +62,7 @@ export async function writeRootImage(
       String(root.gid),
       target,
     ],
-    { stdio: ['pipe', 'ignore', 'pipe'], env: { PATH: process.env['PATH'], LC_ALL: 'C.UTF-8' } },
+    { stdio: ['pipe', 'ignore', 'pipe'] },
   );
   let stderr = '';
   child.stderr?.on('data', (chunk: Buffer) => {
@@ -72,7 +72,7 @@ export async function writeRootImage(
     child.once('error', reject);
     child.once('close', (code, killedBy) => resolve(code ?? killedBy ?? 'SIGKILL'));
   });
-  const onAbort = (): void => void child.kill('SIGKILL');
+  const onAbort = (): void => killGroup(child);
   options.signal?.addEventListener('abort', onAbort, { once: true });
   try {
     if (!child.stdin) throw new ImageError('failed', 'sqfstar has no standard input');
@@ -82,10 +82,7 @@ export async function writeRootImage(
     );
     const [fed, exit] = await Promise.allSettled([pipeline(source, child.stdin), ended]);
     options.signal?.throwIfAborted();
-    if (exit.status === 'rejected') {
-      const { code, message } = exit.reason as NodeJS.ErrnoException;
-      throw code === 'ENOENT' ? missingTool('sqfstar', message) : exit.reason;
-    }
+    if (exit.status === 'rejected') throw exit.reason;
     // Its own words say more than our broken pipe.
     if (exit.value !== 0) throw sqfstarError(exit.value, stderr);
     if (fed.status === 'rejected') throw fed.reason;
@@ -96,7 +93,7 @@ export async function writeRootImage(
     await handle.sync();
     return (await handle.stat()).size;
   } catch (error) {
-    child.kill('SIGKILL');
+    killGroup(child);
     await ended.catch(() => undefined);
     await rm(target, { force: true });
     throw toImageError(error, 'writing the root image');
@@ -131,7 +128,9 @@ async function setRootTime(handle: FileHandle, mtime: number): Promise<void> {
 }
 
 function sqfstarError(exit: number | NodeJS.Signals, stderr: string): ImageError {
-  if (exit === 127) return missingTool('sqfstar', stderr);
+  if (exit === NOT_FOUND_CODE) {
+    return new ImageError('tool-missing', `sqfstar is not installed (rlp doctor names its package)`);
+  }
   if (/no space left|out of space|disk quota/i.test(stderr)) {
     return new ImageError('no-space', "no space left on the image cache's disk while writing the root image");
   }

@@ -1,6 +1,6 @@
 import { rm } from 'node:fs/promises';
 import { DiskFullError } from '../disk/check-space.ts';
-import { CommandError, run } from '../network/command.ts';
+import { ProcessError, run } from '../process/index.ts';
 import { HOSTD } from '../host/hostd.ts';
 
 const COPY_DEADLINE_MS = 120_000;
@@ -19,7 +19,7 @@ export async function copyMemoryFile(source: string, target: string, niceness = 
 /** The same error, in words for people when it says that a disk is full. */
 export function explainFullDisk(error: unknown, path: string, what = "the sandbox's memory"): unknown {
   const { code, message } = error as NodeJS.ErrnoException;
-  const said = error instanceof CommandError ? error.stderr : message;
+  const said = error instanceof ProcessError ? error.stderr : message;
   return code === 'ENOSPC' || /no space left|disk quota/i.test(said)
     ? new DiskFullError(`the host's disk is full: no room for ${what} at ${path}`)
     : error;

@@ -4,7 +4,7 @@
  */
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { run } from './command.ts';
+import { run } from '../process/index.ts';
 
 const SWITCH = '/proc/sys/net/ipv4/ip_forward';
 

@@ -1,6 +1,6 @@
 import type { Logger } from 'pino';
 import type { AddressPlan } from './address-plan.ts';
-import { CommandError, run } from './command.ts';
+import { ProcessError, run } from '../process/index.ts';
 import type { EgressRules } from './egress.ts';
 import type { FlowLimits } from './flow-limits.ts';
 import {
@@ -235,7 +235,7 @@ function pinOfElement(element: unknown): Pin[] {
 
 /** nft(8) says this of a table or chain that does not exist. */
 function isAbsent(error: unknown): boolean {
-  return error instanceof CommandError && /No such file or directory/.test(error.stderr);
+  return error instanceof ProcessError && /No such file or directory/.test(error.stderr);
 }
 
 async function nft(script: string): Promise<void> {

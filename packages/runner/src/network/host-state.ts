@@ -1,7 +1,7 @@
 /** What the machine's network looks like now, asked from `ip -j`. */
 import { readdir } from 'node:fs/promises';
 import { type Cidr, parseCidr } from './cidr.ts';
-import { run } from './command.ts';
+import { run } from '../process/index.ts';
 
 /** Where iproute2 keeps named namespaces. */
 export const NETNS_DIR = '/run/netns';

@@ -19,7 +19,7 @@ import {
 } from './address-plan.ts';
 import { BLOCK_BITS } from './address-plan.ts';
 import { type Cidr, contains, formatCidr, overlaps, parseCidr, parseIpv4 } from './cidr.ts';
-import { run } from './command.ts';
+import { run } from '../process/index.ts';
 import { DnsForwarder } from './dns/forwarder.ts';
 import { NameServers } from './dns/name-servers.ts';
 import type { DnsClient } from './dns/responder.ts';

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type AddressPlan, GUEST, type SlotPlan, slotPlan } from './address-plan.ts';
-import { CommandError, run } from './command.ts';
+import { ProcessError, run } from '../process/index.ts';
 import { listLinks, listNetns, NETNS_DIR } from './host-state.ts';
 import { MAX_FLOWS_PER_SANDBOX } from './flow-limits.ts';
 
@@ -186,7 +186,7 @@ async function forgetConnections(filter: readonly string[]): Promise<void> {
   try {
     await run('conntrack', ['-D', ...filter]);
   } catch (error) {
-    if (error instanceof CommandError && /\b0 flow entries have been deleted/.test(error.stderr)) return;
+    if (error instanceof ProcessError && /\b0 flow entries have been deleted/.test(error.stderr)) return;
     throw error;
   }
 }

@@ -1,7 +1,7 @@
 import { chown, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
-import { run } from '../network/command.ts';
+import { run } from '../process/index.ts';
 import { HOSTD } from '../host/hostd.ts';
 import { saveState } from '../vmm/save-state.ts';
 import { Vm } from '../vmm/vm.ts';

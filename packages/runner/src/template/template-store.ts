@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { syncPath } from '../disk/sync-path.ts';
-import { lockFile } from '../image/cache-lock.ts';
+import { lockFile } from '../lock/file-lock.ts';
 import { makeTemplate } from './make-template.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';

@@ -1,10 +1,9 @@
-import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { access, constants, mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
-import { run } from '../network/command.ts';
+import { killGroup, run, startProcess } from '../process/index.ts';
 import { QEMU } from './jail.ts';
 import { bootId } from './process-identity.ts';
 
@@ -153,20 +152,17 @@ async function bootUnderKvm(kernel: string, initramfs: string): Promise<string |
   args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
   args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
   args.push('-kernel', kernel, '-initrd', initramfs, '-append', 'console=ttyS0 quiet panic=-1');
-  // A runner that is killed meanwhile takes the trial with it.
-  const child = spawn('setpriv', ['--pdeathsig', 'KILL', '--', QEMU, ...args], {
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
+  const child = startProcess(QEMU, args, { stdio: ['ignore', 'pipe', 'pipe'] });
   let text = '';
   let stderr = '';
-  const timer = setTimeout(() => child.kill('SIGKILL'), PROBE_DEADLINE_MS);
+  const timer = setTimeout(() => killGroup(child), PROBE_DEADLINE_MS);
   const lives = new Promise<undefined>((resolve) => {
-    child.stdout.on('data', (chunk: Buffer) => {
+    child.stdout?.on('data', (chunk: Buffer) => {
       text = (text + chunk.toString('latin1')).slice(-CONSOLE_MAX_BYTES);
       if (text.includes(GUEST_LIVES)) resolve(undefined);
     });
   });
-  child.stderr.on('data', (chunk: Buffer) => {
+  child.stderr?.on('data', (chunk: Buffer) => {
     stderr = (stderr + chunk.toString('utf8')).slice(-1_000);
   });
   const closed = new Promise<void>((resolve) => {
@@ -186,7 +182,7 @@ async function bootUnderKvm(kernel: string, initramfs: string): Promise<string |
     return await Promise.race([lives, ended]);
   } finally {
     clearTimeout(timer);
-    child.kill('SIGKILL');
+    killGroup(child);
     await closed;
   }
 }

@@ -3,7 +3,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { run } from '../../src/network/command.ts';
+import { run } from '../../src/process/index.ts';
 import type { Slot } from '../../src/network/slot.ts';
 
 export interface AgentAnswer {

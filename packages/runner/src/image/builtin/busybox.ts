@@ -6,7 +6,7 @@ import { closeSync, openSync, readSync, statSync } from 'node:fs';
 import { chmod, open, readFile, readdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { ImageError, show } from '../image-error.ts';
-import { runTool, toolEnv } from '../run-tool.ts';
+import { runTool, toolEnv } from '../image-tool.ts';
 import { readTar } from '../tar-read.ts';
 import { EMPTY_RUN_CONFIG } from './builtin-image.ts';
 import type { BuiltinContext, BuiltinImage, MadeImage } from './builtin-image.ts';

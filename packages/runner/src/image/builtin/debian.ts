@@ -2,7 +2,7 @@
 import { open } from 'node:fs/promises';
 import path from 'node:path';
 import { ImageError, show } from '../image-error.ts';
-import { runTool, toolEnv } from '../run-tool.ts';
+import { runTool, toolEnv } from '../image-tool.ts';
 import { EMPTY_RUN_CONFIG } from './builtin-image.ts';
 import type { BuiltinContext, BuiltinImage, MadeImage } from './builtin-image.ts';
 import { composeLayer, layerOf } from './compose-layer.ts';
