@@ -5,8 +5,11 @@
  * when one reads a large table sequentially, or touches many more buffers.
  */
 import { parseArgs } from 'node:util';
-import { openDatabase } from '@releap/database';
-import { freshDatabase } from '@releap/testing/postgres';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { openDatabase, startPostgres } from '@releap/database';
+import { endFirst } from '@releap/testing/postgres';
 import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { Client } from 'pg';
 import { pino } from 'pino';
@@ -25,6 +28,8 @@ const LARGE = /^(sandboxes|jobs|snapshots|credit_usage\w*|audit_log\w*|credit_le
 const MORE_BUFFERS = 400;
 /** A table of this many more pages is rightly read whole. */
 const PAGES = 8;
+/** Runs once a day, and decides against an index that each transition would pay for. */
+const READS_ALL = new Set(['purge-runners']);
 const TIMES = 5;
 
 interface Sent {
@@ -141,7 +146,10 @@ function sequential(plan: Plan): string[] {
     : below;
 }
 
-const urls = { empty: await freshDatabase(), full: await freshDatabase() };
+// On a disk, as a service has it: ten million rows of history do not fit into memory.
+const folder = await mkdtemp(join(tmpdir(), 'releap-history-'));
+await using postgres = await startPostgres({ dir: join(folder, 'postgres'), log: pino({ level: 'silent' }) });
+const urls = { empty: await newDatabase('history_empty'), full: await newDatabase('history_full') };
 const results: Record<keyof typeof urls, Map<string, Cost>> = { empty: new Map(), full: new Map() };
 for (const which of ['empty', 'full'] as const) {
   sent.clear();
@@ -154,16 +162,31 @@ for (const which of ['empty', 'full'] as const) {
   results[which] = await explain(urls[which], statements);
 }
 
+async function newDatabase(name: string): Promise<string> {
+  const client = new Client({ connectionString: postgres.url('postgres') });
+  await client.connect();
+  try {
+    await client.query(`create database ${name}`);
+  } finally {
+    await client.end();
+  }
+  return postgres.url(name);
+}
+
 const wrong: string[] = [];
 console.log(`| statement | buffers, no history | buffers, ${ROWS} ended rows |\n|---|---:|---:|`);
 for (const [name, full] of results.full) {
   const empty = results.empty.get(name);
   if (empty === undefined) continue;
   console.log(`| ${name} | ${empty.buffers} | ${full.buffers} |`);
+  if (READS_ALL.has(name)) continue;
   if (full.sequential.length > 0 && full.buffers > empty.buffers + PAGES)
     wrong.push(`${name} reads ${full.sequential.join(', ')} sequentially`);
   if (full.buffers - empty.buffers > MORE_BUFFERS)
     wrong.push(`${name} touches ${full.buffers} buffers, and ${empty.buffers} without history`);
 }
 for (const line of wrong) say(`NOT FLAT: ${line}`);
+await endFirst.disposeAsync();
+await postgres.stop();
+await rm(folder, { recursive: true, force: true });
 process.exitCode = wrong.length === 0 ? 0 : 1;

@@ -114,13 +114,13 @@ export const api: Suite = async ({ samples, progress, signal }) => {
   const share = (name: string, base: string): Verdict => ({
     what: `${name}: requests a second relative to the bare server`,
     value: p50(name) / p50(base),
-    goal: 'at least 0.5',
-    met: p50(name) >= 0.5 * p50(base),
+    goal: 'at least 0.6',
+    met: p50(name) >= 0.6 * p50(base),
   });
   const result: SuiteResult = {
     title: 'Requests a second, with the VM side left out',
     goal:
-      `\`wrk\` with ${CONNECTIONS} connections, ${ROUND_SECONDS} s a round. At least half of what a bare node:http server ` +
+      `\`wrk\` with ${CONNECTIONS} connections, ${ROUND_SECONDS} s a round. At least 0.6 of what a bare node:http server ` +
       'in a process of its own does with the same prepared statement on the same PostgreSQL.',
     unit: 'requests/s',
     rows: summaryRows(taken).map((row) => withLatency(row, latencies.get(row.what) ?? [])),
