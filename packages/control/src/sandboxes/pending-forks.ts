@@ -3,7 +3,8 @@
  * else. `sandboxes.pending_fork` names the fork; a fork that has left its first statuses has what it needs, or never will.
  */
 import { all, statement, type Database, type SandboxRow } from '@releap/database';
-import type { Lifecycle } from './lifecycle.ts';
+import type { RowLifecycle } from '../lifecycle/apply.ts';
+import type { Change } from './transition-sql.ts';
 import { MACHINE, type SandboxEvent } from './transitions.ts';
 
 /** A fork in one of these still depends on its source. */
@@ -29,6 +30,9 @@ export function mayEndFork(event: SandboxEvent, rows: readonly SandboxRow[]): bo
 }
 
 /** Lets go of the sources whose pending fork depends on them no more; deleted ones are removed from their host. */
-export async function releaseForkSources(database: Database, apply: Lifecycle['apply']): Promise<void> {
+export async function releaseForkSources(
+  database: Database,
+  apply: RowLifecycle<SandboxEvent, SandboxRow, Change>['apply'],
+): Promise<void> {
   await apply('fork-taken', await all(database.pool, TAKEN));
 }

@@ -4,7 +4,7 @@ import { checkEnv } from '@releap/contract';
 import type { FastifyInstance, FastifyReply } from 'fastify';
 import { Type } from 'typebox';
 import { Budget } from '../budget/budget.ts';
-import type { FindGuest } from './index.ts';
+import type { FindGuest } from './find-guest.ts';
 import { toToolboxError } from './toolbox-error.ts';
 
 /** More output than this is read and thrown away; the answer then says `truncated`. */

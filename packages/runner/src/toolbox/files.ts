@@ -6,7 +6,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import type { FileEntry } from '../guest/index.ts';
 import { abortOnClose } from './execute.ts';
-import type { FindGuest } from './index.ts';
+import type { FindGuest } from './find-guest.ts';
 import { ToolboxError, toToolboxError } from './toolbox-error.ts';
 
 const Path = Type.String({ minLength: 1, maxLength: 4095 });

@@ -7,6 +7,7 @@ import type { Logger } from 'pino';
 import type { GuestClient } from '../guest/index.ts';
 import { registerExecute } from './execute.ts';
 import { registerFiles } from './files.ts';
+import type { FindGuest } from './find-guest.ts';
 import { registerStream } from './stream.ts';
 import { ToolboxError } from './toolbox-error.ts';
 
@@ -15,8 +16,6 @@ export interface ToolboxOptions {
   lookup: (vmId: string) => GuestClient | undefined | Promise<GuestClient | undefined>;
   log: Logger;
 }
-
-export type FindGuest = (vmId: string) => Promise<GuestClient>;
 
 export async function registerToolbox(app: FastifyInstance, { lookup, log }: ToolboxOptions): Promise<void> {
   const find: FindGuest = async (vmId) => {

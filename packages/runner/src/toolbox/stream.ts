@@ -7,7 +7,7 @@ import { Type, type Static } from 'typebox';
 import { Value } from 'typebox/value';
 import { type RawData, WebSocket, WebSocketServer } from 'ws';
 import { GuestError, type GuestClient, type GuestProcess } from '../guest/index.ts';
-import type { FindGuest } from './index.ts';
+import type { FindGuest } from './find-guest.ts';
 import { ToolboxError, toToolboxError } from './toolbox-error.ts';
 
 const STREAM_PATH = /^\/vms\/[^/]+\/toolbox\/process\/stream(?:\?|$)/;
