@@ -15,7 +15,7 @@ import { Deployment } from './link/deployment.ts';
 import { LogKeeper } from './logs/log-keeper.ts';
 import { readLog } from './logs/log-file.ts';
 import { builtGuest } from './machine/open-machines.ts';
-import { openMachines, WarmPool } from './machine/index.ts';
+import { Admission, openMachines, WarmPool } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
@@ -89,6 +89,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const { home, cacheDir, buildDir, log } = options;
   const folder = join(home, 'runner');
   await mkdir(folder, { recursive: true, mode: 0o700 });
+  const admission = new Admission();
   const [id, { machines, cgroups, facts: accelerator }, network] = await Promise.all([
     runnerId(join(folder, 'id')),
     openMachines({
@@ -105,6 +106,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       identity: home,
       listenHost: options.listenHost,
       tenantPrivateNetworks: options.tenantPrivateNetworks,
+      spare: (signal) => admission.spare(signal),
       log: log.child({ part: 'network' }),
     }),
   ]);
@@ -126,6 +128,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const pool = new WarmPool<Slot>({
     machines,
     slots: network,
+    spare: (signal) => admission.spare(signal),
     shape: DEFAULT_SHAPE,
     size: options.warmPool,
     budgetMib: Math.floor(totalmem() / 2 ** 20 / WARM_POOL_MEMORY_SHARE),
@@ -144,6 +147,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     images,
     network,
     pool,
+    admission,
     logsFolder,
     listenHost: options.listenHost,
     log: log.child({ part: 'sandbox' }),

@@ -1,3 +1,4 @@
+export { Admission } from './admission.ts';
 export { Machines } from './machines.ts';
 export type { BootOptions, MachinesOptions, RunningVm, VmSlot } from './machines.ts';
 export { NotResumableError } from './kept-memory.ts';

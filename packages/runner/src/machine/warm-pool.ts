@@ -20,6 +20,8 @@ export interface SlotSource<S extends VmSlot> {
 export interface WarmPoolOptions<S extends VmSlot> {
   machines: Machines;
   slots: SlotSource<S>;
+  /** Resolves when a core is free for making VMs ahead of time. Default: at once. */
+  spare?: (signal: AbortSignal) => Promise<void>;
   shape: Shape;
   /** VMs to keep waiting; 0 for none. */
   size: number;
@@ -64,7 +66,7 @@ export class WarmPool<S extends VmSlot> {
   #filling: Promise<void> | undefined;
   #timer: NodeJS.Timeout | undefined;
   #retryMs = RETRY_MIN_MS;
-  #closed = false;
+  readonly #closed = new AbortController();
 
   constructor(options: WarmPoolOptions<S>) {
     this.#options = options;
@@ -114,14 +116,14 @@ export class WarmPool<S extends VmSlot> {
 
   /** Stops filling and removes those that wait. */
   async close(): Promise<void> {
-    this.#closed = true;
+    this.#closed.abort(new Error('the pool is closed'));
     clearTimeout(this.#timer);
     await this.#filling;
     for (const warm of this.#waiting.splice(0)) await this.#remove(warm.id, warm.vm);
   }
 
   #schedule(delayMs: number): void {
-    if (this.#closed || this.#target === 0) return;
+    if (this.#closed.signal.aborted || this.#target === 0) return;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
       this.#filling ??= this.#fill().finally(() => {
@@ -132,11 +134,14 @@ export class WarmPool<S extends VmSlot> {
   }
 
   async #fill(): Promise<void> {
-    while (!this.#closed && this.#waiting.length < this.#target) {
+    const { signal } = this.#closed;
+    while (!signal.aborted && this.#waiting.length < this.#target) {
       try {
+        await this.#options.spare?.(signal);
         await this.#add();
         this.#retryMs = RETRY_MIN_MS;
       } catch (error) {
+        if (signal.aborted) return;
         this.#options.log.warn({ err: error, retry_ms: this.#retryMs }, 'no VM could be made to wait');
         // Scheduled after this run has ended, or it would find it still running.
         setImmediate(() => this.#schedule(this.#retryMs));

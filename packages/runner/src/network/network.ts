@@ -45,6 +45,8 @@ export interface NetworkOptions {
   slots?: number;
   /** Spare slots kept ready. Default 8. */
   ahead?: number;
+  /** Resolves when a core is free for making them. Default: at once. */
+  spare?: (signal: AbortSignal) => Promise<void>;
   /** First of the user ids of the slots' owners. */
   uidBase?: number;
   /** IPv4 range from which the service picks its block. */
@@ -113,7 +115,13 @@ export class Network {
     });
     let pool: SlotPool | undefined;
     try {
-      pool = await SlotPool.open({ plan, store, ahead: options.ahead ?? DEFAULT_AHEAD, log });
+      pool = await SlotPool.open({
+        plan,
+        store,
+        ahead: options.ahead ?? DEFAULT_AHEAD,
+        ...(options.spare && { spare: options.spare }),
+        log,
+      });
       const egress = new Map<number, EgressRules>();
       const openable = cidrs(options.tenantPrivateNetworks ?? []);
       for (const holder of pool.holders()) {

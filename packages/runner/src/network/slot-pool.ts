@@ -11,6 +11,8 @@ export interface SlotPoolOptions {
   store: SlotStore;
   /** Spare slots to keep ready. */
   ahead: number;
+  /** Resolves when a core is free for making spares. Default: at once. */
+  spare?: (signal: AbortSignal) => Promise<void>;
   log: Logger;
 }
 
@@ -46,6 +48,9 @@ export class SlotPool {
   readonly #held = new Map<string, Held>();
   readonly #waiters = new Set<Waiter>();
   readonly #stop = new AbortController();
+  readonly #spare: (signal: AbortSignal) => Promise<void>;
+  /** Called when a caller waits for a slot, and spares are not made for want of a core. */
+  #hurry: () => void = () => undefined;
   #ready: Slot[] = [];
   /** Numbers with no slot. */
   #free: number[] = [];
@@ -57,6 +62,7 @@ export class SlotPool {
     this.#plan = options.plan;
     this.#store = options.store;
     this.#ahead = Math.min(options.ahead, options.plan.slots);
+    this.#spare = options.spare ?? (() => Promise.resolve());
     this.#log = options.log;
     this.#layout = slotLayout(options.plan);
   }
@@ -226,6 +232,7 @@ export class SlotPool {
     const { promise, resolve, reject } = Promise.withResolvers<Slot>();
     const waiter: Waiter = { resolve, reject };
     this.#waiters.add(waiter);
+    this.#hurry();
     const timer = setTimeout(() => {
       const why = this.#lastFailure === undefined ? '' : `: ${this.#lastFailure}`;
       reject(new Error(`no network slot became ready within ${TAKE_DEADLINE_MS} ms${why}`));
@@ -257,6 +264,8 @@ export class SlotPool {
   async #fill(): Promise<void> {
     let delay = RETRY_MS.first;
     while (this.#missing() > 0 && !this.#stop.signal.aborted) {
+      await this.#untilDue();
+      if (this.#stop.signal.aborted) return;
       const indexes = this.#free.splice(0, Math.min(this.#missing(), MAKE_BATCH));
       try {
         await createSlots(this.#plan, indexes);
@@ -273,6 +282,17 @@ export class SlotPool {
         delay = Math.min(delay * 2, RETRY_MS.most);
       }
     }
+  }
+
+  /** Starts of VMs need the cores more than spares do, unless one of them waits for a slot. */
+  async #untilDue(): Promise<void> {
+    if (this.#waiters.size > 0) return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#hurry = resolve;
+    const over = new AbortController();
+    const signal = AbortSignal.any([this.#stop.signal, over.signal]);
+    await Promise.race([promise, this.#spare(signal).catch(() => undefined)]);
+    over.abort();
   }
 
   async #discard(indexes: readonly number[]): Promise<void> {

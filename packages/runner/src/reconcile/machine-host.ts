@@ -5,7 +5,7 @@ import type { Logger } from 'pino';
 import type { Assignment } from './assignment.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import type { ForkOrigin, Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
+import type { Admission, ForkOrigin, Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
@@ -34,6 +34,8 @@ export interface MachineHostOptions {
   network: Network;
   /** Machines of the default shape that wait for a sandbox. */
   pool: WarmPool<Slot>;
+  /** Whose turn it is to start. */
+  admission: Admission;
   /** Folder of the sandboxes' logs; each has one of its own in it. */
   logsFolder: string;
   /** Address that declared ports are published on. */
@@ -75,7 +77,7 @@ export class MachineHost implements SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
-    const { network, log } = this.#options;
+    const { machines, network, admission, log } = this.#options;
     const { vm_id: vmId, spec } = assignment;
     const operation = past.manifest === undefined ? 'create' : 'start';
     const startedAt = performance.now();
@@ -86,37 +88,43 @@ export class MachineHost implements SandboxHost {
       ),
     );
     const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
-    let running: RunningVm | undefined;
+    let restored: RunningVm | undefined;
     try {
-      const started = await this.#start(assignment, image, (chunk) => logs.console.write(chunk), signal);
-      running = started.running;
-      racePoint(`${operation}:restored`);
-      const died = watch(running, events);
-      const config = guestConfig(vmId, spec, image, running, started.slot.dns);
-      const configured = agent
-        .open(running.agentSocketPath, signal)
-        .then((guest) => guest.configure(config, { signal, deadlineMs: CONFIGURE_DEADLINE_MS }));
-      // When the VMM dies its connections close first; its end is the better reason.
-      const failed = configured.catch(async (error: unknown) => {
-        if (!signal.aborted) await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
-        throw error;
-      });
-      await Promise.race([failed, died]);
-      racePoint(`${operation}:configured`);
+      // A cold boot takes seconds, and those behind it need none.
+      await machines.templates.ensure({ vcpus: spec.vcpus, memMib: spec.mem_mib });
+      const { running, slot, warm, queuedMs } = await admission.run(async (queuedMs) => {
+        const made = await this.#start(assignment, image, (chunk) => logs.console.write(chunk), signal);
+        restored = made.running;
+        racePoint(`${operation}:restored`);
+        const died = watch(made.running, events);
+        const config = guestConfig(vmId, spec, image, made.running, made.slot.dns);
+        const configured = agent
+          .open(made.running.agentSocketPath, signal)
+          .then((guest) => guest.configure(config, { signal, deadlineMs: CONFIGURE_DEADLINE_MS }));
+        // When the VMM dies its connections close first; its end is the better reason.
+        const failed = configured.catch(async (error: unknown) => {
+          if (!signal.aborted) await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
+          throw error;
+        });
+        await Promise.race([failed, died]);
+        racePoint(`${operation}:configured`);
+        return { ...made, queuedMs };
+      }, signal);
       const ports = await network.forward(vmId, spec.ports, past.ports);
       log.info(
         {
           vm: vmId,
-          warm: started.warm,
+          warm,
           ms: Math.round(performance.now() - startedAt),
+          queued_ms: queuedMs,
           steps: running.timings,
         },
         'sandbox runs',
       );
-      return this.#live(assignment, running, agent, logs, started.slot.hostAddress, ports);
+      return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
-      running?.vm.detach();
+      restored?.vm.detach();
       await closeLogs(logs);
       throw error;
     }
@@ -180,21 +188,25 @@ export class MachineHost implements SandboxHost {
     const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
     const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
-    let running: RunningVm | undefined;
+    let restored: RunningVm | undefined;
     try {
       const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
-      const restored = await this.#restoreMemory(assignment, past, 'resumed', onConsole, signal);
-      running = restored.running;
-      // The memory is used up: from here on nobody may interrupt, there are deadlines.
-      const patience = AbortSignal.timeout(CONNECT_DEADLINE_MS);
-      const ports = await this.#letGoOn(assignment, past, { running, agent, events }, patience);
-      racePoint('resume:thawed');
+      const resume = async (queuedMs: number, rootImagePath: string) => {
+        const made = await this.#restoreMemory(assignment, rootImagePath, 'resumed', onConsole, signal);
+        restored = made.running;
+        // The memory is used up: from here on nobody may interrupt, there are deadlines.
+        const patience = AbortSignal.timeout(CONNECT_DEADLINE_MS);
+        const ports = await this.#letGoOn(assignment, past, { ...made, agent, events }, patience);
+        racePoint('resume:thawed');
+        return { ...made, ports, queuedMs };
+      };
+      const { running, slot, ports, queuedMs } = await this.#whenAdmitted(assignment, past, resume, signal);
       const ms = Math.round(performance.now() - startedAt);
-      log.info({ vm: vmId, ms, steps: running.timings }, 'sandbox goes on');
-      return this.#live(assignment, running, agent, logs, restored.slot.hostAddress, ports);
+      log.info({ vm: vmId, ms, queued_ms: queuedMs, steps: running.timings }, 'sandbox goes on');
+      return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
-      if (running) await this.#suspendAgain(vmId, running);
+      if (restored) await this.#suspendAgain(vmId, restored);
       await closeLogs(logs);
       throw error;
     }
@@ -211,26 +223,35 @@ export class MachineHost implements SandboxHost {
     running.vm.detach();
   }
 
-  /** A micro-VM that goes on from kept memory, its processes still frozen. */
-  async #restoreMemory(
+  /** Runs a start of a sandbox whose disk lies on an image: when that is here, and it is its turn. */
+  async #whenAdmitted<T>(
     assignment: Assignment,
     past: Past,
+    start: (queuedMs: number, rootImagePath: string) => Promise<T>,
+    signal: AbortSignal,
+  ): Promise<T> {
+    const root = await this.#roots.ofDisk(assignment, past, signal);
+    using _image = root.image;
+    return await this.#options.admission.run(async (queuedMs) => await start(queuedMs, root.path), signal);
+  }
+
+  /** A micro-VM that goes on from kept memory, its processes still frozen. */
+  async #restoreMemory(
+    { vm_id: vmId, spec }: Assignment,
+    rootImagePath: string,
     purpose: 'resumed' | 'flushing',
     onConsole: (chunk: Buffer) => void,
     signal: AbortSignal,
   ): Promise<{ running: RunningVm; slot: Slot }> {
     const { machines, network } = this.#options;
-    const { vm_id: vmId, spec } = assignment;
     await machines.persistent.checkMemory(vmId);
-    const root = await this.#roots.ofDisk(assignment, past, signal);
-    using _image = root.image;
     const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
     racePoint('resume:slot');
     const running = await machines.persistent.resume({
       vmId,
       slot,
       cpu: cpuShare(spec),
-      rootImagePath: root.path,
+      rootImagePath,
       purpose,
       onConsole,
       signal,
@@ -260,29 +281,32 @@ export class MachineHost implements SandboxHost {
     const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
     const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
-    let running: RunningVm | undefined;
+    let restored: RunningVm | undefined;
     try {
-      const held = await this.#roots.ofDisk(assignment, past, signal);
-      using _image = held.image;
-      const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
-      racePoint('fork:slot');
-      running = await machines.persistent.continueFork({
-        vmId,
-        slot,
-        cpu: cpuShare(spec),
-        rootImagePath: held.path,
-        origin,
-        onConsole: (chunk) => logs.console.write(chunk),
-        signal,
-      });
-      const ports = await this.#letGoOn(assignment, past, { running, agent, events }, signal);
-      racePoint('fork:thawed');
+      const resume = async (queuedMs: number, rootImagePath: string) => {
+        const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
+        racePoint('fork:slot');
+        const running = await machines.persistent.continueFork({
+          vmId,
+          slot,
+          cpu: cpuShare(spec),
+          rootImagePath,
+          origin,
+          onConsole: (chunk) => logs.console.write(chunk),
+          signal,
+        });
+        restored = running;
+        const ports = await this.#letGoOn(assignment, past, { running, agent, events }, signal);
+        racePoint('fork:thawed');
+        return { running, slot, ports, queuedMs };
+      };
+      const { running, slot, ports, queuedMs } = await this.#whenAdmitted(assignment, past, resume, signal);
       const ms = Math.round(performance.now() - startedAt);
-      log.info({ vm: vmId, ms, steps: running.timings }, 'fork goes on');
+      log.info({ vm: vmId, ms, queued_ms: queuedMs, steps: running.timings }, 'fork goes on');
       return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
-      running?.vm.detach();
+      restored?.vm.detach();
       await closeLogs(logs);
       throw error;
     }
@@ -374,7 +398,9 @@ export class MachineHost implements SandboxHost {
     const vmId = assignment.vm_id;
     if (!(await this.remains(vmId)).memory) return;
     try {
-      const { running } = await this.#restoreMemory(assignment, past, 'flushing', () => undefined, signal);
+      const restore = async (_queuedMs: number, rootImagePath: string) =>
+        await this.#restoreMemory(assignment, rootImagePath, 'flushing', () => undefined, signal);
+      const { running } = await this.#whenAdmitted(assignment, past, restore, signal);
       const agent = new AgentLine(() => undefined, log);
       try {
         // What is frozen is killed where it stands.

@@ -4,7 +4,7 @@ import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { DesiredState, ObservedStatus, SandboxSpec } from '@releap/contract';
 import { ImageStore } from '../../src/image/image-store.ts';
-import { openMachines, WarmPool } from '../../src/machine/index.ts';
+import { Admission, openMachines, WarmPool } from '../../src/machine/index.ts';
 import { builtGuest } from '../../src/machine/open-machines.ts';
 import { GUEST } from '../../src/network/address-plan.ts';
 import { Network } from '../../src/network/network.ts';
@@ -99,6 +99,7 @@ export class TestRunner {
         images,
         network,
         pool,
+        admission: new Admission(),
         logsFolder: join(home, 'logs'),
         listenHost: '127.0.0.1',
         log,

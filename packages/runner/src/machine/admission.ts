@@ -1,0 +1,69 @@
+import { availableParallelism } from 'node:os';
+import { Semaphore } from '../budget/semaphore.ts';
+
+/** How long one start may keep others waiting. Its guest may be slow on purpose. */
+const TURN_MS = 5_000;
+
+/**
+ * How many starts of VMs run at a time: as many as there are cores, the others in order of arrival. A start is processor
+ * time from its first step to its last, so that many at once would all end when the last one does.
+ */
+export class Admission {
+  readonly #starts: Semaphore;
+  readonly #turnMs: number;
+  /** Called when a start could begin at once. */
+  readonly #background = new Set<() => void>();
+
+  constructor(options: { most?: number; turnMs?: number } = {}) {
+    this.#starts = new Semaphore(options.most ?? availableParallelism());
+    this.#turnMs = options.turnMs ?? TURN_MS;
+  }
+
+  /** How many starts wait. */
+  get waiting(): number {
+    return this.#starts.waiting;
+  }
+
+  /**
+   * Runs a start when it is its turn. One that takes long goes on, and lets the next begin.
+   * @param start gets the milliseconds that it has waited
+   * @param signal aborted while it waits: it leaves the queue
+   * @throws the signal's reason in that case
+   */
+  async run<T>(start: (waitedMs: number) => Promise<T>, signal?: AbortSignal): Promise<T> {
+    const askedAt = performance.now();
+    const permit = await this.#starts.enter(signal);
+    const leave = (): void => {
+      permit[Symbol.dispose]();
+      this.#wakeBackground();
+    };
+    const timer = setTimeout(leave, this.#turnMs).unref();
+    try {
+      return await start(Math.round(performance.now() - askedAt));
+    } finally {
+      clearTimeout(timer);
+      leave();
+    }
+  }
+
+  /** Resolves when a core is left beside the starts under way: for what is made ahead of time. */
+  async spare(signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted();
+    if (this.#starts.hasFree) return;
+    const free = Promise.withResolvers<void>();
+    const onAbort = (): void => free.reject(signal?.reason as Error);
+    this.#background.add(free.resolve);
+    signal?.addEventListener('abort', onAbort, { once: true });
+    try {
+      await free.promise;
+    } finally {
+      this.#background.delete(free.resolve);
+      signal?.removeEventListener('abort', onAbort);
+    }
+  }
+
+  #wakeBackground(): void {
+    if (!this.#starts.hasFree) return;
+    for (const wake of this.#background) wake();
+  }
+}
