@@ -9,9 +9,9 @@ import {
   indexInName,
   makeAddressPlan,
   MAX_SLOTS,
+  netdUid,
   netnsPrefix,
   serviceTag,
-  slotOfAddress,
   slotPlan,
   vethPrefix,
 } from '../src/network/address-plan.ts';
@@ -25,7 +25,7 @@ import {
   overlaps,
   parseCidr,
   parseIpv4,
-} from '../src/network/cidr.ts';
+} from '@releap/contract/netd';
 
 const address = fc.nat(0xffff_ffff);
 const cidr = fc
@@ -110,7 +110,7 @@ test('two services share neither names nor addresses nor users', () => {
   );
 });
 
-test('names fit into an interface name, and an index is found again by name and by address', () => {
+test('names fit into an interface name, and an index is found again by name', () => {
   fc.assert(
     fc.property(home, index, (identity, i) => {
       const plan = planOf(identity);
@@ -120,17 +120,12 @@ test('names fit into an interface name, and an index is found again by name and 
       assert.equal(indexInName(netnsPrefix(plan.tag), slot.netns), i);
       assert.equal(indexInName(vethPrefix(plan.tag), plan.bridge), undefined);
       const value = parseIpv4(slot.hostAddress) ?? assert.fail();
-      assert.equal(slotOfAddress(plan, value), i);
       assert.ok(containsAddress(plan.block, value));
       assert.ok(value !== plan.block.base && value !== plan.block.base + cidrSize(BLOCK_BITS) - 1);
       assert.notEqual(slot.hostAddress, plan.serviceAddress);
       assert.ok(slot.uid >= DEFAULT_UID_BASE && slot.uid < 2 ** 31);
+      assert.ok(netdUid(plan) >= DEFAULT_UID_BASE && netdUid(plan) < 2 ** 31);
+      assert.notEqual(slot.uid, netdUid(plan));
     }),
   );
-});
-
-test('an address that is no slot’s belongs to none', () => {
-  const plan = planOf('home');
-  for (const offset of [-1, 0, 1, 3, 1023, 1024])
-    assert.equal(slotOfAddress(plan, plan.block.base + offset), undefined);
 });

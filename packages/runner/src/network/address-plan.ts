@@ -3,7 +3,7 @@
  * already. Two services on one machine never share a name (hash of the home) nor an address (block).
  */
 import { createHash } from 'node:crypto';
-import { type Cidr, cidrSize, contains, formatCidr, formatIpv4, overlaps, parseCidr } from './cidr.ts';
+import { type Cidr, cidrSize, formatCidr, formatIpv4, overlaps, parseCidr } from '@releap/contract/netd';
 
 /** Shared address space of RFC 6598: no site uses it as its own, so it rarely meets an existing network. */
 export const DEFAULT_RANGE = '100.64.0.0/10';
@@ -135,10 +135,8 @@ export function slotPlan(plan: AddressPlan, index: number): SlotPlan {
   if (!Number.isInteger(index) || index < 0 || index >= MAX_SLOTS) {
     throw new Error(`slot index ${index} is not an integer from 0 to ${MAX_SLOTS - 1}`);
   }
-  const blockSize = cidrSize(BLOCK_BITS);
   // 12 bits of block and 10 of slot: unique on the machine for the default range, and so is the uid.
-  const blockNumber = (plan.block.base / blockSize) % 4096;
-  const number = blockNumber * blockSize + index;
+  const number = blockNumber(plan) * cidrSize(BLOCK_BITS) + index;
   return {
     index,
     netns: `${netnsPrefix(plan.tag)}${index}`,
@@ -150,11 +148,13 @@ export function slotPlan(plan: AddressPlan, index: number): SlotPlan {
   };
 }
 
-/** The slot that owns a host-side address, or undefined when it is none's. */
-export function slotOfAddress(plan: AddressPlan, address: number): number | undefined {
-  if (!contains(plan.block, { base: address, bits: 32 })) return undefined;
-  const index = address - plan.block.base - FIRST_SLOT_OFFSET;
-  return index >= 0 && index < MAX_SLOTS ? index : undefined;
+/** The user that the service's netd is: the last of the block's, which no slot has. */
+export function netdUid(plan: AddressPlan): number {
+  return plan.uidBase + blockNumber(plan) * cidrSize(BLOCK_BITS) + cidrSize(BLOCK_BITS) - 1;
+}
+
+function blockNumber(plan: AddressPlan): number {
+  return (plan.block.base / cidrSize(BLOCK_BITS)) % 4096;
 }
 
 function hexBytes(number: number): string {

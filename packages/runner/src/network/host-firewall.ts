@@ -1,25 +1,28 @@
+import type { EgressRules, NetdPin } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import type { AddressPlan } from './address-plan.ts';
 import { ProcessError, run } from '../process/index.ts';
-import type { EgressRules } from './egress.ts';
 import type { FlowLimits } from './flow-limits.ts';
 import {
   MAX_PINS_PER_SANDBOX,
-  type Pin,
+  type NetdAccess,
   renderEgress,
   renderEgressRemoval,
   renderHostTable,
+  renderNetd,
   renderPins,
 } from './host-rules.ts';
 
 export interface HostFirewallOptions {
   plan: AddressPlan;
-  dnsPort: number;
+  netd: NetdAccess;
   flows: FlowLimits;
   /** Policies of the slots that are in use already (a restarted runner). */
   egress: ReadonlyMap<number, EgressRules>;
   /** How often to look whether the table is still there, in milliseconds. */
   watchMs: number;
+  /** What was pinned is not open any more: the table was removed by somebody. */
+  onPinsLost?: () => void;
   log: Logger;
 }
 
@@ -36,6 +39,8 @@ const MAX_PINS_WAITING = 2048;
 const MAX_PINS_WAITING_PER_SLOT = 32;
 /** How many changes one `nft` process carries. */
 const MAX_BATCH = 256;
+/** Between two runs for pins: guests decide how many of them there are, and each run costs the runner some time. */
+const PINS_INTERVAL_MS = 25;
 
 /**
  * Our table in the host's firewall. Changes that arrive while `nft` runs share the next run, because every run
@@ -43,21 +48,24 @@ const MAX_BATCH = 256;
  */
 export class HostFirewall {
   readonly #plan: AddressPlan;
-  readonly #dnsPort: number;
+  #netd: NetdAccess;
   readonly #flows: FlowLimits;
   readonly #log: Logger;
+  readonly #onPinsLost: () => void;
   readonly #egress: Map<number, EgressRules>;
-  /** What is pinned until when (`performance.now()`), so that a repeated answer costs no `nft`. */
-  readonly #pinned = new Map<number, Map<string, number>>();
   /** Policies, and the whole table: never behind what a guest can cause. */
   readonly #waiting: Change[] = [];
   #waitingPins: Change[] = [];
   #pumping = false;
+  /** When pins may be written next, by `performance.now()`. */
+  #pinsFrom = 0;
+  #pinsTimer: NodeJS.Timeout | undefined;
   #watch: NodeJS.Timeout | undefined;
 
   private constructor(options: HostFirewallOptions) {
     this.#plan = options.plan;
-    this.#dnsPort = options.dnsPort;
+    this.#netd = options.netd;
+    this.#onPinsLost = options.onPinsLost ?? (() => undefined);
     this.#flows = options.flows;
     this.#log = options.log;
     this.#egress = new Map(options.egress);
@@ -71,11 +79,11 @@ export class HostFirewall {
     return firewall;
   }
 
-  #render(pins: ReadonlyMap<number, readonly Pin[]>): string {
+  #render(pins: ReadonlyMap<number, readonly NetdPin[]>): string {
     const runnerUid = process.getuid?.() ?? 0;
     return renderHostTable({
       plan: this.#plan,
-      dnsPort: this.#dnsPort,
+      netd: this.#netd,
       flows: this.#flows,
       runnerUid,
       egress: this.#egress,
@@ -95,10 +103,16 @@ export class HostFirewall {
       { table: this.#plan.table },
       'our firewall table was removed by somebody: loading it again',
     );
-    this.#pinned.clear();
     await this.#change(this.#render(new Map())).catch((error: unknown) =>
       this.#log.error({ err: error }, 'could not load our firewall table again'),
     );
+    this.#onPinsLost();
+  }
+
+  /** Leads questions to another port from now on. */
+  async setDnsPort(dnsPort: number): Promise<void> {
+    this.#netd = { ...this.#netd, dnsPort };
+    await this.#change(renderNetd(this.#plan, this.#netd));
   }
 
   /** Puts a policy in force for a slot that has none. */
@@ -118,22 +132,12 @@ export class HostFirewall {
     for (const { reject } of theirs ?? []) reject(new Error('its egress policy is being removed'));
     await this.#change(renderEgressRemoval(this.#plan, index));
     this.#egress.delete(index);
-    this.#pinned.delete(index);
   }
 
-  /** Opens addresses for a sandbox with a policy, at least for the times given. Rejects when its set is full. */
-  async pin(index: number, pins: readonly Pin[]): Promise<void> {
+  /** Opens addresses for a sandbox with a policy, for the times given. Rejects when its set is full. */
+  async pin(index: number, pins: readonly NetdPin[]): Promise<void> {
     if (!this.#egress.has(index)) throw new Error(`slot ${index} has no egress policy to pin addresses for`);
-    const known = this.#pinned.get(index) ?? new Map<string, number>();
-    const now = performance.now();
-    const fresh = pins.filter((pin) => (known.get(pin.address) ?? 0) < now + pin.seconds * 1000);
-    if (fresh.length === 0) return;
-    // Twice the time asked for, so that a name that is asked for all the time is not pinned all the time.
-    const doubled = fresh.map((pin) => ({ address: pin.address, seconds: pin.seconds * 2 }));
-    await this.#changePins(index, renderPins(this.#plan, index, doubled));
-    for (const [address, until] of known) if (until < now) known.delete(address);
-    for (const pin of doubled) known.set(pin.address, now + pin.seconds * 1000);
-    if (this.#egress.has(index)) this.#pinned.set(index, known);
+    await this.#changePins(index, renderPins(this.#plan, index, pins));
   }
 
   /** Stops watching; the table stays. */
@@ -147,7 +151,6 @@ export class HostFirewall {
     this.detach();
     await this.#change(`add table inet ${this.#plan.table}\ndelete table inet ${this.#plan.table}\n`);
     this.#egress.clear();
-    this.#pinned.clear();
   }
 
   async #change(script: string): Promise<void> {
@@ -167,12 +170,13 @@ export class HostFirewall {
     await done;
   }
 
-  /** Policies first. */
+  /** Policies first, and pins when it is time for them. */
   #nextBatch(): Change[] {
-    return [
-      ...this.#waiting.splice(0, MAX_BATCH),
-      ...(this.#waiting.length === 0 ? this.#waitingPins.splice(0, MAX_BATCH) : []),
-    ];
+    const batch = this.#waiting.splice(0, MAX_BATCH);
+    const now = performance.now();
+    if (this.#waiting.length > 0 || this.#waitingPins.length === 0 || now < this.#pinsFrom) return batch;
+    this.#pinsFrom = now + PINS_INTERVAL_MS;
+    return [...batch, ...this.#waitingPins.splice(0, MAX_BATCH)];
   }
 
   async #pump(): Promise<void> {
@@ -187,6 +191,14 @@ export class HostFirewall {
       }
     }
     this.#pumping = false;
+    if (this.#waitingPins.length === 0) return;
+    clearTimeout(this.#pinsTimer);
+    this.#pinsTimer = setTimeout(
+      () => {
+        if (!this.#pumping) void this.#pump();
+      },
+      Math.max(1, this.#pinsFrom - performance.now()),
+    );
   }
 
   /** A transaction fails as a whole: find out whose change it was, so that the others' go through. */
@@ -208,8 +220,8 @@ interface NftSet {
 }
 
 /** The addresses pinned in an older load of our table, with the time that is left to each. */
-async function readPins(table: string): Promise<Map<number, Pin[]>> {
-  const pins = new Map<number, Pin[]>();
+async function readPins(table: string): Promise<Map<number, NetdPin[]>> {
+  const pins = new Map<number, NetdPin[]>();
   let text: string;
   try {
     text = await run('nft', ['-j', 'list', 'table', 'inet', table]);
@@ -227,7 +239,7 @@ async function readPins(table: string): Promise<Map<number, Pin[]>> {
   return pins;
 }
 
-function pinOfElement(element: unknown): Pin[] {
+function pinOfElement(element: unknown): NetdPin[] {
   const { val, expires } = (element as { elem?: { val?: unknown; expires?: unknown } }).elem ?? {};
   if (typeof val !== 'string' || typeof expires !== 'number') return [];
   return [{ address: val, seconds: Math.max(1, Math.ceil(expires)) }];

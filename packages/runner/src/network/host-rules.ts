@@ -2,32 +2,66 @@
  * The nftables text of the host's side: one table of our own, default deny for whatever comes from a sandbox.
  * Pure. What each rule protects from is told in docs/network.md.
  */
+import {
+  type EgressRules,
+  formatCidr,
+  NEVER_REACHABLE,
+  type NetdPin,
+  PRIVATE_RANGES,
+} from '@releap/contract/netd';
 import { type AddressPlan, slotPlan, vethPrefix } from './address-plan.ts';
-import { formatCidr } from './cidr.ts';
 import type { FlowLimits } from './flow-limits.ts';
-import { type EgressRules, NEVER_REACHABLE, PRIVATE_RANGES } from './egress.ts';
 
 /** Addresses one sandbox may have pinned by DNS at once. */
 export const MAX_PINS_PER_SANDBOX = 4096;
 
 export interface HostRulesInput {
   plan: AddressPlan;
-  /** Port at `plan.serviceAddress` where our DNS forwarder listens. */
-  dnsPort: number;
+  netd: NetdAccess;
   /** Connections through the host, of one sandbox and of all. */
   flows: FlowLimits;
-  /** The only local user that may open connections to sandboxes: the runner's own. */
+  /** The only local user, beside netd's, that may open connections to sandboxes: the runner's own. */
   runnerUid: number;
   /** Policies in force, by slot index. */
   egress: ReadonlyMap<number, EgressRules>;
   /** Pinned addresses that outlive this load, by slot index. */
-  pins: ReadonlyMap<number, readonly Pin[]>;
+  pins: ReadonlyMap<number, readonly NetdPin[]>;
 }
 
-/** An address that a sandbox may reach for the next `seconds` because a name it may use resolved to it. */
-export interface Pin {
-  address: string;
-  seconds: number;
+/** How sandboxes reach netd, and what netd may reach. */
+export interface NetdAccess {
+  /** Port at the service address where its name server listens. */
+  dnsPort: number;
+  /** The user that it is. */
+  uid: number;
+  /** Ports of the name servers that it asks. */
+  upstreamPorts: readonly number[];
+}
+
+function resolverRules(plan: AddressPlan, { dnsPort }: NetdAccess): string[] {
+  return ['udp', 'tcp'].map(
+    (proto) =>
+      `iifname "${vethPrefix(plan.tag)}*" ip daddr ${plan.serviceAddress} ${proto} dport 53 dnat ip to ${plan.serviceAddress}:${dnsPort}`,
+  );
+}
+
+function toHostRules(plan: AddressPlan, { dnsPort }: NetdAccess): string[] {
+  return [
+    'ct state established,related accept',
+    `ip daddr ${plan.serviceAddress} udp dport ${dnsPort} accept`,
+    `ip daddr ${plan.serviceAddress} tcp dport ${dnsPort} accept`,
+    'jump refuse',
+  ];
+}
+
+/** Leads questions to another port of netd's. */
+export function renderNetd(plan: AddressPlan, netd: NetdAccess): string {
+  const chain = (name: string, rules: string[]): string =>
+    [
+      `flush chain inet ${plan.table} ${name}`,
+      ...rules.map((rule) => `add rule inet ${plan.table} ${name} ${rule}`),
+    ].join('\n');
+  return `${chain('resolver', resolverRules(plan, netd))}\n${chain('sandbox_to_host', toHostRules(plan, netd))}\n`;
 }
 
 /** The whole table; loading it replaces an older one of ours in one transaction. */
@@ -65,8 +99,7 @@ table ${table} {
 
   chain resolver {
     type nat hook prerouting priority dstnat; policy accept;
-    iifname ${veths} ip daddr ${plan.serviceAddress} udp dport 53 dnat ip to ${plan.serviceAddress}:${input.dnsPort}
-    iifname ${veths} ip daddr ${plan.serviceAddress} tcp dport 53 dnat ip to ${plan.serviceAddress}:${input.dnsPort}
+    ${resolverRules(plan, input.netd).join('\n    ')}
   }
 
   chain to_host {
@@ -74,10 +107,7 @@ table ${table} {
     iifname ${veths} jump sandbox_to_host
   }
   chain sandbox_to_host {
-    ct state established,related accept
-    ip daddr ${plan.serviceAddress} udp dport ${input.dnsPort} accept
-    ip daddr ${plan.serviceAddress} tcp dport ${input.dnsPort} accept
-    jump refuse
+    ${toHostRules(plan, input.netd).join('\n    ')}
   }
 
   chain through_host {
@@ -108,10 +138,16 @@ table ${table} {
     type filter hook output priority filter; policy accept;
     oifname ${veths} jump host_to_sandbox
     oifname "${plan.bridge}" jump refuse
+    meta skuid ${input.netd.uid} jump from_netd
   }
   chain host_to_sandbox {
     ct state established,related accept
-    meta skuid ${input.runnerUid} accept
+    meta skuid { ${input.runnerUid}, ${input.netd.uid} } accept
+    jump refuse
+  }
+  chain from_netd {
+    ct state established,related accept
+    meta l4proto { tcp, udp } th dport { ${[...new Set([53, ...input.netd.upstreamPorts])].join(', ')} } accept
     jump refuse
   }
 
@@ -164,7 +200,7 @@ delete set ${table} pinned_${index}
  * Pins addresses for the times given. `add` alone leaves the time-out of an element that is there already as it
  * was, so each is added, deleted and added again; as one transaction nobody sees the gap.
  */
-export function renderPins(plan: AddressPlan, index: number, pins: readonly Pin[]): string {
+export function renderPins(plan: AddressPlan, index: number, pins: readonly NetdPin[]): string {
   const set = `inet ${plan.table} pinned_${index}`;
   const addresses = pins.map((pin) => pin.address).join(', ');
   const timed = pins.map((pin) => `${pin.address} timeout ${pin.seconds}s`).join(', ');
@@ -175,7 +211,7 @@ add element ${set} { ${timed} }
 `;
 }
 
-function renderRestoredPins(plan: AddressPlan, index: number, pins: readonly Pin[]): string {
+function renderRestoredPins(plan: AddressPlan, index: number, pins: readonly NetdPin[]): string {
   if (pins.length === 0) return '';
   const timed = pins.map((pin) => `${pin.address} timeout ${pin.seconds}s`).join(', ');
   return `add element inet ${plan.table} pinned_${index} { ${timed} }\n`;

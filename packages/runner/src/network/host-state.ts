@@ -1,6 +1,6 @@
 /** What the machine's network looks like now, asked from `ip -j`. */
 import { readdir } from 'node:fs/promises';
-import { type Cidr, parseCidr } from './cidr.ts';
+import { type Cidr, parseCidr } from '@releap/contract/netd';
 import { run } from '../process/index.ts';
 
 /** Where iproute2 keeps named namespaces. */

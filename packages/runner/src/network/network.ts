@@ -2,6 +2,17 @@
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PortMapping } from '@releap/contract';
+import {
+  type Cidr,
+  cidrs,
+  contains,
+  type EgressPolicy,
+  type EgressRules,
+  formatCidr,
+  overlaps,
+  parseCidr,
+  parseEgress,
+} from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import {
   type AddressPlan,
@@ -11,24 +22,19 @@ import {
   DEFAULT_UID_BASE,
   indexInName,
   makeAddressPlan,
+  netdUid,
   netnsPrefix,
   parseRange,
   serviceTag,
-  slotOfAddress,
   vethPrefix,
 } from './address-plan.ts';
 import { BLOCK_BITS } from './address-plan.ts';
-import { type Cidr, contains, formatCidr, overlaps, parseCidr, parseIpv4 } from './cidr.ts';
 import { run } from '../process/index.ts';
-import { DnsForwarder } from './dns/forwarder.ts';
-import { NameServers } from './dns/name-servers.ts';
-import type { DnsClient } from './dns/responder.ts';
-import { cidrs, type EgressPolicy, type EgressRules, parseEgress } from './egress.ts';
 import { flowLimits } from './flow-limits.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
 import { findDroppingChains, HostFirewall } from './host-firewall.ts';
 import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
-import { type DeclaredPort, PortForwarder } from './port-forward.ts';
+import { type DeclaredPort, Netd, netdSandbox } from './netd/netd.ts';
 import { destroySlots, type Slot } from './slot.ts';
 import { SlotPool } from './slot-pool.ts';
 import { SlotStore } from './slot-store.ts';
@@ -57,6 +63,8 @@ export interface NetworkOptions {
   tenantPrivateNetworks?: readonly string[];
   /** How often to look whether our firewall table is still there, in milliseconds. Default 10 000. */
   firewallWatchMs?: number;
+  /** A netd that takes longer than this for anything has hung, in milliseconds. Default 20 000. */
+  netdReplyMs?: number;
   /** Folder for what belongs to the machine and not to one service; must not outlive a boot. */
   runDir?: string;
 }
@@ -69,15 +77,13 @@ interface Parts {
   plan: AddressPlan;
   pool: SlotPool;
   firewall: HostFirewall;
-  dns: DnsForwarder;
-  clients: Map<number, DnsClient>;
+  netd: Netd;
 }
 
 export class Network {
   readonly #options: NetworkOptions;
   readonly #log: Logger;
   readonly #parts: Parts;
-  readonly #ports: PortForwarder;
   #detached: Promise<unknown> | undefined;
   readonly #taking = new Map<string, Promise<Slot>>();
 
@@ -85,7 +91,6 @@ export class Network {
     this.#options = options;
     this.#log = options.log;
     this.#parts = parts;
-    this.#ports = new PortForwarder(options.listenHost, options.log);
   }
 
   /**
@@ -102,46 +107,64 @@ export class Network {
     await enableForwarding(options.runDir ?? DEFAULT_RUN_DIR);
     await raiseBridge(plan);
 
-    const clients = new Map<number, DnsClient>();
-    const servers = new NameServers(options.dnsUpstreams);
-    const dns = await DnsForwarder.open({
-      address: plan.serviceAddress,
-      servers,
+    await using opened = new AsyncDisposableStack();
+    const pool = await SlotPool.open({
+      plan,
+      store,
+      ahead: options.ahead ?? DEFAULT_AHEAD,
+      ...(options.spare && { spare: options.spare }),
       log,
-      clientOf: (address) => {
-        const index = slotOfAddress(plan, parseIpv4(address) ?? 0);
-        return index === undefined ? undefined : clients.get(index);
-      },
     });
-    let pool: SlotPool | undefined;
-    try {
-      pool = await SlotPool.open({
-        plan,
-        store,
-        ahead: options.ahead ?? DEFAULT_AHEAD,
-        ...(options.spare && { spare: options.spare }),
-        log,
-      });
-      const egress = new Map<number, EgressRules>();
-      const openable = cidrs(options.tenantPrivateNetworks ?? []);
-      for (const holder of pool.holders()) {
-        const rules = parseEgress(holder.egress, openable);
-        if (rules !== undefined) egress.set(holder.slot.index, rules);
-      }
-      const watchMs = options.firewallWatchMs ?? DEFAULT_WATCH_MS;
-      const flows = await flowLimits(plan.slots);
-      const firewall = await HostFirewall.open({ plan, dnsPort: dns.port, flows, egress, log, watchMs });
-      for (const { vmId, slot } of pool.holders()) {
-        clients.set(slot.index, makeClient(firewall, vmId, slot.index, egress.get(slot.index)));
-      }
-      await warnOfOthers(plan, log);
-      log.info({ block: formatCidr(plan.block), table: plan.table, dns_port: dns.port }, 'network is up');
-      return new Network(options, { plan, pool, firewall, dns, clients });
-    } catch (error) {
-      await pool?.detach();
-      await dns.close();
-      throw error;
+    opened.defer(() => pool.detach());
+    const egress = new Map<number, EgressRules>();
+    const openable = cidrs(options.tenantPrivateNetworks ?? []);
+    for (const holder of pool.holders()) {
+      const rules = parseEgress(holder.egress, openable);
+      if (rules !== undefined) egress.set(holder.slot.index, rules);
     }
+    // Netd of an earlier runner may ask and tell before the firewall is loaded.
+    const loaded = Promise.withResolvers<HostFirewall>();
+    loaded.promise.catch(() => undefined);
+    const uid = netdUid(plan);
+    const netd = await Netd.open({
+      dir: join(dir, 'netd'),
+      uid,
+      dnsAddress: plan.serviceAddress,
+      nameServers: options.dnsUpstreams,
+      listenHost: options.listenHost,
+      sandboxes: [...pool.holders()].map(({ vmId, slot }) =>
+        netdSandbox(vmId, slot.hostAddress, egress.get(slot.index)),
+      ),
+      onPin: async (vmId, pins) => {
+        const slot = pool.adopt(vmId);
+        if (slot === undefined) throw new Error(`${vmId} has no network`);
+        await (await loaded.promise).pin(slot.index, pins);
+      },
+      ...(options.netdReplyMs === undefined ? {} : { replyMs: options.netdReplyMs }),
+      onDnsPort: async (port) => await (await loaded.promise).setDnsPort(port),
+      log,
+    });
+    opened.defer(() => netd.detach());
+    const firewall = await HostFirewall.open({
+      plan,
+      netd: { dnsPort: netd.dnsPort, uid, upstreamPorts: upstreamPorts(options.dnsUpstreams ?? []) },
+      flows: await flowLimits(plan.slots),
+      egress,
+      watchMs: options.firewallWatchMs ?? DEFAULT_WATCH_MS,
+      onPinsLost: () => netd.forgetPins(),
+      log,
+    });
+    loaded.resolve(firewall);
+    opened.defer(() => firewall.detach());
+    await warnOfOthers(plan, log);
+    opened.move();
+    log.info({ block: formatCidr(plan.block), table: plan.table, dns_port: netd.dnsPort }, 'network is up');
+    return new Network(options, { plan, pool, firewall, netd });
+  }
+
+  /** The process that serves DNS and forwards. */
+  netdPid(): Promise<number | undefined> {
+    return this.#parts.netd.pid();
   }
 
   /**
@@ -163,13 +186,15 @@ export class Network {
    * when it rejects, whoever holds the network still has it to release.
    */
   async transfer(from: string, vmId: string, options: TakeOptions = {}): Promise<Slot> {
-    const { pool, firewall, clients } = this.#parts;
+    const { pool, firewall, netd } = this.#parts;
     const rules = this.#rules(vmId, options.egress);
     const held = pool.adopt(from);
     if (held === undefined) throw new Error(`${from} has no network to hand over`);
     if (rules !== undefined) await firewall.addEgress(held.index, rules);
     const slot = await pool.transfer(from, vmId, options.egress);
-    clients.set(slot.index, makeClient(firewall, vmId, slot.index, rules));
+    netd.put(vmId, slot.hostAddress, rules);
+    // The address is the new holder's by now; nothing was published for the one before.
+    netd.remove(from).catch(() => undefined);
     return slot;
   }
 
@@ -182,17 +207,18 @@ export class Network {
   }
 
   async #take(vmId: string, egress: EgressPolicy | undefined): Promise<Slot> {
-    const { pool, firewall, clients } = this.#parts;
+    const { pool, firewall, netd } = this.#parts;
+    const known = pool.adopt(vmId);
+    if (known !== undefined && netd.serves(vmId)) return await pool.take(vmId, egress);
     const rules = this.#rules(vmId, egress);
     const slot = await pool.take(vmId, egress);
-    if (clients.get(slot.index)?.vmId === vmId) return slot;
     try {
       if (rules !== undefined) await firewall.addEgress(slot.index, rules);
     } catch (error) {
       await pool.release(vmId);
       throw error;
     }
-    clients.set(slot.index, makeClient(firewall, vmId, slot.index, rules));
+    netd.put(vmId, slot.hostAddress, rules);
     return slot;
   }
 
@@ -210,17 +236,14 @@ export class Network {
     ports: readonly DeclaredPort[],
     previous?: readonly PortMapping[],
   ): Promise<PortMapping[]> {
-    const slot = this.adopt(vmId);
-    if (slot === undefined) throw new Error(`sandbox ${vmId} has no network to publish ports of`);
-    return await this.#ports.publish(vmId, slot.hostAddress, ports, previous);
+    return await this.#parts.netd.forward(vmId, ports, previous);
   }
 
   /** Takes a sandbox's network away; its VMM must have ended. Repeating it does nothing. */
   async release(vmId: string): Promise<void> {
-    const { pool, firewall, clients } = this.#parts;
-    await this.#ports.withdraw(vmId);
+    const { pool, firewall, netd } = this.#parts;
+    await netd.remove(vmId);
     await pool.release(vmId, async ({ index }) => {
-      clients.delete(index);
       // Last of all: were the VMM still alive against our word, its policy would not have been lifted.
       await firewall.removeEgress(index);
     });
@@ -235,18 +258,19 @@ export class Network {
     }
   }
 
-  /** This process ends, the sandboxes live on: stops listening and leaves the rest for the next `open`. */
+  /** This process ends, the sandboxes live on: leaves everything for the next `open`, with netd that goes on serving. */
   async detach(): Promise<void> {
-    const { pool, firewall, dns } = this.#parts;
+    const { pool, firewall, netd } = this.#parts;
     firewall.detach();
-    this.#detached ??= Promise.all([this.#ports.close(), dns.close(), pool.detach()]);
+    this.#detached ??= Promise.all([netd.detach(), pool.detach()]);
     await this.#detached;
   }
 
   /** The service ends: removes all of it from the machine. */
   async close(): Promise<void> {
-    const { plan, pool, firewall } = this.#parts;
+    const { plan, pool, firewall, netd } = this.#parts;
     await this.detach();
+    await netd.stop();
     await pool.close();
     await firewall.remove();
     if ((await listLinks()).includes(plan.bridge)) await run('ip', ['link', 'delete', 'dev', plan.bridge]);
@@ -259,17 +283,9 @@ const DEFAULT_SLOTS = 256;
 const DEFAULT_AHEAD = 8;
 const DEFAULT_WATCH_MS = 10_000;
 
-function makeClient(
-  firewall: HostFirewall,
-  vmId: string,
-  index: number,
-  rules: EgressRules | undefined,
-): DnsClient {
-  return {
-    vmId,
-    ...(rules === undefined ? {} : { rules }),
-    pin: (pins) => firewall.pin(index, pins),
-  };
+/** Ports in `address:port`, `[address]:port`; the usual one is not named. */
+function upstreamPorts(upstreams: readonly string[]): number[] {
+  return upstreams.flatMap((text) => /(?:^[\d.]+|\]):(\d+)$/.exec(text)?.[1] ?? []).map(Number);
 }
 
 /**

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { type AddressPlan, indexInName, netnsPrefix, vethPrefix } from './address-plan.ts';
-import type { EgressPolicy } from './egress.ts';
+import type { EgressPolicy } from '@releap/contract/netd';
 import { listLinks, listNetns } from './host-state.ts';
 import { createSlots, describeSlot, destroySlots, type Slot, slotLayout } from './slot.ts';
 import type { SlotHolder, SlotStore } from './slot-store.ts';

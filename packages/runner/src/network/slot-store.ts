@@ -1,7 +1,7 @@
 /** What a restarted runner must know of each slot: one small file a slot, replaced by rename. */
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { EgressPolicy } from './egress.ts';
+import type { EgressPolicy } from '@releap/contract/netd';
 
 export interface SlotRecord {
   index: number;

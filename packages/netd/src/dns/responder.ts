@@ -1,9 +1,13 @@
 import dnsPacket, { type Answer, type Packet } from 'dns-packet';
-import type { Logger } from 'pino';
-import { parseIpv4 } from '../cidr.ts';
-import { type EgressRules, judgeAnswer, normalizeName } from '../egress.ts';
-import type { Pin } from '../host-rules.ts';
-import { RateLimit } from '../../budget/rate-limit.ts';
+import {
+  type EgressRules,
+  judgeAnswer,
+  type NetdPin,
+  normalizeName,
+  parseIpv4,
+  RateLimit,
+} from '@releap/contract/netd';
+import type { Facts, Log } from '../log.ts';
 import { AnswerCache } from './answer-cache.ts';
 import type { NameServers } from './name-servers.ts';
 import { askUpstream, type UpstreamAnswer } from './upstream.ts';
@@ -12,9 +16,9 @@ import { askUpstream, type UpstreamAnswer } from './upstream.ts';
 export interface DnsClient {
   vmId: string;
   /** Absent: every name may be asked for. */
-  rules?: EgressRules;
+  rules?: EgressRules | undefined;
   /** Opens addresses for the sandbox; in force when it resolves. Called only with `rules`. */
-  pin(pins: readonly Pin[]): Promise<void>;
+  pin(pins: readonly NetdPin[]): Promise<void>;
 }
 
 const QUESTION_DEADLINE_MS = 5_000;
@@ -44,7 +48,7 @@ const REFUSED_TYPES = new Set(['ANY', 'AXFR', 'IXFR', 'TKEY', 'TSIG', 'OPT', 'RR
 /** Turns one question of a sandbox into one answer, by that sandbox's policy. */
 export class Responder {
   readonly #servers: NameServers;
-  readonly #log: Logger;
+  readonly #log: Log;
   readonly #cache = new AnswerCache();
   /** Questions under way upstream, shared by all that ask the same. */
   readonly #asking = new Map<string, Promise<UpstreamAnswer>>();
@@ -53,7 +57,7 @@ export class Responder {
   readonly #logged = new WeakMap<DnsClient, RateLimit>();
   #total = 0;
 
-  constructor(servers: NameServers, log: Logger) {
+  constructor(servers: NameServers, log: Log) {
     this.#servers = servers;
     this.#log = log;
   }
@@ -81,8 +85,7 @@ export class Responder {
     try {
       const { rcode, answers } = await this.#decide(query, client);
       return encode(query, rcode, answers, limit);
-    } catch (error) {
-      this.#log.debug({ err: error, vm_id: client.vmId }, 'a DNS question could not be answered');
+    } catch {
       return encode(query, 'SERVFAIL', [], limit);
     } finally {
       this.#total -= 1;
@@ -114,7 +117,7 @@ export class Responder {
 
   async #judge(name: string, said: UpstreamAnswer, client: DnsClient): Promise<UpstreamAnswer> {
     const answers: Answer[] = [];
-    const pins: Pin[] = [];
+    const pins: NetdPin[] = [];
     let refused = 0;
     for (const record of followAliases(name, said.answers)) {
       const ttl = Math.min(record.ttl ?? 0, MAX_TTL_S);
@@ -141,7 +144,7 @@ export class Responder {
   }
 
   /** Into the log, unless this sandbox has filled its part of that. */
-  #note(client: DnsClient, facts: object, message: string): void {
+  #note(client: DnsClient, facts: Facts, message: string): void {
     const limit =
       this.#logged.get(client) ??
       new RateLimit({ perSecond: LOG_LINES_PER_MINUTE / 60, burst: LOG_LINES_PER_MINUTE });

@@ -1,18 +1,19 @@
 import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { createServer, type Server, type Socket } from 'node:net';
 import { once } from 'node:events';
-import type { Logger } from 'pino';
+import type { Log } from '../log.ts';
 import type { NameServers } from './name-servers.ts';
 import { type DnsClient, Responder } from './responder.ts';
 import { frame, FrameReader } from './tcp-frames.ts';
 
 export interface DnsForwarderOptions {
-  /** Address to listen at; the port is any free one, the same for UDP and TCP. */
   address: string;
+  /** Port to listen at when it is free; else any, the same for UDP and TCP. */
+  port?: number | undefined;
   servers: NameServers;
   /** Who asks, told by the source address, which the firewall vouches for. Undefined: not answered. */
   clientOf(address: string): DnsClient | undefined;
-  log: Logger;
+  log: Log;
 }
 
 const TCP_IDLE_MS = 10_000;
@@ -36,9 +37,9 @@ export class DnsForwarder {
     this.#tcp = tcp;
     this.port = udp.address().port;
     udp.on('message', (message, peer) => void this.#onMessage(message, peer.address, peer.port));
-    udp.on('error', (err) => options.log.error({ err }, 'DNS socket failed'));
+    udp.on('error', (err) => options.log.error({ error: err.message }, 'DNS socket failed'));
     tcp.on('connection', (socket) => this.#onConnection(socket));
-    tcp.on('error', (err) => options.log.error({ err }, 'DNS server failed'));
+    tcp.on('error', (err) => options.log.error({ error: err.message }, 'DNS server failed'));
   }
 
   static async open(options: DnsForwarderOptions): Promise<DnsForwarder> {
@@ -47,7 +48,7 @@ export class DnsForwarder {
       const tcp = createServer();
       tcp.maxConnections = MAX_TCP_CONNECTIONS;
       try {
-        udp.bind({ address: options.address, port: 0 });
+        udp.bind({ address: options.address, port: attempt === 1 ? (options.port ?? 0) : 0 });
         await once(udp, 'listening');
         tcp.listen({ host: options.address, port: udp.address().port });
         await once(tcp, 'listening');

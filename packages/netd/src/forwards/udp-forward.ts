@@ -1,10 +1,10 @@
 import { createSocket, type Socket } from 'node:dgram';
 import { once } from 'node:events';
-import type { PortTarget } from './port-forward.ts';
+import type { PortTarget } from './port-forwarder.ts';
 
 /** Of one port. */
 const MAX_PEERS = 512;
-/** Of all ports of one sandbox: each peer is a socket of the runner. */
+/** Of all ports of one sandbox: each peer is a socket of netd. */
 const MAX_PEERS_PER_SANDBOX = 1024;
 const PEER_IDLE_MS = 60_000;
 /** Datagrams are dropped, as any router does, while this much waits to be sent. */

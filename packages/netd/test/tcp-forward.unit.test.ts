@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import { it, mock } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { createTcpForward } from '../src/network/tcp-forward.ts';
+import { createTcpForward } from '../src/forwards/tcp-forward.ts';
 
 async function listening(server: Server): Promise<number> {
   server.listen(0, '127.0.0.1');

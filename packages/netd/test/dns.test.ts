@@ -5,16 +5,15 @@ import { createServer, type Server } from 'node:net';
 import { after, before, beforeEach, test } from 'node:test';
 import * as fc from 'fast-check';
 import dnsPacket, { type Answer, type Packet } from 'dns-packet';
-import pino from 'pino';
-import { AnswerCache } from '../src/network/dns/answer-cache.ts';
-import { DnsForwarder } from '../src/network/dns/forwarder.ts';
-import { NameServers, parseNameServer, parseResolvConf } from '../src/network/dns/name-servers.ts';
-import { type DnsClient, Responder } from '../src/network/dns/responder.ts';
-import { frame, FrameReader } from '../src/network/dns/tcp-frames.ts';
-import { cidrs, parseEgress } from '../src/network/egress.ts';
-import type { Pin } from '../src/network/host-rules.ts';
+import { cidrs, type NetdPin as Pin, parseEgress } from '@releap/contract/netd';
+import { AnswerCache } from '../src/dns/answer-cache.ts';
+import { DnsForwarder } from '../src/dns/forwarder.ts';
+import { NameServers, parseNameServer, parseResolvConf } from '../src/dns/name-servers.ts';
+import { type DnsClient, Responder } from '../src/dns/responder.ts';
+import { frame, FrameReader } from '../src/dns/tcp-frames.ts';
+import type { Log } from '../src/log.ts';
 
-const log = pino({ level: 'silent' });
+const log: Log = { error: () => undefined, warn: () => undefined, info: () => undefined };
 const stack = new AsyncDisposableStack();
 /** What the upstream answers, by name; and what it was asked. */
 const zone = new Map<string, Answer[] | 'truncated' | 'silent' | 'refused'>();
@@ -325,7 +324,7 @@ test('a sandbox that floods the name server is left without answers, and its nei
 
 test('a sandbox that is denied again and again fills no log', async () => {
   let lines = 0;
-  const counting = pino({ level: 'info' }, { write: () => void (lines += 1) });
+  const counting: Log = { ...log, info: () => void (lines += 1) };
   const responder = new Responder(servers, counting);
   const who = client('allowed.example');
   for (let n = 0; n < 300; n++) await ask(who, `n${n}.denied.example`, 'A', responder);

@@ -1,6 +1,6 @@
 /** What an `egress_policy` means: parsing, name matching, and which addresses no policy can open. Pure. */
-import { formatEgressEntry, parseEgressEntry } from '@releap/contract';
 import { type Cidr, contains, containsAddress, formatCidr, parseCidr } from './cidr.ts';
+import { formatEgressEntry, parseEgressEntry } from './egress.ts';
 
 /** As the sandbox was created with; see `SandboxSpec.egress`. */
 export interface EgressPolicy {
@@ -51,6 +51,20 @@ export class DomainSet {
   /** `name` is normalized already. */
   add(name: string, wildcard: boolean): void {
     (wildcard ? this.#below : this.#exact).add(name);
+  }
+
+  /** @param entries normalized names and `*.` wildcards, as `list` gives them */
+  static of(entries: readonly string[]): DomainSet {
+    const set = new DomainSet();
+    for (const entry of entries) {
+      const wildcard = entry.startsWith('*.');
+      set.add(wildcard ? entry.slice(2) : entry, wildcard);
+    }
+    return set;
+  }
+
+  list(): string[] {
+    return [...this.#exact, ...[...this.#below].map((name) => `*.${name}`)];
   }
 
   /** `name` is normalized already. */

@@ -1,5 +1,5 @@
 import { connect, createServer, type Server, type Socket } from 'node:net';
-import type { PortTarget } from './port-forward.ts';
+import type { PortTarget } from './port-forwarder.ts';
 
 const MAX_CONNECTIONS = 1024;
 const CONNECT_MS = 10_000;

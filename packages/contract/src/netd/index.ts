@@ -1,0 +1,6 @@
+/** What the runner and netd share: their protocol, and what an egress policy means. */
+export * from './lines.ts';
+export * from './messages.ts';
+export * from '../rules/cidr.ts';
+export * from '../rules/egress-rules.ts';
+export * from '../rules/rate-limit.ts';

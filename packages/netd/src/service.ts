@@ -1,0 +1,154 @@
+import {
+  DomainSet,
+  type EgressRules,
+  type NetdForwardState,
+  type NetdPin,
+  type NetdSandbox,
+  parseCidr,
+} from '@releap/contract/netd';
+import { DnsForwarder } from './dns/forwarder.ts';
+import { NameServers } from './dns/name-servers.ts';
+import type { DnsClient } from './dns/responder.ts';
+import { PortForwarder } from './forwards/port-forwarder.ts';
+import type { Log } from './log.ts';
+import { Pins } from './pins.ts';
+
+/** What a runner says of the host. */
+export interface HostConfig {
+  dns: { address: string; port?: number };
+  name_servers?: string[];
+  listen_host: string;
+}
+
+export interface ServiceOptions {
+  log: Log;
+  /** Has addresses opened for a sandbox; resolves when they are, rejects when they cannot be. */
+  pin: (vmId: string, pins: NetdPin[]) => Promise<void>;
+  /** The name server listens at another port than before. */
+  onDnsPort: (port: number) => void;
+}
+
+class Client implements DnsClient {
+  readonly vmId: string;
+  readonly address: string;
+  readonly pins: Pins;
+  rules: EgressRules | undefined;
+
+  constructor(vmId: string, address: string, pins: Pins) {
+    this.vmId = vmId;
+    this.address = address;
+    this.pins = pins;
+  }
+
+  pin(pins: readonly NetdPin[]): Promise<void> {
+    return this.pins.pin(pins);
+  }
+}
+
+const DNS_RETRY_MS = 1_000;
+
+/** What netd serves: the name server and the forwards of the sandboxes that it was told of. */
+export class Service {
+  readonly #options: ServiceOptions;
+  readonly #clients = new Map<string, Client>();
+  readonly #byAddress = new Map<string, Client>();
+  #host: HostConfig | undefined;
+  #dns: DnsForwarder | undefined;
+  #dnsChange: Promise<void> = Promise.resolve();
+  #ports: PortForwarder | undefined;
+
+  constructor(options: ServiceOptions) {
+    this.#options = options;
+  }
+
+  get isEmpty(): boolean {
+    return this.#clients.size === 0;
+  }
+
+  /** Where the name server listens; undefined until it does. */
+  get dnsPort(): number | undefined {
+    return this.#dns?.port;
+  }
+
+  /** Keeps what is open when the host is still the same. */
+  configure(host: HostConfig): void {
+    const before = this.#host;
+    this.#host = host;
+    if (before?.listen_host !== host.listen_host) {
+      void this.#ports?.close();
+      this.#ports = new PortForwarder(host.listen_host, this.#options.log);
+    }
+    const isSame =
+      before?.dns.address === host.dns.address && sameList(before.name_servers, host.name_servers);
+    if (!isSame) this.#dnsChange = this.#dnsChange.then(() => this.#openDns(host));
+  }
+
+  put(sandbox: NetdSandbox): Promise<NetdForwardState[] | undefined> {
+    const { vm_id: vmId, address, egress, forwards } = sandbox;
+    let client = this.#clients.get(vmId);
+    if (client?.address !== address) {
+      if (client !== undefined) this.#forget(client);
+      client = new Client(vmId, address, new Pins((pins) => this.#options.pin(vmId, pins)));
+      this.#clients.set(vmId, client);
+      this.#byAddress.set(address, client);
+    }
+    client.rules =
+      egress === undefined
+        ? undefined
+        : {
+            domains: DomainSet.of(egress.domains),
+            publicNets: egress.public_networks.flatMap((text) => parseCidr(text) ?? []),
+            privateNets: egress.private_networks.flatMap((text) => parseCidr(text) ?? []),
+            ineffective: [],
+          };
+    if (forwards === undefined) return Promise.resolve(undefined);
+    return this.#ports?.set(vmId, address, forwards) ?? Promise.resolve(undefined);
+  }
+
+  async remove(vmId: string): Promise<void> {
+    const client = this.#clients.get(vmId);
+    if (client !== undefined) this.#forget(client);
+    await this.#ports?.remove(vmId);
+  }
+
+  /** Removes what is not in `keep`. */
+  async keepOnly(keep: ReadonlySet<string>): Promise<void> {
+    const gone = [...this.#clients.keys()].filter((vmId) => !keep.has(vmId));
+    await Promise.all(gone.map((vmId) => this.remove(vmId)));
+  }
+
+  forgetPins(): void {
+    for (const { pins } of this.#clients.values()) pins.forget();
+  }
+
+  #forget(client: Client): void {
+    this.#clients.delete(client.vmId);
+    // Its address may be another's already.
+    if (this.#byAddress.get(client.address) === client) this.#byAddress.delete(client.address);
+  }
+
+  async #openDns(host: HostConfig): Promise<void> {
+    const { log, onDnsPort } = this.#options;
+    await this.#dns?.close();
+    this.#dns = undefined;
+    while (this.#host === host) {
+      try {
+        this.#dns = await DnsForwarder.open({
+          ...host.dns,
+          servers: new NameServers(host.name_servers),
+          clientOf: (address) => this.#byAddress.get(address),
+          log,
+        });
+        onDnsPort(this.#dns.port);
+        return;
+      } catch (error) {
+        log.error({ address: host.dns.address, error: String(error) }, 'the name server cannot listen');
+        await new Promise((resolve) => setTimeout(resolve, DNS_RETRY_MS));
+      }
+    }
+  }
+}
+
+function sameList(a: readonly string[] | undefined, b: readonly string[] | undefined): boolean {
+  return a?.join() === b?.join();
+}

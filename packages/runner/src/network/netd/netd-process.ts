@@ -1,0 +1,103 @@
+import { spawn } from 'node:child_process';
+import { closeSync, openSync, readFileSync } from 'node:fs';
+import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { identifyProcess, isAlive, killProcess, type ProcessIdentity } from '../../vmm/process-identity.ts';
+
+const NETD = new URL('../../../../netd/', import.meta.url);
+const PROGRAM = fileURLToPath(new URL('src/main.ts', NETD));
+/** Far more than it needs for what it may hold at once; a leak ends in a restart and not in a host without memory. */
+const HEAP_MAX_MIB = 256;
+const END_DEADLINE_MS = 10_000;
+
+/** Of the netd that this runner would start. */
+export function netdVersion(): string {
+  const manifest = JSON.parse(readFileSync(new URL('package.json', NETD), 'utf8')) as { version: string };
+  return manifest.version;
+}
+
+/** The process that serves DNS and forwards. It is nobody's child, so that it outlives runners. */
+export class NetdProcess {
+  readonly socketPath: string;
+  readonly #dir: string;
+  readonly #uid: number;
+  readonly #record: string;
+
+  /** @param dir a folder of its own @param uid the user that it becomes */
+  constructor(dir: string, uid: number) {
+    this.#dir = dir;
+    this.#uid = uid;
+    this.socketPath = join(dir, 'netd.sock');
+    this.#record = join(dir, 'netd.json');
+  }
+
+  /** The one that runs, by our own record: what netd itself says of its process is not believed. */
+  async running(): Promise<ProcessIdentity | undefined> {
+    const text = await readFile(this.#record, 'utf8').catch(() => '');
+    try {
+      const identity = JSON.parse(text) as ProcessIdentity;
+      return isAlive(identity) ? identity : undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Starts a new one, in the place of one that may still run. It listens some moments later. */
+  async start(): Promise<ProcessIdentity> {
+    await this.kill();
+    await mkdir(this.#dir, { recursive: true, mode: 0o700 });
+    const log = openSync(join(this.#dir, 'netd.log'), 'w', 0o600);
+    try {
+      const child = spawn(
+        'setpriv',
+        [
+          '--no-new-privs',
+          '--',
+          process.execPath,
+          `--max-old-space-size=${HEAP_MAX_MIB}`,
+          PROGRAM,
+          this.socketPath,
+          String(this.#uid),
+        ],
+        {
+          detached: true,
+          cwd: '/',
+          stdio: ['ignore', log, log],
+          env: { PATH: process.env['PATH'] ?? '/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' },
+        },
+      );
+      child.unref();
+      if (child.pid === undefined) {
+        const [error] = await new Promise<[Error]>((resolve) => child.once('error', (err) => resolve([err])));
+        throw new Error(`netd could not be started: ${error.message}`);
+      }
+      const identity = identifyProcess(child.pid);
+      await writeFile(`${this.#record}.new`, JSON.stringify(identity), { mode: 0o600 });
+      await rename(`${this.#record}.new`, this.#record);
+      return identity;
+    } finally {
+      closeSync(log);
+    }
+  }
+
+  /** Resolves when none runs any more: everything it listened at is closed. */
+  async kill(): Promise<void> {
+    // One that our record does not know (a runner was killed as it started it) ends when its socket goes.
+    await rm(this.socketPath, { force: true });
+    const running = await this.running();
+    if (running !== undefined) await killProcess(running, END_DEADLINE_MS);
+  }
+
+  /** As `kill`, and removes its files. */
+  async remove(): Promise<void> {
+    await this.kill();
+    await rm(this.#dir, { recursive: true, force: true });
+  }
+
+  /** What it wrote before it ended, for people. */
+  async lastWords(): Promise<string> {
+    const text = await readFile(join(this.#dir, 'netd.log'), 'utf8').catch(() => '');
+    return text.trim().slice(-2_000);
+  }
+}

@@ -1,0 +1,291 @@
+import assert from 'node:assert/strict';
+import { createSocket } from 'node:dgram';
+import { once } from 'node:events';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { connect, createServer, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { eventually } from '@releap/testing/eventually';
+import dnsPacket from 'dns-packet';
+import pino from 'pino';
+import { run } from '../src/process/index.ts';
+import { serviceTag } from '../src/network/address-plan.ts';
+import { Network, type NetworkOptions } from '../src/network/network.ts';
+import { isolateNetwork } from './support/isolated-network.ts';
+import { attachGuest, createInternet, type Namespace } from './support/namespaces.ts';
+
+isolateNetwork(fileURLToPath(import.meta.url));
+
+const log = pino({ level: process.env['TEST_LOG'] ?? 'silent' });
+const unique = `d${process.pid}`;
+const stack = new AsyncDisposableStack();
+let home = '';
+let network: Network;
+let upstream: string;
+
+function options(over: Partial<NetworkOptions> = {}): NetworkOptions {
+  return {
+    dir: join(home, 'network'),
+    identity: home,
+    listenHost: '127.0.0.1',
+    log,
+    slots: 8,
+    ahead: 1,
+    dnsUpstreams: [upstream],
+    runDir: join(home, 'run'),
+    ...over,
+  };
+}
+
+before(async () => {
+  home = await mkdtemp(join(tmpdir(), 'releap-netd-'));
+  stack.defer(() => rm(home, { recursive: true, force: true }));
+  upstream = await startNameServer();
+  stack.use(await createInternet(`${unique}-inet`));
+  network = await Network.open(options());
+  stack.defer(() => network.close());
+});
+after(() => stack.disposeAsync());
+
+/** Every name is at an address of its own: `a7.example` at 203.0.113.7. */
+async function startNameServer(): Promise<string> {
+  const socket = createSocket('udp4');
+  socket.on('message', (bytes, peer) => {
+    const query = dnsPacket.decode(bytes);
+    const name = query.questions?.[0]?.name ?? '';
+    const data = `203.0.113.${/^a(\d+)\./.exec(name)?.[1] ?? 9}`;
+    const reply = dnsPacket.encode({
+      id: query.id ?? 0,
+      type: 'response',
+      flags: 0,
+      questions: query.questions ?? [],
+      answers: [{ name, type: 'A', ttl: 1, data }],
+    });
+    socket.send(reply, peer.port, peer.address);
+  });
+  socket.bind(0, '127.0.0.1');
+  await once(socket, 'listening');
+  stack.defer(() => void socket.close());
+  return `127.0.0.1:${socket.address().port}`;
+}
+
+async function guest(vmId: string, allow?: string[]): Promise<Namespace> {
+  const slot = await network.take(vmId, allow === undefined ? {} : { egress: { enabled: true, allow } });
+  return await attachGuest(`${unique}-${vmId}`, slot);
+}
+
+async function netdPid(): Promise<number> {
+  return (await network.netdPid()) ?? assert.fail('netd does not run');
+}
+
+async function isAlive(pid: number): Promise<boolean> {
+  return /State:\s+[^ZX]/.test(await readFile(`/proc/${pid}/status`, 'utf8').catch(() => ''));
+}
+
+async function kill(pid: number): Promise<void> {
+  process.kill(pid, 'SIGKILL');
+  await eventually('it is gone', async () => !(await isAlive(pid)));
+}
+
+async function dial(port: number): Promise<{ socket: Socket; said: () => string }> {
+  const socket = connect({ host: '127.0.0.1', port });
+  await once(socket, 'connect');
+  let text = '';
+  socket.setEncoding('utf8').on('data', (chunk) => {
+    text += String(chunk);
+  });
+  await eventually('the guest greets', () => text.includes('\n'));
+  return { socket, said: () => text };
+}
+
+const TCP_8080 = [{ vm_port: 8080, proto: 'tcp' as const }];
+
+test('netd has no privileges, and reaches nothing but sandboxes and name servers', async () => {
+  await using served = await guest('served');
+  await served.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'guest' });
+  const status = await readFile(`/proc/${await netdPid()}/status`, 'utf8');
+  const uid = /^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)$/m.exec(status)?.slice(1) ?? [];
+  assert.equal(new Set(uid).size, 1);
+  assert.notEqual(uid[0], '0');
+  assert.match(status, /^CapEff:\s+0+$/m);
+  assert.match(status, /^CapPrm:\s+0+$/m);
+  assert.match(status, /^Groups:\s*$/m);
+  assert.match(status, /^NoNewPrivs:\s+1$/m);
+
+  await using server = createServer((socket) => socket.destroy()).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  assert.ok(address !== null && typeof address === 'object');
+  const script =
+    'use IO::Socket::INET; print IO::Socket::INET->new(PeerAddr => shift, Timeout => 5) ? "in" : $!';
+  const attempt = (target: string): Promise<string> =>
+    run('setpriv', [
+      `--reuid=${uid[0]}`,
+      `--regid=${uid[0]}`,
+      '--clear-groups',
+      'perl',
+      '-e',
+      script,
+      target,
+    ]);
+  assert.equal(await attempt(`${network.adopt('served')?.hostAddress}:80`), 'in');
+  for (const target of [`127.0.0.1:${address.port}`, '203.0.113.2:80', '169.254.169.254:80', '10.9.0.2:80'])
+    assert.match(await attempt(target), /refused|prohibited|No route/);
+  await network.release('served');
+});
+
+test('names and forwards go on while no runner runs, and connections outlive its restart', async () => {
+  await using open = await guest('open');
+  await using bound = await guest('bound', ['*.example']);
+  await open.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
+  const mapping = await network.forward('open', TCP_8080);
+  const held = await dial(mapping[0]?.host_port ?? 0);
+  assert.deepEqual(await bound.ask('resolve', { name: 'a2.example' }), { answers: ['203.0.113.2'] });
+  const pid = await netdPid();
+
+  await network.detach();
+  assert.deepEqual(await open.ask('resolve', { name: 'a1.example' }), { answers: ['203.0.113.1'] });
+  (await dial(mapping[0]?.host_port ?? 0)).socket.destroy();
+  assert.deepEqual(await bound.ask('resolve', { name: 'other.org' }), { error: 'ENOTFOUND' });
+  assert.deepEqual(await bound.ask('resolve', { name: 'a2.example' }), { answers: ['203.0.113.2'] });
+  assert.match((await bound.ask('tcp', { host: '203.0.113.2', port: 80 })).text ?? '', /^internet/);
+  // An address that must be opened waits for the runner, which opens it.
+  const [late] = await Promise.all([
+    eventually('an answer', async () => {
+      const answer = await bound.ask('resolve', { name: 'a3.example' });
+      return answer.answers;
+    }),
+    Network.open(options()).then((opened) => (network = opened)),
+  ]);
+  assert.deepEqual(late, ['203.0.113.3']);
+  assert.match((await bound.ask('tcp', { host: '203.0.113.3', port: 80 })).text ?? '', /^internet/);
+
+  assert.equal(await netdPid(), pid);
+  assert.deepEqual(await network.forward('open', TCP_8080, mapping), mapping);
+  held.socket.write('still here');
+  await eventually('an echo on the old connection', () => held.said().endsWith('still here'));
+  held.socket.destroy();
+  await network.release('open');
+  await network.release('bound');
+});
+
+test('a netd that is killed is started again and is told everything anew', async () => {
+  await using open = await guest('again');
+  await using bound = await guest('rules', ['*.example']);
+  await open.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
+  const mapping = await network.forward('again', TCP_8080);
+  const before = await netdPid();
+  await kill(before);
+  // The runner serves on meanwhile: slots are taken and given back without netd.
+  await network.take('meanwhile');
+  await network.release('meanwhile');
+  assert.deepEqual(
+    await eventually(
+      'names',
+      async () => (await open.ask('resolve', { name: 'a1.example', wait: 500 })).answers,
+    ),
+    ['203.0.113.1'],
+  );
+  assert.notEqual(await netdPid(), before);
+  assert.deepEqual(await bound.ask('resolve', { name: 'other.org' }), { error: 'ENOTFOUND' });
+  assert.deepEqual(await bound.ask('resolve', { name: 'a4.example' }), { answers: ['203.0.113.4'] });
+  (await dial(mapping[0]?.host_port ?? 0)).socket.destroy();
+  assert.deepEqual(await network.forward('again', TCP_8080), mapping);
+  await network.release('again');
+  await network.release('rules');
+});
+
+test('ports that are published while netd is being killed are published by the next one', async () => {
+  await using served = await guest('racing');
+  await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
+  process.kill(await netdPid(), 'SIGKILL');
+  const mapping = await network.forward('racing', TCP_8080);
+  (await dial(mapping[0]?.host_port ?? 0)).socket.destroy();
+  await network.release('racing');
+});
+
+test('a netd that hangs is replaced, and no old port leads to the next holder of an address', async () => {
+  await network.detach();
+  network = await Network.open(options({ netdReplyMs: 1_500 }));
+  await using served = await guest('hung');
+  await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
+  const mapping = await network.forward('hung', TCP_8080);
+  const before = await netdPid();
+  process.kill(before, 'SIGSTOP');
+  await network.release('hung');
+  const port = mapping[0]?.host_port ?? 0;
+  // Before the release was done: another netd serves by now, and none has that port.
+  const refused = connect({ host: '127.0.0.1', port });
+  const [error] = (await once(refused, 'error')) as [NodeJS.ErrnoException];
+  assert.equal(error.code, 'ECONNREFUSED');
+  assert.notEqual(await eventually('a new netd', () => network.netdPid()), before);
+});
+
+test('a port that somebody took while netd was away is published when it is free again', async () => {
+  await using served = await guest('robbed');
+  await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
+  const [mapping] = await network.forward('robbed', TCP_8080);
+  const port = mapping?.host_port ?? 0;
+  process.kill(await netdPid(), 'SIGKILL');
+  const robber = createServer();
+  await eventually('the port is taken', async () => {
+    robber.listen(port, '127.0.0.1');
+    return await once(robber, 'listening').then(() => true);
+  });
+  await eventually(
+    'names',
+    async () => (await served.ask('resolve', { name: 'a1.example', wait: 500 })).answers,
+  );
+  const closed = once(robber, 'close');
+  robber.close();
+  await closed;
+  await eventually('the guest answers at its port', async () => {
+    (await dial(port)).socket.destroy();
+    return true;
+  });
+  await network.release('robbed');
+});
+
+test('questions are led to another port of netd when the one it had is taken', async () => {
+  await using asking = await guest('asking');
+  const table = `releap_${serviceTag(home)}`;
+  const led = async (): Promise<[string, number]> => {
+    const rules = await run('nft', ['list', 'chain', 'inet', table, 'resolver']);
+    const match = /dnat ip to ([\d.]+):(\d+)/.exec(rules);
+    return [match?.[1] ?? '', Number(match?.[2])];
+  };
+  const [address, port] = await led();
+  process.kill(await netdPid(), 'SIGKILL');
+  const robber = createSocket('udp4');
+  await eventually('the port is taken', async () => {
+    robber.bind(port, address);
+    return await once(robber, 'listening').then(() => true);
+  });
+  assert.deepEqual(
+    await eventually(
+      'names',
+      async () => (await asking.ask('resolve', { name: 'a1.example', wait: 500 })).answers,
+    ),
+    ['203.0.113.1'],
+  );
+  assert.notEqual((await led())[1], port);
+  robber.close();
+  await network.release('asking');
+});
+
+test('netd ends with the service, and by itself when its folder goes', async () => {
+  const other = await mkdtemp(join(tmpdir(), 'releap-netd-'));
+  const second = await Network.open(options({ dir: join(other, 'n'), identity: other, slots: 2 }));
+  const pid = (await second.netdPid()) ?? assert.fail();
+  await second.detach();
+  assert.equal(await isAlive(pid), true);
+  await rm(join(other, 'n', 'netd'), { recursive: true });
+  await eventually('it has ended', async () => !(await isAlive(pid)));
+  const third = await Network.open(options({ dir: join(other, 'n'), identity: other, slots: 2 }));
+  const next = (await third.netdPid()) ?? assert.fail();
+  await third.close();
+  assert.equal(await readFile(`/proc/${next}/cmdline`, 'utf8').catch(() => ''), '');
+  await rm(other, { recursive: true, force: true });
+});
