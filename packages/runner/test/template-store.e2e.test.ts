@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { after, before, describe, it, mock } from 'node:test';
 import { awaitAgent } from '../src/template/agent-hello.ts';
 import { SealedMemory } from '../src/memory/sealed-memory.ts';
+import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
 import { checkShape, templateKey } from '../src/template/shape.ts';
 import type { Platform, Shape } from '../src/template/shape.ts';
 import { TemplateStore } from '../src/template/template-store.ts';
@@ -95,7 +96,12 @@ describe('a shape', () => {
       initramfs: { path: '/i', sha256: '2' },
       mac: '02:00:00:00:00:02',
       guestNet: 'x',
+      hardware: { deviceModel: DEVICE_MODEL, system: { path: '/s', sha256: '4' } },
     } as const;
+    const hardware = (deviceModel: number, sha256: string) => ({
+      ...platform,
+      hardware: { deviceModel, system: { path: '/s', sha256 } },
+    });
     const key = templateKey(platform, SHAPE);
     assert.equal(templateKey({ ...platform, kernel: { path: '/elsewhere', sha256: '1' } }, SHAPE), key);
     const others = [
@@ -104,9 +110,11 @@ describe('a shape', () => {
       templateKey({ ...platform, vmmVersion: '8.0' }, SHAPE),
       templateKey({ ...platform, tscKhz: 2 }, SHAPE),
       templateKey({ ...platform, initramfs: { path: '/i', sha256: '3' } }, SHAPE),
+      templateKey(hardware(DEVICE_MODEL, '5'), SHAPE),
+      templateKey(hardware(2, '4'), SHAPE),
       templateKey(platform, { ...SHAPE, vcpus: 1 }),
     ];
-    assert.equal(new Set([key, ...others]).size, 7);
+    assert.equal(new Set([key, ...others]).size, 9);
   });
 });
 
@@ -115,6 +123,7 @@ describe('the template store', () => {
     accelerator: 'tcg',
     kernel: { path: '', sha256: '' },
     initramfs: { path: '', sha256: '' },
+    hardware: { deviceModel: DEVICE_MODEL },
   } as Platform;
 
   /** One whose templates are there already, though no machine could be made from them. */

@@ -373,6 +373,7 @@ export class Machines {
     return {
       memory: memoryOf(template),
       statePath: template.statePath,
+      hardware: this.templates.platform.hardware,
       discard: () => this.templates.discard(template.key),
     };
   }

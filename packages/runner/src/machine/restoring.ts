@@ -5,11 +5,13 @@ import type { VmDisks } from '../disk/vm-disks.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
+import type { Hardware } from '../vmm/device-model.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
 import type { BootOptions } from './machines.ts';
 import { attachDisks } from './guest-disks.ts';
 import { settled } from './settled.ts';
 import type { Stopwatch } from './stopwatch.ts';
+import { hardwareOf, holdSystemDisk } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 /** A state of this size loads in about 3 ms; this is for a machine under heavy load. */
@@ -32,8 +34,9 @@ export interface RestoreSource {
   memory: { fd: number; origin?: MemoryOrigin };
   /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
   complete?: (vmm: number) => Promise<void>;
-  /** Device state that goes with it. */
+  /** Device state that goes with it, and the devices themselves. */
   statePath: string;
+  hardware: Hardware;
   /** Called when the state does not load into a VM that is otherwise fine. */
   discard?: () => Promise<void>;
 }
@@ -76,11 +79,14 @@ export class Restoring {
     };
     await this.#folders.create(vmId, record);
     // When one fails the other has ended, too: it would go on making what is being removed.
-    const [{ disks: makeDisks, diskMaxMib, memory, complete, statePath, discard }, cgroupProcs] =
+    const [{ disks: makeDisks, diskMaxMib, memory, complete, statePath, discard, hardware }, cgroupProcs] =
       await settled([
         prepare(this.#folders.jail(vmId), owner),
         this.#cgroups.create(record.cgroup, this.limits(shape, options.cpu)),
       ]);
+    const { deviceModel, system } = hardware;
+    record.hardware = { deviceModel, ...(system && { system: system.sha256 }) };
+    await holdSystemDisk(hardware, dir);
     const state = await open(statePath, 'r');
     clock.lap('prepare');
     const made = makeDisks?.();
@@ -91,6 +97,7 @@ export class Restoring {
       vm = await Vm.start({
         machine: {
           accelerator: platform.accelerator,
+          hardware: hardwareOf(record, dir),
           cpuModel: platform.cpuModel,
           vcpus: shape.vcpus,
           memMib: shape.memMib,

@@ -125,7 +125,10 @@ export class TestRunner {
   }
 
   /** As a runner begins: finds again what an earlier one of the same home has left. */
-  static async open(home: string): Promise<TestRunner> {
+  static async open(
+    home: string,
+    options: { deviceModel?: number; systemDisk?: string } = {},
+  ): Promise<TestRunner> {
     await mkdir(home, { recursive: true });
     const [opened, network] = await Promise.all([
       openMachines({
@@ -133,6 +136,7 @@ export class TestRunner {
         folder: join(home, 'vms'),
         cacheDir: TEST_CACHE,
         ...builtGuest(BUILD_DIR),
+        ...options,
         guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
         templateUid: TEMPLATE_UID,
         log,
