@@ -4,7 +4,7 @@ import type { Logger } from 'pino';
 import { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { fileSha256 } from '../disk/file-sha256.ts';
-import type { Platform } from '../template/shape.ts';
+import type { Platform, Shape } from '../template/shape.ts';
 import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator } from '../vmm/accelerator.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
@@ -26,6 +26,8 @@ export interface OpenMachinesOptions {
   systemDisk: string;
   /** What new machines are made of; the newest model by default. */
   deviceModel?: number;
+  /** Size of machine whose template is always kept. */
+  defaultShape?: Shape;
   /** MAC of all guests and `address/prefix,gateway`, which the template's guest takes before it has a sandbox. */
   guestNetwork: { mac: string; address: string };
   /** Unprivileged user and group of VMMs that make templates; no VM's. */
@@ -62,7 +64,14 @@ export async function openMachines(
     mac: options.guestNetwork.mac,
     guestNet: options.guestNetwork.address,
   };
-  const templates = new TemplateStore({ cacheDir, platform, jailUid: options.templateUid, cgroups, log });
+  const templates = new TemplateStore({
+    cacheDir,
+    platform,
+    jailUid: options.templateUid,
+    cgroups,
+    pinned: options.defaultShape,
+    log,
+  });
   const machines = new Machines({
     folder: options.folder,
     snapshots: join(dirname(options.folder), 'snapshots'),

@@ -9,6 +9,7 @@ import type { Admission, ForkOrigin, Machines, Remains, RunningVm, WarmPool } fr
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
+import { machineSize } from '../template/shape.ts';
 import { AgentLine } from './agent-line.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
 import { powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
@@ -138,7 +139,7 @@ export class MachineHost implements SandboxHost {
     signal: AbortSignal,
   ): Promise<{ running: RunningVm; slot: Slot; warm: boolean }> {
     const { machines, network, pool, log } = this.#options;
-    const shape = { vcpus: spec.vcpus, memMib: spec.mem_mib };
+    const shape = machineSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
     const disks = {
       rootImagePath: image.path,
       scratchMib: spec.scratch_mib,

@@ -43,6 +43,18 @@ export function checkShape({ vcpus, memMib }: Shape): void {
 }
 
 /**
+ * Size of the machine for a sandbox that asked for `asked`: sizes are rounded up to few, because each has a template of
+ * its own, which takes a cold boot to make and memory to hold. Up to 1 GiB in steps of 128 MiB, up to 4 GiB in steps of
+ * 512 MiB, then of 1 GiB; CPUs in powers of two.
+ */
+export function machineSize(asked: Shape): Shape {
+  checkShape(asked);
+  const { memMib } = asked;
+  const step = memMib <= 1024 ? 128 : memMib <= 4096 ? 512 : 1024;
+  return { vcpus: 2 ** Math.ceil(Math.log2(asked.vcpus)), memMib: Math.ceil(memMib / step) * step };
+}
+
+/**
  * Command line of the guest's kernel. Under emulation:
  * - mitigations guard against speculation, which emulated code does not do;
  * - the emulator's time-stamp counter is the host's, and the guest is told its frequency: a microvm has nothing but
