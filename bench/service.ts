@@ -73,6 +73,16 @@ export class MeasuredService implements AsyncDisposable {
     return id;
   }
 
+  /** POST /vms/:id/stop, then a long poll. */
+  async stop(id: string): Promise<void> {
+    await this.call('POST', `/vms/${id}/stop`);
+    const { status } = await this.call<{ status: string }>(
+      'GET',
+      `/vms/${id}?wait_exact=stopped&timeout_ms=60000`,
+    );
+    if (status !== 'stopped') throw new Error(`sandbox ${id} is ${status} and not stopped`);
+  }
+
   async remove(id: string): Promise<void> {
     await this.call('DELETE', `/vms/${id}`);
   }
@@ -83,10 +93,12 @@ export class MeasuredService implements AsyncDisposable {
    */
   async settled(sandboxes: number): Promise<void> {
     const folder = join(this.service.home, 'runner', 'vms');
-    await until(`the service holds ${sandboxes} sandboxes and ${this.warmPool} waiting VMs`, async () => {
+    // Beside the VMs one VMM waits for a fork, and more of both where demand says so.
+    const waiting = this.warmPool === 0 ? 0 : this.warmPool + 1;
+    await until(`the service holds ${sandboxes} sandboxes and ${waiting} that wait`, async () => {
       const names = await readdir(folder).catch(() => []);
       const warm = names.filter((name) => name.startsWith('warm-')).length;
-      return warm === this.warmPool && names.length === sandboxes + warm;
+      return warm >= waiting && names.length === sandboxes + warm;
     });
     await until('the service is quiet', async () => {
       const pids = [...(await this.processes()).map(({ pid }) => pid), ...(await this.vmms())];

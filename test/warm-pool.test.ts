@@ -41,7 +41,12 @@ describe('sandboxes out of the pool of waiting machines', () => {
         const log = await readFile(join(service.home, 'log/runner.log'), 'utf8');
         const waits = log
           .split('\n')
-          .some((line) => line.includes(name) && line.includes('"a micro-VM waits"'));
+          .some(
+            (line) =>
+              line.includes(name) &&
+              line.includes('"a micro-VM waits"') &&
+              line.includes('"recipe":"template'),
+          );
         if (waits) return { name, pid: vmm.pid };
       }
       return undefined;

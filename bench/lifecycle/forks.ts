@@ -7,8 +7,8 @@ import { inRounds, type Samples, timed } from '../statistics.ts';
 import { atMost, type Context, DIRTY_MIB, p, stepsNote, WARM_UP } from './context.ts';
 import { quietGap, Subject } from './subject.ts';
 
-const FREEZE_GOAL_MS = 25;
-const CHILD_GOAL = 2;
+export const FREEZE_GOAL_MS = 25;
+const CHILD_GOAL = 1.3;
 export const AT_ONCE = 10;
 const ROUNDS_AT_ONCE = 5;
 const QUIET_MS = 500;

@@ -8,7 +8,9 @@ import type { Suite } from '../suite.ts';
 
 const SANDBOXES = 5;
 const PAUSE_MS = 250;
-const GOAL_MB = 80;
+const GOAL_MB = 60;
+/** Of each of our own processes. */
+const OWN_GOAL_MB = 60;
 
 const VMM = `VMM of one of ${SANDBOXES} idle sandboxes`;
 const WITH_TEMPLATE = 'the same with its share of the template that nobody maps';
@@ -81,10 +83,18 @@ export const memory: Suite = async ({ samples, progress, signal }) => {
   };
   const service_: SuiteResult = {
     title: "Memory of the service's own processes",
-    goal: `No goal is set. With ${SANDBOXES} idle sandboxes; PostgreSQL is the sum of its processes.`,
+    goal:
+      `With ${SANDBOXES} idle sandboxes; PostgreSQL is the sum of its processes. Each of our own processes at most ` +
+      `${OWN_GOAL_MB} MB of proportional set size.`,
     unit: 'MiB',
     rows: summaryRows(own),
-    verdicts: [],
+    verdicts: parts
+      .filter((part) => part !== 'PostgreSQL')
+      .map((part) => {
+        const value = summarize(own[`${part}, proportional`] ?? []).p50 * 1.048576;
+        const what = `p50 of ${part}, proportional, in MB,`;
+        return { what, value, goal: `at most ${OWN_GOAL_MB}`, met: value <= OWN_GOAL_MB };
+      }),
     samples: own,
   };
   return [sandboxes, service_];

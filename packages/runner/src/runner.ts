@@ -15,7 +15,7 @@ import { Deployment } from './link/deployment.ts';
 import { LogKeeper } from './logs/log-keeper.ts';
 import { readLog } from './logs/log-file.ts';
 import { builtGuest } from './machine/open-machines.ts';
-import { Admission, openMachines, WarmPool } from './machine/index.ts';
+import { Admission, openMachines, WarmPools, WarmVms } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
@@ -35,7 +35,7 @@ import { registerToolbox } from './toolbox/index.ts';
 
 /** Makes templates; belongs to no sandbox, and its number to nobody on a usual machine. */
 const TEMPLATE_UID = 0x6ffe_0000;
-/** Waiting machines may take an eighth of the host's memory. */
+/** Unless it was configured, waiting machines may take an eighth of the host's memory. */
 const WARM_POOL_MEMORY_SHARE = 8;
 const WARM_POOL_DISK_MAX_MIB = 4096;
 /** What waiting machines rehearse with; small, and made from what set-up has brought. */
@@ -62,8 +62,12 @@ export interface RunnerOptions {
   region: string;
   /** Address that declared ports are published on. */
   listenHost: string;
-  /** Micro-VMs of the default shape kept restored and waiting. */
-  warmPool: number;
+  warmPool: {
+    /** Micro-VMs of the default shape kept restored and waiting, at least; 0 for no waiting VMs. */
+    size: number;
+    /** Memory that waiting VMs may take together, MiB. Default: an eighth of the host's. */
+    memoryMib?: number;
+  };
   /** Private networks, as CIDR, that the egress policies of tenants may open. */
   tenantPrivateNetworks: readonly string[];
   /** What control does not name any more is removed after this many days; 0 keeps it for ever. */
@@ -99,7 +103,6 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       ...builtGuest(buildDir),
       guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
       templateUid: TEMPLATE_UID,
-      defaultShape: DEFAULT_SHAPE,
       log: log.child({ part: 'vmm' }),
     }),
     Network.open({
@@ -126,13 +129,17 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   await images.start();
   const logsFolder = join(folder, 'logs');
-  const pool = new WarmPool<Slot>({
-    machines,
-    slots: network,
+  const pools = new WarmPools({
+    budgetMib: options.warmPool.memoryMib ?? Math.floor(totalmem() / 2 ** 20 / WARM_POOL_MEMORY_SHARE),
     spare: (signal) => admission.spare(signal),
+    log: log.child({ part: 'pool' }),
+  });
+  const warm = new WarmVms<Slot>({
+    machines,
+    pools,
+    slots: network,
     shape: DEFAULT_SHAPE,
-    size: options.warmPool,
-    budgetMib: Math.floor(totalmem() / 2 ** 20 / WARM_POOL_MEMORY_SHARE),
+    size: options.warmPool.size,
     diskMaxMib: WARM_POOL_DISK_MAX_MIB,
     rehearsal: async () => ({
       disks: {
@@ -141,13 +148,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       },
       run: ({ agentSocketPath }) => rehearse(agentSocketPath, log),
     }),
-    log: log.child({ part: 'pool' }),
   });
   const host = new MachineHost({
     machines,
     images,
     network,
-    pool,
+    warm,
     admission,
     logsFolder,
     listenHost: options.listenHost,
@@ -245,7 +251,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await machines.templates.ensure(DEFAULT_SHAPE);
     ready = true;
     link.heartbeat();
-    pool.start();
+    pools.start();
   })();
   warmed.catch((error: unknown) => log.error({ err: error }, 'no micro-VM can be started on this machine'));
 
@@ -259,7 +265,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     logKeeper.close();
     clock.close();
     await warmed.catch(() => undefined);
-    await pool.close();
+    await pools.close();
     await machines.templates.close();
     await images.close();
   };

@@ -5,11 +5,12 @@ import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { eventually } from '@releap/testing/eventually';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { GuestClient } from '../src/guest/index.ts';
 import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
-import { WarmPool } from '../src/machine/index.ts';
+import { WarmPools, WarmVms } from '../src/machine/index.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
 import { isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
@@ -238,45 +239,50 @@ describe('a micro-VM', () => {
   });
 });
 
-describe('the pool of waiting VMs', () => {
-  it('hands a VM to one taker, who puts disks into it and owns it like any other', async () => {
-    const slots = { take: async () => slot, release: async () => undefined };
+describe('the pools of waiting VMs', () => {
+  it('hand a VM to one taker, who puts disks into it and owns it like any other', async () => {
+    using other = new TestSlot(1);
+    const free: TestSlot[] = [slot, other];
+    const slots = {
+      take: () => Promise.resolve(free.shift() as TestSlot),
+      release: () => Promise.resolve(),
+    };
     const rehearsed: number[] = [];
-    const pool = new WarmPool({
+    const pools = new WarmPools({ budgetMib: 1024, log });
+    const warm = new WarmVms({
       machines: service.machines,
+      pools,
       slots,
       shape: SHAPE,
       size: 1,
-      budgetMib: 1024,
       diskMaxMib: 256,
-      refillDelayMs: 60_000,
       rehearsal: async () => ({
         disks: { rootImagePath, scratchMib: 8 },
         run: async (vm) => {
           rehearsed.push(vm.diskBytes.scratch);
         },
       }),
-      log,
     });
-    pool.start();
-    while (pool.size < 1) await new Promise((resolve) => setTimeout(resolve, 10));
-    assert.deepEqual(rehearsed, [8 * 1024 * 1024]);
-    assert.equal(pool.take({ shape: { ...SHAPE, vcpus: 1 }, scratchMib: 64 }), undefined);
-    assert.equal(pool.take({ shape: SHAPE, scratchMib: 512 }), undefined);
-    const warm = pool.take({ shape: SHAPE, scratchMib: 96 });
-    assert.ok(warm);
-    assert.equal(pool.take({ shape: SHAPE, scratchMib: 96 }), undefined);
-
-    const running = await warm.attach({ vmId: 'pooled', disks: { rootImagePath, scratchMib: 96 }, cpu: CPU });
-    assert.equal(running.diskBytes.scratch, 96 * 1024 * 1024);
-    await assert.rejects(
-      warm.attach({ vmId: 'other', disks: { rootImagePath, scratchMib: 96 }, cpu: CPU }),
-      /no blank VM/,
+    pools.start();
+    await eventually('a VM and a VMM that wait', async () =>
+      pools.stats.every(({ waiting }) => waiting === 1) ? true : undefined,
     );
+    assert.deepEqual(rehearsed, [8 * 1024 * 1024]);
+    assert.equal(warm.takeVm({ shape: { ...SHAPE, vcpus: 1 }, diskMib: 64 }), undefined);
+    assert.equal(warm.takeVm({ shape: SHAPE, diskMib: 512 }), undefined);
+    const taken = warm.takeVm({ shape: SHAPE, diskMib: 96 });
+    assert.ok(taken);
+    assert.equal(warm.takeVm({ shape: SHAPE, diskMib: 96 }), undefined);
+
+    const disks = { rootImagePath, scratchMib: 96 };
+    const running = await taken.attach({ vmId: 'pooled', disks, cpu: CPU });
+    assert.equal(running.diskBytes.scratch, 96 * 1024 * 1024);
+    await assert.rejects(taken.attach({ vmId: 'other', disks, cpu: CPU }), /no blank VM/);
     const guest = await configured(running);
     assert.equal(await sh(guest, 'echo mine > /file; sync; cat /file'), 'mine\n');
     guest.close();
     running.vm.detach();
+    await pools.close();
 
     const restarted = await service.open();
     await restarted.machines.reclaim(new Set(['pooled']));
@@ -286,31 +292,5 @@ describe('the pool of waiting VMs', () => {
     await service.machines.destroy('pooled');
     assert.equal(isAlive(running.vm.identity), false);
     assert.deepEqual(await service.cgroups.list(), []);
-    await pool.close();
-  });
-
-  it('keeps to its memory budget, and to none when it is off', async () => {
-    for (const [size, budgetMib] of [
-      [0, 1024],
-      [5, 10],
-    ] as const) {
-      const slots = {
-        take: () => Promise.reject(new Error('nothing to take')),
-        release: async () => undefined,
-      };
-      const pool = new WarmPool({
-        machines: service.machines,
-        slots,
-        shape: SHAPE,
-        size,
-        budgetMib,
-        diskMaxMib: 1,
-        log,
-      });
-      pool.start();
-      assert.equal(pool.take({ shape: SHAPE, scratchMib: 1 }), undefined);
-      assert.equal(pool.size, 0);
-      await pool.close();
-    }
   });
 });

@@ -23,17 +23,17 @@ import type { PageCopiers } from '../memory/page-copier.ts';
 import { availableMemory, checkAvailable, writtenMemory } from '../memory/available-memory.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform, Shape } from '../template/shape.ts';
-import type { Hardware } from '../vmm/device-model.ts';
 import { ForkBases } from './fork-bases.ts';
-import type { ForkedMemory } from './fork-bases.ts';
+import type { ForkedMemory, TakeVmm } from './fork-bases.ts';
 import { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
 import { takeDisk, takeMoment } from './moment.ts';
 import type { GuestHold, MomentOptions } from './moment.ts';
 import { settled } from './settled.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
-import { hardwareOf, heldImagePath, holdSystemDisk } from './vm-folder.ts';
+import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
+import type { WarmVmm } from './warm-vms.ts';
 
 /** A VM that is to be captured while its guest runs. */
 export interface CaptureSource {
@@ -60,7 +60,8 @@ export interface ForkOrigin extends AsyncDisposable {
   copied: Promise<void>;
   statePath: string;
   shape: Shape;
-  hardware: Hardware;
+  /** The VMM that has that memory already, for the caller to use or discard; undefined when there is none, or any more. */
+  takeVmm: () => WarmVmm | undefined;
 }
 
 export interface CapturesOptions {
@@ -86,11 +87,11 @@ export class Captures {
    * Takes a running source as the beginning of `child`: its disk goes into the child's folder, its memory to whoever
    * restores the child, soon. The source goes on after a few milliseconds, whatever comes of it. One after the other.
    */
-  async fork(source: CaptureSource, child: string): Promise<ForkOrigin> {
-    return await this.#withRoom(child, () => this.#fork(source, child));
+  async fork(source: CaptureSource, child: string, takeVmm?: TakeVmm): Promise<ForkOrigin> {
+    return await this.#withRoom(child, () => this.#fork(source, child, takeVmm));
   }
 
-  async #fork(source: CaptureSource, child: string): Promise<ForkOrigin> {
+  async #fork(source: CaptureSource, child: string, takeVmm?: TakeVmm): Promise<ForkOrigin> {
     const { folders, log } = this.#options;
     const { vmId, running } = source;
     const record = await this.#record(vmId);
@@ -99,7 +100,7 @@ export class Captures {
     const keep = await this.#emptyKeep(child);
     const statePath = join(keep, 'state');
     const began = performance.now();
-    const preparing = this.#bases.prepare(vmId, running.vm, record);
+    const preparing = this.#bases.prepare(vmId, running.vm, record, takeVmm);
     const taking = takeMoment({ ...this.#moment(source, record, 'fork'), meanwhile: preparing }, statePath);
     const [prepared, moment] = await settled([preparing, taking]).catch(async (error: unknown) => {
       await preparing.then((made) => made.abandon()).catch(() => undefined);
@@ -112,13 +113,16 @@ export class Captures {
       throw error;
     });
     unfinished.use(memory);
+    let { vmm } = memory;
+    unfinished.defer(async () => {
+      await memory.ready.catch(() => undefined);
+      await vmm?.discard();
+    });
     const copied = memory.ready
       .catch(() => undefined)
       .then(() => moment[Symbol.asyncDispose]())
       .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a copy of its memory may remain'));
     await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
-    const hardware = hardwareOf(record, folders.path(vmId));
-    await holdSystemDisk(hardware, keep);
     await forkChain(moment.disk, keep, true).catch(async (error: unknown) => {
       // The next fork may begin as soon as this one has failed.
       await copied;
@@ -128,12 +132,17 @@ export class Captures {
     log.info({ vm: vmId, child, ms, steps: moment.laps }, 'sandbox forked');
     const kept = unfinished.move();
     const dispose = (): Promise<void> => kept.disposeAsync();
+    const take = (): WarmVmm | undefined => {
+      const taken = vmm;
+      vmm = undefined;
+      return taken;
+    };
     return {
       memory,
       copied,
       statePath,
       shape: record.shape,
-      hardware: hardwareOf(record, keep),
+      takeVmm: take,
       [Symbol.asyncDispose]: dispose,
     };
   }
@@ -227,7 +236,7 @@ export class Captures {
     const chain = await shareChain(moment.disk, folder);
     await saveChain(chain, true);
     await this.#writeMemory(running, record, moment.memory, kept.memory);
-    const requirements = {
+    await kept.complete({
       vmm: platform.vmmVersion,
       accelerator: platform.accelerator,
       cpuModel: platform.cpuModel,
@@ -236,8 +245,7 @@ export class Captures {
       shape: record.shape,
       diskBytes: running.diskBytes,
       stateBytes: moment.stateBytes,
-    };
-    await kept.complete(requirements, hardwareOf(record, this.#options.folders.path(vmId)));
+    });
     await kept.settle();
     log.info({ vm: vmId, kind: 'full', steps: moment.laps }, 'snapshot taken');
     return {
@@ -305,8 +313,6 @@ export class Captures {
     await linkOrCopy(source.memory, target.memory);
     await linkOrCopy(source.state, target.state);
     await linkOrCopy(heldImagePath(from), heldImagePath(to)).catch(() => undefined);
-    const suspension = await source.read();
-    if (suspension !== undefined) await holdSystemDisk(source.hardware(suspension), to);
     for (const name of ['durable', 'paused.json']) {
       await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
         // Not on the platters yet.

@@ -7,12 +7,17 @@ import { SealedMemory } from '../memory/sealed-memory.ts';
 import { SharedMemory } from '../memory/shared-memory.ts';
 import type { MemoryShare } from '../memory/shared-memory.ts';
 import type { Vm } from '../vmm/vm.ts';
+import { mibOf } from './restoring.ts';
 import type { VmRecord } from './vm-folder.ts';
+import type { WantedVm, WarmVmm } from './warm-vms.ts';
 
 /** A child that differs in more than this from the last one gets memory of its own, which those after it share. */
 const DELTA_MOST_BYTES = 24 * 1024 * 1024;
 /** How long it is held for a next fork. Children that run hold it by themselves. */
 const HELD_MS = 5 * 60_000;
+
+/** Takes a VMM that waits for memory out of its pool, if one does. */
+export type TakeVmm = (wanted: WantedVm) => WarmVmm | undefined;
 
 interface Base {
   vm: Vm;
@@ -28,6 +33,8 @@ interface Base {
 export interface ForkedMemory extends AsyncDisposable {
   /** A VMM may be started with it at once. */
   fd: number;
+  /** The VMM that has been started with it. */
+  vmm?: WarmVmm;
   /** Resolves when the memory can be looked into, with a file of what is different; absent for nothing. */
   ready: Promise<{ delta?: string }>;
 }
@@ -57,22 +64,24 @@ export class ForkBases {
   /**
    * Begins with what can be done before the moment. One fork of a VM after the other; the next one not before the memory
    * of the last is ready.
+   * @param takeVmm a VMM that waits for memory: what the child has to itself is put into that
    */
-  async prepare(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
+  async prepare(vmId: string, vm: Vm, record: VmRecord, takeVmm?: TakeVmm): Promise<PreparedMemory> {
     const known = this.#bases.get(vmId);
-    if (known?.vm !== vm) return await this.#begin(vmId, vm, record);
+    if (known?.vm !== vm) return await this.#begin(vmId, vm, record, takeVmm);
     known.timer.refresh();
     const share = known.memory.share();
     await using unfit = new AsyncDisposableStack();
     unfit.use(share);
-    if (await this.#isFar(share, vm, record)) return await this.#begin(vmId, vm, record);
+    if (await this.#isFar(share, vm, record)) return await this.#begin(vmId, vm, record, takeVmm);
     unfit.move();
     return {
       take: async (moment, deltaPath) => {
         await using unused = new AsyncDisposableStack();
         unused.use(share);
         const delta = await this.#writeDelta(share, moment, deltaPath);
-        if (delta === undefined) return await (await this.#begin(vmId, vm, record)).take(moment, deltaPath);
+        if (delta === undefined)
+          return await (await this.#begin(vmId, vm, record, takeVmm)).take(moment, deltaPath);
         unused.move();
         return { ...share, ready: Promise.resolve(delta) };
       },
@@ -90,9 +99,12 @@ export class ForkBases {
   }
 
   /** Memory of its own: what the VM has written to, and for the rest what its memory began as. */
-  async #begin(vmId: string, vm: Vm, record: VmRecord): Promise<PreparedMemory> {
+  async #begin(vmId: string, vm: Vm, record: VmRecord, takeVmm?: TakeVmm): Promise<PreparedMemory> {
     const source = await memorySource(vm.identity.pid, record.memoryOrigin);
-    const unsealed = await SealedMemory.begin(bytesOf(record));
+    const { shape, diskBytes = { scratch: 0, docker: 0 } } = record;
+    const diskMib = mibOf(Math.max(diskBytes.scratch, diskBytes.docker));
+    const vmm = takeVmm?.({ shape, diskMib });
+    const unsealed = vmm?.empty.memory ?? (await SealedMemory.begin(bytesOf(record)));
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();
     const fill = async (moment: GuestMemory): Promise<object> => {
@@ -113,9 +125,10 @@ export class ForkBases {
         // Not before: to free so much takes a processor tens of milliseconds, of which a guest that is about to stand
         // would notice.
         this.forget(vmId);
-        return { ...memory.share(), ready: fill(moment) };
+        return { ...memory.share(), ready: fill(moment), ...(vmm && { vmm }) };
       },
       abandon: async () => {
+        await vmm?.discard();
         await unsealed.abandon();
         await held[Symbol.asyncDispose]();
       },

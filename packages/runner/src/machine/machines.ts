@@ -13,13 +13,14 @@ import type { LoadedTemplate, TemplateStore } from '../template/template-store.t
 import { ageMicros } from '../vmm/process-identity.ts';
 import { Vm } from '../vmm/vm.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
+import { SealedMemory } from '../memory/sealed-memory.ts';
 import { Captures } from './captures.ts';
 import { CopyAllowance } from './copy-allowance.ts';
 import { Flattening } from './flattening.ts';
 import { attachDisks } from './guest-disks.ts';
 import { PersistentMachines } from './persistent-machines.ts';
 import { cgroupName, mibOf, Restoring } from './restoring.ts';
-import type { RestoreSource } from './restoring.ts';
+import type { EmptyVm, RestoreSource } from './restoring.ts';
 import { settled } from './settled.ts';
 import { SnapshotFolders } from './snapshot-folder.ts';
 import { Stopwatch } from './stopwatch.ts';
@@ -131,9 +132,11 @@ export class Machines {
       folders: this.#folders,
       templates: options.templates,
       emptyDisks: options.emptyDisks,
-      restore: async (boot, prepare, purpose) => {
+      restore: async (boot, prepare, purpose, empty) => {
         const clock = new Stopwatch();
-        const { vm, record } = await this.#restoring.restore(boot, clock, prepare, purpose);
+        const { vm, record } = await (empty === undefined
+          ? this.#restoring.restore(boot, clock, prepare, purpose)
+          : this.#restoring.restoreInto(empty, boot, clock, prepare, purpose));
         const { diskBytes } = record;
         return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.laps };
       },
@@ -215,10 +218,26 @@ export class Machines {
   }
 
   /**
+   * Starts a VMM that waits for memory and state, which it gets when it becomes a sandbox's. For the pool.
+   * @param options.diskMaxMib size of the largest disk that it can be given
+   */
+  async startEmpty(options: Omit<BootOptions, 'disks'> & { diskMaxMib: number }): Promise<EmptyVm> {
+    const memory = await SealedMemory.begin(options.shape.memMib * 1024 * 1024);
+    try {
+      return await this.#restoring.startEmpty(options, memory, options.diskMaxMib);
+    } catch (error) {
+      await memory.abandon();
+      await memory.memory[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  /**
    * Makes a blank VM (`from`, its guest paused) the VM `vmId`: takes its folder over, limits it, attaches the disks and
-   * resumes the guest. The order makes a confusion impossible: the rename has one winner, and a VM without a sandbox's
+   * resumes the guest. The order makes a confusion impossible: a folder is taken over once, and a VM without a sandbox's
    * name never has its disks.
-   * @param options.persistent the scratch disk outlives the VM; the sandbox must be new
+   * @param options.persistent the scratch disk outlives the VM; one that is kept is attached, and memory that was kept must be
+   *   gone
    * @param options.warmedUp the blank VM has disks that it warmed up with
    * @throws when it cannot be; then `destroy` of both names removes whatever there is
    */
@@ -231,14 +250,14 @@ export class Machines {
     const clock = new Stopwatch();
     const record = await this.#folders.load(from);
     if (record === undefined) throw new Error(`there is no blank VM ${from}`);
-    await this.#folders.rename(from, vmId);
+    await this.#folders.takeOver(from, vmId);
     const vm = blank.movedTo(this.#folders.path(vmId));
     vm.setConsole(options.onConsole);
     const owner = { uid: record.uid, gid: record.uid };
     const jail = this.#folders.jail(vmId);
     const [disks] = await settled([
       persistent
-        ? this.persistent.newDisks(vmId, jail, owner, options.disks)
+        ? this.persistent.openDisks(vmId, jail, owner, options.disks)
         : this.#makeDisks(vmId, jail, owner, options.disks),
       this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(record.shape, options.cpu)),
     ]);
@@ -319,10 +338,16 @@ export class Machines {
    */
   async reclaim(keep: ReadonlySet<string>, park?: (vmId: string) => Promise<unknown>): Promise<void> {
     const kept = new Set<string>();
+    const others: string[] = [];
     for (const vmId of await this.#folders.list()) {
       const record = keep.has(vmId) ? await this.#folders.load(vmId) : undefined;
-      if (record !== undefined) {
-        kept.add(record.cgroup);
+      if (record === undefined) others.push(vmId);
+      else kept.add(record.cgroup);
+    }
+    for (const vmId of others) {
+      // What is left of a folder that was being taken over: its VM has another name already.
+      if (kept.has(cgroupName(vmId))) {
+        await this.#folders.remove(vmId);
         continue;
       }
       if (keep.has(vmId)) {
@@ -373,7 +398,6 @@ export class Machines {
     return {
       memory: memoryOf(template),
       statePath: template.statePath,
-      hardware: this.templates.platform.hardware,
       discard: () => this.templates.discard(template.key),
     };
   }

@@ -30,9 +30,9 @@ import { KeptMemory } from './kept-memory.ts';
 import type { BootOptions, RunningVm, SandboxDisks } from './machines.ts';
 import { Pausing } from './pausing.ts';
 import { mibOf } from './restoring.ts';
-import type { RestoreSource } from './restoring.ts';
+import type { EmptyVm, RestoreSource } from './restoring.ts';
 import { settled } from './settled.ts';
-import { hardwareOf, heldImagePath } from './vm-folder.ts';
+import { heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 /** What is left of a persistent sandbox on this machine, VMM apart. */
@@ -50,6 +50,8 @@ type Restore = (
   options: Omit<BootOptions, 'disks'>,
   prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource>,
   purpose?: VmRecord['purpose'],
+  /** A VMM that waits, instead of one that is started. */
+  empty?: EmptyVm,
 ) => Promise<RunningVm>;
 
 export interface PersistentMachinesOptions {
@@ -77,14 +79,11 @@ export class PersistentMachines {
 
   /** Like `Machines.boot`, on the disk that is kept or a new one. Memory that was kept must be gone. */
   async boot(options: BootOptions): Promise<RunningVm> {
-    const { folders, templates, restore } = this.#options;
+    const { templates, restore } = this.#options;
     const { vmId, shape, disks, signal } = options;
     const template = await templates.ensure(shape);
     signal?.throwIfAborted();
-    const keep = folders.keep(vmId);
-    await mkdir(keep, { recursive: true, mode: 0o700 });
-    const kept = new KeptMemory(keep);
-    if ((await kept.read()) !== undefined) throw new Error(`the memory of VM ${vmId} is still kept`);
+    const keep = await this.#openKeep(vmId);
     const running = await restore(options, async (jail, owner) => {
       const scratch = await this.#openDisk(keep, diskMib(disks.scratchMib, true));
       return {
@@ -92,7 +91,6 @@ export class PersistentMachines {
         diskMaxMib: largestMib(scratch, disks.dockerDataMib),
         memory: memoryOf(template),
         statePath: template.statePath,
-        hardware: templates.platform.hardware,
         discard: () => templates.discard(template.key),
       };
     });
@@ -102,17 +100,31 @@ export class PersistentMachines {
     });
   }
 
-  /** The disks of a new persistent sandbox, for a VM that runs already. */
-  async newDisks(
+  /** The disk that is kept or a new one, for a VM that waits. Memory that was kept must be gone. */
+  async openDisks(
     vmId: string,
     jail: string,
     owner: { uid: number; gid: number },
     disks: SandboxDisks,
   ): Promise<VmDisks> {
-    const keep = this.#options.folders.keep(vmId);
-    await mkdir(keep, { recursive: true, mode: 0o700 });
+    const keep = await this.#openKeep(vmId);
     const scratch = await this.#openDisk(keep, diskMib(disks.scratchMib, true));
     return await this.#makeDisks(jail, owner, keep, scratch, disks);
+  }
+
+  /** Folder of what is kept of a sandbox that is to boot. */
+  async #openKeep(vmId: string): Promise<string> {
+    const keep = this.#options.folders.keep(vmId);
+    await mkdir(keep, { recursive: true, mode: 0o700 });
+    const kept = new KeptMemory(keep);
+    if ((await kept.read()) !== undefined) throw new Error(`the memory of VM ${vmId} is still kept`);
+    return keep;
+  }
+
+  /** Size of the disk that is kept; undefined when there is none. */
+  async keptDiskMib(vmId: string): Promise<number | undefined> {
+    const chain = await readChain(this.#options.folders.keep(vmId));
+    return chain && mibOf(chain.bytes);
   }
 
   async #makeDisks(
@@ -157,7 +169,6 @@ export class PersistentMachines {
         memory,
         complete: () => memory.ready,
         statePath: kept.state,
-        hardware: kept.hardware(suspension),
       };
     };
     this.#settling.get(vmId)?.controller.abort();
@@ -180,11 +191,16 @@ export class PersistentMachines {
    * in its folder already.
    */
   async continueFork(
-    options: Omit<BootOptions, 'shape' | 'disks'> & { rootImagePath: string; origin: ForkOrigin },
+    options: Omit<BootOptions, 'shape' | 'disks'> & {
+      rootImagePath: string;
+      origin: ForkOrigin;
+      /** The VMM that has that memory already. */
+      empty: EmptyVm | undefined;
+    },
   ): Promise<RunningVm> {
     const { folders, emptyDisks, restore } = this.#options;
-    const { vmId, rootImagePath, signal, origin } = options;
-    const { memory, statePath, shape, hardware } = origin;
+    const { vmId, rootImagePath, signal, origin, empty } = options;
+    const { memory, statePath, shape } = origin;
     const scratch = await readChain(folders.keep(vmId));
     if (scratch === undefined) throw new Error(`VM ${vmId} has no disk`);
     await checkChain(scratch);
@@ -197,9 +213,9 @@ export class PersistentMachines {
           memory,
           complete: (vmm: number) => this.#completeMemory(memory, vmm, shape),
           statePath,
-          hardware,
         }),
       'resumed',
+      empty,
     );
     return await finish(running, async () => {
       await rm(statePath);
@@ -236,7 +252,6 @@ export class PersistentMachines {
       record,
       kept: new KeptMemory(folders.keep(vmId)),
       jail: { root: folders.jail(vmId), uid: record.uid },
-      hardware: hardwareOf(record, folders.path(vmId)),
       platform: templates.platform,
       copiers,
       allowCopy: (allowed) => allowCopy(record, allowed),

@@ -1,17 +1,17 @@
-import { open } from 'node:fs/promises';
+import { copyFile, open, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
+import type { UnsealedMemory } from '../memory/sealed-memory.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
-import type { Hardware } from '../vmm/device-model.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
-import type { BootOptions } from './machines.ts';
+import type { BootOptions, VmSlot } from './machines.ts';
 import { attachDisks } from './guest-disks.ts';
 import { settled } from './settled.ts';
 import type { Stopwatch } from './stopwatch.ts';
-import { hardwareOf, holdSystemDisk } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 /** A state of this size loads in about 3 ms; this is for a machine under heavy load. */
@@ -34,11 +34,27 @@ export interface RestoreSource {
   memory: { fd: number; origin?: MemoryOrigin };
   /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
   complete?: (vmm: number) => Promise<void>;
-  /** Device state that goes with it, and the devices themselves. */
+  /** Device state that goes with it. */
   statePath: string;
-  hardware: Hardware;
   /** Called when the state does not load into a VM that is otherwise fine. */
   discard?: () => Promise<void>;
+}
+
+type Prepare = (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource>;
+
+/** A VM whose guest is paused. */
+export interface RestoredVm {
+  vm: Vm;
+  record: VmRecord & { diskBytes: { scratch: number; docker: number } };
+}
+
+/** A VMM that waits for what it is restored from. Its folder and its slot have its own name until then. */
+export interface EmptyVm {
+  id: string;
+  vm: Vm;
+  record: VmRecord;
+  /** It has mapped this privately. */
+  memory: UnsealedMemory;
 }
 
 /** How every VM starts: blank, jailed and unprivileged, from a saved state; then its disks are attached. */
@@ -63,56 +79,25 @@ export class Restoring {
   async restore(
     options: Omit<BootOptions, 'disks'>,
     clock: Stopwatch,
-    prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource>,
+    prepare: Prepare,
     purpose?: VmRecord['purpose'],
-  ): Promise<{ vm: Vm; record: VmRecord & { diskBytes: { scratch: number; docker: number } } }> {
-    const { vmId, slot, shape } = options;
-    const platform = this.#platform;
-    const owner = { uid: slot.uid, gid: slot.uid };
-    const dir = this.#folders.path(vmId);
-    const record: VmRecord = {
-      cgroup: cgroupName(vmId),
-      uid: slot.uid,
-      shape,
-      startedIn: dir,
-      ...(purpose && { purpose }),
-    };
-    await this.#folders.create(vmId, record);
+  ): Promise<RestoredVm> {
+    const record = this.#newRecord(options, purpose);
+    await this.#folders.create(options.vmId, record);
     // When one fails the other has ended, too: it would go on making what is being removed.
-    const [{ disks: makeDisks, diskMaxMib, memory, complete, statePath, discard, hardware }, cgroupProcs] =
-      await settled([
-        prepare(this.#folders.jail(vmId), owner),
-        this.#cgroups.create(record.cgroup, this.limits(shape, options.cpu)),
-      ]);
-    const { deviceModel, system } = hardware;
-    record.hardware = { deviceModel, ...(system && { system: system.sha256 }) };
-    await holdSystemDisk(hardware, dir);
-    const state = await open(statePath, 'r');
+    const [source, cgroupProcs] = await settled([
+      prepare(this.#folders.jail(options.vmId), ownerOf(options.slot)),
+      this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
+    ]);
+    const state = await open(source.statePath, 'r');
     clock.lap('prepare');
-    const made = makeDisks?.();
+    const disks = source.disks?.();
     // Waited for below, and also where something else fails first: what is being made would lie in a removed folder.
-    const disksSettled = Promise.allSettled([made]);
+    const disksSettled = Promise.allSettled([disks]);
     let vm: Vm;
     try {
-      vm = await Vm.start({
-        machine: {
-          accelerator: platform.accelerator,
-          hardware: hardwareOf(record, dir),
-          cpuModel: platform.cpuModel,
-          vcpus: shape.vcpus,
-          memMib: shape.memMib,
-          memory: { path: '/proc/self/fd/3', sharing: 'private' },
-          nic: { tap: slot.tap, mac: platform.mac },
-        },
-        dir,
-        jail: { root: this.#folders.jail(vmId), ...owner },
-        netns: slot.netnsPath,
-        cgroupProcs,
-        fileMaxMib: fileMaxMib(diskMaxMib),
-        inheritFds: [memory.fd, state.fd],
-        onConsole: options.onConsole,
-        log: this.#log.child({ vm: vmId }),
-      });
+      const { diskMaxMib, memory } = source;
+      vm = await this.#launch(options, { cgroupProcs, diskMaxMib, memoryFd: memory.fd, stateFd: state.fd });
     } catch (error) {
       await disksSettled;
       throw error;
@@ -120,10 +105,126 @@ export class Restoring {
       await state.close();
     }
     clock.lap('start');
+    return await this.#load({ vmId: options.vmId, vm, record }, { ...source, disks }, clock);
+  }
+
+  /**
+   * Starts a VMM that waits for memory and state, which `restoreInto` gives it.
+   * @param memory empty; it is not written to while a guest runs in it
+   * @param diskMaxMib size of the largest disk that it can be given
+   * @throws when it cannot be; then `Machines.destroy` removes the rest
+   */
+  async startEmpty(
+    options: Omit<BootOptions, 'disks'>,
+    memory: UnsealedMemory,
+    diskMaxMib: number,
+  ): Promise<EmptyVm> {
+    const { vmId } = options;
+    const record = this.#newRecord(options);
+    await this.#folders.create(vmId, record);
+    const path = this.#statePath(vmId);
+    const [cgroupProcs] = await settled([
+      this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
+      writeFile(path, '', { mode: 0o600 }),
+    ]);
+    const state = await open(path, 'r');
+    try {
+      const descriptors = { memoryFd: memory.memory.fd, stateFd: state.fd };
+      const vm = await this.#launch(options, { cgroupProcs, diskMaxMib, ...descriptors });
+      const started = { ...record, process: vm.identity };
+      await this.#folders.save(vmId, started);
+      return { id: vmId, vm, record: started, memory };
+    } finally {
+      await state.close();
+    }
+  }
+
+  /** Like `restore`, with a VMM that waits; its memory is what `complete` has put into it. */
+  async restoreInto(
+    empty: EmptyVm,
+    options: Omit<BootOptions, 'disks'>,
+    clock: Stopwatch,
+    prepare: Prepare,
+    purpose?: VmRecord['purpose'],
+  ): Promise<RestoredVm> {
+    const { vmId, shape, cpu } = options;
+    const { vm } = empty;
+    const record = { ...empty.record, ...(purpose && { purpose }) };
+    try {
+      await this.#folders.save(empty.id, record);
+      await this.#folders.takeOver(empty.id, vmId);
+      vm.movedTo(this.#folders.path(vmId)).setConsole(options.onConsole);
+      const [source] = await settled([
+        prepare(this.#folders.jail(vmId), ownerOf(options.slot)),
+        this.#cgroups.setLimits(record.cgroup, this.limits(shape, cpu)),
+      ]);
+      clock.lap('prepare');
+      const disks = source.disks?.();
+      disks?.catch(() => undefined);
+      // The VMM has opened this very file.
+      await copyFile(source.statePath, this.#statePath(vmId)).catch(async (error: unknown) => {
+        await disks;
+        throw error;
+      });
+      const restored = await this.#load({ vmId, vm, record }, { ...source, disks }, clock);
+      await rm(this.#statePath(vmId));
+      return restored;
+    } catch (error) {
+      await vm.kill();
+      throw error;
+    }
+  }
+
+  #newRecord(
+    { vmId, slot, shape }: Pick<BootOptions, 'vmId' | 'slot' | 'shape'>,
+    purpose?: VmRecord['purpose'],
+  ): VmRecord {
+    return {
+      cgroup: cgroupName(vmId),
+      uid: slot.uid,
+      shape,
+      startedIn: this.#folders.path(vmId),
+      ...(purpose && { purpose }),
+    };
+  }
+
+  async #launch(
+    { vmId, slot, shape, onConsole }: Omit<BootOptions, 'disks'>,
+    parts: { cgroupProcs: string[]; diskMaxMib: number; memoryFd: number; stateFd: number },
+  ): Promise<Vm> {
+    const { accelerator, cpuModel, mac } = this.#platform;
+    return await Vm.start({
+      machine: {
+        accelerator,
+        cpuModel,
+        vcpus: shape.vcpus,
+        memMib: shape.memMib,
+        memory: { path: '/proc/self/fd/3', sharing: 'private' },
+        nic: { tap: slot.tap, mac },
+      },
+      dir: this.#folders.path(vmId),
+      jail: { root: this.#folders.jail(vmId), ...ownerOf(slot) },
+      netns: slot.netnsPath,
+      cgroupProcs: parts.cgroupProcs,
+      fileMaxMib: fileMaxMib(parts.diskMaxMib),
+      inheritFds: [parts.memoryFd, parts.stateFd],
+      onConsole,
+      log: this.#log.child({ vm: vmId }),
+    });
+  }
+
+  /** Loads the state into a VMM that waits for it, and attaches the disks. */
+  async #load(
+    { vmId, vm, record }: { vmId: string; vm: Vm; record: VmRecord },
+    source: Omit<RestoreSource, 'disks'> & { disks: Promise<VmDisks> | undefined },
+    clock: Stopwatch,
+  ): Promise<RestoredVm> {
+    const { memory, complete, discard } = source;
     try {
       await complete?.(vm.identity.pid);
+      clock.lap('memory');
       await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
-        const said = await lastWords(dir);
+        const said = await lastWords(vm.dir);
         // Damaged, or made by another machine after all: the next one is made anew. A VMM that was killed meanwhile
         // says nothing about its template.
         if (said.includes('load of migration failed')) await discard?.();
@@ -132,7 +233,7 @@ export class Restoring {
         });
       });
       clock.lap('load');
-      const disks = await made;
+      const disks = await source.disks;
       const whole = {
         ...record,
         process: vm.identity,
@@ -147,9 +248,14 @@ export class Restoring {
       return { vm, record: whole };
     } catch (error) {
       await vm.kill();
-      await disksSettled;
+      await Promise.allSettled([source.disks]);
       throw error;
     }
+  }
+
+  /** Where a VMM that waits finds its state. */
+  #statePath(vmId: string): string {
+    return join(this.#folders.path(vmId), 'state');
   }
 
   /** Most memory that a VM of this shape may have, its VMM included. */
@@ -167,6 +273,10 @@ export class Restoring {
       pids: VMM_PIDS + shape.vcpus,
     };
   }
+}
+
+function ownerOf({ uid }: VmSlot): { uid: number; gid: number } {
+  return { uid, gid: uid };
 }
 
 /** Follows from the id alone, so that it is known even where no record was written. */

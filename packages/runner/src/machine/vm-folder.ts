@@ -1,21 +1,14 @@
-import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { link, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { linkOrCopy } from '../disk/disk-chain.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
-import type { Hardware } from '../vmm/device-model.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
-
-/** Of VMs that were started before records named it. */
-const OLDEST_DEVICE_MODEL = 2;
 
 /** What must be known to find a VM again, or to remove all of it. Kept outside of its jail. */
 export interface VmRecord {
   cgroup: string;
   uid: number;
   shape: Shape;
-  /** Its devices, and digest of its system disk (`heldSystemPath`). Absent: device model 2. */
-  hardware?: { deviceModel: number; system?: string };
   /** Sizes that the guest sees. Absent while they are made. */
   diskBytes?: { scratch: number; docker: number };
   /** What its memory began as, if that has a name. */
@@ -28,6 +21,7 @@ export interface VmRecord {
   purpose?: 'resumed' | 'flushing';
 }
 
+const RECORD = 'vm.json';
 /** Names that are made of what ids are made of, and never climb. */
 const VM_ID = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 
@@ -73,12 +67,12 @@ export class VmFolders {
     await mkdir(this.#root, { recursive: true, mode: 0o700 });
     const kept = await readdir(this.keep(vmId)).catch(() => undefined);
     if (kept === undefined) await mkdir(this.path(vmId), { mode: 0o700 });
-    await writeFile(join(this.path(vmId), 'vm.json'), JSON.stringify(record), { mode: 0o600, flag: 'wx' });
+    await writeFile(join(this.path(vmId), RECORD), JSON.stringify(record), { mode: 0o600, flag: 'wx' });
     await mkdir(this.jail(vmId), { mode: 0o755 });
   }
 
   async save(vmId: string, record: VmRecord): Promise<void> {
-    const path = join(this.path(vmId), 'vm.json');
+    const path = join(this.path(vmId), RECORD);
     await writeFile(`${path}.next`, JSON.stringify(record), { mode: 0o600 });
     await rename(`${path}.next`, path);
   }
@@ -86,7 +80,7 @@ export class VmFolders {
   /** undefined when there is no folder, or one that a crash left before it had a record. */
   async load(vmId: string): Promise<VmRecord | undefined> {
     try {
-      return JSON.parse(await readFile(join(this.path(vmId), 'vm.json'), 'utf8')) as VmRecord;
+      return JSON.parse(await readFile(join(this.path(vmId), RECORD), 'utf8')) as VmRecord;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT' || error instanceof SyntaxError)
         return undefined;
@@ -94,10 +88,26 @@ export class VmFolders {
     }
   }
 
-  /** Gives a VM another name. @throws when the name is taken: two VMs never become one */
-  async rename(from: string, to: string): Promise<void> {
-    // rename(2) replaces an empty folder silently; ours always have a record in them.
-    await rename(this.path(from), this.path(to));
+  /**
+   * Gives the VM `from` the name `to`, which may have a folder with what is kept, and no VM. Its record goes last: until then
+   * the VM is `from`'s, and whoever begins anew finds it there.
+   * @throws when `to` has a VM: two VMs never become one
+   */
+  async takeOver(from: string, to: string): Promise<void> {
+    const [source, target] = [this.path(from), this.path(to)];
+    try {
+      // rename(2) replaces an empty folder silently; that of a VM always has a record in it.
+      return await rename(source, target);
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code !== 'ENOTEMPTY' && code !== 'EEXIST') throw error;
+    }
+    if ((await this.load(to)) !== undefined) throw new Error(`there is a VM ${to} already`);
+    for (const name of await readdir(source)) {
+      if (name !== RECORD) await rename(join(source, name), join(target, name));
+    }
+    await link(join(source, RECORD), join(target, RECORD));
+    await rm(source, { recursive: true });
   }
 
   async remove(vmId: string): Promise<void> {
@@ -116,29 +126,6 @@ export class VmFolders {
     const names = await readdir(this.#root).catch(() => [] as string[]);
     return names.filter((name) => VM_ID.test(name));
   }
-}
-
-/** The second name of the system disk that a VM was booted with, or that a memory in `folder` was saved with. */
-export function heldSystemPath(folder: string): string {
-  return join(folder, 'system.squashfs');
-}
-
-/** What a VM's record says of its devices. @param folder of the VM */
-export function hardwareOf({ hardware }: Pick<VmRecord, 'hardware'>, folder: string): Hardware {
-  if (hardware === undefined) return { deviceModel: OLDEST_DEVICE_MODEL };
-  const { deviceModel, system } = hardware;
-  return {
-    deviceModel,
-    ...(system !== undefined && { system: { path: heldSystemPath(folder), sha256: system } }),
-  };
-}
-
-/** Gives a folder the system disk that a VM or a saved memory has, under a name of its own. */
-export async function holdSystemDisk({ system }: Hardware, folder: string): Promise<void> {
-  if (system === undefined) return;
-  const target = heldSystemPath(folder);
-  await rm(target, { force: true });
-  await linkOrCopy(system.path, target);
 }
 
 /** The second name of a root image that something in `folder` lies on: an image with one is not tidied away. */

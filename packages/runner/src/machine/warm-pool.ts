@@ -1,199 +1,284 @@
 import { randomBytes } from 'node:crypto';
+import { availableParallelism } from 'node:os';
 import type { Logger } from 'pino';
-import { awaitAgent } from '../template/agent-hello.ts';
-import type { Shape } from '../template/shape.ts';
+import { availableMemory, proportionalMemory } from '../memory/available-memory.ts';
 import type { Vm } from '../vmm/vm.ts';
-import type { BootOptions, Machines, RunningVm, SandboxDisks, VmSlot } from './machines.ts';
+import { Demand } from './demand.ts';
 
-/** What a waiting VM keeps of the host's memory, rounded up: measured 60 MB proportional, emulated. */
-const WARM_VM_MIB = 96;
-const AGENT_DEADLINE_MS = 30_000;
+const MIB = 2 ** 20;
 const RETRY_MIN_MS = 1_000;
 const RETRY_MAX_MS = 60_000;
+const TEND_MS = 5_000;
+/** Assumed of a recipe's VMs until one was measured: emulated, and with a template's memory. */
+const FIRST_GUESS_MIB = 96;
+/** With less memory available the pools make none, and give up what waits. */
+const PRESSURE_BYTES = 1024 * MIB;
+/** Recipes that nobody has configured: others than these are not kept ready. */
+const RECIPES_MAX = 8;
 
-/** Where the pool gets network slots; `id` is the name of the waiting VM. */
-export interface SlotSource<S extends VmSlot> {
-  take(id: string): Promise<S>;
-  release(id: string): Promise<void>;
-}
-
-export interface WarmPoolOptions<S extends VmSlot> {
-  machines: Machines;
-  slots: SlotSource<S>;
-  /** Resolves when a core is free for making VMs ahead of time. Default: at once. */
-  spare?: (signal: AbortSignal) => Promise<void>;
-  shape: Shape;
-  /** VMs to keep waiting; 0 for none. */
-  size: number;
-  /** Host memory that waiting VMs may take, MiB: a bound on `size`. */
-  budgetMib: number;
-  /** Largest disk that a VM from the pool can be given; a sandbox that wants more is started directly. */
-  diskMaxMib: number;
-  /** Quiet time after a take before the next VM is made: a create in flight needs the cores more. Default 500 ms. */
-  refillDelayMs?: number;
-  /**
-   * Run in each new VM before it waits, so that an emulator has translated what comes next and a kernel has what it
-   * needs in its caches. The guest has disks meanwhile, and must hold nothing of them afterwards. A rehearsal that
-   * fails costs the VM.
-   */
-  rehearsal?: () => Promise<{ disks: SandboxDisks; run: (vm: RunningVm) => Promise<void> }>;
-  log: Logger;
-}
-
-/** A VM that was taken out of the pool, and belongs to the taker alone. Attach or discard it. */
-export interface WarmVm<S extends VmSlot> {
-  /** Its name until `attach`; its slot is held under this name. */
+/** A VM that was made ahead of time. Its name begins with `warm-`, and so does its folder's. */
+export interface WaitingVm {
   id: string;
-  slot: S;
-  attach(options: Omit<BootOptions, 'slot' | 'shape'> & { persistent?: boolean }): Promise<RunningVm>;
-  discard(): Promise<void>;
-}
-
-interface Waiting<S> {
-  id: string;
-  slot: S;
   vm: Vm;
 }
 
+/** What VMs are made as, and how. */
+export interface Recipe<W extends WaitingVm> {
+  /** Names it in logs and metrics, such as `template 2x1024`. */
+  name: string;
+  /** How many wait while nobody asks; 0 for those that are made only where demand says so. */
+  least: number;
+  /** Makes one and lets it wait, taking no processor time. What it leaves behind when it throws, `remove` removes. */
+  make: (id: string) => Promise<W>;
+  /** @param made absent when `make` has thrown */
+  remove: (id: string, made: W | undefined) => Promise<void>;
+}
+
+export interface WarmPoolsOptions {
+  /** Host memory that all waiting VMs may take together, MiB, as proportional set size. 0 for no pools. */
+  budgetMib: number;
+  /** How many are made at a time. Default: half of the cores. */
+  parallel?: number;
+  /** Resolves when a core is free for making VMs ahead of time. Default: at once. */
+  spare?: (signal: AbortSignal) => Promise<void>;
+  /** Memory that is available on the host, bytes. Default: what the kernel says. */
+  available?: () => Promise<number>;
+  log: Logger;
+}
+
+/** How a recipe's pool is doing. */
+export interface WarmPoolStats {
+  recipe: string;
+  waiting: number;
+  wanted: number;
+  mib: number;
+  /** Since the start: how often one was asked for and waited, and how often none did. */
+  hits: number;
+  misses: number;
+}
+
+interface Pool<W extends WaitingVm = WaitingVm> {
+  recipe: Recipe<W>;
+  demand: Demand;
+  waiting: { made: W; mib: number }[];
+  making: number;
+  /** What the last one took. */
+  mib: number;
+  hits: number;
+  misses: number;
+  retryMs: number;
+  /** Not before this moment, after one could not be made. */
+  notBefore: number;
+}
+
 /**
- * VMs of one shape that are restored already, whose agent has answered, and that stand still until they are taken:
- * what is left of a create is to put its disks in. They have no identity, disks or secrets of anybody.
+ * VMs that wait for a sandbox, by recipe, under one memory budget. Made in the background while a core is spare, and as many
+ * as demand says.
  */
-export class WarmPool<S extends VmSlot> {
-  readonly #options: WarmPoolOptions<S>;
-  readonly #target: number;
-  readonly #waiting: Waiting<S>[] = [];
-  #filling: Promise<void> | undefined;
-  #timer: NodeJS.Timeout | undefined;
-  #retryMs = RETRY_MIN_MS;
+export class WarmPools {
+  readonly #options: WarmPoolsOptions;
+  readonly #parallel: number;
+  readonly #pools = new Map<string, Pool>();
   readonly #closed = new AbortController();
+  readonly #tending: NodeJS.Timeout;
+  /** What is being made or removed. */
+  readonly #work = new Set<Promise<void>>();
+  #isStarted = false;
 
-  constructor(options: WarmPoolOptions<S>) {
+  constructor(options: WarmPoolsOptions) {
     this.#options = options;
-    this.#target = Math.min(options.size, Math.floor(options.budgetMib / WARM_VM_MIB));
-    if (this.#target < options.size) {
-      options.log.warn(
-        { wanted: options.size, kept: this.#target, budget_mib: options.budgetMib },
-        'fewer waiting VMs than configured: their memory budget is too small',
-      );
-    }
+    this.#parallel = options.parallel ?? Math.max(1, Math.floor(availableParallelism() / 2));
+    this.#tending = setInterval(() => this.#track(this.#tend()), TEND_MS).unref();
   }
 
-  /** Begins to fill in the background. */
+  /** Keeps VMs of a recipe from now on. */
+  add<W extends WaitingVm>(recipe: Recipe<W>): void {
+    this.#poolOf(recipe.name, () => recipe);
+    this.#fill();
+  }
+
+  /** Begins to make VMs. */
   start(): void {
-    this.#schedule(0);
+    this.#isStarted = true;
+    this.#fill();
   }
 
-  /** How many wait. */
-  get size(): number {
-    return this.#waiting.length;
+  /**
+   * A waiting VM of a recipe, or undefined; the caller's alone. Either way it counts as demand.
+   * @param recipe makes the recipe, where none of that name is known
+   */
+  take<W extends WaitingVm>(name: string, recipe: () => Recipe<W>): W | undefined {
+    if (this.#closed.signal.aborted || this.#options.budgetMib === 0) return undefined;
+    const pool = this.#poolOf(name, recipe);
+    if (pool === undefined) return undefined;
+    pool.demand.arrived();
+    const taken = pool.waiting.shift();
+    if (taken === undefined) pool.misses += 1;
+    else pool.hits += 1;
+    // Not within this turn: whoever takes one begins a start first, which goes before what is made ahead.
+    setImmediate(() => this.#fill());
+    return taken?.made;
   }
 
-  /** A waiting VM that suits, or undefined. What one caller gets no other ever does. */
-  take(wanted: {
-    shape: Shape;
-    scratchMib: number;
-    dockerDataMib?: number | undefined;
-  }): WarmVm<S> | undefined {
-    const { shape, diskMaxMib, machines, slots, refillDelayMs = 500 } = this.#options;
-    if (wanted.shape.vcpus !== shape.vcpus || wanted.shape.memMib !== shape.memMib) return undefined;
-    if (Math.max(wanted.scratchMib, wanted.dockerDataMib ?? 0) > diskMaxMib) return undefined;
-    const warm = this.#waiting.shift();
-    if (warm === undefined) return undefined;
-    this.#schedule(refillDelayMs);
-    return {
-      id: warm.id,
-      slot: warm.slot,
-      attach: (options) =>
-        machines.attach(warm.vm, warm.id, { ...options, warmedUp: this.#options.rehearsal !== undefined }),
-      discard: async () => {
-        warm.vm.detach();
-        await machines.destroy(warm.id);
-        await slots.release(warm.id);
-      },
-    };
+  /** Of each recipe. */
+  get stats(): WarmPoolStats[] {
+    return [...this.#pools.values()].map(({ recipe, demand, waiting, hits, misses }) => ({
+      recipe: recipe.name,
+      waiting: waiting.length,
+      wanted: demand.wanted,
+      mib: waiting.reduce((sum, { mib }) => sum + mib, 0),
+      hits,
+      misses,
+    }));
   }
 
-  /** Stops filling and removes those that wait. */
+  /** Stops making VMs and removes those that wait. */
   async close(): Promise<void> {
     this.#closed.abort(new Error('the pool is closed'));
-    clearTimeout(this.#timer);
-    await this.#filling;
-    for (const warm of this.#waiting.splice(0)) await this.#remove(warm.id, warm.vm);
+    clearInterval(this.#tending);
+    for (const pool of this.#pools.values()) {
+      while (pool.waiting.length > 0) this.#track(this.#dismiss(pool));
+    }
+    await Promise.all(this.#work);
   }
 
-  #schedule(delayMs: number): void {
-    if (this.#closed.signal.aborted || this.#target === 0) return;
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => {
-      this.#filling ??= this.#fill().finally(() => {
-        this.#filling = undefined;
-      });
-    }, delayMs);
-    this.#timer.unref();
+  #poolOf<W extends WaitingVm>(name: string, recipe: () => Recipe<W>): Pool<W> | undefined {
+    const known = this.#pools.get(name);
+    // A name stands for one recipe, and so for one type.
+    if (known !== undefined) return known as unknown as Pool<W>;
+    if (this.#pools.size >= RECIPES_MAX) this.#forgetOne();
+    if (this.#pools.size >= RECIPES_MAX) return undefined;
+    const made = recipe();
+    const pool: Pool<W> = {
+      recipe: made,
+      demand: new Demand(made.least),
+      waiting: [],
+      making: 0,
+      mib: FIRST_GUESS_MIB,
+      hits: 0,
+      misses: 0,
+      retryMs: RETRY_MIN_MS,
+      notBefore: 0,
+    };
+    this.#pools.set(name, pool as unknown as Pool);
+    return pool;
   }
 
-  async #fill(): Promise<void> {
+  #forgetOne(): void {
+    for (const [name, { demand, waiting, making }] of this.#pools) {
+      if (!demand.isOver || waiting.length + making > 0) continue;
+      this.#pools.delete(name);
+      return;
+    }
+  }
+
+  /** Begins as many as may be made now. */
+  #fill(): void {
+    if (!this.#isStarted) return;
+    for (;;) {
+      if (this.#closed.signal.aborted) return;
+      const making = [...this.#pools.values()].reduce((sum, pool) => sum + pool.making, 0);
+      const pool = making < this.#parallel ? this.#mostWanted() : undefined;
+      if (pool === undefined) return;
+      pool.making += 1;
+      this.#track(this.#make(pool).finally(() => this.#fill()));
+    }
+  }
+
+  /** The recipe that lacks most of what it wants, of those that fit the budget. */
+  #mostWanted(): Pool | undefined {
+    const used = [...this.#pools.values()].reduce(
+      (sum, { waiting, making, mib }) => sum + making * mib + waiting.reduce((all, one) => all + one.mib, 0),
+      0,
+    );
+    const now = performance.now();
+    let [best, share]: [Pool | undefined, number] = [undefined, 1];
+    for (const pool of this.#pools.values()) {
+      const has = (pool.waiting.length + pool.making) / pool.demand.wanted;
+      if (!(has < share) || now < pool.notBefore || used + pool.mib > this.#options.budgetMib) continue;
+      [best, share] = [pool, has];
+    }
+    return best;
+  }
+
+  /** @param pool in which it is counted already */
+  async #make(pool: Pool): Promise<void> {
+    const { spare, log } = this.#options;
     const { signal } = this.#closed;
-    while (!signal.aborted && this.#waiting.length < this.#target) {
-      try {
-        await this.#options.spare?.(signal);
-        await this.#add();
-        this.#retryMs = RETRY_MIN_MS;
-      } catch (error) {
-        if (signal.aborted) return;
-        this.#options.log.warn({ err: error, retry_ms: this.#retryMs }, 'no VM could be made to wait');
-        // Scheduled after this run has ended, or it would find it still running.
-        setImmediate(() => this.#schedule(this.#retryMs));
-        this.#retryMs = Math.min(this.#retryMs * 2, RETRY_MAX_MS);
+    const { recipe } = pool;
+    const id = `warm-${randomBytes(8).toString('hex')}`;
+    let made: WaitingVm | undefined;
+    try {
+      await spare?.(signal);
+      if (await this.#isShortOfMemory()) {
+        pool.notBefore = performance.now() + RETRY_MIN_MS;
         return;
       }
-    }
-  }
-
-  async #add(): Promise<void> {
-    const { machines, slots, shape, diskMaxMib } = this.#options;
-    const id = `warm-${randomBytes(8).toString('hex')}`;
-    let vm: Vm | undefined;
-    try {
-      const rehearsal = await this.#options.rehearsal?.();
-      const slot = await slots.take(id);
-      const made = await machines.bootBlank({
-        vmId: id,
-        slot,
-        shape,
-        cpu: { guaranteed: 0.125, max: shape.vcpus },
-        ...(rehearsal && { disks: rehearsal.disks }),
-        diskMaxMib,
-      });
-      vm = made.vm;
-      await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive: () => !made.vm.exited });
-      await rehearsal?.run(made);
-      // While it waits it takes no time of anybody.
-      await made.vm.stop();
-      made.vm.onExit(() => {
-        const at = this.#waiting.findIndex((warm) => warm.id === id);
-        if (at < 0) return;
-        this.#waiting.splice(at, 1);
-        void this.#remove(id, made.vm).finally(() => this.#schedule(RETRY_MIN_MS));
-      });
-      this.#waiting.push({ id, slot, vm: made.vm });
-      this.#options.log.debug({ vm: id }, 'a micro-VM waits');
+      const began = performance.now();
+      made = await recipe.make(id);
+      pool.demand.made(performance.now() - began);
+      const mib = (await proportionalMemory(made.vm.identity.pid)) / MIB;
+      signal.throwIfAborted();
+      if (made.vm.exited) throw new Error('it ended at once');
+      pool.mib = mib;
+      pool.retryMs = RETRY_MIN_MS;
+      pool.waiting.push({ made, mib });
+      this.#dismissWhenItEnds(pool, made);
+      log.debug({ vm: id, recipe: recipe.name, mib: Math.round(mib) }, 'a micro-VM waits');
     } catch (error) {
-      await this.#remove(id, vm);
-      throw error;
+      await this.#remove(pool, id, made);
+      if (signal.aborted) return;
+      log.warn({ err: error, recipe: recipe.name, retry_ms: pool.retryMs }, 'no VM could be made to wait');
+      pool.notBefore = performance.now() + pool.retryMs;
+      setTimeout(() => this.#fill(), pool.retryMs).unref();
+      pool.retryMs = Math.min(pool.retryMs * 2, RETRY_MAX_MS);
+    } finally {
+      pool.making -= 1;
     }
   }
 
-  async #remove(id: string, vm: Vm | undefined): Promise<void> {
-    const { machines, slots, log } = this.#options;
+  #dismissWhenItEnds(pool: Pool, made: WaitingVm): void {
+    made.vm.onExit(() => {
+      const at = pool.waiting.findIndex((one) => one.made === made);
+      if (at < 0) return;
+      pool.waiting.splice(at, 1);
+      this.#track(this.#remove(pool, made.id, made).finally(() => this.#fill()));
+    });
+  }
+
+  /** Gives up what is not wanted any more, or what the host needs more. */
+  async #tend(): Promise<void> {
+    const isShort = await this.#isShortOfMemory();
+    for (const pool of this.#pools.values()) {
+      if (pool.waiting.length > 0 && (isShort || pool.waiting.length > pool.demand.wanted)) {
+        this.#options.log.debug({ recipe: pool.recipe.name, short: isShort }, 'a waiting VM is given up');
+        await this.#dismiss(pool);
+      }
+    }
+    this.#fill();
+  }
+
+  async #isShortOfMemory(): Promise<boolean> {
+    return (await (this.#options.available ?? availableMemory)()) < PRESSURE_BYTES;
+  }
+
+  async #dismiss(pool: Pool): Promise<void> {
+    const one = pool.waiting.pop();
+    if (one !== undefined) await this.#remove(pool, one.made.id, one.made);
+  }
+
+  async #remove(pool: Pool, id: string, made: WaitingVm | undefined): Promise<void> {
     try {
-      vm?.detach();
-      await machines.destroy(id);
-      await slots.release(id);
+      made?.vm.detach();
+      await pool.recipe.remove(id, made);
     } catch (error) {
       // The next start of the service reclaims it.
-      log.error({ err: error, vm: id }, 'a waiting VM could not be removed');
+      this.#options.log.error({ err: error, vm: id }, 'a waiting VM could not be removed');
     }
+  }
+
+  #track(work: Promise<void>): void {
+    const tracked = work.finally(() => this.#work.delete(tracked));
+    this.#work.add(tracked);
   }
 }

@@ -38,3 +38,9 @@ export async function writtenMemory(pid: number): Promise<number> {
   const text = await readFile(`/proc/${pid}/status`, 'utf8');
   return Number(/^RssAnon:\s+(\d+) kB$/m.exec(text)?.[1] ?? 0) * KIB;
 }
+
+/** Memory of a process, pages that it shares with others divided among them (PSS), in bytes. */
+export async function proportionalMemory(pid: number): Promise<number> {
+  const text = await readFile(`/proc/${pid}/smaps_rollup`, 'utf8');
+  return Number(/^Pss:\s+(\d+) kB$/m.exec(text)?.[1] ?? 0) * KIB;
+}

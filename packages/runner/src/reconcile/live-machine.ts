@@ -13,6 +13,8 @@ import type {
   Machines,
   RunningVm,
   SnapshotFacts,
+  WantedVm,
+  WarmVmm,
 } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
 import type { AgentLine } from './agent-line.ts';
@@ -40,6 +42,8 @@ export interface LiveMachineOptions {
   addresses: Addresses;
   /** The image of that digest, held. @throws when it is not here any more */
   findImage: (manifest: string) => Promise<CapturedImage & Disposable>;
+  /** A VMM that waits for what a child of this sandbox begins with, if one does. */
+  takeVmm: (wanted: WantedVm) => WarmVmm | undefined;
   log: Logger;
 }
 
@@ -129,7 +133,8 @@ export class LiveMachine implements LiveSandbox {
   }
 
   async fork(child: string): Promise<ForkOrigin> {
-    return await this.#options.machines.captures.fork(this.#source(), child);
+    const { machines, takeVmm } = this.#options;
+    return await machines.captures.fork(this.#source(), child, takeVmm);
   }
 
   async snapshot(

@@ -1,21 +1,21 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Origin, PortMapping, RootSource, SandboxSpec } from '@releap/contract';
+import type { Origin, PortMapping, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { Assignment } from './assignment.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import type { Admission, ForkOrigin, Machines, Remains, RunningVm, WarmPool } from '../machine/index.ts';
+import type { Admission, ForkOrigin, Machines, Remains, RunningVm, WarmVms } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
-import { machineSize } from '../template/shape.ts';
 import { AgentLine } from './agent-line.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
 import { powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
 import type { Renewal } from './guest-life.ts';
 import { closeLogs, LiveMachine } from './live-machine.ts';
 import type { Logs } from './live-machine.ts';
+import { MachineStarts } from './machine-starts.ts';
 import { RootImages } from './root-images.ts';
 import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
@@ -33,8 +33,8 @@ export interface MachineHostOptions {
   machines: Machines;
   images: ImageStore;
   network: Network;
-  /** Machines of the default shape that wait for a sandbox. */
-  pool: WarmPool<Slot>;
+  /** VMs and VMMs that wait for a sandbox. */
+  warm: WarmVms<Slot>;
   /** Whose turn it is to start. */
   admission: Admission;
   /** Folder of the sandboxes' logs; each has one of its own in it. */
@@ -48,10 +48,12 @@ export interface MachineHostOptions {
 export class MachineHost implements SandboxHost {
   readonly #options: MachineHostOptions;
   readonly #roots: RootImages;
+  readonly #starts: MachineStarts;
 
   constructor(options: MachineHostOptions) {
     this.#options = options;
     this.#roots = new RootImages(options.images, options.machines);
+    this.#starts = new MachineStarts({ ...options, roots: this.#roots });
   }
 
   async hasImage(source: RootSource, manifest?: string): Promise<boolean> {
@@ -94,7 +96,12 @@ export class MachineHost implements SandboxHost {
       // A cold boot takes seconds, and those behind it need none.
       await machines.templates.ensure({ vcpus: spec.vcpus, memMib: spec.mem_mib });
       const { running, slot, warm, queuedMs } = await admission.run(async (queuedMs) => {
-        const made = await this.#start(assignment, image, (chunk) => logs.console.write(chunk), signal);
+        const made = await this.#starts.fresh(
+          assignment,
+          image,
+          (chunk) => logs.console.write(chunk),
+          signal,
+        );
         restored = made.running;
         racePoint(`${operation}:restored`);
         const died = watch(made.running, events);
@@ -131,53 +138,6 @@ export class MachineHost implements SandboxHost {
     }
   }
 
-  /** A micro-VM with the sandbox's disks and network, its guest running: a waiting one, or one restored now. */
-  async #start(
-    { vm_id: vmId, spec }: Assignment,
-    image: HeldImage,
-    onConsole: (chunk: Buffer) => void,
-    signal: AbortSignal,
-  ): Promise<{ running: RunningVm; slot: Slot; warm: boolean }> {
-    const { machines, network, pool, log } = this.#options;
-    const shape = machineSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
-    const disks = {
-      rootImagePath: image.path,
-      scratchMib: spec.scratch_mib,
-      ...(spec.docker_data_mib === undefined ? {} : { dockerDataMib: spec.docker_data_mib }),
-      ...(spec.origin?.type === 'snapshot' && !spec.persistent
-        ? { from: await machines.captures.diskOf(spec.origin.snapshot_id) }
-        : {}),
-    };
-    const egress = spec.egress === undefined ? {} : { egress: spec.egress };
-    const options = { vmId, disks, cpu: cpuShare(spec), onConsole, signal };
-
-    // A waiting VM brings the folder that it lives in, and a disk that is kept is in one already.
-    const isNew = !spec.persistent || !(await machines.persistent.remains(vmId)).disk;
-    const warm = isNew
-      ? pool.take({ shape, scratchMib: spec.scratch_mib, dockerDataMib: spec.docker_data_mib })
-      : undefined;
-    if (warm !== undefined) {
-      try {
-        // The sandbox's policy first: its VM never runs on a network without it.
-        const slot = await network.transfer(warm.id, vmId, egress);
-        racePoint('create:slot');
-        const running = await warm.attach({ ...options, persistent: spec.persistent });
-        return { running, slot, warm: true };
-      } catch (error) {
-        // It died while it waited, or in the hand-over: the create goes on with another.
-        await warm.discard();
-        await this.destroy(vmId);
-        signal.throwIfAborted();
-        log.warn({ err: error, vm: vmId }, 'a waiting micro-VM could not be used; restoring another');
-      }
-    }
-    const slot = await network.take(vmId, egress);
-    racePoint('create:slot');
-    const boot = { ...options, slot, shape };
-    const running = spec.persistent ? await machines.persistent.boot(boot) : await machines.boot(boot);
-    return { running, slot, warm: false };
-  }
-
   async resume(
     assignment: Assignment,
     past: Past,
@@ -193,7 +153,7 @@ export class MachineHost implements SandboxHost {
     try {
       const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
       const resume = async (queuedMs: number, rootImagePath: string) => {
-        const made = await this.#restoreMemory(assignment, rootImagePath, 'resumed', onConsole, signal);
+        const made = await this.#starts.fromMemory(assignment, rootImagePath, 'resumed', onConsole, signal);
         restored = made.running;
         // The memory is used up: from here on nobody may interrupt, there are deadlines.
         const patience = AbortSignal.timeout(CONNECT_DEADLINE_MS);
@@ -201,7 +161,12 @@ export class MachineHost implements SandboxHost {
         racePoint('resume:thawed');
         return { ...made, ports, queuedMs };
       };
-      const { running, slot, ports, queuedMs } = await this.#whenAdmitted(assignment, past, resume, signal);
+      const { running, slot, ports, queuedMs } = await this.#starts.whenAdmitted(
+        assignment,
+        past,
+        resume,
+        signal,
+      );
       const ms = Math.round(performance.now() - startedAt);
       log.info({ vm: vmId, ms, queued_ms: queuedMs, steps: running.timings }, 'sandbox goes on');
       return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
@@ -224,42 +189,6 @@ export class MachineHost implements SandboxHost {
     running.vm.detach();
   }
 
-  /** Runs a start of a sandbox whose disk lies on an image: when that is here, and it is its turn. */
-  async #whenAdmitted<T>(
-    assignment: Assignment,
-    past: Past,
-    start: (queuedMs: number, rootImagePath: string) => Promise<T>,
-    signal: AbortSignal,
-  ): Promise<T> {
-    const root = await this.#roots.ofDisk(assignment, past, signal);
-    using _image = root.image;
-    return await this.#options.admission.run(async (queuedMs) => await start(queuedMs, root.path), signal);
-  }
-
-  /** A micro-VM that goes on from kept memory, its processes still frozen. */
-  async #restoreMemory(
-    { vm_id: vmId, spec }: Assignment,
-    rootImagePath: string,
-    purpose: 'resumed' | 'flushing',
-    onConsole: (chunk: Buffer) => void,
-    signal: AbortSignal,
-  ): Promise<{ running: RunningVm; slot: Slot }> {
-    const { machines, network } = this.#options;
-    await machines.persistent.checkMemory(vmId);
-    const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
-    racePoint('resume:slot');
-    const running = await machines.persistent.resume({
-      vmId,
-      slot,
-      cpu: cpuShare(spec),
-      rootImagePath,
-      purpose,
-      onConsole,
-      signal,
-    });
-    return { running, slot };
-  }
-
   async seed(vmId: string, origin: Origin): Promise<void> {
     const { captures } = this.#options.machines;
     if (origin.type === 'fork') {
@@ -277,31 +206,27 @@ export class MachineHost implements SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
-    const { machines, network, log } = this.#options;
-    const { vm_id: vmId, spec } = assignment;
+    const { log } = this.#options;
+    const { vm_id: vmId } = assignment;
     const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
     const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
     let restored: RunningVm | undefined;
     try {
+      const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
       const resume = async (queuedMs: number, rootImagePath: string) => {
-        const slot = await network.take(vmId, spec.egress === undefined ? {} : { egress: spec.egress });
-        racePoint('fork:slot');
-        const running = await machines.persistent.continueFork({
-          vmId,
-          slot,
-          cpu: cpuShare(spec),
-          rootImagePath,
-          origin,
-          onConsole: (chunk) => logs.console.write(chunk),
-          signal,
-        });
-        restored = running;
-        const ports = await this.#letGoOn(assignment, past, { running, agent, events }, signal);
+        const made = await this.#starts.asFork(assignment, rootImagePath, origin, onConsole, signal);
+        restored = made.running;
+        const ports = await this.#letGoOn(assignment, past, { ...made, agent, events }, signal);
         racePoint('fork:thawed');
-        return { running, slot, ports, queuedMs };
+        return { ...made, ports, queuedMs };
       };
-      const { running, slot, ports, queuedMs } = await this.#whenAdmitted(assignment, past, resume, signal);
+      const { running, slot, ports, queuedMs } = await this.#starts.whenAdmitted(
+        assignment,
+        past,
+        resume,
+        signal,
+      );
       const ms = Math.round(performance.now() - startedAt);
       log.info({ vm: vmId, ms, queued_ms: queuedMs, steps: running.timings }, 'fork goes on');
       return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
@@ -400,8 +325,8 @@ export class MachineHost implements SandboxHost {
     if (!(await this.remains(vmId)).memory) return;
     try {
       const restore = async (_queuedMs: number, rootImagePath: string) =>
-        await this.#restoreMemory(assignment, rootImagePath, 'flushing', () => undefined, signal);
-      const { running } = await this.#whenAdmitted(assignment, past, restore, signal);
+        await this.#starts.fromMemory(assignment, rootImagePath, 'flushing', () => undefined, signal);
+      const { running } = await this.#starts.whenAdmitted(assignment, past, restore, signal);
       const agent = new AgentLine(() => undefined, log);
       try {
         // What is frozen is killed where it stands.
@@ -449,7 +374,7 @@ export class MachineHost implements SandboxHost {
     vmIp: string,
     ports: PortMapping[],
   ): LiveSandbox {
-    const { machines, listenHost, log } = this.#options;
+    const { machines, warm, listenHost, log } = this.#options;
     return new LiveMachine({
       assignment,
       machines,
@@ -458,11 +383,8 @@ export class MachineHost implements SandboxHost {
       logs,
       addresses: { vm_ip: vmIp, host_ip: listenHost, port_map: ports },
       findImage: (manifest) => this.#roots.find(manifest),
+      takeVmm: (wanted) => warm.takeVmm(wanted),
       log,
     });
   }
-}
-
-function cpuShare(spec: SandboxSpec): { guaranteed: number; max: number } {
-  return { guaranteed: spec.cpu, max: spec.mode === 'dedicated' ? spec.cpu : spec.vcpus };
 }

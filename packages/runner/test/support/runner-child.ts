@@ -4,7 +4,8 @@ import type { RunnerCall } from './runner-process.ts';
 import { TestRunner } from './sandboxes.ts';
 import type { SnapshotAssignment } from '../../src/reconcile/assignment.ts';
 
-const runner = await TestRunner.open(process.argv[2] ?? '');
+const [home = '', waiting = '0'] = process.argv.slice(2);
+const runner = await TestRunner.open(home, Number(waiting));
 
 async function answer({ method, args }: RunnerCall): Promise<unknown> {
   switch (method) {
@@ -25,6 +26,9 @@ async function answer({ method, args }: RunnerCall): Promise<unknown> {
       return await runner.snapshot(args[0] as SnapshotAssignment);
     case 'hasNetwork':
       return runner.network.adopt(args[0] as string) !== undefined;
+    case 'warmedUp':
+      await runner.warmedUp();
+      return undefined;
     case 'letGo':
       await runner.letGo();
       return undefined;

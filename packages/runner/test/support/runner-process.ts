@@ -17,7 +17,7 @@ const CHILD = fileURLToPath(new URL('runner-child.ts', import.meta.url));
 
 export interface RunnerCall {
   id: number;
-  method: 'want' | 'reported' | 'observed' | 'sh' | 'snapshot' | 'hasNetwork' | 'letGo';
+  method: 'want' | 'reported' | 'observed' | 'sh' | 'snapshot' | 'hasNetwork' | 'warmedUp' | 'letGo';
   args: unknown[];
 }
 
@@ -53,11 +53,14 @@ export class RunnerProcess {
     });
   }
 
-  /** Finds again what an earlier runner of the same home has left. */
-  static async open(home: string): Promise<RunnerProcess> {
+  /**
+   * Finds again what an earlier runner of the same home has left.
+   * @param waiting VMs that are kept waiting for sandboxes
+   */
+  static async open(home: string, waiting = 0): Promise<RunnerProcess> {
     const crashes = join(home, 'crash');
     await mkdir(crashes, { recursive: true });
-    const child = fork(CHILD, [home], { env: { ...process.env, RELEAP_CRASH_AT: crashes } });
+    const child = fork(CHILD, [home, String(waiting)], { env: { ...process.env, RELEAP_CRASH_AT: crashes } });
     const opened = await Promise.race([once(child, 'message'), once(child, 'exit')]);
     if ((opened[0] as Answer | null)?.open !== true) throw new Error('the runner did not come up');
     return new RunnerProcess(child, crashes);
@@ -95,6 +98,11 @@ export class RunnerProcess {
 
   async hasNetwork(vmId: string): Promise<boolean> {
     return (await this.#call('hasNetwork', vmId)) as boolean;
+  }
+
+  /** Resolves when VMs wait for sandboxes. */
+  async warmedUp(): Promise<void> {
+    await this.#call('warmedUp');
   }
 
   /** Ends it without ending its VMs. */

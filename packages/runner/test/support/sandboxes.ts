@@ -4,7 +4,7 @@ import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { DesiredState, ObservedStatus, SandboxSpec } from '@releap/contract';
 import { ImageStore } from '../../src/image/image-store.ts';
-import { Admission, openMachines, WarmPool } from '../../src/machine/index.ts';
+import { Admission, openMachines, WarmPools, WarmVms } from '../../src/machine/index.ts';
 import { builtGuest } from '../../src/machine/open-machines.ts';
 import { GUEST } from '../../src/network/address-plan.ts';
 import { Network } from '../../src/network/network.ts';
@@ -16,6 +16,7 @@ import { Reconciler } from '../../src/reconcile/reconciler.ts';
 import { SnapshotKeeper } from '../../src/reconcile/snapshot-keeper.ts';
 import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
+import { eventually } from '@releap/testing/eventually';
 import { BUILD_DIR, log, TEST_CACHE } from './machines.ts';
 import { SPEC } from './sandbox-spec.ts';
 import type {
@@ -58,6 +59,7 @@ export class TestRunner {
   readonly absences: Absences;
   readonly machines: Awaited<ReturnType<typeof openMachines>>['machines'];
   readonly network: Network;
+  readonly pools: WarmPools;
   /** Everything that was reported, oldest first. */
   readonly observations: Observation[] = [];
   readonly snapshotObservations: SnapshotObservation[] = [];
@@ -72,6 +74,7 @@ export class TestRunner {
     opened: Awaited<ReturnType<typeof openMachines>>,
     network: Network,
     images: ImageStore,
+    waiting: number,
   ) {
     this.home = home;
     this.machines = opened.machines;
@@ -84,22 +87,24 @@ export class TestRunner {
       sandboxes: quarantine('sandboxes', 'vms'),
       snapshots: quarantine('snapshots', 'snapshots'),
     };
-    const pool = new WarmPool<Slot>({
+    const admission = new Admission();
+    const budgetMib = 512;
+    this.pools = new WarmPools({ budgetMib, spare: (signal) => admission.spare(signal), log });
+    const warm = new WarmVms<Slot>({
       machines: opened.machines,
+      pools: this.pools,
       slots: network,
       shape: { vcpus: SPEC.vcpus, memMib: SPEC.mem_mib },
-      size: 0,
-      budgetMib: 0,
-      diskMaxMib: 0,
-      log,
+      size: waiting,
+      diskMaxMib: 4096,
     });
     this.reconciler = new Reconciler({
       host: new TestHost({
         machines: opened.machines,
         images,
         network,
-        pool,
-        admission: new Admission(),
+        warm,
+        admission,
         logsFolder: join(home, 'logs'),
         listenHost: '127.0.0.1',
         log,
@@ -124,11 +129,11 @@ export class TestRunner {
     });
   }
 
-  /** As a runner begins: finds again what an earlier one of the same home has left. */
-  static async open(
-    home: string,
-    options: { deviceModel?: number; systemDisk?: string } = {},
-  ): Promise<TestRunner> {
+  /**
+   * As a runner begins: finds again what an earlier one of the same home has left.
+   * @param waiting VMs that are kept waiting for sandboxes
+   */
+  static async open(home: string, waiting = 0): Promise<TestRunner> {
     await mkdir(home, { recursive: true });
     const [opened, network] = await Promise.all([
       openMachines({
@@ -136,7 +141,6 @@ export class TestRunner {
         folder: join(home, 'vms'),
         cacheDir: TEST_CACHE,
         ...builtGuest(BUILD_DIR),
-        ...options,
         guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
         templateUid: TEMPLATE_UID,
         log,
@@ -157,14 +161,22 @@ export class TestRunner {
       log,
     });
     await images.start();
-    const runner = new TestRunner(home, opened, network, images);
+    const runner = new TestRunner(home, opened, network, images, waiting);
     await runner.#quarantines.sandboxes.open();
     await runner.#quarantines.snapshots.open();
     const records = await runner.reconciler.load();
     await runner.machines.reclaim(records, (vmId) => runner.#quarantines.sandboxes.park(vmId));
     await runner.network.reclaim(records);
     await runner.reconciler.recover();
+    runner.pools.start();
     return runner;
+  }
+
+  /** Resolves when a VM and a VMM wait for sandboxes. */
+  async warmedUp(): Promise<void> {
+    await eventually('waiting VMs', async () =>
+      this.pools.stats.every(({ waiting, wanted }) => waiting > 0 && waiting >= wanted) ? true : undefined,
+    );
   }
 
   want(vmId: string, generation: number, desired: DesiredState, more: Partial<Assignment> = {}): void {
@@ -231,12 +243,14 @@ export class TestRunner {
   }
 
   async #close(): Promise<void> {
+    await this.pools.close();
     await this.machines.templates.close();
     await this.#images.close();
   }
 
   /** Ends without ending the VMs. */
   async letGo(): Promise<void> {
+    await this.pools.close();
     await this.reconciler.detach();
     await this.network.detach();
     await this.#close();
@@ -244,6 +258,7 @@ export class TestRunner {
 
   /** Ends as with its service. */
   async shutDown(): Promise<void> {
+    await this.pools.close();
     await this.reconciler.drain('the service was stopped');
     await this.network.close();
     await this.#close();
@@ -252,6 +267,7 @@ export class TestRunner {
 
   /** Removes everything, whatever state a test has left it in. */
   async dispose(): Promise<void> {
+    await this.pools.close();
     await this.reconciler.detach().catch(() => undefined);
     await this.machines.reclaim(new Set());
     await this.network.close();

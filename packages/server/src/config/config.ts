@@ -33,7 +33,7 @@ export interface Config {
   tokens: { operator?: string; gateway?: string; join?: string };
   keyFile: string;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
-  warmPool: number;
+  warmPool: { size: number; memoryMib?: number };
   quarantineDays: number;
   tenantPrivateNetworks: readonly string[];
   region: { id: string; name?: string };
@@ -132,7 +132,10 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       memMib: get('RELEAP_MEMORY_MIB'),
       diskMib: get('RELEAP_DISK_MIB'),
     }),
-    warmPool: get('RELEAP_WARM_POOL'),
+    warmPool: {
+      size: get('RELEAP_WARM_POOL'),
+      ...compact({ memoryMib: get('RELEAP_WARM_POOL_MEMORY_MIB') }),
+    },
     quarantineDays: get('RELEAP_QUARANTINE_DAYS'),
     tenantPrivateNetworks: get('RELEAP_TENANT_PRIVATE_NETWORKS'),
     region: compact({ id: get('RELEAP_REGION'), name: get('RELEAP_REGION_NAME') }),

@@ -235,7 +235,15 @@ export const VARIABLES = {
     default: 2,
     unit: 'micro-VMs',
     description:
-      'Micro-VMs of the default shape kept restored and waiting. Each costs some tens of MiB; a create that finds one is faster.',
+      'Micro-VMs of the default shape kept restored and waiting while nobody asks, and one VMM for forks. More of them, and of other shapes, where demand says so. Creates, starts and forks that find one are faster; 0 turns all of this off.',
+    group: 'This machine',
+  }),
+  RELEAP_WARM_POOL_MEMORY_MIB: variable({
+    schema: Type.Integer({ minimum: 0 }),
+    defaultText: 'an eighth of what the machine has',
+    unit: 'MiB',
+    description:
+      'Memory that waiting micro-VMs may take together, as proportional set size. They are given up while the machine has less than 1 GiB available.',
     group: 'This machine',
   }),
   RELEAP_QUARANTINE_DAYS: variable({

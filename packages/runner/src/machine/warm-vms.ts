@@ -1,0 +1,168 @@
+import { awaitAgent } from '../template/agent-hello.ts';
+import type { Shape } from '../template/shape.ts';
+import type { BootOptions, Machines, RunningVm, SandboxDisks, VmSlot } from './machines.ts';
+import type { EmptyVm } from './restoring.ts';
+import type { Recipe, WaitingVm, WarmPools } from './warm-pool.ts';
+
+const AGENT_DEADLINE_MS = 60_000;
+/** Guaranteed to a VM that is made ahead of time: what sandboxes leave, and enough to be done some day. */
+const BACKGROUND_CORES = 0.03;
+
+/** Where the pools get network slots; `id` is the name of the waiting VM. */
+export interface SlotSource<S extends VmSlot> {
+  take(id: string): Promise<S>;
+  release(id: string): Promise<void>;
+}
+
+export interface WarmVmsOptions<S extends VmSlot> {
+  machines: Machines;
+  pools: WarmPools;
+  slots: SlotSource<S>;
+  /** The machine size that is kept ready also while nobody asks. */
+  shape: Shape;
+  /** How many restored VMs of that size wait at least; 0 for no waiting VMs at all. */
+  size: number;
+  /** Largest disk that a waiting VM can be given; a sandbox that wants more is started directly. */
+  diskMaxMib: number;
+  /**
+   * Run in each restored VM before it waits, so that an emulator has translated what comes next and a kernel has what it
+   * needs in its caches. The guest has disks meanwhile, and must hold nothing of them afterwards. A rehearsal that
+   * fails costs the VM.
+   */
+  rehearsal?: () => Promise<{ disks: SandboxDisks; run: (vm: RunningVm) => Promise<void> }>;
+}
+
+/** What a sandbox needs of a waiting VM. */
+export interface WantedVm {
+  shape: Shape;
+  /** Size of its largest disk. */
+  diskMib: number;
+}
+
+/** A VM that was taken out of the pool, and belongs to the taker alone. Attach or discard it. */
+export interface WarmVm {
+  /** Its name until `attach`; its slot is held under this name. */
+  id: string;
+  attach(options: Omit<BootOptions, 'slot' | 'shape'> & { persistent?: boolean }): Promise<RunningVm>;
+  discard(): Promise<void>;
+}
+
+/** A VMM that was taken out of the pool. `Machines` restores into it, or it is discarded. */
+export interface WarmVmm {
+  empty: EmptyVm;
+  /** Ends the VMM. Its memory is the taker's, and stays. */
+  discard(): Promise<void>;
+}
+
+/**
+ * What waits for sandboxes, by machine size:
+ * - `template`: VMs that are restored from their template, whose agent has answered, and that are paused until they are
+ *   taken: what is left of a create or start is to attach its disks. They have no identity, disks or secrets of anybody;
+ * - `vmm`: VMMs without memory or state, for what is restored from a sandbox's memory.
+ */
+export class WarmVms<S extends VmSlot> {
+  readonly #options: WarmVmsOptions<S>;
+
+  constructor(options: WarmVmsOptions<S>) {
+    this.#options = options;
+    if (options.size === 0) return;
+    options.pools.add(this.#templateRecipe(options.shape));
+    options.pools.add(this.#vmmRecipe(options.shape));
+  }
+
+  /** A restored VM that suits, or undefined. */
+  takeVm({ shape, diskMib }: WantedVm): WarmVm | undefined {
+    const { pools, machines, rehearsal } = this.#options;
+    if (!this.#canHave(diskMib)) return undefined;
+    const recipe = this.#templateRecipe(shape);
+    const warm = pools.take(recipe.name, () => recipe);
+    if (warm === undefined) return undefined;
+    return {
+      id: warm.id,
+      attach: (options) =>
+        machines.attach(warm.vm, warm.id, { ...options, warmedUp: rehearsal !== undefined }),
+      discard: () => this.#discard(warm),
+    };
+  }
+
+  /** A VMM that suits, or undefined. */
+  takeVmm({ shape, diskMib }: WantedVm): WarmVmm | undefined {
+    if (!this.#canHave(diskMib)) return undefined;
+    const recipe = this.#vmmRecipe(shape);
+    const empty = this.#options.pools.take(recipe.name, () => recipe);
+    return empty && { empty, discard: () => this.#discard(empty) };
+  }
+
+  #canHave(diskMib: number): boolean {
+    return this.#options.size > 0 && diskMib <= this.#options.diskMaxMib;
+  }
+
+  #templateRecipe(shape: Shape): Recipe<WaitingVm> {
+    const { machines, slots, diskMaxMib, size } = this.#options;
+    return {
+      name: nameOf('template', shape),
+      least: this.#isDefault(shape) ? size : 0,
+      make: async (id) => {
+        const rehearsal = await this.#options.rehearsal?.();
+        const made = await machines.bootBlank({
+          ...this.#background(id, await slots.take(id), shape),
+          ...(rehearsal && { disks: rehearsal.disks }),
+          diskMaxMib,
+        });
+        try {
+          const alive = (): boolean => !made.vm.exited;
+          await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive });
+          await rehearsal?.run(made);
+          // While it waits it takes no time of anybody.
+          await made.vm.stop();
+        } catch (error) {
+          made.vm.detach();
+          throw error;
+        }
+        return { id, vm: made.vm };
+      },
+      remove: (id) => this.#remove(id),
+    };
+  }
+
+  #vmmRecipe(shape: Shape): Recipe<EmptyVm> {
+    const { machines, slots, diskMaxMib } = this.#options;
+    return {
+      name: nameOf('vmm', shape),
+      least: this.#isDefault(shape) ? 1 : 0,
+      make: async (id) =>
+        await machines.startEmpty({
+          ...this.#background(id, await slots.take(id), shape),
+          diskMaxMib,
+        }),
+      remove: async (id, empty) => {
+        await empty?.memory.abandon();
+        await empty?.memory.memory[Symbol.asyncDispose]();
+        await this.#remove(id);
+      },
+    };
+  }
+
+  #background(vmId: string, slot: S, shape: Shape): Omit<BootOptions, 'disks'> {
+    return { vmId, slot, shape, cpu: { guaranteed: BACKGROUND_CORES, max: shape.vcpus } };
+  }
+
+  #isDefault({ vcpus, memMib }: Shape): boolean {
+    const { shape } = this.#options;
+    return vcpus === shape.vcpus && memMib === shape.memMib;
+  }
+
+  async #discard({ id, vm }: WaitingVm): Promise<void> {
+    vm.detach();
+    await this.#remove(id);
+  }
+
+  async #remove(id: string): Promise<void> {
+    await this.#options.machines.destroy(id);
+    await this.#options.slots.release(id);
+  }
+}
+
+function nameOf(kind: 'template' | 'vmm', { vcpus, memMib }: Shape): string {
+  return `${kind} ${vcpus}x${memMib}`;
+}

@@ -1,0 +1,142 @@
+import type { SandboxSpec } from '@releap/contract';
+import type { Logger } from 'pino';
+import type { Admission, ForkOrigin, Machines, RunningVm, WarmVms } from '../machine/index.ts';
+import type { Network } from '../network/network.ts';
+import type { Slot } from '../network/slot.ts';
+import { racePoint } from '../race-point.ts';
+import type { Assignment } from './assignment.ts';
+import type { RootImages } from './root-images.ts';
+import type { HeldImage, Past } from './sandbox-host.ts';
+
+export interface MachineStartsOptions {
+  machines: Machines;
+  network: Network;
+  warm: WarmVms<Slot>;
+  admission: Admission;
+  roots: RootImages;
+  log: Logger;
+}
+
+/** A micro-VM that has its disks and its network, and whose guest runs. */
+export interface StartedVm {
+  running: RunningVm;
+  slot: Slot;
+}
+
+/** How the micro-VMs of sandboxes start: what waits for a sandbox is used where it suits. */
+export class MachineStarts {
+  readonly #options: MachineStartsOptions;
+
+  constructor(options: MachineStartsOptions) {
+    this.#options = options;
+  }
+
+  /** Runs a start of a sandbox whose disk lies on an image: when that is here, and it is its turn. */
+  async whenAdmitted<T>(
+    assignment: Assignment,
+    past: Past,
+    start: (queuedMs: number, rootImagePath: string) => Promise<T>,
+    signal: AbortSignal,
+  ): Promise<T> {
+    const { roots, admission } = this.#options;
+    const root = await roots.ofDisk(assignment, past, signal);
+    using _image = root.image;
+    return await admission.run(async (queuedMs) => await start(queuedMs, root.path), signal);
+  }
+
+  /** One that boots, on the disk that is kept or a new one: a waiting VM, or one that is restored now. */
+  async fresh(
+    { vm_id: vmId, spec }: Assignment,
+    image: HeldImage,
+    onConsole: (chunk: Buffer) => void,
+    signal: AbortSignal,
+  ): Promise<StartedVm & { warm: boolean }> {
+    const { machines, network, warm: waiting, log } = this.#options;
+    const shape = { vcpus: spec.vcpus, memMib: spec.mem_mib };
+    const from =
+      spec.origin?.type === 'snapshot' && !spec.persistent
+        ? await machines.captures.diskOf(spec.origin.snapshot_id)
+        : undefined;
+    const disks = {
+      rootImagePath: image.path,
+      scratchMib: spec.scratch_mib,
+      ...(spec.docker_data_mib === undefined ? {} : { dockerDataMib: spec.docker_data_mib }),
+      ...(from && { from }),
+    };
+    const options = { vmId, disks, cpu: cpuShare(spec), onConsole, signal };
+    const keptMib = spec.persistent ? await machines.persistent.keptDiskMib(vmId) : undefined;
+    const fromMib = Math.ceil((from?.bytes ?? 0) / 2 ** 20);
+    const diskMib = Math.max(spec.scratch_mib, spec.docker_data_mib ?? 0, keptMib ?? 0, fromMib);
+    const warm = waiting.takeVm({ shape, diskMib });
+    if (warm !== undefined) {
+      try {
+        // The sandbox's policy first: its VM never runs on a network without it.
+        const slot = await network.transfer(warm.id, vmId, egressOf(spec));
+        racePoint('create:slot');
+        const running = await warm.attach({ ...options, persistent: spec.persistent });
+        return { running, slot, warm: true };
+      } catch (error) {
+        // It died while it waited, or in the hand-over: the sandbox goes on with another.
+        await warm.discard();
+        await (keptMib === undefined ? machines.destroy(vmId) : machines.end(vmId));
+        await network.release(vmId);
+        signal.throwIfAborted();
+        log.warn({ err: error, vm: vmId }, 'a waiting micro-VM could not be used; restoring another');
+      }
+    }
+    const slot = await network.take(vmId, egressOf(spec));
+    racePoint('create:slot');
+    const boot = { ...options, slot, shape };
+    const running = spec.persistent ? await machines.persistent.boot(boot) : await machines.boot(boot);
+    return { running, slot, warm: false };
+  }
+
+  /** One that goes on from kept memory, its processes still frozen. */
+  async fromMemory(
+    { vm_id: vmId, spec }: Assignment,
+    rootImagePath: string,
+    purpose: 'resumed' | 'flushing',
+    onConsole: (chunk: Buffer) => void,
+    signal: AbortSignal,
+  ): Promise<StartedVm> {
+    const { machines, network } = this.#options;
+    await machines.persistent.checkMemory(vmId);
+    const slot = await network.take(vmId, egressOf(spec));
+    racePoint('resume:slot');
+    const cpu = cpuShare(spec);
+    const options = { vmId, slot, cpu, rootImagePath, purpose, onConsole, signal };
+    return { running: await machines.persistent.resume(options), slot };
+  }
+
+  /** One that goes on from what a fork has taken of its source, its processes still frozen. */
+  async asFork(
+    { vm_id: vmId, spec }: Assignment,
+    rootImagePath: string,
+    origin: ForkOrigin,
+    onConsole: (chunk: Buffer) => void,
+    signal: AbortSignal,
+  ): Promise<StartedVm> {
+    const { machines, network } = this.#options;
+    const vmm = origin.takeVmm();
+    try {
+      const slot = await (vmm === undefined
+        ? network.take(vmId, egressOf(spec))
+        : network.transfer(vmm.empty.id, vmId, egressOf(spec)));
+      racePoint('fork:slot');
+      const cpu = cpuShare(spec);
+      const options = { vmId, slot, cpu, rootImagePath, origin, empty: vmm?.empty, onConsole, signal };
+      return { running: await machines.persistent.continueFork(options), slot };
+    } catch (error) {
+      await vmm?.discard();
+      throw error;
+    }
+  }
+}
+
+function egressOf({ egress }: SandboxSpec): { egress?: NonNullable<SandboxSpec['egress']> } {
+  return egress === undefined ? {} : { egress };
+}
+
+function cpuShare(spec: SandboxSpec): { guaranteed: number; max: number } {
+  return { guaranteed: spec.cpu, max: spec.mode === 'dedicated' ? spec.cpu : spec.vcpus };
+}
