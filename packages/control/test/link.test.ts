@@ -7,6 +7,7 @@ import * as fc from 'fast-check';
 import { WebSocket } from 'ws';
 import { create, FACTS, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { credentialOf, joinAs } from '@releap/testing/credentials';
+import { closedByServer } from '@releap/testing/half-open';
 import { propertyRuns } from '@releap/testing/repetitions';
 
 let world: World;
@@ -126,6 +127,12 @@ describe('the link of a runner', () => {
     runner.heartbeat(false);
     await until(async () => (await world.call('GET', '/healthz')).status === 503);
     assert.match((await world.call('GET', '/healthz')).body.error, /no host is connected and ready/);
+  });
+
+  it('gives up a refused connection whose client keeps its end open', async () => {
+    const { host, port } = new URL(world.internalUrl);
+    const handshake = `GET ${RUNNER_LINK_PATH} HTTP/1.1\r\nHost: ${host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`;
+    assert.match(await closedByServer(Number(port), handshake), /^HTTP\/1\.1 401 /);
   });
 
   it('refuses who has not the token, an unknown region, and a first message that is no hello', async () => {

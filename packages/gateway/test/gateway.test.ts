@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, beforeEach, test } from 'node:test';
 import { newToken, newUuid } from '@releap/contract';
+import { closedByServer } from '@releap/testing/half-open';
 import pino from 'pino';
 import { type Gateway, startGateway } from '../src/index.ts';
 import { type FakeControl, startFakeControl } from './support/fake-control.ts';
@@ -349,6 +350,11 @@ test('a WebSocket that is refused gets the refusal', async () => {
   assert.match(await raw(handshake('x', newToken('apiKey'))), /^HTTP\/1\.1 401 [^]*{"error":/);
   assert.match(await raw(handshake('no')), /^HTTP\/1\.1 409 Conflict[^]*{"error":"no"}$/);
   assert.match(await raw(handshake('../x')), /^HTTP\/1\.1 400 /);
+});
+
+test('a WebSocket that is refused is given up, though its client keeps its end open', async () => {
+  assert.match(await closedByServer(gateway.port, handshake('x', newToken('apiKey'))), /^HTTP\/1\.1 401 /);
+  assert.match(await closedByServer(gateway.port, handshake('no')), /^HTTP\/1\.1 409 /);
 });
 
 test('an upgrade to something else is ignored', async () => {

@@ -44,6 +44,8 @@ export class UpgradeRouter {
 
 function refuse(socket: Duplex, { status, body }: ApiError): void {
   const text = JSON.stringify(body);
+  // The HTTP server no longer watches this connection: a client that never closes its end would keep it for good.
+  socket.once('finish', () => socket.destroy());
   socket.end(
     `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(text)}\r\nConnection: close\r\n\r\n${text}`,
   );

@@ -118,7 +118,13 @@ function relayAnswer(
   client.write(renderHead(status, { ...headers.response(answer.headers, requestId), connection: 'close' }));
   // The body's end is the connection's end: its length or chunks need not be told.
   answer.on('error', () => client.destroy());
+  closeWhenSent(client);
   answer.pipe(client);
+}
+
+/** The HTTP server no longer watches this connection: a client that never closes its end would keep it for good. */
+function closeWhenSent(client: Duplex): void {
+  client.once('finish', () => client.destroy());
 }
 
 /** Answers `{error}` on a connection that asked for an upgrade, and closes it. */
@@ -131,6 +137,7 @@ export function refuseUpgrade(client: Duplex, error: ApiError, requestId: string
     'content-length': Buffer.byteLength(body),
     connection: 'close',
   });
+  closeWhenSent(client);
   client.end(head + body);
 }
 
