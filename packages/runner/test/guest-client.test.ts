@@ -7,7 +7,7 @@ import { text } from 'node:stream/consumers';
 import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { EntrypointState, ExecRequest, GuestClient } from '../src/guest/index.ts';
-import { startAgent } from './guest-agent.ts';
+import { startAgent } from '@releap/testing/guest-agent';
 
 async function run(client: GuestClient, request: ExecRequest) {
   const running = client.exec(request);
@@ -431,7 +431,7 @@ test('shutdown asks the entrypoint first and says whether it went by itself', as
 test('connecting to nothing fails with the path in the message', async () => {
   await using agent = await startAgent();
   const { GuestClient } = await import('../src/guest/index.ts');
-  const { log } = await import('./guest-agent.ts');
+  const { log } = await import('@releap/testing/guest-agent');
   await assert.rejects(GuestClient.connect(path.join(agent.folder, 'nobody.sock'), { log }), {
     code: 'disconnected',
     message: /nobody\.sock/,
@@ -441,7 +441,7 @@ test('connecting to nothing fails with the path in the message', async () => {
 test('requests sent behind the HELLO, before it is answered, are answered in order', async () => {
   await using agent = await startAgent();
   const { GuestClient } = await import('../src/guest/index.ts');
-  const { log } = await import('./guest-agent.ts');
+  const { log } = await import('@releap/testing/guest-agent');
   const client = await GuestClient.open(agent.socket, { log });
   const configured = client.configure({ env: { A: 'b' } });
   assert.equal((await client.hello()).configured, false);

@@ -9,7 +9,7 @@ import * as fc from 'fast-check';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { FrameType, MAGIC, encodeFrame, encodeMessage } from '../src/guest/frames.ts';
 import { GuestClient, type GuestError } from '../src/guest/index.ts';
-import { log } from './guest-agent.ts';
+import { log } from '@releap/testing/guest-agent';
 
 /** A guest that answers HELLO properly and then does what a test wants. */
 async function hostileGuest(behave: (socket: Socket) => void) {

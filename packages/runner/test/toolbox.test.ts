@@ -9,7 +9,7 @@ import Fastify from 'fastify';
 import type { FastifyReply } from 'fastify';
 import { WebSocket } from 'ws';
 import { registerToolbox } from '../src/toolbox/index.ts';
-import { log, startAgent } from './guest-agent.ts';
+import { log, startAgent } from '@releap/testing/guest-agent';
 
 const TOKEN = 'internal';
 

@@ -46,3 +46,14 @@ export async function vmmPid(home: string, uuid: string): Promise<number | undef
   if (pid === undefined) return undefined;
   return (await processStatus(pid))?.get('Name')?.startsWith('qemu') === true ? pid : undefined;
 }
+
+/** Also those that have ended and that nobody has waited for. */
+export async function childrenOf(parent: number): Promise<number[]> {
+  const found: number[] = [];
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue;
+    const text = await readFile(`/proc/${name}/stat`, 'latin1').catch(() => '');
+    if (Number(text.slice(text.lastIndexOf(')') + 2).split(' ')[1]) === parent) found.push(Number(name));
+  }
+  return found;
+}

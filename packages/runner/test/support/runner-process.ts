@@ -6,6 +6,7 @@ import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { DesiredState, ObservedStatus } from '@releap/contract';
+import { childrenOf } from '@releap/testing/processes';
 import type {
   Assignment,
   Observation,
@@ -157,17 +158,6 @@ async function memoryCgroup(pid: number): Promise<string> {
     if (names === '' && path.includes('releap-')) return join('/sys/fs/cgroup', path);
   }
   throw new Error(`process ${pid} is in no cgroup for memory`);
-}
-
-/** Also those that have ended and that nobody has waited for. */
-export async function childrenOf(parent: number): Promise<number[]> {
-  const found: number[] = [];
-  for (const name of await readdir('/proc')) {
-    if (!/^\d+$/.test(name)) continue;
-    const text = await readFile(`/proc/${name}/stat`, 'latin1').catch(() => '');
-    if (Number(text.slice(text.lastIndexOf(')') + 2).split(' ')[1]) === parent) found.push(Number(name));
-  }
-  return found;
 }
 
 /** The hostd processes that clone this VMM. */

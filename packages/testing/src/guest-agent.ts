@@ -6,9 +6,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { GuestClient } from '@releap/runner/data';
 import { pino } from 'pino';
-import { GuestClient } from '../src/guest/index.ts';
-import { childrenOf } from './support/runner-process.ts';
+import { childrenOf } from './processes.ts';
 
 const repository = path.resolve(import.meta.dirname, '../../..');
 const binary = path.join(repository, 'build/guest/agent');
