@@ -4,45 +4,58 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
 import { home } from './home.ts';
-import { BIN, rlp, rlpHere } from './rlp.ts';
-import { KEY, send, startService } from './service.ts';
+import { type Relay, sendJson, startRelay } from './relay.ts';
+import { BIN, rlp, rlpHere, type Target } from './rlp.ts';
+import { type Project, type Service, startService } from './world.ts';
+
+let service: Service;
+let project: Project;
+before(async () => {
+  service = await startService();
+  project = await service.project();
+});
+after(() => service[Symbol.asyncDispose]());
+
+/** A relay to the service, with a key of a project. */
+async function relayed(): Promise<Relay & Target> {
+  return Object.assign(await startRelay({ url: project.url }), { key: project.key });
+}
 
 describe('which service', () => {
   test('flags win over the environment, and that over bootstrap.json', async () => {
-    await using service = await startService();
     await using folder = await home(null, {
-      'bootstrap.json': JSON.stringify({ base_url: `${service.url}/`, api_key: KEY }),
+      'bootstrap.json': JSON.stringify({ base_url: `${project.url}/`, api_key: project.key }),
     });
     const wrong = { RELEAP_URL: 'http://127.0.0.1:2', RELEAP_API_KEY: 'rlp_wrong' };
-    assert.equal((await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path } })).code, 0);
-    assert.equal((await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path, ...wrong } })).code, 3);
-    const flags = ['--url', service.url, '--api-key', KEY];
-    assert.equal((await rlp(null, [...flags, 'ps'], { env: wrong })).code, 0);
-    assert.equal((await rlp(null, ['ps', ...flags], { env: wrong })).code, 0);
+    assert.equal((await rlpHere(null, ['ps'], { env: { RELEAP_HOME: folder.path } })).code, 0);
+    assert.equal((await rlpHere(null, ['ps'], { env: { RELEAP_HOME: folder.path, ...wrong } })).code, 3);
+    const flags = ['--url', project.url, '--api-key', project.key];
+    assert.equal((await rlpHere(null, [...flags, 'ps'], { env: wrong })).code, 0);
+    assert.equal((await rlpHere(null, ['ps', ...flags], { env: wrong })).code, 0);
   });
 
   test("the key of this machine's server is never told to another one", async () => {
-    await using service = await startService();
+    await using relay = await relayed();
     await using folder = await home(null, {
       'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:2', api_key: 'rlp_secret' }),
     });
-    const outcome = await rlp(null, ['ps', '--url', service.url], { env: { RELEAP_HOME: folder.path } });
+    const outcome = await rlpHere(null, ['ps', '--url', relay.url], { env: { RELEAP_HOME: folder.path } });
     assert.equal(outcome.code, 3);
     assert.match(outcome.stderr, /no API key is configured for/);
-    assert.deepEqual(service.calls, []);
+    assert.deepEqual(relay.calls, []);
   });
 
   test('without any, the error says what to set', async () => {
-    const outcome = await rlp(null, ['ps']);
+    const outcome = await rlpHere(null, ['ps']);
     assert.equal(outcome.code, 3);
     assert.match(outcome.stderr, /RELEAP_URL.*RELEAP_API_KEY.*\/nonexistent\/bootstrap\.json/);
   });
 
   test('a broken bootstrap.json is told without its contents', async () => {
     await using folder = await home(null, { 'bootstrap.json': '{"api_key": "rlp_secret", oops' });
-    const outcome = await rlp(null, ['ps'], { env: { RELEAP_HOME: folder.path } });
+    const outcome = await rlpHere(null, ['ps'], { env: { RELEAP_HOME: folder.path } });
     assert.equal(outcome.code, 3);
     assert.match(outcome.stderr, /is not what a server writes/);
     assert.doesNotMatch(outcome.stderr, /rlp_secret/);
@@ -50,8 +63,8 @@ describe('which service', () => {
 
   test('a URL or key of the wrong form is refused', async () => {
     for (const url of ['ftp://x', 'nonsense', 'http://user:pass@x'])
-      assert.equal((await rlp(null, ['ps', '--url', url, '--api-key', 'k'])).code, 2);
-    const outcome = await rlp(null, ['ps', '--url', 'http://x', '--api-key', 'a b\nsecret']);
+      assert.equal((await rlpHere(null, ['ps', '--url', url, '--api-key', 'k'])).code, 2);
+    const outcome = await rlpHere(null, ['ps', '--url', 'http://x', '--api-key', 'a b\nsecret']);
     assert.equal(outcome.code, 2);
     assert.doesNotMatch(outcome.stderr, /secret/);
   });
@@ -59,7 +72,7 @@ describe('which service', () => {
 
 describe('a service that is not well', () => {
   test('nobody listens', async () => {
-    const outcome = await rlp(null, ['ps', '--url', 'http://127.0.0.1:2', '--api-key', 'k']);
+    const outcome = await rlpHere(null, ['ps', '--url', 'http://127.0.0.1:2', '--api-key', 'k']);
     assert.deepEqual(outcome, {
       code: 3,
       stdout: '',
@@ -68,35 +81,35 @@ describe('a service that is not well', () => {
   });
 
   test('a refused key', async () => {
-    await using service = await startService();
-    const outcome = await rlp(service, ['ps', '--api-key', 'rlp_wrong']);
-    assert.deepEqual(outcome, { code: 3, stdout: '', stderr: 'rlp: invalid API key\n' });
+    const { code, stdout, stderr } = await project.rlp(['ps', '--api-key', 'rlp_wrong']);
+    assert.deepEqual([code, stdout], [3, '']);
+    assert.match(stderr, /^rlp: .*API key.*\n$/);
   });
 
   test('that has had enough for the moment: a read is repeated when it says, a change is not', async () => {
-    await using service = await startService();
+    await using relay = await relayed();
     let refused = 0;
     const full = (request: IncomingMessage, response: ServerResponse): unknown => {
       if (refused++ > 0 && request.method === 'GET') return false;
       response.setHeader('retry-after', '1');
-      return send(response, 429, { error: 'too many requests' });
+      return sendJson(response, 429, { error: 'too many requests' });
     };
-    service.special.set('GET /vms', full);
-    assert.equal((await rlpHere(service, ['ps'])).code, 0);
-    assert.deepEqual(service.calls, ['GET /vms', 'GET /vms']);
-    service.special.set('DELETE /secrets/A', full);
-    const change = await rlpHere(service, ['secret', 'rm', 'A']);
+    relay.answers.set('GET /vms', full);
+    assert.equal((await rlpHere(relay, ['ps'])).code, 0);
+    assert.deepEqual(relay.calls, ['GET /vms', 'GET /vms']);
+    relay.answers.set('DELETE /secrets/A', full);
+    const change = await rlpHere(relay, ['secret', 'rm', 'A']);
     assert.deepEqual([change.code, change.stderr], [1, 'rlp: too many requests\n']);
   });
 
   test('something else that listens there', async () => {
-    await using service = await startService();
-    service.special.set('GET /vms', (_request, response) => void response.end('<html>hello</html>'));
-    assert.match((await rlp(service, ['ps'])).stderr, /is it a Releap service/);
-    service.special.set('GET /vms', (_request, response) => void response.end('{"hello": 1}'));
-    assert.match((await rlp(service, ['ps'])).stderr, /is it a Releap service/);
-    service.special.set('GET /vms', (_request, response) => void response.writeHead(502).end('bad gateway'));
-    assert.match((await rlp(service, ['ps'])).stderr, /answered 502 to \/vms/);
+    await using relay = await relayed();
+    relay.answers.set('GET /vms', (_request, response) => void response.end('<html>hello</html>'));
+    assert.match((await rlpHere(relay, ['ps'])).stderr, /is it a Releap service/);
+    relay.answers.set('GET /vms', (_request, response) => void response.end('{"hello": 1}'));
+    assert.match((await rlpHere(relay, ['ps'])).stderr, /is it a Releap service/);
+    relay.answers.set('GET /vms', (_request, response) => void response.writeHead(502).end('bad gateway'));
+    assert.match((await rlpHere(relay, ['ps'])).stderr, /answered 502 to \/vms/);
   });
 
   test('a server that hangs up', async () => {
@@ -104,15 +117,14 @@ describe('a service that is not well', () => {
     await new Promise((resolve) => server.once('listening', resolve));
     const address = server.address();
     const port = typeof address === 'object' && address ? address.port : 0;
-    const outcome = await rlp(null, ['ps', '--url', `http://127.0.0.1:${port}`, '--api-key', 'k']);
+    const outcome = await rlpHere(null, ['ps', '--url', `http://127.0.0.1:${port}`, '--api-key', 'k']);
     server.close();
     assert.equal(outcome.code, 3);
     assert.match(outcome.stderr, /the connection was cut/);
   });
 
   test('with --json errors are JSON too, on stderr', async () => {
-    await using service = await startService();
-    const outcome = await rlp(service, ['logs', 'nobody', '--json']);
+    const outcome = await project.rlp(['logs', 'nobody', '--json']);
     assert.equal(outcome.stdout, '');
     const error = JSON.parse(outcome.stderr) as Record<string, unknown>;
     assert.equal(error['exit_code'], 4);

@@ -4,11 +4,22 @@ import { lstat, mkdir, mkdtemp, readFile, readlink, rm, stat, symlink, writeFile
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
-import { describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
+import { type MachineHost, startMachineHost } from '@releap/testing/machine-host';
 import { pack } from 'tar-stream';
 import { unpackFolder } from '../src/toolbox/archive.ts';
-import { rlp } from './rlp.ts';
-import { startService } from './service.ts';
+import { startToolboxRelay } from './relay.ts';
+import { rlpHere } from './rlp.ts';
+import { newProject, type Project } from './world.ts';
+
+let host: MachineHost;
+let project: Project;
+before(async () => {
+  host = await startMachineHost();
+  project = await newProject(host.world);
+  await project.create('web');
+});
+after(() => host[Symbol.asyncDispose]());
 
 async function temporary(): Promise<AsyncDisposable & { path: string }> {
   const path = await mkdtemp(join(tmpdir(), 'rlp-copy-'));
@@ -17,75 +28,65 @@ async function temporary(): Promise<AsyncDisposable & { path: string }> {
 
 describe('rlp cp', () => {
   test('copies a file in and out, byte for byte, with its mode', async () => {
-    await using service = await startService();
     await using folder = await temporary();
-    service.add('web');
     const bytes = randomBytes(2_000_000);
     await writeFile(join(folder.path, 'a'), bytes, { mode: 0o755 });
     const inside = join(folder.path, 'inside');
-    assert.deepEqual(await rlp(service, ['cp', join(folder.path, 'a'), `web:${inside}`]), {
+    assert.deepEqual(await project.rlp(['cp', join(folder.path, 'a'), `web:${inside}`]), {
       code: 0,
       stdout: '',
       stderr: '',
     });
     assert.equal((await stat(inside)).mode & 0o777, 0o755);
-    assert.equal((await rlp(service, ['cp', `web:${inside}`, join(folder.path, 'back')])).code, 0);
+    assert.equal((await project.rlp(['cp', `web:${inside}`, join(folder.path, 'back')])).code, 0);
     assert.ok(bytes.equals(await readFile(join(folder.path, 'back'))));
   });
 
   test('a folder as target takes the file under its own name', async () => {
-    await using service = await startService();
     await using folder = await temporary();
-    service.add('web');
     await mkdir(join(folder.path, 'in'));
     await mkdir(join(folder.path, 'out'));
     await writeFile(join(folder.path, 'a.txt'), 'x');
-    assert.equal((await rlp(service, ['cp', join(folder.path, 'a.txt'), `web:${folder.path}/in`])).code, 0);
-    assert.equal((await rlp(service, ['cp', `web:${folder.path}/in/a.txt`, `${folder.path}/out`])).code, 0);
+    assert.equal((await project.rlp(['cp', join(folder.path, 'a.txt'), `web:${folder.path}/in`])).code, 0);
+    assert.equal((await project.rlp(['cp', `web:${folder.path}/in/a.txt`, `${folder.path}/out`])).code, 0);
     assert.equal(await readFile(join(folder.path, 'out/a.txt'), 'utf8'), 'x');
   });
 
   test('copies folders both ways, with links and empty folders', async () => {
-    await using service = await startService();
     await using folder = await temporary();
-    service.add('web');
     const source = join(folder.path, 'src');
     await mkdir(join(source, 'deep/empty'), { recursive: true });
     await writeFile(join(source, 'deep/file'), 'content');
     await writeFile(join(source, 'none'), '');
     await symlink('deep/file', join(source, 'link'));
     const inside = join(folder.path, 'inside');
-    const there = await rlp(service, ['cp', source, `web:${inside}`]);
+    const there = await project.rlp(['cp', source, `web:${inside}`]);
     assert.deepEqual(there, { code: 0, stdout: '', stderr: '' });
-    const back = await rlp(service, ['cp', `web:${inside}`, join(folder.path, 'back')]);
+    const back = await project.rlp(['cp', `web:${inside}`, join(folder.path, 'back')]);
     assert.deepEqual(back, { code: 0, stdout: '', stderr: '' });
     assert.equal(await readFile(join(folder.path, 'back/deep/file'), 'utf8'), 'content');
     assert.equal(await readlink(join(folder.path, 'back/link')), 'deep/file');
     assert.ok((await stat(join(folder.path, 'back/deep/empty'))).isDirectory());
     // A second copy finds the folder there and goes below it, as cp -r does.
-    assert.equal((await rlp(service, ['cp', source, `web:${inside}`])).code, 0);
+    assert.equal((await project.rlp(['cp', source, `web:${inside}`])).code, 0);
     assert.equal(await readFile(join(inside, 'src/deep/file'), 'utf8'), 'content');
   });
 
   test('- is stdin and stdout', async () => {
-    await using service = await startService();
     await using folder = await temporary();
-    service.add('web');
     const inside = join(folder.path, 'f');
-    assert.equal((await rlp(service, ['cp', '-', `web:${inside}`], { input: 'piped' })).code, 0);
-    assert.equal((await rlp(service, ['cp', `web:${inside}`, '-'])).stdout, 'piped');
+    assert.equal((await project.rlp(['cp', '-', `web:${inside}`], { input: 'piped' })).code, 0);
+    assert.equal((await project.rlp(['cp', `web:${inside}`, '-'])).stdout, 'piped');
   });
 
   test('what is not there is told, here and there', async () => {
-    await using service = await startService();
-    service.add('web');
-    const local = await rlp(service, ['cp', '/no/such/file', 'web:/tmp/x']);
+    const local = await project.rlp(['cp', '/no/such/file', 'web:/tmp/x']);
     assert.deepEqual(local, {
       code: 1,
       stdout: '',
       stderr: 'rlp: /no/such/file: there is no such file or folder\n',
     });
-    const remote = await rlp(service, ['cp', 'web:/no/such/file', '/tmp']);
+    const remote = await project.rlp(['cp', 'web:/no/such/file', '/tmp']);
     assert.equal(remote.code, 4);
     assert.match(remote.stderr, /\/no\/such\/file/);
     for (const ends of [
@@ -93,21 +94,25 @@ describe('rlp cp', () => {
       ['web:/a', 'web:/b'],
       ['web:', '/b'],
     ])
-      assert.equal((await rlp(service, ['cp', ...ends])).code, 2);
+      assert.equal((await project.rlp(['cp', ...ends])).code, 2);
   });
 
   test('a copy that breaks off leaves the old file as it was', async () => {
-    await using service = await startService();
     await using folder = await temporary();
-    const sandbox = service.add('web');
     const target = join(folder.path, 'old');
     await writeFile(target, 'old');
     await writeFile(join(folder.path, 'new'), 'new');
-    service.special.set(`GET /toolbox/${sandbox.id}/files/download`, (_request, response) => {
+    await using relay = await startToolboxRelay(project);
+    const [{ id }] = (await project.call('GET', '/vms')).body.vms;
+    relay.answers.set(`GET /toolbox/${id}/files/download`, (_request, response) => {
       response.writeHead(200, { 'content-length': '100' }).write('half');
       setTimeout(() => response.destroy(), 50);
     });
-    const outcome = await rlp(service, ['cp', `web:${folder.path}/new`, target]);
+    const outcome = await rlpHere({ url: relay.url, key: project.key }, [
+      'cp',
+      `web:${folder.path}/new`,
+      target,
+    ]);
     assert.equal(outcome.code, 3, outcome.stderr);
     assert.equal(await readFile(target, 'utf8'), 'old');
   });

@@ -1,90 +1,115 @@
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
+import { startRelay } from './relay.ts';
 import { json, rlpHere } from './rlp.ts';
-import { send, startService } from './service.ts';
+import { but, type Service, startService } from './world.ts';
+
+let service: Service;
+before(async () => {
+  service = await startService();
+});
+after(() => service[Symbol.asyncDispose]());
 
 describe('rlp fork', () => {
   test('of a running sandbox waits until the copy runs, and prints its id alone', async () => {
-    await using service = await startService();
-    const source = service.add('web', { persistent: true });
-    const outcome = await rlpHere(service, ['fork', 'web']);
-    const child = service.sandboxes[0];
-    assert.deepEqual(outcome, { code: 0, stdout: `${child?.id}\n`, stderr: '' });
-    assert.deepEqual([child?.name, child?.status, child?.forked_from], ['web-fork', 'running', source.id]);
-    assert.deepEqual(service.bodies, [{}]);
+    const project = await service.project();
+    const source = await project.create('web', { persistent: true });
+    const outcome = await project.rlp(['fork', 'web']);
+    const [child] = (await project.call('GET', '/vms')).body.vms;
+    assert.deepEqual(outcome, { code: 0, stdout: `${child.id}\n`, stderr: '' });
+    assert.deepEqual([child.name, child.status], ['web-fork', 'running']);
+    assert.equal((await project.call('GET', `/vms/${child.id}`)).body.forked_from, source.id);
   });
 
   test('of a paused sandbox waits until the copy is paused', async () => {
-    await using service = await startService();
-    const source = service.add('web', { persistent: true, status: 'paused' });
-    const outcome = await rlpHere(service, ['fork', 'web', '--name', 'twin', '--json']);
+    const project = await service.project();
+    const source = await project.create('web', { persistent: true });
+    assert.equal((await project.rlp(['pause', 'web'])).code, 0);
+    const outcome = await project.rlp(['fork', 'web', '--name', 'twin', '--json']);
     assert.equal(outcome.code, 0, outcome.stderr);
     const { name, status, forked_from } = json(outcome);
     assert.deepEqual([name, status, forked_from], ['twin', 'paused', source.id]);
-    assert.deepEqual(service.bodies, [{ name: 'twin' }]);
   });
 
   test('a source that was paused in between: the copy is paused, and that is no failure', async () => {
-    await using service = await startService();
-    service.add('web', { persistent: true });
-    service.outcomes.set('fork web', ['booting', 'paused']);
-    assert.equal((await rlpHere(service, ['fork', 'web'])).code, 0);
+    const project = await service.project();
+    await project.create('web', { persistent: true });
+    service.scripts.set(
+      'paused-meanwhile',
+      but('running', (assignment, runner) => runner.observe(assignment, { status: 'paused' })),
+    );
+    assert.equal((await project.rlp(['fork', 'web', '--name', 'paused-meanwhile'])).code, 0);
   });
 
   test('--no-wait prints the id at once', async () => {
-    await using service = await startService();
-    service.add('web', { persistent: true });
-    service.outcomes.set('fork web', ['booting']);
-    const outcome = await rlpHere(service, ['fork', '--no-wait', 'web']);
-    assert.deepEqual(outcome, { code: 0, stdout: `${service.sandboxes[0]?.id}\n`, stderr: '' });
-    assert.equal(service.sandboxes[0]?.status, 'assigned');
+    const project = await service.project();
+    await project.create('web', { persistent: true });
+    service.scripts.set(
+      'slow',
+      but('running', () => undefined),
+    );
+    const outcome = await project.rlp(['fork', '--no-wait', 'web', '--name', 'slow']);
+    const [child] = (await project.call('GET', '/vms')).body.vms;
+    assert.deepEqual(outcome, { code: 0, stdout: `${child.id}\n`, stderr: '' });
+    assert.deepEqual([child.name, child.status], ['slow', 'assigned']);
   });
 
   test('a copy that fails: exit code 1, and the reason', async () => {
-    await using service = await startService();
-    service.add('web', { persistent: true });
-    service.outcomes.set('fork web', ['booting', 'failed']);
-    const { code, stdout, stderr } = await rlpHere(service, ['fork', 'web']);
+    const project = await service.project();
+    await project.create('web', { persistent: true });
+    service.scripts.set(
+      'broken',
+      but('running', (assignment, runner) =>
+        runner.observe(assignment, { status: 'failed', error: 'no space left' }),
+      ),
+    );
+    const { code, stdout, stderr } = await project.rlp(['fork', 'web', '--name', 'broken']);
     assert.deepEqual([code, stdout], [1, '']);
-    assert.match(stderr, /^rlp: sandbox \S+ has failed\n$/);
+    assert.match(stderr, /^rlp: sandbox \S+ has failed: no space left\n$/);
   });
 
-  test('is tried again when there is no room, and refused when there are no credits', async () => {
-    await using service = await startService();
-    const source = service.add('web', { persistent: true });
-    const keys: unknown[] = [];
-    service.special.set(`POST /vms/${source.id}/fork`, (request, response) => {
-      if (keys.push(request.headers['idempotency-key']) > 1) return false;
-      response.setHeader('retry-after', '1');
-      return send(response, 429, { error: 'the create queue is full', retry_after_secs: 1 });
+  test('is tried again when it is refused for now, as one request', async () => {
+    const project = await service.project();
+    const { id } = await project.create('web', { persistent: true });
+    await using relay = await startRelay({ url: project.url });
+    const path = `POST /vms/${id}/fork`;
+    relay.answers.set(path, (_request, response) => {
+      relay.answers.delete(path);
+      response.writeHead(429, { 'retry-after': '1', 'content-type': 'application/json' });
+      response.end('{"error":"the create queue is full","retry_after_secs":1}');
     });
-    assert.equal((await rlpHere(service, ['fork', 'web'])).code, 0);
+    assert.equal((await rlpHere({ url: relay.url, key: project.key }, ['fork', 'web'])).code, 0);
+    const keys = relay.requests
+      .filter(({ method, url }) => `${method} ${url}` === path)
+      .map(({ headers }) => headers['idempotency-key']);
     assert.match(String(keys[0]), /^[0-9a-f-]{36}$/);
-    assert.deepEqual(
-      keys,
-      [keys[0], keys[0]],
-      'one request, so that it makes one fork whatever came of the first try',
-    );
-    service.special.set(`POST /vms/${source.id}/fork`, (_request, response) =>
-      send(response, 402, { error: 'the organization is out of credits' }),
-    );
-    assert.deepEqual(await rlpHere(service, ['fork', 'web']), {
-      code: 1,
-      stdout: '',
-      stderr: 'rlp: the organization is out of credits\n',
-    });
+    assert.deepEqual(keys, [keys[0], keys[0]], 'it makes one fork whatever came of the first try');
+  });
+
+  test('is refused when there are no credits', async () => {
+    await using poor = await startService({ billing: { mode: 'enforce' } });
+    const project = await poor.project();
+    const org = `(select org_id from projects where id = '${project.projectId}')`;
+    const { database } = poor.world;
+    const { rows } = await database.pool.query<{ id: string }>(`select ${org} as id`);
+    const give = (amount: string) =>
+      poor.world.operator('POST', `/operator/orgs/${rows[0]?.id}/grants`, { amount, kind: 'adjustment' });
+    assert.equal((await give('1000')).status, 200);
+    await project.create('web', { persistent: true });
+    assert.equal((await give('-1001')).status, 200);
+    const { code, stdout, stderr } = await project.rlp(['fork', 'web']);
+    assert.deepEqual([code, stdout], [1, '']);
+    assert.match(stderr, /^rlp: .*credits.*\n$/);
   });
 
   test('unknown, not persistent, wrong usage', async () => {
-    await using service = await startService();
-    service.add('web');
-    assert.equal((await rlpHere(service, ['fork', 'nobody'])).code, 4);
-    const refused = await rlpHere(service, ['fork', 'web']);
-    assert.deepEqual(
-      [refused.code, refused.stderr],
-      [1, 'rlp: sandbox "web" is not persistent: it cannot be forked\n'],
-    );
-    assert.equal((await rlpHere(service, ['fork'])).code, 2);
-    assert.equal((await rlpHere(service, ['fork', 'web', '--wait-timeout', 'soon'])).code, 2);
+    const project = await service.project();
+    const { id } = await project.create('web');
+    assert.equal((await project.rlp(['fork', 'nobody'])).code, 4);
+    const refused = await project.rlp(['fork', 'web']);
+    assert.deepEqual([refused.code, refused.stdout], [1, '']);
+    assert.match(refused.stderr, new RegExp(`^rlp: sandbox "${id}" cannot be forked: it is not persistent`));
+    assert.equal((await project.rlp(['fork'])).code, 2);
+    assert.equal((await project.rlp(['fork', 'web', '--wait-timeout', 'soon'])).code, 2);
   });
 });

@@ -2,23 +2,32 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { TestService } from './service.ts';
-import { KEY } from './service.ts';
-import { OPERATOR_TOKEN } from './service-hosts.ts';
+import { OPERATOR_TOKEN } from '@releap/testing/credentials';
 
 export interface Home extends AsyncDisposable {
   path: string;
 }
 
-/** Of that service, unless the files are given; `undefined` leaves one out. */
+/** Where a server listens, and a key of it. */
+export interface Server {
+  url: string;
+  internalUrl: string;
+  key: string;
+}
+
+/** Of that server, unless the files are given; `undefined` leaves one out. */
 export async function home(
-  service: TestService | null,
+  server: Server | null,
   files: Record<string, string | undefined> = {},
 ): Promise<Home> {
   const path = await mkdtemp(join(tmpdir(), 'rlp-home-'));
   const all: Record<string, string | undefined> = {
-    ...(service && {
-      'bootstrap.json': JSON.stringify({ base_url: service.url, internal_url: service.url, api_key: KEY }),
+    ...(server && {
+      'bootstrap.json': JSON.stringify({
+        base_url: server.url,
+        internal_url: server.internalUrl,
+        api_key: server.key,
+      }),
       'operator.token': `${OPERATOR_TOKEN}\n`,
     }),
     ...files,

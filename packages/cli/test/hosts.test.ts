@@ -3,32 +3,76 @@ import { spawnSync } from 'node:child_process';
 import { chmod, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
+import { OPERATOR_TOKEN } from '@releap/testing/credentials';
+import { type ScriptedRunner, startWorld, until, type World } from '@releap/testing/world';
 import { home, type Home } from './home.ts';
+import { sendJson, startRelay } from './relay.ts';
 import { json, type Outcome, rlpHere } from './rlp.ts';
-import { sendForeign, startService } from './service.ts';
-import { addHost, OPERATOR_TOKEN } from './service-hosts.ts';
+import { but, newProject, type Project, Scripts } from './world.ts';
 
 function host(folder: Home, args: string[], env: Record<string, string> = {}): Promise<Outcome> {
   return rlpHere(null, ['host', ...args], { env: { RELEAP_HOME: folder.path, ...env } });
 }
 
+/** A service of this machine, as its operator sees it. Hosts are listed for all, so each test has one of its own. */
+interface Operated extends AsyncDisposable {
+  world: World;
+  project: Project;
+  scripts: Scripts;
+  folder: Home;
+  runner(id?: string): Promise<ScriptedRunner>;
+  hosts(): Promise<{ id: string; status: string; draining: boolean }[]>;
+}
+
+async function operated(options: Parameters<typeof startWorld>[0] = {}): Promise<Operated> {
+  const world = await startWorld(options);
+  const project = await newProject(world);
+  const folder = await home({ url: world.url, internalUrl: world.internalUrl, key: project.key });
+  const scripts = new Scripts();
+  return {
+    world,
+    project,
+    scripts,
+    folder,
+    runner: (id) => world.runner({ script: scripts.script, ...(id === undefined ? {} : { id }) }),
+    hosts: async () => (await world.operator('GET', '/operator/hosts')).body.hosts,
+    [Symbol.asyncDispose]: async () => {
+      await folder[Symbol.asyncDispose]();
+      await world[Symbol.asyncDispose]();
+    },
+  };
+}
+
+/** For tests in which a host is lost: it has been silent for so long. */
+const SHORT_PATIENCE = { limits: { runnerLostAfterMs: 4_000 } };
+
+async function lose(it: Operated, runner: ScriptedRunner): Promise<void> {
+  runner.drop();
+  await until(async () => (await it.hosts()).some(({ id, status }) => id === runner.id && status === 'lost'));
+}
+
 describe('rlp host ls', () => {
   test('lists hosts with what they hold', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    const one = addHost(service, { sandboxes: { running: 3, paused: 1 }, snapshots: 2 });
-    addHost(service, { draining: true, status: 'lost' });
-    addHost(service, { ready: false, last_seen_at: 'never' });
-    service.special.set('GET /operator/hosts', (_request, response) =>
-      sendForeign(response, 200, { hosts: service.hosts }),
-    );
-    const { code, stdout } = await host(folder, ['ls']);
+    await using it = await operated(SHORT_PATIENCE);
+    const one = await it.runner();
+    for (const name of ['a', 'b', 'c']) await it.project.create(name);
+    await it.project.create('kept', { persistent: true });
+    for (const name of ['first', 'second'])
+      assert.equal((await it.project.rlp(['snapshot', 'create', 'a', name])).code, 0);
+    assert.equal((await it.project.rlp(['pause', 'kept'])).code, 0);
+    const two = await it.runner();
+    assert.equal((await host(it.folder, ['drain', two.id])).code, 0);
+    await lose(it, two);
+    const three = await it.runner();
+    three.heartbeat(false);
+    await until(async () => (await host(it.folder, ['ls'])).stdout.includes('not ready'));
+    const { code, stdout } = await host(it.folder, ['ls']);
     assert.equal(code, 0);
-    const rows = stdout
+    const [head, ...rows] = stdout
       .trim()
       .split('\n')
       .map((line) => line.split(/\s{2,}/));
-    assert.deepEqual(rows[0], [
+    assert.deepEqual(head, [
       'ID',
       'REGION',
       'STATUS',
@@ -39,99 +83,116 @@ describe('rlp host ls', () => {
       'SANDBOXES',
       'SNAPSHOTS',
     ]);
+    const row = (id: string): string[] => rows.find((cells) => cells[0] === id) ?? [];
     assert.deepEqual(
-      [rows[1]?.[0], rows[1]?.[2], rows[1]?.[7], rows[1]?.[8]],
-      [one.id, 'online', '3 running, 1 paused', '2'],
+      [row(one.id)[2], row(one.id)[7], row(one.id)[8]],
+      ['online', '1 paused, 3 running', '2'],
     );
-    assert.deepEqual([rows[2]?.[2], rows[3]?.[2], rows[3]?.[3]], ['lost, drained', 'not ready', '-']);
-    assert.equal((JSON.parse((await host(folder, ['--json'])).stdout) as unknown[]).length, 3);
+    assert.equal(row(two.id)[2], 'lost, drained');
+    assert.match(row(two.id)[3] ?? '', /^\d+ s$/);
+    assert.equal(row(three.id)[2], 'not ready');
+    assert.equal((JSON.parse((await host(it.folder, ['--json'])).stdout) as unknown[]).length, 3);
+  });
+
+  test('a time that cannot be read, of a service of another version, is not shown', async () => {
+    await using it = await operated();
+    await it.runner();
+    const hosts = await it.hosts();
+    await using relay = await startRelay();
+    relay.answers.set('GET /operator/hosts', (_request, response) =>
+      sendJson(response, 200, { hosts: hosts.map((one) => ({ ...one, last_seen_at: 'never' })) }),
+    );
+    await using folder = await home({ url: it.world.url, internalUrl: relay.url, key: it.project.key });
+    const { stdout } = await host(folder, ['ls']);
+    assert.match(stdout, /\n\S+ +here +online +- +/);
   });
 });
 
 describe('rlp host drain', () => {
   test('tells what becomes of each sandbox', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    const { id } = addHost(service);
-    const kept = service.add('kept', { runner_id: id, persistent: true });
-    const other = service.add('other', { runner_id: id });
-    const { code, stdout } = await host(folder, ['drain', id.slice(0, 8)]);
+    await using it = await operated();
+    const { id } = await it.runner();
+    const kept = await it.project.create('kept', { persistent: true });
+    const other = await it.project.create('other');
+    const { code, stdout } = await host(it.folder, ['drain', id.slice(0, 8)]);
     assert.equal(code, 0);
     assert.match(stdout, new RegExp(`${kept.id} +pausing\\n${other.id} +stays running, not persistent\\n`));
-    assert.deepEqual(service.bodies, [{}]);
+    assert.equal(await it.project.status(other.id), 'running');
   });
 
   test('--force deletes what is not persistent, --wait returns when nothing runs there', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    const { id } = addHost(service);
-    service.add('kept', { runner_id: id, persistent: true });
-    service.add('other', { runner_id: id });
-    const outcome = await host(folder, ['drain', id, '--force', '--wait', '--json']);
+    await using it = await operated();
+    const { id } = await it.runner();
+    await it.project.create('kept', { persistent: true });
+    const other = await it.project.create('other');
+    const outcome = await host(it.folder, ['drain', id, '--force', '--wait', '--json']);
     assert.equal(outcome.code, 0, outcome.stderr);
     const drained = json(outcome)['host'] as { sandboxes: unknown; draining: boolean };
     assert.deepEqual([drained.sandboxes, drained.draining], [{ paused: 1 }, true]);
-    assert.deepEqual(service.bodies, [{ force: true }]);
+    assert.equal(await it.project.status(other.id), 'deleted');
   });
 
   test('gives up waiting when its time is over, and when somebody takes the host back', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    const { id } = addHost(service);
-    service.add('other', { runner_id: id });
-    const late = await host(folder, ['drain', id, '--wait', '--wait-timeout', '1s']);
+    await using it = await operated();
+    const { id } = await it.runner();
+    await it.project.create('other');
+    const late = await host(it.folder, ['drain', id, '--wait', '--wait-timeout', '1s']);
     assert.equal(late.code, 1);
     assert.match(late.stderr, /still has sandboxes \(1 running\) after 1 s; it goes on draining without us/);
+    await using relay = await startRelay({ url: it.world.internalUrl });
+    await using folder = await home({ url: it.world.url, internalUrl: relay.url, key: it.project.key });
     const back = host(folder, ['drain', id, '--wait']);
-    const timer = setInterval(() => {
-      // Once it has been asked for again, and looked for afterwards.
-      const asked = service.calls.findLastIndex((call) => call.endsWith('/drain'));
-      if (service.bodies.length < 2 || !service.calls.slice(asked).includes('GET /operator/hosts')) return;
-      clearInterval(timer);
-      Object.assign(service.hosts[0] ?? {}, { draining: false });
-    }, 20);
+    // Once it has been asked for again, and looked for afterwards.
+    await until(() => {
+      const asked = relay.calls.findLastIndex((call) => call.endsWith('/drain'));
+      return asked !== -1 && relay.calls.slice(asked).includes('GET /operator/hosts');
+    });
+    assert.equal((await host(it.folder, ['undrain', id])).code, 0);
     assert.match((await back).stderr, /is not draining any more/);
   });
 
   test('undrain takes it back', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    const { id } = addHost(service, { draining: true });
-    assert.deepEqual(await host(folder, ['undrain', id]), { code: 0, stdout: `${id}\n`, stderr: '' });
-    assert.equal(service.hosts[0]?.draining, false);
+    await using it = await operated();
+    const { id } = await it.runner();
+    assert.equal((await host(it.folder, ['drain', id])).code, 0);
+    assert.equal((await it.hosts())[0]?.draining, true);
+    assert.deepEqual(await host(it.folder, ['undrain', id]), { code: 0, stdout: `${id}\n`, stderr: '' });
+    assert.equal((await it.hosts())[0]?.draining, false);
   });
 
   test('a host that is unknown, or that could be two', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    addHost(service, { id: 'aaaa0000-0000-4000-8000-000000000001' });
-    addHost(service, { id: 'aaaa0000-0000-4000-8000-000000000002' });
-    const unknown = await host(folder, ['drain', 'bbbb']);
+    await using it = await operated();
+    await it.runner('aaaa0000-0000-4000-8000-000000000001');
+    await it.runner('aaaa0000-0000-4000-8000-000000000002');
+    const unknown = await host(it.folder, ['drain', 'bbbb']);
     assert.deepEqual(
       [unknown.code, unknown.stderr],
       [4, 'rlp: no host has the id "bbbb": rlp host ls lists them\n'],
     );
-    assert.equal((await host(folder, ['drain', 'aaaa'])).code, 2);
-    assert.equal((await host(folder, ['undrain', ''])).code, 2);
-    assert.deepEqual(service.bodies, []);
+    assert.equal((await host(it.folder, ['drain', 'aaaa'])).code, 2);
+    assert.equal((await host(it.folder, ['undrain', ''])).code, 2);
+    assert.ok((await it.hosts()).every(({ draining }) => !draining));
   });
 });
 
 describe('rlp host evict', () => {
   test('one sandbox, by name or id, wherever it is', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    addHost(service);
-    const { id } = addHost(service, { sandboxes: { running: 2 } });
-    const spot = service.add('cheap', { runner_id: id, spot: true });
-    service.add('dear', { runner_id: id });
-    for (const vm of ['cheap', spot.id])
-      assert.deepEqual(await host(folder, ['evict', vm]), { code: 0, stdout: `${spot.id}\n`, stderr: '' });
-    const refused = await host(folder, ['evict', 'dear']);
-    assert.deepEqual([refused.code, refused.stderr], [1, 'rlp: the sandbox is not a spot sandbox\n']);
-    assert.equal((await host(folder, ['evict', 'nobody'])).code, 4);
-    const gone = service.add('gone');
-    assert.deepEqual(await host(folder, ['evict', gone.id]), {
+    await using it = await operated();
+    await it.runner();
+    const spot = await it.project.create('cheap', { spot: true, persistent: true });
+    await it.project.create('dear');
+    const printed = { code: 0, stdout: `${spot.id}\n`, stderr: '' };
+    assert.deepEqual(await host(it.folder, ['evict', 'cheap']), printed);
+    assert.equal((await it.project.rlp(['pause', 'cheap'])).code, 0, 'it is paused');
+    assert.equal((await it.project.rlp(['resume', 'cheap'])).code, 0);
+    assert.deepEqual(await host(it.folder, ['evict', spot.id]), printed);
+    const refused = await host(it.folder, ['evict', 'dear']);
+    assert.deepEqual([refused.code, refused.stdout], [1, '']);
+    assert.match(refused.stderr, /^rlp: .* it is not in the spot tier\n$/);
+    assert.equal((await host(it.folder, ['evict', 'nobody'])).code, 4);
+    const gone = await it.project.create('gone');
+    assert.equal((await it.project.rlp(['rm', '--wait', 'gone'])).code, 0);
+    assert.deepEqual(await host(it.folder, ['evict', gone.id]), {
       code: 4,
       stdout: '',
       stderr: `rlp: no host holds a sandbox ${gone.id}\n`,
@@ -139,88 +200,109 @@ describe('rlp host evict', () => {
   });
 
   test('--all: every spot sandbox; what stays is told, and the exit code is 1', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    const [one, two] = [addHost(service), addHost(service)];
-    const a = service.add('a', { runner_id: one.id, spot: true });
-    const b = service.add('b', { runner_id: two.id, spot: true, persistent: true });
-    assert.deepEqual(await host(folder, ['evict', '--all']), {
+    await using it = await operated();
+    const one = await it.runner();
+    const a = await it.project.create('a', { spot: true });
+    one.heartbeat(false);
+    await until(async () => (await host(it.folder, ['ls'])).stdout.includes('not ready'));
+    const two = await it.runner();
+    const b = await it.project.create('b', { spot: true, persistent: true });
+    assert.deepEqual(await host(it.folder, ['evict', '--all']), {
       code: 0,
       stdout: `${a.id}\n${b.id}\n`,
       stderr: '',
     });
-    assert.equal((await host(folder, ['evict', '--all', '--host', two.id])).stdout, `${b.id}\n`);
-    b.status = 'booting';
-    const outcome = await host(folder, ['evict', '--all']);
+    await until(async () => (await it.project.status(b.id)) === 'paused');
+    assert.equal((await it.project.rlp(['resume', 'b'])).code, 0);
+    assert.equal((await host(it.folder, ['evict', '--all', '--host', two.id])).stdout, `${b.id}\n`);
+    await until(async () => (await it.project.status(b.id)) === 'paused');
+    const c = await it.project.create('c', { spot: true });
+    it.scripts.set(
+      'b',
+      but('running', () => undefined),
+    );
+    assert.equal((await it.project.rlp(['resume', '--no-wait', 'b'])).code, 0);
+    const outcome = await host(it.folder, ['evict', '--all']);
     assert.deepEqual(outcome, {
       code: 1,
-      stdout: `${a.id}\n`,
-      stderr: `rlp: sandbox ${b.id} stays: it is booting\n`,
+      stdout: `${c.id}\n`,
+      stderr: `rlp: sandbox ${b.id} stays: it is booting, and must be running\n`,
     });
   });
 
   test('neither a sandbox nor --all, or both, is wrong usage', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
+    await using relay = await startRelay();
+    await using folder = await home({ url: relay.url, internalUrl: relay.url, key: 'rlp_any' });
     for (const args of [[], ['web', '--all'], ['web', '--host', 'x']])
       assert.equal((await host(folder, ['evict', ...args])).code, 2);
-    assert.deepEqual(service.calls, []);
+    assert.deepEqual(relay.calls, []);
   });
 });
 
 describe('rlp host forget', () => {
   test('a lost host, once told --yes; by its whole id again, it finishes what was interrupted', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    const { id } = addHost(service, { status: 'lost', sandboxes: { lost: 2, stopped: 1 }, snapshots: 4 });
+    await using it = await operated(SHORT_PATIENCE);
+    const runner = await it.runner();
+    const { id } = runner;
+    await it.project.create('one', { persistent: true });
+    for (const name of ['two', 'three']) await it.project.create(name, { persistent: true });
+    assert.equal((await it.project.rlp(['stop', 'one'])).code, 0);
+    assert.equal((await it.project.rlp(['snapshot', 'create', 'two', 'warm'])).code, 0);
+    await lose(it, runner);
     for (const text of [id, id.slice(0, 8)]) {
-      const asked = await host(folder, ['forget', text]);
+      const asked = await host(it.folder, ['forget', text]);
       assert.deepEqual([asked.code, asked.stdout], [2, '']);
-      assert.match(asked.stderr, /\(sandboxes: 2 lost, 1 stopped; snapshots: 4\): say --yes/);
+      assert.match(
+        asked.stderr,
+        /\(sandboxes: (2 lost, 1 stopped|1 stopped, 2 lost); snapshots: 1\): say --yes/,
+      );
     }
-    assert.equal(service.hosts.length, 1);
-    const forgotten = await host(folder, ['forget', id.slice(0, 8), '--yes']);
+    assert.equal((await it.hosts()).length, 1);
+    const forgotten = await host(it.folder, ['forget', id.slice(0, 8), '--yes']);
     assert.deepEqual([forgotten.code, forgotten.stdout], [0, `${id}\n`], forgotten.stderr);
-    assert.deepEqual(service.hosts, []);
-    const again = await host(folder, ['forget', id, '--yes', '--json']);
+    assert.deepEqual(await it.hosts(), []);
+    const again = await host(it.folder, ['forget', id, '--yes', '--json']);
     assert.deepEqual([again.code, json(again)['sandboxes']], [0, 0]);
-    assert.equal((await host(folder, ['forget', id.slice(0, 8), '--yes'])).code, 4);
+    assert.equal((await host(it.folder, ['forget', id.slice(0, 8), '--yes'])).code, 4);
   });
 
   test('one that is not lost is refused, and one that was never seen is not found', async () => {
-    await using service = await startService();
-    await using folder = await home(service);
-    const { id } = addHost(service);
-    const refused = await host(folder, ['forget', id, '--yes']);
+    await using it = await operated();
+    const { id } = await it.runner();
+    const refused = await host(it.folder, ['forget', id, '--yes']);
     assert.equal(refused.code, 1);
-    assert.match(refused.stderr, /is online: only a lost one can be forgotten/);
-    assert.equal((await host(folder, ['forget', '11111111-1111-4111-8111-111111111111', '--yes'])).code, 4);
-    assert.equal(service.hosts.length, 1);
+    assert.match(refused.stderr, /is online.*: only a lost one.*can be forgotten/);
+    assert.equal(
+      (await host(it.folder, ['forget', '11111111-1111-4111-8111-111111111111', '--yes'])).code,
+      4,
+    );
+    assert.equal((await it.hosts()).length, 1);
   });
 });
 
 describe("the operator's token", () => {
   test('is not there, cannot be read, is no token: each is said, and never what is in the file', async () => {
-    await using service = await startService();
-    await using none = await home(service, { 'operator.token': undefined });
+    await using relay = await startRelay();
+    const server = { url: relay.url, internalUrl: relay.url, key: 'rlp_any' };
+    await using none = await home(server, { 'operator.token': undefined });
     const absent = await host(none, ['ls']);
     assert.equal(absent.code, 3);
     assert.match(absent.stderr, /^rlp: There is no \S+operator\.token\. This is for the service's operator/);
-    await using odd = await home(service, { 'operator.token': 'two words of a secret' });
+    await using odd = await home(server, { 'operator.token': 'two words of a secret' });
     const broken = await host(odd, ['ls']);
     assert.equal(broken.code, 3);
     assert.match(broken.stderr, /does not hold the token of a service/);
     assert.doesNotMatch(broken.stderr, /secret/);
-    await using folder = await home(service, { 'operator.token': undefined });
+    await using folder = await home(server, { 'operator.token': undefined });
     await mkdir(join(folder.path, 'operator.token'));
     const unreadable = await host(folder, ['ls']);
     assert.match(unreadable.stderr, /cannot be read \(EISDIR\)/);
-    assert.deepEqual(service.calls, []);
+    assert.deepEqual(relay.calls, []);
   });
 
   test('of another user: says as whom to call it', async (t) => {
-    await using service = await startService();
-    await using folder = await home(service);
+    await using relay = await startRelay();
+    await using folder = await home({ url: relay.url, internalUrl: relay.url, key: 'rlp_any' });
     await chmod(folder.path, 0o755);
     // Root reads everything, so the question is asked as nobody, who must be able to read the program.
     const nobody = { uid: 65_534, gid: 65_534, cwd: '/', env: { RELEAP_HOME: folder.path } };
@@ -233,9 +315,9 @@ describe("the operator's token", () => {
   });
 
   test('is told to the service of its machine, and to no other', async () => {
-    await using service = await startService();
-    await using other = await startService();
-    await using folder = await home(service);
+    await using it = await operated();
+    await using other = await startRelay({ url: it.world.internalUrl });
+    const { folder } = it;
     for (const outcome of [
       await host(folder, ['ls', '--url', other.url]),
       await host(folder, ['ls'], { RELEAP_URL: other.url }),
@@ -244,18 +326,22 @@ describe("the operator's token", () => {
       assert.match(outcome.stderr, /go to the service of this machine/);
       assert.doesNotMatch(outcome.stderr, new RegExp(OPERATOR_TOKEN));
     }
-    await using bare = await home(service, { 'bootstrap.json': undefined });
+    await using bare = await home(
+      { url: it.world.url, internalUrl: it.world.internalUrl, key: it.project.key },
+      { 'bootstrap.json': undefined },
+    );
     assert.equal((await host(bare, ['ls', '--url', 'http://example.com'])).code, 3);
-    assert.equal((await host(bare, ['ls', '--url', service.url])).code, 0);
+    assert.equal((await host(bare, ['ls', '--url', it.world.internalUrl])).code, 0);
     assert.deepEqual(other.calls, []);
   });
 
   test('that the service does not take, and a service that is down', async () => {
-    await using service = await startService();
-    await using old = await home(service, { 'operator.token': 'the-token-of-yesterday' });
+    await using it = await operated();
+    const server = { url: it.world.url, internalUrl: it.world.internalUrl, key: it.project.key };
+    await using old = await home(server, { 'operator.token': 'the-token-of-yesterday' });
     const refused = await host(old, ['ls']);
     assert.deepEqual(refused, { code: 3, stdout: '', stderr: 'rlp: missing or invalid operator token\n' });
-    await using down = await home(service, {
+    await using down = await home(server, {
       'bootstrap.json': JSON.stringify({
         base_url: 'http://127.0.0.1:2',
         internal_url: 'http://127.0.0.1:2',
@@ -263,8 +349,9 @@ describe("the operator's token", () => {
       }),
     });
     assert.match((await host(down, ['ls'])).stderr, /cannot reach .*nothing listens there/);
-    service.special.set('GET /operator/hosts', (_request, response) => sendForeign(response, 200, {}));
-    await using folder = await home(service);
+    await using relay = await startRelay();
+    relay.answers.set('GET /operator/hosts', (_request, response) => sendJson(response, 200, {}));
+    await using folder = await home({ ...server, internalUrl: relay.url });
     assert.match((await host(folder, ['ls'])).stderr, /is it a Releap service/);
   });
 });

@@ -1,97 +1,152 @@
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
-import { json, rlp } from './rlp.ts';
-import { send, startService } from './service.ts';
+import { after, before, describe, test } from 'node:test';
+import { json } from './rlp.ts';
+import { but, type Service, startService } from './world.ts';
 
-const passing = { stop: 'stopping', start: 'booting', pause: 'pausing', resume: 'booting' } as const;
 const wanted = { stop: 'stopped', start: 'running', pause: 'paused', resume: 'running' } as const;
-const from = { stop: 'running', start: 'stopped', pause: 'running', resume: 'paused' } as const;
+/** How a sandbox comes to where the verb begins. */
+const FIRST = { stop: [], start: ['stop'], pause: [], resume: ['pause'] } as const;
 const VERBS = ['stop', 'start', 'pause', 'resume'] as const;
+
+let service: Service;
+before(async () => {
+  service = await startService();
+});
+after(() => service[Symbol.asyncDispose]());
 
 for (const verb of VERBS) {
   describe(`rlp ${verb}`, () => {
     test('asks, waits until it is done, and prints the id', async () => {
-      await using service = await startService();
-      const vm = service.add('web', { status: from[verb], persistent: true });
-      service.outcomes.set(`${verb} web`, [passing[verb], wanted[verb]]);
-      const { code, stdout, stderr } = await rlp(service, [verb, 'web']);
-      assert.deepEqual([code, stdout, stderr], [0, `${vm.id}\n`, '']);
-      assert.equal(vm.status, wanted[verb]);
-      assert.ok(service.calls.includes(`POST /vms/${vm.id}/${verb}`));
-    });
-
-    test('goes back to where it was: exit code 1, and the reason', async () => {
-      await using service = await startService();
-      const vm = service.add('web', { status: from[verb], error: 'no space left' });
-      service.outcomes.set(`${verb} web`, [passing[verb], from[verb]]);
-      const { code, stdout, stderr } = await rlp(service, [verb, 'web']);
-      assert.deepEqual([code, stdout], [1, '']);
-      assert.equal(
-        stderr,
-        `rlp: sandbox ${vm.id} is ${from[verb]}, and not ${wanted[verb]}: no space left\n`,
-      );
+      const project = await service.project();
+      const { id } = await project.create('web', { persistent: true });
+      for (const earlier of FIRST[verb]) assert.equal((await project.rlp([earlier, 'web'])).code, 0);
+      assert.notEqual(await project.status(id), wanted[verb]);
+      const { code, stdout, stderr } = await project.rlp([verb, 'web']);
+      assert.deepEqual([code, stdout, stderr], [0, `${id}\n`, '']);
+      assert.equal(await project.status(id), wanted[verb]);
     });
   });
 }
 
+describe('a change that does not succeed: exit code 1, and the reason', () => {
+  const error = 'no space left';
+
+  test('pause, start and resume go back to where it was', async () => {
+    const project = await service.project();
+    const { id } = await project.create('stubborn', { persistent: true });
+    service.scripts.set(
+      'stubborn',
+      but('paused', (assignment, runner) => runner.observe(assignment, { status: 'running', error })),
+    );
+    const paused = await project.rlp(['pause', 'stubborn']);
+    assert.deepEqual([paused.code, paused.stdout], [1, '']);
+    assert.equal(paused.stderr, `rlp: sandbox ${id} is running, and not paused: ${error}\n`);
+
+    for (const [verb, undo, there] of [
+      ['start', 'stop', 'stopped'],
+      ['resume', 'pause', 'paused'],
+    ] as const) {
+      const one = await project.create(`stays-${there}`, { persistent: true });
+      assert.equal((await project.rlp([undo, one.id])).code, 0);
+      service.scripts.set(
+        `stays-${there}`,
+        but('running', (assignment, runner) => runner.observe(assignment, { status: there, error })),
+      );
+      const { code, stdout, stderr } = await project.rlp([verb, one.id]);
+      assert.deepEqual([code, stdout], [1, '']);
+      assert.equal(stderr, `rlp: sandbox ${one.id} is ${there}, and not running: ${error}\n`);
+    }
+  });
+
+  test('a sandbox that does not stop in time is lost', async () => {
+    const deadlines = { pending: 60_000, assigned: 60_000, building: 60_000, booting: 60_000 };
+    await using hasty = await startService({
+      limits: { deadlines: { ...deadlines, stopping: 300, pausing: 60_000, deleting: 60_000 } },
+    });
+    const project = await hasty.project();
+    const { id } = await project.create('stuck', { persistent: true });
+    hasty.scripts.set(
+      'stuck',
+      but('stopped', () => undefined),
+    );
+    const { code, stdout, stderr } = await project.rlp(['stop', 'stuck']);
+    assert.deepEqual([code, stdout], [1, '']);
+    assert.equal(
+      stderr,
+      `rlp: sandbox ${id} is lost, and not stopped: it was stopping for longer than 0.3 s\n`,
+    );
+  });
+
+  test('a sandbox fails on the way', async () => {
+    const project = await service.project();
+    const { id } = await project.create('fragile', { persistent: true });
+    service.scripts.set(
+      'fragile',
+      but('paused', (assignment, runner) =>
+        runner.observe(assignment, { status: 'failed', error: 'the VMM died' }),
+      ),
+    );
+    const failed = await project.rlp(['pause', 'fragile']);
+    assert.deepEqual([failed.code, failed.stdout], [1, '']);
+    assert.equal(failed.stderr, `rlp: sandbox ${id} has failed: the VMM died\n`);
+  });
+});
+
 describe('rlp stop, start, pause, resume', () => {
   test('take several, go on after a refusal, and tell all of it as JSON', async () => {
-    await using service = await startService();
-    const one = service.add('one');
-    const two = service.add('two');
-    service.special.set(`POST /vms/${one.id}/stop`, (_request, response) =>
-      send(response, 409, { error: 'sandbox one cannot be stopped: it is paused' }),
-    );
-    service.outcomes.set('stop two', ['stopping', 'stopped']);
-    const outcome = await rlp(service, ['stop', 'one', 'two', 'three', '--json']);
+    const project = await service.project();
+    await project.create('one');
+    const two = await project.create('two', { persistent: true });
+    const outcome = await project.rlp(['stop', 'one', 'two', 'three', '--json']);
     assert.equal(outcome.code, 1);
-    assert.deepEqual(json(outcome), [
-      { vm: 'one', error: 'sandbox one cannot be stopped: it is paused' },
+    const [one, ...others] = json(outcome) as unknown as { vm: string; error?: string }[];
+    assert.equal(one?.vm, 'one');
+    assert.match(String(one?.error), /cannot be stopped: it is not persistent/);
+    assert.deepEqual(others, [
       { vm: 'two', vm_id: two.id, status: 'stopped' },
       { vm: 'three', error: 'no sandbox has the name or id "three": rlp ps lists them' },
     ]);
-    const plain = await rlp(service, ['stop', 'two', 'three']);
+    const plain = await project.rlp(['stop', 'two', 'three']);
     assert.deepEqual([plain.code, plain.stdout], [4, `${two.id}\n`]);
     assert.match(plain.stderr, /^rlp: no sandbox has the name or id "three"/);
   });
 
   test('--no-wait returns at once, with the status on its way', async () => {
-    await using service = await startService();
-    const vm = service.add('web');
-    const outcome = await rlp(service, ['pause', '--no-wait', 'web', '--json']);
+    const project = await service.project();
+    const { id } = await project.create('slow-pause', { persistent: true });
+    service.scripts.set(
+      'slow-pause',
+      but('paused', () => undefined),
+    );
+    const outcome = await project.rlp(['pause', '--no-wait', 'slow-pause', '--json']);
     assert.equal(outcome.code, 0);
-    assert.deepEqual(json(outcome), [{ vm: 'web', vm_id: vm.id, status: 'pausing' }]);
-  });
-
-  test('a sandbox that fails or is lost on the way: exit code 1, and the reason', async () => {
-    await using service = await startService();
-    service.add('web', { error: 'the VMM died' });
-    service.outcomes.set('pause web', ['pausing', 'failed']);
-    const failed = await rlp(service, ['pause', 'web']);
-    assert.deepEqual([failed.code, failed.stdout], [1, '']);
-    assert.match(failed.stderr, /^rlp: sandbox \S+ has failed: the VMM died\n$/);
-    service.outcomes.set('start web', ['booting', 'lost']);
-    assert.match((await rlp(service, ['start', 'web'])).stderr, /is lost, and not running/);
+    assert.deepEqual(json(outcome), [{ vm: 'slow-pause', vm_id: id, status: 'pausing' }]);
   });
 
   test('gives up waiting when its time is over, and says that it goes on', async () => {
-    await using service = await startService();
-    service.add('web');
-    const { code, stderr } = await rlp(service, ['stop', 'web', '--wait-timeout', '1s']);
+    const project = await service.project();
+    await project.create('slow-stop', { persistent: true });
+    service.scripts.set(
+      'slow-stop',
+      but('stopped', () => undefined),
+    );
+    const { code, stderr } = await project.rlp(['stop', 'slow-stop', '--wait-timeout', '1s']);
     assert.equal(code, 1);
     assert.match(stderr, /is still stopping after 1 s; it goes on without us/);
   });
 
   test('want a sandbox, and a time that is one', async () => {
-    await using service = await startService();
-    assert.equal((await rlp(service, ['stop'])).code, 2);
-    assert.equal((await rlp(service, ['stop', 'web', '--wait-timeout', 'soon'])).code, 2);
-    assert.deepEqual(service.calls, []);
+    const project = await service.project();
+    const { id } = await project.create('web', { persistent: true });
+    assert.equal((await project.rlp(['stop'])).code, 2);
+    assert.equal((await project.rlp(['stop', 'web', '--wait-timeout', 'soon'])).code, 2);
+    assert.equal(await project.status(id), 'running');
   });
 
   test('run --persistent asks for a sandbox that can be stopped and paused', async () => {
-    await using service = await startService();
-    assert.equal((await rlp(service, ['run', '--persistent', '--no-wait', 'busybox'])).code, 0);
-    assert.deepEqual(service.bodies, [{ image: 'busybox', persistent: true }]);
+    const project = await service.project();
+    const { code, stdout } = await project.rlp(['run', '--persistent', '--no-wait', 'busybox']);
+    assert.equal(code, 0);
+    assert.equal((await project.call('GET', `/vms/${stdout.trim()}`)).body.persistent, true);
   });
 });

@@ -1,97 +1,174 @@
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
-import { json, rlp } from './rlp.ts';
-import { newUuid } from '@releap/contract';
-import { send, startService } from './service.ts';
+import { after, before, describe, test } from 'node:test';
+import { type MachineHost, startMachineHost } from '@releap/testing/machine-host';
+import { until } from '@releap/testing/world';
+import { type Relay, sendJson, startRelay } from './relay.ts';
+import { json, rlp, rlpHere } from './rlp.ts';
+import { but, newProject, type Project, Scripts } from './world.ts';
+
+let host: MachineHost;
+const scripts = new Scripts();
+before(async () => {
+  host = await startMachineHost({}, { script: scripts.script });
+});
+after(() => host[Symbol.asyncDispose]());
+
+type Sandbox = Record<string, unknown>;
+
+/** A relay to a service that lists sandboxes as this one does not. */
+async function relayedList(project: Project, change: (vm: Sandbox) => Sandbox): Promise<Relay> {
+  const relay = await startRelay({ url: project.url });
+  relay.answers.set('GET /vms', async (_request, response) => {
+    const { vms, next_cursor } = (await project.call('GET', '/vms')).body as {
+      vms: Sandbox[];
+      next_cursor: null;
+    };
+    sendJson(response, 200, { vms: vms.map(change), next_cursor });
+  });
+  return relay;
+}
 
 describe('rlp ps', () => {
   test('lists all pages, newest first, without the deleted ones', async () => {
-    await using service = await startService();
-    for (const name of ['one', 'two', 'three']) service.add(name);
-    service.add('gone', { status: 'deleted' });
-    const { stdout, code } = await rlp(service, ['ps']);
+    const project = await newProject(host.world);
+    for (const name of ['one', 'two', 'three', 'gone']) await project.create(name);
+    await using relay = await startRelay({ url: project.url });
+    relay.pageSize = 2;
+    const ps = (...args: string[]) => rlpHere({ url: relay.url, key: project.key }, ['ps', ...args]);
+    assert.equal((await ps('-q')).stdout.trim().split('\n').length, 4);
+    assert.equal((await project.rlp(['rm', '--wait', 'gone'])).code, 0);
+    const { stdout, code } = await ps();
     assert.equal(code, 0);
+    assert.ok(relay.calls.length > 1, 'it was read in several pages');
     const names = stdout.split('\n').map((line) => line.split(/\s+/)[1]);
     assert.deepEqual(names, ['NAME', 'three', 'two', 'one', undefined]);
-    assert.equal((await rlp(service, ['ps', '-a', '-q'])).stdout.trim().split('\n').length, 4);
-    assert.equal((JSON.parse((await rlp(service, ['ps', '--json'])).stdout) as unknown[]).length, 3);
+    assert.equal((JSON.parse((await ps('--json')).stdout) as unknown[]).length, 3);
+  });
+
+  test('a service that lists deleted ones: they are shown with -a alone', async () => {
+    const project = await newProject(host.world);
+    for (const name of ['one', 'gone']) await project.create(name);
+    await using relay = await relayedList(project, (vm) =>
+      vm['name'] === 'gone' ? { ...vm, status: 'deleted' } : vm,
+    );
+    const ps = (...args: string[]) => rlpHere({ url: relay.url, key: project.key }, ['ps', '-q', ...args]);
+    assert.equal((await ps()).stdout.trim().split('\n').length, 1);
+    assert.equal((await ps('-a')).stdout.trim().split('\n').length, 2);
   });
 
   test('shows ports, and no control characters of strangers', async () => {
-    await using service = await startService();
-    const port_map = [{ vm_port: 80, proto: 'tcp' as const, host_port: 31_000 }];
-    service.add('evil\u001b]0;title\u0007', { port_map, host_ip: '10.0.0.1' });
-    const { stdout } = await rlp(service, ['ps']);
+    const project = await newProject(host.world);
+    scripts.set(
+      'exposed',
+      but('running', (assignment, runner) =>
+        runner.observe(assignment, {
+          status: 'running',
+          vm_ip: '172.16.0.2',
+          host_ip: '10.0.0.1',
+          port_map: [{ vm_port: 80, proto: 'tcp', host_port: 31_000 }],
+        }),
+      ),
+    );
+    await project.create('exposed', { ports: [{ vm_port: 80, proto: 'tcp' }] });
+    // This service takes no such name; another may have.
+    await using relay = await relayedList(project, (vm) => ({ ...vm, name: 'evil\u001b]0;title\u0007' }));
+    const { stdout } = await rlpHere({ url: relay.url, key: project.key }, ['ps']);
     assert.match(stdout, /10\.0\.0\.1:31000->80\/tcp/);
+    assert.match(stdout, /evil\?\]0;title\?/);
     // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
     assert.doesNotMatch(stdout, /[\u001b\u0007]/);
   });
 
   test('in a pipe has no colours and ends quietly when the reader goes', async () => {
-    await using service = await startService();
-    service.add('web');
-    const outcome = await rlp(service, ['ps'], { started: (child) => child.stdout?.destroy() });
+    const project = await newProject(host.world);
+    await project.create('web');
+    const outcome = await rlp(project, ['ps'], { started: (child) => child.stdout?.destroy() });
     assert.deepEqual(outcome, { code: 0, stdout: '', stderr: '' });
   });
 });
 
 describe('rlp rm', () => {
   test('deletes each, goes on after one that is unknown, and tells', async () => {
-    await using service = await startService();
-    const [a, b] = [service.add('a'), service.add('b')];
-    const outcome = await rlp(service, ['rm', 'a', 'nobody', 'b']);
+    const project = await newProject(host.world);
+    const [a, b] = [await project.create('a'), await project.create('b')];
+    const outcome = await project.rlp(['rm', 'a', 'nobody', 'b']);
     assert.equal(outcome.code, 4);
     assert.equal(outcome.stdout, `${a.id}\n${b.id}\n`);
     assert.match(outcome.stderr, /nobody/);
   });
 
   test('-f makes unknown ones no error, --wait waits until they are gone', async () => {
-    await using service = await startService();
-    const sandbox = service.add('a');
-    assert.equal((await rlp(service, ['rm', '-f', 'nobody'])).code, 0);
-    assert.equal((await rlp(service, ['rm', '--wait', 'a'])).code, 0);
-    assert.equal(sandbox.status, 'deleted');
+    const project = await newProject(host.world);
+    const { id } = await project.create('a');
+    assert.equal((await project.rlp(['rm', '-f', 'nobody'])).code, 0);
+    assert.equal((await project.rlp(['rm', '--wait', 'a'])).code, 0);
+    assert.equal(await project.status(id), 'deleted');
   });
 });
 
 describe('rlp logs', () => {
   test('prints the entrypoint, or the console', async () => {
-    await using service = await startService();
-    service.add('web');
-    service.logs.set('entrypoint-logs', ['hello\n']).set('logs', ['Linux version\n']);
-    assert.equal((await rlp(service, ['logs', 'web'])).stdout, 'hello\n');
-    assert.equal((await rlp(service, ['logs', '--console', 'web'])).stdout, 'Linux version\n');
-    assert.equal(json(await rlp(service, ['logs', '--json', 'web']))['text'], 'hello\n');
+    const project = await newProject(host.world);
+    const { uuid } = await project.create('web');
+    host.log(uuid, 'entrypoint').write(Buffer.from('hello\n'));
+    host.log(uuid, 'console').write(Buffer.from('Linux version\n'));
+    assert.equal((await project.rlp(['logs', 'web'])).stdout, 'hello\n');
+    assert.equal((await project.rlp(['logs', '--console', 'web'])).stdout, 'Linux version\n');
+    assert.equal(json(await project.rlp(['logs', '--json', 'web']))['text'], 'hello\n');
   });
 
   test('-f goes on where an answer ended, printing nothing twice, until the sandbox has ended', async () => {
-    await using service = await startService();
-    service.add('web', {
-      status: 'running',
-      coming: ['running', 'running', 'running', 'deleting', 'deleted'],
-    });
-    service.logs.set('entrypoint-logs', ['one\n', 'one\ntwo\n', 'one\ntwo\n', 'one\ntwo\nthree\n']);
-    const outcome = await rlp(service, ['logs', '-f', 'web']);
-    assert.deepEqual(outcome, { code: 0, stdout: 'one\ntwo\nthree\n', stderr: '' });
+    const project = await newProject(host.world);
+    const { id, uuid } = await project.create('web');
+    const write = (text: string): void => host.log(uuid, 'entrypoint').write(Buffer.from(text));
+    write('one\n');
+    let printed = '';
+    const following = project.rlp(['logs', '-f', 'web'], { onStdout: (text) => (printed = text) });
+    await until(() => printed === 'one\n');
+    // As when the runner starts again: the answer ends, and the next one begins at the beginning of the log.
+    for (const [text, all] of [
+      ['two\n', 'one\ntwo\n'],
+      ['three\n', 'one\ntwo\nthree\n'],
+    ] as const) {
+      await host.closeLog(uuid, 'entrypoint');
+      write(text);
+      await until(() => printed === all);
+    }
+    assert.equal((await project.call('DELETE', `/vms/${id}`)).status, 200);
+    await host.closeLog(uuid, 'entrypoint');
+    assert.deepEqual(await following, { code: 0, stdout: 'one\ntwo\nthree\n', stderr: '' });
   });
 
   test('-f waits for a log that is not there yet', async () => {
-    await using service = await startService();
-    const sandbox = service.add('web', { status: 'pending', coming: ['pending', 'running', 'deleted'] });
-    const path = `GET /vms/${sandbox.id}/entrypoint-logs`;
-    let reads = 0;
-    service.special.set(path, (_request, response) =>
-      reads++ === 0 ? send(response, 404, { error: 'not placed' }) : false,
+    const project = await newProject(host.world);
+    scripts.set(
+      'late',
+      but('running', () => undefined),
     );
-    service.logs.set('entrypoint-logs', ['late\n']);
-    assert.deepEqual(await rlp(service, ['logs', '-f', 'web']), { code: 0, stdout: 'late\n', stderr: '' });
+    const { stdout } = await project.rlp(['run', 'busybox', '--name', 'late', '--no-wait']);
+    await using relay = await startRelay({ url: project.url });
+    let printed = '';
+    const following = rlpHere({ url: relay.url, key: project.key }, ['logs', '-f', 'late'], {
+      onStdout: (text) => (printed = text),
+    });
+    const id = stdout.trim();
+    const reads = (): number => relay.calls.filter((call) => call.endsWith('/entrypoint-logs')).length;
+    // The second time means that the first found none.
+    await until(() => reads() > 1);
+    const assignment = await host.runner.assigned(project.uuidOf(id));
+    host.log(assignment.vm_id, 'entrypoint').write(Buffer.from('late\n'));
+    host.runner.observe(assignment, { status: 'running', vm_ip: '172.16.0.2' });
+    await until(() => printed === 'late\n');
+    assert.equal((await project.call('DELETE', `/vms/${id}`)).status, 200);
+    await host.closeLog(assignment.vm_id, 'entrypoint');
+    assert.deepEqual(await following, { code: 0, stdout: 'late\n', stderr: '' });
   });
 
   test('Ctrl-C ends -f', async () => {
-    await using service = await startService();
-    service.add('web');
-    service.logs.set('entrypoint-logs', ['on\n']);
-    const outcome = await rlp(service, ['logs', '-f', 'web'], {
+    const project = await newProject(host.world);
+    const { uuid } = await project.create('web');
+    host.log(uuid, 'entrypoint').write(Buffer.from('on\n'));
+    const outcome = await rlp(project, ['logs', '-f', 'web'], {
       started: (child) => child.stdout?.once('data', () => child.kill('SIGINT')),
     });
     assert.equal(outcome.code, 130);
@@ -100,44 +177,22 @@ describe('rlp logs', () => {
 
 describe('rlp images', () => {
   test('lists them', async () => {
-    await using service = await startService();
-    service.images.push({
-      id: newUuid(),
-      name: 'app',
-      source: { type: 'registry', ref: 'node:20' },
-      status: 'ready',
-      layer_count: 3,
-      docker: false,
-      manifest_name: 'sha256:0123456789abcdef',
-    });
-    const { stdout } = await rlp(service, ['images']);
-    assert.match(stdout, /app\s+ready\s+node:20\s+3\s+sha256:0123456789ab/);
-    assert.equal((await rlp(service, ['images', 'ls', '--json'])).code, 0);
+    const project = await newProject(host.world);
+    assert.equal((await project.rlp(['images', 'create', 'app', 'node:20'])).code, 0);
+    const { stdout } = await project.rlp(['images']);
+    assert.match(stdout, /app\s+ready\s+node:20\s+3\s+sha256:cdcdcdcdcdcd/);
+    assert.equal((await project.rlp(['images', 'ls', '--json'])).code, 0);
   });
 
-  test('create waits for its job and tells why it failed', async () => {
-    await using service = await startService();
-    let status = 'done';
-    const [image, job] = [newUuid(), newUuid()];
-    service.special.set('POST /images', (_request, response) =>
-      send(response, 200, { image_id: image, job_id: job, name: 'app', status: 'pending', region: 'local' }),
-    );
-    service.special.set(`GET /jobs/${job}`, (_request, response) =>
-      send(response, 200, {
-        id: job,
-        kind: 'build',
-        status,
-        attempts: 1,
-        error: status === 'failed' ? 'no such manifest' : null,
-      }),
-    );
-    assert.deepEqual(await rlp(service, ['images', 'create', 'app', 'node:20']), {
-      code: 0,
-      stdout: `${image}\n`,
-      stderr: '',
-    });
-    status = 'failed';
-    const failed = await rlp(service, ['images', 'create', 'app', 'node:20']);
+  test('create waits for its job and tells why it failed', async (t) => {
+    const project = await newProject(host.world);
+    const made = await project.rlp(['images', 'create', 'app', 'node:20']);
+    const [image] = (await project.call('GET', '/images')).body.images;
+    assert.deepEqual(made, { code: 0, stdout: `${image.id}\n`, stderr: '' });
+    const { build } = host.runner.options;
+    t.after(() => (host.runner.options.build = build));
+    host.runner.options.build = (job) => host.runner.built(job, { error: 'no such manifest' });
+    const failed = await project.rlp(['images', 'create', 'app', 'node:21']);
     assert.equal(failed.code, 1);
     assert.match(failed.stderr, /no such manifest/);
   });

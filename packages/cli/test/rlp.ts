@@ -1,13 +1,17 @@
 /** Calls `rlp`: the real one as a child process, or the same code in the process of the test, which is faster. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { PassThrough } from 'node:stream';
-import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { runCli } from '../src/run-cli.ts';
-import { KEY, type TestService } from './service.ts';
 
 export const BIN = fileURLToPath(new URL('../bin/rlp', import.meta.url));
 const DEADLINE_MS = 180_000;
+
+/** The service, and a key of a project of it. */
+export interface Target {
+  url: string;
+  key: string;
+}
 
 export interface Outcome {
   code: number | null;
@@ -18,18 +22,27 @@ export interface Outcome {
 export interface RlpOptions {
   input?: string | Buffer;
   env?: Record<string, string>;
+}
+
+export interface ProcessOptions extends RlpOptions {
   /** Called with the child as soon as it has started. */
   started?: (child: ChildProcess) => void;
   bin?: string;
 }
 
+export interface HereOptions extends RlpOptions {
+  /** Called with all of stdout so far, whenever there is more. */
+  onStdout?: (text: string) => void;
+  onStderr?: (text: string) => void;
+}
+
 export function rlp(
-  service: TestService | null,
+  target: Target | null,
   args: readonly string[],
-  options: RlpOptions = {},
+  options: ProcessOptions = {},
 ): Promise<Outcome> {
   const child = spawn(options.bin ?? BIN, args, {
-    env: environment(service, options),
+    env: environment(target, options),
     stdio: ['pipe', 'pipe', 'pipe'],
     timeout: DEADLINE_MS,
   });
@@ -53,30 +66,40 @@ export function rlp(
   return promise;
 }
 
-/** In this process. Neither `started` nor `bin` mean anything here. */
+/** In this process. */
 export async function rlpHere(
-  service: TestService | null,
+  target: Target | null,
   args: readonly string[],
-  options: Pick<RlpOptions, 'input' | 'env'> = {},
+  options: HereOptions = {},
 ): Promise<Outcome> {
   const [stdin, stdout, stderr] = [new PassThrough(), new PassThrough(), new PassThrough()];
   stdin.end(options.input ?? '');
-  const terminal = { stdin, stdout, stderr, env: environment(service, options) };
-  const printed = [text(stdout), text(stderr)] as const;
+  const printed = { stdout: '', stderr: '' };
+  stdout.setEncoding('utf8').on('data', (text: string) => {
+    printed.stdout += text;
+    options.onStdout?.(printed.stdout);
+  });
+  stderr.setEncoding('utf8').on('data', (text: string) => {
+    printed.stderr += text;
+    options.onStderr?.(printed.stderr);
+  });
+  const terminal = { stdin, stdout, stderr, env: environment(target, options) };
+  const ended = [stdout, stderr].map((stream) => new Promise((resolve) => stream.once('end', resolve)));
   const code = await runCli(args, terminal, AbortSignal.timeout(DEADLINE_MS));
   stdout.end();
   stderr.end();
-  return { code, stdout: await printed[0], stderr: await printed[1] };
+  await Promise.all(ended);
+  return { code, ...printed };
 }
 
-function environment(service: TestService | null, options: RlpOptions): Record<string, string> {
+function environment(target: Target | null, options: RlpOptions): Record<string, string> {
   return {
     PATH: process.env['PATH'] ?? '',
     HOME: process.env['HOME'] ?? '/',
     RELEAP_HOME: '/nonexistent',
     // Nobody is signed in, whoever runs the tests.
     XDG_CONFIG_HOME: '/nonexistent',
-    ...(service ? { RELEAP_URL: service.url, RELEAP_API_KEY: KEY } : {}),
+    ...(target ? { RELEAP_URL: target.url, RELEAP_API_KEY: target.key } : {}),
     ...options.env,
   };
 }

@@ -1,44 +1,59 @@
 import assert from 'node:assert/strict';
 import { PassThrough } from 'node:stream';
-import { describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
+import { testKeys } from '@releap/testing/keys';
 import { readSecret } from '../src/input/read-secret.ts';
 import type { Context } from '../src/terminal.ts';
+import { startRelay } from './relay.ts';
 import { json, rlpHere } from './rlp.ts';
-import { send, startService } from './service.ts';
+import { type Project, type Service, startService } from './world.ts';
+
+const keys = testKeys();
+let service: Service;
+before(async () => {
+  service = await startService({ keys });
+});
+after(() => service[Symbol.asyncDispose]());
+
+interface Secret {
+  name: string;
+  allowed_domains: string[];
+  description?: string;
+}
+async function secrets(project: Project): Promise<Secret[]> {
+  return (await project.call('GET', '/secrets')).body.secrets as Secret[];
+}
 
 describe('rlp secret', () => {
   test('set takes the value from stdin, without the line break at its end', async () => {
-    await using service = await startService();
-    const args = [
-      'secret',
-      'set',
-      'TOKEN',
-      '-d',
-      'api.example.com',
-      '-d',
-      '*.example.org',
-      '--description',
-      'CI',
-    ];
-    assert.deepEqual(await rlpHere(service, args, { input: ' s3cret\nsecond line\n' }), {
+    const project = await service.project();
+    await using relay = await startRelay({ url: project.url });
+    const set = (args: string[], input: string) =>
+      rlpHere({ url: relay.url, key: project.key }, ['secret', 'set', ...args], { input });
+    const args = ['TOKEN', '-d', 'api.example.com', '-d', '*.example.org', '--description', 'CI'];
+    assert.deepEqual(await set(args, ' s3cret\nsecond line\n'), {
       code: 0,
       stdout: 'TOKEN\n',
       stderr: '',
     });
-    assert.deepEqual(service.kept.get('secrets/TOKEN'), {
-      value: ' s3cret\nsecond line',
-      allowed_domains: ['api.example.com', '*.example.org'],
-      description: 'CI',
-    });
-    assert.equal(
-      (await rlpHere(service, ['secret', 'set', 'B', '--json'], { input: 'x\r\n' })).stdout,
-      '{\n  "name": "B"\n}\n',
+    const [{ name, allowed_domains, description } = { name: '', allowed_domains: [] }] =
+      await secrets(project);
+    assert.deepEqual(
+      [name, allowed_domains, description],
+      ['TOKEN', ['api.example.com', '*.example.org'], 'CI'],
     );
-    assert.equal(service.kept.get('secrets/B')?.['value'], 'x');
+    assert.equal((await set(['B', '--json'], 'x\r\n')).stdout, '{\n  "name": "B"\n}\n');
+    // The service shows no value again: what it was sent.
+    const sent = ['TOKEN', 'B'].map(
+      (one) => (JSON.parse(relay.bodies.get(`PUT /secrets/${one}`) ?? '') as { value: string }).value,
+    );
+    assert.deepEqual(sent, [' s3cret\nsecond line', 'x']);
   });
 
   test('a value that is empty, too large or no text, or a name that is none, is never sent', async () => {
-    await using service = await startService();
+    const project = await service.project();
+    await using relay = await startRelay({ url: project.url });
+    const target = { url: relay.url, key: project.key };
     const wrong: [string, string | Buffer, RegExp][] = [
       ['A', '', /value of A is empty/],
       ['A', '\n', /value of A is empty/],
@@ -48,93 +63,99 @@ describe('rlp secret', () => {
       ['../orgs', 'x', /has a name of letters/],
     ];
     for (const [name, input, said] of wrong) {
-      const outcome = await rlpHere(service, ['secret', 'set', name], { input });
+      const outcome = await rlpHere(target, ['secret', 'set', name], { input });
       assert.equal(outcome.code, 2);
       assert.match(outcome.stderr, said);
     }
     assert.equal(
-      (await rlpHere(service, ['secret', 'set', 'A', 'value'], { input: '' })).code,
+      (await rlpHere(target, ['secret', 'set', 'A', 'value'], { input: '' })).code,
       2,
       'no value there',
     );
-    assert.deepEqual(service.calls, []);
+    assert.deepEqual(relay.calls, []);
   });
 
   test('ls shows where it may be sent, and rm deletes', async () => {
-    await using service = await startService();
-    service.kept.set('secrets/A', { value: 'hidden', allowed_domains: ['a.example'] });
-    service.kept.set('secrets/B', { value: 'hidden', allowed_domains: [], description: 'b\u001b' });
-    const { stdout } = await rlpHere(service, ['secret', 'ls']);
+    const project = await service.project();
+    const put = (name: string, body: object) =>
+      project.call('PUT', `/secrets/${name}`, { value: 'hidden', ...body });
+    assert.equal((await put('A', { allowed_domains: ['a.example'] })).status, 204);
+    assert.equal((await put('B', { description: 'b\u202e' })).status, 204);
+    const { stdout } = await project.rlp(['secret', 'ls']);
     assert.match(stdout, /^NAME .*\nA +a\.example +\d+ s\nB +- +\d+ s +b\?\n$/);
     assert.doesNotMatch(stdout, /hidden/);
-    assert.deepEqual(await rlpHere(service, ['secret', 'rm', 'A', 'C']), {
+    assert.deepEqual(await project.rlp(['secret', 'rm', 'A', 'C']), {
       code: 0,
       stdout: 'A\nC\n',
       stderr: '',
     });
-    assert.deepEqual([...service.kept.keys()], ['secrets/B']);
-    assert.equal((await rlpHere(service, ['secret', 'rm', ''])).code, 2);
+    assert.deepEqual(
+      (await secrets(project)).map(({ name }) => name),
+      ['B'],
+    );
+    assert.equal((await project.rlp(['secret', 'rm', ''])).code, 2);
   });
 
   test('run --secret gives it to the sandbox; what the service refuses is told', async () => {
-    await using service = await startService();
-    assert.equal(
-      (await rlpHere(service, ['run', 'busybox', '--secret', 'A', '--secret', 'B', '--no-wait'])).code,
-      0,
-    );
-    assert.deepEqual(service.bodies, [{ image: 'busybox', secrets: ['A', 'B'] }]);
-    service.special.set('POST /vms', (_request, response) =>
-      send(response, 400, { error: 'secret "C" not found' }),
-    );
-    const outcome = await rlpHere(service, ['run', 'busybox', '--secret', 'C']);
-    assert.deepEqual([outcome.code, outcome.stderr], [1, 'rlp: secret "C" not found\n']);
-    service.special.set('PUT /secrets/A', (_request, response) =>
-      send(response, 503, { error: 'encryption is unavailable' }),
-    );
-    const away = await rlpHere(service, ['secret', 'set', 'A', '--json'], { input: 'x' });
-    assert.deepEqual(JSON.parse(away.stderr), {
-      error: 'encryption is unavailable',
-      exit_code: 1,
-      status: 503,
-    });
+    const project = await service.project();
+    for (const name of ['A', 'B'])
+      assert.equal((await project.rlp(['secret', 'set', name], { input: `of ${name}` })).code, 0);
+    const run = await project.rlp(['run', 'busybox', '--secret', 'A', '--secret', 'B', '--no-wait']);
+    assert.equal(run.code, 0, run.stderr);
+    const uuid = project.uuidOf(run.stdout.trim());
+    // A sandbox is given stand-ins, which become the values on their way out.
+    const { env } = (await service.runner.assigned(uuid)).spec;
+    assert.deepEqual(Object.keys(env).sort(), ['A', 'B']);
+    const outcome = await project.rlp(['run', 'busybox', '--secret', 'C']);
+    assert.equal(outcome.code, 1);
+    assert.match(outcome.stderr, /^rlp: secrets: the project has no secret "C"/);
+  });
+
+  test('a service that cannot encrypt: its words and its status', async () => {
+    await using keyless = await startService();
+    const project = await keyless.project();
+    const away = await project.rlp(['secret', 'set', 'A', '--json'], { input: 'x' });
+    assert.equal(away.code, 1);
+    const said = JSON.parse(away.stderr) as { error: string };
+    assert.deepEqual(said, { error: said.error, exit_code: 1, status: 503 });
+    assert.match(said.error, /encrypt/);
   });
 });
 
 describe('rlp registry', () => {
   test('set takes the password from stdin; ls and rm', async () => {
-    await using service = await startService();
+    const project = await service.project();
     const args = ['registry', 'set', 'registry.example.com:5000', '-u', 'ci', '--kind', 'basic'];
-    const set = await rlpHere(service, args, { input: 'hunter2\n' });
+    const set = await project.rlp(args, { input: 'hunter2\n' });
     assert.deepEqual(set, { code: 0, stdout: 'registry.example.com:5000\n', stderr: '' });
-    assert.deepEqual(service.kept.get('registries/registry.example.com:5000'), {
+    // What a host is given that pulls from there.
+    assert.equal((await project.rlp(['images', 'create', 'app', 'registry.example.com:5000/app:1'])).code, 0);
+    const [job] = service.runner.builds.slice(-1);
+    assert.deepEqual(job?.root.type === 'registry' && job.root.credential, {
       username: 'ci',
       password: 'hunter2',
-      kind: 'basic',
     });
-    const { stdout } = await rlpHere(service, ['registry', 'ls']);
+    const { stdout } = await project.rlp(['registry', 'ls']);
     assert.match(stdout, /registry\.example\.com:5000 +basic +ci +\d+ s\n$/);
     assert.doesNotMatch(stdout, /hunter2/);
-    assert.equal((await rlpHere(service, ['registry', 'ls', '--json'])).stdout.includes('hunter2'), false);
-    assert.deepEqual(
-      json(await rlpHere(service, ['registry', 'rm', 'registry.example.com:5000', '--json'])),
-      [{ registry: 'registry.example.com:5000', status: 'deleted' }],
-    );
-    assert.equal(service.kept.size, 0);
+    assert.equal((await project.rlp(['registry', 'ls', '--json'])).stdout.includes('hunter2'), false);
+    assert.deepEqual(json(await project.rlp(['registry', 'rm', 'registry.example.com:5000', '--json'])), [
+      { registry: 'registry.example.com:5000', status: 'deleted' },
+    ]);
+    assert.equal((await project.rlp(['registry', 'ls', '--json'])).stdout, '[]\n');
   });
 
   test('without a user, of another kind, or for what is no host', async () => {
-    await using service = await startService();
+    const project = await service.project();
     const input = 'x';
-    assert.equal((await rlpHere(service, ['registry', 'set', 'ghcr.io'], { input })).code, 2);
+    assert.equal((await project.rlp(['registry', 'set', 'ghcr.io'], { input })).code, 2);
     assert.equal(
-      (await rlpHere(service, ['registry', 'set', 'ghcr.io', '-u', 'a', '--kind', 'x'], { input })).code,
+      (await project.rlp(['registry', 'set', 'ghcr.io', '-u', 'a', '--kind', 'x'], { input })).code,
       2,
     );
-    const url = await rlpHere(service, ['registry', 'set', 'https://ghcr.io', '-u', 'a'], { input });
-    assert.deepEqual(
-      [url.code, url.stderr],
-      [1, 'rlp: host must be host[:port], but was "https://ghcr.io"\n'],
-    );
+    const url = await project.rlp(['registry', 'set', 'https://ghcr.io', '-u', 'a'], { input });
+    assert.equal(url.code, 1);
+    assert.match(url.stderr, /^rlp: registry host "https:\/\/ghcr\.io" has a scheme/);
   });
 });
 

@@ -1,68 +1,74 @@
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
+import { CAPTURED, takesSnapshots } from '@releap/testing/world';
+import { startRelay } from './relay.ts';
 import { json, rlpHere } from './rlp.ts';
-import { newUuid } from '@releap/contract';
-import { send, startService } from './service.ts';
-import { addSnapshot } from './service-snapshots.ts';
+import { type Project, type Service, startService } from './world.ts';
+
+let service: Service;
+before(async () => {
+  service = await startService();
+});
+after(() => service[Symbol.asyncDispose]());
+
+interface Snapshot {
+  id: string;
+  name: string;
+  kind: string;
+  status: string;
+}
+/** Newest first. */
+async function listed(project: Project): Promise<Snapshot[]> {
+  return (await project.call('GET', '/snapshots')).body.snapshots as Snapshot[];
+}
 
 describe('rlp snapshot create', () => {
   test('takes a disk of an ephemeral sandbox and all of a persistent one, and waits until it is ready', async () => {
-    await using service = await startService();
-    service.add('short');
-    service.add('long', { persistent: true });
-    const disk = await rlpHere(service, ['snapshot', 'create', 'short', 'base']);
-    assert.deepEqual(disk, { code: 0, stdout: `${service.snapshots[0]?.id}\n`, stderr: '' });
-    assert.equal(service.snapshots[0]?.status, 'ready');
-    const full = json(await rlpHere(service, ['snapshot', 'create', 'long', 'warm', '--json']));
-    assert.deepEqual([full['name'], full['status']], ['warm', 'ready']);
+    const project = await service.project();
+    await project.create('short');
+    await project.create('long', { persistent: true });
+    const disk = await project.rlp(['snapshot', 'create', 'short', 'base']);
+    const [base] = await listed(project);
+    assert.deepEqual(disk, { code: 0, stdout: `${base?.id}\n`, stderr: '' });
+    assert.deepEqual([base?.name, base?.kind, base?.status], ['base', 'disk', 'ready']);
+    const full = json(await project.rlp(['snapshot', 'create', 'long', 'warm', '--json']));
+    assert.deepEqual([full['name'], full['kind'], full['status']], ['warm', 'full', 'ready']);
     assert.equal(typeof full['job_id'], 'string');
-    assert.deepEqual(service.bodies, [
-      { name: 'base', kind: 'disk' },
-      { name: 'warm', kind: 'full' },
-    ]);
   });
 
   test('--kind is the service’s to refuse; another word is wrong usage', async () => {
-    await using service = await startService();
-    service.add('short');
-    const refused = await rlpHere(service, ['snapshot', 'create', 'short', 'x', '--kind', 'full']);
-    assert.deepEqual(refused, {
-      code: 1,
-      stdout: '',
-      stderr: 'rlp: kind full is not for a sandbox of this sort\n',
-    });
-    const wrong = await rlpHere(service, ['snapshot', 'create', 'short', 'x', '--kind', 'warm']);
+    const project = await service.project();
+    await project.create('short');
+    const refused = await project.rlp(['snapshot', 'create', 'short', 'x', '--kind', 'full']);
+    assert.deepEqual([refused.code, refused.stdout], [1, '']);
+    assert.match(refused.stderr, /^rlp: .*persistent.*\n$/);
+    const wrong = await project.rlp(['snapshot', 'create', 'short', 'x', '--kind', 'warm']);
     assert.equal(wrong.code, 2);
     assert.match(wrong.stderr, /disk, full/);
+    assert.deepEqual(await listed(project), []);
   });
 
   test('a name that is taken, an unknown sandbox, an empty name', async () => {
-    await using service = await startService();
-    service.add('web');
-    addSnapshot(service, 'base');
-    const taken = await rlpHere(service, ['snapshot', 'create', 'web', 'base', '--json']);
-    assert.deepEqual(JSON.parse(taken.stderr), {
-      error: 'a snapshot named "base" exists',
-      exit_code: 1,
-      status: 409,
-    });
-    assert.equal((await rlpHere(service, ['snapshot', 'create', 'nobody', 'x'])).code, 4);
-    assert.equal((await rlpHere(service, ['snapshot', 'create', 'web', ''])).code, 2);
-    assert.equal((await rlpHere(service, ['snapshot', 'create', 'web'])).code, 2);
+    const project = await service.project();
+    await project.create('web');
+    assert.equal((await project.rlp(['snapshot', 'create', 'web', 'base'])).code, 0);
+    const taken = JSON.parse((await project.rlp(['snapshot', 'create', 'web', 'base', '--json'])).stderr) as {
+      error: string;
+    };
+    assert.deepEqual(taken, { error: taken.error, exit_code: 1, status: 409 });
+    assert.match(taken.error, /"base"/);
+    assert.equal((await project.rlp(['snapshot', 'create', 'nobody', 'x'])).code, 4);
+    assert.equal((await project.rlp(['snapshot', 'create', 'web', ''])).code, 2);
+    assert.equal((await project.rlp(['snapshot', 'create', 'web'])).code, 2);
   });
 
-  test('one that fails: exit code 1, and the reason', async () => {
-    await using service = await startService();
-    const vm = service.add('web');
-    const failing = addSnapshot(service, 'base', {
-      status: 'pending',
-      error: 'no space left',
-      coming: ['failed'],
-    });
-    service.special.set(`POST /vms/${vm.id}/snapshots`, (_request, response) =>
-      send(response, 200, { ...failing, job_id: newUuid() }),
-    );
-    const outcome = await rlpHere(service, ['snapshot', 'create', 'web', 'base']);
+  test('one that fails: exit code 1, and the reason', async (t) => {
+    const project = await service.project();
+    await project.create('web');
+    t.after(() => (service.runner.options.snapshot = takesSnapshots));
+    service.runner.options.snapshot = (assignment, runner) =>
+      runner.observeSnapshot(assignment, { status: 'failed', error: 'no space left' });
+    const outcome = await project.rlp(['snapshot', 'create', 'web', 'base']);
     assert.deepEqual(outcome, {
       code: 1,
       stdout: '',
@@ -70,96 +76,105 @@ describe('rlp snapshot create', () => {
     });
   });
 
-  test('gives up waiting when its time is over; --no-wait does not wait', async () => {
-    await using service = await startService();
-    const vm = service.add('web');
-    const slow = addSnapshot(service, 'slow', { status: 'pending' });
-    service.special.set(`POST /vms/${vm.id}/snapshots`, (_request, response) =>
-      send(response, 200, { ...slow, job_id: newUuid() }),
-    );
-    const late = await rlpHere(service, ['snapshot', 'create', 'web', 'slow', '--wait-timeout', '1s']);
+  test('gives up waiting when its time is over; --no-wait does not wait', async (t) => {
+    const project = await service.project();
+    await project.create('web');
+    t.after(() => (service.runner.options.snapshot = takesSnapshots));
+    service.runner.options.snapshot = () => undefined;
+    const late = await project.rlp(['snapshot', 'create', 'web', 'slow', '--wait-timeout', '1s']);
     assert.equal(late.code, 1);
     assert.match(late.stderr, /snapshot slow is still pending after 1 s; it goes on without us/);
-    const outcome = await rlpHere(service, ['snapshot', 'create', 'web', 'slow', '--no-wait']);
-    assert.deepEqual(outcome, { code: 0, stdout: `${slow.id}\n`, stderr: '' });
+    const outcome = await project.rlp(['snapshot', 'create', 'web', 'slower', '--no-wait']);
+    const [slower] = await listed(project);
+    assert.deepEqual(outcome, { code: 0, stdout: `${slower?.id}\n`, stderr: '' });
+    assert.equal(slower?.status, 'pending');
   });
 });
 
 describe('rlp snapshot ls', () => {
-  test('lists all pages, newest first', async () => {
-    await using service = await startService();
-    for (const name of ['one', 'two', 'three']) addSnapshot(service, name);
-    addSnapshot(service, 'evil\u001b[2J', {
-      kind: 'full',
-      mem_bytes: 2 ** 30,
-      status: 'failed',
-      error: 'no room',
-    });
-    const { code, stdout } = await rlpHere(service, ['snapshot', 'ls']);
+  test('lists all pages, newest first', async (t) => {
+    const project = await service.project();
+    await project.create('short');
+    await project.create('long', { persistent: true });
+    for (const name of ['one', 'two', 'three'])
+      assert.equal((await project.rlp(['snapshot', 'create', 'short', name])).code, 0);
+    assert.equal((await project.rlp(['snapshot', 'create', 'long', 'warm'])).code, 0);
+    t.after(() => (service.runner.options.snapshot = takesSnapshots));
+    service.runner.options.snapshot = (assignment, runner) =>
+      runner.observeSnapshot(assignment, { status: 'failed', error: 'no room\u001b[2J' });
+    assert.equal((await project.rlp(['snapshot', 'create', 'short', 'broken'])).code, 1);
+    await using relay = await startRelay({ url: project.url });
+    relay.pageSize = 2;
+    const ls = (...args: string[]) => rlpHere({ url: relay.url, key: project.key }, ['snapshot', ...args]);
+    const { code, stdout } = await ls('ls');
     assert.equal(code, 0);
+    assert.deepEqual(relay.calls, ['GET /snapshots', 'GET /snapshots', 'GET /snapshots']);
     const rows = stdout
       .trim()
       .split('\n')
       .map((line) => line.split(/\s{2,}/));
     assert.deepEqual(
       rows.map((row) => row[0]),
-      ['NAME', 'evil?[2J', 'three', 'two', 'one'],
+      ['NAME', 'broken', 'warm', 'three', 'two', 'one'],
     );
-    assert.deepEqual(rows[1]?.slice(1, 5), ['full', 'failed', '-', '1024 MiB']);
-    assert.match(stdout, /no room/);
-    assert.equal((await rlpHere(service, ['snapshot', 'ls', '-q'])).stdout.trim().split('\n').length, 4);
-    assert.equal(
-      (JSON.parse((await rlpHere(service, ['snapshot', '--json'])).stdout) as unknown[]).length,
-      4,
-    );
+    assert.deepEqual(rows[1]?.slice(1, 4), ['disk', 'failed', '-']);
+    assert.deepEqual(rows[2]?.slice(1, 5), ['full', 'ready', '4 KiB', '1024 MiB']);
+    assert.equal(CAPTURED.disk_bytes, 4096);
+    assert.match(stdout, /no room\?\[2J/);
+    assert.equal((await ls('ls', '-q')).stdout.trim().split('\n').length, 5);
+    assert.equal((JSON.parse((await ls('--json')).stdout) as unknown[]).length, 5);
   });
 });
 
 describe('rlp snapshot rm', () => {
   test('takes names and ids, goes on after a failure, and tells', async () => {
-    await using service = await startService();
-    const [one, two, parent] = ['one', 'two', 'parent'].map((name) => addSnapshot(service, name));
-    service.special.set(`DELETE /snapshots/${parent?.id}`, (_request, response) =>
-      send(response, 409, { error: 'snapshot "parent" has descendants' }),
-    );
-    const outcome = await rlpHere(service, ['snapshot', 'rm', 'one', 'parent', String(two?.id), 'nobody']);
+    const project = await service.project();
+    // Each of a sandbox of its own: what is taken of one sandbox descends from what was taken of it before.
+    for (const name of ['one', 'two', 'parent']) {
+      await project.create(`of-${name}`);
+      assert.equal((await project.rlp(['snapshot', 'create', `of-${name}`, name])).code, 0);
+    }
+    assert.equal((await project.rlp(['run', '--from-snapshot', 'parent', '--name', 'heir'])).code, 0);
+    assert.equal((await project.rlp(['snapshot', 'create', 'heir', 'child'])).code, 0);
+    const [, , two, one] = await listed(project);
+    const outcome = await project.rlp(['snapshot', 'rm', 'one', 'parent', String(two?.id), 'nobody']);
     assert.equal(outcome.code, 1);
     assert.equal(outcome.stdout, `${one?.id}\n${two?.id}\n`);
     assert.equal(
       outcome.stderr,
-      'rlp: snapshot "parent" has descendants\n' +
+      'rlp: snapshot "parent" cannot be deleted: snapshot "child" descends from it: delete that first\n' +
         'rlp: no snapshot has the name or id "nobody": rlp snapshot ls lists them\n',
     );
     assert.deepEqual(
-      service.snapshots.map((left) => left.name),
-      ['parent'],
+      (await listed(project)).map(({ name }) => name),
+      ['child', 'parent'],
     );
   });
 
   test('-f: one that does not exist is no error', async () => {
-    await using service = await startService();
-    const outcome = await rlpHere(service, ['snapshot', 'rm', '-f', 'nobody', '--json']);
+    const project = await service.project();
+    const outcome = await project.rlp(['snapshot', 'rm', '-f', 'nobody', '--json']);
     assert.equal(outcome.code, 0);
     assert.deepEqual(json(outcome), [{ snapshot: 'nobody', status: 'absent' }]);
-    assert.equal((await rlpHere(service, ['snapshot', 'rm'])).code, 2);
+    assert.equal((await project.rlp(['snapshot', 'rm'])).code, 2);
   });
 });
 
 describe('rlp run --from-snapshot', () => {
-  test('takes the place of the image, with a command and without one', async () => {
-    await using service = await startService();
-    const ran = await rlpHere(service, ['run', '--from-snapshot', 'base', '--', 'echo', 'hi']);
-    assert.deepEqual(ran, { code: 0, stdout: 'hi\n', stderr: '' });
-    const bare = await rlpHere(service, ['run', '--from-snapshot', 'base', '--name', 'web']);
-    assert.deepEqual([bare.code, bare.stdout], [0, `${service.sandboxes[0]?.id}\n`]);
-    assert.deepEqual(service.bodies, [
-      { image: { type: 'snapshot', name: 'base' } },
-      { image: { type: 'snapshot', name: 'base' }, name: 'web' },
-    ]);
+  test('takes the place of the image', async () => {
+    const project = await service.project();
+    await project.create('source');
+    const snapshot = (await project.rlp(['snapshot', 'create', 'source', 'base'])).stdout.trim();
+    const bare = await project.rlp(['run', '--from-snapshot', 'base', '--name', 'web']);
+    const [made] = (await project.call('GET', '/vms')).body.vms;
+    assert.deepEqual([bare.code, bare.stdout, made.name], [0, `${made.id}\n`, 'web']);
+    const assigned = service.runner.assignments.get(project.uuidOf(made.id));
+    assert.deepEqual(assigned?.spec.origin, { type: 'snapshot', snapshot_id: snapshot, kind: 'disk' });
   });
 
   test('with an image beside it, or a command without --, nothing is asked', async () => {
-    await using service = await startService();
+    const project = await service.project();
+    await using relay = await startRelay({ url: project.url });
     for (const args of [
       ['busybox', '--from-snapshot', 'base'],
       ['--from-snapshot', 'base', 'busybox', '--', 'echo'],
@@ -167,16 +182,18 @@ describe('rlp run --from-snapshot', () => {
       ['--from-snapshot', '', '--', 'echo'],
       [],
     ])
-      assert.equal((await rlpHere(service, ['run', ...args])).code, 2, args.join(' '));
-    assert.deepEqual(service.calls, []);
+      assert.equal(
+        (await rlpHere({ url: relay.url, key: project.key }, ['run', ...args])).code,
+        2,
+        args.join(' '),
+      );
+    assert.deepEqual(relay.calls, []);
   });
 
   test('one that does not exist: the service says so', async () => {
-    await using service = await startService();
-    service.special.set('POST /vms', (_request, response) =>
-      send(response, 404, { error: 'snapshot "nobody" not found' }),
-    );
-    const outcome = await rlpHere(service, ['run', '--from-snapshot', 'nobody']);
-    assert.deepEqual(outcome, { code: 4, stdout: '', stderr: 'rlp: snapshot "nobody" not found\n' });
+    const project = await service.project();
+    const { code, stdout, stderr } = await project.rlp(['run', '--from-snapshot', 'nobody']);
+    assert.deepEqual([code, stdout], [4, '']);
+    assert.match(stderr, /^rlp: .*"nobody".*\n$/);
   });
 });
