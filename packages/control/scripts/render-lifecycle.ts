@@ -60,6 +60,9 @@ const WANTS: Record<NonNullable<Transition['wants']>, string> = {
 
 const USER = new Set<SandboxEvent>(['stop', 'start', 'pause', 'resume', 'fork', 'delete']);
 
+/** What comes after this line is made by packages/runner/scripts/write-lifecycle.ts. */
+export const HOST_PART = '## On the host';
+
 export function renderLifecycle(): string {
   return `${[
     ...head(),

@@ -1,5 +1,7 @@
-/** Writes docs/lifecycle.md. Run it after the transition table has changed; a test says when that was forgotten. */
-import { writeFileSync } from 'node:fs';
-import { renderLifecycle } from './render-lifecycle.ts';
+/** Writes docs/lifecycle.md, but for its last part. Run it after the transition table has changed; a test says when that was forgotten. */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { HOST_PART, renderLifecycle } from './render-lifecycle.ts';
 
-writeFileSync(new URL('../../../docs/lifecycle.md', import.meta.url), renderLifecycle());
+const page = new URL('../../../docs/lifecycle.md', import.meta.url);
+const [, after = ''] = readFileSync(page, 'utf8').split(`${HOST_PART}\n`);
+writeFileSync(page, `${renderLifecycle()}\n${HOST_PART}\n${after}`);

@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { SANDBOX_STATUSES } from '@releap/contract';
-import { renderLifecycle } from '../scripts/render-lifecycle.ts';
+import { HOST_PART, renderLifecycle } from '../scripts/render-lifecycle.ts';
 import { TRANSIENT, TRANSITIONS } from '../src/sandboxes/transitions.ts';
 import { SNAPSHOT_TRANSITIONS } from '../src/snapshots/transitions.ts';
 
 test('docs/lifecycle.md is current (else run packages/control/scripts/write-lifecycle.ts)', () => {
   const committed = readFileSync(new URL('../../../docs/lifecycle.md', import.meta.url), 'utf8');
-  assert.equal(committed, renderLifecycle());
+  assert.equal(committed.split(HOST_PART)[0], `${renderLifecycle()}\n`);
 });
 
 test('the page has a row for every row of the table, a deadline for every passing state, and every state in the diagram', () => {

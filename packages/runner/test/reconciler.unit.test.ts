@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
+import { EventEmitter, once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -35,7 +35,6 @@ after(async () => {
 class PaperHost {
   booted: string[] = [];
   events: SandboxEvents | undefined;
-  beforeRemains: () => void = () => undefined;
   readonly live = {
     addresses: { vm_ip: '100.64.0.2', host_ip: '127.0.0.1', port_map: [] },
     shutDown: async (_graceMs: number, hurry: AbortSignal): Promise<void> => {
@@ -64,7 +63,6 @@ class PaperHost {
   };
 
   remains = async (): Promise<object> => {
-    this.beforeRemains();
     return { disk: true, memory: false, resumed: false, hostRestarted: false };
   };
 }
@@ -80,27 +78,28 @@ function quarantineIn(home: string): Quarantine {
 async function opened() {
   const host = new PaperHost();
   const observations: Observation[] = [];
+  const reports = new EventEmitter<Record<string, []>>();
   const reconciler = new Reconciler({
     host: host as unknown as SandboxHost,
     records: new RecordStore(await mkdtemp(join(folder, 'state-'))),
     quarantine: quarantineIn(await mkdtemp(join(folder, 'home-'))),
-    report: (observation) => observations.push(observation),
+    report: (observation) => {
+      observations.push(observation);
+      reports.emit(observation.status);
+    },
     log: pino({ enabled: false }),
   });
   await reconciler.load();
   const want = (vmId: string, generation: number, desired: DesiredState): void =>
     reconciler.assign({ vm_id: vmId, generation, desired, spec: SPEC });
-  return { host, reconciler, observations, want };
+  return { host, reconciler, observations, reports, want };
 }
 
 it('a deletion hurries a stop that has just begun', { timeout: HURRIED_MS }, async () => {
-  const { host, reconciler, observations, want } = await opened();
+  const { reconciler, observations, reports, want } = await opened();
   want(VM, 1, 'running');
   await reconciler.get(VM)?.idle();
-  host.beforeRemains = () => {
-    host.beforeRemains = () => undefined;
-    want(VM, 3, 'deleted');
-  };
+  reports.once('stopping', () => want(VM, 3, 'deleted'));
   want(VM, 2, 'stopped');
   await reconciler.get(VM)?.idle();
   assert.equal(observations.at(-1)?.status, 'deleted');

@@ -50,15 +50,19 @@ export class Intake {
       this.#handlers.get(item.kind)?.named?.(item.id);
       this.#options.onUnsupported(item);
     }
-    for (const assignment of message.items) {
-      this.#name(assignment);
-      this.#assign(assignment);
-    }
+    for (const assignment of message.items) this.#name(assignment);
+    for (const assignment of this.#inOrder(message.items)) this.#assign(assignment);
     if (message.type === 'sync' && message.more !== true) this.#synced();
   }
 
   stored(reports: readonly { kind: string }[]): void {
     for (const report of reports) this.#handlers.get(report.kind)?.stored?.(report as Report);
+  }
+
+  #inOrder(items: readonly Assignment[]): Assignment[] {
+    const comesFirst = (item: Assignment): boolean =>
+      this.#handlers.get(item.kind)?.comesFirst?.(item) === true;
+    return [...items.filter(comesFirst), ...items.filter((item) => !comesFirst(item))];
   }
 
   #assign(assignment: Assignment): void {

@@ -8,6 +8,11 @@ export interface KindHandler<K extends KindName> {
   readonly kind: K;
   /** A new link begins with a whole new sync. */
   linked?(): void;
+  /**
+   * Whether it is assigned before the others of its message, because it depends on what they are now: a fork is of its
+   * source as that was before it is stopped.
+   */
+  comesFirst?(assignment: AssignmentOf<K>): boolean;
   /** Something must be of this resource. An older generation than the last one is ignored. */
   assign(assignment: AssignmentOf<K>): void;
   /** Control names this resource in a sync, but what it wants of it cannot be read here. */
@@ -22,6 +27,7 @@ export interface KindHandler<K extends KindName> {
 export interface AnyKindHandler {
   readonly kind: KindName;
   linked?(): void;
+  comesFirst?(assignment: Assignment): boolean;
   assign(assignment: Assignment): void;
   named?(id: string): void;
   synced?(named: ReadonlySet<string>): void;

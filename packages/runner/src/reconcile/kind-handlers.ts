@@ -9,6 +9,7 @@ export function sandboxHandler(reconciler: Reconciler, log: Logger): KindHandler
   return {
     kind: 'sandbox',
     linked: () => reconciler.linked(),
+    comesFirst: ({ spec }) => spec.origin?.type === 'fork',
     assign: (assignment) => reconciler.assign(fromSandboxAssignment(assignment)),
     named: (id) => reconciler.named(id),
     stored({ id, generation, status }) {

@@ -1,0 +1,256 @@
+/**
+ * What a runner does with a sandbox, as data: from what is wanted and what is there to the next step. `sandbox-work.ts`
+ * performs the steps; docs/lifecycle.md is made from these tables. In each table the first row that matches counts.
+ */
+import type { DesiredState, ObservedStatus } from '@releap/contract';
+
+/** What is known of a sandbox on this machine. */
+export interface Facts {
+  desired: DesiredState;
+  /** What `running` starts from. */
+  startFrom: 'disk' | 'memory';
+  /** What was recorded and reported last. */
+  status: ObservedStatus;
+  persistent: boolean;
+  /** `unknown`: the runner has just started. `lost`: it was looked for, and what is left of it is to be removed. */
+  vm: 'live' | 'unknown' | 'lost' | 'none';
+  /** It has a disk of its own on this machine. Not looked at while its VM is live. */
+  disk: boolean;
+  /** A suspend image that no VM has continued from, and whether it can be resumed here. */
+  memory: 'none' | 'kept' | 'unusable';
+  /** Its VM has continued from memory, so that the suspend image is gone. */
+  memoryConsumed: boolean;
+  /** The root image that its disk lies on is known. */
+  hasManifest: boolean;
+  /** It has run on this machine. */
+  hasRun: boolean;
+  /** What it is a copy of, until control knows that it has a disk of its own. */
+  origin: 'none' | 'fork' | 'snapshot';
+  hostRestarted: boolean;
+  canPause: boolean;
+}
+
+type Pattern<F> = { readonly [K in keyof F]?: F[K] | readonly F[K][] };
+
+export interface Row<F, To> {
+  readonly when: Pattern<F>;
+  readonly to: To;
+  readonly why: string;
+}
+
+/** The first row that matches. @throws when there is none, which a test rules out */
+export function match<F extends object, To>(table: readonly Row<F, To>[], facts: F): To {
+  const row = table.find(({ when }) => matches(when, facts));
+  if (row === undefined) throw new Error(`no row for ${JSON.stringify(facts)}`);
+  return row.to;
+}
+
+export function matches<F extends object>(when: Pattern<F>, facts: F): boolean {
+  return (Object.keys(when) as (keyof F)[]).every((name) => {
+    const wanted = when[name];
+    return Array.isArray(wanted) ? wanted.includes(facts[name]) : wanted === facts[name];
+  });
+}
+
+export type RecoveryStep =
+  /** Find the VM of the previous runner, and let its guest continue. */
+  | 'adopt'
+  /** Remove the VM and what was made for it; what outlives it stays. */
+  | 'remove-vm'
+  /** Remove all of it: it is copied from its origin again. */
+  | 'start-over'
+  | 'report-stopped'
+  | 'report-resume-failed'
+  | 'report-lost'
+  /** Nothing more, until control has said what is wanted. */
+  | 'keep';
+
+const RAN = ['running', 'pausing', 'stopping'] as const;
+const SETTLED = ['stopped', 'paused', 'failed', 'deleted'] as const;
+
+/** After a start of the runner, in whatever step the previous one ended. */
+export const RECOVERY: readonly Row<Facts, RecoveryStep>[] = [
+  { when: { vm: 'live' }, to: 'keep', why: 'its VM was found' },
+  {
+    when: { vm: 'unknown', persistent: false, status: 'running' },
+    to: 'adopt',
+    why: 'a VM outlives its runner',
+  },
+  {
+    when: { vm: 'unknown', persistent: true, memory: 'none', status: RAN },
+    to: 'adopt',
+    why: 'a pause that has not published its image, and a stop, have not ended the VM yet',
+  },
+  {
+    when: { vm: 'unknown', persistent: true, memory: 'none', memoryConsumed: true, status: 'booting' },
+    to: 'adopt',
+    why: 'its memory is in that VM and nowhere else',
+  },
+  { when: { vm: 'unknown', persistent: false, status: SETTLED }, to: 'keep', why: 'it has no VM' },
+  {
+    when: { vm: ['unknown', 'lost'] },
+    to: 'remove-vm',
+    why: 'with a suspend image, the VM has not run since; otherwise it was not complete, or is gone',
+  },
+  {
+    when: { persistent: true, status: 'booting', origin: 'fork', hasRun: false },
+    to: 'start-over',
+    why: "the memory of its source went with the previous runner's copy",
+  },
+  {
+    when: { persistent: true, status: 'booting', origin: 'snapshot', hasManifest: false, hasRun: false },
+    to: 'start-over',
+    why: 'nobody knows how much of the snapshot was copied',
+  },
+  {
+    when: { persistent: true, status: 'stopping', memory: 'none' },
+    to: 'report-stopped',
+    why: 'its VM has ended',
+  },
+  {
+    when: { persistent: true, status: 'booting', memoryConsumed: true, memory: 'none' },
+    to: 'report-resume-failed',
+    why: 'its VM ended after its memory was used',
+  },
+  { when: { status: ['running', 'pausing'] }, to: 'report-lost', why: 'its VM has ended' },
+  { when: {}, to: 'keep', why: 'whatever step this was, it is begun again when control says so' },
+];
+
+export type ConvergeStep =
+  | 'destroy'
+  | 'report-running'
+  /** Copies the disk, and memory, of the sandbox or snapshot that it is made from. */
+  | 'copy-origin'
+  | 'resume'
+  | 'boot'
+  | 'shut-down'
+  /** Writes the files that are only in the suspend image to the disk, where that works, and removes it. */
+  | 'discard-memory'
+  | 'report-stopped'
+  | 'refuse-pause'
+  | 'suspend'
+  | 'report-paused';
+
+/** Towards what control wants, once `RECOVERY` is through. Steps are taken until one of `LAST_STEPS` was. */
+export const CONVERGENCE: readonly Row<Facts, ConvergeStep>[] = [
+  { when: { desired: 'deleted' }, to: 'destroy', why: 'from every state' },
+  { when: { desired: 'running', vm: 'live' }, to: 'report-running', why: '' },
+  {
+    when: {
+      desired: ['running', 'paused'],
+      vm: 'none',
+      persistent: true,
+      origin: ['fork', 'snapshot'],
+      hasManifest: false,
+      disk: false,
+    },
+    to: 'copy-origin',
+    why: 'it has nothing of its own yet; the fork of a running sandbox has a live VM afterwards',
+  },
+  { when: { desired: 'running', startFrom: 'memory' }, to: 'resume', why: 'the VM consumes the image' },
+  { when: { desired: 'running' }, to: 'boot', why: 'a suspend image is discarded first' },
+  { when: { desired: 'stopped', vm: 'live' }, to: 'shut-down', why: 'the guest writes its files first' },
+  {
+    when: { desired: 'stopped', memory: ['kept', 'unusable'] },
+    to: 'discard-memory',
+    why: 'a stopped sandbox has a disk and no memory',
+  },
+  { when: { desired: 'stopped' }, to: 'report-stopped', why: '' },
+  {
+    when: { desired: 'paused', vm: 'live', canPause: false },
+    to: 'refuse-pause',
+    why: 'the data device of Docker is not captured',
+  },
+  { when: { desired: 'paused', vm: 'live' }, to: 'suspend', why: '' },
+  { when: { desired: 'paused' }, to: 'report-paused', why: '' },
+];
+
+/** Steps after which the sandbox is what is wanted, or what can be had instead. */
+export const LAST_STEPS: ReadonlySet<RecoveryStep | ConvergeStep> = new Set([
+  'keep',
+  'start-over',
+  'destroy',
+  'refuse-pause',
+  'suspend',
+  'report-running',
+  'report-stopped',
+  'report-paused',
+  'report-resume-failed',
+  'report-lost',
+] as const);
+
+/** Why a sandbox does not run (any more). */
+export type Cause =
+  | 'stopped'
+  | 'paused'
+  | 'boot-failed'
+  | 'resume-failed'
+  | 'suspend-failed'
+  | 'origin-failed'
+  /** Its VM ended while this runner had it. */
+  | 'vm-ended'
+  /** Its VM ended while no runner ran. */
+  | 'vm-lost'
+  /** The service ends it. */
+  | 'drained';
+
+export interface OutcomeFacts
+  extends Pick<Facts, 'persistent' | 'disk' | 'memory' | 'hasManifest' | 'hostRestarted'> {
+  cause: Cause;
+  /** Its guest has powered itself off: the VMM ended in good order. */
+  guestEnded: boolean;
+}
+
+export interface Outcome {
+  status: 'stopped' | 'paused' | 'failed';
+  /** What is reported in place of the cause. */
+  error?: string;
+  /** There is no suspend image that could be resumed. */
+  memoryLost?: true;
+}
+
+export const DISK_GONE = 'its disk is not on this machine any more';
+
+const BOOTABLE = { persistent: true, hasManifest: true, disk: true } as const;
+
+/** What is reported of a sandbox whose VM is gone. Nothing is removed here. */
+export const OUTCOMES: readonly Row<OutcomeFacts, Outcome>[] = [
+  { when: { cause: 'origin-failed' }, to: { status: 'failed' }, why: 'nothing of it has ever been here' },
+  {
+    when: { cause: ['paused', 'resume-failed'], disk: false },
+    to: { status: 'failed', error: DISK_GONE },
+    why: '',
+  },
+  {
+    when: { cause: ['paused', 'resume-failed'], memory: ['none', 'unusable'] },
+    to: { status: 'paused', memoryLost: true },
+    why: 'it can be started from its disk',
+  },
+  {
+    when: { cause: ['paused', 'resume-failed', 'suspend-failed', 'vm-lost', 'drained'], memory: 'kept' },
+    to: { status: 'paused' },
+    why: 'a complete suspend image is the truth, however far the runner had come',
+  },
+  {
+    when: { cause: 'stopped', persistent: true, hasManifest: true, disk: false },
+    to: { status: 'failed', error: DISK_GONE },
+    why: '',
+  },
+  { when: { cause: 'stopped' }, to: { status: 'stopped' }, why: '' },
+  { when: { cause: ['boot-failed', 'drained'], ...BOOTABLE }, to: { status: 'stopped' }, why: '' },
+  {
+    when: { cause: ['vm-ended', 'suspend-failed'], guestEnded: true, ...BOOTABLE },
+    to: { status: 'stopped' },
+    why: 'a guest that has powered itself off has lost nothing',
+  },
+  {
+    when: { cause: 'vm-lost', hostRestarted: true, ...BOOTABLE },
+    to: { status: 'stopped', error: 'its host was restarted' },
+    why: 'its disk is what a power failure leaves',
+  },
+  {
+    when: {},
+    to: { status: 'failed' },
+    why: 'what it had not written is lost; the disk of a persistent sandbox stays until it is deleted',
+  },
+];

@@ -1,0 +1,401 @@
+import type { Logger } from 'pino';
+import { GuestLostError } from '../machine/index.ts';
+import { racePoint } from '../race-point.ts';
+import type { Turn } from './steps.ts';
+import type { Exit, LiveSandbox, SandboxEvents, SandboxHost } from './sandbox-host.ts';
+import type { SandboxState } from './sandbox-state.ts';
+import { CONVERGENCE, DISK_GONE, LAST_STEPS, match, OUTCOMES, RECOVERY } from './sandbox-table.ts';
+import type { Cause, ConvergeStep, Facts, OutcomeFacts, RecoveryStep } from './sandbox-table.ts';
+
+/** From the first step to `running`, pulls not included. Twice what a cold boot takes under emulation. */
+const BOOT_DEADLINE_MS = 90_000;
+/** A pull or build of the root image; the registry client has deadlines of its own below this. */
+const IMAGE_DEADLINE_MS = 30 * 60_000;
+/** What an entrypoint has to end after it was asked to. */
+const STOP_GRACE_MS = 10_000;
+/** For all of a stop while the service goes down: others wait for that. */
+const DRAIN_DEADLINE_MS = 25_000;
+
+/** A sandbox that another is a fork of. */
+export interface ForkSource {
+  readonly manifest: string | undefined;
+  readonly live: LiveSandbox | undefined;
+}
+
+/** A source at which nothing else is done during the turn. */
+export interface ForkTurn extends Turn {
+  readonly source: ForkSource;
+}
+
+export interface SandboxWorkDeps {
+  state: SandboxState;
+  host: SandboxHost;
+  log: Logger;
+  /** Aborted once it is to be deleted. */
+  deletion: AbortSignal;
+  /** Its VM ended by itself; `exit` says why. */
+  onExit: () => void;
+  /** Its VM continues after it was paused on a full disk. */
+  onStood: () => void;
+}
+
+/** What a run of steps may need. */
+interface Context {
+  signal: AbortSignal;
+  /** At the sandbox that this is a fork of. */
+  turn: ForkTurn | undefined;
+}
+
+/** Takes the steps of `sandbox-table.ts` for one sandbox. Its caller sees to it that they never overlap. */
+export class SandboxWork {
+  live: LiveSandbox | undefined;
+  /** Of the VMM that ended by itself, from when it did until all of it is removed. */
+  exit: Exit | undefined;
+  #vm: 'unknown' | 'lost' | 'none';
+  /** How its VM was started, for the failpoint behind the report. */
+  #started: 'create' | 'start' | 'resume' | 'fork' | undefined;
+  readonly #deps: SandboxWorkDeps;
+  readonly #state: SandboxState;
+  readonly #host: SandboxHost;
+
+  /** @param mayRun whether an earlier runner may have left a VM */
+  constructor(deps: SandboxWorkDeps, mayRun: boolean) {
+    this.#deps = deps;
+    this.#state = deps.state;
+    this.#host = deps.host;
+    this.#vm = mayRun ? 'unknown' : 'none';
+  }
+
+  /** Finds out what the previous runner left, and makes a consistent state of it. */
+  async recover(): Promise<void> {
+    for (;;) {
+      const step = match(RECOVERY, await this.#facts());
+      await this.#recoverySteps[step]();
+      if (LAST_STEPS.has(step)) return;
+    }
+  }
+
+  /** Makes it what is wanted. @param turn at the sandbox that it is a fork of */
+  async converge(signal: AbortSignal, turn?: ForkTurn): Promise<void> {
+    if (this.#vm !== 'none') await this.recover();
+    for (;;) {
+      const step = match(CONVERGENCE, await this.#facts());
+      const mayContinue = await this.#convergeSteps[step]({ signal, turn });
+      if (LAST_STEPS.has(step) || mayContinue === false) return;
+    }
+  }
+
+  /** The service is going down: ends its VM. What is persistent can be started again. */
+  async drain(error: string): Promise<void> {
+    if (this.#state.isPersistent) {
+      await this.live?.shutDown(STOP_GRACE_MS, AbortSignal.timeout(DRAIN_DEADLINE_MS));
+    }
+    await this.end();
+    await this.#report('drained', error);
+  }
+
+  /** Its VM has ended by itself. */
+  async attendExit(exit: Exit): Promise<void> {
+    await this.end();
+    await this.#report('vm-ended', exit.guestEnd ?? exit.reason, exit);
+  }
+
+  /** Removes the VM and all that was made for it; what outlives the VM of a persistent sandbox stays. */
+  async end(): Promise<void> {
+    await this.release();
+    const { vmId, isPersistent } = this.#state;
+    await (isPersistent ? this.#host.end(vmId) : this.#host.destroy(vmId));
+    this.#vm = 'none';
+  }
+
+  async destroy(): Promise<void> {
+    await this.release();
+    await this.#host.destroy(this.#state.vmId);
+    this.#vm = 'none';
+  }
+
+  /** Closes what this process has of the VM. */
+  async release(): Promise<void> {
+    const { live } = this;
+    this.live = undefined;
+    this.exit = undefined;
+    await live?.close();
+  }
+
+  async #facts(): Promise<Facts> {
+    const { served, observation, past, isPersistent, hostRestarted } = this.#state;
+    const vm = this.live === undefined ? this.#vm : 'live';
+    const { origin, docker_data_mib } = served.spec;
+    // A live VM has its disk, and consumes its memory: no file has to be looked at.
+    const local =
+      isPersistent && vm !== 'live' ? await this.#host.remains(this.#state.vmId) : NOTHING_BESIDE_VM;
+    return {
+      desired: served.desired,
+      startFrom: served.start_from ?? 'disk',
+      status: observation.status,
+      persistent: isPersistent,
+      vm,
+      disk: local.disk,
+      memory: local.memory ? 'kept' : 'none',
+      memoryConsumed: local.resumed,
+      hasManifest: past.manifest !== undefined,
+      hasRun: past.ports !== undefined,
+      origin: origin?.type ?? 'none',
+      // What the VM's own record said may be gone with the host's power.
+      hostRestarted: local.hostRestarted || hostRestarted,
+      canPause: docker_data_mib === undefined,
+    };
+  }
+
+  readonly #recoverySteps: Record<RecoveryStep, () => Promise<void>> = {
+    keep: async () => undefined,
+    adopt: async () => await this.#adopt(),
+    'remove-vm': async () => {
+      await this.end();
+      // The previous runner may have ended before it was.
+      if (this.#state.isPersistent && (await this.#host.remains(this.#state.vmId)).memory) {
+        this.#host.settleMemory(this.#state.vmId);
+      }
+    },
+    'start-over': async () => {
+      this.#state.past.manifest = undefined;
+      await this.destroy();
+    },
+    'report-stopped': async () => await this.#report('stopped'),
+    'report-resume-failed': async () =>
+      await this.#report('resume-failed', 'it ended while it was being resumed'),
+    'report-lost': async () =>
+      await this.#report('vm-lost', 'the micro-VM ended while the runner was not running'),
+  };
+
+  /** Those that may fail answer whether there is anything left to do. */
+  readonly #convergeSteps: Record<ConvergeStep, (context: Context) => Promise<boolean | void>> = {
+    destroy: async () => {
+      await this.#state.observe('deleting');
+      racePoint('delete:recorded');
+      await this.destroy();
+      racePoint('delete:destroyed');
+      await this.#state.observe('deleted');
+    },
+    'report-running': async () => {
+      await this.#state.observe('running', this.live?.addresses);
+      if (this.#started !== undefined) racePoint(`${this.#started}:running`);
+      this.#started = undefined;
+    },
+    'copy-origin': async (context) => await this.#copyOrigin(context),
+    resume: async ({ signal }) => await this.#resume(signal),
+    boot: async ({ signal }) => await this.#boot(signal),
+    'shut-down': async () => {
+      await this.#state.observe('stopping');
+      racePoint('stop:recorded');
+      // What supersedes a stop waits for its end, but for a deletion, which needs no clean disk.
+      await this.live?.shutDown(STOP_GRACE_MS, this.#deps.deletion);
+      racePoint('stop:down');
+      await this.release();
+    },
+    'discard-memory': async () => {
+      await this.#state.observe('stopping');
+      racePoint('stop:recorded');
+      await this.#host.discardMemory(this.#state.served, this.#state.past, this.#deps.deletion);
+      racePoint('stop:down');
+    },
+    'report-stopped': async () => {
+      await this.end();
+      racePoint('stop:ended');
+      await this.#report('stopped');
+      racePoint('stop:stopped');
+    },
+    'refuse-pause': async () =>
+      await this.#state.observe('running', {
+        ...this.live?.addresses,
+        error: 'a sandbox with a Docker data device cannot be paused',
+      }),
+    suspend: async () => await this.#suspend(),
+    'report-paused': async () => {
+      await this.end();
+      await this.#report('paused');
+    },
+  };
+
+  async #adopt(): Promise<void> {
+    const { assignment, past } = this.#state;
+    try {
+      this.live = await this.#host.adopt(assignment, past, this.#events());
+      this.#vm = 'none';
+      this.#deps.log.info('adopted a running micro-VM');
+    } catch (error) {
+      this.#vm = 'lost';
+      this.#deps.log.warn({ err: error }, 'the micro-VM could not be adopted');
+    }
+  }
+
+  async #copyOrigin({ signal, turn }: Context): Promise<boolean> {
+    const { origin } = this.#state.served.spec;
+    if (origin === undefined) throw new Error('it is no copy of anything');
+    try {
+      // Nothing may exist here that no record names; control hears of it when the copy is there.
+      await this.#state.observe('booting', {}, false);
+      racePoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
+      if (origin.type === 'fork') await this.#fork(origin.vm_id, signal, turn);
+      else {
+        await this.#host.seed(this.#state.vmId, origin);
+        this.#state.past.manifest = await this.#host.manifestOf(origin.snapshot_id);
+      }
+      return true;
+    } catch (error) {
+      this.#state.past.manifest = undefined;
+      await this.destroy();
+      if (signal.aborted) return false;
+      this.#deps.log.warn({ err: error, origin }, 'the origin of the sandbox could not be copied');
+      await this.#report('origin-failed', messageOf(error));
+      return false;
+    }
+  }
+
+  async #fork(sourceId: string, signal: AbortSignal, turn: ForkTurn | undefined): Promise<void> {
+    if (turn === undefined) throw new Error('the sandbox that it is a fork of is not on this machine');
+    await turn.begun(signal);
+    const { source } = turn;
+    this.#state.past.manifest = source.manifest;
+    if (source.live === undefined) {
+      return await this.#host.seed(this.#state.vmId, { type: 'fork', vm_id: sourceId });
+    }
+    await using origin = await source.live.fork(this.#state.vmId);
+    // The child continues; the source's next step waits until its memory is not read any more.
+    turn.endAfter(origin.copied);
+    await this.#state.observe('booting');
+    const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+    const { served, past } = this.#state;
+    this.live = await this.#host.continueFork(served, origin, past, this.#events(), bootSignal);
+    this.#started = 'fork';
+  }
+
+  async #boot(signal: AbortSignal): Promise<boolean> {
+    const { past, served, isPersistent } = this.#state;
+    const { root, origin } = served.spec;
+    past.manifest ??= served.spec.disk_manifest;
+    const operation = past.manifest === undefined ? 'create' : 'start';
+    try {
+      const manifest =
+        past.manifest ??
+        (origin?.type === 'snapshot' ? await this.#host.manifestOf(origin.snapshot_id) : undefined);
+      await this.#state.observe((await this.#host.hasImage(root, manifest)) ? 'booting' : 'building');
+      racePoint(`${operation}:recorded`);
+      const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
+      using image = await this.#host.acquireImage(root, imageSignal, manifest, origin);
+      if (this.#state.observation.status === 'building') await this.#state.observe('booting');
+      racePoint(`${operation}:image`);
+      const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+      if (isPersistent) {
+        await this.#host.discardMemory(served, past, bootSignal);
+        racePoint(`${operation}:discarded`);
+        // An empty disk in the place of a lost one would look like a sandbox that works.
+        if (operation === 'start' && !(await this.#host.remains(this.#state.vmId)).disk)
+          throw new Error(DISK_GONE);
+      }
+      this.live = await this.#host.boot(served, image, past, this.#events(), bootSignal);
+      racePoint(`${operation}:booted`);
+      signal.throwIfAborted();
+      past.manifest = image.digest;
+      this.#started = operation;
+      return true;
+    } catch (error) {
+      await this.end();
+      if (signal.aborted) return false;
+      this.#deps.log.warn({ err: error }, 'the sandbox could not be started');
+      await this.#report('boot-failed', messageOf(error));
+      return false;
+    }
+  }
+
+  async #resume(signal: AbortSignal): Promise<boolean> {
+    const { served, past } = this.#state;
+    try {
+      await this.#state.observe('booting');
+      racePoint('resume:recorded');
+      const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+      this.live = await this.#host.resume(served, past, this.#events(), bootSignal);
+      this.#started = 'resume';
+      return true;
+    } catch (error) {
+      await this.end();
+      if (signal.aborted) return false;
+      this.#deps.log.warn({ err: error }, 'the sandbox could not be resumed');
+      await this.#report('resume-failed', messageOf(error));
+      return false;
+    }
+  }
+
+  async #suspend(): Promise<void> {
+    await this.#state.observe('pausing');
+    racePoint('pause:recorded');
+    try {
+      await this.live?.suspend();
+      racePoint('pause:ended');
+      await this.release();
+      await this.#state.observe('paused');
+      racePoint('pause:paused');
+    } catch (error) {
+      this.#deps.log.warn({ err: error }, 'the sandbox could not be paused');
+      if (!(error instanceof GuestLostError) && this.live && !this.exit) {
+        return await this.#state.observe('running', { ...this.live.addresses, error: messageOf(error) });
+      }
+      const { exit } = this;
+      await this.end();
+      await this.#report('suspend-failed', exit?.guestEnd ?? messageOf(error), exit);
+    }
+    await this.end();
+  }
+
+  /** Reports what it is, now that its VM is gone. @param why what led to that, if that is an error */
+  async #report(cause: Cause, why?: string, exit?: Exit): Promise<void> {
+    const { memory, unusable, ...local } = await this.#outcomeFacts(cause);
+    const facts: OutcomeFacts = { ...local, memory, cause, guestEnded: exit?.guestEnd !== undefined };
+    const outcome = match(OUTCOMES, facts);
+    if (outcome.status === 'paused' && memory === 'kept') this.#host.settleMemory(this.#state.vmId);
+    const error = outcome.error ?? (outcome.memoryLost ? (unusable ?? why ?? NOT_RUNNING) : why);
+    // A complete suspend image makes up for the end of its VM.
+    const isWhole = outcome.status === 'paused' && (cause === 'vm-lost' || cause === 'suspend-failed');
+    await this.#state.observe(outcome.status, {
+      ...(outcome.memoryLost ? { memory: false } : {}),
+      ...(error === undefined || isWhole ? {} : { error }),
+    });
+  }
+
+  async #outcomeFacts(cause: Cause) {
+    const { vmId, isPersistent, past, hostRestarted } = this.#state;
+    const local = isPersistent ? await this.#host.remains(vmId) : NOTHING_BESIDE_VM;
+    const mustResume = cause === 'paused' || cause === 'resume-failed';
+    const unusable =
+      local.memory && local.disk && mustResume
+        ? await this.#host.checkMemory(vmId).then(() => undefined, messageOf)
+        : undefined;
+    const memory = !local.memory ? 'none' : unusable === undefined ? 'kept' : 'unusable';
+    return {
+      persistent: isPersistent,
+      disk: local.disk,
+      memory,
+      unusable,
+      hasManifest: past.manifest !== undefined,
+      hostRestarted: local.hostRestarted || hostRestarted,
+    } as const;
+  }
+
+  #events(): SandboxEvents {
+    this.exit = undefined;
+    return {
+      onExit: (exit) => {
+        this.exit = exit;
+        this.#deps.onExit();
+      },
+      onStood: this.#deps.onStood,
+    };
+  }
+}
+
+const NOTHING_BESIDE_VM = { disk: false, memory: false, resumed: false, hostRestarted: false };
+const NOT_RUNNING = 'it did not run when it was to be paused';
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
