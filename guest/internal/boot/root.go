@@ -15,17 +15,43 @@ const (
 	lowerDir   = "/releap/lower"
 	scratchDir = "/releap/scratch"
 	rootDir    = "/releap/root"
+	systemDir  = "/releap/system"
 
 	blkFlsBuf = 0x1261
+	// systemPatience is how long the driver of the system disk may take to find it.
+	systemPatience = 10 * time.Second
 	// resizePatience is how long an exchanged disk may take to show its size.
 	resizePatience = 10 * time.Second
 )
 
 // MakeDirs that Assemble needs, ahead of time.
 func MakeDirs() {
-	for _, dir := range []string{lowerDir, scratchDir, rootDir} {
+	for _, dir := range []string{lowerDir, scratchDir, rootDir, systemDir} {
 		_ = os.MkdirAll(dir, 0o755)
 	}
+}
+
+// MountSystem mounts the read-only system disk, whose folder root is the lowest layer of the sandbox's root. It never
+// changes in the life of a guest, so the template holds it mounted.
+func MountSystem(device string) error {
+	for end := time.Now().Add(systemPatience); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat("/dev/" + device); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			return fault.New(fault.Internal, "there is no /dev/"+device)
+		}
+	}
+	disk := &Disk{Device: device, Type: "squashfs"}
+	return disk.mount(systemDir, syscall.MS_RDONLY|syscall.MS_NODEV|syscall.MS_NOSUID)
+}
+
+// lowerLayers of a sandbox's root whose image is mounted at image, as an option of overlayfs.
+func lowerLayers(image string) string {
+	if _, err := os.Stat(systemDir + "/root"); err == nil { // none in a trial boot
+		return "lowerdir=" + image + ":" + systemDir + "/root"
+	}
+	return "lowerdir=" + image
 }
 
 // Assemble mounts the read-only root image under the writable scratch disk, moves into the result for good and
@@ -52,7 +78,7 @@ func Assemble(root, scratch *Disk, lap func(string)) (*os.File, error) {
 		return nil, err
 	}
 	lap("root_disk")
-	const options = "lowerdir=" + lowerDir + ",upperdir=" + scratchDir + "/upper,workdir=" + scratchDir + "/work,redirect_dir=on"
+	options := lowerLayers(lowerDir) + ",upperdir=" + scratchDir + "/upper,workdir=" + scratchDir + "/work,redirect_dir=on"
 	if err := syscall.Mount("overlay", rootDir, "overlay", 0, options); err != nil {
 		return nil, fault.New(fault.Internal, "mounting the overlay root: "+err.Error())
 	}

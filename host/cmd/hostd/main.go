@@ -1,6 +1,7 @@
-// Hostd does for the runner what Node.js cannot ask the kernel for. Each command is one short-lived process that talks in
-// lines over its standard streams or only runs to its end; none of them listens on anything.
+// Hostd does for the runner what Node.js cannot ask the kernel for. Each command but serve is one short-lived process that
+// talks in lines over its standard streams or only runs to its end; none of them listens on anything.
 //
+//	hostd serve                         makes and removes network slots, as requests on standard input say (netlink(7))
 //	hostd cow-clone PID ADDRESS BYTES   copy-on-write clones of a VMM's memory (ptrace(2), fork)
 //	hostd memfd BYTES                   a memfd that is filled and then sealed (memfd_create(2), F_ADD_SEALS)
 //	hostd copy SOURCE TARGET            copies what a sparse file holds; a reflink where the file system can
@@ -17,6 +18,7 @@ import (
 	"releap/host/internal/cowclone"
 	"releap/host/internal/jail"
 	"releap/host/internal/memory"
+	"releap/host/internal/serve"
 )
 
 var commands = map[string]func(args []string) error{
@@ -25,11 +27,12 @@ var commands = map[string]func(args []string) error{
 	"copy":      memory.Copy,
 	"compact":   memory.Compact,
 	"jail":      jail.Exec,
+	"serve":     func([]string) error { return serve.Serve(os.Stdin, os.Stdout) },
 }
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|memfd|copy|compact|jail ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|memfd|copy|compact|jail|serve ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

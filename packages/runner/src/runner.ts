@@ -103,6 +103,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       ...builtGuest(buildDir),
       guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
       templateUid: TEMPLATE_UID,
+      defaultShape: DEFAULT_SHAPE,
       log: log.child({ part: 'vmm' }),
     }),
     Network.open({

@@ -31,7 +31,8 @@ async function suspended(): Promise<{ kept: KeptMemory; keep: string }> {
   const { accelerator, cpuModel, hostCpu, vmmVersion: vmm, mac } = PLATFORM;
   const shape = { vcpus: 1, memMib: 1 };
   const diskBytes = { scratch: 1, docker: 1 };
-  await kept.complete({ vmm, accelerator, cpuModel, hostCpu, mac, shape, diskBytes, stateBytes: 5 });
+  const facts = { vmm, accelerator, cpuModel, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
+  await kept.complete(facts, { deviceModel: 2 });
   return { kept, keep };
 }
 

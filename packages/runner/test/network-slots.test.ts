@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -327,6 +327,37 @@ test('our table comes back when somebody flushes all rules, and foreign tables a
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
   await network.release('flushed');
   await run('nft', ['delete', 'table', 'inet', 'somebody']);
+});
+
+test('hostd killed at any step is started again, and slots are given and taken back all the same', async () => {
+  await network.detach();
+  const failpoints = await mkdtemp(join(tmpdir(), 'releap-failpoints-'));
+  process.env['RELEAP_CRASH_AT'] = failpoints;
+  try {
+    network = await Network.open(options({ ahead: 1 }));
+    for (const step of ['namespace', 'veth', 'addresses', 'made', 'unlinked', 'namespace removed']) {
+      await writeFile(join(failpoints, `hostd slot ${step}`), '');
+      const slots = await Promise.all(['one', 'two', 'three'].map((name) => network.take(`${name}-${step}`)));
+      await using guest = await attachGuest(`${unique}-killed`, slots[2] ?? assert.fail());
+      assert.deepEqual(await guest.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
+      await network.reclaim(new Set());
+      assert.deepEqual(await readdir(failpoints), [], `hostd was not killed at '${step}'`);
+      for (const { hostAddress } of slots)
+        assert.equal(await run('conntrack', ['-L', '-s', hostAddress]), '');
+    }
+    assert.equal(
+      new Set(
+        (await Promise.all([0, 1, 2, 3, 4, 5, 6, 7].map((n) => network.take(`all-${n}`)))).map(
+          (s) => s.index,
+        ),
+      ).size,
+      8,
+    );
+    await network.reclaim(new Set());
+  } finally {
+    delete process.env['RELEAP_CRASH_AT'];
+    await rm(failpoints, { recursive: true });
+  }
 });
 
 test('a runner killed at any moment keeps every slot it gave, and leaves nothing once closed', async () => {

@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { after, before, describe, it, mock } from 'node:test';
 import { awaitAgent } from '../src/template/agent-hello.ts';
 import { SealedMemory } from '../src/memory/sealed-memory.ts';
-import { checkShape, templateKey } from '../src/template/shape.ts';
+import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
+import { checkShape, machineSize, templateKey } from '../src/template/shape.ts';
 import type { Platform, Shape } from '../src/template/shape.ts';
 import { TemplateStore } from '../src/template/template-store.ts';
 import type { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
@@ -84,6 +85,30 @@ describe('a shape', () => {
     }
   });
 
+  it('is rounded up to one of few', () => {
+    const sizes = (asked: [number, number][]) =>
+      asked.map(([vcpus, memMib]) => Object.values(machineSize({ vcpus, memMib })));
+    const asked: [number, number][] = [
+      [1, 128],
+      [2, 1024],
+      [3, 129],
+      [5, 1025],
+      [9, 4096],
+      [16, 4097],
+      [64, 65_535],
+    ];
+    assert.deepEqual(sizes(asked), [
+      [1, 128],
+      [2, 1024],
+      [4, 256],
+      [8, 1536],
+      [16, 4096],
+      [16, 5120],
+      [64, 65_536],
+    ]);
+    assert.throws(() => machineSize({ vcpus: 1, memMib: 100 }), /a micro-VM cannot have/);
+  });
+
   it('has another template on another processor, kernel, agent, VMM or accelerator', () => {
     const platform = {
       accelerator: 'tcg',
@@ -95,7 +120,12 @@ describe('a shape', () => {
       initramfs: { path: '/i', sha256: '2' },
       mac: '02:00:00:00:00:02',
       guestNet: 'x',
+      hardware: { deviceModel: DEVICE_MODEL, system: { path: '/s', sha256: '4' } },
     } as const;
+    const hardware = (deviceModel: number, sha256: string) => ({
+      ...platform,
+      hardware: { deviceModel, system: { path: '/s', sha256 } },
+    });
     const key = templateKey(platform, SHAPE);
     assert.equal(templateKey({ ...platform, kernel: { path: '/elsewhere', sha256: '1' } }, SHAPE), key);
     const others = [
@@ -104,9 +134,11 @@ describe('a shape', () => {
       templateKey({ ...platform, vmmVersion: '8.0' }, SHAPE),
       templateKey({ ...platform, tscKhz: 2 }, SHAPE),
       templateKey({ ...platform, initramfs: { path: '/i', sha256: '3' } }, SHAPE),
+      templateKey(hardware(DEVICE_MODEL, '5'), SHAPE),
+      templateKey(hardware(2, '4'), SHAPE),
       templateKey(platform, { ...SHAPE, vcpus: 1 }),
     ];
-    assert.equal(new Set([key, ...others]).size, 7);
+    assert.equal(new Set([key, ...others]).size, 9);
   });
 });
 
@@ -115,10 +147,11 @@ describe('the template store', () => {
     accelerator: 'tcg',
     kernel: { path: '', sha256: '' },
     initramfs: { path: '', sha256: '' },
+    hardware: { deviceModel: DEVICE_MODEL },
   } as Platform;
 
   /** One whose templates are there already, though no machine could be made from them. */
-  async function stored(shapes: Shape[]): Promise<{ store: TemplateStore; folder: string }> {
+  async function stored(shapes: Shape[], pinned?: Shape): Promise<{ store: TemplateStore; folder: string }> {
     const cacheDir = await mkdtemp(join(dir, 'cache-'));
     const folder = join(cacheDir, 'templates');
     for (const shape of shapes) {
@@ -130,7 +163,7 @@ describe('the template store', () => {
       await truncate(join(folder, key, 'memory'), shape.memMib * 1024 * 1024);
     }
     const cgroups = {} as CgroupTree;
-    return { store: new TemplateStore({ cacheDir, platform, jailUid: 1, cgroups, log }), folder };
+    return { store: new TemplateStore({ cacheDir, platform, jailUid: 1, cgroups, pinned, log }), folder };
   }
 
   it('keeps what is loaded when its folder is tidied away', async () => {
@@ -141,6 +174,20 @@ describe('the template store', () => {
     assert.equal(await readFile(statePath, 'utf8'), 'state');
     assert.equal((await stat(`/proc/self/fd/${memory.fd}`)).size, SHAPE.memMib * 1024 * 1024);
     await store.close();
+  });
+
+  it('keeps the template of the default size loaded, whatever else is asked for', async () => {
+    const shapes = [1, 2, 4, 8, 16].map((vcpus) => ({ vcpus, memMib: 128 }));
+    const [pinned, second, ...others] = shapes as [Shape, Shape, ...Shape[]];
+    const { store, folder } = await stored(shapes, pinned);
+    const [first, unpinned] = [await store.ensure(pinned), await store.ensure(second)];
+    for (const shape of others) await store.ensure(shape);
+    assert.equal(await store.ensure(pinned), first);
+    await rm(folder, { recursive: true });
+    assert.deepEqual([await store.has(pinned), await store.has(second)], [true, false]);
+    await store.close();
+    await unpinned.memory[Symbol.asyncDispose]();
+    await unpinned.state.close();
   });
 
   it('lets go of none that somebody still waits for, however many are loaded meanwhile', async () => {

@@ -4,10 +4,12 @@ import { describe, it } from 'node:test';
 import { fileMaxMib } from '../src/machine/restoring.ts';
 import { commandLine, PLACEHOLDER_BYTES } from '../src/vmm/command-line.ts';
 import type { MachineOptions } from '../src/vmm/command-line.ts';
+import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
 
 const MACHINE: MachineOptions = {
   accelerator: 'tcg',
+  hardware: { deviceModel: DEVICE_MODEL, system: { path: '/home/system.squashfs', sha256: '5' } },
   cpuModel: 'max',
   vcpus: 2,
   memMib: 1024,
@@ -45,8 +47,15 @@ describe('the command line of a VMM', () => {
       .map((node) => JSON.parse(node) as object);
     assert.deepEqual(
       nodes.map((node) => (node as { driver: string }).driver),
-      ['null-co', 'null-co', 'null-co'],
+      ['null-co', 'null-co', 'null-co', 'raw', 'null-co', 'null-co'],
     );
+    const [system] = nodes.filter((node) => (node as { driver: string }).driver === 'raw');
+    assert.deepEqual((system as { file: unknown }).file, {
+      driver: 'file',
+      filename: '/home/system.squashfs',
+      'read-only': true,
+      locking: 'off',
+    });
   });
 
   it('lets the VMM write files that hold a full disk of any size that there can be', () => {

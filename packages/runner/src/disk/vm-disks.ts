@@ -1,7 +1,8 @@
 import { chown, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { nodeName } from '../vmm/command-line.ts';
-import type { BlockNode, DiskName } from '../vmm/command-line.ts';
+import type { BlockNode } from '../vmm/command-line.ts';
+import type { DiskName } from '../vmm/device-model.ts';
 import type { Vm } from '../vmm/vm.ts';
 import type { EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';

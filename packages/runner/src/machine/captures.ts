@@ -23,6 +23,7 @@ import type { PageCopiers } from '../memory/page-copier.ts';
 import { availableMemory, checkAvailable, writtenMemory } from '../memory/available-memory.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform, Shape } from '../template/shape.ts';
+import type { Hardware } from '../vmm/device-model.ts';
 import { ForkBases } from './fork-bases.ts';
 import type { ForkedMemory, TakeVmm } from './fork-bases.ts';
 import { KeptMemory } from './kept-memory.ts';
@@ -31,7 +32,7 @@ import { takeDisk, takeMoment } from './moment.ts';
 import type { GuestHold, MomentOptions } from './moment.ts';
 import { settled } from './settled.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
-import { heldImagePath } from './vm-folder.ts';
+import { hardwareOf, heldImagePath, holdSystemDisk } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 import type { WarmVmm } from './warm-vms.ts';
 
@@ -60,6 +61,7 @@ export interface ForkOrigin extends AsyncDisposable {
   copied: Promise<void>;
   statePath: string;
   shape: Shape;
+  hardware: Hardware;
   /** The VMM that has that memory already, for the caller to use or discard; undefined when there is none, or any more. */
   takeVmm: () => WarmVmm | undefined;
 }
@@ -123,6 +125,8 @@ export class Captures {
       .then(() => moment[Symbol.asyncDispose]())
       .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a copy of its memory may remain'));
     await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
+    const hardware = hardwareOf(record, folders.path(vmId));
+    await holdSystemDisk(hardware, keep);
     await forkChain(moment.disk, keep, true).catch(async (error: unknown) => {
       // The next fork may begin as soon as this one has failed.
       await copied;
@@ -142,6 +146,7 @@ export class Captures {
       copied,
       statePath,
       shape: record.shape,
+      hardware: hardwareOf(record, keep),
       takeVmm: take,
       [Symbol.asyncDispose]: dispose,
     };
@@ -236,7 +241,7 @@ export class Captures {
     const chain = await shareChain(moment.disk, folder);
     await saveChain(chain, true);
     await this.#writeMemory(running, record, moment.memory, kept.memory);
-    await kept.complete({
+    const requirements = {
       vmm: platform.vmmVersion,
       accelerator: platform.accelerator,
       cpuModel: platform.cpuModel,
@@ -245,7 +250,8 @@ export class Captures {
       shape: record.shape,
       diskBytes: running.diskBytes,
       stateBytes: moment.stateBytes,
-    });
+    };
+    await kept.complete(requirements, hardwareOf(record, this.#options.folders.path(vmId)));
     await kept.settle();
     log.info({ vm: vmId, kind: 'full', steps: moment.laps }, 'snapshot taken');
     return {
@@ -313,6 +319,8 @@ export class Captures {
     await linkOrCopy(source.memory, target.memory);
     await linkOrCopy(source.state, target.state);
     await linkOrCopy(heldImagePath(from), heldImagePath(to)).catch(() => undefined);
+    const suspension = await source.read();
+    if (suspension !== undefined) await holdSystemDisk(source.hardware(suspension), to);
     for (const name of ['durable', 'paused.json']) {
       await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
         // Not on the platters yet.

@@ -1,7 +1,8 @@
 import { topNode } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
-import { DISKS, placeholderNode } from '../vmm/command-line.ts';
-import type { DiskName } from '../vmm/command-line.ts';
+import { placeholderNode } from '../vmm/command-line.ts';
+import { DISKS } from '../vmm/device-model.ts';
+import type { DiskName } from '../vmm/device-model.ts';
 import type { Vm } from '../vmm/vm.ts';
 
 /** What a VM has for disks until it gets others. */

@@ -2,10 +2,12 @@ import { randomUUID } from 'node:crypto';
 import { renameSync } from 'node:fs';
 import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { DEVICE_MODEL } from '../template/shape.ts';
 import type { Platform, Shape } from '../template/shape.ts';
+import { isKnownDeviceModel } from '../vmm/device-model.ts';
+import type { Hardware } from '../vmm/device-model.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
+import { hardwareOf, heldSystemPath, holdSystemDisk } from './vm-folder.ts';
 
 /** What a kept memory belongs to. It fits no other machine. */
 export interface Suspension {
@@ -17,6 +19,8 @@ export interface Suspension {
   cpuModel: string;
   hostCpu: string;
   deviceModel: number;
+  /** Digest of the system disk that the guest was booted with; it lies beside the memory. */
+  system?: string;
   mac: string;
   shape: Shape;
   diskBytes: { scratch: number; docker: number };
@@ -67,15 +71,27 @@ export class KeptMemory {
     }
   }
 
-  /** From here on the VM is paused. */
-  async complete(facts: Omit<Suspension, 'id' | 'bootId' | 'deviceModel'>): Promise<void> {
-    const suspension: Suspension = {
+  /**
+   * From here on the VM is paused.
+   * @param hardware of the VM
+   */
+  async complete(
+    facts: Omit<Suspension, 'id' | 'bootId' | 'deviceModel' | 'system'>,
+    hardware: Hardware,
+  ): Promise<void> {
+    await holdSystemDisk(hardware, this.#folder);
+    await this.#mark({
       ...facts,
       id: randomUUID(),
       bootId: bootId(),
-      deviceModel: DEVICE_MODEL,
-    };
-    await this.#mark(suspension);
+      deviceModel: hardware.deviceModel,
+      ...(hardware.system && { system: hardware.system.sha256 }),
+    });
+  }
+
+  /** The devices that it must be resumed with. */
+  hardware({ deviceModel, system }: Suspension): Hardware {
+    return hardwareOf({ hardware: { deviceModel, ...(system !== undefined && { system }) } }, this.#folder);
   }
 
   async #mark(suspension: Suspension): Promise<void> {
@@ -91,7 +107,8 @@ export class KeptMemory {
 
   /** What a failed or finished capture has left. */
   async abandon(): Promise<void> {
-    for (const path of [this.#durable, this.#marker, `${this.#marker}.next`, this.state]) {
+    const system = heldSystemPath(this.#folder);
+    for (const path of [this.#durable, this.#marker, `${this.#marker}.next`, this.state, system]) {
       await rm(path, { force: true });
     }
   }
@@ -152,7 +169,6 @@ export class KeptMemory {
         ['accelerator', kept.accelerator, platform.accelerator],
         ['CPU', kept.hostCpu, platform.hostCpu],
         ['CPU model', kept.cpuModel, platform.cpuModel],
-        ['machine model', kept.deviceModel, DEVICE_MODEL],
         ['network address', kept.mac, platform.mac],
       ] as const
     ).filter(([, then, now]) => then !== now);
@@ -160,6 +176,17 @@ export class KeptMemory {
       const list = differing.map(([what, then, now]) => `${what} ${then}, here ${now}`).join('; ');
       throw new NotResumableError(
         `its memory was captured on another machine (${list}) and cannot go on here; it can be started from its disk`,
+      );
+    }
+    if (!isKnownDeviceModel(kept.deviceModel)) {
+      throw new NotResumableError(
+        `its memory belongs to device model ${kept.deviceModel}, which this version of Releap does not know; ` +
+          'it can be started from its disk',
+      );
+    }
+    if (kept.system !== undefined && !(await isFile(heldSystemPath(this.#folder)))) {
+      throw new NotResumableError(
+        'the system disk that it was booted with is missing; it can be started from its disk',
       );
     }
     const [memory, state] = await Promise.all([
@@ -181,4 +208,11 @@ export class KeptMemory {
   async #isWhole({ id, bootId: madeIn }: Suspension): Promise<boolean> {
     return madeIn === bootId() || (await readFile(this.#durable, 'utf8').catch(() => '')) === id;
   }
+}
+
+async function isFile(path: string): Promise<boolean> {
+  return await stat(path).then(
+    (file) => file.isFile(),
+    () => false,
+  );
 }

@@ -398,6 +398,7 @@ export class Machines {
     return {
       memory: memoryOf(template),
       statePath: template.statePath,
+      hardware: this.templates.platform.hardware,
       discard: () => this.templates.discard(template.key),
     };
   }

@@ -1,17 +1,17 @@
-import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { pipeline } from 'node:stream/promises';
 import type { Logger } from 'pino';
 import { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { EmptyExt4Store } from '../disk/empty-ext4.ts';
-import type { Platform } from '../template/shape.ts';
+import { fileSha256 } from '../disk/file-sha256.ts';
+import type { Platform, Shape } from '../template/shape.ts';
 import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator } from '../vmm/accelerator.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
 import { cpuModel } from '../vmm/command-line.ts';
+import { DEVICE_MODEL, deviceModel } from '../vmm/device-model.ts';
 import { Machines } from './machines.ts';
+import { placeSystemDisk } from './system-disk.ts';
 
 export interface OpenMachinesOptions {
   /** The service's home, absolute: what names its cgroups. */
@@ -22,6 +22,12 @@ export interface OpenMachinesOptions {
   /** Uncompressed kernel image's bzImage and the initramfs that set-up has built. */
   kernel: string;
   initramfs: string;
+  /** The system disk that set-up has built. */
+  systemDisk: string;
+  /** What new machines are made of; the newest model by default. */
+  deviceModel?: number;
+  /** Size of machine whose template is always kept. */
+  defaultShape?: Shape;
   /** MAC of all guests and `address/prefix,gateway`, which the template's guest takes before it has a sandbox. */
   guestNetwork: { mac: string; address: string };
   /** Unprivileged user and group of VMMs that make templates; no VM's. */
@@ -35,10 +41,12 @@ export async function openMachines(
 ): Promise<{ machines: Machines; cgroups: CgroupTree; facts: AcceleratorFacts; platform: Platform }> {
   const { kernel, initramfs, cacheDir, log } = options;
   await mkdir(cacheDir, { recursive: true });
-  const [facts, kernelSha256, initramfsSha256, cgroups] = await Promise.all([
+  const model = options.deviceModel ?? DEVICE_MODEL;
+  const [facts, kernelSha256, initramfsSha256, system, cgroups] = await Promise.all([
     findAccelerator({ kernel, initramfs, cacheDir, log }),
     fileSha256(kernel),
     fileSha256(initramfs),
+    placeSystemDisk(options.systemDisk, join(dirname(options.folder), 'system')),
     CgroupTree.open(options.home),
   ]);
   const platform: Platform = {
@@ -49,10 +57,21 @@ export async function openMachines(
     vmmVersion: facts.vmmVersion,
     kernel: { path: kernel, sha256: kernelSha256 },
     initramfs: { path: initramfs, sha256: initramfsSha256 },
+    hardware: {
+      deviceModel: model,
+      ...(deviceModel(model).systemDisk !== undefined && { system }),
+    },
     mac: options.guestNetwork.mac,
     guestNet: options.guestNetwork.address,
   };
-  const templates = new TemplateStore({ cacheDir, platform, jailUid: options.templateUid, cgroups, log });
+  const templates = new TemplateStore({
+    cacheDir,
+    platform,
+    jailUid: options.templateUid,
+    cgroups,
+    pinned: options.defaultShape,
+    log,
+  });
   const machines = new Machines({
     folder: options.folder,
     snapshots: join(dirname(options.folder), 'snapshots'),
@@ -64,13 +83,13 @@ export async function openMachines(
   return { machines, cgroups, facts, platform };
 }
 
-async function fileSha256(path: string): Promise<string> {
-  const hash = createHash('sha256');
-  await pipeline(createReadStream(path), hash);
-  return hash.digest('hex');
-}
-
-/** Where the kernel and the initramfs lie below the folder that set-up builds into. */
-export function builtGuest(buildDir: string): { kernel: string; initramfs: string } {
-  return { kernel: join(buildDir, 'kernel', 'vmlinuz'), initramfs: join(buildDir, 'initramfs.cpio.gz') };
+/** Where the parts of a guest lie below the folder that set-up builds into. */
+export function builtGuest(
+  buildDir: string,
+): Pick<OpenMachinesOptions, 'kernel' | 'initramfs' | 'systemDisk'> {
+  return {
+    kernel: join(buildDir, 'kernel', 'vmlinuz'),
+    initramfs: join(buildDir, 'initramfs.cpio.gz'),
+    systemDisk: join(buildDir, 'system.squashfs'),
+  };
 }

@@ -8,6 +8,7 @@ import type { PageCopiers } from '../memory/page-copier.ts';
 import { CowClone } from '../memory/cow-clone.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform } from '../template/shape.ts';
+import type { Hardware } from '../vmm/device-model.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
@@ -27,6 +28,7 @@ export interface PausingOptions {
   record: VmRecord;
   kept: KeptMemory;
   jail: { root: string; uid: number };
+  hardware: Hardware;
   platform: Platform;
   copiers: PageCopiers;
   allowCopy: (allowed: boolean) => Promise<void>;
@@ -99,7 +101,7 @@ export class Pausing implements AsyncDisposable {
    * @throws GuestLostError when the guest could not even be let go on
    */
   async finish(): Promise<Record<string, number>> {
-    const { running, record, kept, platform, copiers, log } = this.#options;
+    const { running, record, kept, hardware, platform, copiers, log } = this.#options;
     const { vm, diskBytes } = running;
     try {
       await vm.stop();
@@ -114,7 +116,7 @@ export class Pausing implements AsyncDisposable {
       this.#lap('copied');
       racePoint('pause:saved');
       if (this.#next !== undefined) await rename(this.#next, kept.memory);
-      await kept.complete({
+      const facts = {
         vmm: platform.vmmVersion,
         accelerator: platform.accelerator,
         cpuModel: platform.cpuModel,
@@ -123,7 +125,8 @@ export class Pausing implements AsyncDisposable {
         shape: record.shape,
         diskBytes,
         stateBytes,
-      });
+      };
+      await kept.complete(facts, hardware);
       this.#lap('safe');
     } catch (error) {
       try {

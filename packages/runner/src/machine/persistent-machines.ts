@@ -32,7 +32,7 @@ import { Pausing } from './pausing.ts';
 import { mibOf } from './restoring.ts';
 import type { EmptyVm, RestoreSource } from './restoring.ts';
 import { settled } from './settled.ts';
-import { heldImagePath } from './vm-folder.ts';
+import { hardwareOf, heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 /** What is left of a persistent sandbox on this machine, VMM apart. */
@@ -91,6 +91,7 @@ export class PersistentMachines {
         diskMaxMib: largestMib(scratch, disks.dockerDataMib),
         memory: memoryOf(template),
         statePath: template.statePath,
+        hardware: templates.platform.hardware,
         discard: () => templates.discard(template.key),
       };
     });
@@ -169,6 +170,7 @@ export class PersistentMachines {
         memory,
         complete: () => memory.ready,
         statePath: kept.state,
+        hardware: kept.hardware(suspension),
       };
     };
     this.#settling.get(vmId)?.controller.abort();
@@ -200,7 +202,7 @@ export class PersistentMachines {
   ): Promise<RunningVm> {
     const { folders, emptyDisks, restore } = this.#options;
     const { vmId, rootImagePath, signal, origin, empty } = options;
-    const { memory, statePath, shape } = origin;
+    const { memory, statePath, shape, hardware } = origin;
     const scratch = await readChain(folders.keep(vmId));
     if (scratch === undefined) throw new Error(`VM ${vmId} has no disk`);
     await checkChain(scratch);
@@ -213,6 +215,7 @@ export class PersistentMachines {
           memory,
           complete: (vmm: number) => this.#completeMemory(memory, vmm, shape),
           statePath,
+          hardware,
         }),
       'resumed',
       empty,
@@ -252,6 +255,7 @@ export class PersistentMachines {
       record,
       kept: new KeptMemory(folders.keep(vmId)),
       jail: { root: folders.jail(vmId), uid: record.uid },
+      hardware: hardwareOf(record, folders.path(vmId)),
       platform: templates.platform,
       copiers,
       allowCopy: (allowed) => allowCopy(record, allowed),

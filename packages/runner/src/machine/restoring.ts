@@ -7,11 +7,13 @@ import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { UnsealedMemory } from '../memory/sealed-memory.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
+import type { Hardware } from '../vmm/device-model.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
 import type { BootOptions, VmSlot } from './machines.ts';
 import { attachDisks } from './guest-disks.ts';
 import { settled } from './settled.ts';
 import type { Stopwatch } from './stopwatch.ts';
+import { hardwareOf, holdSystemDisk } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 /** A state of this size loads in about 3 ms; this is for a machine under heavy load. */
@@ -34,8 +36,9 @@ export interface RestoreSource {
   memory: { fd: number; origin?: MemoryOrigin };
   /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
   complete?: (vmm: number) => Promise<void>;
-  /** Device state that goes with it. */
+  /** Device state that goes with it, and the devices themselves. */
   statePath: string;
+  hardware: Hardware;
   /** Called when the state does not load into a VM that is otherwise fine. */
   discard?: () => Promise<void>;
 }
@@ -89,6 +92,8 @@ export class Restoring {
       prepare(this.#folders.jail(options.vmId), ownerOf(options.slot)),
       this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
     ]);
+    record.hardware = recordedHardware(source.hardware);
+    await holdSystemDisk(source.hardware, this.#folders.path(options.vmId));
     const state = await open(source.statePath, 'r');
     clock.lap('prepare');
     const disks = source.disks?.();
@@ -97,7 +102,12 @@ export class Restoring {
     let vm: Vm;
     try {
       const { diskMaxMib, memory } = source;
-      vm = await this.#launch(options, { cgroupProcs, diskMaxMib, memoryFd: memory.fd, stateFd: state.fd });
+      vm = await this.#launch(options, record, {
+        cgroupProcs,
+        diskMaxMib,
+        memoryFd: memory.fd,
+        stateFd: state.fd,
+      });
     } catch (error) {
       await disksSettled;
       throw error;
@@ -120,8 +130,10 @@ export class Restoring {
     diskMaxMib: number,
   ): Promise<EmptyVm> {
     const { vmId } = options;
-    const record = this.#newRecord(options);
+    const { hardware } = this.#platform;
+    const record = { ...this.#newRecord(options), hardware: recordedHardware(hardware) };
     await this.#folders.create(vmId, record);
+    await holdSystemDisk(hardware, this.#folders.path(vmId));
     const path = this.#statePath(vmId);
     const [cgroupProcs] = await settled([
       this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
@@ -130,7 +142,7 @@ export class Restoring {
     const state = await open(path, 'r');
     try {
       const descriptors = { memoryFd: memory.memory.fd, stateFd: state.fd };
-      const vm = await this.#launch(options, { cgroupProcs, diskMaxMib, ...descriptors });
+      const vm = await this.#launch(options, record, { cgroupProcs, diskMaxMib, ...descriptors });
       const started = { ...record, process: vm.identity };
       await this.#folders.save(vmId, started);
       return { id: vmId, vm, record: started, memory };
@@ -190,12 +202,14 @@ export class Restoring {
 
   async #launch(
     { vmId, slot, shape, onConsole }: Omit<BootOptions, 'disks'>,
+    record: VmRecord,
     parts: { cgroupProcs: string[]; diskMaxMib: number; memoryFd: number; stateFd: number },
   ): Promise<Vm> {
     const { accelerator, cpuModel, mac } = this.#platform;
     return await Vm.start({
       machine: {
         accelerator,
+        hardware: hardwareOf(record, this.#folders.path(vmId)),
         cpuModel,
         vcpus: shape.vcpus,
         memMib: shape.memMib,
@@ -273,6 +287,10 @@ export class Restoring {
       pids: VMM_PIDS + shape.vcpus,
     };
   }
+}
+
+function recordedHardware({ deviceModel, system }: Hardware): NonNullable<VmRecord['hardware']> {
+  return { deviceModel, ...(system && { system: system.sha256 }) };
 }
 
 function ownerOf({ uid }: VmSlot): { uid: number; gid: number } {

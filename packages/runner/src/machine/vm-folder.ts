@@ -1,14 +1,21 @@
 import { link, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { linkOrCopy } from '../disk/disk-chain.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
+import type { Hardware } from '../vmm/device-model.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
+
+/** Of VMs that were started before records named it. */
+const OLDEST_DEVICE_MODEL = 2;
 
 /** What must be known to find a VM again, or to remove all of it. Kept outside of its jail. */
 export interface VmRecord {
   cgroup: string;
   uid: number;
   shape: Shape;
+  /** Its devices, and digest of its system disk (`heldSystemPath`). Absent: device model 2. */
+  hardware?: { deviceModel: number; system?: string };
   /** Sizes that the guest sees. Absent while they are made. */
   diskBytes?: { scratch: number; docker: number };
   /** What its memory began as, if that has a name. */
@@ -126,6 +133,29 @@ export class VmFolders {
     const names = await readdir(this.#root).catch(() => [] as string[]);
     return names.filter((name) => VM_ID.test(name));
   }
+}
+
+/** The second name of the system disk that a VM was booted with, or that a memory in `folder` was saved with. */
+export function heldSystemPath(folder: string): string {
+  return join(folder, 'system.squashfs');
+}
+
+/** What a VM's record says of its devices. @param folder of the VM */
+export function hardwareOf({ hardware }: Pick<VmRecord, 'hardware'>, folder: string): Hardware {
+  if (hardware === undefined) return { deviceModel: OLDEST_DEVICE_MODEL };
+  const { deviceModel, system } = hardware;
+  return {
+    deviceModel,
+    ...(system !== undefined && { system: { path: heldSystemPath(folder), sha256: system } }),
+  };
+}
+
+/** Gives a folder the system disk that a VM or a saved memory has, under a name of its own. */
+export async function holdSystemDisk({ system }: Hardware, folder: string): Promise<void> {
+  if (system === undefined) return;
+  const target = heldSystemPath(folder);
+  await rm(target, { force: true });
+  await linkOrCopy(system.path, target);
 }
 
 /** The second name of a root image that something in `folder` lies on: an image with one is not tidied away. */

@@ -1,5 +1,6 @@
 import { awaitAgent } from '../template/agent-hello.ts';
 import type { Shape } from '../template/shape.ts';
+import type { Hardware } from '../vmm/device-model.ts';
 import type { BootOptions, Machines, RunningVm, SandboxDisks, VmSlot } from './machines.ts';
 import type { EmptyVm } from './restoring.ts';
 import type { Recipe, WaitingVm, WarmPools } from './warm-pool.ts';
@@ -85,12 +86,21 @@ export class WarmVms<S extends VmSlot> {
     };
   }
 
-  /** A VMM that suits, or undefined. */
-  takeVmm({ shape, diskMib }: WantedVm): WarmVmm | undefined {
-    if (!this.#canHave(diskMib)) return undefined;
+  /**
+   * A VMM that suits, or undefined.
+   * @param wanted.hardware of the memory that it is to have
+   */
+  takeVmm({ shape, diskMib, hardware }: WantedVm & { hardware: Hardware }): WarmVmm | undefined {
+    if (!this.#canHave(diskMib) || !this.#isCurrent(hardware)) return undefined;
     const recipe = this.#vmmRecipe(shape);
     const empty = this.#options.pools.take(recipe.name, () => recipe);
     return empty && { empty, discard: () => this.#discard(empty) };
+  }
+
+  /** Whether VMMs that are started now have these devices. */
+  #isCurrent({ deviceModel, system }: Hardware): boolean {
+    const { hardware } = this.#options.machines.templates.platform;
+    return deviceModel === hardware.deviceModel && system?.sha256 === hardware.system?.sha256;
   }
 
   #canHave(diskMib: number): boolean {

@@ -29,6 +29,7 @@ import {
   vethPrefix,
 } from './address-plan.ts';
 import { BLOCK_BITS } from './address-plan.ts';
+import { HostdService } from '../host/hostd-service.ts';
 import { run } from '../process/index.ts';
 import { flowLimits } from './flow-limits.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
@@ -78,6 +79,7 @@ interface Parts {
   pool: SlotPool;
   firewall: HostFirewall;
   netd: Netd;
+  hostd: HostdService;
 }
 
 export class Network {
@@ -100,17 +102,18 @@ export class Network {
   static async open(options: NetworkOptions): Promise<Network> {
     const { log, dir } = options;
     await mkdir(dir, { recursive: true, mode: 0o700 });
-    // Needed only at the first release: better to miss it now.
-    await run('conntrack', ['-C']);
     const store = new SlotStore(join(dir, 'slots'));
-    const plan = await settlePlan(options, store);
+    await using opened = new AsyncDisposableStack();
+    const hostd = new HostdService(log);
+    opened.defer(() => hostd.close());
+    const plan = await settlePlan(options, store, hostd);
     await enableForwarding(options.runDir ?? DEFAULT_RUN_DIR);
     await raiseBridge(plan);
 
-    await using opened = new AsyncDisposableStack();
     const pool = await SlotPool.open({
       plan,
       store,
+      hostd,
       ahead: options.ahead ?? DEFAULT_AHEAD,
       ...(options.spare && { spare: options.spare }),
       log,
@@ -159,7 +162,7 @@ export class Network {
     await warnOfOthers(plan, log);
     opened.move();
     log.info({ block: formatCidr(plan.block), table: plan.table, dns_port: netd.dnsPort }, 'network is up');
-    return new Network(options, { plan, pool, firewall, netd });
+    return new Network(options, { plan, pool, firewall, netd, hostd });
   }
 
   /** The process that serves DNS and forwards. */
@@ -260,6 +263,11 @@ export class Network {
 
   /** This process ends, the sandboxes live on: leaves everything for the next `open`, with netd that goes on serving. */
   async detach(): Promise<void> {
+    await this.#detach();
+    this.#parts.hostd.close();
+  }
+
+  async #detach(): Promise<void> {
     const { pool, firewall, netd } = this.#parts;
     firewall.detach();
     this.#detached ??= Promise.all([netd.detach(), pool.detach()]);
@@ -268,10 +276,11 @@ export class Network {
 
   /** The service ends: removes all of it from the machine. */
   async close(): Promise<void> {
-    const { plan, pool, firewall, netd } = this.#parts;
-    await this.detach();
+    const { plan, pool, firewall, netd, hostd } = this.#parts;
+    await this.#detach();
     await netd.stop();
     await pool.close();
+    hostd.close();
     await firewall.remove();
     if ((await listLinks()).includes(plan.bridge)) await run('ip', ['link', 'delete', 'dev', plan.bridge]);
     await restoreForwarding(this.#options.runDir ?? DEFAULT_RUN_DIR);
@@ -292,7 +301,11 @@ function upstreamPorts(upstreams: readonly string[]): number[] {
  * The block is chosen once and kept, as long as nothing else on the machine has come to use it. When it has to
  * change, slots with old addresses are of no use and go.
  */
-async function settlePlan(options: NetworkOptions, store: SlotStore): Promise<AddressPlan> {
+async function settlePlan(
+  options: NetworkOptions,
+  store: SlotStore,
+  hostd: HostdService,
+): Promise<AddressPlan> {
   const { log, range = DEFAULT_RANGE } = options;
   const within = parseRange(range);
   const tag = serviceTag(options.identity);
@@ -320,19 +333,23 @@ async function settlePlan(options: NetworkOptions, store: SlotStore): Promise<Ad
     );
   }
   const plan = planOf(chooseBlock(tag, range, used));
-  await removeAllSlots(plan, links);
+  await removeAllSlots(hostd, plan, links);
   await store.clear();
   await writeFile(`${path}.new`, `${formatCidr(plan.block)}\n`, { mode: 0o600 });
   await rename(`${path}.new`, path);
   return plan;
 }
 
-async function removeAllSlots(plan: AddressPlan, links: readonly string[]): Promise<void> {
+async function removeAllSlots(
+  hostd: HostdService,
+  plan: AddressPlan,
+  links: readonly string[],
+): Promise<void> {
   const indexes = [
     ...links.map((name) => indexInName(vethPrefix(plan.tag), name)),
     ...(await listNetns()).map((name) => indexInName(netnsPrefix(plan.tag), name)),
   ].filter((index) => index !== undefined);
-  await destroySlots(plan, [...new Set(indexes)]);
+  await destroySlots(hostd, plan, [...new Set(indexes)]);
   if (links.includes(plan.bridge)) await run('ip', ['link', 'delete', 'dev', plan.bridge]);
 }
 

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
+import type { HostdService } from '../host/hostd-service.ts';
 import { type AddressPlan, indexInName, netnsPrefix, vethPrefix } from './address-plan.ts';
 import type { EgressPolicy } from '@releap/contract/netd';
 import { listLinks, listNetns } from './host-state.ts';
@@ -9,6 +10,7 @@ import type { SlotHolder, SlotStore } from './slot-store.ts';
 export interface SlotPoolOptions {
   plan: AddressPlan;
   store: SlotStore;
+  hostd: HostdService;
   /** Spare slots to keep ready. */
   ahead: number;
   /** Resolves when a core is free for making spares. Default: at once. */
@@ -42,6 +44,7 @@ const TAKE_DEADLINE_MS = 30_000;
 export class SlotPool {
   readonly #plan: AddressPlan;
   readonly #store: SlotStore;
+  readonly #hostd: HostdService;
   readonly #ahead: number;
   readonly #log: Logger;
   readonly #layout: string;
@@ -61,6 +64,7 @@ export class SlotPool {
   private constructor(options: SlotPoolOptions) {
     this.#plan = options.plan;
     this.#store = options.store;
+    this.#hostd = options.hostd;
     this.#ahead = Math.min(options.ahead, options.plan.slots);
     this.#spare = options.spare ?? (() => Promise.resolve());
     this.#log = options.log;
@@ -97,7 +101,7 @@ export class SlotPool {
       if (holder === undefined) this.#ready.push(slot);
       else this.#held.set(holder.vmId, { slot, saved: Promise.resolve(), ...egressOf(holder) });
     }
-    await destroySlots(this.#plan, [...leftovers]);
+    await destroySlots(this.#hostd, this.#plan, [...leftovers]);
     this.#free = Array.from({ length: this.#plan.slots }, (_, index) => index).filter(
       (index) => !used.has(index),
     );
@@ -186,7 +190,7 @@ export class SlotPool {
   async #destroyHeld(vmId: string, held: Held, afterDestroy?: (slot: Slot) => Promise<void>): Promise<void> {
     await held.saved.catch(() => {});
     const { index } = held.slot;
-    await destroySlots(this.#plan, [index]);
+    await destroySlots(this.#hostd, this.#plan, [index]);
     await afterDestroy?.(held.slot);
     await this.#store.remove(index);
     this.#held.delete(vmId);
@@ -208,6 +212,7 @@ export class SlotPool {
     await Promise.allSettled([...this.#held.values()].flatMap((held) => held.releasing ?? []));
     const slots = [...this.#ready, ...[...this.#held.values()].map((held) => held.slot)];
     await destroySlots(
+      this.#hostd,
       this.#plan,
       slots.map((slot) => slot.index),
     );
@@ -268,7 +273,7 @@ export class SlotPool {
       if (this.#stop.signal.aborted) return;
       const indexes = this.#free.splice(0, Math.min(this.#missing(), MAKE_BATCH));
       try {
-        await createSlots(this.#plan, indexes);
+        await createSlots(this.#hostd, this.#plan, indexes);
         for (const index of indexes) await this.#store.save({ index, layout: this.#layout });
         for (const index of indexes) this.#giveBack(describeSlot(this.#plan, index));
         delay = RETRY_MS.first;
@@ -298,7 +303,7 @@ export class SlotPool {
   async #discard(indexes: readonly number[]): Promise<void> {
     try {
       for (const index of indexes) await this.#store.remove(index);
-      await destroySlots(this.#plan, indexes);
+      await destroySlots(this.#hostd, this.#plan, indexes);
     } catch (error) {
       // The next attempt on these numbers begins with the same error, and start-up removes what is half made.
       this.#log.error({ err: error, indexes }, 'could not remove half-made network slots');

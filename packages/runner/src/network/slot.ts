@@ -1,10 +1,10 @@
 /** One slot: what it is, and the kernel objects it is made of. */
 import { createHash } from 'node:crypto';
-import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { HostdService } from '../host/hostd-service.ts';
 import { type AddressPlan, GUEST, type SlotPlan, slotPlan } from './address-plan.ts';
-import { ProcessError, run } from '../process/index.ts';
-import { listLinks, listNetns, NETNS_DIR } from './host-state.ts';
+import { settled } from '../machine/settled.ts';
+import { NETNS_DIR } from './host-state.ts';
 import { MAX_FLOWS_PER_SANDBOX } from './flow-limits.ts';
 
 /** A network of its own for one sandbox. */
@@ -47,24 +47,7 @@ export function describeSlot(plan: AddressPlan, index: number): Slot {
   };
 }
 
-/** Inside the namespace, in the order in which `ip -batch` does it. */
-function renderInside(plan: AddressPlan, slot: SlotPlan): string {
-  return [
-    'link set lo up',
-    `tuntap add dev ${GUEST.tap} mode tap user ${slot.uid} vnet_hdr`,
-    `link set dev ${GUEST.tap} address ${GUEST.gatewayMac} mtu ${GUEST.mtu} up`,
-    `address add ${GUEST.gatewayIp}/${GUEST.prefix} dev ${GUEST.tap}`,
-    `neighbour add ${GUEST.ip} lladdr ${GUEST.mac} dev ${GUEST.tap} nud permanent`,
-    `address add ${slot.hostAddress}/32 dev ${GUEST.uplink}`,
-    `link set dev ${GUEST.uplink} up`,
-    `route add ${plan.serviceAddress}/32 dev ${GUEST.uplink} scope link`,
-    `route add default via ${plan.serviceAddress} dev ${GUEST.uplink}`,
-    `neighbour add ${plan.serviceAddress} lladdr ${slot.vethMac} dev ${GUEST.uplink} nud permanent`,
-    '',
-  ].join('\n');
-}
-
-/** Packets to the name server that leave a sandbox in a second: each costs the runner some work. */
+/** Packets to the name server that leave a sandbox in a second: each costs netd some work. */
 const DNS_PACKETS_PER_SECOND = 200;
 
 /**
@@ -119,74 +102,67 @@ table inet sandbox {
 `;
 }
 
-/** Inside the namespace. `-e`: a kernel built or booted without IPv6 has no such keys. */
+/** Switches of the namespace, as paths below /proc/sys/net. A kernel that was built or booted without IPv6 has not all of them. */
 const INSIDE_SYSCTLS = [
-  'net.ipv4.ip_forward=1',
-  'net.ipv4.conf.all.rp_filter=1',
-  'net.ipv4.conf.all.accept_redirects=0',
-  'net.ipv4.conf.all.send_redirects=0',
-  'net.ipv6.conf.all.disable_ipv6=1',
-  'net.ipv6.conf.default.disable_ipv6=1',
+  { name: 'ipv4/ip_forward', value: '1' },
+  { name: 'ipv4/conf/all/rp_filter', value: '1' },
+  { name: 'ipv4/conf/all/accept_redirects', value: '0' },
+  { name: 'ipv4/conf/all/send_redirects', value: '0' },
+  { name: 'ipv6/conf/all/disable_ipv6', value: '1' },
+  { name: 'ipv6/conf/default/disable_ipv6', value: '1' },
 ];
+
+/** What hostd makes a slot of; host/internal/slot says what each field is. */
+function slotRequest(plan: AddressPlan, slot: SlotPlan): object {
+  return {
+    netns: slot.netns,
+    veth: slot.veth,
+    veth_mac: slot.vethMac,
+    uplink: GUEST.uplink,
+    uplink_mac: slot.uplinkMac,
+    host_address: slot.hostAddress,
+    service_address: plan.serviceAddress,
+    tap: GUEST.tap,
+    tap_mac: GUEST.gatewayMac,
+    uid: slot.uid,
+    gateway: `${GUEST.gatewayIp}/${GUEST.prefix}`,
+    guest_ip: GUEST.ip,
+    guest_mac: GUEST.mac,
+    mtu: GUEST.mtu,
+    sysctls: INSIDE_SYSCTLS,
+    rules: renderInsideRules(plan, slot),
+  };
+}
+
+/** Raised when hostd makes something else of the same request. */
+const LAYOUT_VERSION = 2;
 
 /** Changes whenever a slot made by this code differs from one made by older code: such a spare is made anew. */
 export function slotLayout(plan: AddressPlan): string {
-  const sample = slotPlan(plan, 0);
-  const text = [renderInside(plan, sample), renderInsideRules(plan, sample), ...INSIDE_SYSCTLS].join('\n');
+  const text = JSON.stringify([LAYOUT_VERSION, slotRequest(plan, slotPlan(plan, 0))]);
   return createHash('sha256').update(text).digest('hex').slice(0, 16);
 }
 
 /** Makes slots. When it rejects, anything between nothing and everything may be there: `destroySlots` it. */
-export async function createSlots(plan: AddressPlan, indexes: readonly number[]): Promise<void> {
+export async function createSlots(
+  hostd: HostdService,
+  plan: AddressPlan,
+  indexes: readonly number[],
+): Promise<void> {
   const slots = indexes.map((index) => slotPlan(plan, index));
-  const ipv6 = await stat('/proc/sys/net/ipv6').then(
-    () => true,
-    () => false,
-  );
-  const outside = slots.flatMap((slot) => [
-    `netns add ${slot.netns}`,
-    `link add ${slot.veth} address ${slot.vethMac} mtu ${GUEST.mtu} type veth peer name ${GUEST.uplink} address ${slot.uplinkMac} mtu ${GUEST.mtu} netns ${slot.netns}`,
-    ...(ipv6 ? [`link set dev ${slot.veth} addrgenmode none`] : []),
-    `link set dev ${slot.veth} up`,
-    `route add ${slot.hostAddress}/32 dev ${slot.veth} scope link src ${plan.serviceAddress}`,
-    `neighbour add ${slot.hostAddress} lladdr ${slot.uplinkMac} dev ${slot.veth} nud permanent`,
-  ]);
-  await run('ip', ['-batch', '-'], { input: `${outside.join('\n')}\n`, deadlineMs: 60_000 });
-  for (const slot of slots) {
-    const enter = [`--net=${join(NETNS_DIR, slot.netns)}`, '--'];
-    await run('nsenter', [...enter, 'sysctl', '-q', '-e', '-w', ...INSIDE_SYSCTLS]);
-    await run('ip', ['-n', slot.netns, '-batch', '-'], { input: renderInside(plan, slot) });
-    await run('nsenter', [...enter, 'nft', '-f', '-'], { input: renderInsideRules(plan, slot) });
-  }
+  await settled(slots.map((slot) => hostd.request({ create_slot: slotRequest(plan, slot) }, false)));
 }
 
 /** Removes slots whatever is left of them, and what the host still knows of their connections. */
-export async function destroySlots(plan: AddressPlan, indexes: readonly number[]): Promise<void> {
-  if (indexes.length === 0) return;
+export async function destroySlots(
+  hostd: HostdService,
+  plan: AddressPlan,
+  indexes: readonly number[],
+): Promise<void> {
   const slots = indexes.map((index) => slotPlan(plan, index));
-  const [links, spaces] = await Promise.all([listLinks(), listNetns()]);
-  const commands = slots.flatMap((slot) => [
-    ...(links.includes(slot.veth) ? [`link delete dev ${slot.veth}`] : []),
-    ...(spaces.includes(slot.netns) ? [`netns delete ${slot.netns}`] : []),
-  ]);
-  if (commands.length > 0) {
-    await run('ip', ['-force', '-batch', '-'], { input: `${commands.join('\n')}\n`, deadlineMs: 60_000 });
-  }
-  // Only now, with no way left to make new ones: a late packet of an old peer must not reach the next tenant.
-  for (const slot of slots) {
-    await Promise.all([
-      forgetConnections(['-s', slot.hostAddress]),
-      forgetConnections(['-d', slot.hostAddress]),
-    ]);
-  }
-}
-
-/** Exit code 1 of conntrack(8) also stands for 'no such entry', told only by its message. */
-async function forgetConnections(filter: readonly string[]): Promise<void> {
-  try {
-    await run('conntrack', ['-D', ...filter]);
-  } catch (error) {
-    if (error instanceof ProcessError && /\b0 flow entries have been deleted/.test(error.stderr)) return;
-    throw error;
-  }
+  await settled(
+    slots.map(({ netns, veth, hostAddress }) =>
+      hostd.request({ destroy_slot: { netns, veth, host_address: hostAddress } }, true),
+    ),
+  );
 }

@@ -13,8 +13,7 @@ import type {
   Machines,
   RunningVm,
   SnapshotFacts,
-  WantedVm,
-  WarmVmm,
+  TakeVmm,
 } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
 import type { AgentLine } from './agent-line.ts';
@@ -43,7 +42,7 @@ export interface LiveMachineOptions {
   /** The image of that digest, held. @throws when it is not here any more */
   findImage: (manifest: string) => Promise<CapturedImage & Disposable>;
   /** A VMM that waits for what a child of this sandbox begins with, if one does. */
-  takeVmm: (wanted: WantedVm) => WarmVmm | undefined;
+  takeVmm: TakeVmm;
   log: Logger;
 }
 

@@ -9,6 +9,7 @@ import type { Admission, ForkOrigin, Machines, Remains, RunningVm, WarmVms } fro
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
+import { machineSize } from '../template/shape.ts';
 import { AgentLine } from './agent-line.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
 import { powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
@@ -94,7 +95,7 @@ export class MachineHost implements SandboxHost {
     let restored: RunningVm | undefined;
     try {
       // A cold boot takes seconds, and those behind it need none.
-      await machines.templates.ensure({ vcpus: spec.vcpus, memMib: spec.mem_mib });
+      await machines.templates.ensure(machineSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }));
       const { running, slot, warm, queuedMs } = await admission.run(async (queuedMs) => {
         const made = await this.#starts.fresh(
           assignment,

@@ -47,6 +47,7 @@ export async function makeTemplate(
   const vm = await Vm.start({
     machine: {
       accelerator: platform.accelerator,
+      hardware: platform.hardware,
       cpuModel: platform.cpuModel,
       vcpus: shape.vcpus,
       memMib: shape.memMib,

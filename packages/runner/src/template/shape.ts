@@ -1,8 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { Accelerator } from '../vmm/accelerator.ts';
-
-/** Raised by whoever changes the machine (devices, command line of the kernel) in a way that old states do not fit. */
-export const DEVICE_MODEL = 2;
+import { deviceModel } from '../vmm/device-model.ts';
+import type { Hardware } from '../vmm/device-model.ts';
 
 /** What a sandbox may ask for and a template depends on. */
 export interface Shape {
@@ -21,6 +20,8 @@ export interface Platform {
   tscKhz: number | undefined;
   kernel: { path: string; sha256: string };
   initramfs: { path: string; sha256: string };
+  /** The devices of new machines. */
+  hardware: Hardware;
   /** MAC of every guest, and what the agent needs to bring the network up before the template is taken. */
   mac: string;
   guestNet: string;
@@ -42,6 +43,18 @@ export function checkShape({ vcpus, memMib }: Shape): void {
 }
 
 /**
+ * Size of the machine for a sandbox that asked for `asked`: sizes are rounded up to few, because each has a template of
+ * its own, which takes a cold boot to make and memory to hold. Up to 1 GiB in steps of 128 MiB, up to 4 GiB in steps of
+ * 512 MiB, then of 1 GiB; CPUs in powers of two.
+ */
+export function machineSize(asked: Shape): Shape {
+  checkShape(asked);
+  const { memMib } = asked;
+  const step = memMib <= 1024 ? 128 : memMib <= 4096 ? 512 : 1024;
+  return { vcpus: 2 ** Math.ceil(Math.log2(asked.vcpus)), memMib: Math.ceil(memMib / step) * step };
+}
+
+/**
  * Command line of the guest's kernel. Under emulation:
  * - mitigations guard against speculation, which emulated code does not do;
  * - the emulator's time-stamp counter is the host's, and the guest is told its frequency: a microvm has nothing but
@@ -50,6 +63,8 @@ export function checkShape({ vcpus, memMib }: Shape): void {
  */
 export function kernelAppend(platform: Platform): string {
   const parts = ['console=ttyS0', 'quiet', 'panic=-1', 'reboot=t', `releap.net=${platform.guestNet}`];
+  const { systemDisk } = deviceModel(platform.hardware.deviceModel);
+  if (systemDisk !== undefined) parts.push(`releap.system=${systemDisk}`);
   if (platform.accelerator === 'tcg') {
     parts.push('mitigations=off');
     if (platform.tscKhz !== undefined) parts.push(`tsc_early_khz=${platform.tscKhz}`, 'tsc=nowatchdog');
@@ -60,7 +75,8 @@ export function kernelAppend(platform: Platform): string {
 /** Name of a template: a digest of everything it depends on. States with different keys never fit each other's machine. */
 export function templateKey(platform: Platform, shape: Shape): string {
   const parts = {
-    model: DEVICE_MODEL,
+    model: platform.hardware.deviceModel,
+    system: platform.hardware.system?.sha256,
     accelerator: platform.accelerator,
     cpuModel: platform.cpuModel,
     // Under emulation too: the guest has measured this CPU's time-stamp counter.

@@ -2,6 +2,7 @@ import { mkdir, open, readdir, readFile, rename, rm, stat, utimes, writeFile } f
 import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
+import { Semaphore } from '../budget/semaphore.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { syncPath } from '../disk/sync-path.ts';
 import { lockFile } from '../lock/file-lock.ts';
@@ -15,6 +16,8 @@ import type { Platform, Shape } from './shape.ts';
 const TEMPLATES_KEPT = 16;
 /** Templates whose memory is held ready. */
 const LOADED_KEPT = 4;
+/** Cold boots at a time: each keeps a core busy for seconds, and whoever needs another template waits no longer for it. */
+const COLD_BOOTS = 1;
 /** A guest that does not boot may have met a busy moment. */
 const ATTEMPTS = 2;
 /** A half-made template older than this belongs to nobody: making one has shorter deadlines. */
@@ -58,23 +61,29 @@ export class TemplateStore {
   readonly #cgroups: CgroupTree;
   readonly #log: Logger;
   readonly #loaded = new Map<string, Promise<LoadedTemplate>>();
+  /** Never unloaded or removed, whatever sizes are asked for. */
+  readonly #pinned: string | undefined;
+  readonly #coldBoots = new Semaphore(COLD_BOOTS);
   readonly #stop = new AbortController();
 
   /**
    * @param options.cacheDir absolute; templates lie in `templates/` below it
    * @param options.jailUid unprivileged user and group that template VMMs run as
+   * @param options.pinned size whose template stays loaded, once it is
    */
   constructor(options: {
     cacheDir: string;
     platform: Platform;
     jailUid: number;
     cgroups: CgroupTree;
+    pinned?: Shape | undefined;
     log: Logger;
   }) {
     this.platform = options.platform;
     this.#folder = join(options.cacheDir, 'templates');
     this.#jailUid = options.jailUid;
     this.#cgroups = options.cgroups;
+    this.#pinned = options.pinned && templateKey(options.platform, options.pinned);
     this.#log = options.log;
   }
 
@@ -165,6 +174,10 @@ export class TemplateStore {
 
   async #make(key: string, shape: Shape): Promise<void> {
     await mkdir(this.#folder, { recursive: true, mode: 0o755 });
+    await this.#coldBoots.run(() => this.#makeLocked(key, shape));
+  }
+
+  async #makeLocked(key: string, shape: Shape): Promise<void> {
     await using _lock = await lockFile(join(this.#folder, `.lock-${key}`), {
       wait: true,
       signal: this.#stop.signal,
@@ -230,7 +243,7 @@ export class TemplateStore {
         const made = await stat(path).catch(() => undefined);
         if (made && Date.now() - made.mtimeMs > ABANDONED_AFTER_MS)
           await rm(path, { recursive: true, force: true });
-      } else if (!name.startsWith('.')) {
+      } else if (!name.startsWith('.') && name !== this.#pinned) {
         const used = await stat(join(path, 'template.json')).catch(() => undefined);
         kept.push({ path, mtimeMs: used?.mtimeMs ?? 0 });
       }
@@ -242,7 +255,10 @@ export class TemplateStore {
   /** VMs that run hold the memory by themselves; what is let go of here is only our own hold. */
   #unloadOldest(): void {
     while (this.#loaded.size > LOADED_KEPT) {
-      const [key, oldest] = this.#loaded.entries().next().value as [string, Promise<LoadedTemplate>];
+      const [key, oldest] = [...this.#loaded].find(([loaded]) => loaded !== this.#pinned) as [
+        string,
+        Promise<LoadedTemplate>,
+      ];
       this.#loaded.delete(key);
       this.#log.debug({ template: key }, 'template memory let go');
       letGo(oldest);

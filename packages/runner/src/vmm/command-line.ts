@@ -1,15 +1,15 @@
 import type { Accelerator } from './accelerator.ts';
+import { deviceModel, DISKS } from './device-model.ts';
+import type { DiskName, Hardware } from './device-model.ts';
 
 /** One `-blockdev` graph, as QMP's BlockdevOptions (also what `blockdev-add` takes). */
 export type BlockNode = Record<string, unknown>;
 
-/** Fixed positions of the disks in every machine; the guest sees vda, vdb and vdc. */
-export const DISKS = ['root', 'scratch', 'docker'] as const;
-export type DiskName = (typeof DISKS)[number];
-
 /** Where a machine's pieces come from. All paths are opened before the VMM gives up its privileges. */
 export interface MachineOptions {
   accelerator: Accelerator;
+  /** The devices, and the file of the system disk where there is one. */
+  hardware: Hardware;
   /** Value of `-cpu`. */
   cpuModel: string;
   vcpus: number;
@@ -52,6 +52,21 @@ export function placeholderNode(name: DiskName): BlockNode {
   };
 }
 
+/** A device that waits for a use. Without a size, so that tools in the guest do not list it and nothing reads it. */
+function spareNode(index: number): BlockNode {
+  return { driver: 'null-co', 'node-name': `spare-${index}-placeholder`, size: 0, 'read-zeroes': true };
+}
+
+/** No guest writes it, so it may be opened with privileges. */
+function systemNode(path: string): BlockNode {
+  return {
+    driver: 'raw',
+    'node-name': 'disk-system',
+    'read-only': true,
+    file: { driver: 'file', filename: path, 'read-only': true, locking: 'off' },
+  };
+}
+
 /** Base of the names of a disk's nodes. */
 export function nodeName(name: DiskName): string {
   return `disk-${name}`;
@@ -64,7 +79,8 @@ function option(value: string): string {
 
 /**
  * QEMU's arguments for one machine. Pure: equal options give equal arguments, and everything that a saved state
- * depends on is the same whether the machine boots or is restored.
+ * depends on is the same whether the machine boots or is restored. What the guest finds follows from the version of the
+ * device model alone.
  *
  * A machine starts with placeholders for disks: a real one is attached once the VMM is in its jail, so that no file that a
  * guest could have written is opened with privileges (machine/guest-disks.ts).
@@ -74,11 +90,9 @@ function option(value: string): string {
  */
 export function commandLine(options: MachineOptions): string[] {
   const { accelerator, vcpus, memMib, memory, socketDir, nic, boot, jail } = options;
+  const model = deviceModel(options.hardware.deviceModel);
   const args = ['-name', 'releap', '-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
-  args.push(
-    '-machine',
-    'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off,memory-backend=ram',
-  );
+  args.push('-machine', model.machine);
   args.push('-accel', accelerator === 'tcg' ? `tcg,thread=multi,tb-size=${TCG_CACHE_MIB}` : 'kvm');
   args.push(
     '-cpu',
@@ -97,17 +111,28 @@ export function commandLine(options: MachineOptions): string[] {
   }
   args.push('-mon', 'chardev=qmp,mode=control');
   args.push('-device', 'isa-serial,chardev=console');
-  args.push('-device', 'virtio-serial-device,id=serial,max_ports=2');
+  const { max, spares } = model.serialPorts;
+  args.push('-device', `virtio-serial-device,id=serial,max_ports=${max}`);
   args.push('-device', 'virtserialport,bus=serial.0,nr=1,chardev=agent,name=releap.agent');
-  for (const name of DISKS) {
-    const placeholder = placeholderNode(name);
-    args.push('-blockdev', JSON.stringify(placeholder));
+  for (const { nr, name } of spares) {
+    args.push('-chardev', `null,id=spare-${nr}`);
+    args.push('-device', `virtserialport,bus=serial.0,nr=${nr},chardev=spare-${nr},name=${name}`);
+  }
+  const addDisk = (id: string, node: BlockNode): void => {
+    args.push('-blockdev', JSON.stringify(node));
     // A guest whose host disk is full is paused (`FullDisk`); any other error is reported to it.
     args.push(
       '-device',
-      `virtio-blk-device,id=${name},drive=${String(placeholder['node-name'])},num-queues=1,rerror=report,werror=enospc`,
+      `virtio-blk-device,id=${id},drive=${String(node['node-name'])},num-queues=1,rerror=report,werror=enospc`,
     );
+  };
+  for (const name of DISKS) addDisk(name, placeholderNode(name));
+  if (model.systemDisk !== undefined) {
+    const { system } = options.hardware;
+    if (system === undefined) throw new Error('a machine of this device model has a system disk');
+    addDisk('system', systemNode(system.path));
   }
+  for (let index = 0; index < model.spareDisks; index++) addDisk(`spare-${index}`, spareNode(index));
   args.push('-netdev', `tap,id=net,ifname=${option(nic.tap)},script=no,downscript=no,vhost=off`);
   args.push('-device', `virtio-net-device,netdev=net,mac=${nic.mac},guest_announce=off`);
   args.push('-object', 'rng-builtin,id=rng', '-device', 'virtio-rng-device,rng=rng');

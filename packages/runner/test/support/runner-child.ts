@@ -5,7 +5,7 @@ import { TestRunner } from './sandboxes.ts';
 import type { SnapshotAssignment } from '../../src/reconcile/assignment.ts';
 
 const [home = '', waiting = '0'] = process.argv.slice(2);
-const runner = await TestRunner.open(home, Number(waiting));
+const runner = await TestRunner.open(home, { waiting: Number(waiting) });
 
 async function answer({ method, args }: RunnerCall): Promise<unknown> {
   switch (method) {

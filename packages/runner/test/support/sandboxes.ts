@@ -131,9 +131,12 @@ export class TestRunner {
 
   /**
    * As a runner begins: finds again what an earlier one of the same home has left.
-   * @param waiting VMs that are kept waiting for sandboxes
+   * @param options.waiting VMs that are kept waiting for sandboxes
    */
-  static async open(home: string, waiting = 0): Promise<TestRunner> {
+  static async open(
+    home: string,
+    options: { deviceModel?: number; systemDisk?: string; waiting?: number } = {},
+  ): Promise<TestRunner> {
     await mkdir(home, { recursive: true });
     const [opened, network] = await Promise.all([
       openMachines({
@@ -141,6 +144,7 @@ export class TestRunner {
         folder: join(home, 'vms'),
         cacheDir: TEST_CACHE,
         ...builtGuest(BUILD_DIR),
+        ...options,
         guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
         templateUid: TEMPLATE_UID,
         log,
@@ -161,7 +165,7 @@ export class TestRunner {
       log,
     });
     await images.start();
-    const runner = new TestRunner(home, opened, network, images, waiting);
+    const runner = new TestRunner(home, opened, network, images, options.waiting ?? 0);
     await runner.#quarantines.sandboxes.open();
     await runner.#quarantines.snapshots.open();
     const records = await runner.reconciler.load();

@@ -1,0 +1,268 @@
+package slot
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"releap/host/internal/failpoint"
+)
+
+// Where iproute2 keeps named namespaces.
+const netnsDir = "/run/netns"
+
+// Create makes a slot. When it fails, anything between nothing and everything may be there: Destroy it.
+func (s *Slot) Create() error {
+	if err := s.create(); err != nil {
+		return fmt.Errorf("slot %s: %w", s.Netns, err)
+	}
+	failpoint.Reach("hostd slot made")
+	return nil
+}
+
+func (s *Slot) create() error {
+	if err := inOtherThread(func() error { return makeNetns(s.Netns) }); err != nil {
+		return fmt.Errorf("cannot make its namespace: %w", err)
+	}
+	failpoint.Reach("hostd slot namespace")
+	space, err := os.Open(filepath.Join(netnsDir, s.Netns))
+	if err != nil {
+		return err
+	}
+	defer space.Close()
+	if err := s.connect(space); err != nil {
+		return fmt.Errorf("cannot connect it to the host: %w", err)
+	}
+	failpoint.Reach("hostd slot veth")
+	return inOtherThread(func() error {
+		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return s.furnish()
+	})
+}
+
+// inOtherThread runs work in a thread that may change its namespace: nothing else ever runs in it, and it ends with work.
+func inOtherThread(work func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- work()
+	}()
+	return <-done
+}
+
+// makeNetns moves the calling thread into a new namespace and names it, as ip-netns(8) does.
+func makeNetns(name string) error {
+	if err := prepareNetnsDir(); err != nil {
+		return err
+	}
+	target := filepath.Join(netnsDir, name)
+	file, err := os.OpenFile(target, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0)
+	if err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	source := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
+	return unix.Mount(source, target, "", unix.MS_BIND, "")
+}
+
+// prepareNetnsDir makes the folder a mount of its own that is shared: a namespace that is deleted here is then deleted in the
+// mount namespaces of VMMs, too.
+func prepareNetnsDir() error {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return err
+	}
+	err := unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	if err := unix.Mount(netnsDir, netnsDir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+}
+
+// connect makes the veth pair and the host's route to the guest.
+func (s *Slot) connect(space *os.File) error {
+	outside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer outside.Close()
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.MTU, attributes.HardwareAddr = s.Veth, s.MTU, mac(s.VethMAC)
+	err = outside.LinkAdd(&netlink.Veth{
+		LinkAttrs:        attributes,
+		PeerName:         s.Uplink,
+		PeerHardwareAddr: mac(s.UplinkMAC),
+		PeerNamespace:    netlink.NsFd(int(space.Fd())),
+	})
+	if err != nil {
+		return err
+	}
+	// The host has no address of its own to announce there.
+	if err := writeSwitch(filepath.Join("ipv6/conf", s.Veth, "addr_gen_mode"), addrGenModeNone); err != nil {
+		return err
+	}
+	veth, err := outside.LinkByName(s.Veth)
+	if err != nil {
+		return err
+	}
+	if err := outside.LinkSetUp(veth); err != nil {
+		return err
+	}
+	index := veth.Attrs().Index
+	err = outside.RouteAdd(&netlink.Route{
+		LinkIndex: index, Dst: host(s.HostAddress), Scope: netlink.SCOPE_LINK, Src: address(s.ServiceAddress),
+	})
+	if err != nil {
+		return err
+	}
+	return outside.NeighAdd(neighbour(index, s.HostAddress, s.UplinkMAC))
+}
+
+// furnish makes what is inside the namespace, in which its thread is.
+func (s *Slot) furnish() error {
+	for _, one := range s.Sysctls {
+		if err := writeSwitch(one.Name, one.Value); err != nil {
+			return err
+		}
+	}
+	if err := s.furnishLinks(); err != nil {
+		return fmt.Errorf("cannot make its tap, addresses and routes: %w", err)
+	}
+	failpoint.Reach("hostd slot addresses")
+	// A child has the namespaces of the thread that starts it.
+	rules := exec.Command("nft", "-f", "-")
+	rules.Stdin = strings.NewReader(s.Rules)
+	if output, err := rules.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(string(output)))
+	}
+	return nil
+}
+
+func (s *Slot) furnishLinks() error {
+	inside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	if err := makeTap(s.Tap, s.UID); err != nil {
+		return err
+	}
+	loopback, err := inside.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	tap, err := inside.LinkByName(s.Tap)
+	if err != nil {
+		return err
+	}
+	uplink, err := inside.LinkByName(s.Uplink)
+	if err != nil {
+		return err
+	}
+	gateway, err := netlink.ParseAddr(s.Gateway)
+	if err != nil {
+		return err
+	}
+	below, up := tap.Attrs().Index, uplink.Attrs().Index
+	for _, step := range []func() error{
+		func() error { return inside.LinkSetUp(loopback) },
+		func() error { return inside.LinkSetHardwareAddr(tap, mac(s.TapMAC)) },
+		func() error { return inside.LinkSetMTU(tap, s.MTU) },
+		func() error { return inside.LinkSetUp(tap) },
+		func() error { return inside.AddrAdd(tap, gateway) },
+		func() error { return inside.NeighAdd(neighbour(below, s.GuestIP, s.GuestMAC)) },
+		func() error { return inside.AddrAdd(uplink, &netlink.Addr{IPNet: host(s.HostAddress)}) },
+		func() error { return inside.LinkSetMTU(uplink, s.MTU) },
+		func() error { return inside.LinkSetUp(uplink) },
+		func() error {
+			return inside.RouteAdd(&netlink.Route{LinkIndex: up, Dst: host(s.ServiceAddress), Scope: netlink.SCOPE_LINK})
+		},
+		func() error { return inside.RouteAdd(&netlink.Route{LinkIndex: up, Gw: address(s.ServiceAddress)}) },
+		func() error { return inside.NeighAdd(neighbour(up, s.ServiceAddress, s.VethMAC)) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeSwitch sets a switch of the namespace that the thread is in. A kernel without IPv6 does not have all of them.
+func writeSwitch(name, value string) error {
+	file, err := os.OpenFile(filepath.Join("/proc/sys/net", name), os.O_WRONLY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = file.WriteString(value)
+	return err
+}
+
+// IN6_ADDR_GEN_MODE_NONE of include/uapi/linux/if_link.h.
+const addrGenModeNone = "1"
+
+// makeTap makes a persistent tap with the header that virtio-net needs, which UID may open.
+func makeTap(name string, uid uint32) error {
+	file, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("/dev/net/tun: %w", err)
+	}
+	defer unix.Close(file)
+	asked, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	asked.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if err := unix.IoctlIfreq(file, unix.TUNSETIFF, asked); err != nil {
+		return fmt.Errorf("TUNSETIFF: %w", err)
+	}
+	if err := unix.IoctlSetInt(file, unix.TUNSETOWNER, int(uid)); err != nil {
+		return fmt.Errorf("TUNSETOWNER: %w", err)
+	}
+	if err := unix.IoctlSetInt(file, unix.TUNSETPERSIST, 1); err != nil {
+		return fmt.Errorf("TUNSETPERSIST: %w", err)
+	}
+	return nil
+}
+
+func neighbour(index int, ip, hardware string) *netlink.Neigh {
+	return &netlink.Neigh{
+		LinkIndex: index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT, IP: address(ip), HardwareAddr: mac(hardware),
+	}
+}
+
+// The request was validated: what follows cannot fail.
+
+func mac(text string) net.HardwareAddr {
+	parsed, _ := net.ParseMAC(text)
+	return parsed
+}
+
+func address(text string) net.IP {
+	parsed, _ := ipv4(text)
+	return parsed
+}
+
+func host(text string) *net.IPNet {
+	return &net.IPNet{IP: address(text), Mask: net.CIDRMask(32, 32)}
+}

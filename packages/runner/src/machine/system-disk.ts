@@ -1,0 +1,29 @@
+import { mkdir, readdir, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { linkOrCopy } from '../disk/disk-chain.ts';
+import { fileSha256 } from '../disk/file-sha256.ts';
+import type { SystemDisk } from '../vmm/device-model.ts';
+
+const NAME = /^[0-9a-f]{64}\.squashfs$/;
+
+/**
+ * Puts the system disk that set-up has built into a folder of the service, under its digest: set-up replaces its own
+ * file while VMs run, and the memory of a guest fits no other disk than the one that it was booted with. Removes earlier
+ * ones that neither a VM nor a saved memory has a link to.
+ */
+export async function placeSystemDisk(source: string, folder: string): Promise<SystemDisk> {
+  const sha256 = await fileSha256(source);
+  await mkdir(folder, { recursive: true, mode: 0o755 });
+  const path = join(folder, `${sha256}.squashfs`);
+  const [wanted, present] = await Promise.all([stat(source), stat(path).catch(() => undefined)]);
+  if (present?.size !== wanted.size) {
+    await rm(path, { force: true });
+    await linkOrCopy(source, path);
+  }
+  for (const name of await readdir(folder)) {
+    const other = join(folder, name);
+    if (!NAME.test(name) || other === path) continue;
+    if ((await stat(other)).nlink === 1) await rm(other, { force: true });
+  }
+  return { path, sha256 };
+}
