@@ -1,6 +1,6 @@
 /** Lists that go newest first, page by page, over `(created_at, id)`. */
 import type { CursorPosition } from '@releap/contract';
-import { all, statement, type Queryable } from '@releap/database';
+import { queryAll, statement, type Queryable } from '@releap/database';
 
 export interface NewestFirst<Row> {
   /** @param values of the parameters in `where` */
@@ -36,8 +36,8 @@ export function newestFirst<Row extends { id: string }>(
       const bound = [...values, limit + 1];
       const rows =
         after === null
-          ? await all(on, FIRST, bound)
-          : await all(on, NEXT, [...bound, after.created_at, after.id]);
+          ? await queryAll(on, FIRST, bound)
+          : await queryAll(on, NEXT, [...bound, after.created_at, after.id]);
       const page = rows.slice(0, limit);
       const last = rows.length > limit ? page.at(-1) : undefined;
       return { rows: page, last: last === undefined ? null : { created_at: last.position, id: last.id } };

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { SANDBOX_STATUSES, SANDBOX_STATUS_FACTS, type SandboxStatus } from '@releap/contract';
-import { all } from '@releap/database';
+import { queryAll } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import type { SandboxRow } from '@releap/database';
@@ -289,7 +289,7 @@ describe('the UPDATE made from the table', () => {
         rows.map((row) => ({ id: row.id })),
         STATE_DEADLINES,
       );
-      const moved = made === undefined ? [] : await all<SandboxRow>(pool, made.statement, made.values);
+      const moved = made === undefined ? [] : await queryAll<SandboxRow>(pool, made.statement, made.values);
       await pool.query('commit');
       const gone: string[] = [];
       const byId = new Map(moved.map((row) => [row.id, row]));
@@ -364,7 +364,7 @@ describe('the UPDATE made from the table', () => {
         rivals.map(async (trigger) => {
           const made = transitionStatement(trigger, [{ id: row.id, generation: 1 }], STATE_DEADLINES);
           assert.ok(made);
-          return (await all<SandboxRow>(pool, made.statement, made.values)).length;
+          return (await queryAll<SandboxRow>(pool, made.statement, made.values)).length;
         }),
       );
       assert.equal(

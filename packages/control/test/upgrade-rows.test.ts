@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { newToken, newUuid } from '@releap/contract';
-import { first, migrate, openDatabase, readMigrations, type Database } from '@releap/database';
+import { queryOne, migrate, openDatabase, readMigrations, type Database } from '@releap/database';
 import { emptyDatabase, openFresh, quiet } from '@releap/testing/postgres';
 import { readEnvironments } from '../src/sandboxes/environment.ts';
 import { createSandbox, type NewSandboxSpec } from '../src/sandboxes/insert.ts';
@@ -200,7 +200,7 @@ describe('a server of the previous version on the migrated database', () => {
 
     const made = transitionStatement('delete', [{ id: ids.id }], STATE_DEADLINES);
     assert.ok(made);
-    const moved = await first(database.pool, made.statement, made.values);
+    const moved = await queryOne(database.pool, made.statement, made.values);
     assert.equal(moved?.status, 'deleted');
     assert.deepEqual(await read(), { ...expected, env: {}, origin: null });
     assert.equal((await readEnvironments(database.pool, [ids.id])).size, 0);

@@ -1,5 +1,5 @@
 import DataLoader from 'dataloader';
-import { all, type Queryable, type QueryResultRow, type Statement } from './statement.ts';
+import { queryAll, type Queryable, type QueryResultRow, type Statement } from './statement.ts';
 
 /** Keys of one statement. What is more goes into the next one, on another connection. */
 const MAX_KEYS = 100;
@@ -24,7 +24,7 @@ export function createRowReader<Key extends object, Row extends QueryResultRow>(
     async (keys) => {
       const found: (Row | undefined)[] = keys.map(() => undefined);
       const list = JSON.stringify(keys.map((key, n) => ({ ...key, n })));
-      for (const row of await all(on, read, [list])) found[row.n] = row;
+      for (const row of await queryAll(on, read, [list])) found[row.n] = row;
       return found;
     },
     { cache: false, maxBatchSize: MAX_KEYS, batchScheduleFn: (send) => setImmediate(send) },

@@ -32,7 +32,7 @@ export function statement<Row extends QueryResultRow>(name: string, text: string
 }
 
 /** Runs a statement and gives all of its rows. */
-export async function all<Row extends QueryResultRow>(
+export async function queryAll<Row extends QueryResultRow>(
   on: Queryable,
   { name, text }: Statement<Row>,
   values: unknown[] = [],
@@ -42,7 +42,7 @@ export async function all<Row extends QueryResultRow>(
 }
 
 /** Runs a statement that gives one row or none. */
-export async function first<Row extends QueryResultRow>(
+export async function queryOne<Row extends QueryResultRow>(
   on: Queryable,
   { name, text }: Statement<Row>,
   values: unknown[] = [],

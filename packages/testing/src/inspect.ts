@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import {
-  all,
+  queryAll,
   columns,
   SANDBOX_COLUMNS,
   type Database,
@@ -27,7 +27,7 @@ export async function inspect(
   of: { uuid: string } | { jobId: string },
 ): Promise<InspectedSandbox> {
   const [statement, key] = 'uuid' in of ? [BY_ID, of.uuid] : [BY_JOB, of.jobId];
-  const [row] = await all<InspectedSandbox>(pool, statement, [key]);
+  const [row] = await queryAll<InspectedSandbox>(pool, statement, [key]);
   assert.ok(row, `no sandbox ${key}`);
   return row;
 }

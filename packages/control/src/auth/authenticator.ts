@@ -1,5 +1,5 @@
 import { tokenDigest, tokenKind } from '@releap/contract';
-import { all, first, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
 
 /** Who calls on the workload plane: a project, by one of its API keys. */
 export interface Principal {
@@ -53,7 +53,7 @@ export function createAuthenticator(database: Database): Authenticator {
   let used = new Map<string, number>();
 
   async function lookUp(digest: Buffer): Promise<Principal | null> {
-    const row = await first(database.pool, LOOKUP, [digest]);
+    const row = await queryOne(database.pool, LOOKUP, [digest]);
     if (row === undefined) return null;
     return {
       keyId: row.key_id,
@@ -116,7 +116,7 @@ export function createAuthenticator(database: Database): Authenticator {
       const batch = used;
       used = new Map();
       try {
-        await all(database.pool, USED, [[...batch.keys()], [...batch.values()]]);
+        await queryAll(database.pool, USED, [[...batch.keys()], [...batch.values()]]);
       } catch (error) {
         // With the next batch, which may know of a later use.
         used = new Map([...batch, ...used]);

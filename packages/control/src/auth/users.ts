@@ -1,5 +1,5 @@
 import { newUuid } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 
 export interface UserRow {
   id: string;
@@ -49,14 +49,14 @@ const MAKE = statement<UserRow>(
 /** The user of a token, made at first sight; e-mail address and name follow the issuer. */
 export async function ensureUser(database: Database, person: Person): Promise<UserRow> {
   const { issuer, subject, emailVerified } = person;
-  const known = await first(database.pool, FIND, [issuer, subject]);
+  const known = await queryOne(database.pool, FIND, [issuer, subject]);
   if (known === undefined) {
     const email = person.email ?? '';
     const name = person.name ?? email;
     const orgName = person.name ?? (email.split('@')[0] || 'personal');
     const values = [newUuid(), issuer, subject, email, emailVerified, name, newUuid(), orgName];
     const made =
-      (await first(database.pool, MAKE, values)) ?? (await first(database.pool, FIND, [issuer, subject]));
+      (await queryOne(database.pool, MAKE, values)) ?? (await queryOne(database.pool, FIND, [issuer, subject]));
     if (made === undefined) throw new Error('a user was neither made nor found');
     return made;
   }
@@ -65,5 +65,5 @@ export async function ensureUser(database: Database, person: Person): Promise<Us
   // A token without an address says nothing about the one that is known.
   const verified = person.email === undefined ? known.email_verified : emailVerified;
   if (email === known.email && name === known.name && verified === known.email_verified) return known;
-  return (await first(database.pool, REFRESH, [known.id, email, verified, name])) ?? known;
+  return (await queryOne(database.pool, REFRESH, [known.id, email, verified, name])) ?? known;
 }

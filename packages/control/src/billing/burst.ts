@@ -5,7 +5,7 @@
  * and ours are never compared.
  */
 import type { CpuReading } from '@releap/contract';
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import type { Prices } from './prices.ts';
 
 /** Use is compared with the guarantee over at least this much of a micro-VM's life, in microseconds. */
@@ -111,7 +111,7 @@ export function createBurstMeter(
       for (let from = 0; from < due.length; from += BATCH) {
         const batch = due.slice(from, from + BATCH);
         const sent = batch.map((known) => known.reading);
-        const rows = await all(database.pool, CHARGE, [
+        const rows = await queryAll(database.pool, CHARGE, [
           sent.map((one) => one.vm_id),
           batch.map((known) => known.runnerId),
           sent.map((one) => one.incarnation),
@@ -134,7 +134,7 @@ export function createBurstMeter(
       return [...orgs];
     },
     async forget() {
-      await all(database.pool, FORGET);
+      await queryAll(database.pool, FORGET);
     },
   };
 }

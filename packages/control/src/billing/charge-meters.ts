@@ -9,8 +9,8 @@
  * `floor(microseconds × rate ÷ METER_SCALE)`.
  */
 import {
-  all,
-  first,
+  queryAll,
+  queryOne,
   isDatabaseUnavailable,
   statement,
   type Queryable,
@@ -184,8 +184,8 @@ export async function chargeMeters(on: Queryable, prices: Prices, options: Charg
     try {
       const row: Row | undefined =
         options.orgs === undefined
-          ? await first(on, CHARGE_DUE, [...values, now])
-          : await first(on, CHARGE_ORGS, [...values, now, options.orgs]);
+          ? await queryOne(on, CHARGE_DUE, [...values, now])
+          : await queryOne(on, CHARGE_ORGS, [...values, now, options.orgs]);
       now = row?.now ?? now;
       count(row);
       // A batch that moved nothing was another server's.
@@ -194,16 +194,16 @@ export async function chargeMeters(on: Queryable, prices: Prices, options: Charg
       if (isDatabaseUnavailable(error)) throw error;
       const due =
         options.orgs === undefined
-          ? await all(on, DUE_IDS, [...values, now])
-          : await all(on, ORG_IDS, [...values, now, options.orgs]);
+          ? await queryAll(on, DUE_IDS, [...values, now])
+          : await queryAll(on, ORG_IDS, [...values, now, options.orgs]);
       const before = moved + parked.length;
       for (const { id } of due) {
         try {
-          count(await first(on, CHARGE_ONE, [...values, now, id]));
+          count(await queryOne(on, CHARGE_ONE, [...values, now, id]));
         } catch (failure) {
           if (isDatabaseUnavailable(failure)) throw failure;
           const reason = failure instanceof Error ? failure.message : String(failure);
-          const row = await first(on, PARK, [id, reason.slice(0, 500)]);
+          const row = await queryOne(on, PARK, [id, reason.slice(0, 500)]);
           if (row !== undefined) parked.push({ id, sandboxId: row.sandbox_id, orgId: row.org_id, reason });
         }
       }

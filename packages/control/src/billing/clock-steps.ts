@@ -3,7 +3,7 @@
  * for hours that only a clock has passed, and no hour is lost to one that was set back. How much time has passed is told
  * by this process's monotonic clock, which does neither.
  */
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 
 /** Less is what a clock that is being kept right does, and a second's cost. */
@@ -53,7 +53,7 @@ export function createClockSteps(
   return {
     async look() {
       const from = now();
-      const row = await first(database.pool, NOW);
+      const row = await queryOne(database.pool, NOW);
       if (row === undefined) throw new Error('the database does not know what time it is');
       const here = { ms: row.ms, from, to: now() };
       if (last !== undefined) {
@@ -61,7 +61,7 @@ export function createClockSteps(
         const [least, most] = [here.from - last.to, here.to - last.from];
         const step = passed > most ? passed - most : Math.min(0, passed - least);
         if (Math.abs(step) >= STEP_MIN_MS) {
-          const moved = await first(database.pool, MOVE, [last.ms, step, MARGIN_MS]);
+          const moved = await queryOne(database.pool, MOVE, [last.ms, step, MARGIN_MS]);
           log.warn(
             { step_ms: Math.round(step), meters: moved?.moved },
             'the clock was set: meters follow it',

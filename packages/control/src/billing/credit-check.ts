@@ -1,6 +1,6 @@
 /** Whether an organization may begin something that costs. */
 import { formatAmount, outOfCredits } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { BillingSettings } from './settings.ts';
 
 const BALANCE = statement<{ balance: string }>(
@@ -26,7 +26,7 @@ export function createCreditCheck(database: Database, settings: BillingSettings)
       if (settings.mode !== 'enforce') return;
       const now = performance.now();
       if ((good.get(orgId) ?? 0) > now) return;
-      const balance = BigInt((await first(database.pool, BALANCE, [orgId]))?.balance ?? 0);
+      const balance = BigInt((await queryOne(database.pool, BALANCE, [orgId]))?.balance ?? 0);
       if (balance <= 0n) {
         throw outOfCredits(
           `the organization that owns this project is out of credits: its balance is ${formatAmount(balance)}, and must be above 0`,

@@ -6,7 +6,7 @@ import {
   type LedgerEntry,
   type LedgerKind,
 } from '@releap/contract';
-import { all, first, statement, type Queryable } from '@releap/database';
+import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { BillingSettings } from './settings.ts';
 
 interface EntryRow {
@@ -68,8 +68,8 @@ export async function readCredits(
   limit: number,
 ): Promise<CreditsRecord> {
   const [account, entries] = await Promise.all([
-    first(on, ACCOUNT, [orgId]),
-    all(on, NEWEST, [orgId, limit]),
+    queryOne(on, ACCOUNT, [orgId]),
+    queryAll(on, NEWEST, [orgId, limit]),
   ]);
   const own = account?.overdraft_limit ?? null;
   return {
@@ -83,12 +83,12 @@ export async function readCredits(
 }
 
 export async function readGrants(on: Queryable, orgId: string, limit: number): Promise<LedgerEntry[]> {
-  return (await all(on, GRANTS, [orgId, limit])).map(toEntry);
+  return (await queryAll(on, GRANTS, [orgId, limit])).map(toEntry);
 }
 
 /** Nano-credits. */
 export async function readBalance(on: Queryable, orgId: string): Promise<bigint> {
-  return BigInt((await first(on, ACCOUNT, [orgId]))?.balance ?? 0);
+  return BigInt((await queryOne(on, ACCOUNT, [orgId]))?.balance ?? 0);
 }
 
 /** Writes a grant or an adjustment, or gives the one that this request has written. @param entry.amount nano-credits */
@@ -103,14 +103,14 @@ export async function appendEntry(
   },
 ): Promise<{ entry: LedgerEntry; made: boolean }> {
   const { orgId, amount, kind, note, requestId } = entry;
-  const row = await first(on, APPEND, [orgId, String(amount), kind, note, requestId]);
+  const row = await queryOne(on, APPEND, [orgId, String(amount), kind, note, requestId]);
   if (row === undefined) throw new Error('the ledger took an entry and gave none back');
   return { entry: toEntry(row), made: row.made };
 }
 
 /** @param limit nano-credits; null for that of all organizations */
 export async function setOverdraftLimit(on: Queryable, orgId: string, limit: bigint | null): Promise<void> {
-  await all(on, LIMIT, [orgId, limit === null ? null : String(limit)]);
+  await queryAll(on, LIMIT, [orgId, limit === null ? null : String(limit)]);
 }
 
 function toEntry(row: EntryRow): LedgerEntry {

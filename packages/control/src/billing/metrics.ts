@@ -1,4 +1,4 @@
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { Gauge, type Registry } from 'prom-client';
 import { cachedSource } from '../metrics/scraped.ts';
@@ -16,7 +16,7 @@ const METERS = statement<Meters>(
 );
 
 export function billingMetrics(registry: Registry, database: Database, log: Logger): void {
-  const meters = cachedSource(log, () => first(database.pool, METERS, []));
+  const meters = cachedSource(log, () => queryOne(database.pool, METERS, []));
   const ofMeters = (name: string, help: string, field: keyof Meters): void => {
     registry.registerMetric(
       new Gauge({

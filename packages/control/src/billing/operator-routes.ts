@@ -14,7 +14,7 @@ import {
   type GrantRequest,
   type GrantResponse,
 } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 import type { IdGenerator } from '../idempotency/id-generator.ts';
 import { writeAudit } from '../management/audit.ts';
@@ -38,7 +38,7 @@ export function creditOperatorRoutes({ operator }: Planes, context: OperatorRout
   const { database, billing } = context;
 
   async function organization(id: string): Promise<string> {
-    const row = isUuid(id) ? await first(database.pool, ORG, [id]) : undefined;
+    const row = isUuid(id) ? await queryOne(database.pool, ORG, [id]) : undefined;
     if (row === undefined) throw notFound(`organization ${quote(id)} not found`);
     return row.id;
   }

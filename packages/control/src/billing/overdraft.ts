@@ -1,6 +1,6 @@
 /** The end of the grace: what an organization beyond its overdraft limit has running is deleted. */
 import { formatAmount } from '@releap/contract';
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
@@ -40,7 +40,7 @@ export async function enforceOverdraft(
 ): Promise<number> {
   const { database, lifecycle, settings, log } = context;
   if (settings.mode !== 'enforce' || orgIds.length === 0) return 0;
-  const beyond = await all(database.pool, BEYOND, [orgIds, String(settings.overdraftLimit)]);
+  const beyond = await queryAll(database.pool, BEYOND, [orgIds, String(settings.overdraftLimit)]);
   let deleted = 0;
   for (const org of beyond) {
     const error =
@@ -48,7 +48,7 @@ export async function enforceOverdraft(
       `beyond the overdraft limit of ${formatAmount(BigInt(org.overdraft_limit))}`;
     for (;;) {
       const { found, moved } = await database.transaction(async (client) => {
-        const rows = await all(client, RUNNING, [org.org_id, ['pending', ...METERED_STATUSES], BATCH]);
+        const rows = await queryAll(client, RUNNING, [org.org_id, ['pending', ...METERED_STATUSES], BATCH]);
         const changed: SandboxRow[] = await lifecycle.applyWithin(
           client,
           'delete',
@@ -56,7 +56,7 @@ export async function enforceOverdraft(
         );
         if (changed.length > 0) {
           const ids = changed.map((row) => row.id);
-          await all(client, WRITE, [org.org_id, ids, changed.map((row) => row.region), error]);
+          await queryAll(client, WRITE, [org.org_id, ids, changed.map((row) => row.region), error]);
         }
         return { found: rows.length, moved: changed };
       });

@@ -3,7 +3,7 @@
  * half a million entries; credits are to last by the minute. So each minute the use since the last charges is added up,
  * and an organization whose balance it takes to zero, or beyond the overdraft limit, is charged for all of it at once.
  */
-import { all, statement, type Queryable } from '@releap/database';
+import { queryAll, statement, type Queryable } from '@releap/database';
 import { METER_RATE, METER_SCALE } from './charge-meters.ts';
 import type { Prices } from './prices.ts';
 
@@ -29,7 +29,7 @@ export async function organizationsCrossing(
   prices: Prices,
   overdraftLimit: bigint,
 ): Promise<string[]> {
-  const rows = await all(on, CROSSING, [
+  const rows = await queryAll(on, CROSSING, [
     String(prices.cpuSecond),
     String(prices.memGibSecond),
     String(prices.gpuSecond),

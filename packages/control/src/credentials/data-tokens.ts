@@ -6,7 +6,7 @@
  */
 import { hkdfSync } from 'node:crypto';
 import { DATA_TOKEN_TTL_MS, unavailable } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import { SignJWT } from 'jose';
 import type { ServiceKeys } from './service-keys.ts';
 
@@ -45,7 +45,7 @@ export function createDataTokens({
   return {
     keyOf,
     async issue(runnerId, sandboxUuid) {
-      const credential = await first(database.pool, IN_USE, [runnerId]);
+      const credential = await queryOne(database.pool, IN_USE, [runnerId]);
       if (credential === undefined)
         throw unavailable('the host of this sandbox has not joined this installation: try again later');
       const token = await new SignJWT()

@@ -5,7 +5,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { conflict, newUuid, quote, tokenDigest, unauthorized } from '@releap/contract';
-import { all, first, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { isIn, type TokenSet } from './token-set.ts';
 
@@ -113,7 +113,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
 
   const authenticate = async (token: string | null): Promise<RunnerIdentity | null> => {
     if (token === null) return null;
-    const row = await first(database.pool, AUTHENTICATE, [tokenDigest(token), RENEW_AFTER_MS]);
+    const row = await queryOne(database.pool, AUTHENTICATE, [tokenDigest(token), RENEW_AFTER_MS]);
     return row === undefined ? null : { runnerId: row.runner_id, credentialId: row.id, renew: row.renew };
   };
 
@@ -123,11 +123,11 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
     async join({ runnerId, digest, token, previousToken: shownPrevious }) {
       const refused = unauthorized('missing or invalid join token');
       if (token === null) throw refused;
-      const own = await first(database.pool, BY_DIGEST, [tokenDigest(token)]);
+      const own = await queryOne(database.pool, BY_DIGEST, [tokenDigest(token)]);
       await database.transaction(async (client) => {
-        await all(client, LOCK, [runnerId]);
-        const registered = await first(client, BY_DIGEST, [digest]);
-        const known = await first(client, KNOWN, [runnerId]);
+        await queryAll(client, LOCK, [runnerId]);
+        const registered = await queryOne(client, BY_DIGEST, [digest]);
+        const known = await queryOne(client, KNOWN, [runnerId]);
         if (own !== undefined) {
           // Its own present credential: it changes it for another.
           if (own.revoked || own.runner_id !== runnerId) throw refused;
@@ -144,14 +144,14 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
                 `rlp host permit-join ${runnerId}`,
             );
           }
-        } else if ((await first(client, USE_PERMISSION, [tokenDigest(token), runnerId])) === undefined) {
+        } else if ((await queryOne(client, USE_PERMISSION, [tokenDigest(token), runnerId])) === undefined) {
           throw refused;
         }
         if (registered !== undefined) {
           if (registered.runner_id === runnerId && !registered.revoked) return;
           throw conflict('this credential was registered before: generate another');
         }
-        await all(client, INSERT, [newUuid(), runnerId, digest]);
+        await queryAll(client, INSERT, [newUuid(), runnerId, digest]);
       });
       log.info({ runner: runnerId }, 'a runner has joined');
     },
@@ -159,11 +159,11 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
     async permitJoin(runnerId) {
       const token = randomBytes(32).toString('base64url');
       const row = await database.transaction(async (client) => {
-        await all(client, LOCK, [runnerId]);
-        await all(client, REVOKE, [runnerId]);
-        await all(client, END_CONNECTION, [runnerId]);
-        await all(client, DROP_PERMISSIONS, [runnerId]);
-        return first(client, PERMIT, [tokenDigest(token), runnerId, PERMISSION_MS]);
+        await queryAll(client, LOCK, [runnerId]);
+        await queryAll(client, REVOKE, [runnerId]);
+        await queryAll(client, END_CONNECTION, [runnerId]);
+        await queryAll(client, DROP_PERMISSIONS, [runnerId]);
+        return queryOne(client, PERMIT, [tokenDigest(token), runnerId, PERMISSION_MS]);
       });
       if (row === undefined) throw new Error('the permission to join was not written');
       return { token, expiresAt: row.expires_at };
@@ -171,10 +171,10 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
 
     async revoke(runnerId) {
       await database.transaction(async (client) => {
-        await all(client, LOCK, [runnerId]);
-        await all(client, REVOKE, [runnerId]);
-        await all(client, END_CONNECTION, [runnerId]);
-        await all(client, DROP_PERMISSIONS, [runnerId]);
+        await queryAll(client, LOCK, [runnerId]);
+        await queryAll(client, REVOKE, [runnerId]);
+        await queryAll(client, END_CONNECTION, [runnerId]);
+        await queryAll(client, DROP_PERMISSIONS, [runnerId]);
       });
     },
   };

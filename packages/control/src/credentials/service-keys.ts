@@ -3,7 +3,7 @@
  * with the key-encryption key where the server has one.
  */
 import { randomBytes } from 'node:crypto';
-import { all, first, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Encryption, Owner } from '../encryption/encryption.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
@@ -68,10 +68,10 @@ export function createServiceKeys({ database, encryption, seeds, log }: ServiceK
 
   async function load(name: ServiceKeyName): Promise<string> {
     for (;;) {
-      const row = await first(database.pool, READ, [name]);
+      const row = await queryOne(database.pool, READ, [name]);
       if (row === undefined) {
         const { keyId, envelope } = await generate(name);
-        await all(database.pool, INSERT, [name, keyId, envelope]);
+        await queryAll(database.pool, INSERT, [name, keyId, envelope]);
         continue;
       }
       try {
@@ -82,7 +82,7 @@ export function createServiceKeys({ database, encryption, seeds, log }: ServiceK
         await encryption.currentKey();
         log.error({ err: error, key: name }, 'a service key cannot be decrypted any more; replacing it');
         const { keyId, envelope } = await generate(name);
-        await all(database.pool, REPLACE, [name, keyId, envelope, row.envelope]);
+        await queryAll(database.pool, REPLACE, [name, keyId, envelope, row.envelope]);
       }
     }
   }

@@ -1,5 +1,5 @@
 /** Rotation: what older keys have wrapped is wrapped anew by the current one, a few rows at a time. */
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { KeysUnavailableError } from './keys.ts';
 import type { Encryption, Owner } from './encryption.ts';
@@ -76,7 +76,7 @@ export async function rewrapAll(
   const result: Rewrapped = { done: 0, failed: 0 };
   for (const { kind, old, write } of TABLES) {
     for (let after = ''; !signal.aborted; ) {
-      const rows = await all(database.pool, old, [current, after, BATCH]);
+      const rows = await queryAll(database.pool, old, [current, after, BATCH]);
       for (const row of rows) {
         if (signal.aborted) return result;
         const owner: Owner = { kind, projectId: row.project_id, name: row.name };
@@ -85,7 +85,7 @@ export async function rewrapAll(
             { keyId: row.key_id, envelope: row.envelope },
             owner,
           );
-          const written = await all(database.pool, write, [
+          const written = await queryAll(database.pool, write, [
             row.row,
             row.project_id,
             row.envelope,

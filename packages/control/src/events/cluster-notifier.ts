@@ -4,7 +4,7 @@
  * transaction makes every writer wait for every other.
  */
 import { isUuid } from '@releap/contract';
-import { all, listen, statement, type Database, type Listener, type Queryable } from '@releap/database';
+import { queryAll, listen, statement, type Database, type Listener, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 
 const CHANNEL = 'releap_sandboxes';
@@ -66,7 +66,7 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
   const hasPeers = (): boolean => peers > 0 || performance.now() - lastHeard < PEER_GONE_MS;
 
   const send = async (messages: Message[]): Promise<void> => {
-    await all(database.pool, NOTIFY, [messages.map((message) => JSON.stringify(message))]);
+    await queryAll(database.pool, NOTIFY, [messages.map((message) => JSON.stringify(message))]);
   };
 
   const drain = async (): Promise<void> => {
@@ -94,7 +94,7 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
   };
 
   const heartbeat = async (on: Queryable = database.pool): Promise<void> => {
-    const [row] = await all(on, HEARTBEAT, [serverId, PEER_GONE_MS]);
+    const [row] = await queryAll(on, HEARTBEAT, [serverId, PEER_GONE_MS]);
     peers = row?.peers ?? 0;
   };
 

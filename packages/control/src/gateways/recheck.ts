@@ -1,4 +1,4 @@
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import type { GrantIndex } from './grant-index.ts';
 import type { ResolvedTarget } from './target-resolver.ts';
 
@@ -35,9 +35,9 @@ export async function recheckGrants(database: Database, grants: GrantIndex): Pro
   }
   if (projects.size === 0) return;
   const [revoked, deleted, moved] = await Promise.all([
-    all(database.pool, REVOKED_KEYS, [[...keys]]),
-    all(database.pool, DELETED_PROJECTS, [[...projects]]),
-    all(database.pool, MOVED_RUNNERS, [
+    queryAll(database.pool, REVOKED_KEYS, [[...keys]]),
+    queryAll(database.pool, DELETED_PROJECTS, [[...projects]]),
+    queryAll(database.pool, MOVED_RUNNERS, [
       [...runners.values()].map(([id]) => id),
       [...runners.values()].map(([, url]) => url),
     ]),

@@ -9,7 +9,7 @@ import {
   type SandboxId,
   type SandboxStatus,
 } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { GrantedCredential, TargetResolver } from './target-resolver.ts';
 
@@ -50,13 +50,13 @@ export function toolboxTarget(database: Database, authenticator: Authenticator):
         const principal = await authenticator.byApiKeyNow(token);
         if (principal === null) throw refused;
         const { keyId, projectId } = principal;
-        const row = await first(database.pool, BY_PROJECT, [uuid, projectId, region]);
+        const row = await queryOne(database.pool, BY_PROJECT, [uuid, projectId, region]);
         if (row === undefined) throw sandboxNotFound(shownId);
         return { row, credential: { type: 'apiKey', keyId, projectId } };
       }
       case 'sandbox': {
         // A wrong token and an unknown id get the same answer: the token says nothing about other ids.
-        const row = await first(database.pool, BY_TOKEN, [uuid, tokenDigest(token), region]);
+        const row = await queryOne(database.pool, BY_TOKEN, [uuid, tokenDigest(token), region]);
         if (row === undefined) throw refused;
         return { row, credential: { type: 'sandbox', projectId: row.project_id } };
       }

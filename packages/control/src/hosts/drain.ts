@@ -4,7 +4,7 @@
  * row: the sweeper goes on with what comes to run, on whatever server and after whatever restart.
  */
 import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
-import { all, first, statement, type Database, type Queryable } from '@releap/database';
+import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
@@ -64,7 +64,7 @@ export async function beginDrain(
 ): Promise<Drained> {
   const moved = await withSchedulerLock(database, async (client) => {
     // A placement that is under way ends first, and is then seen by whoever looks what has to leave.
-    if ((await first(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
+    if ((await queryOne(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
     return step(client, id, (trigger, changes) => lifecycle.applyWithin(client, trigger, changes));
   });
   lifecycle.announce(moved);
@@ -72,7 +72,7 @@ export async function beginDrain(
 }
 
 export async function endDrain(database: Database, id: string): Promise<void> {
-  if ((await first(database.pool, UNDRAIN, [id])) === undefined) throw hostNotFound(id);
+  if ((await queryOne(database.pool, UNDRAIN, [id])) === undefined) throw hostNotFound(id);
 }
 
 /** One step of all drains. */
@@ -81,7 +81,7 @@ export async function drain({ database, lifecycle }: DrainContext): Promise<void
 }
 
 async function step(on: Queryable, id: string | null, apply: Lifecycle['apply']): Promise<SandboxRow[]> {
-  const leaving = await all(on, LEAVING, [id]);
+  const leaving = await queryAll(on, LEAVING, [id]);
   const moved: SandboxRow[] = [];
   for (const trigger of ['evict', 'drain', 'drain-force'] as const) {
     const changes = leaving
@@ -101,7 +101,7 @@ function sorted(moved: readonly SandboxRow[]): Drained {
 
 /** What goes on there. */
 export async function left(database: Database, id: string): Promise<HostDrainResponse['left']> {
-  return (await all(database.pool, LEFT, [id])).map(({ id: vm, region, ...row }) => ({
+  return (await queryAll(database.pool, LEFT, [id])).map(({ id: vm, region, ...row }) => ({
     vm_id: formatSandboxId(region, vm),
     ...row,
   }));

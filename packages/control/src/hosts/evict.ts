@@ -6,7 +6,7 @@ import {
   sandboxNotFound,
   type HostEvictResponse,
 } from '@releap/contract';
-import { all, statement } from '@releap/database';
+import { queryAll, statement } from '@releap/database';
 import { decide, FACT_COLUMNS, type SandboxFacts } from '../sandboxes/transitions.ts';
 import type { DrainContext } from './drain.ts';
 
@@ -28,7 +28,7 @@ const ONE = statement<Held>(
 
 /** Evicts all spot sandboxes of a host. */
 export async function evictAll(context: DrainContext, host: string): Promise<HostEvictResponse> {
-  return evict(context, await all(context.database.pool, SPOT, [host]));
+  return evict(context, await queryAll(context.database.pool, SPOT, [host]));
 }
 
 /**
@@ -42,7 +42,7 @@ export async function evictOne(
   host: string | null,
 ): Promise<HostEvictResponse> {
   const id = parseSandboxId(vmId)?.uuid;
-  const rows = id === undefined ? [] : await all(context.database.pool, ONE, [id, host]);
+  const rows = id === undefined ? [] : await queryAll(context.database.pool, ONE, [id, host]);
   if (rows.length === 0) throw sandboxNotFound(vmId);
   const outcome = await evict(context, rows);
   if (outcome.left[0] !== undefined)

@@ -4,7 +4,7 @@
  * releases, and so does the same call again.
  */
 import { conflict, type HostForgetResponse } from '@releap/contract';
-import { all, first, statement } from '@releap/database';
+import { queryAll, queryOne, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import { TAKE_BACK } from '../images/build-statements.ts';
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
@@ -47,8 +47,8 @@ const UNFINISHED = statement<{ id: string }>(
 export async function forgetHost(context: ForgetContext, id: string): Promise<HostForgetResponse> {
   const { database, limits, log } = context;
   // A placement that is under way ends first, and is then seen by the release.
-  const marked = await withSchedulerLock(database, (client) => first(client, FORGET, [id]));
-  const state = await first(database.pool, STATE, [id]);
+  const marked = await withSchedulerLock(database, (client) => queryOne(client, FORGET, [id]));
+  const state = await queryOne(database.pool, STATE, [id]);
   if (state === undefined) throw hostNotFound(id);
   const at = marked?.forgotten_at ?? state.forgotten_at;
   if (at === null)
@@ -63,7 +63,7 @@ export async function forgetHost(context: ForgetContext, id: string): Promise<Ho
 
 /** Finishes what was interrupted. */
 export async function releaseForgotten(context: ForgetContext): Promise<void> {
-  for (const { id } of await all(context.database.pool, UNFINISHED)) await release(context, id);
+  for (const { id } of await queryAll(context.database.pool, UNFINISHED)) await release(context, id);
 }
 
 async function release(context: ForgetContext, id: string): Promise<Released> {
@@ -76,11 +76,11 @@ async function release(context: ForgetContext, id: string): Promise<Released> {
     error,
   });
   const read = (rows: typeof SANDBOXES) => async () =>
-    (await all(database.pool, rows, [id, BATCH])).map(input);
+    (await queryAll(database.pool, rows, [id, BATCH])).map(input);
   const released = {
     sandboxes: await inBatches(read(SANDBOXES), (rows) => lifecycle.apply('host-forgotten', rows)),
     snapshots: await inBatches(read(SNAPSHOTS), (rows) => snapshots.apply('host-forgotten', rows)),
-    builds: (await all(database.pool, TAKE_BACK, [id])).length,
+    builds: (await queryAll(database.pool, TAKE_BACK, [id])).length,
   };
   builds.kick();
   return released;

@@ -1,5 +1,5 @@
 import { notFound, quote, type HostRecord, type SandboxStatus } from '@releap/contract';
-import { all, first, statement, type Queryable } from '@releap/database';
+import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
 import { readAllHosts, readHostRow, type HostRow } from '../scheduler/hosts.ts';
 import { allocatable, type Host } from '../scheduler/placement.ts';
@@ -30,13 +30,13 @@ const COUNTS = statement<Counts>(
 
 /** Every host that was ever seen, by id. */
 export async function hostRecords(on: Queryable, overcommit: Overcommit): Promise<HostRecord[]> {
-  const counts = new Map((await all(on, COUNTS, [null])).map((one) => [one.runner_id, one]));
+  const counts = new Map((await queryAll(on, COUNTS, [null])).map((one) => [one.runner_id, one]));
   return (await readAllHosts(on, overcommit)).map((found) => toRecord(found, counts.get(found.row.id)));
 }
 
 /** @throws 404 */
 export async function hostRecord(on: Queryable, overcommit: Overcommit, id: string): Promise<HostRecord> {
-  const [counts, found] = [await first(on, COUNTS, [id]), await readHostRow(on, id, overcommit)];
+  const [counts, found] = [await queryOne(on, COUNTS, [id]), await readHostRow(on, id, overcommit)];
   if (found === undefined) throw hostNotFound(id);
   return toRecord(found, counts);
 }

@@ -18,7 +18,7 @@ import {
   isIdempotencyKey,
   quote,
 } from '@releap/contract';
-import { all, first, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import { newSalt, seeded, type IdGenerator } from './id-generator.ts';
 import { createSealing } from './sealing.ts';
 
@@ -129,9 +129,9 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
       const until = performance.now() + patienceMs;
       for (let pause = 10; ; pause = Math.min(250, pause * 2)) {
         const salt = newSalt();
-        const begun = await first(database.pool, BEGIN, [id, requestHash, salt, leaseMs, IDEMPOTENCY_TTL_MS]);
+        const begun = await queryOne(database.pool, BEGIN, [id, requestHash, salt, leaseMs, IDEMPOTENCY_TTL_MS]);
         if (begun !== undefined) return await perform(1, salt);
-        const row = await first(database.pool, READ, [id]);
+        const row = await queryOne(database.pool, READ, [id]);
         // None: it was refused or has expired just now.
         if (row !== undefined && !row.request_hash.equals(requestHash)) {
           throw conflict(
@@ -145,7 +145,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
               `the first request with Idempotency-Key ${quote(key)} was cut off, and it is not known what came of it: look whether it was done, and use a new key if not`,
             );
           }
-          const taken = await first(database.pool, TAKE_OVER, [id, row.attempt, leaseMs]);
+          const taken = await queryOne(database.pool, TAKE_OVER, [id, row.attempt, leaseMs]);
           if (taken !== undefined) return await perform(taken.attempt, row.salt);
         }
         if (performance.now() >= until) {
@@ -171,7 +171,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         } catch (error) {
           // Refused by us: nothing was made, and the key is free again. Anything else may have been written.
           const refused = error instanceof ApiError && error.cause === undefined && error.status !== 500;
-          await all(database.pool, refused && attempt === 1 ? FORGET : GIVE_UP, [id, attempt]).catch(
+          await queryAll(database.pool, refused && attempt === 1 ? FORGET : GIVE_UP, [id, attempt]).catch(
             () => undefined,
           );
           throw error;
@@ -179,14 +179,14 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         const text = JSON.stringify(answer) ?? '';
         const sealed = sealing.seal(key, salt, text.length > ANSWER_CHARS ? '' : text);
         // What was done is done: should this not be written, the next try finds it by its ids.
-        await all(database.pool, FINISH, [id, attempt, sealed]).catch(() => undefined);
+        await queryAll(database.pool, FINISH, [id, attempt, sealed]).catch(() => undefined);
         return { answer, replayed: false };
       }
     },
     async sweep() {
       // Until none is left: they may be written faster than one batch a sweep.
       for (let gone = EXPIRED_BATCH; gone === EXPIRED_BATCH; )
-        gone = (await first(database.pool, EXPIRED, [EXPIRED_BATCH]))?.n ?? 0;
+        gone = (await queryOne(database.pool, EXPIRED, [EXPIRED_BATCH]))?.n ?? 0;
     },
   };
 }

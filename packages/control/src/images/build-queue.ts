@@ -1,5 +1,5 @@
 /** Leases builds of images to runners, and ends those that take too long. */
-import { all, type Database } from '@releap/database';
+import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
@@ -68,9 +68,9 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     const ready = builders().filter((one) => one.ready && one.kinds.has('build'));
     if (ready.length === 0) return false;
     const regions = [...new Set(ready.map(({ region }) => region))];
-    const waiting = await all(database.pool, WAITING, [limits.buildAttempts, regions, LEASE_BATCH]);
+    const waiting = await queryAll(database.pool, WAITING, [limits.buildAttempts, regions, LEASE_BATCH]);
     if (waiting.length === 0) return false;
-    const busy = await all(database.pool, BUSY, [ready.map(({ runnerId }) => runnerId)]);
+    const busy = await queryAll(database.pool, BUSY, [ready.map(({ runnerId }) => runnerId)]);
     const builds = new Map(busy.map((row) => [row.runner_id, row.builds]));
     const given: { job: string; runner: string }[] = [];
     for (const job of waiting) {
@@ -85,7 +85,7 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
       given.push({ job: job.id, runner: least.runnerId });
     }
     if (given.length === 0) return false;
-    const leased = await all(database.pool, LEASE, [
+    const leased = await queryAll(database.pool, LEASE, [
       limits.buildAttempts,
       given.map(({ job }) => job),
       given.map(({ runner }) => runner),
@@ -111,7 +111,7 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     for (const [jobId, runnerId] of outstanding) if (!connected.has(runnerId)) outstanding.delete(jobId);
     if (outstanding.size === 0) return;
     const before = [...outstanding];
-    const leased = await all(database.pool, EXTEND, [
+    const leased = await queryAll(database.pool, EXTEND, [
       [...new Set(before.map(([, runnerId]) => runnerId))],
       limits.buildLeaseMs,
     ]);
@@ -149,10 +149,10 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     kind,
     kick,
     async retryBuiltins() {
-      if ((await all(database.pool, RETRY_BUILTINS)).length > 0) kick();
+      if ((await queryAll(database.pool, RETRY_BUILTINS)).length > 0) kick();
     },
     async sweep() {
-      for (const { id, error } of await all(database.pool, OVERDUE, [
+      for (const { id, error } of await queryAll(database.pool, OVERDUE, [
         limits.buildAttempts,
         limits.buildDeadlineMs,
       ]))

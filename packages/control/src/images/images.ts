@@ -10,7 +10,7 @@ import {
   type ResolvedImage,
   type RootSource,
 } from '@releap/contract';
-import { all, createRowReader, first, statement, type Database, type Queryable } from '@releap/database';
+import { queryAll, createRowReader, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { newestFirst } from '../newest-first.ts';
 
@@ -130,10 +130,10 @@ export async function putImage(
   // In this order, whatever comes of it: an earlier try with the same seed has made the same.
   const [id, jobId] = [ids.uuid(), ids.uuid()];
   if (ids.retried) {
-    const made = await first(database.pool, MADE, [jobId, projectId]);
+    const made = await queryOne(database.pool, MADE, [jobId, projectId]);
     if (made !== undefined) return { imageId: made.id, jobId };
   }
-  const [row] = await all(database.pool, PUT, [
+  const [row] = await queryAll(database.pool, PUT, [
     id,
     projectId,
     image.name,

@@ -1,6 +1,6 @@
 /** Builds of images as a kind that runners reconcile. The attempt is the generation, and so the fencing token. */
 import type { BuildAssignment, BuildReport } from '@releap/contract/runner';
-import { all, type Database } from '@releap/database';
+import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
 import { ASSIGNMENT_PAGE_ROWS, type ReconciledKind } from '../runners/kind.ts';
@@ -47,7 +47,7 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
 
     async *assignments(runnerId) {
       for (let after = LOWEST_ID; ; ) {
-        const page = await all(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
+        const page = await queryAll(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
         yield await toAssignments(runnerId, page);
         const last = page.at(-1);
         if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
@@ -56,10 +56,10 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
     },
 
     async assignmentsById(runnerId, ids) {
-      return toAssignments(runnerId, await all(database.pool, BY_ID, [ids]));
+      return toAssignments(runnerId, await queryAll(database.pool, BY_ID, [ids]));
     },
 
-    generations: (runnerIds, afterId, limit) => all(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+    generations: (runnerIds, afterId, limit) => queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
 
     async observe(runnerId, reports) {
       for (const { id, generation, status, detail } of reports as readonly BuildReport[]) {
@@ -69,7 +69,7 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
           continue;
         }
         const error = status === 'done' ? null : (readReason(detail.error) ?? 'its host gave no reason');
-        const ended = await all(database.pool, FINISH, [
+        const ended = await queryAll(database.pool, FINISH, [
           id,
           generation,
           runnerId,

@@ -1,5 +1,5 @@
 import { isUuid, jobNotFound, operations, type JobRecord } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 
 const GET = statement<JobRecord>(
@@ -10,7 +10,7 @@ const GET = statement<JobRecord>(
 export function jobRoutes({ workload }: Planes, { database }: { database: Database }): void {
   workload.operation(operations.getJob, async ({ params, principal }): Promise<JobRecord> => {
     const job = isUuid(params.id)
-      ? await first(database.pool, GET, [params.id, principal.projectId])
+      ? await queryOne(database.pool, GET, [params.id, principal.projectId])
       : undefined;
     if (job === undefined) throw jobNotFound(params.id);
     return job;

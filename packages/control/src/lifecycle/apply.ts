@@ -1,4 +1,4 @@
-import { all, type Database, type Queryable, type QueryResultRow } from '@releap/database';
+import { queryAll, type Database, type Queryable, type QueryResultRow } from '@releap/database';
 import type { Transition } from './machine.ts';
 import type { TransitionInput, TransitionSql } from './sql.ts';
 
@@ -65,7 +65,7 @@ export function createLifecycle<
     if (changes.length === 0) return [];
     const found = sql.statement(event, changes, deadlines, options);
     if (found === undefined) return [];
-    const rows = await all(on, found.statement, found.values);
+    const rows = await queryAll(on, found.statement, found.values);
     if (onTransition !== undefined) for (const row of rows) eventOf.set(row, event);
     return rows;
   };

@@ -1,6 +1,6 @@
 /** Who may do what: the one place that looks up memberships. */
 import { forbidden, isUuid, notFound, quote, type ApiError, type Role } from '@releap/contract';
-import { all, first, statement, type Queryable, type Statement } from '@releap/database';
+import { queryAll, queryOne, statement, type Queryable, type Statement } from '@releap/database';
 import type { Caller } from '../auth/caller.ts';
 
 export interface OrgAccess {
@@ -56,10 +56,10 @@ async function look<Row extends OrgAccess | ProjectAccess>(
   lock: Statement<object> | null,
 ): Promise<Row | undefined> {
   if (!isUuid(ids[0])) return undefined;
-  const found = await first(on, read, ids);
+  const found = await queryOne(on, read, ids);
   if (found === undefined || lock === null) return found;
-  await all(on, lock, [ids[0]]);
-  return first(on, read, ids);
+  await queryAll(on, lock, [ids[0]]);
+  return queryOne(on, read, ids);
 }
 
 /**

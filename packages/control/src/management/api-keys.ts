@@ -9,7 +9,7 @@ import {
   type ApiKeyList,
   type ApiKeyMinted,
 } from '@releap/contract';
-import { all, first, statement } from '@releap/database';
+import { queryAll, queryOne, statement } from '@releap/database';
 import { DEFAULT_KEY_NAME, mintApiKey, mintedKey, revokeApiKey } from '../auth/api-keys.ts';
 import type { Planes } from '../http/planes.ts';
 import { requireProject } from './access.ts';
@@ -85,7 +85,7 @@ export function apiKeyRoutes({ management }: Planes, { database, authenticator }
     const project = await requireProject(database.pool, caller, params.id);
     const revoked = query.include_revoked ?? false;
     const limit = MANAGEMENT_BOUNDS.keysPerProject * (revoked ? 2 : 1);
-    const rows = await all(database.pool, LIST, [project.id, revoked, limit]);
+    const rows = await queryAll(database.pool, LIST, [project.id, revoked, limit]);
     return {
       api_keys: rows.map((row) => ({
         id: row.id,
@@ -101,7 +101,7 @@ export function apiKeyRoutes({ management }: Planes, { database, authenticator }
 
   management.operation(operations.revokeApiKey, async ({ params, caller }) => {
     const key = await database.transaction(async (client) => {
-      const key = isUuid(params.id) ? await first(client, FIND, [params.id, caller.userId]) : undefined;
+      const key = isUuid(params.id) ? await queryOne(client, FIND, [params.id, caller.userId]) : undefined;
       if (key === undefined) throw notFound(`API key ${quote(params.id)} not found`);
       if (await revokeApiKey(client, key.id)) {
         await writeAudit(client, {

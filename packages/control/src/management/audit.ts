@@ -1,5 +1,5 @@
 import { newUuid } from '@releap/contract';
-import { all, statement, type Queryable } from '@releap/database';
+import { queryAll, statement, type Queryable } from '@releap/database';
 import type { Caller } from '../auth/caller.ts';
 
 /** Who did it: a signed-in caller, somebody with a shell on a server, or the service itself. */
@@ -33,7 +33,7 @@ export async function writeAudit(on: Queryable, record: AuditRecord): Promise<vo
       : 'operator' in actor
         ? { kind: 'operator', id: null, name: actor.operator, ip: null, userAgent: null }
         : { kind: 'user', id: actor.userId, name: actor.email, ip: actor.ip, userAgent: actor.userAgent };
-  await all(on, WRITE, [
+  await queryAll(on, WRITE, [
     newUuid(),
     record.orgId,
     record.projectId ?? null,

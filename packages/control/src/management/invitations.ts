@@ -18,7 +18,7 @@ import {
   type OrgInvitationList,
   type Role,
 } from '@releap/contract';
-import { all, first, statement } from '@releap/database';
+import { queryAll, queryOne, statement } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
@@ -101,7 +101,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
           throw conflict(`the organization has ${most} pending invitations, and may not have more`);
         }
         const values = [newUuid(), org.id, email, key, role, caller.userId, INVITATION_DAYS];
-        const invitation = await first(client, PUT, values);
+        const invitation = await queryOne(client, PUT, values);
         if (invitation === undefined) throw new Error('an invitation was not written');
         await writeAudit(client, {
           actor: caller,
@@ -119,7 +119,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
     operations.listOrgInvitations,
     async ({ params, caller }): Promise<OrgInvitationList> => {
       const org = await requireOrg(database.pool, caller, params.id, 'owner');
-      return { invitations: await all(database.pool, OF_ORG, [org.id, MANAGEMENT_BOUNDS.invitations]) };
+      return { invitations: await queryAll(database.pool, OF_ORG, [org.id, MANAGEMENT_BOUNDS.invitations]) };
     },
   );
 
@@ -143,7 +143,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
     // An address that nobody has verified may be anybody's.
     if (caller.emailKey === '') return { invitations: [] };
     return {
-      invitations: await all(database.pool, OF_EMAIL, [caller.emailKey, MANAGEMENT_BOUNDS.invitations]),
+      invitations: await queryAll(database.pool, OF_EMAIL, [caller.emailKey, MANAGEMENT_BOUNDS.invitations]),
     };
   });
 
@@ -153,7 +153,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
       const { id } = params;
       return database.transaction(async (client) => {
         const find = async (): Promise<Found> => {
-          const found = isUuid(id) ? await first(client, FIND, [id]) : undefined;
+          const found = isUuid(id) ? await queryOne(client, FIND, [id]) : undefined;
           if (found === undefined) throw invitationNotFound(id);
           if (found.email_key === caller.emailKey) return found;
           throw found.email_key === emailKey(caller.email)
@@ -164,7 +164,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
         await client.query('select 1 from organizations where id = $1 for no key update', [orgId]);
         // Somebody may have been faster: with an accept, another invitation, or the end of the organization.
         const invitation = await find();
-        const sizes = await first(client, SIZES, [orgId, caller.userId]);
+        const sizes = await queryOne(client, SIZES, [orgId, caller.userId]);
         const { membersPerOrganization, organizationsPerUser } = MANAGEMENT_BOUNDS;
         if ((sizes?.members ?? 0) >= membersPerOrganization) {
           throw conflict(`the organization has ${membersPerOrganization} members, and may not have more`);
@@ -172,7 +172,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
         if ((sizes?.orgs ?? 0) >= organizationsPerUser) {
           throw conflict(`you are in ${organizationsPerUser} organizations, and nobody may be in more`);
         }
-        const joined = await first(client, JOIN, [orgId, caller.userId, invitation.role]);
+        const joined = await queryOne(client, JOIN, [orgId, caller.userId, invitation.role]);
         await client.query('update invitations set accepted_at = now(), accepted_by = $2 where id = $1', [
           invitation.id,
           caller.userId,

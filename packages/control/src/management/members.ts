@@ -7,7 +7,7 @@ import {
   type Member,
   type MemberList,
 } from '@releap/contract';
-import { all, first, statement } from '@releap/database';
+import { queryAll, queryOne, statement } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
@@ -32,14 +32,14 @@ export function memberRoutes({ management }: Planes, context: ManagementContext)
 
   management.operation(operations.listMembers, async ({ params, caller }): Promise<MemberList> => {
     const org = await requireOrg(database.pool, caller, params.id);
-    return { members: await all(database.pool, LIST, [org.id]) };
+    return { members: await queryAll(database.pool, LIST, [org.id]) };
   });
 
   management.operation(operations.removeMember, async ({ params, caller }) => {
     const { user_id: userId } = params;
     const what = { action: 'member.remove', target: { kind: 'user', id: userId } };
     return asOwner(context, caller, params.id, what, async (client, org) => {
-      const member = isUuid(userId) ? await first(client, FIND, [org.id, userId.toLowerCase()]) : undefined;
+      const member = isUuid(userId) ? await queryOne(client, FIND, [org.id, userId.toLowerCase()]) : undefined;
       if (member === undefined) throw notFound(`user ${quote(userId)} is not a member of this organization`);
       // Under the organization's lock: two owners who remove each other come one after the other.
       if (member.role === 'owner' && member.owners === 1) {

@@ -8,7 +8,7 @@ import {
   type OrganizationList,
   type User,
 } from '@releap/contract';
-import { all, statement } from '@releap/database';
+import { queryAll, statement } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
@@ -66,7 +66,7 @@ export function orgRoutes({ management }: Planes, context: ManagementContext): v
   management.operation(
     operations.listOrgs,
     async ({ caller }): Promise<OrganizationList> => ({
-      organizations: await all(database.pool, LIST, [
+      organizations: await queryAll(database.pool, LIST, [
         caller.userId,
         MANAGEMENT_BOUNDS.organizationsPerUser + 1,
       ]),

@@ -7,7 +7,7 @@ import {
   type Project,
   type ProjectList,
 } from '@releap/contract';
-import { all, isUniqueViolation, statement } from '@releap/database';
+import { queryAll, isUniqueViolation, statement } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 import { requireOrg, requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
@@ -58,7 +58,7 @@ export function projectRoutes(
 
   management.operation(operations.listProjects, async ({ params, caller }): Promise<ProjectList> => {
     const org = await requireOrg(database.pool, caller, params.id);
-    return { projects: await all(database.pool, LIST, [org.id, MANAGEMENT_BOUNDS.projectsPerOrganization]) };
+    return { projects: await queryAll(database.pool, LIST, [org.id, MANAGEMENT_BOUNDS.projectsPerOrganization]) };
   });
 
   management.operation(operations.deleteProject, async ({ params, caller }) => {

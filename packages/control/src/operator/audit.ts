@@ -1,6 +1,6 @@
 /** Records every call of an operator operation: before it is done, and how it ended. */
 import { ApiError, newUuid, type Operation, operatorOperations } from '@releap/contract';
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import type { FastifyRequest } from 'fastify';
 import type { Handler, Plane } from '../http/plane.ts';
 
@@ -50,7 +50,7 @@ export function audited(plane: Plane<'operator'>, database: Database): Plane<'op
     const id = newUuid();
     const { id: subject = null } = request.params as { id?: string };
     const details = { ...(request.query as object), ...(request.body as object | null) };
-    await all(database.pool, BEGIN, [
+    await queryAll(database.pool, BEGIN, [
       id,
       NAMES.get(operation) ?? `${operation.method} ${operation.path}`,
       subject,
@@ -66,6 +66,6 @@ export function audited(plane: Plane<'operator'>, database: Database): Plane<'op
     outcome: 'done' | 'refused' | 'failed',
     error: string | null,
   ): Promise<void> {
-    await all(database.pool, END, [id, outcome, error?.slice(0, 1000) ?? null]);
+    await queryAll(database.pool, END, [id, outcome, error?.slice(0, 1000) ?? null]);
   }
 }

@@ -7,7 +7,7 @@ import {
   quote,
   type OperatorAuditEntry,
 } from '@releap/contract';
-import { all, first, statement } from '@releap/database';
+import { queryAll, queryOne, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
 
@@ -31,7 +31,7 @@ export function operatorModule({ database, runnerCredentials }: ControlContext):
       operator.operation(operatorOperations.listOperatorAudit, async ({ query }) => {
         const { min, max } = OPERATOR_AUDIT_LIMITS;
         const limit = Math.min(max, Math.max(min, query.limit ?? OPERATOR_AUDIT_LIMITS.default));
-        const rows = await all(database.pool, LIST, [query.before ?? null, limit]);
+        const rows = await queryAll(database.pool, LIST, [query.before ?? null, limit]);
         return {
           entries: rows.map((row) => ({
             ...row,
@@ -43,7 +43,7 @@ export function operatorModule({ database, runnerCredentials }: ControlContext):
 
       operator.operation(operatorOperations.permitHostJoin, async ({ params }) => {
         const id = params.id.toLowerCase();
-        const host = isUuid(id) ? await first(database.pool, HOST, [id]) : undefined;
+        const host = isUuid(id) ? await queryOne(database.pool, HOST, [id]) : undefined;
         if (host === undefined) throw notFound(`host ${quote(params.id)} not found`);
         const { token, expiresAt } = await runnerCredentials.permitJoin(id);
         return { host_id: id, token, expires_at: expiresAt.toISOString() };

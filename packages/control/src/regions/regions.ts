@@ -1,5 +1,5 @@
 import { badRequest, quote } from '@releap/contract';
-import { all, isUniqueViolation, statement, type Database, type Queryable } from '@releap/database';
+import { queryAll, isUniqueViolation, statement, type Database, type Queryable } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 
 export interface RegionRow {
@@ -46,7 +46,7 @@ export function createRegions(database: Database): Regions {
   const read = async (): Promise<RegionRow[]> => {
     const now = performance.now();
     if (cached !== undefined && cached.until > now) return cached.rows;
-    const rows = await all(database.pool, ALL);
+    const rows = await queryAll(database.pool, ALL);
     cached = { until: now + CACHE_MS, rows };
     return rows;
   };
@@ -55,7 +55,7 @@ export function createRegions(database: Database): Regions {
 
   return {
     active,
-    globals: () => all(database.pool, GLOBALS),
+    globals: () => queryAll(database.pool, GLOBALS),
     async resolve(asked, principal, regionWithMostCapacity) {
       const rows = await read();
       const slug = asked ?? principal.defaultRegion ?? rows.find((region) => region.is_default)?.id;
@@ -72,7 +72,7 @@ export function createRegions(database: Database): Regions {
       const isGlobal =
         slug === WORLD ||
         rows.some((region) => region.global_region_id === slug) ||
-        (await all(database.pool, GLOBALS)).some((region) => region.id === slug);
+        (await queryAll(database.pool, GLOBALS)).some((region) => region.id === slug);
       throw badRequest(
         isGlobal
           ? `global region ${quote(slug)} has no active regions: use ${known(rows)}`

@@ -3,7 +3,7 @@
  * the link, and are in no row, job or record.
  */
 import { parseImageReference, type RootSource } from '@releap/contract';
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Encryption } from '../encryption/encryption.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
@@ -48,7 +48,7 @@ export function createPullCredentials(
 
   async function find(pairs: [projectId: string, host: string][]): Promise<Map<string, Access>> {
     const found = new Map<string, Access>();
-    for (const row of await all(database.pool, FIND, [
+    for (const row of await queryAll(database.pool, FIND, [
       pairs.map(([id]) => id),
       pairs.map(([, host]) => host),
     ])) {

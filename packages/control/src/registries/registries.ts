@@ -10,7 +10,7 @@ import {
   type RegistryRecord,
   type RegistryWrite,
 } from '@releap/contract';
-import { all, first, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import { asRefusal, type Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
 import { together } from '../secrets/secrets.ts';
@@ -69,7 +69,7 @@ export function createRegistries(database: Database, encryption: Encryption): Re
         .encrypt(credential.password, { kind: 'registry-password', projectId, name: host })
         .catch((error: unknown) => Promise.reject(asRefusal(error) as Error));
       await together(database, within, async (on) => {
-        const written = await first(on, PUT, [
+        const written = await queryOne(on, PUT, [
           projectId,
           host,
           credential.kind,
@@ -86,17 +86,17 @@ export function createRegistries(database: Database, encryption: Encryption): Re
       });
     },
     async list(projectId) {
-      return { registries: (await all(database.pool, LIST, [projectId])).map(toRecord) };
+      return { registries: (await queryAll(database.pool, LIST, [projectId])).map(toRecord) };
     },
     async get(projectId, hostText) {
       const host = checkRegistryHost(hostText);
-      const row = await first(database.pool, GET, [projectId, host]);
+      const row = await queryOne(database.pool, GET, [projectId, host]);
       if (row === undefined) throw registryNotFound(host);
       return toRecord(row);
     },
     async remove(projectId, hostText, within) {
       const host = checkRegistryHost(hostText);
-      await together(database, within, (on) => all(on, REMOVE, [projectId, host]));
+      await together(database, within, (on) => queryAll(on, REMOVE, [projectId, host]));
     },
   };
 }

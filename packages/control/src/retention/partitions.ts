@@ -1,5 +1,5 @@
 /** Partitions of a month: made ahead, and those of the audit log dropped when their time is over. */
-import { all, first, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 
 /** Two months ahead: a service that is down for that long finds the default partition. */
@@ -22,18 +22,18 @@ const ENDED = statement<{ name: string }>(
 export async function makePartitions(database: Database, log: Logger): Promise<void> {
   await database.transaction(async (client) => {
     await client.query(`set local lock_timeout = '1s'`);
-    for (const { parent, month, made } of await all(client, MAKE))
+    for (const { parent, month, made } of await queryAll(client, MAKE))
       if (made) log.info({ table: parent, month }, 'made a partition');
   });
 }
 
 /** @param days how long entries of the audit log are kept after the end of their partition */
 export async function dropAuditPartitions(database: Database, days: number, log: Logger): Promise<void> {
-  for (const { name } of await all(database.pool, ENDED, [days])) {
+  for (const { name } of await queryAll(database.pool, ENDED, [days])) {
     await database.transaction(async (client) => {
       // Waiting for longer would hold up every request that writes an entry.
       await client.query(`set local lock_timeout = '1s'`);
-      const quoted = await first(client, QUOTE, [name]);
+      const quoted = await queryOne(client, QUOTE, [name]);
       if (quoted !== undefined) await client.query(`drop table ${quoted.name}`);
     });
     log.info({ partition: name, days }, 'dropped a part of the audit log whose time is over');

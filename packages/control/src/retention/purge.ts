@@ -2,7 +2,7 @@
  * Removes rows of what has ended and whose time is over, a bounded batch at a time. The ledger is never purged; the
  * audit log goes by partitions (partitions.ts); idempotency keys have an end of their own.
  */
-import { all, statement, type Database, type Statement } from '@releap/database';
+import { queryAll, statement, type Database, type Statement } from '@releap/database';
 
 interface Purge {
   what: string;
@@ -73,7 +73,7 @@ export async function purgeEnded(
     try {
       for (;;) {
         if (signal.aborted) return removed;
-        const rows = await all(database.pool, run, [days, batch]);
+        const rows = await queryAll(database.pool, run, [days, batch]);
         if (rows.length > 0) removed[what] = (removed[what] ?? 0) + rows.length;
         if (rows.length < batch) break;
       }
@@ -103,5 +103,5 @@ const RUNNERS = statement<{ id: string }>(
  * would cost every transition more than this is worth), so it is done now and then only.
  */
 export async function purgeLostRunners(database: Database, days: number): Promise<number> {
-  return (await all(database.pool, RUNNERS, [days])).length;
+  return (await queryAll(database.pool, RUNNERS, [days])).length;
 }

@@ -1,6 +1,6 @@
 /** The runners that are connected to this server: stores what they report, and sends them what they are assigned. */
 import { RUNNER_PROTOCOL, LINK_CLOSE, type CpuReading, type Report } from '@releap/contract/runner';
-import { all, first, isForeignKeyViolation, type Database, type Queryable } from '@releap/database';
+import { queryAll, queryOne, isForeignKeyViolation, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
 import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
@@ -79,7 +79,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
   const links = new Map<string, Link>();
   const opened = new Set<Link>();
   const ignored: IgnoredCounts = { messageTypes: 0, messages: 0, items: 0 };
-  const deployment = await first(database.pool, queries.DEPLOYMENT, []);
+  const deployment = await queryOne(database.pool, queries.DEPLOYMENT, []);
   if (deployment === undefined) throw new Error('the table deployment has no row');
 
   const handlers: LinkHandlers = {
@@ -95,7 +95,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
         );
         return undefined;
       }
-      const row = await first(database.pool, queries.RUNNER_HELLO, [
+      const row = await queryOne(database.pool, queries.RUNNER_HELLO, [
         hello.runner_id,
         hello.region,
         hello.data_url,
@@ -140,7 +140,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
     },
 
     async ready(link, ready) {
-      await all(database.pool, queries.RUNNER_READY, [link.runnerId, link.epoch, ready]);
+      await queryAll(database.pool, queries.RUNNER_READY, [link.runnerId, link.epoch, ready]);
       log.info({ runner: link.runnerId, ready }, ready ? 'a runner is ready' : 'a runner is not ready');
       if (ready) options.onReady(link);
     },
@@ -157,7 +157,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
 
     ended(link) {
       if (link.epoch === '0') return;
-      all(database.pool, queries.RUNNER_OFFLINE, [link.runnerId, link.epoch]).catch((error: unknown) =>
+      queryAll(database.pool, queries.RUNNER_OFFLINE, [link.runnerId, link.epoch]).catch((error: unknown) =>
         log.warn({ err: error, runner: link.runnerId }, 'could not record that a runner is offline'),
       );
     },
@@ -249,7 +249,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
       }
       const live = welcomed();
       if (live.length === 0) return;
-      const counted = await all(on, queries.RUNNERS_SEEN, [
+      const counted = await queryAll(on, queries.RUNNERS_SEEN, [
         live.map((link) => link.runnerId),
         live.map((link) => link.epoch),
         live.map((link) => link.ready),
@@ -261,7 +261,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
       }
     },
     async markSilentRunnersLost(afterMs) {
-      const lost = await all(database.pool, queries.RUNNERS_LOST, [afterMs]);
+      const lost = await queryAll(database.pool, queries.RUNNERS_LOST, [afterMs]);
       if (lost.length > 0) log.warn({ runners: lost.map((row) => row.id) }, 'runners are lost');
       // Also what a server that stopped in between has left.
       for (const kind of kinds) await kind.runnersLost?.(afterMs);

@@ -13,7 +13,7 @@ import {
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import { first, isForeignKeyViolation, isUniqueViolation, statement, type Database } from '@releap/database';
+import { queryOne, isForeignKeyViolation, isUniqueViolation, statement, type Database } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { resolveRoot, type ReadImage, type ResolvedRoot } from '../images/images.ts';
@@ -143,7 +143,7 @@ async function resolveSource(
   }
   const captured = body.env === undefined ? await snapshotEnvironment(database.pool, snapshot) : {};
   const sandbox = restoredSandbox(asked, body, snapshot, captured, platform);
-  const host = await first(database.pool, HOST, [snapshot.runner_id]);
+  const host = await queryOne(database.pool, HOST, [snapshot.runner_id]);
   if (host === undefined) throw new Error(`snapshot ${snapshot.id} has no host`);
   assertRestorable(snapshot, host);
   return { sandbox, region, root: { root: snapshot.spec.root, imageRef: `snapshot:${name}` }, snapshot };

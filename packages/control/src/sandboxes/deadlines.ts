@@ -1,5 +1,5 @@
 /** Moves sandboxes out of transient states when their deadline has passed, whatever else was missed. */
-import { all, statement } from '@releap/database';
+import { queryAll, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import { NEED, toNeed, type NeedRow } from '../scheduler/scheduler.ts';
 import type { Change } from './transition-sql.ts';
@@ -21,7 +21,7 @@ export async function endOverdue({
   ControlContext,
   'database' | 'lifecycle' | 'scheduler' | 'limits' | 'events' | 'log'
 >): Promise<void> {
-  const rows = await all(database.pool, OVERDUE);
+  const rows = await queryAll(database.pool, OVERDUE);
   if (rows.length === 0) return;
   // The hosts are read once for all of them, and only when there is something to explain.
   const explain = rows.some((row) => row.status === 'pending') ? await scheduler.explainer() : undefined;

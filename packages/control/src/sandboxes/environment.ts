@@ -1,6 +1,6 @@
 /** Environments of sandboxes, apart from their rows: up to a megabyte each, so only a bounded batch is ever read. */
 import type { RootSource } from '@releap/contract';
-import { all, statement, type Environment, type Queryable, type SandboxRow } from '@releap/database';
+import { queryAll, statement, type Environment, type Queryable, type SandboxRow } from '@releap/database';
 
 const READ = statement<{ sandbox_id: string; env: Environment }>(
   'sandbox-env-read',
@@ -33,7 +33,7 @@ export async function readEnvironments(
   ids: readonly string[],
 ): Promise<Map<string, Environment>> {
   if (ids.length === 0) return new Map();
-  return new Map((await all(on, READ, [ids])).map((row) => [row.sandbox_id, row.env]));
+  return new Map((await queryAll(on, READ, [ids])).map((row) => [row.sandbox_id, row.env]));
 }
 
 /** In the order given. Reads nothing when no row needs its environment. */

@@ -12,7 +12,7 @@ import {
   type SandboxForkRequest,
   type SandboxForkResponse,
 } from '@releap/contract';
-import { all, columns, first, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
+import { queryAll, columns, queryOne, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { isOvercommitted } from '../scheduler/placement.ts';
@@ -78,15 +78,15 @@ export async function forkSandbox(
     forked_from: formatSandboxId(child.region, id),
   });
   if (ids.retried) {
-    const made = await first(database.pool, MADE, [drawn.id, projectId]);
+    const made = await queryOne(database.pool, MADE, [drawn.id, projectId]);
     if (made !== undefined) return answer(made);
   }
   await requireCredits();
   const written = withSchedulerLock(database, async (client) => {
-    const source = await first(client, SOURCE, [id, projectId, region]);
+    const source = await queryOne(client, SOURCE, [id, projectId, region]);
     if (source === undefined) throw sandboxNotFound(shownId);
     if (decide('fork', source) === undefined) throw refuse(refusal('fork', source));
-    const other = await first(client, IN_PROGRESS, [id]);
+    const other = await queryOne(client, IN_PROGRESS, [id]);
     if (other !== undefined)
       throw refuse(
         `a fork of it is in progress already (${formatSandboxId(other.region, other.id)}): try again in a moment`,
@@ -106,7 +106,7 @@ export async function forkSandbox(
       deadlineMs: limits.deadlines.assigned,
     });
     if (row === undefined) throw new Error('the fork was not written');
-    await all(client, KEEP_SOURCE, [id, row.id]);
+    await queryAll(client, KEEP_SOURCE, [id, row.id]);
     // It counts already. What lands paused takes no cores and memory of the host.
     const runs = row.desired === 'running';
     const need = {

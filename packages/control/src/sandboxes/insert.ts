@@ -11,7 +11,7 @@ import {
 } from '@releap/contract';
 import {
   columns,
-  first,
+  queryOne,
   SANDBOX_COLUMNS,
   statement,
   type Environment,
@@ -110,7 +110,7 @@ export async function createSandbox(
   const env: Environment = { ...spec.env, ...secrets?.env };
   const json = Object.keys(env).length === 0 ? null : JSON.stringify(env);
   const runnerId = source.kind === 'fork' ? source.from.runner_id : null;
-  const written = await first(on, runnerId === null ? INSERT : INSERT_PLACED, [
+  const written = await queryOne(on, runnerId === null ? INSERT : INSERT_PLACED, [
     ids.id,
     ids.jobId,
     owner.projectId,

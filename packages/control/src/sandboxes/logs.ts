@@ -9,7 +9,7 @@ import {
   sandboxNotFound,
 } from '@releap/contract';
 import type { SandboxStatus } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { FastifyReply } from 'fastify';
 import { Pool, type Dispatcher } from 'undici';
 import type { DataTokens } from '../credentials/data-tokens.ts';
@@ -100,7 +100,7 @@ export function logRoutes(
     reply: FastifyReply,
   ): Promise<Readable> => {
     const { uuid, region } = readSandboxId(shownId);
-    const row = await first(database.pool, WHERE, [uuid, projectId, region]);
+    const row = await queryOne(database.pool, WHERE, [uuid, projectId, region]);
     if (row === undefined) throw sandboxNotFound(shownId);
     const facts = SANDBOX_STATUS_FACTS[row.status];
     if (row.runner_id === null || row.data_url === null) {

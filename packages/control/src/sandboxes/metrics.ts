@@ -1,5 +1,5 @@
 import { SANDBOX_STATUSES } from '@releap/contract';
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { Gauge, type Registry } from 'prom-client';
 import { cachedSource } from '../metrics/scraped.ts';
@@ -13,7 +13,7 @@ const COUNTS = statement<{ status: string; count: number }>(
 );
 
 export function sandboxMetrics(registry: Registry, database: Database, log: Logger): void {
-  const counts = cachedSource(log, () => all(database.pool, COUNTS));
+  const counts = cachedSource(log, () => queryAll(database.pool, COUNTS));
   registry.registerMetric(
     new Gauge({
       name: 'releap_sandboxes',

@@ -2,7 +2,7 @@
  * Sources of forks are kept, even deleted ones, until the host has taken what the fork needs: memory and disk are nowhere
  * else. `sandboxes.pending_fork` names the fork; a fork that has left its first statuses has what it needs, or never will.
  */
-import { all, statement, type Database, type SandboxRow } from '@releap/database';
+import { queryAll, statement, type Database, type SandboxRow } from '@releap/database';
 import type { RowLifecycle } from '../lifecycle/apply.ts';
 import type { Change } from './transition-sql.ts';
 import { MACHINE, type SandboxEvent } from './transitions.ts';
@@ -34,5 +34,5 @@ export async function releaseForkSources(
   database: Database,
   apply: RowLifecycle<SandboxEvent, SandboxRow, Change>['apply'],
 ): Promise<void> {
-  await apply('fork-taken', await all(database.pool, TAKEN));
+  await apply('fork-taken', await queryAll(database.pool, TAKEN));
 }

@@ -1,5 +1,5 @@
 import { formatSandboxId, type CursorPosition, type SandboxId, type SandboxRecord } from '@releap/contract';
-import { createRowReader, first, statement, type Database, type Queryable } from '@releap/database';
+import { createRowReader, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { newestFirst } from '../newest-first.ts';
 import { FACT_COLUMNS, type SandboxFacts } from './transitions.ts';
 
@@ -71,7 +71,7 @@ export async function getFacts(
   { uuid, region }: SandboxId,
   projectId: string,
 ): Promise<(SandboxFacts & { id: string; region: string }) | undefined> {
-  return first(on, FACTS, [uuid, projectId, region]);
+  return queryOne(on, FACTS, [uuid, projectId, region]);
 }
 
 export function listRecords(

@@ -1,6 +1,6 @@
 /** Sandboxes as a kind that runners reconcile: how they are assigned, and what becomes of what a runner reports. */
 import type { SandboxAssignment, SandboxReport } from '@releap/contract/runner';
-import { all, columns, SANDBOX_COLUMNS, statement, type Database, type SandboxRow } from '@releap/database';
+import { queryAll, columns, SANDBOX_COLUMNS, statement, type Database, type SandboxRow } from '@releap/database';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
 import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
 import { readReason } from '../runners/read-reason.ts';
@@ -64,7 +64,7 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
     // Erased since its row was read: it was deleted, and the newer row says so.
     const erased = whole.filter((row) => needsEnvironment(row) && Object.keys(row.env).length === 0);
     const ids = new Set(erased.map(({ id }) => id));
-    const newer = ids.size === 0 ? [] : await all(database.pool, BY_ID, [[...ids], runnerId]);
+    const newer = ids.size === 0 ? [] : await queryAll(database.pool, BY_ID, [[...ids], runnerId]);
     const present = whole.filter(({ id }) => !ids.has(id));
     return (await credentials.unlock([...present, ...newer.map((row) => assignable(row))])).map(toAssignment);
   }
@@ -74,7 +74,7 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
 
     async *assignments(runnerId) {
       for (let after = LOWEST_ID; ; ) {
-        const page = await all(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
+        const page = await queryAll(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
         for (const batch of batchesOfBytes(page)) yield await complete(runnerId, batch);
         const last = page.at(-1);
         if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
@@ -83,10 +83,10 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
     },
 
     async assignmentsById(runnerId, ids) {
-      return complete(runnerId, await all(database.pool, BY_ID, [ids, runnerId]));
+      return complete(runnerId, await queryAll(database.pool, BY_ID, [ids, runnerId]));
     },
 
-    generations: (runnerIds, afterId, limit) => all(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+    generations: (runnerIds, afterId, limit) => queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
 
     async observe(runnerId, reports) {
       for (const [status, batch] of reportBatches(reports as readonly SandboxReport[])) {
@@ -102,7 +102,7 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
     async runnersLost(afterMs) {
       for (;;) {
         const moved = await database.transaction(async (client) => {
-          const lost = await all(client, ON_LOST_RUNNERS, [LOST_FROM, LOST_BATCH]);
+          const lost = await queryAll(client, ON_LOST_RUNNERS, [LOST_FROM, LOST_BATCH]);
           return lifecycle.applyWithin(
             client,
             'runner-lost',
@@ -124,7 +124,7 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
    * its state, and a state that may not last has a deadline.
    */
   async function neverStarted(changes: Change[]): Promise<Change[]> {
-    const rows = await all(database.pool, NEVER_STARTED, [changes.map(({ id }) => id)]);
+    const rows = await queryAll(database.pool, NEVER_STARTED, [changes.map(({ id }) => id)]);
     const ids = new Set(rows.map(({ id }) => id));
     return changes.filter(({ id }) => ids.has(id));
   }

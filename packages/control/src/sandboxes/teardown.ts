@@ -1,4 +1,4 @@
-import { all, statement } from '@releap/database';
+import { queryAll, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import { statementStep, type TeardownStep } from '../teardown/step.ts';
 
@@ -22,12 +22,12 @@ export function sandboxTeardown({
       name: 'sandboxes',
       phase: 'stop',
       async run(projectId) {
-        const rows = await all(database.pool, LIVE, [projectId]);
+        const rows = await queryAll(database.pool, LIVE, [projectId]);
         await lifecycle.apply(
           'delete',
           rows.map(({ id }) => ({ id, project_id: projectId })),
         );
-        return (await all(database.pool, LEFT, [projectId])).length;
+        return (await queryAll(database.pool, LEFT, [projectId])).length;
       },
     },
     // The records of what ran stay, for the organization's books, without what tenants have put in.

@@ -1,4 +1,4 @@
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 
 const PENDING = statement<{ id: string; org_id: string }>(
   'schedule-pending-ids',
@@ -92,7 +92,7 @@ export class CreateQueue {
   /** Looks again: some have got a host, and other servers have admitted some. One call at a time. */
   async refresh(): Promise<void> {
     const known = [...this.#recent.keys()].filter((id) => !this.#coming.has(id));
-    const rows = await all(this.#database.pool, PENDING, [this.#limits.most]);
+    const rows = await queryAll(this.#database.pool, PENDING, [this.#limits.most]);
     for (const id of known) this.#recent.delete(id);
     this.#ids = new Map([...rows.map(({ id, org_id }) => [id, org_id] as const), ...this.#recent]);
     this.#ofOrg = new Map();

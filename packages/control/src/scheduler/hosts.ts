@@ -1,6 +1,6 @@
 /** What the hosts offer and what is allocated of it, as the rows have it. */
 import type { RunnerFacts } from '@releap/contract';
-import { all, first, statement, type Queryable } from '@releap/database';
+import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
 import { OCCUPIES_CPU } from '../sandboxes/transitions.ts';
 import type { Host } from './placement.ts';
@@ -77,7 +77,7 @@ const HOST = statement<HostRow>('schedule-host', select('held and runner_id = $5
 
 /** All that are known to be there, and those that were lost not long ago, which are not ready. */
 export async function readHosts(on: Queryable, overcommit: Overcommit): Promise<HostUsage[]> {
-  return (await all(on, HOSTS, overcommitValues(overcommit))).map(toHost);
+  return (await queryAll(on, HOSTS, overcommitValues(overcommit))).map(toHost);
 }
 
 /** The same for these only. */
@@ -86,7 +86,7 @@ export async function readSomeHosts(
   overcommit: Overcommit,
   ids: readonly string[],
 ): Promise<HostUsage[]> {
-  return (await all(on, SOME_HOSTS, [...overcommitValues(overcommit), ids])).map(toHost);
+  return (await queryAll(on, SOME_HOSTS, [...overcommitValues(overcommit), ids])).map(toHost);
 }
 
 /** Every host that was ever seen, with what the rows say of it. */
@@ -94,7 +94,7 @@ export async function readAllHosts(
   on: Queryable,
   overcommit: Overcommit,
 ): Promise<{ row: HostRow; host: Host }[]> {
-  return (await all(on, ALL_HOSTS, overcommitValues(overcommit))).map((row) => ({ row, host: toHost(row) }));
+  return (await queryAll(on, ALL_HOSTS, overcommitValues(overcommit))).map((row) => ({ row, host: toHost(row) }));
 }
 
 /** One of them, lost or not. */
@@ -103,7 +103,7 @@ export async function readHostRow(
   id: string,
   overcommit: Overcommit,
 ): Promise<{ row: HostRow; host: Host } | undefined> {
-  const row = await first(on, HOST, [...overcommitValues(overcommit), id]);
+  const row = await queryOne(on, HOST, [...overcommitValues(overcommit), id]);
   return row && { row, host: toHost(row) };
 }
 

@@ -1,5 +1,5 @@
 /** Evicts spot sandboxes for non-spot ones that found no capacity. Part of a placement round. */
-import { all, statement, type Queryable } from '@releap/database';
+import { queryAll, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
@@ -69,7 +69,7 @@ export async function preempt(
   if (requests.length === 0) return [];
   const candidates = candidateHosts(requests, known ?? (await readHosts(on, overcommit)), overcommit);
   if (candidates.length === 0) return [];
-  const taken = await all(on, TAKEN, [candidates, MOST_SANDBOXES]);
+  const taken = await queryAll(on, TAKEN, [candidates, MOST_SANDBOXES]);
   let spot: Evictable[] = taken
     .filter((one) => !one.leaving)
     .map((one) => ({

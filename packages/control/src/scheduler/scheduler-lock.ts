@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { all, LOCKS, RELEAP_LOCK_SPACE, statement, type Database } from '@releap/database';
+import { queryAll, LOCKS, RELEAP_LOCK_SPACE, statement, type Database } from '@releap/database';
 import type { PoolClient } from 'pg';
 
 /** Longest that a holder waits for one row, in milliseconds: every placement of every server waits for the holder. */
@@ -30,7 +30,7 @@ export async function withSchedulerLock<T>(
     let held = false;
     try {
       return await database.transaction(async (client) => {
-        await all(client, LOCK);
+        await queryAll(client, LOCK);
         held = true;
         return work(client);
       });

@@ -1,4 +1,4 @@
-import { all, first, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits, Overcommit } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
@@ -94,13 +94,13 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
   const advice = createHostAdvice(database.pool, overcommit);
 
   async function round(): Promise<void> {
-    if ((await first(database.pool, ANY_READY)) === undefined) {
+    if ((await queryOne(database.pool, ANY_READY)) === undefined) {
       noCapacityUntil = performance.now() + NO_CAPACITY_MS;
       return;
     }
     const { moved, left } = await withSchedulerLock(database, async (client) => {
       // As many as may wait: those behind may find room where the first of them do not.
-      const pending = await all(client, PENDING, [Math.max(ROUND, limits.createQueue)]);
+      const pending = await queryAll(client, PENDING, [Math.max(ROUND, limits.createQueue)]);
       if (pending.length === 0) return { moved: [], left: 0 };
       const hosts = await readHosts(client, overcommit);
       const requests = pending.map((row) => toRequest(row, overcommit));
@@ -114,7 +114,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
           sandbox_id: id,
           runner_id: runnerId,
         }));
-        await all(client, RESERVE, [JSON.stringify(rows)]);
+        await queryAll(client, RESERVE, [JSON.stringify(rows)]);
       }
       const place = plan.place.map(({ id, runnerId }) => ({ id, place_on: runnerId }));
       const reject = plan.reject.map(({ id, reason }) => ({ id, error: reason }));

@@ -2,7 +2,7 @@
  * Deletes the placeholders of sandboxes that have ended, so that the table holds those of live sandboxes only. One that
  * has a full snapshot keeps them: what is restored from it has them in its memory.
  */
-import { all, statement, type Queryable } from '@releap/database';
+import { queryAll, statement, type Queryable } from '@releap/database';
 import type { EventBus } from '../events/event-bus.ts';
 
 /** Over `sandboxes s`: no process with a placeholder runs there, and none ever will. */
@@ -49,14 +49,14 @@ export function createPlaceholderCleanup(events: EventBus): PlaceholderCleanup {
       const batch = ended;
       ended = new Set();
       try {
-        await all(on, DELETE, [[...batch]]);
+        await queryAll(on, DELETE, [[...batch]]);
       } catch (error) {
         for (const id of batch) ended.add(id);
         throw error;
       }
     },
     async deleteMissed(on) {
-      await all(on, DELETE_MISSED);
+      await queryAll(on, DELETE_MISSED);
     },
   };
 }

@@ -4,7 +4,7 @@
  * something together with its sandbox alone, so one that leaks opens nothing elsewhere.
  */
 import { badRequest, newToken, quote, tokenDigest, tokenKind } from '@releap/contract';
-import { all, first, statement, type Queryable } from '@releap/database';
+import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { Encryption } from '../encryption/encryption.ts';
 
 /** Placeholders that are made and not yet written. */
@@ -64,7 +64,7 @@ export async function mintByName(
   names: readonly string[],
 ): Promise<Minted> {
   if (names.length === 0) return mint([]);
-  const found = await all(on, FIND, [projectId, names]);
+  const found = await queryAll(on, FIND, [projectId, names]);
   const known = new Set(found.map((secret) => secret.name));
   const unknown = names.find((name) => !known.has(name));
   if (unknown !== undefined)
@@ -86,11 +86,11 @@ export async function copySecrets(
   on: Queryable,
   { from, to, except = [] }: { from: string; to: string; except?: readonly string[] },
 ): Promise<Record<string, string>> {
-  const attached = await all(on, OF_SANDBOX, [from]);
+  const attached = await queryAll(on, OF_SANDBOX, [from]);
   if (attached.length === 0) return {};
   const minted = mint(attached.filter(({ name }) => !except.includes(name)));
-  await all(on, ATTACH, [to, JSON.stringify(minted.rows)]);
-  await all(on, INHERIT, [to, from]);
+  await queryAll(on, ATTACH, [to, JSON.stringify(minted.rows)]);
+  await queryAll(on, INHERIT, [to, from]);
   return minted.env;
 }
 
@@ -113,7 +113,7 @@ export async function lookUpPlaceholder(
   placeholder: string,
 ): Promise<Substitution | null> {
   if (tokenKind(placeholder) !== 'secretPlaceholder') return null;
-  const row = await first(on, LOOK_UP, [sandboxId, tokenDigest(placeholder)]);
+  const row = await queryOne(on, LOOK_UP, [sandboxId, tokenDigest(placeholder)]);
   if (row === undefined) return null;
   const owner = { kind: 'secret', projectId: row.project_id, name: row.name } as const;
   const value = await encryption.decrypt({ keyId: row.key_id, envelope: row.envelope }, owner);

@@ -10,7 +10,7 @@ import {
   type SecretRecord,
   type SecretWrite,
 } from '@releap/contract';
-import { all, first, statement, type Database, type Queryable } from '@releap/database';
+import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { asRefusal, type Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
 
@@ -96,7 +96,7 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
         .encrypt(secret.value, { kind: 'secret', projectId, name })
         .catch((error: unknown) => Promise.reject(asRefusal(error) as Error));
       await together(database, within, async (on) => {
-        const written = await first(on, PUT, [
+        const written = await queryOne(on, PUT, [
           newUuid(),
           projectId,
           name,
@@ -111,7 +111,7 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
       });
     },
     async list(projectId, includeObjectStore) {
-      const rows = await all(database.pool, LIST, [projectId, includeObjectStore]);
+      const rows = await queryAll(database.pool, LIST, [projectId, includeObjectStore]);
       return {
         secrets: rows.map((row) => ({
           ...toRecord(row),
@@ -120,13 +120,13 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
       };
     },
     async get(projectId, name) {
-      const row = isSecretName(name) ? await first(database.pool, GET, [projectId, name]) : undefined;
+      const row = isSecretName(name) ? await queryOne(database.pool, GET, [projectId, name]) : undefined;
       if (row === undefined) throw secretNotFound(name);
       return toRecord(row);
     },
     async remove(projectId, name, within) {
       if (!isSecretName(name)) return;
-      const removed = await together(database, within, (on) => first(on, REMOVE, [projectId, name]));
+      const removed = await together(database, within, (on) => queryOne(on, REMOVE, [projectId, name]));
       if (removed !== undefined) await eraseUnused(database.pool, removed.id);
     },
   };
@@ -142,7 +142,7 @@ export async function hasEncrypted(on: Queryable): Promise<boolean> {
 
 /** Erases the values that were deleted and that no sandbox can use any more. @returns how many */
 export async function eraseUnused(on: Queryable, id: string | null = null): Promise<number> {
-  return (await all(on, ERASE, [id])).length;
+  return (await queryAll(on, ERASE, [id])).length;
 }
 
 /** One transaction with `within`, or the statement alone where there is nothing beside it. */

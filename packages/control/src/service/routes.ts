@@ -1,5 +1,5 @@
 import { openApiDocument, operations, unavailable } from '@releap/contract';
-import { first, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 
 const READY = statement<{ n: number }>(
@@ -20,7 +20,7 @@ export function serviceRoutes(
   planes.public.operation(operations.getLiveness, () => ({ status: 'ok' as const }));
   planes.public.operation(operations.getReadiness, async () => {
     try {
-      await first(database.pool, REACHABLE);
+      await queryOne(database.pool, REACHABLE);
     } catch {
       throw unavailable('the database cannot be reached');
     }
@@ -33,7 +33,7 @@ export function serviceRoutes(
     if (cached === undefined || cached.until <= now) {
       cached = {
         until: now + HEALTH_CACHE_MS,
-        ready: first(database.pool, READY).then((row) => row !== undefined),
+        ready: queryOne(database.pool, READY).then((row) => row !== undefined),
       };
     }
     let ready: boolean;

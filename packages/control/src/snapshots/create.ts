@@ -8,9 +8,9 @@ import {
   type SnapshotKind,
 } from '@releap/contract';
 import {
-  all,
+  queryAll,
   columns,
-  first,
+  queryOne,
   isUniqueViolation,
   SANDBOX_COLUMNS,
   SNAPSHOT_COLUMNS,
@@ -98,12 +98,12 @@ export async function createSnapshot(
   const kind = body.kind ?? 'disk';
   const { uuid: id, region } = readSandboxId(shownId);
   if (ids.retried) {
-    const made = await first(database.pool, MADE, [drawn.id, projectId]);
+    const made = await queryOne(database.pool, MADE, [drawn.id, projectId]);
     if (made !== undefined) return { ...toSnapshotRecord(made), job_id: made.job_id };
   }
   const row = await database
     .transaction(async (client) => {
-      const sandbox = await first(client, SANDBOX, [id, projectId, region]);
+      const sandbox = await queryOne(client, SANDBOX, [id, projectId, region]);
       if (sandbox === undefined) throw sandboxNotFound(shownId);
       const why = snapshotRefusal(sandbox, kind);
       if (why !== undefined)
@@ -112,7 +112,7 @@ export async function createSnapshot(
         sandbox.parent_snapshot_id === null
           ? undefined
           : await keepSnapshot(client, sandbox.parent_snapshot_id);
-      const [inserted] = await all(client, INSERT, [
+      const [inserted] = await queryAll(client, INSERT, [
         drawn.id,
         drawn.jobId,
         projectId,

@@ -1,5 +1,5 @@
 import { conflict, formatSandboxId, isUuid, quote, snapshotNotFound } from '@releap/contract';
-import { first, statement } from '@releap/database';
+import { queryOne, statement } from '@releap/database';
 import type { SnapshotContext } from './create.ts';
 
 const LOCK_SANDBOX = statement(
@@ -34,16 +34,16 @@ export async function deleteSnapshot(
 ): Promise<void> {
   if (!isUuid(id)) throw snapshotNotFound(id);
   const { moved, next } = await database.transaction(async (client) => {
-    await first(client, LOCK_SANDBOX, [id, projectId]);
-    const row = await first(client, LOCK, [id, projectId]);
+    await queryOne(client, LOCK_SANDBOX, [id, projectId]);
+    const row = await queryOne(client, LOCK, [id, projectId]);
     if (row === undefined) throw snapshotNotFound(id);
     const refuse = (why: string): Error => conflict(`snapshot ${quote(row.name)} cannot be deleted: ${why}`);
-    const child = await first(client, CHILD, [id]);
+    const child = await queryOne(client, CHILD, [id]);
     if (child !== undefined) {
       const others = child.n === 1 ? '' : ` and ${child.n - 1} more`;
       throw refuse(`snapshot ${quote(child.name)}${others} descends from it: delete that first`);
     }
-    const vm = await first(client, BEGINNING, [id]);
+    const vm = await queryOne(client, BEGINNING, [id]);
     if (vm !== undefined)
       throw refuse(
         `sandbox ${quote(formatSandboxId(vm.region, vm.id))} is being made from it (${vm.status}): try again when it runs`,

@@ -1,7 +1,7 @@
 import { formatSandboxId, type CursorPosition, type SnapshotRecord } from '@releap/contract';
 import {
   columns,
-  first,
+  queryOne,
   SNAPSHOT_COLUMNS,
   statement,
   type Database,
@@ -67,7 +67,7 @@ const LIST = newestFirst<RecordRow>('snapshot-list', {
 });
 
 export function getSnapshot(on: Queryable, id: string, projectId: string): Promise<RecordRow | undefined> {
-  return first(on, GET, [id, projectId]);
+  return queryOne(on, GET, [id, projectId]);
 }
 
 export function snapshotByName(
@@ -75,12 +75,12 @@ export function snapshotByName(
   name: string,
   projectId: string,
 ): Promise<SnapshotRow | undefined> {
-  return first(on, BY_NAME, [name, projectId]);
+  return queryOne(on, BY_NAME, [name, projectId]);
 }
 
 /** The newest of it; nobody deletes it before this transaction ends. */
 export function keepSnapshot(on: Queryable, id: string): Promise<SnapshotRow | undefined> {
-  return first(on, KEEP, [id]);
+  return queryOne(on, KEEP, [id]);
 }
 
 /** The environment that a full snapshot was taken with. */
@@ -88,7 +88,7 @@ export async function snapshotEnvironment(
   on: Queryable,
   { id, env_bytes }: SnapshotRow,
 ): Promise<Environment> {
-  return env_bytes === 0 ? {} : ((await first(on, ENV, [id]))?.env ?? {});
+  return env_bytes === 0 ? {} : ((await queryOne(on, ENV, [id]))?.env ?? {});
 }
 
 export async function listSnapshots(

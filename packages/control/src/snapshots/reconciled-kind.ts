@@ -1,6 +1,6 @@
 /** Snapshots as a kind that runners reconcile: how they are assigned, and what becomes of what a runner reports. */
 import type { SnapshotReport } from '@releap/contract/runner';
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
 import { readReason } from '../runners/read-reason.ts';
 import { reportBatches } from '../runners/report-batches.ts';
@@ -40,7 +40,7 @@ export function createSnapshotKind(database: Database, snapshots: Snapshots): Re
 
     async *assignments(runnerId) {
       for (let after = LOWEST_ID; ; ) {
-        const page = await all(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
+        const page = await queryAll(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
         yield page.map(toSnapshotAssignment);
         const last = page.at(-1);
         if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
@@ -49,10 +49,10 @@ export function createSnapshotKind(database: Database, snapshots: Snapshots): Re
     },
 
     async assignmentsById(runnerId, ids) {
-      return (await all(database.pool, BY_ID, [ids, runnerId])).map(toSnapshotAssignment);
+      return (await queryAll(database.pool, BY_ID, [ids, runnerId])).map(toSnapshotAssignment);
     },
 
-    generations: (runnerIds, afterId, limit) => all(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+    generations: (runnerIds, afterId, limit) => queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
 
     async observe(runnerId, reports) {
       for (const [status, batch] of reportBatches(reports as readonly SnapshotReport[])) {
@@ -65,7 +65,7 @@ export function createSnapshotKind(database: Database, snapshots: Snapshots): Re
 
   /** One that its runner cannot read is not going to be captured. One that exists is not lost by that. */
   async function pending(changes: SnapshotChange[]): Promise<SnapshotChange[]> {
-    const rows = await all(database.pool, PENDING, [changes.map(({ id }) => id)]);
+    const rows = await queryAll(database.pool, PENDING, [changes.map(({ id }) => id)]);
     const ids = new Set(rows.map(({ id }) => id));
     return changes.filter(({ id }) => ids.has(id));
   }

@@ -1,6 +1,6 @@
 /** The only way to change a snapshot's status, and whose turn it is to be taken. */
 import {
-  all,
+  queryAll,
   columns,
   rowColumns,
   SNAPSHOT_COLUMNS,
@@ -95,16 +95,16 @@ export function createSnapshots({ database, onMoved, onTransition, log }: Snapsh
   });
   const applyWithin: Snapshots['applyWithin'] = async (on, event, changes) => {
     if (changes.length === 0) return { moved: [], next: [] };
-    await all(on, LOCK_SANDBOXES, [changes.map((change) => change.id)]);
+    await queryAll(on, LOCK_SANDBOXES, [changes.map((change) => change.id)]);
     const moved = await lifecycle.applyWithin(on, event, changes);
     if (moved.length === 0) return { moved, next: [] };
     if (event === 'observe:ready')
-      await all(on, LINEAGE, [moved.map((row) => row.id), moved.map((row) => row.sandbox_id)]);
-    const waiting = await all(on, NEXT, [moved.map((row) => row.sandbox_id)]);
+      await queryAll(on, LINEAGE, [moved.map((row) => row.id), moved.map((row) => row.sandbox_id)]);
+    const waiting = await queryAll(on, NEXT, [moved.map((row) => row.sandbox_id)]);
     const next =
       waiting.length === 0
         ? []
-        : await all(on, TURN, [waiting.map((row) => row.id), waiting.map((row) => row.parent_id)]);
+        : await queryAll(on, TURN, [waiting.map((row) => row.id), waiting.map((row) => row.parent_id)]);
     return { moved, next };
   };
 
@@ -122,7 +122,7 @@ export function createSnapshots({ database, onMoved, onTransition, log }: Snapsh
     applyWithin,
     announce: lifecycle.announce,
     async sandboxesGone(ids, error) {
-      const pending = await all(database.pool, PENDING_OF, [ids]);
+      const pending = await queryAll(database.pool, PENDING_OF, [ids]);
       await apply(
         'sandbox-gone',
         pending.map(({ id }) => ({ id, error })),
@@ -131,13 +131,13 @@ export function createSnapshots({ database, onMoved, onTransition, log }: Snapsh
     async sweep() {
       const late = await apply(
         'deadline',
-        (await all(database.pool, OVERDUE)).map(({ id }) => ({ id, overdue: true })),
+        (await queryAll(database.pool, OVERDUE)).map(({ id }) => ({ id, overdue: true })),
       );
       for (const row of late)
         log.warn({ snapshot: row.id, sandbox: row.sandbox_id }, 'a snapshot was not taken in time');
       await apply(
         'sandbox-gone',
-        (await all(database.pool, ORPHANED)).map(({ id, status, error }) => ({
+        (await queryAll(database.pool, ORPHANED)).map(({ id, status, error }) => ({
           id,
           error:
             status === 'failed'

@@ -1,4 +1,4 @@
-import { all, statement } from '@releap/database';
+import { queryAll, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import type { TeardownStep } from '../teardown/step.ts';
 
@@ -22,8 +22,8 @@ export function snapshotTeardown({
     name: 'snapshots',
     phase: 'stop',
     async run(projectId) {
-      await snapshots.apply('delete', await all(database.pool, LEAVES, [projectId]));
-      return (await all(database.pool, LEFT, [projectId])).length;
+      await snapshots.apply('delete', await queryAll(database.pool, LEAVES, [projectId]));
+      return (await queryAll(database.pool, LEFT, [projectId])).length;
     },
   };
 }

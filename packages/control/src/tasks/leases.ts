@@ -1,5 +1,5 @@
 /** Leases: at most one server at a time does the work of a name, and another takes over when it does not renew. */
-import { all, first, statement, type Queryable } from '@releap/database';
+import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 
 export interface Leases {
   /** Whether this server holds the lease now. Asks the database only when it has to be taken or renewed. */
@@ -35,18 +35,18 @@ export function createLeases(on: Queryable, serverId: string, leaseMs = LEASE_MS
       const known = held.get(name);
       if (known !== undefined && ageOf(known) < leaseMs / 3) return true;
       const now = { since: performance.now(), time: Date.now() };
-      const row = await first(on, ACQUIRE, [name, serverId, leaseMs]);
+      const row = await queryOne(on, ACQUIRE, [name, serverId, leaseMs]);
       if (row === undefined) held.delete(name);
       else held.set(name, now);
       return row !== undefined;
     },
     async release(name) {
-      if (held.delete(name)) await all(on, RELEASE, [[name], serverId]);
+      if (held.delete(name)) await queryAll(on, RELEASE, [[name], serverId]);
     },
     async releaseAll() {
       const names = [...held.keys()];
       held.clear();
-      if (names.length > 0) await all(on, RELEASE, [names, serverId]);
+      if (names.length > 0) await queryAll(on, RELEASE, [names, serverId]);
     },
   };
 }

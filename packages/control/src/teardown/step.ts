@@ -1,4 +1,4 @@
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 
 /**
  * Phases of a teardown, in this order. `revoke`: nothing new can be made. `stop`: what runs is ended. `erase`: what tenants
@@ -28,7 +28,7 @@ export function statementStep(
   return {
     name: step.name,
     phase: step.phase,
-    run: async (projectId) => (await all(database.pool, run, [projectId])).length,
+    run: async (projectId) => (await queryAll(database.pool, run, [projectId])).length,
   };
 }
 

@@ -2,7 +2,7 @@
  * Empties deleted projects in the background, step by step. The project's row says that there is something left to do, so
  * any server continues after a crash.
  */
-import { all, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { inOrder, type TeardownStep } from './step.ts';
 
@@ -65,20 +65,20 @@ export function createTeardown(options: TeardownOptions): Teardown {
       if ((await step.run(projectId)) > 0) left ??= step.name;
     }
     if (left === undefined && ageMs >= graceMs) {
-      await all(database.pool, FINISH, [projectId]);
+      await queryAll(database.pool, FINISH, [projectId]);
       log.info({ project: projectId }, 'a deleted project is empty');
       return;
     }
     // Soon at first, and rarely when a host does not come back.
     const wait = Math.min(Math.max(ageMs / 4, RETRY_FIRST_MS), RETRY_MAX_MS);
-    await all(database.pool, AGAIN, [projectId, wait]);
+    await queryAll(database.pool, AGAIN, [projectId, wait]);
     if (left !== undefined) log.debug({ project: projectId, left }, 'a deleted project is not empty yet');
   }
 
   async function pass(): Promise<void> {
     do {
       again = false;
-      const due = await all(database.pool, CLAIM, [LEASE_MS]);
+      const due = await queryAll(database.pool, CLAIM, [LEASE_MS]);
       for (const { id, age_ms: age } of due) {
         if (closed.signal.aborted) return;
         await tearDown(id, age).catch((error: unknown) =>
