@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { startPostgres } from '@releap/database';
 import { Client } from 'pg';
-import { pino, type Logger } from 'pino';
+import type { Logger } from 'pino';
+import { quiet } from './logging.ts';
 
 /** Ready copies of the npm binaries are shared by all tests, should they be needed at all. */
 const BINARIES = path.resolve(import.meta.dirname, '../../../build/postgresql');
@@ -28,7 +29,7 @@ export interface TestPostgresOptions {
 /** Starts a server in a temporary folder, with a template database if `prepare` is given. */
 export async function startTestPostgres(options: TestPostgresOptions = {}): Promise<TestPostgres> {
   const root = await mkdtemp(path.join(await fastFolder(), 'releap-pg-'));
-  const log = options.log ?? pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
+  const log = options.log ?? quiet;
   const start = () => startPostgres({ dir: path.join(root, 'postgres'), log, binariesDir: BINARIES });
   const remove = (): Promise<void> => rm(root, { recursive: true, force: true });
   try {

@@ -1,5 +1,6 @@
 import { pino, type Logger } from 'pino';
 import sonicBoom from 'sonic-boom';
+import { loggerOptions } from './logger-options.ts';
 import { humanLine } from './terminal.ts';
 
 /** Lines that nobody takes are dropped beyond this, in characters. */
@@ -15,7 +16,7 @@ export function roleLogger(
   level: string,
   supervised: boolean,
 ): { log: Logger; flush: () => void } {
-  const options = { level, base: null };
+  const options = loggerOptions(level);
   if (!supervised && process.stdout.isTTY) {
     const color = process.stdout.hasColors();
     const write = (text: string): void => {

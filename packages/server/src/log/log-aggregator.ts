@@ -1,6 +1,7 @@
 import path from 'node:path';
 import { pino, type Logger } from 'pino';
 import type { Config } from '../config/config.ts';
+import { loggerOptions } from './logger-options.ts';
 import { humanLine } from './terminal.ts';
 import { RotatingFile } from './rotating-file.ts';
 
@@ -53,10 +54,8 @@ export class LogBook {
 
   /** A logger for a part that runs in this process. */
   logger(role: string): Logger {
-    return pino(
-      { level: this.#config.level, base: null },
-      { write: (text: string) => this.line(role, text.trimEnd()) },
-    );
+    const write = (text: string): void => this.line(role, text.trimEnd());
+    return pino(loggerOptions(this.#config.level), { write });
   }
 
   async close(): Promise<void> {
