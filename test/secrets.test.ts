@@ -120,7 +120,7 @@ describe('secrets and a registry that wants a password', () => {
     const line = await eventually('the rotation', async () =>
       (await readFile(join(service.home, 'log', 'control.log'), 'utf8'))
         .split('\n')
-        .find((text) => text.includes('wrapped anew with the newest key')),
+        .find((text) => text.includes('rewrapped with the current key')),
     );
     // The secret, the registry's password, and the deployment's key for data tokens.
     assert.match(line, new RegExp(`"done":3,"failed":0,"key":"${id}"`));

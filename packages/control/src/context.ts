@@ -1,4 +1,4 @@
-/** What modules share: one typed container, made once a server. */
+/** The services that modules share: one typed container for each server. */
 import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract';
 import { openDatabase, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -35,12 +35,12 @@ export interface ControlContext {
   readonly limits: ControlLimits;
   readonly platform: PlatformLimits;
   readonly log: Logger;
-  /** Of this process; another one after a restart. */
+  /** Identifies this process; a restart changes it. */
   readonly serverId: string;
   readonly database: Database;
-  /** One connection for heartbeats and leases alone, so that they never wait for other work. */
+  /** A pool of one connection for heartbeats and leases, so that they never wait for other work. */
   readonly heartbeats: Database;
-  /** Of this server; a module adds to it with `Module.metrics`. */
+  /** This server's registry; a module adds to it with `Module.metrics`. */
   readonly metrics: Registry;
   readonly events: EventBus;
   /** Wakes requests that wait for a change. */
@@ -48,9 +48,9 @@ export interface ControlContext {
   readonly cluster: ClusterNotifier;
   readonly encryption: Encryption;
   readonly credentials: PullCredentials;
-  /** Who may speak for a runner. */
+  /** Runners' credentials. */
   readonly runnerCredentials: RunnerCredentials;
-  /** What opens a sandbox on its host. */
+  /** Tokens for the data servers of hosts. */
   readonly dataTokens: DataTokens;
   readonly authenticator: Authenticator;
   readonly callers: CallerAuthenticator;
@@ -68,7 +68,7 @@ export interface ControlContext {
   readonly cleanup: AsyncDisposableStack;
 }
 
-/** The database must be migrated. What is opened is closed by `cleanup`. */
+/** The database must be migrated. `cleanup` closes what this opens. */
 export async function createContext(
   options: ControlOptions,
   cleanup: AsyncDisposableStack,
@@ -96,7 +96,7 @@ export async function createContext(
   const serviceKeys = createServiceKeys({
     database,
     encryption: options.keys === undefined ? undefined : encryption,
-    // Answers that version 0.1 has recorded can be replayed, and its servers may still run beside this one.
+    // Responses that version 0.1 recorded can be replayed, and its servers may still run beside this one.
     seeds: previousToken === undefined ? {} : { idempotency: previousToken },
     log,
   });
@@ -161,7 +161,7 @@ export async function createContext(
   });
   cleanup.defer(() => builds.close());
 
-  // Runners first, then requests that wait, then other servers.
+  // Order: runners, then waiting requests, then other servers.
   events.on('sandboxes-changed', (rows) => runners.changed('sandbox', rows));
   events.on('snapshots-changed', (rows) => runners.changed('snapshot', rows));
   const cluster = await openClusterNotifier({

@@ -12,7 +12,7 @@ import { createLeases } from './tasks/leases.ts';
 import { createTaskRunner } from './tasks/task-runner.ts';
 
 export interface Control extends AsyncDisposable {
-  /** Base URL of the API, as it listens. */
+  /** Base URL of the API. */
   readonly url: string;
   readonly port: number;
   /** Base URL of the internal listener. */
@@ -22,16 +22,16 @@ export interface Control extends AsyncDisposable {
   sweep(): Promise<void>;
   /** Runs one periodic task now. */
   runTask(name: string): Promise<void>;
-  /** Charges all that is due now. */
+  /** Charges everything that is due now. */
   charge(): Promise<void>;
   /** Ends open requests, disconnects the runners and closes the database. Sandboxes continue. */
   close(): Promise<void>;
 }
 
 /**
- * Starts a control server: migrates, listens, and continues with every sandbox where the last server left it.
- * Several may run on one database.
- * @throws when the database cannot be reached or migrated, or the address cannot be had.
+ * Starts a control server: migrates the database, listens, and resumes the reconciliation of every sandbox.
+ * Several servers may run on one database.
+ * @throws when the database cannot be reached or migrated, or the address cannot be bound
  */
 export async function startControl(options: ControlOptions): Promise<Control> {
   const { log } = options;
@@ -65,7 +65,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   for (const module of modules) module.upgrades?.(upgrades);
   upgrades.attach(internal.server);
   cleanup.defer(async () => {
-    // New requests are refused, waits end as if their time were over, and only then the runners are disconnected.
+    // Refuse new requests, end long polls as if they had timed out, and only then disconnect the runners.
     changes.close();
     for (const module of modules) module.disconnect?.();
     await Promise.all([api.close(), internal.close(), runners.close()]);
@@ -81,7 +81,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   });
   cleanup.defer(() => tasks.close());
   tasks.start();
-  log.info({ url, internalUrl, server: serverId, region: options.region.id }, 'the control plane listens');
+  log.info({ url, internalUrl, server: serverId, region: options.region.id }, 'the control plane is listening');
 
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();

@@ -1,51 +1,51 @@
-/** What an operator may set of the control plane, and what it is when nobody did. */
+/** The control plane's settings, with their defaults. */
 import { HEARTBEAT_MS, RUNNER_LOST_AFTER_MS } from '@releap/contract';
 import { TEARDOWN_GRACE_MS } from './teardown/teardown.ts';
 import { SNAPSHOT_DEADLINE_MS } from './snapshots/transitions.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './sandboxes/transitions.ts';
 
 /**
- * How many times guarantees may be given away, and whose. A sandbox that is overcommitted takes only this part of its
- * guarantees of a host; all others take the whole, so their sum never exceeds the host. Dedicated sandboxes are never
- * overcommitted.
+ * The overcommitment factor of each resource, and which sandboxes it applies to. An overcommitted sandbox counts with its
+ * guarantee divided by the factor; all others count with the whole guarantee, so their sum never exceeds the host.
+ * Dedicated sandboxes are never overcommitted.
  */
 export interface Overcommit {
-  /** Times, from 1. */
+  /** Factors of at least 1. */
   cpu: number;
   mem: number;
   disk: number;
-  /** `spot`: only spot sandboxes. `burstable`: every sandbox that is not dedicated, for machines of one's own. */
+  /** `spot`: only spot sandboxes. `burstable`: every sandbox that is not dedicated, for single-tenant machines. */
   tier: 'spot' | 'burstable';
 }
 
 export interface ControlLimits {
-  /** Sandboxes that may wait for a host at the same time; one more is refused with 429. */
+  /** Most sandboxes that wait for a host at the same time; further creates are refused with 429. */
   createQueue: number;
-  /** An organization may have at most this many times as many waiting as places of the queue are free. */
+  /** An organization's share of the create queue, as a multiple of its free places. See CreateQueue. */
   createQueueShare: number;
-  /** A request that has waited for this long gets a reservation on a host, if it is the first of its region; in milliseconds. */
+  /** Wait after which the first request of a region gets a reservation on a host, in milliseconds. */
   reserveAfterMs: number;
   overcommit: Overcommit;
   deadlines: StateDeadlines;
-  /** Longest that a snapshot may be pending, in milliseconds. */
+  /** Longest a snapshot may be pending, in milliseconds. */
   snapshotDeadlineMs: number;
-  /** A runner silent for this long is gone, in milliseconds. */
+  /** Silence after which a runner is lost, in milliseconds. */
   runnerLostAfterMs: number;
-  /** A link without any message for this long is closed, in milliseconds. */
+  /** Silence after which a link is closed, in milliseconds. */
   linkSilentMs: number;
-  /** Builds that one runner is given at the same time. */
+  /** Concurrent builds on one runner. */
   buildsPerRunner: number;
-  /** A build whose runner is not connected for this long is given to another, in milliseconds. */
+  /** A build whose runner is disconnected for this long is assigned to another, in milliseconds. */
   buildLeaseMs: number;
   /** Longest a build may take, and longest it may wait for a runner, in milliseconds. */
   buildDeadlineMs: number;
-  /** How often a build is given out before it is failed. */
+  /** Attempts before a build fails. */
   buildAttempts: number;
-  /** How long after its deletion a project is looked through for what late requests have left, in milliseconds. */
+  /** How long after its deletion a project is searched for leftovers of late requests, in milliseconds. */
   teardownGraceMs: number;
-  /** How long rows of what has ended (deleted sandboxes, finished jobs and so on) are kept, in days; 0 is for ever. */
+  /** Retention of ended rows (deleted sandboxes, finished jobs and so on), in days; 0 keeps them. */
   retentionDays: number;
-  /** How long the audit log is kept, in days, by whole months; 0 is for ever. */
+  /** Retention of the audit log, in days, by whole months; 0 keeps it. */
   auditRetentionDays: number;
   /** Period of the sweeper, in milliseconds. */
   sweepMs: number;

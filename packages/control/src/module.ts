@@ -6,8 +6,8 @@ import type { PeriodicTask } from './tasks/task.ts';
 import type { TeardownStep } from './teardown/step.ts';
 
 /**
- * A part of the control plane: mostly one resource, in a folder of its own. `createModules` lists them; what each gives
- * is wired by `startControl`. docs/adding-a-resource.md shows how to write one.
+ * A part of the control plane, usually one resource in its own folder. `createModules` lists the modules and
+ * `startControl` wires them. docs/adding-a-resource.md shows how to write one.
  */
 export interface Module {
   /** The folder's name. */
@@ -16,14 +16,14 @@ export interface Module {
   routes?(planes: Planes): void;
   /** Adds WebSocket endpoints to the internal listener. */
   upgrades?(router: UpgradeRouter): void;
-  /** Disconnects what `upgrades` has let in; called when the server stops, and its listeners wait for it. */
+  /** Disconnects the clients of `upgrades`; called when the server stops, and its listeners wait for it. */
   disconnect?(): void;
-  /** Registers metrics of its own, named `releap_…`; docs/observability.md lists them. */
+  /** Registers the module's metrics, named `releap_…`; docs/observability.md lists them. */
   metrics?(registry: Registry): void;
-  /** Work that is repeated. */
+  /** Periodic work. */
   readonly tasks?: readonly PeriodicTask[];
-  /** What is done about its resource when a project is deleted. */
+  /** Steps that remove the resource when its project is deleted. */
   readonly teardown?: readonly TeardownStep[];
-  /** Kinds of resources of its own that runners reconcile. */
+  /** Resource kinds that runners reconcile for this module. */
   readonly kinds?: readonly ReconciledKind[];
 }

@@ -24,7 +24,7 @@ import { serviceModule } from './service/module.ts';
 import { snapshotsModule } from './snapshots/module.ts';
 import { teardownModule } from './teardown/module.ts';
 
-/** In the order in which they hear of events: runners are told before requests that wait and other servers. */
+/** In the order in which they receive events: runners before waiting requests and other servers. */
 const MODULES: readonly ((context: ControlContext) => Module)[] = [
   runnersModule,
   clusterModule,
@@ -34,7 +34,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   authModule,
   credentialsModule,
   managementModule,
-  // Snapshots before sandboxes: a runner is sent the kinds in this order, and a sandbox may be restored from a snapshot.
+  // Snapshots before sandboxes: kinds are sent to a runner in this order, and a sandbox may be restored from a snapshot.
   snapshotsModule,
   sandboxesModule,
   imagesModule,

@@ -1,4 +1,4 @@
-/** Lists that go newest first, page by page, over `(created_at, id)`. */
+/** Paged lists over `(created_at, id)`, newest first. */
 import type { CursorPosition } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 
@@ -13,7 +13,7 @@ export interface NewestFirst<Row> {
 }
 
 /**
- * Two statements: with `$n is null or …` in one, its generic plan could not begin at the position in the index.
+ * Two statements: the generic plan of one with `$n is null or …` could not start at the cursor's position in the index.
  * @param name of the statements, with `-first` and `-next`
  * @param query `from` with the table (columns are not qualified), and `where` with parameters from $1 on
  */
@@ -32,7 +32,7 @@ export function newestFirst<Row extends { id: string }>(
   );
   return {
     async page(on, values, limit, after) {
-      // One more than asked for: that it is there says that there is a next page.
+      // One more than asked for, to know whether there is a next page.
       const bound = [...values, limit + 1];
       const rows =
         after === null

@@ -21,29 +21,29 @@ export interface ControlOptions {
    * of 127.0.0.1.
    */
   internalListen?: { host: string; port: number };
-  /** What the operator, gateways and machines that join must show. */
+  /** Credentials of the operator, of gateways and of machines that join. */
   tokens: ControlTokens;
-  /** Shared token of version 0.1, where this home has one. It opens nothing; see docs/security.md. */
+  /** Shared token of version 0.1, if this home has one. It authorizes nothing; see docs/security.md. */
   previousToken?: string | undefined;
-  /** The region that this server makes known. The first one of an installation becomes its default. */
+  /** The region that this server registers. The first one of an installation becomes its default. */
   region: RegionConfig;
-  /** Names of the images that runners can make by themselves. */
+  /** Names of the images that runners have built in. */
   builtinImages?: readonly string[];
-  /** What encrypts secrets and registry passwords. Without it they cannot be written. */
+  /** Keys that encrypt secrets and registry passwords. Without them neither can be written. */
   keys?: KeyEncryptionKeys;
   limits?: Partial<ControlLimits>;
   platform?: PlatformLimits;
   /** Prices, and whether credits are enforced. */
   billing?: Partial<BillingSettings>;
-  /** Requests a minute that callers may make. No limits when absent. */
+  /** Requests per minute allowed to callers. Unlimited when absent. */
   rateLimits?: RateLimits;
-  /** Who issues the tokens of the management plane. Without it that plane answers 503. */
+  /** The OIDC issuer of the management plane. Without it that plane answers 503. */
   oidc?: OidcOptions;
   /** Base URL that callers use, for the OpenAPI document. */
   publicUrl?: string;
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
   trustedProxies?: readonly string[];
-  /** Further modules, beside those of the control plane. */
+  /** Additional modules. */
   modules?: readonly ((context: ControlContext) => Module)[];
   log: Logger;
 }

@@ -336,7 +336,7 @@ describe('POST /vms and room on the hosts', () => {
     const second = await create(tight.call, tight, { cpu: 1 });
     assert.equal((await tight.call('GET', `/vms/${second.id}`)).body.status, 'pending');
     const failed = await waitFor(tight.call, second.id, 'failed');
-    assert.match(failed.error ?? '', /pending for longer than 5 s: no host .* has room for 1 cores/);
+    assert.match(failed.error ?? '', /pending for longer than 5 s: no host .* has the capacity for 1 core,/);
     const third = await create(tight.call, tight, { cpu: 1 });
     await tight.call('DELETE', `/vms/${first.id}`);
     await waitFor(tight.call, third.id, 'running');

@@ -67,7 +67,7 @@ describe('GET /operator/hosts', () => {
 });
 
 describe('POST /operator/hosts/:id/drain', () => {
-  it('pauses what is persistent, stops it where its memory cannot be kept, evicts spot, lets ephemeral ones go on; says so', async () => {
+  it('pauses what is persistent, stops it where its memory cannot be saved, evicts spot, lets ephemeral ones go on; says so', async () => {
     const paused = await stage.running();
     const stopped = await stage.running({ docker_data_mib: 512 });
     const spotPaused = await stage.running({ spot: true });

@@ -124,7 +124,7 @@ describe('a host that is full', () => {
     assert.equal((await read(world, kept)).status, 'running');
     const resume = await world.call('POST', `/vms/${evicted.id}/resume`);
     assert.equal(resume.status, 409);
-    assert.match(resume.body.error, /no room for it now: it needs 4 cores, and 0 are free$/);
+    assert.match(resume.body.error, /lacks the capacity for it now: it needs 4 cores \(0 free\)$/);
   });
 
   it('spot, ephemeral: deleted, with spot_evicted_at', async () => {
@@ -171,7 +171,7 @@ describe('a host that is full', () => {
     assert.equal(answer.status, 409);
     assert.match(
       answer.body.error,
-      /it needs 4 cores, and 0 are free; spot sandboxes are being evicted for it/,
+      /it needs 4 cores \(0 free\); spot sandboxes are being evicted for it/,
     );
     await waitFor(world.call, evicted.id, 'deleted');
     const child = await world.call('POST', `/vms/${source.id}/fork`);

@@ -240,7 +240,7 @@ describe('POST /vms/:id/fork', () => {
     await stage.force(vm, 'running', place);
     await refused(
       vm,
-      /its host [0-9a-f-]+, which has its disk, has no room for it now: it needs 1000 MiB of memory, and 200 are free$/,
+      /its host [0-9a-f-]+, which has its disk, lacks the capacity for it now: it needs 1000 MiB of memory \(200 free\)$/,
     );
     await stage.force(vm, 'paused', `${place}, has_memory = true, desired = 'paused'`);
     small.options.script = silent;

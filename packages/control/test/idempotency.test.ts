@@ -135,7 +135,7 @@ describe('repeated work', () => {
     await begun.promise;
     await assert.rejects(
       patient.run(request('long'), work),
-      (error: ApiError) => error.status === 409 && /still being worked on/.test(error.message),
+      (error: ApiError) => error.status === 409 && /still in progress/.test(error.message),
     );
     done.resolve();
     await first;
@@ -153,7 +153,7 @@ describe('repeated work', () => {
       );
       const again = store().run(request(key, repeatable), work);
       if (repeatable) assert.deepEqual((await again).answer, seen[0]);
-      else await assert.rejects(again, /was cut off, and it is not known what came of it/);
+      else await assert.rejects(again, /was interrupted, and its outcome is unknown/);
     }
   });
 
@@ -172,7 +172,7 @@ describe('repeated work', () => {
         request('old'),
         work,
       ),
-      /its answer is not kept any more/,
+      /its response is no longer available/,
     );
     await world.database.pool.query(`update idempotency_keys set expires_at = now() - interval '1 second'`);
     const anew = await store().run(request('old'), work);

@@ -214,7 +214,7 @@ describe('a host without room', () => {
     const dozer = await tight.paused({ cpu: 2, mem_mib: 1024 });
     // What stands still holds no cores: others may have them.
     const busy = await tight.running({ cpu: 3, mem_mib: 1024 });
-    const message = /has no room for it now: it needs 2 cores, and 1 are free$/;
+    const message = /lacks the capacity for it now: it needs 2 cores \(1 free\)$/;
     await tight.refused(sleeper, 'start', message);
     await tight.refused(dozer, 'resume', message);
     await tight.refused(dozer, 'start', message);
@@ -224,7 +224,7 @@ describe('a host without room', () => {
     await tight.report(busy, 'stopped');
     await tight.ok(sleeper, 'start');
     await tight.ok(dozer, 'resume');
-    await tight.refused(busy, 'start', /it needs 3 cores, and 0 are free$/);
+    await tight.refused(busy, 'start', /it needs 3 cores \(0 free\)$/);
   });
 
   it('gives the last room to one of several that start at the same time, and never to a create as well', async () => {

@@ -61,7 +61,7 @@ describe('placement', () => {
     const one = { used: { cpu: 8, mem_mib: 0, disk_mib: 0, gpus: 0 } };
     assert.equal(chosen(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b')], overcommit)), 'b');
     for (const [extra, why] of [
-      [one, /^later: no host .* has room for/],
+      [one, /^later: no host .* has the capacity for/],
       [{ ready: false }, /^later: the host b, which has the snapshot .* is not connected and ready$/],
       [{ draining: true }, /^later: the host b, which has the snapshot .* is being drained$/],
     ] as const)
@@ -109,7 +109,7 @@ describe('placement', () => {
     );
     assert.match(
       reason(choose(need({ gpus: 1 }), [host('a')], overcommit)),
-      /^never: .* has 1 GPU \(the most that any has is 0\)/,
+      /^never: .* has 1 GPU \(the most of any host is 0\)/,
     );
     assert.match(
       reason(choose(need({ arch: 'arm64' }), [host('a')], overcommit)),
@@ -126,7 +126,7 @@ describe('placement', () => {
     const full = host('a', { used: { cpu: 4.5, mem_mib: 5000, disk_mib: 99_999, gpus: 1 } });
     assert.equal(
       shortfall(need({ disk_mib: 0 }), full, overcommit),
-      'it needs 1 cores, and 0.5 are free; it needs 1024 MiB of memory, and 120 are free',
+      'it needs 1 core (0.5 free); it needs 1024 MiB of memory (120 free)',
     );
     assert.equal(shortfall(need({ disk_mib: 0 }), host('b'), overcommit), undefined);
   });

@@ -207,12 +207,12 @@ describe('secrets', () => {
       row.id,
       two.projectId,
     ]);
-    await assert.rejects(lookUp(vm.uuid, placeholder), /does not open/);
+    await assert.rejects(lookUp(vm.uuid, placeholder), /cannot be decrypted/);
     await world.database.pool.query(`update secrets set project_id = $2, name = 'OTHER' where id = $1`, [
       row.id,
       one.projectId,
     ]);
-    await assert.rejects(lookUp(vm.uuid, placeholder), /does not open/);
+    await assert.rejects(lookUp(vm.uuid, placeholder), /cannot be decrypted/);
     await world.database.pool.query('delete from sandbox_secrets where secret_id = $1', [row.id]);
     await world.database.pool.query('delete from secrets where id = $1', [row.id]);
   });

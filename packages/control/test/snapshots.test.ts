@@ -141,7 +141,7 @@ describe('POST /vms/:id/snapshots', () => {
     const waits = { id: answer.body.vm_id, uuid: '', token: '', jobId: '' };
     const { status, body } = await shots.take(waits, { name: shots.fresh() });
     assert.deepEqual([status], [409]);
-    assert.match(body.error, /it is (pending, not yet placed on a host|failed), and must be running$/);
+    assert.match(body.error, /it is (pending and not yet placed on a host|failed), and must be running$/);
   });
 
   it('409: no image manifest', async () => {
@@ -174,7 +174,7 @@ describe('POST /vms/:id/snapshots', () => {
     await shots.refused(
       vm,
       {},
-      /it is persistent, and a disk snapshot is not enough for it: take one of kind "full"$/,
+      /a persistent sandbox needs a snapshot of kind "full"$/,
     );
   });
 
@@ -182,7 +182,7 @@ describe('POST /vms/:id/snapshots', () => {
     await shots.refused(
       await shots.ephemeral(),
       { kind: 'full' },
-      /could not be resumed from a full one: it is not persistent/,
+      /a full snapshot of it could not be resumed: it is not persistent/,
     );
     const vm = await stage.running();
     for (const [column, message] of [

@@ -160,7 +160,7 @@ describe('the join token', () => {
     for (let i = 0; i < 2; i++) assert.equal((await joinAs(world.internalUrl, id)).status, 200);
     const taken = await joinAs(world.internalUrl, id, { credential: 'another' });
     assert.equal(taken.status, 409);
-    assert.match(((await taken.json()) as { error: string }).error, /is known already/);
+    assert.match(((await taken.json()) as { error: string }).error, /is already registered/);
   });
 
   it('joins a runner of version 0.1 with the shared token of that version, once', async () => {

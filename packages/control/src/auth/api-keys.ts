@@ -6,11 +6,11 @@ export interface MintedKey {
   name: string;
   project_id: string;
   key_prefix: string;
-  /** The plaintext. It is stored nowhere and told once. */
+  /** The plaintext, which is returned once and never stored. */
   token: string;
 }
 
-/** Drawn before the key is made. */
+/** Generated before the key is inserted. */
 export interface DrawnKey {
   id: string;
   token: string;
@@ -20,14 +20,14 @@ export function mintedKey(projectId: string, name: string, { id, token }: DrawnK
   return { id, name, project_id: projectId, key_prefix: tokenPrefix(token), token };
 }
 
-/** The name of which a project has one key at a time. */
+/** A project has at most one active key of this name. */
 export const DEFAULT_KEY_NAME = 'default';
 
 /**
- * Makes an API key. A project has one key named `default` at a time: a new one revokes the one before.
- * @param on the connection of a transaction, if others may mint at the same time: the project's row is locked
+ * Creates an API key. A project has one active key named `default`: a new one revokes the one before.
+ * @param on the connection of a transaction, if others may create keys concurrently: the project's row is locked
  * @param options.drawn its id and token, where a repeated request must make the same
- * @param options.replace revoke the keys of this name before, whatever the name is
+ * @param options.replace revoke earlier keys of this name, for any name
  */
 export async function mintApiKey(
   on: Queryable,
@@ -50,7 +50,7 @@ export async function mintApiKey(
   return key;
 }
 
-/** Revokes a key. It stops working everywhere within a second. Says whether it worked until now. */
+/** Revokes a key, which stops working on all servers within a second. @returns whether it was active */
 export async function revokeApiKey(on: Queryable, keyId: string): Promise<boolean> {
   const { rowCount } = await on.query(
     'update api_keys set revoked_at = now() where id = $1 and revoked_at is null',

@@ -1,23 +1,23 @@
 import { tokenDigest, tokenKind } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 
-/** Who calls on the workload plane: a project, by one of its API keys. */
+/** The identity of the workload plane: a project, by one of its API keys. */
 export interface Principal {
   keyId: string;
   projectId: string;
   orgId: string;
-  /** Of the project, else of its organization. */
+  /** The project's name, else its organization's. */
   defaultRegion: string | null;
 }
 
 export interface Authenticator {
-  /** The project of this API key; null when it is none, or revoked. A cached answer comes without a promise. */
+  /** The project of this API key; null when it is unknown or revoked. A cached result is returned without a promise. */
   byApiKey(token: string): Principal | null | Promise<Principal | null>;
-  /** The same without the cache, for an answer that is kept elsewhere as long as this cache keeps it. */
+  /** The same without the cache, for a result that the caller caches. */
   byApiKeyNow(token: string): Promise<Principal | null>;
-  /** Answers for keys of these projects are not used again: a key of theirs was revoked. */
+  /** Forgets cached results of these projects: a key of theirs was revoked. */
   forgetProjects(projectIds: readonly string[]): void;
-  /** Writes down when keys were last used, all in one statement. */
+  /** Writes the last use of keys, in one statement. */
   flush(): Promise<void>;
 }
 
@@ -39,7 +39,7 @@ const USED = statement(
      from unnest($1::uuid[], $2::double precision[]) as t(id, at) where k.id = t.id`,
 );
 
-/** How long an answer is used again: the longest that a revoked key still works. */
+/** Lifetime of a cached result: the longest that a revoked key still works. */
 const CACHE_MS = 900;
 const CACHE_ENTRIES = 20_000;
 
@@ -70,7 +70,7 @@ export function createAuthenticator(database: Database): Authenticator {
 
   return {
     byApiKey(token) {
-      // What has not even the form of a key costs no look-up.
+      // A malformed key costs no lookup.
       if (tokenKind(token) !== 'apiKey') return null;
       const digest = tokenDigest(token);
       const key = digest.toString('latin1');
@@ -89,11 +89,11 @@ export function createAuthenticator(database: Database): Authenticator {
           throw error;
         },
       );
-      // Counted from before the question: an answer can be as old as its question.
+      // Counted from before the query: its result may be that old.
       const entry: Entry = { until: now + CACHE_MS, answer };
       if (cache.size >= CACHE_ENTRIES) {
         for (const [old, { until }] of cache) if (until <= now) cache.delete(old);
-        // All of them fresh: someone tries keys. Their misses must not push out everybody else for long.
+        // All entries are fresh: someone guesses keys. The misses must not evict valid entries for long.
         if (cache.size >= CACHE_ENTRIES) cache.clear();
       }
       cache.delete(key);
@@ -107,7 +107,7 @@ export function createAuthenticator(database: Database): Authenticator {
       if (projectIds.length === 0) return;
       const gone = new Set(projectIds);
       for (const [key, { answer }] of cache) {
-        // What is being looked up may have been read before.
+        // A lookup in progress may have read the row before.
         if (answer instanceof Promise || (answer !== null && gone.has(answer.projectId))) cache.delete(key);
       }
     },
@@ -118,7 +118,7 @@ export function createAuthenticator(database: Database): Authenticator {
       try {
         await queryAll(database.pool, USED, [[...batch.keys()], [...batch.values()]]);
       } catch (error) {
-        // With the next batch, which may know of a later use.
+        // Retried with the next batch, which may contain a later use.
         used = new Map([...batch, ...used]);
         throw error;
       }

@@ -18,7 +18,7 @@ export interface BootstrapOptions {
 export interface Bootstrap {
   orgId: string;
   projectId: string;
-  /** Plaintext: the existing key, or a new one that is told only here. */
+  /** Plaintext: the existing key, or a new one, which is returned only here. */
   apiKey: string;
   /** Whether the key was made by this call. The key of the same name before it is revoked then. */
   created: boolean;

@@ -5,12 +5,12 @@ import type { Logger } from 'pino';
 import { createVerifier, type OidcOptions, type TokenClaims } from './oidc/verifier.ts';
 import { ensureUser } from './users.ts';
 
-/** Who calls on the management plane: a person, by an OIDC token, and from where. */
+/** The identity of the management plane: a user, by an OIDC token, and the address. */
 export interface Caller {
   userId: string;
-  /** As the issuer says it now; empty when it says none. */
+  /** From the token; empty if it has none. */
   email: string;
-  /** What addresses are compared by; empty when there is none, or the issuer says that it is not verified. */
+  /** The normalized address for comparisons; empty if there is none or it is not verified. */
   emailKey: string;
   name: string;
   /** Of the peer that sent the request. */
@@ -21,7 +21,7 @@ export interface Caller {
 export interface CallerAuthenticator {
   /**
    * @param from the address of the peer
-   * @throws 401 with what is wrong with the credentials, 503 when they cannot be judged now
+   * @throws 401 with the reason, 503 when the token cannot be verified now
    */
   byRequest(request: IncomingMessage, from: string): Promise<Caller>;
 }
@@ -41,7 +41,7 @@ export function createCallerAuthenticator(
     async byRequest(request, from) {
       const token = managementToken(request);
       if (verifier === undefined || oidc === undefined) {
-        throw unavailable('this server has no issuer of tokens: set RELEAP_OIDC_ISSUER', 60);
+        throw unavailable('this server has no OIDC issuer: set RELEAP_OIDC_ISSUER', 60);
       }
       const claims = await verifier.verify(token);
       const person = personOf(claims, oidc.trustEmail ?? false);
@@ -85,7 +85,7 @@ function managementToken(request: IncomingMessage): string {
   return token;
 }
 
-/** Node keeps the first of several and forgets the others; a proxy before it may have looked at another. */
+/** Node keeps the first of several headers and drops the others; a proxy in front may have read another. */
 export function countHeader(request: IncomingMessage, name: string): number {
   let count = 0;
   for (let at = 0; at < request.rawHeaders.length; at += 2) {
@@ -94,7 +94,7 @@ export function countHeader(request: IncomingMessage, name: string): number {
   return count;
 }
 
-/** What the token tells of the person; undefined where it tells nothing. */
+/** The token's claims about the user; undefined for absent ones. */
 function personOf(
   claims: TokenClaims,
   trustEmail: boolean,
@@ -104,7 +104,7 @@ function personOf(
   name: string | undefined;
 } {
   const email = typeof claims['email'] === 'string' ? (readEmail(claims['email']) ?? undefined) : undefined;
-  // Some issuers write the text.
+  // Some issuers send a string.
   const said = claims['email_verified'];
   const name = typeof claims['name'] === 'string' ? plainText(claims['name']) : '';
   return {
@@ -114,7 +114,7 @@ function personOf(
   };
 }
 
-/** Foreign text made harmless: it will be shown in lists. */
+/** Sanitizes foreign text that is shown in lists. */
 function plainText(text: string): string {
   const clean = text
     .slice(0, 4 * NAME_CHARS)

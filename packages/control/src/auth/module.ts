@@ -1,14 +1,14 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
 
-/** How often it is written down when keys were last used. */
+/** Interval at which the last use of keys is written. */
 const LAST_USED_MS = 30_000;
 
 export function authModule({ authenticator, cleanup, log }: ControlContext): Module {
   cleanup.defer(() =>
     authenticator
       .flush()
-      .catch((error: unknown) => log.warn({ err: error }, 'the last use of API keys was not written')),
+      .catch((error: unknown) => log.warn({ err: error }, 'the last use of API keys could not be written')),
   );
   return {
     name: 'auth',

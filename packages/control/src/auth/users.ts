@@ -8,7 +8,7 @@ export interface UserRow {
   name: string;
 }
 
-/** A person as a token tells of him; undefined is what it does not tell. */
+/** A user's claims; undefined for those that the token does not have. */
 export interface Person {
   issuer: string;
   subject: string;
@@ -29,9 +29,8 @@ const REFRESH = statement<UserRow>(
 );
 
 /**
- * User, personal organization and membership in one statement: of many first requests at the same time one makes
- * them, and the others find them. $1 user, $2 issuer, $3 subject, $4 email, $5 verified, $6 name, $7 organization,
- * $8 its name
+ * User, personal organization and membership in one statement: of concurrent first requests one inserts them, and the
+ * others find them. $1 user, $2 issuer, $3 subject, $4 email, $5 verified, $6 name, $7 organization, $8 its name
  */
 const MAKE = statement<UserRow>(
   'user-make',
@@ -46,7 +45,7 @@ const MAKE = statement<UserRow>(
    select * from made`,
 );
 
-/** The user of a token, made at first sight; e-mail address and name follow the issuer. */
+/** The user of a token, created on first use; e-mail address and name are updated from the token. */
 export async function ensureUser(database: Database, person: Person): Promise<UserRow> {
   const { issuer, subject, emailVerified } = person;
   const known = await queryOne(database.pool, FIND, [issuer, subject]);
@@ -57,12 +56,12 @@ export async function ensureUser(database: Database, person: Person): Promise<Us
     const values = [newUuid(), issuer, subject, email, emailVerified, name, newUuid(), orgName];
     const made =
       (await queryOne(database.pool, MAKE, values)) ?? (await queryOne(database.pool, FIND, [issuer, subject]));
-    if (made === undefined) throw new Error('a user was neither made nor found');
+    if (made === undefined) throw new Error('a user was neither inserted nor found');
     return made;
   }
   const email = person.email ?? known.email;
   const name = person.name ?? known.name;
-  // A token without an address says nothing about the one that is known.
+  // A token without an address does not change the stored one.
   const verified = person.email === undefined ? known.email_verified : emailVerified;
   if (email === known.email && name === known.name && verified === known.email_verified) return known;
   return (await queryOne(database.pool, REFRESH, [known.id, email, verified, name])) ?? known;

@@ -1,4 +1,4 @@
-/** Billing as one part of a control server: what others ask of it, and one pass of charging. */
+/** The billing service of a control server: its interface for other modules, and one charging pass. */
 import type { CpuReading } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -13,15 +13,15 @@ import { effectivePrices, type BillingSettings } from './settings.ts';
 
 export interface Billing {
   readonly settings: BillingSettings;
-  /** @throws 402 when credits are enforced and this organization has none left. Before anything that costs begins. */
+  /** Call it before anything that costs. @throws 402 when credits are enforced and this organization has none left */
   requireCredits(orgId: string): Promise<void>;
-  /** CPU counters that a runner has told. */
+  /** CPU counters that a runner has reported. */
   readings(runnerId: string, readings: readonly CpuReading[]): void;
-  /** The balance of this organization was changed by somebody. */
+  /** Call it when the balance of this organization has changed. */
   changed(orgId: string): void;
-  /** Charges all that is due now. */
+  /** Charges everything that is due now. */
   pass(): Promise<void>;
-  /** Where credits are enforced: charges what has used up its credits since its last charge, and enforces the limit. */
+  /** If credits are enforced: charges organizations whose uncharged use exceeds their balance, and enforces the limit. */
   enforceLimits(): Promise<void>;
 }
 
@@ -39,7 +39,7 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
   const bursts = createBurstMeter(database);
   const clock = createClockSteps(database, log);
   const prices = effectivePrices(settings);
-  /** Charged, and not looked at since: a look that failed is made up for. */
+  /** Charged organizations whose overdraft check is outstanding; a failed check is repeated. */
   const owing = new Set<string>();
   let running: Promise<void> | undefined;
   let forgetAt = performance.now() + FORGET_MS;
@@ -55,7 +55,7 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
     for (const { id, sandboxId, orgId, reason } of parked)
       log.error(
         { meter: id, vm: sandboxId, org: orgId, reason },
-        'a meter could not be charged and is left alone for an hour',
+        'a meter could not be charged and is parked for an hour',
       );
   }
 

@@ -1,23 +1,23 @@
 /**
- * Burst: cores used above the guarantee, charged a minute at a time. Runners tell the counters of their micro-VMs; the
- * database remembers up to which reading of a micro-VM all is charged, and moves that on in the statement that charges
- * it. So a reading that is lost, repeated or told to two servers changes nothing. Times are the runner's own: its clock
- * and ours are never compared.
+ * Burst: CPU time above the guarantee, charged per minute. Runners report the counters of their micro-VMs; the database
+ * stores the last charged reading of each and advances it in the statement that charges. So a reading that is lost,
+ * repeated or reported to two servers changes nothing. Times are the runner's: its clock is never compared with this
+ * server's.
  */
 import type { CpuReading } from '@releap/contract';
 import { queryAll, statement, type Database } from '@releap/database';
 import type { Prices } from './prices.ts';
 
-/** Use is compared with the guarantee over at least this much of a micro-VM's life, in microseconds. */
+/** Shortest interval over which use is compared with the guarantee, in microseconds of a micro-VM's life. */
 const WINDOW_USEC = 60_000_000;
-/** A micro-VM that was not read for this long is gone: what is left of it is charged. */
+/** A micro-VM without a reading for this long has ended: its remaining use is charged. */
 const GONE_MS = 25_000;
 /** Most micro-VMs that one statement charges. */
 const BATCH = 2_000;
-/** Parts of a nano-credit: microseconds times pico-credits a second. */
+/** Units per nano-credit: microseconds times pico-credits per second. */
 const BURST_SCALE = 1_000_000_000n;
 
-/** The first reading of a micro-VM's life is where counting begins: what it used before was no tenant's. */
+/** Counting starts at a micro-VM's first reading: its use before, in the warm pool, belongs to no tenant. */
 const CHARGE = statement<{ org_id: string }>(
   'charge-bursts',
   `with given as (
@@ -60,11 +60,11 @@ const FORGET = statement(
 );
 
 export interface BurstMeter {
-  /** What a runner has read. Only remembered here; costs nothing. */
+  /** Records a runner's readings in memory. */
   take(runnerId: string, readings: readonly CpuReading[]): void;
   /** Charges what is due. @returns the organizations that were charged */
   charge(prices: Prices): Promise<string[]>;
-  /** Removes what the database remembers of micro-VMs that are long gone. */
+  /** Removes the stored readings of micro-VMs that ended long ago. */
   forget(): Promise<void>;
 }
 
@@ -72,7 +72,7 @@ interface Known {
   runnerId: string;
   reading: CpuReading;
   heardAt: number;
-  /** Of the reading that the database has; undefined when that is not known. */
+  /** Of the stored reading; undefined when it is unknown. */
   chargedAge: number | undefined;
 }
 
@@ -122,7 +122,7 @@ export function createBurstMeter(
         for (const { org_id } of rows) orgs.add(org_id);
         for (const [index, known] of batch.entries()) {
           known.chargedAge = sent[index]?.age_usec;
-          // A newer reading has come meanwhile: it begins where this one ended.
+          // A newer reading arrived meanwhile: it starts where this one ended.
           const newer = readings.get(known.reading.vm_id);
           if (newer !== undefined && newer.reading.incarnation === sent[index]?.incarnation)
             newer.chargedAge = known.chargedAge;

@@ -1,11 +1,10 @@
 /**
- * Turns the time that meters have run into ledger entries. The database opens and closes the meters by itself, in the
- * statements that change sandboxes (migration 0006-credits); here elapsed time is charged, all of it in one statement a
- * batch: the meter moves on, the entry is written and the balance falls together or not at all. So it does not matter
- * how often this runs, on how many servers, or where one of them dies.
+ * Charges the running time of meters to the ledger. Triggers open and close meters in the statements that change
+ * sandboxes (migration 0006-credits). One statement a batch advances the meters, writes the entries and lowers the
+ * balances, so it does not matter how often this runs, on how many servers, or where one of them dies.
  *
- * Amounts are exact. A charge is `microseconds × rate`, with the rate an integer, cut down to whole nano-credits; what
- * is cut off is carried into the meter's next charge. However a time is divided into charges, they sum up to
+ * Amounts are exact. A charge is `microseconds × rate` with an integer rate, rounded down to whole nano-credits; the
+ * remainder is carried into the meter's next charge. However a time is divided into charges, their sum is
  * `floor(microseconds × rate ÷ METER_SCALE)`.
  */
 import {
@@ -23,7 +22,7 @@ const MICROS = 1_000_000n;
 const SIZE = 1_024_000n;
 const PICO_IN_NANO = 1_000n;
 const PERCENT = 100n;
-/** Parts of a nano-credit in which a meter counts. */
+/** Units per nano-credit in which a meter counts. */
 export const METER_SCALE = MICROS * SIZE * PICO_IN_NANO * PERCENT;
 
 export interface MeteredSize {
@@ -33,7 +32,7 @@ export interface MeteredSize {
   spot: boolean;
 }
 
-/** Parts of a nano-credit that a microsecond of this sandbox costs. The statement below computes the same. */
+/** Cost of a microsecond of this sandbox, in those units. The statement below computes the same. */
 export function meterRate(size: MeteredSize, prices: Prices): bigint {
   const full =
     BigInt(size.millicores) * 1024n * prices.cpuSecond +
@@ -42,9 +41,9 @@ export function meterRate(size: MeteredSize, prices: Prices): bigint {
   return full * BigInt(size.spot ? 100 - prices.spotDiscountPercent : 100);
 }
 
-/** Meters that one statement moves: their rows stay locked while it runs, and whoever stops a sandbox waits. */
+/** Meters per statement: their rows are locked while it runs, and the stop of a sandbox waits for it. */
 export const METER_BATCH = 2_000;
-/** A meter that cannot be charged is left alone for this long, in seconds. */
+/** How long a meter that cannot be charged is parked, in seconds. */
 const PARKED_SECONDS = 3_600;
 
 interface Row {
@@ -60,7 +59,7 @@ export const METER_RATE = `(m.millicores::numeric * 1024 * $1::numeric + m.mem_m
 
 const CLOCK = 'coalesce($7::timestamptz, now())';
 const NOT_PARKED = '(m.parked_until is null or m.parked_until <= now())';
-/** Which meters a statement charges: ids. Each branch reads an index in its order, however many meters run. */
+/** Ids of the meters that a statement charges. Each branch reads a bounded range of an index. */
 const DUE = `select id from (
       (select m.id from sandbox_meters m where m.closed_at is not null and ${NOT_PARKED} order by m.id limit $6)
       union all
@@ -71,8 +70,8 @@ const DUE = `select id from (
 
 /**
  * $1..$3 prices of cpu, memory, GPU; $4 percent that spot costs; $5 how long a meter may run uncharged, in
- * milliseconds; $6 batch; $7 what time it is, or null; $8 where the meters are named. A running meter is charged up to
- * the last time that its host was heard of: should the host be lost, nothing after that was charged.
+ * milliseconds; $6 batch; $7 the present time, or null; $8 the meters' ids. A running meter is charged up to
+ * the last heartbeat of its host: should the host be lost, no time after that was charged.
  */
 function charge(name: string, meters: string): Statement<Row> {
   return statement<Row>(
@@ -112,12 +111,12 @@ select (select count(*)::integer from moved) + (select count(*)::integer from en
 
 const CHARGE_DUE = charge('charge-meters', DUE);
 const CHARGE_ONE = charge('charge-meter', 'select $8::bigint');
-/** All that these organizations have running. */
+/** All running meters of these organizations. */
 const OF_ORGS = `select m.id from sandbox_meters m where m.org_id = any($8::uuid[]) and ${NOT_PARKED}
     and (m.closed_at is not null or m.metered_until < ${CLOCK} - $5 * interval '1 millisecond')
   order by m.metered_until limit $6`;
 const CHARGE_ORGS = charge('charge-meters-of-orgs', OF_ORGS);
-/** The ids alone, with the same parameters, most of which it needs not. */
+/** Only the ids, with the same parameters. */
 const ids = (name: string, meters: string): Statement<{ id: string }> =>
   statement<{ id: string }>(
     name,
@@ -132,11 +131,11 @@ const PARK = statement<{ sandbox_id: string; org_id: string }>(
 );
 
 export interface Charged {
-  /** Meters that moved on or ended. */
+  /** Meters that were advanced or ended. */
   moved: number;
   /** Organizations that were charged, each once. */
   orgs: string[];
-  /** Meters that could not be charged and were set aside for an hour. */
+  /** Meters that could not be charged and are parked for an hour. */
   parked: ParkedMeter[];
 }
 
@@ -158,8 +157,8 @@ export interface ChargeOptions {
 }
 
 /**
- * Charges all that is due, in batches, each of which holds by itself. When a batch fails for another reason than an
- * absent database, its meters are charged one by one, and those that fail are parked: one bad row stops no other.
+ * Charges everything that is due, in independent batches. If a batch fails although the database is available, its
+ * meters are charged one by one and those that fail are parked, so that one bad row does not stop the others.
  */
 export async function chargeMeters(on: Queryable, prices: Prices, options: ChargeOptions): Promise<Charged> {
   const batch = options.batch ?? METER_BATCH;
@@ -174,7 +173,7 @@ export async function chargeMeters(on: Queryable, prices: Prices, options: Charg
   const orgs = new Set<string>();
   const parked: ParkedMeter[] = [];
   let moved = 0;
-  // All batches mean the same moment: each meter is due once, and the last batch comes.
+  // All batches use the same time: each meter is due once, so the loop ends.
   let now: Date | string | null = options.now ?? null;
   const count = (row: Row | undefined): void => {
     moved += row?.moved ?? 0;
@@ -188,7 +187,7 @@ export async function chargeMeters(on: Queryable, prices: Prices, options: Charg
           : await queryOne(on, CHARGE_ORGS, [...values, now, options.orgs]);
       now = row?.now ?? now;
       count(row);
-      // A batch that moved nothing was another server's.
+      // Another server has charged this batch.
       if (row === undefined || !row.full || row.moved === 0) break;
     } catch (error) {
       if (isDatabaseUnavailable(error)) throw error;
@@ -207,7 +206,7 @@ export async function chargeMeters(on: Queryable, prices: Prices, options: Charg
           if (row !== undefined) parked.push({ id, sandboxId: row.sandbox_id, orgId: row.org_id, reason });
         }
       }
-      // It is not a meter that is wrong.
+      // The database is at fault, not a meter.
       if (moved + parked.length === before) throw error;
     }
   }

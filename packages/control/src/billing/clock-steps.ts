@@ -1,14 +1,14 @@
 /**
- * Keeps meters right when the database's clock is set, or the machine of the service was suspended: nobody is charged
- * for hours that only a clock has passed, and no hour is lost to one that was set back. How much time has passed is told
- * by this process's monotonic clock, which does neither.
+ * Corrects meters when the database's clock is set or the machine was suspended: such hours are not charged, and no hour
+ * is lost when the clock is set back. Elapsed time is measured with this process's monotonic clock, which neither
+ * affects.
  */
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 
-/** Less is what a clock that is being kept right does, and a second's cost. */
+/** Smaller steps are normal clock corrections, and cost at most a second's charge. */
 const STEP_MIN_MS = 10_000;
-/** Meters that another server has moved are told from those that none has by more than this. */
+/** Distinguishes meters that another server has moved from those that none has. */
 const MARGIN_MS = 5_000;
 
 const NOW = statement<{ ms: number }>(
@@ -17,9 +17,9 @@ const NOW = statement<{ ms: number }>(
 );
 
 /**
- * $1 what time it was at the last look, in milliseconds; $2 by how many the clock was moved; $3 margin. A meter that was
- * moved does not fit the condition again, so any number of servers may do this. One that has run uncharged for longer
- * than the step stays as it is: it is wrong by less than that time.
+ * $1 time of the last check, in milliseconds; $2 size of the step; $3 margin. A moved meter does not match the condition
+ * again, so any number of servers may run this. A meter that has been uncharged for longer than the step is not moved:
+ * its error is less than that time.
  */
 const MOVE = statement<{ moved: number }>(
   'meters-move',
@@ -38,7 +38,7 @@ select count(*)::integer as moved from moved`,
 );
 
 export interface ClockSteps {
-  /** Looks at the clock, and moves the meters with it if it was set. Before anything is charged. */
+  /** Checks the clock, and moves the meters if it was set. Call it before charging. */
   look(): Promise<void>;
 }
 
@@ -48,13 +48,13 @@ export function createClockSteps(
   log: Logger,
   now: () => number = () => performance.now(),
 ): ClockSteps {
-  /** What time it was, at some moment between two of ours. */
+  /** The database's time, read between two readings of the monotonic clock. */
   let last: { ms: number; from: number; to: number } | undefined;
   return {
     async look() {
       const from = now();
       const row = await queryOne(database.pool, NOW);
-      if (row === undefined) throw new Error('the database does not know what time it is');
+      if (row === undefined) throw new Error('the database returned no time');
       const here = { ms: row.ms, from, to: now() };
       if (last !== undefined) {
         const passed = here.ms - last.ms;
@@ -64,7 +64,7 @@ export function createClockSteps(
           const moved = await queryOne(database.pool, MOVE, [last.ms, step, MARGIN_MS]);
           log.warn(
             { step_ms: Math.round(step), meters: moved?.moved },
-            'the clock was set: meters follow it',
+            'the clock was set: meters were moved by the same time',
           );
         }
       }

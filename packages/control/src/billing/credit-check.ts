@@ -1,4 +1,4 @@
-/** Whether an organization may begin something that costs. */
+/** Whether an organization has credits for something that costs. */
 import { formatAmount, outOfCredits } from '@releap/contract';
 import { queryOne, statement, type Database } from '@releap/database';
 import type { BillingSettings } from './settings.ts';
@@ -8,14 +8,14 @@ const BALANCE = statement<{ balance: string }>(
   `select balance from credit_accounts where org_id = $1`,
 );
 
-/** A good answer is used again for this long; a refusal never, so that a grant helps at once. */
+/** How long a positive result is cached; a refusal is not, so that a grant takes effect at once. */
 const CACHE_MS = 1_000;
 const CACHE_ENTRIES = 20_000;
 
 export interface CreditCheck {
   /** @throws 402 when credits are enforced and none are left */
   require(orgId: string): Promise<void>;
-  /** These were charged: they are asked about anew. */
+  /** These were charged: forgets their cached results. */
   charged(orgIds: readonly string[]): void;
 }
 
@@ -29,7 +29,7 @@ export function createCreditCheck(database: Database, settings: BillingSettings)
       const balance = BigInt((await queryOne(database.pool, BALANCE, [orgId]))?.balance ?? 0);
       if (balance <= 0n) {
         throw outOfCredits(
-          `the organization that owns this project is out of credits: its balance is ${formatAmount(balance)}, and must be above 0`,
+          `the organization that owns this project is out of credits: its balance is ${formatAmount(balance)} and must be above 0`,
         );
       }
       if (good.size >= CACHE_ENTRIES) good.clear();

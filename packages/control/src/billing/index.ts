@@ -1,4 +1,4 @@
-/** What the configuration of a server needs to know of billing, without the rest of the control plane. */
+/** The parts of billing that a server's configuration needs, without the rest of the control plane. */
 export { price, PRICE_DEFAULTS, type Prices } from './prices.ts';
 export {
   BILLING_MODES,

@@ -1,4 +1,4 @@
-/** What is read from the ledger and written into it by people. */
+/** Reads of the ledger, and entries that operators write. */
 import {
   formatAmount,
   formatSandboxId,
@@ -60,7 +60,7 @@ const LIMIT = statement<Account>(
    returning balance, overdraft_limit`,
 );
 
-/** The record that members of the organization read. The caller has made sure that it exists and may be read. */
+/** The public record. The caller has checked that the organization exists and may be read. */
 export async function readCredits(
   on: Queryable,
   settings: BillingSettings,
@@ -91,7 +91,7 @@ export async function readBalance(on: Queryable, orgId: string): Promise<bigint>
   return BigInt((await queryOne(on, ACCOUNT, [orgId]))?.balance ?? 0);
 }
 
-/** Writes a grant or an adjustment, or gives the one that this request has written. @param entry.amount nano-credits */
+/** Writes a grant or an adjustment, or returns the one that this request wrote before. @param entry.amount nano-credits */
 export async function appendEntry(
   on: Queryable,
   entry: {
@@ -104,11 +104,11 @@ export async function appendEntry(
 ): Promise<{ entry: LedgerEntry; made: boolean }> {
   const { orgId, amount, kind, note, requestId } = entry;
   const row = await queryOne(on, APPEND, [orgId, String(amount), kind, note, requestId]);
-  if (row === undefined) throw new Error('the ledger took an entry and gave none back');
+  if (row === undefined) throw new Error('the insert of a ledger entry returned no row');
   return { entry: toEntry(row), made: row.made };
 }
 
-/** @param limit nano-credits; null for that of all organizations */
+/** @param limit nano-credits; null for the default limit */
 export async function setOverdraftLimit(on: Queryable, orgId: string, limit: bigint | null): Promise<void> {
   await queryAll(on, LIMIT, [orgId, limit === null ? null : String(limit)]);
 }

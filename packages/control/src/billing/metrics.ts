@@ -22,7 +22,7 @@ export function billingMetrics(registry: Registry, database: Database, log: Logg
       new Gauge({
         name,
         help,
-        // Without a value there is no line: zero would say that all is well.
+        // Without a value there is no sample: zero would mean that nothing is uncharged.
         labelNames: [],
         registers: [],
         async collect() {
@@ -35,8 +35,8 @@ export function billingMetrics(registry: Registry, database: Database, log: Logg
   };
   ofMeters(
     'releap_billing_ledger_lag_seconds',
-    'Age of the oldest use that is not charged: of the meter that was charged longest ago',
+    'Age of the oldest uncharged use: time since the last charge of the meter that was charged longest ago',
     'lag',
   );
-  ofMeters('releap_billing_parked_meters', 'Meters set aside because they could not be charged', 'parked');
+  ofMeters('releap_billing_parked_meters', 'Meters parked because they could not be charged', 'parked');
 }

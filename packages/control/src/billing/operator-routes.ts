@@ -21,7 +21,7 @@ import { writeAudit } from '../management/audit.ts';
 import type { Billing } from './billing.ts';
 import { appendEntry, readBalance, readCredits, readGrants, setOverdraftLimit } from './ledger.ts';
 
-/** As the audit log names them. */
+/** Names in the audit log. */
 const OPERATOR = { operator: 'operator' };
 
 const ORG = statement<{ id: string }>(
@@ -65,7 +65,7 @@ export function creditOperatorRoutes({ operator }: Planes, context: OperatorRout
       })
       .catch((error: unknown) => {
         if ((error as { code?: string }).code !== NUMERIC_OUT_OF_RANGE) throw error;
-        throw badRequest(`amount ${quote(body.amount)} leads to a balance that is too large to be kept`);
+        throw badRequest(`amount ${quote(body.amount)} gives a balance that is out of range`);
       });
     billing.changed(orgId);
     return { org_id: orgId, entry, balance: formatAmount(await readBalance(database.pool, orgId)) };

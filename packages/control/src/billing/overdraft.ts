@@ -1,4 +1,4 @@
-/** The end of the grace: what an organization beyond its overdraft limit has running is deleted. */
+/** Enforces overdraft limits: deletes the running sandboxes of organizations beyond theirs. */
 import { formatAmount } from '@releap/contract';
 import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -14,7 +14,7 @@ const BEYOND = statement<{ org_id: string; balance: string; overdraft_limit: str
     where org_id = any($1::uuid[]) and balance < 0 and balance < -coalesce(overdraft_limit, $2::bigint)`,
 );
 
-/** What costs, and what is about to. $1 organization, $2 statuses */
+/** Sandboxes that are charged, or will be when they are placed. $1 organization, $2 statuses */
 const RUNNING = statement<{ id: string; project_id: string }>(
   'overdraft-running',
   `select s.id, s.project_id from projects p join sandboxes s on s.project_id = p.id
@@ -30,8 +30,8 @@ const WRITE = statement(
 const BATCH = 200;
 
 /**
- * Deletes the running sandboxes of those of `orgIds` that are beyond their overdraft limit. The reason stands in each
- * sandbox's `error` and, in the same transaction, in the ledger.
+ * Deletes the running sandboxes of those of `orgIds` that are beyond their overdraft limit. The reason is written to each
+ * sandbox's `error` and, in the same transaction, to the ledger.
  * @returns how many
  */
 export async function enforceOverdraft(

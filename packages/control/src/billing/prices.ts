@@ -1,4 +1,4 @@
-/** The price table: what a unit costs, in pico-credits (10^-12), so that a price a second loses no digit. */
+/** The price table, in pico-credits (10^-12) per unit, so that a price per second loses no digit. */
 import { parseDecimal, PRICE_DIGITS } from '@releap/contract';
 
 export interface Prices {
@@ -12,11 +12,11 @@ export interface Prices {
   gpuSecond: bigint;
   /** A millisecond of a function's invocation. */
   functionMs: bigint;
-  /** What the guarantees of the spot tier are cheaper by, in percent: 0 to 100. */
+  /** Discount on the guarantees of the spot tier, in percent: 0 to 100. */
   spotDiscountPercent: number;
 }
 
-/** As people write them, and as docs/configuration.md shows them. */
+/** As configured, and as docs/configuration.md shows them. */
 export const PRICE_DEFAULTS = {
   cpuSecond: '0.000014',
   memGibSecond: '0.0000045',
@@ -26,7 +26,7 @@ export const PRICE_DEFAULTS = {
   spotDiscountPercent: 60,
 } as const;
 
-/** @throws TypeError for a text that is no decimal of at most 12 digits after the point, or is below 0 */
+/** @throws TypeError for a text that is not a decimal of at most 12 digits after the point, or is below 0 */
 export function price(text: string): bigint {
   const value = parseDecimal(text, PRICE_DIGITS);
   if (value === null || value < 0n) throw new TypeError(`not a price: ${JSON.stringify(text)}`);

@@ -2,23 +2,23 @@ import { parseAmount } from '@releap/contract';
 import { DEFAULT_PRICES, FREE, type Prices } from './prices.ts';
 
 /**
- * `off`: nothing is charged. `meter`: use is charged, and nothing is refused however deep the balance falls.
- * `enforce`: credits must last.
+ * `off`: nothing is charged. `meter`: use is charged, and nothing is refused at any balance.
+ * `enforce`: without credits, requests are refused and sandboxes are deleted.
  */
 export const BILLING_MODES = ['off', 'meter', 'enforce'] as const;
 export type BillingMode = (typeof BILLING_MODES)[number];
 
-/** What an operator may set of billing. */
+/** Billing settings. */
 export interface BillingSettings {
   mode: BillingMode;
   prices: Prices;
-  /** Nano-credits below zero at which running sandboxes are deleted, where an organization has no limit of its own. */
+  /** Overdraft limit in nano-credits for organizations without their own. */
   overdraftLimit: bigint;
-  /** A sandbox that runs on is charged this often, in milliseconds. */
+  /** Interval at which a running sandbox is charged, in milliseconds. */
   meterMs: number;
-  /** How often the use that is not charged yet is compared with the balances, in milliseconds. */
+  /** Interval at which uncharged use is compared with the balances, in milliseconds. */
   checkMs: number;
-  /** How often it is looked what there is to charge, in milliseconds: what has ended is charged within this time. */
+  /** Interval of the charging task, in milliseconds: ended meters are charged within this time. */
   passMs: number;
 }
 
@@ -34,7 +34,7 @@ export const BILLING_SETTINGS: BillingSettings = {
   passMs: 2_000,
 };
 
-/** What is charged by in this mode. */
+/** The price table of this mode. */
 export function effectivePrices(settings: BillingSettings): Prices {
   return settings.mode === 'off' ? FREE : settings.prices;
 }

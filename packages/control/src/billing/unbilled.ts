@@ -1,13 +1,13 @@
 /**
- * Use that no ledger entry tells of yet. Meters are charged hourly, so that a sandbox that runs for a year does not write
- * half a million entries; credits are to last by the minute. So each minute the use since the last charges is added up,
- * and an organization whose balance it takes to zero, or beyond the overdraft limit, is charged for all of it at once.
+ * Use without a ledger entry yet. Meters are charged hourly, so that a sandbox that runs for a year does not write half a
+ * million entries, but credits are enforced by the minute: each minute the uncharged use is summed, and an organization
+ * whose balance it would take to zero or beyond the overdraft limit is charged at once.
  */
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { METER_RATE, METER_SCALE } from './charge-meters.ts';
 import type { Prices } from './prices.ts';
 
-/** $1..$4 prices as in charge-meters.ts; $5 overdraft limit of those without one of their own */
+/** $1..$4 prices as in charge-meters.ts; $5 default overdraft limit */
 const CROSSING = statement<{ org_id: string }>(
   'credits-crossing',
   `with unbilled as (
@@ -23,7 +23,7 @@ const CROSSING = statement<{ org_id: string }>(
     where (balance > 0 and after <= 0) or after < -overdraft`,
 );
 
-/** Organizations whose use since the last charges takes their balance over a limit, or that are beyond it and use more. */
+/** Organizations whose uncharged use takes their balance over a limit, or that are beyond it and use more. */
 export async function organizationsCrossing(
   on: Queryable,
   prices: Prices,

@@ -1,8 +1,8 @@
 /**
- * Tokens for the data server of one runner: gateways and control servers show them when they open a sandbox there. A
- * token names one runner and one sandbox and expires after a minute. Each runner has a key of its own, which follows
- * from the deployment's key and the runner's credential, so that another runner's key signs nothing for it and a new
- * credential ends the old key.
+ * Tokens for the data server of one runner, with which gateways and control servers access a sandbox there. A token is
+ * bound to one runner and one sandbox and expires after a minute. Each runner has its own key, derived from the
+ * deployment's key and the runner's credential, so that no runner's key is valid for another, and a new credential
+ * replaces the key.
  */
 import { hkdfSync } from 'node:crypto';
 import { DATA_TOKEN_TTL_MS, unavailable } from '@releap/contract';
@@ -17,7 +17,7 @@ export interface DataToken {
 }
 
 export interface DataTokens {
-  /** Opens one sandbox on one runner. @throws 503 when the runner has no credential */
+  /** Authorizes access to one sandbox on one runner. @throws 503 when the runner has no credential */
   issue(runnerId: string, sandboxUuid: string): Promise<DataToken>;
   /** The key with which the runner verifies tokens; `credentialId` is its name (`kid`). */
   keyOf(runnerId: string, credentialId: string): Promise<Buffer>;

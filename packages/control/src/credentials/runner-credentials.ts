@@ -1,7 +1,7 @@
 /**
- * Credentials of runners. A runner generates its credential and registers the digest of it under its own id: with the
- * join token when the id is new, with the credential that it has, or with a permission of the operator for that id.
- * Whoever holds the join token alone can never speak for a runner that is known.
+ * Credentials of runners. A runner generates its credential and registers its digest under its own id: with the join
+ * token if the id is new, with its present credential, or with the operator's permission for that id. The join token
+ * alone never authorizes a known runner id.
  */
 import { randomBytes } from 'node:crypto';
 import { conflict, newUuid, quote, tokenDigest, unauthorized } from '@releap/contract';
@@ -20,19 +20,19 @@ export interface JoinRequest {
   runnerId: string;
   /** SHA-256 of the credential. */
   digest: Buffer;
-  /** What the runner shows: the join token, its present credential, or a permission of the operator. */
+  /** What the runner authenticates with: the join token, its present credential, or the operator's permission. */
   token: string | null;
-  /** Token of an installation of an earlier version, for runners that it knew. */
+  /** Shared token of an earlier version, for the runners that it knew. */
   previousToken?: string | undefined;
 }
 
 export interface RunnerCredentials {
   /** The runner that this credential belongs to; null when it is unknown or revoked. Ends older credentials of the runner. */
   authenticate(token: string | null): Promise<RunnerIdentity | null>;
-  /** Registers a credential; again with the same digest it changes nothing. @throws 401, 409 */
+  /** Registers a credential; idempotent for the same digest. @throws 401, 409 */
   join(request: JoinRequest): Promise<void>;
   /**
-   * Revokes all credentials of a runner and gives a token with which it can join once more.
+   * Revokes all credentials of a runner and returns a token with which it can join once.
    * @returns the token and when it expires
    */
   permitJoin(runnerId: string): Promise<{ token: string; expiresAt: Date }>;
@@ -48,11 +48,11 @@ export interface RunnerCredentialsOptions {
   log: Logger;
 }
 
-/** A runner registers another credential at its first start after this time. */
+/** A runner renews its credential at its first start after this time. */
 const RENEW_AFTER_MS = 30 * 24 * 3_600_000;
 const PERMISSION_MS = 3_600_000;
 
-/** $1 digest, $2 milliseconds. The first use of a credential ends those that the runner had before. */
+/** $1 digest, $2 milliseconds. The first use of a credential ends the runner's earlier ones. */
 const AUTHENTICATE = statement<{ id: string; runner_id: string; renew: boolean }>(
   'runner-credential-use',
   `with used as (
@@ -74,7 +74,7 @@ const KNOWN = statement<{ credentials: boolean; row: boolean }>(
   `select exists (select 1 from runner_credentials where runner_id = $1) as credentials,
           exists (select 1 from runners where id = $1) as row`,
 );
-/** One join of a runner at a time. $1 runner id */
+/** Serializes the joins of a runner. $1 runner id */
 const LOCK = statement(
   'runner-join-lock',
   `select pg_advisory_xact_lock(hashtextextended('runner-join ' || $1, 0))`,
@@ -87,7 +87,7 @@ const REVOKE = statement(
   'runner-credentials-revoke',
   'update runner_credentials set revoked_at = now() where runner_id = $1 and revoked_at is null',
 );
-/** The connection of a revoked credential does not count any more: the server that has it closes it. */
+/** Invalidates the connection of a revoked credential: its server closes it. */
 const END_CONNECTION = statement(
   'runner-connection-end',
   'update runners set epoch = epoch + 1 where id = $1',
@@ -129,7 +129,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
         const registered = await queryOne(client, BY_DIGEST, [digest]);
         const known = await queryOne(client, KNOWN, [runnerId]);
         if (own !== undefined) {
-          // Its own present credential: it changes it for another.
+          // The present credential: a renewal.
           if (own.revoked || own.runner_id !== runnerId) throw refused;
         } else if (isIn(joinTokens, token)) {
           const migrates =
@@ -140,7 +140,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
           const repeats = registered?.runner_id === runnerId && !registered.revoked;
           if ((known?.credentials === true || known?.row === true) && !migrates && !repeats) {
             throw conflict(
-              `runner ${quote(runnerId)} is known already: it joins with its own credential, or with a token from ` +
+              `runner ${quote(runnerId)} is already registered: it joins with its own credential, or with a token from ` +
                 `rlp host permit-join ${runnerId}`,
             );
           }
@@ -149,7 +149,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
         }
         if (registered !== undefined) {
           if (registered.runner_id === runnerId && !registered.revoked) return;
-          throw conflict('this credential was registered before: generate another');
+          throw conflict('this credential was registered before: generate another one');
         }
         await queryAll(client, INSERT, [newUuid(), runnerId, digest]);
       });

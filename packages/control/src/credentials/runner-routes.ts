@@ -1,4 +1,4 @@
-/** What runners request beside their link: to join, and their key for data tokens. */
+/** HTTP operations of runners: join, and the key of data tokens. */
 import { bearerToken, internalOperations } from '@releap/contract';
 import type { Planes } from '../http/planes.ts';
 import type { DataTokens } from './data-tokens.ts';

@@ -1,5 +1,5 @@
 /**
- * Random keys that all control servers of a deployment share, made on first use. They lie in the database, encrypted
+ * Random keys that all control servers of a deployment share, generated on first use. They are in the database, encrypted
  * with the key-encryption key where the server has one.
  */
 import { randomBytes } from 'node:crypto';
@@ -19,7 +19,7 @@ export interface ServiceKeysOptions {
   database: Database;
   /** Absent where the server has no key-encryption key. */
   encryption?: Encryption | undefined;
-  /** Values for keys that do not exist yet, instead of random ones. */
+  /** Initial values for keys that do not exist yet, instead of random ones. */
   seeds?: Partial<Record<ServiceKeyName, string>>;
   log: Logger;
 }
@@ -37,7 +37,7 @@ const INSERT = statement(
   'service-key-insert',
   'insert into service_keys (name, key_id, envelope) values ($1, $2, $3) on conflict (name) do nothing',
 );
-/** $4: the envelope that is replaced; another server may have replaced it already. */
+/** $4: the replaced envelope; another server may have replaced it already. */
 const REPLACE = statement(
   'service-key-replace',
   'update service_keys set key_id = $2, envelope = $3, created_at = now() where name = $1 and envelope = $4',
@@ -77,10 +77,10 @@ export function createServiceKeys({ database, encryption, seeds, log }: ServiceK
       try {
         return await open(name, row);
       } catch (error) {
-        // While no key can be used, nothing is known about this one.
+        // With all keys unavailable, this one may still be valid.
         if (encryption === undefined) throw error;
         await encryption.currentKey();
-        log.error({ err: error, key: name }, 'a service key cannot be decrypted any more; replacing it');
+        log.error({ err: error, key: name }, 'a service key cannot be decrypted; replacing it');
         const { keyId, envelope } = await generate(name);
         await queryAll(database.pool, REPLACE, [name, keyId, envelope, row.envelope]);
       }

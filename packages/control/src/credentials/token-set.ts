@@ -1,17 +1,17 @@
 import { timingSafeEqual } from 'node:crypto';
 import { tokenDigest } from '@releap/contract';
 
-/** Tokens of one kind that are accepted now; read at each use, so that a file can be changed while the server runs. */
+/** Accepted tokens of one kind; read at each use, so that the file can be changed while the server runs. */
 export type TokenSet = () => readonly string[];
 
-/** What a control server accepts, a kind each. */
+/** The tokens that a control server accepts, by kind. */
 export interface ControlTokens {
   operator: TokenSet;
   gateway: TokenSet;
   join: TokenSet;
 }
 
-/** Whether `token` is one of the set. Takes the same time for every wrong token. */
+/** Whether `token` is in the set. Takes the same time for every wrong token. */
 export function isIn(accepted: TokenSet, token: string | null): boolean {
   if (token === null) return false;
   const digest = tokenDigest(token);

@@ -1,6 +1,6 @@
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 
-/** 256 bits; nonces of 96 bits are random, which is good for 2^32 messages a key (NIST SP 800-38D §8.3). */
+/** 256 bits; nonces of 96 bits are random, which is safe for 2^32 messages per key (NIST SP 800-38D §8.3). */
 export const KEY_BYTES = 32;
 const ALGORITHM = 'aes-256-gcm';
 const NONCE_BYTES = 12;
@@ -15,9 +15,9 @@ export function seal(key: Buffer, plaintext: Uint8Array, bound: Buffer): Buffer 
   return Buffer.concat([nonce, cipher.getAuthTag(), body]);
 }
 
-/** @throws when the key, `bound` or any bit of it is not that of `seal` */
+/** @throws when the key, `bound` or any bit of the sealed data differs from `seal` */
 export function unseal(key: Buffer, sealed: Buffer, bound: Buffer): Buffer {
-  if (sealed.length < NONCE_BYTES + TAG_BYTES) throw new Error('sealed data is cut short');
+  if (sealed.length < NONCE_BYTES + TAG_BYTES) throw new Error('sealed data is truncated');
   const decipher = createDecipheriv(ALGORITHM, key, sealed.subarray(0, NONCE_BYTES), {
     authTagLength: TAG_BYTES,
   });

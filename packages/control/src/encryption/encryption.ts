@@ -1,7 +1,7 @@
 /**
- * Values at rest. Each is sealed with a data key of its own, which the key-encryption key wraps: to rotate that key
- * only the wrapped data keys are written anew. What a value belongs to is authenticated with it, so one that was
- * moved to another row does not open.
+ * Envelope encryption of values at rest. Each value is encrypted with its own data key, which the key-encryption key
+ * wraps: rotation rewrites only the wrapped data keys. The owner is authenticated data, so a value that was moved to
+ * another row cannot be decrypted.
  */
 import { randomBytes } from 'node:crypto';
 import { ApiError, unavailable } from '@releap/contract';
@@ -10,13 +10,13 @@ import { KeysUnavailableError, type KeyEncryptionKeys } from './keys.ts';
 
 /** An encrypted value as a row holds it. */
 export interface Sealed {
-  /** The key-encryption key that opens it. */
+  /** The key-encryption key that unwraps it. */
   keyId: string;
   /** Version (1 byte), length of the wrapped data key (2), that key, and the value sealed with it. */
   envelope: Buffer;
 }
 
-/** What a value belongs to. All of it must be the same when it is opened. */
+/** The owner of a value: authenticated data, which must be the same for decryption. */
 export interface Owner {
   kind: 'secret' | 'registry-password' | 'service-key';
   /** Empty for keys of the whole deployment. */
@@ -25,19 +25,19 @@ export interface Owner {
   name: string;
 }
 
-/** A value does not open although its key is there: the row was forged, damaged or moved. */
+/** A value cannot be decrypted although its key is available: the row was forged, damaged or moved. */
 export class SealBrokenError extends Error {
   override readonly name = 'SealBrokenError';
 }
 
 export interface Encryption {
-  /** Id of the key that wraps now. @throws KeysUnavailableError */
+  /** Id of the current key. @throws KeysUnavailableError */
   currentKey(): Promise<string>;
   /** @throws KeysUnavailableError */
   encrypt(value: string, owner: Owner): Promise<Sealed>;
   /** @throws KeysUnavailableError, SealBrokenError */
   decrypt(sealed: Sealed, owner: Owner): Promise<string>;
-  /** The same value under the current key; the value itself is not opened. @throws KeysUnavailableError, SealBrokenError */
+  /** The same value under the current key; the value itself is not decrypted. @throws KeysUnavailableError, SealBrokenError */
   rewrap(sealed: Sealed, owner: Owner): Promise<Sealed>;
 }
 
@@ -51,7 +51,7 @@ export function createEncryption(keys: KeyEncryptionKeys): Encryption {
       return { dataKey: await keys.unwrap({ keyId: sealed.keyId, wrapped }, bound(owner, 'key')), body };
     } catch (error) {
       if (error instanceof KeysUnavailableError) throw error;
-      throw new SealBrokenError(`the data key of ${describe(owner)} does not open`, { cause: error });
+      throw new SealBrokenError(`the data key of ${describe(owner)} cannot be unwrapped`, { cause: error });
     }
   };
   const pack = async (dataKey: Buffer, owner: Owner, body: Buffer): Promise<Sealed> => {
@@ -76,7 +76,7 @@ export function createEncryption(keys: KeyEncryptionKeys): Encryption {
       try {
         return unseal(dataKey, body, bound(owner, 'value')).toString('utf8');
       } catch (error) {
-        throw new SealBrokenError(`the value of ${describe(owner)} does not open`, { cause: error });
+        throw new SealBrokenError(`the value of ${describe(owner)} cannot be decrypted`, { cause: error });
       } finally {
         dataKey.fill(0);
       }
@@ -92,10 +92,10 @@ export function createEncryption(keys: KeyEncryptionKeys): Encryption {
   };
 }
 
-/** 503 for keys that are away; the reason is for the log. Anything else stays what it is. */
+/** 503 for unavailable keys, with the reason for the log. Other errors are returned unchanged. */
 export function asRefusal(error: unknown): unknown {
   if (!(error instanceof KeysUnavailableError)) return error;
-  return new ApiError(503, 'encryption is unavailable for the moment; nothing was written: try again later', {
+  return new ApiError(503, 'encryption is temporarily unavailable; nothing was written: try again later', {
     headers: unavailable('').headers,
     cause: error,
   });
@@ -109,7 +109,7 @@ function open(envelope: Buffer): { wrapped: Buffer; body: Buffer } {
   return { wrapped: envelope.subarray(HEAD_BYTES, end), body: envelope.subarray(end) };
 }
 
-/** JSON, so that no two different owners make the same bytes. */
+/** JSON, so that different owners never give the same bytes. */
 function bound({ kind, projectId, name }: Owner, part: 'key' | 'value'): Buffer {
   return Buffer.from(JSON.stringify(['releap', VERSION, part, kind, projectId, name]), 'utf8');
 }

@@ -1,7 +1,7 @@
 /**
- * Key-encryption keys in a file: `{"keys": [{"id", "created_at", "key"}]}`, `key` 32 bytes as base64. The last one
- * wraps, all of them unwrap. The file is looked at before every use, so a key that is added, and a file that is taken
- * away, counts at once and without a restart.
+ * Key-encryption keys in a file: `{"keys": [{"id", "created_at", "key"}]}`, `key` 32 bytes as base64. The last key
+ * wraps, all of them unwrap. The file is checked before every use, so that an added key or a removed file takes effect
+ * without a restart.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { link, mkdir, open, rename, rm, type FileHandle } from 'node:fs/promises';
@@ -27,13 +27,13 @@ const KeyFile = Type.Object({
 });
 
 interface Keys {
-  /** Tells whether the file is still the one that was read. */
+  /** Identifies the version of the file that was read. */
   stamp: string;
   byId: Map<string, Buffer>;
   newest: { id: string; key: Buffer };
 }
 
-/** @param file need not exist yet */
+/** @param file may be absent */
 export function fileKeys(file: string, log: Logger): KeyEncryptionKeys {
   let known: Keys | undefined;
   let complaint: string | undefined;
@@ -46,7 +46,7 @@ export function fileKeys(file: string, log: Logger): KeyEncryptionKeys {
       complaint = undefined;
       return known;
     } catch (error) {
-      // Keys that may not be used any more are not kept either.
+      // Keys that may no longer be used are dropped from memory too.
       known = undefined;
       const message = error instanceof Error ? error.message : String(error);
       if (complaint !== message) log.error({ file }, `encryption is unavailable: ${message}`);
@@ -61,11 +61,11 @@ export function fileKeys(file: string, log: Logger): KeyEncryptionKeys {
     async prepare(fresh) {
       try {
         if (fresh && (await makeKeyFile(file)))
-          log.info({ file }, 'made the key that encrypts secrets: keep a copy of it apart from the database');
+          log.info({ file }, 'created the key that encrypts secrets: back it up apart from the database');
       } catch (error) {
-        log.error({ file, err: error }, 'a key file could not be made');
+        log.error({ file, err: error }, 'a key file could not be created');
       }
-      // What is wrong with it is said now, and not at the first secret.
+      // Report a broken file now, not at the first secret.
       await read().catch(() => undefined);
     },
     async current() {
@@ -84,12 +84,12 @@ export function fileKeys(file: string, log: Logger): KeyEncryptionKeys {
   };
 }
 
-/** Makes a file with one key, unless it is there. @returns whether it did */
+/** Creates a file with one key, unless it exists. @returns whether it did */
 export async function makeKeyFile(file: string): Promise<boolean> {
   await mkdir(path.dirname(file), { recursive: true, mode: 0o700 });
   const partial = await writePartial(file, [newKey()]);
   try {
-    // link(2) fails when there is one already, or another server was first; then that one's keys are used.
+    // link(2) fails when the file exists, maybe made by another server; then its keys are used.
     await link(partial, file);
     await syncFolder(file);
     return true;
@@ -102,16 +102,16 @@ export async function makeKeyFile(file: string): Promise<boolean> {
 }
 
 /**
- * Adds a key, which wraps from then on. Servers notice by themselves and wrap anew what older keys have wrapped.
+ * Adds a key, which becomes the current one. Servers notice it and rewrap the data keys of older keys.
  * @returns its id
- * @throws KeysUnavailableError when the file cannot be read or is not fit for use
+ * @throws KeysUnavailableError when the file cannot be read or is invalid
  */
 export async function addKey(file: string): Promise<string> {
   await using handle = await openPrivate(file);
   const { keys } = await readKeys(handle, file);
   if (keys.length >= KEYS_MAX)
     throw new KeysUnavailableError(
-      `key file ${file} has ${keys.length} keys already: take out those that are not used`,
+      `key file ${file} has ${keys.length} keys, which is the most allowed: remove those that no value uses`,
     );
   const key = newKey();
   const partial = await writePartial(file, [...keys, key]);
@@ -135,7 +135,7 @@ function newKey(): StoredKey {
   };
 }
 
-/** Nobody but its owner, who must be us or root, may read it. */
+/** Only its owner, this user or root, may read it. */
 async function openPrivate(file: string): Promise<FileHandle> {
   const handle = await open(file, 'r').catch((error: NodeJS.ErrnoException) => {
     throw new KeysUnavailableError(

@@ -1,9 +1,9 @@
 /**
- * Where key-encryption keys come from. They wrap the data keys of values and never a value itself, so a key management
- * service fits as well as a file: `wrap` and `unwrap` are its encrypt and decrypt calls, `bound` its encryption context.
+ * A provider of key-encryption keys. They wrap data keys and never a value itself, so that a key management service
+ * can replace the file: `wrap` and `unwrap` are its encrypt and decrypt calls, `bound` is its encryption context.
  */
 
-/** The keys cannot be used now. The message is for the log and for operators; it never tells a key. */
+/** The keys cannot be used now. The message is for the log and for operators; it never contains a key. */
 export class KeysUnavailableError extends Error {
   override readonly name = 'KeysUnavailableError';
 }
@@ -17,11 +17,11 @@ export interface WrappedKey {
 
 export interface KeyEncryptionKeys {
   /**
-   * Called once at start. `fresh`: nothing is encrypted yet, so a key that does not exist may be made. It does not
-   * throw for keys that cannot be used now: they may come later, and only what needs them waits for that.
+   * Called once at start. `fresh`: nothing is encrypted yet, so an absent key may be created. Does not throw for
+   * unavailable keys: they may become available later, and only operations that need them fail until then.
    */
   prepare(fresh: boolean): Promise<void>;
-  /** Id of the key that wraps now. @throws KeysUnavailableError */
+  /** Id of the current key. @throws KeysUnavailableError */
   current(): Promise<string>;
   /** With the current key. @param bound must be the same for `unwrap`. @throws KeysUnavailableError */
   wrap(dataKey: Buffer, bound: Buffer): Promise<WrappedKey>;
@@ -29,7 +29,7 @@ export interface KeyEncryptionKeys {
   unwrap(key: WrappedKey, bound: Buffer): Promise<Buffer>;
 }
 
-/** For a server that has been given none. */
+/** For a server without keys. */
 export function noKeys(): KeyEncryptionKeys {
   const refuse = (): Promise<never> =>
     Promise.reject(new KeysUnavailableError('this server was started without key-encryption keys'));

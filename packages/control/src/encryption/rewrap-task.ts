@@ -4,14 +4,14 @@ import type { PeriodicTask } from '../tasks/task.ts';
 import type { Encryption } from './encryption.ts';
 import { rewrapAll } from './rewrap.ts';
 
-/** How often a new key is looked for. */
+/** Interval of the check for a new key. */
 const LOOK_MS = 5_000;
-/** Without a new key: another server may still have written with the older one, as long as it has not seen the newer. */
+/** Interval without a new key: another server that has not seen the new key yet may still write with the old one. */
 const REPEAT_MS = 10 * 60_000;
 
 /**
- * Wraps values under older keys anew with the newest. Not leased: a server whose keys are unavailable must not keep the
- * others from it.
+ * Rewraps values of older keys with the current one. Not leased: a server whose keys are unavailable must not keep the
+ * others from doing it.
  */
 export function createRewrap(options: {
   database: Database;
@@ -27,7 +27,7 @@ export function createRewrap(options: {
     leased: false,
     timeoutMs: 30 * 60_000,
     async run(signal) {
-      // That no key is available was logged by the keys themselves.
+      // The key provider has logged that no key is available.
       const key = await encryption.currentKey().catch(() => undefined);
       if (key === undefined || (key === lastKey && Date.now() < due)) return;
       due = Date.now() + REPEAT_MS;

@@ -1,4 +1,4 @@
-/** Rotation: what older keys have wrapped is wrapped anew by the current one, a few rows at a time. */
+/** Key rotation: rewraps data keys of older key-encryption keys with the current one, a few rows at a time. */
 import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { KeysUnavailableError } from './keys.ts';
@@ -14,7 +14,7 @@ interface OldRow {
   envelope: Buffer;
 }
 
-/** A row that was written anew meanwhile, or by another server, keeps what that one wrote. */
+/** Compare-and-swap: a row that was rewritten meanwhile keeps the newer value. */
 const TABLES = [
   {
     kind: 'secret' as const,
@@ -61,11 +61,11 @@ const BATCH = 100;
 
 export interface Rewrapped {
   done: number;
-  /** Rows whose key is not there, or that do not open: they stay as they are. */
+  /** Rows whose key is absent, or that cannot be unwrapped: they stay unchanged. */
   failed: number;
 }
 
-/** Goes through everything once. May be repeated, interrupted, and run by several servers. @throws KeysUnavailableError */
+/** One pass over all rows. May be repeated, interrupted, and run by several servers. @throws KeysUnavailableError */
 export async function rewrapAll(
   database: Database,
   encryption: Encryption,
@@ -97,7 +97,7 @@ export async function rewrapAll(
           result.failed++;
           log.error(
             { err: error, kind, project: row.project_id, name: row.name, key: row.key_id },
-            'a value could not be wrapped anew',
+            'a value could not be rewrapped',
           );
           if (error instanceof KeysUnavailableError && (await isAway(encryption))) throw error;
         }
@@ -107,11 +107,11 @@ export async function rewrapAll(
     }
   }
   if (result.done > 0)
-    log.info({ ...result, key: current }, 'encrypted values were wrapped anew with the newest key');
+    log.info({ ...result, key: current }, 'encrypted values were rewrapped with the current key');
   return result;
 }
 
-/** All keys, and not only the one that a row wants. */
+/** All keys are unavailable, not only that of one row. */
 async function isAway(encryption: Encryption): Promise<boolean> {
   return encryption.currentKey().then(
     () => false,

@@ -1,4 +1,4 @@
-/** One gateway's connection: it asks for targets, and is told as soon as what it was granted is not true any more. */
+/** One gateway's connection: it requests grants for targets, and is notified when a grant is revoked. */
 import {
   ApiError,
   GATEWAY_GRANTS_MAX,
@@ -14,34 +14,34 @@ import type { WebSocket } from 'ws';
 import type { GrantIndex, HeldGrant } from './grant-index.ts';
 import type { TargetResolver } from './target-resolver.ts';
 
-/** Close codes of our own (RFC 6455 gives 4000 to 4999 to applications). */
+/** Application close codes (RFC 6455 reserves 4000 to 4999 for applications). */
 const CLOSE = { badMessage: 4001, slow: 4005 } as const;
 /** Unsent bytes above which a gateway counts as stuck. */
 const OUTBOUND_MAX_BYTES = 16 * 1024 * 1024;
-/** Questions of one gateway that are looked up at the same time; above, its socket is not read. */
+/** Concurrent requests of one gateway; above, reading from its socket pauses. */
 const QUESTIONS_MAX = 64;
-/** More grants than the gateway keeps itself, because its releases come in batches and open requests hold some. */
+/** More than the gateway keeps, because it releases grants in batches and open requests hold some. */
 const HELD_MAX = 4 * GATEWAY_GRANTS_MAX;
 
 export interface DataToken {
   token: string;
-  /** How long it is good for, in milliseconds from now. */
+  /** Validity in milliseconds from now. */
   ttlMs: number;
 }
 
 export interface GatewayLinkOptions {
   resolvers: ReadonlyMap<string, TargetResolver>;
   grants: GrantIndex;
-  /** What opens a runner's data server for one sandbox. */
+  /** The data token of one sandbox on one runner. */
   dataToken: (runnerId: string, sandboxId: string) => Promise<DataToken>;
   log: Logger;
 }
 
-/** How often a target that changes while it is looked up is looked up again. */
+/** Retries of a lookup whose target changes meanwhile. */
 const ATTEMPTS_MAX = 3;
 
 interface Held extends HeldGrant {
-  /** Since it was looked up: the gateway has been told, or will be asked to ask again. */
+  /** Revoked since the lookup. */
   changed: boolean;
 }
 
@@ -79,7 +79,7 @@ export class GatewayLink {
     } catch {
       return this.#socket.close(CLOSE.badMessage, 'a message is not JSON');
     }
-    // What this version does not know is not for it.
+    // Messages of later versions are ignored.
     if (!Check(GatewayMessage, message)) return;
     switch (message.type) {
       case 'hello':
@@ -125,7 +125,7 @@ export class GatewayLink {
     }
   }
 
-  /** From here on a change of the subject is known before the answer is sent, or pushed after it. */
+  /** From here on, a change of the subject is either seen before the response is sent, or pushed after it. */
   #hold(id: number, subject: string): Held {
     this.#forget(id);
     const held: Held = { subject, changed: false, revoke: (disconnect) => this.#revoke(id, disconnect) };
@@ -149,7 +149,7 @@ export class GatewayLink {
     if (held === undefined || (held.changed && !disconnect)) return;
     held.changed = true;
     if (held.resolved === undefined) return;
-    // Otherwise it stays: open requests may use it, and must be told should their credential be revoked.
+    // Otherwise it stays: open requests may use it, and must be ended if their credential is revoked.
     if (disconnect) this.#forget(id);
     this.#send({ type: 'revoke', ids: [id], disconnect });
   }

@@ -9,8 +9,8 @@ import { recheckGrants } from './recheck.ts';
 import type { TargetResolver } from './target-resolver.ts';
 
 /**
- * How often credentials and runners of held grants are looked up, in milliseconds. With the time that a message takes it
- * bounds how long a revoked credential still works: one second.
+ * Interval at which credentials and runners of held grants are rechecked, in milliseconds. With the latency of a message
+ * it bounds how long a revoked credential still works: one second.
  */
 export const RECHECK_MS = 400;
 
@@ -44,7 +44,7 @@ export class GatewayLinks {
     return this.#grants.size;
   }
 
-  /** Takes a connection whose credential was checked. */
+  /** Accepts an authenticated connection. */
   accept(request: IncomingMessage, socket: Duplex, head: Buffer): void {
     this.#sockets.handleUpgrade(request, socket, head, (webSocket) => {
       const link = new GatewayLink(webSocket, {
@@ -67,7 +67,7 @@ export class GatewayLinks {
     this.#grants.changedAll();
   }
 
-  /** Revokes what credentials, projects and runners do not bear any more; to be called every `RECHECK_MS`. */
+  /** Revokes grants whose credential, project or runner has changed; call it every `RECHECK_MS`. */
   async recheck(): Promise<void> {
     await recheckGrants(this.#options.database, this.#grants);
   }

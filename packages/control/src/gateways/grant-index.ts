@@ -1,17 +1,17 @@
 import type { ResolvedTarget } from './target-resolver.ts';
 
-/** A decision that a gateway holds or asks for, and how it is taken back. */
+/** A grant that a gateway holds or requests, and how to revoke it. */
 export interface HeldGrant {
-  /** The id whose changes make it untrue. */
+  /** The id whose changes invalidate it. */
   readonly subject: string;
-  /** Absent while the decision is being made. */
+  /** Absent during the lookup. */
   resolved?: ResolvedTarget;
   /** @param disconnect the credential itself was revoked */
   revoke(disconnect: boolean): void;
 }
 
 /**
- * The grants that the gateways connected to this server hold, found by what they depend on. An entry stays until its
+ * The grants of the gateways that are connected to this server, indexed by their dependencies. An entry stays until its
  * gateway releases it, its connection ends or its credential is revoked.
  */
 export class GrantIndex {
@@ -33,7 +33,7 @@ export class GrantIndex {
     if (held?.delete(grant) && held.size === 0) this.#bySubject.delete(grant.subject);
   }
 
-  /** These have changed: what was decided about them has to be asked again. */
+  /** These have changed: invalidates their grants. */
   changed(subjects: Iterable<string>): void {
     for (const id of subjects) for (const grant of this.#bySubject.get(id) ?? []) grant.revoke(false);
   }

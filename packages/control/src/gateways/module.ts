@@ -6,7 +6,7 @@ import type { Module } from '../module.ts';
 import { GatewayLinks, RECHECK_MS } from './gateway-links.ts';
 import { toolboxTarget } from './toolbox-target.ts';
 
-/** A grant ends before its data token does, by this share: requests are under way, and clocks differ. */
+/** A grant expires before its data token by this share, for requests in flight and clock differences. */
 const GRANT_TTL_SHARE = 0.75;
 
 export function gatewaysModule({
@@ -41,7 +41,7 @@ export function gatewaysModule({
       gauge(
         registry,
         'releap_gateway_grants',
-        'Decisions that connected gateways hold and this server revokes',
+        'Grants of gateways that are connected to this server',
         () => links.grants,
       );
     },

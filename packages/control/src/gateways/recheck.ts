@@ -18,9 +18,9 @@ const MOVED_RUNNERS = statement<{ id: string }>(
 );
 
 /**
- * Looks up what all held grants depend on and revokes those that are not true any more: keys and projects that any
- * server has ended, runners that answer at another address. One pass costs three statements over distinct ids, however
- * many grants there are and however many requests use them.
+ * Rechecks the dependencies of all held grants and revokes invalid ones: keys and projects that any server has revoked or
+ * deleted, runners with another address. One pass costs three statements over distinct ids, for any number of grants
+ * and requests.
  */
 export async function recheckGrants(database: Database, grants: GrantIndex): Promise<void> {
   const keys = new Set<string>();

@@ -1,12 +1,12 @@
 import type { GatewayTarget } from '@releap/contract';
 
-/** What a credential was found to be. A grant ends when it is revoked. */
+/** The identity of a credential. A grant ends when it is revoked. */
 export type GrantedCredential =
   | { type: 'apiKey'; keyId: string; projectId: string }
   /** The sandbox's own access token. */
   | { type: 'sandbox'; projectId: string };
 
-/** A target that the credential may reach, on the runner that has it. */
+/** A target that the credential may reach, with its runner. */
 export interface ResolvedTarget {
   /** UUID of the sandbox that serves it. */
   sandboxId: string;
@@ -16,17 +16,17 @@ export interface ResolvedTarget {
   credential: GrantedCredential;
 }
 
-/** Decides on one kind of target, for gateways. */
+/** Authorizes one kind of target for gateways. */
 export interface TargetResolver {
   /** As `GatewayTarget.kind` says it. */
   readonly kind: string;
   /**
-   * The id (UUID) whose changes make a decision on this target untrue: of the sandbox, say. It is watched from before the
-   * decision is made. Null when the target names nothing that could exist.
+   * The id (UUID) whose changes invalidate a grant for this target, such as the sandbox's. It is watched from before the
+   * lookup. Null when the target's name is malformed.
    */
   subject(target: GatewayTarget): string | null;
   /**
-   * @param token the credential that the client showed
+   * @param token the client's credential
    * @throws ApiError what the client is refused with: 401, 404 or 409
    */
   resolve(target: GatewayTarget, token: string | undefined): Promise<ResolvedTarget>;

@@ -46,7 +46,7 @@ export function toolboxTarget(database: Database, authenticator: Authenticator):
     );
     switch (tokenKind(token)) {
       case 'apiKey': {
-        // Without the cache: what was just revoked must not become a grant.
+        // Without the cache: a revoked key must not get a grant.
         const principal = await authenticator.byApiKeyNow(token);
         if (principal === null) throw refused;
         const { keyId, projectId } = principal;
@@ -55,7 +55,7 @@ export function toolboxTarget(database: Database, authenticator: Authenticator):
         return { row, credential: { type: 'apiKey', keyId, projectId } };
       }
       case 'sandbox': {
-        // A wrong token and an unknown id get the same answer: the token says nothing about other ids.
+        // The same response for a wrong token and an unknown id, so that ids cannot be probed.
         const row = await queryOne(database.pool, BY_TOKEN, [uuid, tokenDigest(token), region]);
         if (row === undefined) throw refused;
         return { row, credential: { type: 'sandbox', projectId: row.project_id } };

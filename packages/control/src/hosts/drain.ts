@@ -1,7 +1,7 @@
 /**
- * Emptying a host: it takes nothing new, spot sandboxes are evicted, persistent ones paused, or stopped where their
- * memory cannot be kept. Ephemeral ones go on until they end, unless it is done by force. The host keeps the wish in its
- * row: the sweeper goes on with what comes to run, on whatever server and after whatever restart.
+ * Draining a host: it accepts no new sandboxes, spot sandboxes are evicted, persistent ones are paused, or stopped if
+ * their memory cannot be saved. Ephemeral ones run until they end, unless the drain is forced. The drain is recorded in
+ * the host's row: a periodic task on any server continues it, also for sandboxes that start to run later.
  */
 import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
@@ -28,8 +28,8 @@ const UNDRAIN = statement<{ id: string }>(
   'update runners set draining_since = null, drain_force = false where id = $1 and forgotten_at is null returning id',
 );
 /**
- * What is to leave the draining hosts, or this one. One that could not be paused goes on with an error, and is asked
- * again later. A host that is away is left alone: what it cannot answer would become lost. $1 host or null
+ * Sandboxes to move off the draining hosts, or off this one. One that could not be paused continues with an error, and
+ * is retried later. A disconnected host is skipped: sandboxes that it cannot report would become lost. $1 host or null
  */
 const LEAVING = statement<{ id: string; runner_id: string; on: SandboxEvent }>(
   'host-leaving',
@@ -54,8 +54,8 @@ const LEFT = statement<{
 );
 
 /**
- * Writes the wish down and begins with it: both at once, so that nobody else has begun before it is known what was.
- * From here on nothing new is placed there. Throws 404 for an unknown host.
+ * Records the drain and does its first step in one transaction, so that the result is this call's own. Nothing new is
+ * placed there from now on. Throws 404 for an unknown host.
  */
 export async function beginDrain(
   { database, lifecycle }: DrainContext,
@@ -63,7 +63,7 @@ export async function beginDrain(
   force: boolean,
 ): Promise<Drained> {
   const moved = await withSchedulerLock(database, async (client) => {
-    // A placement that is under way ends first, and is then seen by whoever looks what has to leave.
+    // Waits for a placement in progress, so that the step below sees its sandboxes.
     if ((await queryOne(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
     return step(client, id, (trigger, changes) => lifecycle.applyWithin(client, trigger, changes));
   });
@@ -99,7 +99,7 @@ function sorted(moved: readonly SandboxRow[]): Drained {
   return did;
 }
 
-/** What goes on there. */
+/** Sandboxes that still run there. */
 export async function left(database: Database, id: string): Promise<HostDrainResponse['left']> {
   return (await queryAll(database.pool, LEFT, [id])).map(({ id: vm, region, ...row }) => ({
     vm_id: formatSandboxId(region, vm),

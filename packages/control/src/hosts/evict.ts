@@ -20,7 +20,7 @@ const SPOT = statement<Held>(
     where runner_id = $1 and held and spot and status in ('assigned', 'building', 'booting', 'running')
     order by created_at desc`,
 );
-/** $1 sandbox, $2 host, or null for whichever has it */
+/** $1 sandbox, $2 host, or null for any */
 const ONE = statement<Held>(
   'host-sandbox',
   `select ${COLUMNS} from sandboxes where id = $1 and held and ($2::uuid is null or runner_id = $2)`,
@@ -33,8 +33,8 @@ export async function evictAll(context: DrainContext, host: string): Promise<Hos
 
 /**
  * Evicts one spot sandbox.
- * @param host only if it is there; null: wherever it is
- * @throws 404 when no host, or not this one, holds it; 409 when it cannot be evicted as it is
+ * @param host only if it is placed there; null: on any host
+ * @throws 404 when it is on no host, or not on this one; 409 when its state does not allow it
  */
 export async function evictOne(
   context: DrainContext,

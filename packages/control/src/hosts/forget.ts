@@ -1,7 +1,7 @@
 /**
- * A host that will not come back. The row is marked first, so that nothing new is placed there and nobody speaks for it
- * any more; then everything on it is released, a batch a transaction. What an interrupted call has left the periodic task
- * releases, and so does the same call again.
+ * Forgets a host that will not return. First its row is marked, so that nothing is placed there and it can no longer
+ * connect; then everything on it is released, one batch a transaction. The periodic task finishes what an interrupted
+ * call has left, and so does a repeated call.
  */
 import { conflict, type HostForgetResponse } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
@@ -16,7 +16,7 @@ export type ForgetContext = Pick<
 >;
 type Released = Pick<HostForgetResponse, 'sandboxes' | 'snapshots' | 'builds'>;
 
-/** The epoch ends a connection that comes back in this moment. $1 host */
+/** The new epoch ends a concurrent connection of the host. $1 host */
 const FORGET = statement<{ forgotten_at: Date }>(
   'host-forget',
   `update runners set forgotten_at = now(), ready = false, epoch = epoch + 1
@@ -46,7 +46,7 @@ const UNFINISHED = statement<{ id: string }>(
 /** @throws 404 for a host that was never seen; 409 for one that is not lost */
 export async function forgetHost(context: ForgetContext, id: string): Promise<HostForgetResponse> {
   const { database, limits, log } = context;
-  // A placement that is under way ends first, and is then seen by the release.
+  // Waits for a placement in progress, so that the release sees its sandboxes.
   const marked = await withSchedulerLock(database, (client) => queryOne(client, FORGET, [id]));
   const state = await queryOne(database.pool, STATE, [id]);
   if (state === undefined) throw hostNotFound(id);
@@ -61,7 +61,7 @@ export async function forgetHost(context: ForgetContext, id: string): Promise<Ho
   return { host_id: id, forgotten_at: at.toISOString(), ...released };
 }
 
-/** Finishes what was interrupted. */
+/** Finishes interrupted calls. */
 export async function releaseForgotten(context: ForgetContext): Promise<void> {
   for (const { id } of await queryAll(context.database.pool, UNFINISHED)) await release(context, id);
 }
@@ -86,7 +86,7 @@ async function release(context: ForgetContext, id: string): Promise<Released> {
   return released;
 }
 
-/** Each batch is one transaction. @returns how many were moved */
+/** One transaction a batch. @returns the number of moved rows */
 async function inBatches<Input>(
   read: () => Promise<Input[]>,
   apply: (rows: Input[]) => Promise<readonly unknown[]>,

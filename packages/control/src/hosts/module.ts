@@ -4,7 +4,7 @@ import { drain } from './drain.ts';
 import { releaseForgotten } from './forget.ts';
 import { hostRoutes } from './routes.ts';
 
-/** How often what an interrupted call has left on forgotten hosts is looked for. */
+/** Interval of the search for leftovers of interrupted calls on forgotten hosts. */
 const FORGOTTEN_MS = 30_000;
 
 export function hostsModule(context: ControlContext): Module {

@@ -10,7 +10,7 @@ interface Counts {
   snapshots: number;
 }
 
-/** What hosts hold. $1 one host, or null for all */
+/** Counts of sandboxes by host. $1 one host, or null for all */
 const COUNTS = statement<Counts>(
   'hosts-counts',
   `select r.id as runner_id, coalesce(u.sandboxes, '{}') as sandboxes, coalesce(k.snapshots, 0) as snapshots
@@ -28,7 +28,7 @@ const COUNTS = statement<Counts>(
     where $1::uuid is null or r.id = $1`,
 );
 
-/** Every host that was ever seen, by id. */
+/** All hosts by id, without forgotten ones. */
 export async function hostRecords(on: Queryable, overcommit: Overcommit): Promise<HostRecord[]> {
   const counts = new Map((await queryAll(on, COUNTS, [null])).map((one) => [one.runner_id, one]));
   return (await readAllHosts(on, overcommit)).map((found) => toRecord(found, counts.get(found.row.id)));

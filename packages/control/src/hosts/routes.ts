@@ -43,7 +43,7 @@ export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
   operator.operation(operatorOperations.forgetHost, ({ params }) => forgetHost(context, hostId(params.id)));
 }
 
-/** @throws 404 for what cannot be the id of a host */
+/** @throws 404 for an invalid host id */
 function hostId(text: string): string {
   const id = text.toLowerCase();
   if (!isUuid(id)) throw hostNotFound(id);

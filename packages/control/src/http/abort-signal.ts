@@ -2,7 +2,7 @@ import type { FastifyReply } from 'fastify';
 
 /**
  * Aborted when the client disconnects, or with `closing`. The listener on `closing`, which lives as long as the process,
- * is removed with the connection: nothing of a request is retained after it.
+ * is removed with the connection, so that no request is retained.
  */
 export function abortSignalOf(reply: FastifyReply, closing: AbortSignal): AbortSignal {
   const controller = new AbortController();

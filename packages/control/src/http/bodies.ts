@@ -4,7 +4,7 @@ import type { FastifyInstance } from 'fastify';
 
 const utf8 = new TextDecoder('utf-8', { fatal: true });
 
-/** Bodies of this scope are JSON, whatever their Content-Type says. */
+/** Bodies of this scope are JSON, with any Content-Type. */
 export function acceptJson(scope: FastifyInstance): void {
   scope.removeAllContentTypeParsers();
   scope.addContentTypeParser('*', { parseAs: 'buffer' }, (request, data, done) => {
@@ -35,7 +35,7 @@ function readJson(contentType: string | undefined, data: Buffer): unknown {
   try {
     return JSON.parse(text) as unknown;
   } catch (error) {
-    // The parser quotes what it has read, which may be a secret: only what comes before that is told.
+    // The parser's message quotes the input, which may be a secret: only the part before the quote is returned.
     const why = (error as Error).message.split(/, (?:\.\.\.)?"/, 1)[0] ?? '';
     throw badRequest(`the request body must be JSON: ${why.slice(0, 200)}`);
   }

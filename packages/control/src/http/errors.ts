@@ -2,7 +2,7 @@ import { ApiError, badRequest, BOUNDS, internalError, unavailable } from '@relea
 import { isDatabaseUnavailable } from '@releap/database';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 
-/** Turns whatever was thrown into the contract's form. Only what was meant for the caller is told to him. */
+/** Maps any thrown value to the contract's error form. Only messages that are meant for clients are returned to them. */
 export function toApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   const { code, statusCode } = error as { code?: string; statusCode?: number };
@@ -10,7 +10,7 @@ export function toApiError(error: unknown): ApiError {
     return badRequest(`the request body is too large: at most ${BOUNDS.requestBodyBytes} bytes are allowed`);
   }
   if (code === 'FST_ERR_CTP_INVALID_CONTENT_LENGTH')
-    return badRequest('the body is not as long as Content-Length says');
+    return badRequest('the length of the body differs from Content-Length');
   if (code === 'FST_ERR_BAD_URL') return badRequest('the path of the request is not a valid URL path');
   if (isDatabaseUnavailable(error))
     return new ApiError(503, 'the database is temporarily unavailable: try again', {
@@ -26,7 +26,7 @@ export function toApiError(error: unknown): ApiError {
 
 export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const refusal = toApiError(error);
-  // A refusal that says all there is to say, as that of a server without hosts, is no failure of ours.
+  // A refusal with a complete message (no host is ready) is not logged as a failure.
   if (refusal.status === 500 || refusal.cause !== undefined) {
     request.log.error(
       {
@@ -38,7 +38,7 @@ export function answerError(error: unknown, request: FastifyRequest, reply: Fast
       'request failed',
     );
   }
-  // An answer that was on its way as text is none any more.
+  // The response is JSON now, also if a text response was being prepared.
   void reply
     .code(refusal.status)
     .headers(refusal.headers)

@@ -1,4 +1,4 @@
-/** The guards of the planes: each lets through the credential of its own plane, and of no other. */
+/** The guards of the planes: each accepts only the credential of its plane. */
 import { ApiError, bearerToken, unauthorized } from '@releap/contract';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { Authenticator, Principal } from '../auth/authenticator.ts';
@@ -11,7 +11,7 @@ import type { RateLimiter } from './rate-limits.ts';
 export type Guard = (request: FastifyRequest, reply: FastifyReply, done: (error?: Error) => void) => void;
 export type AsyncGuard = (request: FastifyRequest, reply: FastifyReply) => Promise<void>;
 
-/** A project's API key. By callback: with a cached key nothing is awaited. */
+/** A project's API key. By callback: a cached key needs no await. */
 export function workloadGuard(authenticator: Authenticator, limiter: RateLimiter): Guard {
   return (request, reply, done) => {
     if (countHeader(request.raw, 'authorization') > 1) {
@@ -79,7 +79,7 @@ function continueAfter(promise: Promise<void>, onSuccess: () => void, onError: (
 }
 
 function refuseWorkload(token: string | null): ApiError {
-  // Three parts with dots between them: a JWT was sent to an API-key route.
+  // Three parts separated by dots: a JWT was sent to an API-key route.
   return token !== null && /^[\w-]+\.[\w-]+\.[\w-]*$/.test(token)
     ? unauthorized("this route needs a project's API key (rlp_…), and not the OIDC token of a user")
     : unauthorized();

@@ -1,4 +1,4 @@
-/** Who sent a request. A plane's guard sets the one of its kind on the request. */
+/** The client of a request. A plane's guard sets its kind of identity on the request. */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import type { Principal } from '../auth/authenticator.ts';
 import type { RunnerIdentity } from '../credentials/runner-credentials.ts';
@@ -35,7 +35,7 @@ export function decorateRequests(app: FastifyInstance, closing: AbortSignal): vo
   app.decorateRequest('rateLimitKey', '');
 }
 
-/** Identifies the client: idempotency keys and rate limits of different clients never meet. Part of stored digests. */
+/** Identifies the client: the namespace of idempotency keys and rate limits. Part of stored digests. */
 export function subjectOf(request: FastifyRequest): string {
   if (request.operator !== null) return request.operator.name;
   return `key ${request.principal?.keyId} user ${request.caller?.userId}`;

@@ -38,7 +38,7 @@ type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] exten
   ? Static<O[K]>
   : undefined;
 
-/** What a handler of this operation must return: the contract's response, text or bytes where it is not JSON. */
+/** What a handler of this operation must return: the contract's response, or text or bytes if it is not JSON. */
 export type Answer<O extends Operation> = O['success']['response'] extends { schema: infer Schema }
   ? O['success']['response'] extends { contentType: string }
     ? string | Buffer | Readable
@@ -52,18 +52,18 @@ export interface Call<O extends Operation> {
   query: Of<O, 'query'>;
   /** Of a JSON body; undefined while `upload` is there. */
   body: O extends { consumes: readonly string[] } ? Of<O, 'body'> | undefined : Of<O, 'body'>;
-  /** The streamed body, where the operation consumes more than JSON; null when the body is JSON. */
+  /** The streamed body, if the operation consumes more than JSON; null when the body is JSON. */
   upload: O extends { consumes: readonly string[] } ? Upload | null : never;
-  /** The project whose key was shown. */
+  /** The project of the API key. */
   principal: O['security'] extends 'workload' ? Principal : never;
   /** The signed-in user. */
   caller: O['security'] extends 'management' ? Caller : never;
   operator: O['security'] extends 'operator' ? Operator : never;
-  /** The runner whose credential was shown. */
+  /** The runner of the credential. */
   runner: O['security'] extends 'runner' ? RunnerIdentity : never;
   request: FastifyRequest;
   reply: FastifyReply;
-  /** Source of the ids and tokens of what is created, so that a repeated request creates nothing twice. */
+  /** Generates the ids and tokens of created rows, so that a repeated request creates nothing twice. */
   ids: IdGenerator;
   /** Aborted when the client disconnects or the server stops. Made on first use. */
   abortSignal: () => AbortSignal;
@@ -72,25 +72,25 @@ export interface Call<O extends Operation> {
 export type Handler<O extends Operation> = (call: Call<O>) => Promise<Answer<O>> | Answer<O>;
 
 export interface Plane<S extends Security = Security> {
-  /** Gives an operation of the contract its handler. Before the plane is mounted. */
+  /** Adds an operation of the contract with its handler. Call it before the plane is mounted. */
   operation<O extends Operation & { security: S }>(operation: O, handler: Handler<O>): void;
-  /** All that it serves, for a Fastify server. */
+  /** The plane as a Fastify plugin. */
   readonly plugin: FastifyPluginCallback;
 }
 
 export interface PlaneOptions {
-  /** Lets a request through and notes who sent it, or refuses it. */
+  /** Authenticates a request and sets its identity, or refuses it. */
   guard?: onRequestHookHandler | ((request: FastifyRequest, reply: FastifyReply) => Promise<void>);
-  /** Operations that the guard does not see. */
+  /** Operations without the guard. */
   unguarded?: readonly Operation[];
   idempotency: Idempotency;
   /** Called after each answer; for metrics. */
   onAnswer?: ObserveRequest | undefined;
   /** Base path of the plane. With one, it has a 404 of its own. */
   prefix?: string;
-  /** What it answers to a path below its prefix that it does not have. */
+  /** The response to an unknown path below its prefix. */
   answerNotFound?: (request: FastifyRequest, reply: FastifyReply) => void;
-  /** Writes a refusal in this plane's form. */
+  /** Writes an error in this plane's form. */
   answerError?: (error: unknown, request: FastifyRequest, reply: FastifyReply) => void;
 }
 
@@ -128,8 +128,8 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     { guard, unguarded = [], onAnswer }: PlaneOptions,
   ): void {
     const schema = fastifySchema(operation);
-    // Answers are plain JSON.stringify: faster for these records than a compiled serializer with unions. That they have
-    // the contract's form is checked by the compiler, through `Answer`.
+    // Plain JSON.stringify: faster for these records than a compiled serializer with unions. The compiler checks, through
+    // `Answer`, that responses have the contract's form.
     delete schema.response;
     const { status, response } = operation.success;
     const { body: bodySchema, consumes } = operation;
@@ -139,7 +139,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       delete schema.body;
       if (operation.repeats !== undefined)
         throw new Error(
-          `${operation.path}: a streamed body cannot be compared with that of a repeated request`,
+          `${operation.path}: an operation with a streamed body cannot support Idempotency-Key`,
         );
     }
     const route: RouteOptions = {
@@ -187,7 +187,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       scope.route(route);
       return;
     }
-    // A scope of its own, for the parsers of its bodies.
+    // Its own scope, for its body parsers.
     void scope.register((own, _options, done) => {
       acceptUploads(own, operation);
       own.route(route);
@@ -202,7 +202,7 @@ function toCall(
   ids: IdGenerator,
   upload: Upload | null | undefined,
 ): Call<Operation> {
-  // One for the whole call: a long poll asks for it with every change that wakes it.
+  // One signal for the whole call: a long poll asks for it with every change that wakes it.
   let signal: AbortSignal | undefined;
   return {
     params: request.params as never,
@@ -223,7 +223,7 @@ function toCall(
 function validatorOf(schema: TSchema, httpPart: string | undefined): ReturnType<typeof requestValidator> {
   const validator = requestValidator(schema, httpPart as 'body');
   if (httpPart !== 'params' || (schema as { refusal?: number }).refusal === 400) return validator;
-  // A malformed name in the path is a 404: nothing can have it.
+  // A malformed name in the path is a 404.
   return (data) => {
     const result = validator(data);
     return 'error' in result ? { error: notFound(result.error.message) } : result;

@@ -40,7 +40,7 @@ export interface PlanesOptions {
 
 export interface MountablePlanes {
   readonly planes: Planes;
-  /** Public, workload and management operations: what clients reach. */
+  /** Public, workload and management operations, for clients. */
   readonly clientPlugins: readonly FastifyPluginCallback[];
   /** Operations of the operator and of runners. Gateways have a link instead (gateways/). */
   readonly internalPlugins: readonly FastifyPluginCallback[];
@@ -65,7 +65,7 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
     ),
     runner: createPlane<'runner'>({
       guard: runnerGuard(runnerCredentials),
-      // It has no credential yet.
+      // A joining runner has no credential yet.
       unguarded: [internalOperations.joinRunner],
       ...shared,
     }),

@@ -1,6 +1,6 @@
 /**
- * How many requests a caller may make. Counted in the memory of each server: with several behind one address each
- * counts what it sees. Bounded: of callers beyond `CALLERS` those that were not heard of for longest start over.
+ * Rate limits of clients. Counted in the memory of each server: with several behind one address each counts its own
+ * requests. Bounded: beyond `CALLERS` clients, the least recently seen ones start over.
  */
 import { overloaded } from '@releap/contract';
 import rateLimit, { normalizeIP } from '@fastify/rate-limit';
@@ -12,7 +12,7 @@ export interface RateLimits {
   perKey: number;
   /** Of all API keys of one organization together. */
   perOrg: number;
-  /** Of one address without valid credentials: what is public, and what is refused with 401. */
+  /** Of one address without valid credentials: public operations, and requests that are refused with 401. */
   perAddress: number;
 }
 
@@ -21,7 +21,7 @@ export const NO_RATE_LIMITS: RateLimits = { perKey: 0, perOrg: 0, perAddress: 0 
 const WINDOW_MS = 60_000;
 const CALLERS = 20_000;
 
-/** What one count says; undefined where there is no limit. */
+/** One counter's state; undefined without a limit. */
 interface Count {
   max: number;
   remaining: number;
@@ -31,13 +31,13 @@ interface Count {
 }
 
 export interface RateLimiter {
-  /** Makes the counters available on the server that it is registered on. Only one. */
+  /** Registers the counters on one server. */
   readonly plugin: FastifyPluginCallback;
-  /** Whether anything is limited at all; when not, none of the others need be called. */
+  /** Whether anything is limited; if not, the counting functions need not be called. */
   readonly active: boolean;
-  /** Counts a request of a known caller and says so in the answer's headers. @throws 429 */
+  /** Counts a request of an authenticated client and sets the response's headers. @throws 429 */
   known(request: FastifyRequest, reply: FastifyReply, caller: { key: string; org?: string }): Promise<void>;
-  /** Counts a request without credentials, or with bad ones. @throws 429 */
+  /** Counts a request without valid credentials. @throws 429 */
   unknown(request: FastifyRequest, reply: FastifyReply): Promise<void>;
 }
 
@@ -58,7 +58,7 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
     let counter = counters.get(whose);
     if (counter === undefined) {
       if (app === undefined) throw new Error('the rate limiter is not registered on a server');
-      // The plugin is there only once the server is ready, which it is when it has a request.
+      // The plugin is available once the server is ready, which it is before the first request.
       const settings = { max, keyGenerator: (one: FastifyRequest) => one.rateLimitKey, cache: CALLERS };
       counter = app.createRateLimit(settings);
       counters.set(whose, counter);
@@ -71,7 +71,7 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
 
   function tell(reply: FastifyReply, counts: (Count | undefined)[]): void {
     const known = counts.filter((one) => one !== undefined);
-    // The one that refuses, else the one that is nearest to it.
+    // The limit that refuses, else the one with the least remaining.
     const [nearest] = known.sort(
       (a, b) => Number(b.exceeded) - Number(a.exceeded) || a.remaining - b.remaining,
     );
@@ -92,17 +92,17 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
 
   const plugin: FastifyPluginCallback = (scope, _options, done) => {
     app = scope;
-    // Nothing is counted automatically: the client is known only after its credentials were read.
+    // Nothing is counted automatically: the client is known only after authentication.
     if (active) void scope.register(rateLimit, { global: false, timeWindow: WINDOW_MS });
     done();
   };
   return {
     active,
-    // Fastify's mark of a plugin that has no scope of its own.
+    // Fastify's mark of a plugin without its own scope.
     plugin: Object.assign(plugin, { [Symbol.for('skip-override')]: true }),
     async known(request, reply, { key, org }) {
       const ofKey = await count(request, limits.perKey, 'one API key or user', key);
-      // What a key is refused does not use up what its organization has.
+      // A request that its key's limit refuses does not count for its organization.
       const ofOrg =
         org === undefined || ofKey?.exceeded === true
           ? undefined
@@ -117,5 +117,5 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
 
 const ADDRESS = 'one address without valid credentials';
 
-/** IPv6 by its /64: nobody gets a new share by taking another address of his own network. */
+/** IPv6 by its /64: another address of the same network shares the limit. */
 const addressOf = (request: FastifyRequest): string => normalizeIP(request.ip);

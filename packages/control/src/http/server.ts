@@ -1,4 +1,4 @@
-/** A Fastify server that planes are mounted on. */
+/** The Fastify server on which planes are mounted. */
 import type { Server } from 'node:http';
 import { ApiError, BOUNDS, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
 import fastify, {
@@ -17,7 +17,7 @@ export interface HttpServer {
   readonly server: Server;
   /** @returns the URL that it listens on */
   listen(address: { host: string; port: number }): Promise<string>;
-  /** Refuses new requests, ends waits, and closes what is still open after a moment. */
+  /** Refuses new requests, ends long polls, and after a grace period closes open connections. */
   close(): Promise<void>;
 }
 
@@ -31,7 +31,7 @@ export interface HttpServerOptions {
 
 const requestId = requestIdSource();
 
-/** How long open answers get to end when the server stops. */
+/** Grace period of open responses when the server stops. */
 const CLOSE_MS = 3_000;
 
 export function createHttpServer({ plugins, trustedProxies = [], log }: HttpServerOptions): HttpServer {

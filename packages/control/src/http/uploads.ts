@@ -1,4 +1,4 @@
-/** Bodies that are streamed to their handler: raw bytes and multipart forms, bounded by the operation. */
+/** Streamed request bodies: raw bytes and multipart forms, bounded by the operation. */
 import type { IncomingMessage } from 'node:http';
 import { Transform, type Readable } from 'node:stream';
 import { badRequest, quote, UPLOAD_LIMITS, type Operation } from '@releap/contract';
@@ -20,7 +20,7 @@ export type Upload =
 const JSON_TYPE = 'application/json';
 const FORM_TYPE = 'multipart/form-data';
 
-/** Makes this scope, which is that of one operation, read the bodies that the operation consumes. */
+/** Adds the body parsers of one operation to its scope. */
 export function acceptUploads(scope: FastifyInstance, operation: Operation): void {
   const limits = { ...UPLOAD_LIMITS, ...operation.upload };
   const types = operation.consumes ?? [];
@@ -31,7 +31,7 @@ export function acceptUploads(scope: FastifyInstance, operation: Operation): voi
       scope.addContentTypeParser('*', (request, _payload, done) => {
         const sent = request.headers['content-type'];
         done(
-          badRequest(`content type ${quote(sent)} is not taken here: send ${types.join(' or ')}`),
+          badRequest(`content type ${quote(sent)} is not accepted here: send ${types.join(' or ')}`),
           undefined,
         );
       });
@@ -62,13 +62,13 @@ export function acceptUploads(scope: FastifyInstance, operation: Operation): voi
   });
 }
 
-/** What a client still sends after its answer is clear is discarded up to this much, for this long. */
+/** Bounds of the unread rest of a body that is discarded before the response is sent. */
 const DISCARD_BYTES = 16 * 1024 * 1024;
 const DISCARD_MS = 2_000;
 
 /**
- * Reads what is left of a body that its handler has not read to the end: a client that is still sending would otherwise
- * see a broken connection instead of the answer. @returns whether all of it has come
+ * Discards the rest of a body that its handler has not read to the end: a client that is still sending would otherwise
+ * see a broken connection instead of the response. @returns whether the body ended
  */
 async function discardRest(body: IncomingMessage): Promise<boolean> {
   if (body.complete || body.destroyed) return body.complete;
@@ -100,7 +100,7 @@ async function* partsOf(request: FastifyRequest): AsyncGenerator<FormPart> {
   const parts = request.parts();
   for (;;) {
     const { value: part, done } = await parts.next().catch((error: Error) => {
-      throw badRequest(`the form is not valid: ${error.message}`);
+      throw badRequest(`the form is invalid: ${error.message}`);
     });
     if (done) return;
     if (part.type === 'field') {
@@ -109,7 +109,7 @@ async function* partsOf(request: FastifyRequest): AsyncGenerator<FormPart> {
     } else {
       const { fieldname: name, filename, mimetype: contentType, file } = part;
       yield { kind: 'file', name, filename, contentType, stream: file };
-      // What the handler has not read must not keep the rest of the form from coming.
+      // An unread file must not block the rest of the form.
       file.resume();
     }
   }

@@ -1,16 +1,16 @@
-/** Where the ids and tokens of a creating request come from. */
+/** Generates the ids and tokens of creating requests. */
 import { createHmac, randomBytes } from 'node:crypto';
 import { newSandboxName, newToken, newUuid, type TokenKind } from '@releap/contract';
 
 /**
- * Makes ids, tokens and names. With a seed they follow from it and from the order of the calls: a request that is
- * tried again after a crash makes the very same ones, so what the first try has written is found by its key.
+ * Generates ids, tokens and names. With a seed they are deterministic in the order of the calls: a request that is
+ * retried after a crash generates the same ids and finds what the first attempt has written.
  */
 export interface IdGenerator {
   uuid(): string;
   token(kind: TokenKind): string;
   sandboxName(): string;
-  /** Whether an earlier try may have written something already. */
+  /** Whether an earlier attempt may have written rows. */
   readonly retried: boolean;
 }
 

@@ -1,11 +1,11 @@
 /**
- * `Idempotency-Key`: a creating request that is sent again is answered again, and does nothing again.
+ * `Idempotency-Key`: a creating request that is sent again gets the recorded response and does nothing.
  *
- * The first to write the key's row works; whoever comes meanwhile waits for the answer. A refusal is not kept: nothing
- * was made, and the same request may go better later. A server that dies in the middle leaves a lease that ends; the
- * next try then runs the request again with the same ids and tokens (`IdGenerator`), so that what was written already is
- * found instead of made twice. Operations that do not make their ids that way are not run again: their caller is told
- * that the outcome is not known.
+ * The first request inserts the key's row and runs; concurrent ones wait for its response. A refusal is not recorded:
+ * nothing was created, and the same request may succeed later. A server that dies leaves a lease that expires; the next
+ * attempt then runs the request again with the same ids and tokens (`IdGenerator`), so that existing rows are found and
+ * not inserted twice. Operations without deterministic ids are not run again: the client gets a 409 that says that the
+ * outcome is unknown.
  */
 import { createHash, createHmac } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -23,23 +23,23 @@ import { newSalt, seeded, type IdGenerator } from './id-generator.ts';
 import { createSealing } from './sealing.ts';
 
 export interface IdempotentRequest {
-  /** Who asks: keys of different callers never meet. */
+  /** The namespace of the key: keys of different callers are independent. */
   caller: string;
-  /** The header, as it came. */
+  /** The header's raw value. */
   key: string;
-  /** What is asked: method, path and body. Another request under the same key is refused. */
+  /** Method, path and body. A different request under the same key is refused. */
   request: unknown;
-  /** Whether the work makes all its ids and tokens with the `IdGenerator` that it is given. */
+  /** Whether the work generates all its ids and tokens with the given `IdGenerator`. */
   repeatable: boolean;
 }
 
 export interface Idempotency {
-  /** Does the work, or gives the answer that it had before. @throws 400, 409, and what the work throws */
+  /** Runs the work, or returns its recorded response. @throws 400, 409, and what the work throws */
   run(
     request: IdempotentRequest,
     work: (ids: IdGenerator) => Promise<unknown>,
   ): Promise<{ answer: unknown; replayed: boolean }>;
-  /** Removes what has expired. */
+  /** Removes expired keys. */
   sweep(): Promise<void>;
 }
 
@@ -47,9 +47,9 @@ export interface IdempotencyOptions {
   database: Database;
   /** Shared by all servers of the installation. */
   secret: () => Promise<string>;
-  /** How long a server may work on one request before another try takes it over, in milliseconds. */
+  /** How long a server may work on one request before another attempt takes over, in milliseconds. */
   leaseMs?: number;
-  /** How long a second request waits for the answer of the first, in milliseconds. */
+  /** How long a concurrent request waits for the response of the first, in milliseconds. */
   patienceMs?: number;
 }
 
@@ -98,7 +98,7 @@ const GIVE_UP = statement(
   `update idempotency_keys set lease_until = now() where id = $1 and attempt = $2 and sealed is null`,
 );
 
-/** $1 most that go at once */
+/** $1 most rows */
 const EXPIRED = statement<{ n: number }>(
   'idempotency-expired',
   `with gone as (
@@ -109,7 +109,7 @@ const EXPIRED_BATCH = 1000;
 
 const LEASE_MS = 60_000;
 const PATIENCE_MS = 5_000;
-/** Answers of creating requests are small; a larger one is not worth keeping. */
+/** Responses of creating requests are small; larger ones are not recorded. */
 const ANSWER_CHARS = 64 * 1024;
 
 export function createIdempotency(options: IdempotencyOptions): Idempotency {
@@ -124,7 +124,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
       }
       const sealing = createSealing(await options.secret());
       const id = digest(`${caller}\n${key}`);
-      // Keyed: what he asked for cannot be guessed from it by whoever reads the database.
+      // Keyed, so that readers of the database cannot guess the request from its digest.
       const requestHash = createHmac('sha256', key).update(canonical(request), 'utf8').digest();
       const until = performance.now() + patienceMs;
       for (let pause = 10; ; pause = Math.min(250, pause * 2)) {
@@ -132,7 +132,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         const begun = await queryOne(database.pool, BEGIN, [id, requestHash, salt, leaseMs, IDEMPOTENCY_TTL_MS]);
         if (begun !== undefined) return await perform(1, salt);
         const row = await queryOne(database.pool, READ, [id]);
-        // None: it was refused or has expired just now.
+        // Absent: it was refused or has just expired.
         if (row !== undefined && !row.request_hash.equals(requestHash)) {
           throw conflict(
             `Idempotency-Key ${quote(key)} was used for another request: use a new key, or send exactly the same request`,
@@ -142,14 +142,14 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         if (row !== undefined && !row.working) {
           if (!repeatable) {
             throw conflict(
-              `the first request with Idempotency-Key ${quote(key)} was cut off, and it is not known what came of it: look whether it was done, and use a new key if not`,
+              `the first request with Idempotency-Key ${quote(key)} was interrupted, and its outcome is unknown: check whether it took effect, and use a new key if not`,
             );
           }
           const taken = await queryOne(database.pool, TAKE_OVER, [id, row.attempt, leaseMs]);
           if (taken !== undefined) return await perform(taken.attempt, row.salt);
         }
         if (performance.now() >= until) {
-          throw conflict(`a request with Idempotency-Key ${quote(key)} is still being worked on: try again`);
+          throw conflict(`a request with Idempotency-Key ${quote(key)} is still in progress: try again`);
         }
         await sleep(pause);
       }
@@ -158,7 +158,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         const text = sealing.open(key, salt, sealed);
         if (text === null || text === '') {
           throw conflict(
-            `the request with Idempotency-Key ${quote(key)} was done before, and its answer is not kept any more`,
+            `the request with Idempotency-Key ${quote(key)} succeeded before, and its response is no longer available`,
           );
         }
         return { answer: JSON.parse(text) as unknown, replayed: true };
@@ -169,7 +169,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         try {
           answer = await work(seeded(sealing.seed(key, salt), attempt > 1));
         } catch (error) {
-          // Refused by us: nothing was made, and the key is free again. Anything else may have been written.
+          // A refusal has written nothing, so the key is free again. Any other failure may have.
           const refused = error instanceof ApiError && error.cause === undefined && error.status !== 500;
           await queryAll(database.pool, refused && attempt === 1 ? FORGET : GIVE_UP, [id, attempt]).catch(
             () => undefined,
@@ -178,13 +178,13 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         }
         const text = JSON.stringify(answer) ?? '';
         const sealed = sealing.seal(key, salt, text.length > ANSWER_CHARS ? '' : text);
-        // What was done is done: should this not be written, the next try finds it by its ids.
+        // If this write fails, the next attempt finds the created rows by their ids.
         await queryAll(database.pool, FINISH, [id, attempt, sealed]).catch(() => undefined);
         return { answer, replayed: false };
       }
     },
     async sweep() {
-      // Until none is left: they may be written faster than one batch a sweep.
+      // Until none is left: more than one batch may expire between two runs.
       for (let gone = EXPIRED_BATCH; gone === EXPIRED_BATCH; )
         gone = (await queryOne(database.pool, EXPIRED, [EXPIRED_BATCH]))?.n ?? 0;
     },

@@ -1,12 +1,12 @@
-/** Keeps answers that may hold tokens: what lies in the database cannot be read with the database alone. */
+/** Encrypts recorded responses, which may contain tokens: the database alone cannot decrypt them. */
 import { createHmac, hkdfSync } from 'node:crypto';
 import { seal, unseal } from '../encryption/aes-gcm.ts';
 
-/** The derived key is bound to everything that matters. */
+/** Context of the key derivation. */
 const NOTHING_BOUND = Buffer.alloc(0);
 
 export interface Sealing {
-  /** 32 bytes that follow from the installation's secret, this key and this salt. */
+  /** 32 bytes derived from the installation's secret, this key and this salt. */
   seed(idempotencyKey: string, salt: Buffer): Buffer;
   seal(idempotencyKey: string, salt: Buffer, text: string): Buffer;
   /** Null when it was sealed under another secret, or is damaged. */
@@ -15,7 +15,7 @@ export interface Sealing {
 
 /** @param secret shared by all servers of the installation, and not in its database */
 export function createSealing(secret: string): Sealing {
-  // The caller's own key takes part: with the secret, but without that key, an answer stays closed too.
+  // The client's key is an input too: the secret alone cannot decrypt a response.
   const derive = (purpose: string, key: string, salt: Buffer): Buffer =>
     Buffer.from(
       hkdfSync('sha256', createHmac('sha256', secret).update(key).digest(), salt, `releap ${purpose}`, 32),

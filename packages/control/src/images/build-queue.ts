@@ -1,4 +1,4 @@
-/** Leases builds of images to runners, and ends those that take too long. */
+/** Leases image builds to runners, and fails those that take too long. */
 import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
@@ -9,11 +9,11 @@ import { BUSY, EXTEND, LEASE, OVERDUE, RETRY_BUILTINS, WAITING } from './build-s
 import { createBuildKind } from './reconciled-kind.ts';
 
 export interface BuildQueue {
-  /** How runners are sent the builds that are leased to them. */
+  /** Sends leased builds to runners. */
   readonly kind: ReconciledKind;
-  /** There may be something to build, a free runner to build it, or a build that nobody waits for any more. */
+  /** Call it when there may be a build, a free runner, or a build to cancel. */
   kick(): void;
-  /** Built-in images that could not be made get another try. */
+  /** Retries failed builds of built-in images. */
   retryBuiltins(): Promise<void>;
   /** Extends the leases of connected runners, cancels builds that have ended here, and fails what is overdue. */
   sweep(): Promise<void>;
@@ -22,7 +22,7 @@ export interface BuildQueue {
   close(): Promise<void>;
 }
 
-/** What the queue needs of a runner that is connected to this server. */
+/** A runner that is connected to this server. */
 export interface Builder {
   readonly runnerId: string;
   readonly region: string;
@@ -49,7 +49,7 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
   let running: Promise<void> | undefined;
   let again = false;
   const stop = new AbortController();
-  /** Builds that runners connected here were sent and have not answered, and the runner of each. */
+  /** Builds in progress on runners that are connected here, with their runner. */
   const outstanding = new Map<string, string>();
 
   const kind = createBuildKind({
@@ -63,7 +63,7 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     log,
   });
 
-  /** Two statements at most while nothing waits, however many runners there are. */
+  /** At most two statements while no build waits, for any number of runners. */
   async function lease(): Promise<boolean> {
     const ready = builders().filter((one) => one.ready && one.kinds.has('build'));
     if (ready.length === 0) return false;
@@ -91,7 +91,7 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
       given.map(({ runner }) => runner),
       limits.buildLeaseMs,
     ]);
-    // A runner that has gone meanwhile is not sent it: its lease runs out, and another gets it.
+    // A runner that disconnected meanwhile does not get it: its lease expires, and another runner gets it.
     onChanged(
       leased.map(({ id, runner_id, attempts }) => ({
         id,
@@ -103,11 +103,11 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     return waiting.length === LEASE_BATCH;
   }
 
-  /** A build that was replaced, deleted or given up is cancelled on the runner that still works on it. */
+  /** Cancels replaced, deleted and failed builds on the runners that still run them. */
   async function extendOrCancel(): Promise<void> {
     if (outstanding.size === 0) return;
     const connected = new Set(builders().map(({ runnerId }) => runnerId));
-    // A runner that is not connected is told at its next connection, by a sync that does not name the build.
+    // A disconnected runner learns it from the sync of its next connection, which leaves the build out.
     for (const [jobId, runnerId] of outstanding) if (!connected.has(runnerId)) outstanding.delete(jobId);
     if (outstanding.size === 0) return;
     const before = [...outstanding];
@@ -156,7 +156,7 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
         limits.buildAttempts,
         limits.buildDeadlineMs,
       ]))
-        log.warn({ job: id, reason: error }, 'a build was given up');
+        log.warn({ job: id, reason: error }, 'a build has failed');
       kick();
     },
     async idle() {

@@ -33,7 +33,7 @@ export const BUSY = statement<{ runner_id: string; builds: number }>(
     group by runner_id`,
 );
 
-/** Each to its runner, unless another server was first. $1 attempts, $2 jobs, $3 runners, $4 milliseconds */
+/** Leases each to its runner, unless another server has. $1 attempts, $2 jobs, $3 runners, $4 milliseconds */
 export const LEASE = statement<BuildRow>(
   'builds-lease',
   `update jobs j set status = 'running', attempts = attempts + 1, runner_id = t.runner_id, updated_at = now(),
@@ -78,28 +78,28 @@ export const FINISH = statement<{ id: string }>(
    select id from ended`,
 );
 
-/** The leases of these runners go on, also one that has just run out. $1 runners, $2 milliseconds */
+/** Extends the leases of these runners, also one that has just expired. $1 runners, $2 milliseconds */
 export const EXTEND = statement<{ id: string; runner_id: string }>(
   'builds-extend',
   `update jobs set lease_until = now() + $2 * interval '1 millisecond'
     where kind = 'build' and status = 'running' and runner_id = any($1::uuid[]) returning id, runner_id`,
 );
 
-/** What this runner builds is for another at once. $1 runner */
+/** Ends the leases of this runner, so that another can take over at once. $1 runner */
 export const TAKE_BACK = statement<{ id: string }>(
   'builds-take-back',
   `update jobs set lease_until = now() - interval '1 millisecond', updated_at = now()
     where kind = 'build' and status = 'running' and runner_id = $1 and lease_until >= now() returning id`,
 );
 
-/** Given out often enough, or too old: failed for good. $1 attempts, $2 milliseconds */
+/** Fails builds that are out of attempts or too old. $1 attempts, $2 milliseconds */
 export const OVERDUE = statement<{ id: string; error: string }>(
   'build-overdue',
   `with ended as (
      update jobs set status = 'failed', finished_at = now(), updated_at = now(), lease_until = null,
             error = case when created_at < now() - $2 * interval '1 millisecond'
-                           then 'the build took longer than ' || ($2 / 60000) || ' minutes, with the wait for a host'
-                         else 'the host that built it went away ' || attempts || ' times' end
+                           then 'the build took longer than ' || ($2 / 60000) || ' minutes, including the wait for a host'
+                         else 'the host that built it was lost ' || attempts || ' times' end
       where kind = 'build' and (
               (status in ('queued', 'running') and created_at < now() - $2 * interval '1 millisecond')
            or (status = 'running' and lease_until < now() and attempts >= $1))

@@ -56,8 +56,8 @@ const LIST = newestFirst<ImageRow>('image-list', {
 });
 
 /**
- * Image and build job in one statement. A name that exists gets the new source and this job; builds of it that
- * are still under way are over. $1 id, $2 project, $3 name, $4 source, $5 docker, $6 region, $7 job
+ * Image and build job in one statement. An existing name gets the new source and this job, and its builds in progress
+ * fail. $1 id, $2 project, $3 name, $4 source, $5 docker, $6 region, $7 job
  */
 const PUT = statement<{ id: string }>(
   'image-put',
@@ -78,7 +78,7 @@ const PUT = statement<{ id: string }>(
    returning image_id as id`,
 );
 
-/** By a try that was cut off. $1 job, $2 project */
+/** The job that an interrupted earlier attempt inserted. $1 job, $2 project */
 const MADE = statement<{ id: string }>(
   'image-made',
   'select image_id as id from jobs where id = $1 and project_id = $2',
@@ -86,15 +86,15 @@ const MADE = statement<{ id: string }>(
 
 export interface ResolvedRoot {
   root: RootSource;
-  /** The image as it was asked for. */
+  /** The requested image. */
   imageRef: string;
 }
 
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
 
 /**
- * What a runner is to boot for this source. A named image that is still being built is taken as it is: the host
- * makes its root file system itself if it must.
+ * The root file system source that a runner boots. A named image that is still being built is accepted: the host
+ * builds its root file system on demand.
  * @throws 404 for a name that neither the project nor the service has, 409 for an image whose build failed.
  */
 export async function resolveRoot(
@@ -105,7 +105,7 @@ export async function resolveRoot(
   if (source.type === 'registry')
     return { root: { type: 'registry', ref: source.ref }, imageRef: source.ref };
   if (source.type !== 'named')
-    throw new Error(`an image of type ${source.type} should have been refused before`);
+    throw new Error(`an image of type ${source.type} must be refused before`);
   const image = await readImage(projectId, source.name);
   if (image === undefined) throw imageNotFound(source.name);
   if (image.status === 'failed') {
@@ -127,7 +127,7 @@ export async function putImage(
   region: string,
   ids: IdGenerator = RANDOM,
 ): Promise<{ imageId: string; jobId: string }> {
-  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  // Always in this order: an earlier attempt with the same seed has generated the same values.
   const [id, jobId] = [ids.uuid(), ids.uuid()];
   if (ids.retried) {
     const made = await queryOne(database.pool, MADE, [jobId, projectId]);
@@ -148,7 +148,7 @@ export async function putImage(
 
 export interface ImagePage {
   images: ImageRecord[];
-  /** Where the next page starts. */
+  /** The cursor's position. */
   last: CursorPosition | null;
 }
 
@@ -174,7 +174,7 @@ export async function listImages(
   };
 }
 
-/** Makes the built-in images known, and has those built that are new. */
+/** Registers the built-in images and queues builds of new ones. */
 export async function ensureBuiltinImages(on: Queryable, names: readonly string[]): Promise<void> {
   for (const name of names) {
     await on.query(

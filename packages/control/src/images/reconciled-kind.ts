@@ -1,4 +1,4 @@
-/** Builds of images as a kind that runners reconcile. The attempt is the generation, and so the fencing token. */
+/** Image builds as a reconciled kind. The attempt is the generation, and so the fencing token. */
 import type { BuildAssignment, BuildReport } from '@releap/contract/runner';
 import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -10,7 +10,7 @@ import { BY_ID, FINISH, GENERATIONS, PAGE, type BuildRow } from './build-stateme
 export interface BuildKindOptions {
   database: Database;
   credentials: PullCredentials;
-  /** A runner was sent this build, or has answered it. */
+  /** Called when a runner was sent this build, or has reported its end. */
   onAssigned: (jobId: string, runnerId: string) => void;
   onEnded: (jobId: string) => void;
   log: Logger;
@@ -21,19 +21,19 @@ const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
 export function createBuildKind(options: BuildKindOptions): ReconciledKind {
   const { database, credentials, onAssigned, onEnded, log } = options;
 
-  /** With the credential for the pull of those that are to be built. */
+  /** Adds pull credentials to assignments of builds. */
   async function toAssignments(runnerId: string, rows: readonly BuildRow[]): Promise<BuildAssignment[]> {
     const locked = rows.map((row) => ({
       row,
       project_id: row.project_id,
       root: row.payload.root,
-      // Nothing is pulled for a build that is cancelled.
+      // A cancelled build pulls nothing.
       desired: isLeasedTo(runnerId, row) ? 'done' : 'deleted',
     }));
     return (await credentials.unlock(locked)).map(({ row, root }): BuildAssignment => {
       const spec = { image_id: row.image_id, root, docker: row.payload.docker };
       if (!isLeasedTo(runnerId, row)) {
-        // The lease of another runner is a later attempt; a build that has ended will have none.
+        // A lease of another runner would be a later attempt; an ended build has none.
         const generation = row.status === 'running' ? row.attempts : row.attempts + 1;
         return { kind: 'build', id: row.id, generation, desired: 'cancelled', spec };
       }
@@ -63,7 +63,7 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
 
     async observe(runnerId, reports) {
       for (const { id, generation, status, detail } of reports as readonly BuildReport[]) {
-        // It was cancelled because its job had ended: nothing is left to store.
+        // It was cancelled because its job had ended: there is no result to store.
         if (status === 'cancelled') {
           onEnded(id);
           continue;

@@ -14,7 +14,7 @@ export interface ImageRoutes {
   builds: BuildQueue;
 }
 
-/** A build needs a region with a ready host, and takes nothing of what is allocated. */
+/** A build needs a region with a ready host, and no capacity of it. */
 const ANYTHING = {
   arch: null,
   cpu: 0,

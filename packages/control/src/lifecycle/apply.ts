@@ -2,10 +2,10 @@ import { queryAll, type Database, type Queryable, type QueryResultRow } from '@r
 import type { Transition } from './machine.ts';
 import type { TransitionInput, TransitionSql } from './sql.ts';
 
-/** The only way to change the status of rows of one table. */
+/** The only code that changes the status of rows of one table. */
 export interface RowLifecycle<Event extends string, Row, Input> {
   /**
-   * Applies an event to some rows (each id at most once) and gives those that it moved. The others were in a status that
+   * Applies an event to some rows (each id at most once) and returns those that it moved. The others were in a status that
    * the event does not leave, or a guard did not match: another event was first.
    */
   apply: (event: Event, changes: readonly Input[]) => Promise<Row[]>;
@@ -20,7 +20,7 @@ export interface RowLifecycle<Event extends string, Row, Input> {
     changes: readonly Input[],
     options?: { skipLocked?: boolean },
   ) => Promise<Row[]>;
-  /** Tells everybody who waits that these have changed. Only after the commit. */
+  /** Notifies waiting requests of these changes. Call it only after the commit. */
   announce: (rows: readonly Row[]) => void;
 }
 
@@ -45,7 +45,7 @@ export function createLifecycle<
   onMoved,
   onTransition,
 }: LifecycleOptions<T, Row>): RowLifecycle<T['on'], Row, Input> {
-  /** Of rows that are not announced yet. Those of a transaction that is rolled back never are. */
+  /** Moved rows that are not announced yet. Those of a transaction that is rolled back never are. */
   const eventOf = new WeakMap<Row, T['on']>();
   const announce = (rows: readonly Row[]): void => {
     for (const row of rows) {
@@ -83,7 +83,7 @@ export function createLifecycle<
 const DEADLOCK = '40P01';
 const ATTEMPTS = 4;
 
-/** Two batches may lock the same rows in another order; PostgreSQL ends one of them, and nothing of it is written. */
+/** Two batches may lock the same rows in different orders; PostgreSQL rolls one of them back. */
 export async function retryingDeadlocks<T>(work: () => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
     try {

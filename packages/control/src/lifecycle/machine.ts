@@ -2,10 +2,10 @@
  * State machines as data. A resource that lives in a table (a sandbox, a snapshot, later a volume or an endpoint) changes
  * its status only through a row of its transition table:
  *
- * - `machine.ts` (this file) reads the rows in TypeScript: which one applies, why none does. Pure; for messages, models
+ * - `machine.ts` (this file) evaluates the rows in TypeScript: which one applies, or why none does. Pure; for messages, models
  *   and documents.
- * - `sql.ts` turns the rows of each event into ONE conditional UPDATE, so of two events that come together one wins.
- * - `apply.ts` runs it, repeats it after a deadlock, and announces what has changed after the commit.
+ * - `sql.ts` compiles the rows of each event into ONE conditional UPDATE, so that of concurrent events one wins.
+ * - `apply.ts` runs it, retries it after a deadlock, and announces the changes after the commit.
  *
  * A third resource needs a table with at least `id uuid, status text, desired text, generation integer, deadline_at
  * timestamptz, error text, updated_at timestamptz`, and:
@@ -36,25 +36,25 @@ export interface Transition<
 > {
   from: readonly Status[];
   on: Event;
-  /** All of them must hold. At most one row may apply to a row of the database. */
+  /** All conditions must hold. At most one transition may apply to a row of the database. */
   when?: readonly Name[];
-  /** `same`: the status stays; without `effects` and `wants` the event is fulfilled already, and nothing is written. */
+  /** `same`: the status stays; without `effects` and `wants` nothing is written. */
   to: Status | 'same';
   /**
-   * What the runner is to make of it from now on. Present: the generation grows, so whatever the runner has reported
-   * before is void. `same`: only the generation grows.
+   * The new desired state. If present, the generation grows, which invalidates earlier reports of the runner. `same`: only
+   * the generation grows.
    */
   wants?: Wants | 'same';
   effects?: readonly Effect[];
-  /** Why it came to this, when the event gives no reason. */
+  /** Default reason, if the event has none. */
   error?: string;
   /** For readers and for the generated document. */
   note?: string;
 }
 
-/** Something that a transition asks of the row beside its status, in both languages. */
+/** A condition of a transition on the row beside its status, in SQL and in TypeScript. */
 export interface Condition<Facts> {
-  /** Over the table's alias `s`. It must be neither true nor false for a reason outside of the row itself. */
+  /** Over the table's alias `s`. It must depend on the row alone. */
   sql: string;
   holds(facts: Facts): boolean;
   /** End of the sentence `X cannot be …: ` when it does not hold. */
@@ -66,9 +66,9 @@ export interface MachineDefinition<T extends Transition, Facts extends { status:
   name: string;
   transitions: readonly T[];
   conditions: Readonly<Record<ConditionOf<T>, Condition<Facts>>>;
-  /** Statuses that may not last: each has a deadline, and rows for the event `deadline` that leave it. */
+  /** Transient statuses: each has a deadline, and rows for the event `deadline` that leave it. */
   transient: readonly string[];
-  /** Conditions that no other status could mend: their sentence comes first in a refusal. */
+  /** Conditions that no status change could satisfy: they come first in a refusal. */
   permanent?: readonly ConditionOf<T>[];
   /** The present status in a refusal of this event, where its bare name would mislead. */
   describe?: (event: T['on'], facts: Facts) => string | undefined;
@@ -81,7 +81,7 @@ export interface Machine<T extends Transition, Facts extends { status: string }>
   readonly transitions: readonly T[];
   readonly conditions: Readonly<Record<string, Condition<Facts>>>;
   readonly transient: readonly string[];
-  /** Every event that the table knows. */
+  /** Every event of the table. */
   readonly events: readonly T['on'][];
   /** The row that applies, if any. */
   decide: (event: T['on'], facts: Facts) => T | undefined;

@@ -1,4 +1,4 @@
-/** Turns the rows of a transition table into SQL: one conditional UPDATE an event. Pure. */
+/** Compiles a transition table to SQL: one conditional UPDATE per event. Pure. */
 import {
   columns as stored,
   rowColumns,
@@ -8,14 +8,14 @@ import {
 } from '@releap/database';
 import type { Machine, Transition } from './machine.ts';
 
-/** A row that an event is applied to. Guards that are given must match, or nothing happens. */
+/** A row to which an event is applied. Given guards must match, or nothing happens. */
 export interface TransitionInput {
   id: string;
   /** Guard: only in this generation. */
   generation?: number;
-  /** Guard: only while its deadline is over. */
+  /** Guard: only if its deadline has passed. */
   overdue?: true;
-  /** Why it failed, or is not what was wanted. */
+  /** The reason of a failure. */
   error?: string;
 }
 
@@ -24,7 +24,7 @@ export type Expression<T extends Transition> = (row: T) => string | undefined;
 
 export interface TableSql<T extends Transition> {
   table: string;
-  /** What RETURNING gives, as keys of a row (`columns` of @releap/database). */
+  /** The RETURNING columns, as keys of a row (`columns` of @releap/database). */
   columns: readonly string[];
   /** Fields of an input beside those of `TransitionInput`, with their SQL types. */
   input?: Readonly<Record<string, string>>;
@@ -34,7 +34,7 @@ export interface TableSql<T extends Transition> {
   set?: Readonly<Record<string, Expression<T>>>;
   /** Columns that every transition sets. */
   always?: Readonly<Record<string, string>>;
-  /** SQL for values of `wants` that are no value of `desired`. */
+  /** SQL for values of `wants` that are not values of `desired`. */
   wanted?: Readonly<Record<string, string>>;
   /** Further statements in the same command, by name, over `moved m`: rows of other tables that change with it. */
   alongside?: (rows: readonly T[]) => Readonly<Record<string, string>>;
@@ -72,7 +72,7 @@ export function transitionSql<T extends Transition, Row extends QueryResultRow>(
     const rows = machine.writing(event);
     if (rows.length === 0) continue;
     texts.set(event, statement<Row>(`${machine.name}-${event}`, text(rows, '')));
-    // Locked and updated by one command: no lock is waited for, and none is released between the two.
+    // Locked and updated by one command, without waiting for locks.
     const free = `, free as (
   select l.id from ${table.table} l where l.id in (select id from t) for no key update skip locked
 )`;

@@ -1,4 +1,4 @@
-/** Who may do what: the one place that looks up memberships. */
+/** Authorization of the management plane: the only place that looks up memberships. */
 import { forbidden, isUuid, notFound, quote, type ApiError, type Role } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable, type Statement } from '@releap/database';
 import type { Caller } from '../auth/caller.ts';
@@ -15,15 +15,15 @@ export interface ProjectAccess {
   id: string;
   orgId: string;
   name: string;
-  /** Of the project, else of its organization. */
+  /** The project's name, else its organization's. */
   defaultRegion: string | null;
   /** The caller's, in the organization. */
   role: Role;
 }
 
 /**
- * `lock`: inside a transaction, changes of this organization (or project) by others wait until it ends. Rows that
- * only refer to it are written all the same.
+ * `lock`: inside a transaction, blocks other changes of this organization (or project) until the commit. Rows that only
+ * refer to it can still be written.
  */
 export interface AccessOptions {
   lock?: boolean;
@@ -48,7 +48,7 @@ const PROJECT_LOCK = statement(
   'select 1 from projects where id = $1 for no key update',
 );
 
-/** Reads; with `lock` locks too, and reads again: what was true before the wait for the lock need not be any more. */
+/** Reads; with `lock`, locks and reads again, because the rows may have changed during the wait for the lock. */
 async function look<Row extends OrgAccess | ProjectAccess>(
   on: Queryable,
   ids: [string, string],
@@ -63,7 +63,7 @@ async function look<Row extends OrgAccess | ProjectAccess>(
 }
 
 /**
- * The organization, as far as the caller belongs to it.
+ * The organization, if the caller is a member of it.
  * @param on the pool, or the connection of a transaction
  * @param orgId as the caller wrote it
  * @throws 404 alike for what does not exist, is malformed, or is not the caller's; 403 for a member where `role` is owner
@@ -82,7 +82,7 @@ export async function requireOrg(
 }
 
 /**
- * The project, as far as the caller belongs to its organization. Any member may do anything in it.
+ * The project, if the caller is a member of its organization. Any member may do anything in it.
  * @throws 404 alike for what does not exist, is malformed, or is not the caller's
  */
 export async function requireProject(

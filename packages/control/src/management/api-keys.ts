@@ -63,7 +63,7 @@ export function apiKeyRoutes({ management }: Planes, { database, authenticator }
         const replaced = name === DEFAULT_KEY_NAME && (rows[0]?.same ?? 0) > 0;
         const most = MANAGEMENT_BOUNDS.keysPerProject;
         if ((rows[0]?.n ?? 0) >= most && !replaced) {
-          throw conflict(`the project has ${most} API keys that work, and may not have more: revoke some`);
+          throw conflict(`the project has ${most} active API keys, which is the most allowed: revoke one first`);
         }
         const key = await mintApiKey(client, project.id, name, { drawn });
         await writeAudit(client, {

@@ -2,7 +2,7 @@ import { newUuid } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import type { Caller } from '../auth/caller.ts';
 
-/** Who did it: a signed-in caller, somebody with a shell on a server, or the service itself. */
+/** The actor: a signed-in user, the operator, or the service itself. */
 export type Actor = Caller | { operator: string } | 'system';
 
 export interface AuditRecord {
@@ -12,7 +12,7 @@ export interface AuditRecord {
   /** `<what>.<verb>`, as in `member.remove`. */
   action: string;
   target: { kind: string; id: string };
-  /** What else is worth knowing. Never a secret. */
+  /** Further details. Never a secret. */
   details?: Record<string, unknown>;
   outcome?: 'done' | 'refused';
 }
@@ -24,7 +24,7 @@ const WRITE = statement(
    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb, $11, $12, $13)`,
 );
 
-/** Writes down who did what. Call it with the connection of the transaction that does it. */
+/** Writes an audit entry. Call it with the connection of the transaction that it records. */
 export async function writeAudit(on: Queryable, record: AuditRecord): Promise<void> {
   const { actor } = record;
   const who =

@@ -14,8 +14,8 @@ export interface ManagementContext {
 }
 
 /**
- * What only an owner may do, in one transaction in which nobody else changes the organization. A member's attempt is
- * written down too.
+ * Runs an owner's operation in one transaction that locks the organization. The refused attempt of a member is audited
+ * too.
  */
 export async function asOwner<T>(
   { database }: Pick<ManagementContext, 'database'>,

@@ -1,4 +1,4 @@
-/** The deletion of projects: from its commit on they are gone for clients. What they contain is torn down afterwards. */
+/** Deletes projects: clients no longer see them once this commits. Their contents are torn down afterwards. */
 import type { Queryable } from '@releap/database';
 
 /** Marks the project as deleted and revokes its keys, inside the transaction of the deletion. */

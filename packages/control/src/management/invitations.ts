@@ -26,7 +26,7 @@ import { asOwner, type ManagementContext } from './context.ts';
 
 const PENDING = 'accepted_at is null and expires_at > now()';
 
-/** $1 id, $2 organization, $3 address, $4 its key, $5 role, $6 by whom, $7 days */
+/** $1 id, $2 organization, $3 address, $4 its key, $5 role, $6 inviting user, $7 days */
 const PUT = statement<Invitation>(
   'invitation-put',
   `insert into invitations (id, org_id, email, email_key, role, invited_by, expires_at)
@@ -56,7 +56,7 @@ const FIND = statement<Found>(
   `select i.id, i.org_id, i.email_key, i.role from invitations i join organizations o on o.id = i.org_id
     where i.id = $1 and ${PENDING} and o.deleted_at is null`,
 );
-/** Nobody becomes less by accepting: an owner stays one. */
+/** Accepting never lowers a role: an owner stays an owner. */
 const JOIN = statement<{ role: Role }>(
   'member-join',
   `insert into members (org_id, user_id, role) values ($1, $2, $3)
@@ -82,7 +82,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
       { action: 'invitation.create', target },
       async (client, org) => {
         if (org.personal) {
-          throw conflict('a personal organization cannot have other members: make another organization');
+          throw conflict('a personal organization cannot have other members: create another organization');
         }
         const email = readEmail(body.email);
         if (email === null) throw badRequest(`email must be an e-mail address, but was ${quote(body.email)}`);
@@ -98,7 +98,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
         );
         const most = MANAGEMENT_BOUNDS.invitations;
         if ((rows[0]?.n ?? 0) >= most) {
-          throw conflict(`the organization has ${most} pending invitations, and may not have more`);
+          throw conflict(`the organization has ${most} pending invitations, which is the most allowed: revoke one first`);
         }
         const values = [newUuid(), org.id, email, key, role, caller.userId, INVITATION_DAYS];
         const invitation = await queryOne(client, PUT, values);
@@ -140,7 +140,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
   });
 
   management.operation(operations.listInvitations, async ({ caller }): Promise<MyInvitationList> => {
-    // An address that nobody has verified may be anybody's.
+    // An unverified address may belong to another person.
     if (caller.emailKey === '') return { invitations: [] };
     return {
       invitations: await queryAll(database.pool, OF_EMAIL, [caller.emailKey, MANAGEMENT_BOUNDS.invitations]),
@@ -158,19 +158,19 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
           if (found.email_key === caller.emailKey) return found;
           throw found.email_key === emailKey(caller.email)
             ? forbidden(`your e-mail address ${quote(caller.email)} is not verified at your issuer`)
-            : forbidden(`invitation ${quote(id)} is addressed to another e-mail address than yours`);
+            : forbidden(`invitation ${quote(id)} is addressed to a different e-mail address than yours`);
         };
         const { org_id: orgId } = await find();
         await client.query('select 1 from organizations where id = $1 for no key update', [orgId]);
-        // Somebody may have been faster: with an accept, another invitation, or the end of the organization.
+        // A concurrent accept, invitation or deletion of the organization may have committed first.
         const invitation = await find();
         const sizes = await queryOne(client, SIZES, [orgId, caller.userId]);
         const { membersPerOrganization, organizationsPerUser } = MANAGEMENT_BOUNDS;
         if ((sizes?.members ?? 0) >= membersPerOrganization) {
-          throw conflict(`the organization has ${membersPerOrganization} members, and may not have more`);
+          throw conflict(`the organization has ${membersPerOrganization} members, which is the most allowed`);
         }
         if ((sizes?.orgs ?? 0) >= organizationsPerUser) {
-          throw conflict(`you are in ${organizationsPerUser} organizations, and nobody may be in more`);
+          throw conflict(`you are a member of ${organizationsPerUser} organizations, which is the most allowed`);
         }
         const joined = await queryOne(client, JOIN, [orgId, caller.userId, invitation.role]);
         await client.query('update invitations set accepted_at = now(), accepted_by = $2 where id = $1', [
@@ -192,5 +192,5 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
 }
 
 function invitationNotFound(id: string): ApiError {
-  return notFound(`invitation ${quote(id)} not found: it may have been accepted already, or have expired`);
+  return notFound(`invitation ${quote(id)} not found: it may have been accepted already or have expired`);
 }

@@ -19,7 +19,7 @@ const LIST = statement<Member>(
     where m.org_id = $1 order by m.created_at, u.id`,
 );
 
-/** One member, and how many owners there are. $1 organization, $2 user */
+/** One member, and the number of owners. $1 organization, $2 user */
 const FIND = statement<Member & { owners: number }>(
   'member-of-org',
   `select u.id as user_id, u.email, u.name, m.role,
@@ -41,10 +41,10 @@ export function memberRoutes({ management }: Planes, context: ManagementContext)
     return asOwner(context, caller, params.id, what, async (client, org) => {
       const member = isUuid(userId) ? await queryOne(client, FIND, [org.id, userId.toLowerCase()]) : undefined;
       if (member === undefined) throw notFound(`user ${quote(userId)} is not a member of this organization`);
-      // Under the organization's lock: two owners who remove each other come one after the other.
+      // The organization's lock serializes two owners who remove each other.
       if (member.role === 'owner' && member.owners === 1) {
         throw conflict(
-          'the last owner of an organization cannot be removed: make somebody else an owner first',
+          'the last owner of an organization cannot be removed: make another member an owner first',
         );
       }
       await client.query('delete from members where org_id = $1 and user_id = $2', [org.id, member.user_id]);

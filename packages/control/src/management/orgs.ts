@@ -35,7 +35,7 @@ export function orgRoutes({ management }: Planes, context: ManagementContext): v
     const name = cleanName(body.name);
     const id = ids.uuid();
     if (ids.retried) {
-      // Made already by a try that was cut off; nobody else can know the id.
+      // An interrupted earlier attempt created it; no other client can know the id.
       const made = await database.pool.query<{ name: string }>(
         'select name from organizations where id = $1',
         [id],
@@ -50,7 +50,7 @@ export function orgRoutes({ management }: Planes, context: ManagementContext): v
       );
       const most = MANAGEMENT_BOUNDS.organizationsPerUser;
       if ((rows[0]?.n ?? 0) >= most) {
-        throw conflict(`you are in ${most} organizations, and nobody may be in more`);
+        throw conflict(`you are a member of ${most} organizations, which is the most allowed`);
       }
       await client.query('insert into organizations (id, name) values ($1, $2)', [id, name]);
       await client.query(`insert into members (org_id, user_id, role) values ($1, $2, 'owner')`, [

@@ -1,16 +1,16 @@
-/** A project as a handler sees it that serves both planes: by an API key, or by a member of its organization. */
+/** A project as handlers of both planes see it: authorized by an API key, or by membership of its organization. */
 import type { Database, Queryable } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 import type { Caller } from '../auth/caller.ts';
 import { requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
 
-/** Work that is to be written in the same transaction as what it tells of, or not at all. */
+/** Writes in the same transaction as the change that it describes. */
 export type Within = (on: Queryable) => Promise<void>;
 
 export interface ProjectScope {
   id: string;
-  /** What the audit log is to say of a write; undefined where it says nothing. */
+  /** The audit entry of a write; undefined for none. */
   audit(action: string, target: { kind: string; id: string }): Within | undefined;
 }
 

@@ -41,13 +41,13 @@ export function projectRoutes(
       );
       const most = MANAGEMENT_BOUNDS.projectsPerOrganization;
       if ((rows[0]?.n ?? 0) >= most) {
-        throw conflict(`the organization has ${most} projects, and may not have more`);
+        throw conflict(`the organization has ${most} projects, which is the most allowed`);
       }
       try {
         await client.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [id, org.id, name]);
       } catch (error) {
         if (!isUniqueViolation(error, 'projects_by_name')) throw error;
-        throw conflict(`the organization has a project named ${quote(name)} already`);
+        throw conflict(`the organization already has a project named ${quote(name)}`);
       }
       const target = { kind: 'project', id };
       const entry = { actor: caller, orgId: org.id, projectId: id, action: 'project.create', target };

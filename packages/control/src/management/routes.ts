@@ -9,7 +9,7 @@ import { memberRoutes } from './members.ts';
 import { orgRoutes } from './orgs.ts';
 import { projectRoutes } from './projects.ts';
 
-/** What a command line asks for when nobody set something else: who somebody is, and to stay signed in. */
+/** Default OIDC scopes of the CLI: the user's identity, and refresh tokens. */
 export const DEFAULT_SCOPES = ['openid', 'profile', 'email', 'offline_access'] as const;
 export const DEFAULT_CLIENT_ID = 'releap-cli';
 
@@ -26,7 +26,7 @@ export function managementRoutes(
   auditRoutes(planes, context);
 
   planes.public.operation(operations.getAuthConfig, async (): Promise<AuthConfig> => {
-    if (oidc === undefined) throw unavailable('nobody can sign in: this server has no issuer of tokens', 60);
+    if (oidc === undefined) throw unavailable('sign-in is not configured: this server has no OIDC issuer', 60);
     return {
       issuer: oidc.issuer,
       client_id: oidc.clientId ?? DEFAULT_CLIENT_ID,

@@ -1,6 +1,6 @@
 /**
- * What parts of the control plane count and time while they work. docs/observability.md lists every metric. Labels have
- * bounded values: names from tables in the code, never ids, addresses or paths that callers write.
+ * Counters and histograms of the control plane. docs/observability.md lists every metric. Labels have bounded values:
+ * names from tables in the code, never ids, addresses or paths of requests.
  */
 import type { Operation } from '@releap/contract';
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
@@ -18,7 +18,7 @@ export function requestMetrics(registry: Registry): ObserveRequest {
   });
   const duration = new Histogram({
     name: 'releap_http_request_duration_seconds',
-    help: 'Time from the head of a request to the end of its answer; long polls include their wait',
+    help: 'Time from the head of a request to the end of its response; long polls include their wait',
     labelNames: ['plane', 'operation'],
     buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
     registers: [registry],
@@ -40,7 +40,7 @@ export function taskMetrics(registry: Registry): (run: TaskRun) => void {
   });
   const duration = new Histogram({
     name: 'releap_task_duration_seconds',
-    help: 'Duration of runs of periodic tasks that began',
+    help: 'Duration of runs of periodic tasks',
     labelNames: ['task'],
     buckets: [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60],
     registers: [registry],
@@ -61,7 +61,7 @@ export function taskMetrics(registry: Registry): (run: TaskRun) => void {
 
 export type ResourceKind = 'sandbox' | 'snapshot';
 
-/** Transitions that were committed, and how long sandboxes waited for a host. */
+/** Committed transitions, and the wait of sandboxes for a host. */
 export function transitionMetrics(
   registry: Registry,
 ): (resource: ResourceKind, event: string, row: { created_at: Date; updated_at: Date }) => void {

@@ -1,4 +1,4 @@
-/** `GET /metrics`, and what describes the server itself: its process and its database connections. */
+/** `GET /metrics`, and the metrics of the process and its database connections. */
 import { operatorOperations } from '@releap/contract';
 import { collectDefaultMetrics, Gauge } from 'prom-client';
 import type { ControlContext } from '../context.ts';
@@ -33,7 +33,7 @@ export function metricsModule({ database, heartbeats, metrics }: ControlContext)
       );
       ofPools(
         'releap_database_pool_idle_connections',
-        'Open database connections that nothing uses',
+        'Idle database connections',
         (pool) => pool.idleCount,
       );
       ofPools(

@@ -2,9 +2,9 @@
 import { Gauge, type Registry } from 'prom-client';
 import type { Logger } from 'pino';
 
-/** How long a value from the database is good for, in milliseconds. */
+/** Lifetime of a value from the database, in milliseconds. */
 const CACHE_MS = 10_000;
-/** Longest that a scrape waits for it. */
+/** Longest wait of a scrape for it. */
 const PATIENCE_MS = 2_000;
 
 /** A gauge whose value is in the memory of this server. */
@@ -22,8 +22,8 @@ export function gauge(registry: Registry, name: string, help: string, read: () =
 }
 
 /**
- * A source of values that costs a query: asked at most once in 10 s, one question at a time, however many scrape. A
- * scrape waits for it for 2 s at most and gets undefined when it is late or fails.
+ * A source of values that costs a query: at most one query in 10 s, one at a time, for any number of scrapers. A scrape
+ * waits for it for at most 2 s and gets undefined when it is late or fails.
  */
 export function cachedSource<T>(log: Logger, load: () => Promise<T>): () => Promise<T | undefined> {
   let value: T | undefined;

@@ -1,4 +1,4 @@
-/** Records every call of an operator operation: before it is done, and how it ended. */
+/** Records every call of an operator operation: before it runs, and its outcome. */
 import { ApiError, newUuid, type Operation, operatorOperations } from '@releap/contract';
 import { queryAll, statement, type Database } from '@releap/database';
 import type { FastifyRequest } from 'fastify';
@@ -18,10 +18,10 @@ const NAMES = new Map<Operation, string>(
   Object.entries(operatorOperations).map(([name, operation]) => [operation, name]),
 );
 
-/** Asked for every few seconds by a program, also while the database is away; it shows counts alone. */
+/** Not audited: scraped every few seconds, also while the database is unavailable, and shows only counts. */
 const UNRECORDED: ReadonlySet<Operation> = new Set([operatorOperations.getMetrics]);
 
-/** The same plane, with a record of each call. What cannot be recorded is not done. */
+/** Wraps the plane so that each call is audited. A call that cannot be recorded is refused. */
 export function audited(plane: Plane<'operator'>, database: Database): Plane<'operator'> {
   return {
     plugin: plane.plugin,

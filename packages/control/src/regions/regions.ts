@@ -30,7 +30,7 @@ export interface Regions {
   active(): Promise<RegionRow[]>;
   globals(): Promise<{ id: string; name: string; member_count: number }[]>;
   /**
-   * The region for a slug, a global region's id or nothing said (null).
+   * The region of a slug, of a global region's id, or the default for null.
    * @throws 400 for one that is unknown, disabled, or has no active members.
    */
   resolve(
@@ -95,15 +95,15 @@ export interface RegionConfig {
 }
 
 /**
- * Creates the region, or updates what is configured here; what is not stays as another server has set it. The first
- * region of an installation becomes its default.
+ * Creates the region, or updates the fields that are configured here; others stay as another server has set them. The
+ * first region of an installation becomes its default.
  */
 export async function ensureRegion(on: Queryable, region: RegionConfig): Promise<void> {
   const values = [region.id, region.name ?? null, region.toolboxProxyUrl ?? null];
   try {
     await on.query(ENSURE, values);
   } catch (error) {
-    // Another first server has created the default region at the same moment: now there is one.
+    // Another first server has created the default region concurrently.
     if (!isUniqueViolation(error, 'regions_one_default')) throw error;
     await on.query(ENSURE, values);
   }

@@ -15,7 +15,7 @@ export function regionRoutes({ workload }: Planes, { regions }: { regions: Regio
     }));
   });
   workload.operation(operations.listGlobalRegions, () => regions.globals());
-  // No machine has classes yet, so none can be asked for: POST /vms refuses every slug.
+  // No machine has classes yet: POST /vms refuses every slug.
   workload.operation(operations.listCpuTypes, async () => []);
   workload.operation(operations.listNetworkClasses, async () => []);
   workload.operation(operations.listDiskClasses, async () => []);

@@ -1,6 +1,6 @@
 /**
- * Puts the projects' credentials into what runners are told, at the moment it is sent: they are opened here, go over
- * the link, and are in no row, job or record.
+ * Adds the projects' pull credentials to assignments when they are sent: they are decrypted here and sent over the link,
+ * and are never stored in a row, job or record.
  */
 import { parseImageReference, type RootSource } from '@releap/contract';
 import { queryAll, statement, type Database } from '@releap/database';
@@ -15,9 +15,9 @@ export interface PullCredentials {
   unlock<T extends Locked>(these: readonly T[]): Promise<T[]>;
 }
 
-/** Something of a project with a root file system: a sandbox, a build. */
+/** An assignment of a project with a root file system: a sandbox, a build. */
 export interface Locked {
-  /** Null for what is the service's own. */
+  /** Null for the service's own. */
   project_id: string | null;
   root: RootSource;
   /** What is to go pulls nothing. */
@@ -60,7 +60,7 @@ export function createPullCredentials(
         );
         found.set(keyOf(projectId, host), { credential: { username, password } });
       } catch (error) {
-        log.error({ err: error, project: projectId, host }, 'a registry credential could not be opened');
+        log.error({ err: error, project: projectId, host }, 'a registry credential could not be decrypted');
         const why =
           error instanceof KeysUnavailableError
             ? 'its key is temporarily unavailable'

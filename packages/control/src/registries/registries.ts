@@ -15,14 +15,14 @@ import { asRefusal, type Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
 import { together } from '../secrets/secrets.ts';
 
-/** What both planes do with credentials: whoever calls has been let into the project before. */
+/** Operations on credentials for both planes. The caller has been authorized for the project. */
 export interface Registries {
   /** @throws 400, 503 while passwords cannot be encrypted */
   put(projectId: string, host: string, body: RegistryWrite, within?: Within): Promise<void>;
   list(projectId: string): Promise<RegistryList>;
-  /** @throws 400 for what is no host, 404 */
+  /** @throws 400 for an invalid host, 404 */
   get(projectId: string, host: string): Promise<RegistryRecord>;
-  /** @throws 400 for what is no host */
+  /** @throws 400 for an invalid host */
   remove(projectId: string, host: string, within?: Within): Promise<void>;
 }
 
@@ -81,7 +81,7 @@ export function createRegistries(database: Database, encryption: Encryption): Re
         ]);
         if (written === undefined)
           throw badRequest(
-            `the project has ${BOUNDS.registriesPerProject} registry credentials already: delete one first`,
+            `the project has ${BOUNDS.registriesPerProject} registry credentials, which is the most allowed: delete one first`,
           );
       });
     },

@@ -29,7 +29,7 @@ export function retentionModule({ database, limits, log }: ControlContext): Modu
           if (limits.retentionDays === 0) return;
           const removed = await purgeLostRunners(database, limits.retentionDays);
           if (removed > 0)
-            log.info({ removed, days: limits.retentionDays }, 'forgot lost hosts that hold nothing');
+            log.info({ removed, days: limits.retentionDays }, 'forgot lost hosts without resources');
         },
       },
       {
@@ -40,7 +40,7 @@ export function retentionModule({ database, limits, log }: ControlContext): Modu
           if (limits.retentionDays === 0) return;
           const removed = await purgeEnded(database, limits.retentionDays, signal);
           if (Object.keys(removed).length > 0)
-            log.info({ removed, days: limits.retentionDays }, 'purged rows of what has ended');
+            log.info({ removed, days: limits.retentionDays }, 'purged ended rows');
         },
       },
     ],

@@ -1,8 +1,8 @@
-/** Partitions of a month: made ahead, and those of the audit log dropped when their time is over. */
+/** Monthly partitions: created ahead, and those of the audit log dropped after their retention. */
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 
-/** Two months ahead: a service that is down for that long finds the default partition. */
+/** Two months ahead: a service that was down for longer uses the default partition. */
 const MAKE = statement<{ parent: string; month: string; made: boolean }>(
   'partitions-make',
   `select parent, to_char(month, 'YYYY-MM') as month, make_month_partition(parent, month) as made
@@ -31,12 +31,12 @@ export async function makePartitions(database: Database, log: Logger): Promise<v
 export async function dropAuditPartitions(database: Database, days: number, log: Logger): Promise<void> {
   for (const { name } of await queryAll(database.pool, ENDED, [days])) {
     await database.transaction(async (client) => {
-      // Waiting for longer would hold up every request that writes an entry.
+      // A longer wait would block every request that writes an entry.
       await client.query(`set local lock_timeout = '1s'`);
       const quoted = await queryOne(client, QUOTE, [name]);
       if (quoted !== undefined) await client.query(`drop table ${quoted.name}`);
     });
-    log.info({ partition: name, days }, 'dropped a part of the audit log whose time is over');
+    log.info({ partition: name, days }, 'dropped an expired partition of the audit log');
   }
 }
 

@@ -1,6 +1,6 @@
 /**
- * Removes rows of what has ended and whose time is over, a bounded batch at a time. The ledger is never purged; the
- * audit log goes by partitions (partitions.ts); idempotency keys have an end of their own.
+ * Purges ended rows after their retention, in bounded batches. The ledger is never purged; the audit log is dropped by
+ * partitions (partitions.ts); idempotency keys have their own expiry.
  */
 import { queryAll, statement, type Database, type Statement } from '@releap/database';
 
@@ -14,7 +14,7 @@ const purge = (what: string, sql: string): Purge => ({
   statement: statement<{ id: string }>(`purge-${what}`, sql),
 });
 
-/** $1 days, $2 how many. In this order: sandboxes wait for their snapshots. */
+/** $1 days, $2 rows. In this order: a sandbox stays until its snapshots are purged. */
 const PURGES: readonly Purge[] = [
   purge(
     'snapshots',
@@ -58,8 +58,8 @@ const BATCH = 500;
 
 /**
  * @param days how long ended rows are kept
- * @returns how many rows were removed, by what they are
- * @throws AggregateError after all of them were tried
+ * @returns the number of removed rows by resource
+ * @throws AggregateError after trying all
  */
 export async function purgeEnded(
   database: Database,
@@ -78,7 +78,7 @@ export async function purgeEnded(
         if (rows.length < batch) break;
       }
     } catch (error) {
-      // What cannot be removed keeps nothing else.
+      // One failure does not stop the others.
       failures.push(new Error(`${what} could not be purged`, { cause: error }));
     }
   }
@@ -86,7 +86,7 @@ export async function purgeEnded(
   return removed;
 }
 
-/** Hosts that are lost and that no row refers to any more. $1 days */
+/** Lost hosts without references. $1 days */
 const RUNNERS = statement<{ id: string }>(
   'purge-runners',
   `delete from runners where id in (
@@ -99,8 +99,8 @@ const RUNNERS = statement<{ id: string }>(
 );
 
 /**
- * Forgets lost hosts. It may read all of the sandboxes for each host that has been lost for so long (an index on their host
- * would cost every transition more than this is worth), so it is done now and then only.
+ * Forgets lost hosts. May scan all sandboxes for each long-lost host (an index on their host would make every transition
+ * more expensive), so it runs rarely.
  */
 export async function purgeLostRunners(database: Database, days: number): Promise<number> {
   return (await queryAll(database.pool, RUNNERS, [days])).length;

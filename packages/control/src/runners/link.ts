@@ -1,4 +1,4 @@
-/** One runner's connection: reads its messages in order, and sends it what it is assigned. */
+/** One runner's connection: handles its messages in order, and sends it its assignments. */
 import {
   FramingError,
   LINK_CLOSE,
@@ -20,21 +20,21 @@ import type { ReconciledKind } from './kind.ts';
 
 export interface LinkHandlers {
   readonly kinds: readonly ReconciledKind[];
-  /** Gives the connection's epoch and the answer. Closes the link, and gives undefined, to refuse the runner. */
+  /** Returns the connection's epoch and the welcome. To refuse the runner, closes the link and returns undefined. */
   hello(link: Link, hello: HelloMessage): Promise<{ epoch: string; welcome: WelcomeMessage } | undefined>;
-  /** Resolves when all of it is stored. */
+  /** Resolves when everything is stored. */
   report(link: Link, items: readonly Report[]): Promise<void>;
   usage(link: Link, message: UsageMessage): void;
   ready(link: Link, ready: boolean): Promise<void>;
-  /** Something of this runner was not read: see `IgnoredCounts`. */
+  /** Something of this runner was ignored: see `IgnoredCounts`. */
   ignored(what: keyof IgnoredCounts, count: number): void;
-  /** It is closed: nothing more can be sent. */
+  /** The link is closed: nothing more can be sent. */
   closed(link: Link): void;
-  /** The same, once the message that was being handled is done: nothing of this link is written any more. */
+  /** The link is closed and its last message is handled: it writes nothing more. */
   ended(link: Link): void;
 }
 
-/** What was received and not handled, since the start of this server. */
+/** Counts of received and ignored items, since the start of this server. */
 export interface IgnoredCounts {
   /** Messages of a type that is not known. */
   messageTypes: number;
@@ -51,7 +51,7 @@ const SEND_DEADLINE_MS = 60_000;
 const OUTBOUND_MAX_BYTES = 4 * LINK_MESSAGE_MAX_BYTES;
 /** Messages read from the socket and not yet handled, above which reading pauses. */
 const INBOUND_HIGH = 64;
-/** A close frame has room for 123 bytes. */
+/** Most bytes of a close frame's reason. */
 const REASON_BYTES = 123;
 
 export class Link {
@@ -69,10 +69,10 @@ export class Link {
   readonly #handlers: LinkHandlers;
   readonly #log: Logger;
   readonly #kindNames: readonly string[];
-  /** From the welcome on. */
+  /** Set by the welcome. */
   #sender: AssignmentSender | undefined;
   #synced = false;
-  /** As the last heartbeat said; counts once everything was sent. */
+  /** From the last heartbeat; valid once everything was sent. */
   #saidReady = false;
   #closed = false;
   #inbound: string[] = [];
@@ -173,11 +173,11 @@ export class Link {
     }
   }
 
-  /** Nothing was acknowledged: the runner connects again and repeats it. */
+  /** Nothing was acknowledged: the runner reconnects and repeats it. */
   #failed(error: unknown): void {
     if (this.#closed) return;
     this.#log.error({ err: error, runner: this.runnerId }, 'the link of a runner failed');
-    this.close(LINK_CLOSE.failed, 'the control plane failed: connect again');
+    this.close(LINK_CLOSE.failed, 'the control plane failed: reconnect');
   }
 
   async #handle(reading: Reading<RunnerMessage>): Promise<void> {
@@ -204,7 +204,7 @@ export class Link {
     await this.#take(message, unsupported);
   }
 
-  /** Counted always, logged once a link. */
+  /** Always counted, logged once per link. */
   #ignored(what: keyof IgnoredCounts, count: number, of: string, text: string, error?: string): void {
     this.#handlers.ignored(what, count);
     if (this.#logged.has(of) || this.#logged.size >= INBOUND_HIGH) return;
@@ -255,7 +255,7 @@ export class Link {
       isClosed: () => this.#closed,
       onError: (error) => this.#failed(error),
     });
-    // What changes from here on is not in the pages that are read, or is sent again.
+    // Later changes are not in the pages below, or are sent again.
     this.#sender = sender;
     const answer = await this.#handlers.hello(this, hello);
     if (answer === undefined || this.#closed) return;

@@ -17,7 +17,7 @@ export function runnersModule({ events, heartbeats, limits, log, runners }: Cont
   events.on('notifications-missed', () => {
     runners
       .resync()
-      .catch((error: unknown) => log.warn({ err: error }, 'runners are sent later what they have missed'));
+      .catch((error: unknown) => log.warn({ err: error }, 'missed assignments could not be sent to runners; retrying later'));
   });
   return {
     name: 'runners',
@@ -31,7 +31,7 @@ export function runnersModule({ events, heartbeats, limits, log, runners }: Cont
       registry.registerMetric(
         new Counter({
           name: 'releap_runner_ignored_total',
-          help: 'What runners sent and this server could not read: types of messages, messages, items of messages',
+          help: 'Data from runners that this server could not read: types of messages, messages, items of messages',
           labelNames: ['what'],
           registers: [],
           collect() {

@@ -1,6 +1,6 @@
 import { statement } from '@releap/database';
 
-/** A runner has said hello: it is online, not ready yet, and its newest connection counts. None for one that was forgotten. $1..$5 */
+/** A runner's hello: it is online, not ready yet, and its newest connection is valid. No row if it was forgotten. $1..$5 */
 export const RUNNER_HELLO = statement<{ epoch: string }>(
   'runner-hello',
   `insert into runners (id, region, status, data_url, facts, server_id)
@@ -12,7 +12,7 @@ export const RUNNER_HELLO = statement<{ epoch: string }>(
    returning epoch`,
 );
 
-/** Its link is closed, unless it has a newer one. $1 id, $2 epoch */
+/** Its link was closed and it has no newer one. $1 id, $2 epoch */
 export const RUNNER_OFFLINE = statement(
   'runner-offline',
   `update runners set status = 'offline', ready = false where id = $1 and epoch = $2 and status = 'online'`,
@@ -24,8 +24,8 @@ export const RUNNER_READY = statement(
 );
 
 /**
- * The connected ones live, also those that another server took for lost. One that has gone offline meanwhile
- * stays so. $1 ids, $2 epochs, $3 whether they are ready. Gives those whose connection still counts.
+ * Heartbeats of the connected runners, also of those that another server marked lost. One that went offline meanwhile
+ * stays so. $1 ids, $2 epochs, $3 whether they are ready. Returns those whose connection is still valid.
  */
 export const RUNNERS_SEEN = statement<{ id: string }>(
   'runners-seen',
@@ -35,7 +35,7 @@ export const RUNNERS_SEEN = statement<{ id: string }>(
     where r.id = t.id and r.epoch = t.epoch returning r.id`,
 );
 
-/** Marks the silent ones. $1 milliseconds. */
+/** Marks silent runners lost. $1 milliseconds. */
 export const RUNNERS_LOST = statement<{ id: string }>(
   'runners-lost',
   `update runners set status = 'lost', ready = false

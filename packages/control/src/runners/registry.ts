@@ -1,4 +1,4 @@
-/** The runners that are connected to this server: stores what they report, and sends them what they are assigned. */
+/** The runners that are connected to this server: stores their reports and sends their assignments. */
 import { RUNNER_PROTOCOL, LINK_CLOSE, type CpuReading, type Report } from '@releap/contract/runner';
 import { queryAll, queryOne, isForeignKeyViolation, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
@@ -18,7 +18,7 @@ export interface ChangedResource {
   runner_id: string | null;
   /** Newest generation; absent when it is not known. */
   generation?: number;
-  /** False when the runner has nothing of it any more. */
+  /** False when the runner no longer holds it. */
   assigned_to_runner: boolean;
 }
 
@@ -32,27 +32,27 @@ export interface RemoteChange {
 }
 
 export interface RunnerRegistry {
-  /** Sends the runners that are connected here what has changed. @param kind name of the kind */
+  /** Sends changed assignments to the runners that are connected here. @param kind name of the kind */
   changed(kind: string, resources: readonly ChangedResource[]): void;
-  /** The same for changes made by another server. An older one does not say of which kind. */
+  /** The same for changes by another server. An older one does not send the kind. */
   changedElsewhere(resources: readonly RemoteChange[]): void;
   /**
-   * Sends the runners that are connected here what they have not been sent yet. Other servers announce each change once:
-   * without this a runner would never hear of what was announced while the database could not be reached.
+   * Sends missed assignments to the runners that are connected here. Other servers announce each change once: without
+   * this a runner would never receive changes that were announced while the database was unreachable.
    */
   resync(): Promise<void>;
   isConnected(runnerId: string): boolean;
-  /** Those that have said hello, in no order. */
+  /** Runners after their hello, in no order. */
   links(): Link[];
-  /** What was received and not handled, since the start. */
+  /** Counts of received and ignored items, since the start. */
   readonly ignored: Readonly<IgnoredCounts>;
-  /** Sets the kinds that runners reconcile, in the order in which they are sent. Before `attach`. */
+  /** Sets the reconciled kinds, in the order in which they are sent. Call it before `attach`. */
   reconcile(kinds: readonly ReconciledKind[]): void;
   /** Accepts the links of runners on this server. */
   attach(upgrades: UpgradeRouter): void;
   /** Records that the connected runners are alive, and closes the links of those that are silent. */
   heartbeat(on?: Queryable): Promise<void>;
-  /** Runners that are silent for too long become lost, and what ran on them with them. */
+  /** Marks silent runners lost, with their resources. */
   markSilentRunnersLost(afterMs: number): Promise<void>;
   close(): Promise<void>;
 }
@@ -110,8 +110,8 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
         link.close(LINK_CLOSE.refused, 'the operator has forgotten this host');
         return undefined;
       }
-      // The newest connection of a runner counts; a half-open older one must not speak for it any more.
-      links.get(hello.runner_id)?.close(LINK_CLOSE.replaced, 'the runner has connected again');
+      // Only the newest connection of a runner is valid; an older one may be half-open.
+      links.get(hello.runner_id)?.close(LINK_CLOSE.replaced, 'the runner has reconnected');
       if (!link.closed) links.set(hello.runner_id, link);
       const { capabilities, kinds: reconciles, protocol } = hello;
       log.info(
@@ -173,7 +173,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
     await retryOnDatabaseError(() => kind.observe(link.runnerId, reports));
   }
 
-  /** No two resources have the same id: each is of the kind that knows it. */
+  /** Ids are unique over all kinds: a resource is of the kind that finds it. */
   function findAndSend(link: Link, ids: readonly string[]): void {
     const find = async (): Promise<void> => {
       for (const kind of kinds) {
@@ -263,7 +263,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
     async markSilentRunnersLost(afterMs) {
       const lost = await queryAll(database.pool, queries.RUNNERS_LOST, [afterMs]);
       if (lost.length > 0) log.warn({ runners: lost.map((row) => row.id) }, 'runners are lost');
-      // Also what a server that stopped in between has left.
+      // Also finishes what a stopped server has left.
       for (const kind of kinds) await kind.runnersLost?.(afterMs);
     },
     async close() {

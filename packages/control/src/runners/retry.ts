@@ -3,8 +3,8 @@ import { isDatabaseUnavailable } from '@releap/database';
 const PAUSES_MS = [100, 400, 1_000];
 
 /**
- * Runs `work` again after an error of the database that may pass: no connection, a deadlock, a lock that was not free in
- * time. Any other error is thrown at once.
+ * Retries `work` after transient errors of the database: no connection, a deadlock, a lock timeout. Any other error is
+ * thrown at once.
  */
 export async function retryOnDatabaseError<T>(work: () => Promise<T>): Promise<T> {
   for (const pause of PAUSES_MS) {

@@ -3,7 +3,7 @@ import type { SandboxAssignment } from '@releap/contract/runner';
 import type { SandboxRow } from '@releap/database';
 import type { AssignableRow } from './environment.ts';
 
-/** What the runner of this sandbox is to make of it. */
+/** The sandbox's assignment to its runner. */
 export function toAssignment(row: AssignableRow): SandboxAssignment {
   const { name, origin, vcpus, ports, egress_policy } = row.spec;
   return {
@@ -15,7 +15,7 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
       ...(row.desired === 'running' ? { start_from: row.start_from } : {}),
       name: name ?? '',
       root: pinRoot(row.root, row.manifest_name),
-      // A sandbox that has run has a disk of its own, and is never copied from its origin again.
+      // A sandbox that has run has its own disk and is never copied from its origin again.
       ...(origin === null || row.manifest_name !== null || row.desired === 'deleted' ? {} : { origin }),
       mode: row.mode,
       cpu: row.cpu,
@@ -24,7 +24,7 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
       scratch_mib: row.scratch_mib,
       ...(row.docker_data_mib === null ? {} : { docker_data_mib: row.docker_data_mib }),
       ports,
-      // A sandbox that is deleted needs no environment.
+      // The deletion of a sandbox needs no environment.
       env: row.desired === 'deleted' ? {} : row.env,
       persistent: row.persistent,
       ...(row.persistent && row.manifest_name !== null ? { disk_manifest: row.manifest_name } : {}),
@@ -34,7 +34,7 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
   };
 }
 
-/** The disk of a sandbox that has run is based on one root image, and not on a later one of the same tag. */
+/** Pins the digest of a sandbox that has run: its disk is based on that root image, not on a later one of the same tag. */
 export function pinned({ spec, manifest_name }: SandboxRow): RootSource {
   return pinRoot(spec.root, manifest_name);
 }

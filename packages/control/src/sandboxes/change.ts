@@ -1,4 +1,4 @@
-/** What a user asks to become of one sandbox: one winner, and a refusal that says why to everybody else. */
+/** Lifecycle changes that clients request: of concurrent requests one wins, and the others get 409 with the reason. */
 import { conflict, parseSandboxId, quote, sandboxNotFound, type SandboxId } from '@releap/contract';
 import { restart, type Restarted, type RestartContext } from '../scheduler/restart.ts';
 import { getFacts } from './queries.ts';
@@ -7,7 +7,7 @@ import { decide, refusal } from './transitions.ts';
 
 export type ChangeTrigger = 'stop' | 'start' | 'pause' | 'resume' | 'delete';
 
-/** For sentences: "sandbox X cannot be …". */
+/** Participles for messages: "sandbox X cannot be …". */
 const DONE = {
   stop: 'stopped',
   start: 'started',
@@ -16,12 +16,12 @@ const DONE = {
   delete: 'deleted',
 } as const;
 
-/** How often a trigger is pulled again when the sandbox changed under it. Each try means that another one won. */
+/** Retries of an event whose sandbox changed concurrently: each retry means that another request won. */
 const TRIES = 8;
 
 /**
  * @param shownId as the caller wrote it
- * @returns what it is now; `moved` when this call did it, and not when it was so already
+ * @returns its present state; `moved` when this call changed it, and false when it was in that state already
  * @throws 404, or 409 with its state and what is allowed
  */
 export async function changeSandbox(
@@ -67,7 +67,7 @@ async function pull(
   return moved && { moved };
 }
 
-/** Malformed ids are told like those that do not exist, and so are, by whoever looks them up, those of another region. */
+/** A malformed id is a 404, as an unknown one is; lookups answer the same for an id of another region. */
 export function readSandboxId(text: string): SandboxId {
   const id = parseSandboxId(text);
   if (id === null) throw sandboxNotFound(text);

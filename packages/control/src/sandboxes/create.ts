@@ -40,7 +40,7 @@ export interface CreateContext {
   requireCredits: (orgId: string) => Promise<void>;
 }
 
-/** `POST /vms`: every rule, then one statement that writes it all down, then placement on its way. */
+/** `POST /vms`: validation, then one statement that writes all rows, then a request for placement. */
 export async function createForTenant(
   context: CreateContext,
   principal: Principal,
@@ -48,7 +48,7 @@ export async function createForTenant(
   ids: IdGenerator = RANDOM,
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
-  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  // Always in this order: an earlier attempt with the same seed has generated the same values.
   const [id, jobId, accessToken, otherName] = [
     ids.uuid(),
     ids.uuid(),
@@ -94,7 +94,7 @@ export async function createForTenant(
       ? await context.readRecord({ uuid: id, region: null }, principal.projectId)
       : undefined;
     if (before !== undefined) return answer(before);
-    // A secret was erased meanwhile: this says which.
+    // A secret was erased concurrently: this throws the error that names it.
     if (isForeignKeyViolation(error)) await mintByName(database.pool, principal.projectId, sandbox.secrets);
     throw error;
   }
@@ -109,7 +109,7 @@ interface ResolvedSource {
   snapshot?: SnapshotRow;
 }
 
-/** The image or snapshot, and the region: an image in any, a snapshot in its own. */
+/** Resolves the source and the region: an image runs in any region, a snapshot only in its own. */
 async function resolveSource(
   { database, readImage, regions, scheduler, platform, limits }: CreateContext,
   principal: Principal,
@@ -127,7 +127,7 @@ async function resolveSource(
   const { name } = asked.image;
   const snapshot = await snapshotByName(database.pool, name, principal.projectId);
   if (snapshot === undefined) throw snapshotNotFound(name);
-  // Where nothing is said the home of the snapshot is meant, and so it is where a global region has it.
+  // The default is the snapshot's home region, also for a global region that contains it.
   const home = snapshot.region;
   const region = await regions.resolve(asked.region ?? home, principal, async (ids) =>
     ids.includes(home) ? home : scheduler.regionWithMostCapacity(needOf(asked, limits))(ids),
@@ -135,7 +135,7 @@ async function resolveSource(
   if (region !== home) {
     throw snapshot.kind === 'full'
       ? badRequest(
-          `full snapshot ${quote(name)} can be restored in its home region ${quote(home)} only, not in ${quote(region)}`,
+          `full snapshot ${quote(name)} can only be restored in its home region ${quote(home)}, not in ${quote(region)}`,
         )
       : conflict(
           `snapshot ${quote(name)} is in region ${quote(home)} and not in ${quote(region)}: it is not replicated between regions in this version`,
@@ -149,7 +149,7 @@ async function resolveSource(
   return { sandbox, region, root: { root: snapshot.spec.root, imageRef: `snapshot:${name}` }, snapshot };
 }
 
-/** What it takes of a host, for the choice of its region. */
+/** The demand for the choice of its region. */
 function needOf(asked: ResolvedSandbox, { overcommit }: ControlLimits): Omit<Need, 'region'> {
   return {
     arch: asked.cpu_arch ?? DEFAULTS.cpuArch,
@@ -168,9 +168,9 @@ const HOST = statement<SnapshotHost>(
 );
 
 /**
- * The snapshot is still there when the row is, which from then on keeps it from being deleted. What is captured with
- * its memory goes on with the secrets of its source.
- * @param given names of variables that the caller sets
+ * Locks the snapshot, so that it exists when the row is inserted, which then protects it from deletion. A full
+ * snapshot keeps the secrets of its source.
+ * @param given names of the variables that the client sets
  */
 async function createFromSnapshot(
   database: Database,

@@ -1,4 +1,4 @@
-/** Moves sandboxes out of transient states when their deadline has passed, whatever else was missed. */
+/** Fires the deadline event of sandboxes in transient states: the fallback for every missed event. */
 import { queryAll, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import { NEED, toNeed, type NeedRow } from '../scheduler/scheduler.ts';
@@ -23,7 +23,7 @@ export async function endOverdue({
 >): Promise<void> {
   const rows = await queryAll(database.pool, OVERDUE);
   if (rows.length === 0) return;
-  // The hosts are read once for all of them, and only when there is something to explain.
+  // Reads the hosts once for all overdue sandboxes, and only if there are any.
   const explain = rows.some((row) => row.status === 'pending') ? await scheduler.explainer() : undefined;
   const changes: Change[] = rows.map((row) => {
     const late = `it was ${row.status} for longer than ${limits.deadlines[row.status as keyof typeof limits.deadlines] / 1000} s`;

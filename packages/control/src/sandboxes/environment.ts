@@ -1,4 +1,4 @@
-/** Environments of sandboxes, apart from their rows: up to a megabyte each, so only a bounded batch is ever read. */
+/** Environments of sandboxes, in their own table: up to 1 MiB each, so they are only read in bounded batches. */
 import type { RootSource } from '@releap/contract';
 import { queryAll, statement, type Environment, type Queryable, type SandboxRow } from '@releap/database';
 
@@ -7,26 +7,25 @@ const READ = statement<{ sandbox_id: string; env: Environment }>(
   'select sandbox_id, env from sandbox_env where sandbox_id = any($1::uuid[])',
 );
 
-/** A row with all that its runner is told. */
+/** A row with everything that an assignment contains. */
 export interface AssignableRow extends SandboxRow {
   env: Environment;
-  /** `spec.root`, where a registry's credential can be put beside it. */
+  /** `spec.root`, to which a pull credential can be added. */
   root: RootSource;
 }
 
-/** Whether the environment has to be read before the runner can be told: what is to go needs none. */
+/** Whether an assignment needs the environment: a deletion does not. */
 export function needsEnvironment(row: Pick<SandboxRow, 'env_bytes' | 'desired'>): boolean {
   return row.env_bytes > 0 && row.desired !== 'deleted';
 }
 
-/** Rows whose environment is empty, or of no interest, as they are. */
+/** Rows without an environment, or that do not need it. */
 export function assignable(row: SandboxRow, env: Environment = {}): AssignableRow {
   return { ...row, env, root: row.spec.root };
 }
 
 /**
- * Environments by sandbox id; ids without one are absent. The caller bounds the batch: `env_bytes` of a row says how
- * much is going to be read.
+ * Environments by sandbox id; ids without one are absent. The caller bounds the batch by the rows' `env_bytes`.
  */
 export async function readEnvironments(
   on: Queryable,

@@ -1,6 +1,6 @@
 /**
- * Forks. The new sandbox is placed at once, where its source is: memory and disk are nowhere else. Its host takes
- * them and says so; until then no other fork of the same source begins, so that the source stands still once a time.
+ * Forks. The child is placed at once on the host of its source, the only one with the memory and disk. Until the host
+ * reports that it has captured them, no other fork of the source starts, so that the source is paused once at a time.
  */
 import {
   BOUNDS,
@@ -35,25 +35,25 @@ const SOURCE = statement<SandboxRow>(
   'fork-source',
   `select ${ROW} from sandboxes s where id = $1 and ${REACHABLE('$2', '$3', 's')} for no key update`,
 );
-/** By a try that was cut off. */
+/** The fork that an interrupted earlier attempt inserted. */
 const MADE = statement<SandboxRow>(
   'fork-made',
   `select ${ROW} from sandboxes s where id = $1 and project_id = $2`,
 );
-/** One that its host has not yet said to have taken. */
+/** A fork that the host has not yet reported as captured. */
 const IN_PROGRESS = statement<{ id: string; region: string }>(
   'fork-in-progress',
   `select id, region from sandboxes where forked_from = $1 and status in ('pending', 'assigned') limit 1`,
 );
-/** The source keeps its memory and disk for the fork, even if it is deleted right after. */
+/** Keeps the source's memory and disk for the fork, even if the source is deleted right after. */
 const KEEP_SOURCE = statement(
   'fork-keep-source',
   'update sandboxes set pending_fork = $2, updated_at = now() where id = $1',
 );
 /**
- * `POST /vms/:id/fork`: the rules and the new row, with the source locked and nobody else promising room.
- * @param requireCredits throws 402; an earlier try that has made the fork needs none
- * @throws 404, or 409 with what is in the way
+ * `POST /vms/:id/fork`: validates and inserts the child, holding the scheduler lock and a lock of the source.
+ * @param requireCredits throws 402; not called when an earlier attempt has inserted the fork
+ * @throws 404, or 409 with the reason
  */
 export async function forkSandbox(
   context: RestartContext,
@@ -64,7 +64,7 @@ export async function forkSandbox(
   ids: IdGenerator = RANDOM,
 ): Promise<SandboxForkResponse> {
   const { database, lifecycle, limits } = context;
-  // In this order, whatever comes of it: an earlier try with the same seed has made the same.
+  // Always in this order: an earlier attempt with the same seed has generated the same values.
   const drawn = { id: ids.uuid(), jobId: ids.uuid(), accessToken: ids.token('sandbox') };
   const asked = checkDisplayName(body.name);
   const { uuid: id, region } = readSandboxId(shownId);
@@ -89,7 +89,7 @@ export async function forkSandbox(
     const other = await queryOne(client, IN_PROGRESS, [id]);
     if (other !== undefined)
       throw refuse(
-        `a fork of it is in progress already (${formatSandboxId(other.region, other.id)}): try again in a moment`,
+        `another fork of it is in progress (${formatSandboxId(other.region, other.id)}): try again in a moment`,
       );
     const name =
       asked ??
@@ -107,7 +107,7 @@ export async function forkSandbox(
     });
     if (row === undefined) throw new Error('the fork was not written');
     await queryAll(client, KEEP_SOURCE, [id, row.id]);
-    // It counts already. What lands paused takes no cores and memory of the host.
+    // The child is allocated already. A child that becomes paused needs no cores and memory of the host.
     const runs = row.desired === 'running';
     const need = {
       cpu: runs ? row.cpu : 0,

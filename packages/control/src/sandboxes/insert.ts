@@ -1,6 +1,6 @@
 /**
- * The one way in which a sandbox is written: for a create, a restore, a fork, and for parts of the service that need
- * sandboxes of their own. Idempotency, admission to the queue and placement rules are the caller's.
+ * The only insert of sandboxes: for creates, restores and forks, and for services that need internal sandboxes. The
+ * caller handles idempotency, admission to the create queue and placement rules.
  */
 import {
   tokenDigest,
@@ -24,12 +24,12 @@ import { pinned } from './assignment.ts';
 import type { Minted } from '../secrets/placeholders.ts';
 import { CREATIONS, type CreationName } from './transitions.ts';
 
-/** Whose it is. A tenant lists and reaches what its project owns, and nothing that a service owns in it. */
+/** The owner. Tenants list and reach sandboxes that their project owns, not those that a service owns in it. */
 export type Owner =
   | { kind: 'project'; projectId: string }
   | { kind: 'service'; service: string; projectId: string };
 
-/** Every choice made: nothing is looked up or defaulted any more. */
+/** Resolved: without defaults or references to look up. */
 export interface NewSandboxSpec
   extends Resources,
     Pick<
@@ -40,16 +40,16 @@ export interface NewSandboxSpec
   region: string;
   cpu_arch: string;
   root: RootSource;
-  /** The image as it was asked for. */
+  /** The requested image. */
   image_ref: string;
 }
 
-/** What it begins with. */
+/** Where memory and disk come from. */
 export type Source =
   /** The root image, and an empty disk. */
   | { kind: 'image' }
   | { kind: 'snapshot'; snapshot: Pick<SnapshotRow, 'id' | 'kind' | 'sandbox_id'> }
-  /** Memory and disk of a sandbox that runs or is paused, on its host. Locked by the caller. */
+  /** Memory and disk of a running or paused sandbox, on its host. The caller has locked it. */
   | { kind: 'fork'; from: SandboxRow };
 
 export interface NewIds {
@@ -93,20 +93,20 @@ const insert = (name: string, returning: string) =>
      returning ${returning}`,
   );
 const INSERT = insert('sandbox-insert', 's.id');
-/** For one that is on a host from the beginning: its runner is told of it. */
+/** For a sandbox that is placed already: notifies its runner. */
 const INSERT_PLACED = insert('sandbox-insert-placed', columns('s', SANDBOX_COLUMNS));
 
 /**
- * Writes a new sandbox, placed or to be placed.
+ * Inserts a new sandbox, placed or to be placed.
  * @param on for a snapshot or a fork: a transaction of the caller's, which keeps the snapshot from deletion
  *   (`keepSnapshot`) or has locked the source, and has copied its secrets (`copySecrets`) into `spec.env`
- * @returns its row when it is on a host already (a fork): announce it after the commit
+ * @returns its row when it is already placed (a fork): announce it after the commit
  */
 export async function createSandbox(
   on: Queryable,
   { owner, spec, source, ids, secrets, deadlineMs }: CreateSandbox,
 ): Promise<SandboxRow | undefined> {
-  const begins = CREATIONS[creationOf(source)];
+  const initial = CREATIONS[creationOf(source)];
   const env: Environment = { ...spec.env, ...secrets?.env };
   const json = Object.keys(env).length === 0 ? null : JSON.stringify(env);
   const runnerId = source.kind === 'fork' ? source.from.runner_id : null;
@@ -120,8 +120,8 @@ export async function createSandbox(
     owner.kind,
     owner.kind === 'service' ? owner.service : null,
     spec.region,
-    begins.status,
-    begins.desired,
+    initial.status,
+    initial.desired,
     deadlineMs,
     spec.mode,
     spec.cpu,
@@ -136,8 +136,8 @@ export async function createSandbox(
     tokenDigest(ids.accessToken),
     runnerId,
     source.kind === 'snapshot' ? source.snapshot.id : null,
-    begins.start_from,
-    begins.has_memory,
+    initial.start_from,
+    initial.has_memory,
     source.kind === 'fork' ? source.from.id : null,
   ]);
   return runnerId === null ? undefined : written;
@@ -160,7 +160,7 @@ function stored(spec: NewSandboxSpec, origin: Origin | null): StoredSpec {
   return { version: 1, name, vcpus, ports, egress_policy, image_ref, root, origin };
 }
 
-/** What a copy of this sandbox is, with the environment and name that the caller gives it. */
+/** The spec of a copy of this sandbox, with the given environment and name. */
 export function specOfCopy(row: SandboxRow, name: string, env: Environment): NewSandboxSpec {
   const { region, mode, cpu, mem_mib, scratch_mib, gpu_host, docker_data_mib, persistent, spot, cpu_arch } =
     row;

@@ -4,7 +4,7 @@ import { mayEndFork, releaseForkSources } from './pending-forks.ts';
 import { SANDBOX_SQL, type Change } from './transition-sql.ts';
 import type { SandboxEvent, StateDeadlines } from './transitions.ts';
 
-/** The only way to change a sandbox's status. */
+/** The only code that changes a sandbox's status. */
 export type Lifecycle = RowLifecycle<SandboxEvent, SandboxRow, Change>;
 
 export interface LifecycleOptions {
@@ -26,7 +26,7 @@ export function createLifecycle({ database, deadlines, onMoved, onTransition }: 
     ...lifecycle,
     async apply(event, changes) {
       const rows = await lifecycle.apply(event, changes);
-      // What is missed here (a crash, a transaction of another part) the periodic task finds.
+      // The periodic task finds what is missed here (after a crash, or in another module's transaction).
       if (mayEndFork(event, rows)) await releaseForkSources(database, lifecycle.apply);
       return rows;
     },

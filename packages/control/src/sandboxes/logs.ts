@@ -1,4 +1,4 @@
-/** `/logs` and `/entrypoint-logs`: read from the host that holds them, never through the database. */
+/** `/logs` and `/entrypoint-logs`, streamed from the sandbox's host and never stored in the database. */
 import type { Readable } from 'node:stream';
 import {
   badGateway,
@@ -30,10 +30,10 @@ const WHERE = statement<{
 
 const ANSWER_MS = 10_000;
 const SILENCE_MS = 30_000;
-/** Most hosts that connections are kept open to: a runner may have another port after each start. */
+/** Most hosts with open connections: a restarted runner may listen on another port. */
 const POOLS = 256;
 
-/** Plain reads from the data servers of runners. */
+/** A client of the runners' data servers. */
 export interface HostClient extends AsyncDisposable {
   get(
     dataUrl: string,
@@ -48,7 +48,7 @@ export function createHostClient(): HostClient {
   const poolFor = (dataUrl: string): Pool => {
     const known = pools.get(dataUrl);
     if (known !== undefined) {
-      // The last in the map is the last that was used.
+      // Least recently used first.
       pools.delete(dataUrl);
       pools.set(dataUrl, known);
       return known;
@@ -56,11 +56,11 @@ export function createHostClient(): HostClient {
     const [oldest] = pools;
     if (pools.size >= POOLS && oldest !== undefined) {
       pools.delete(oldest[0]);
-      // Answers that are being read from it end first.
+      // Responses in progress end first.
       void oldest[1].close();
     }
-    // Connections are bounded by those of the clients. With a limit here, a few that follow their logs would keep all others
-    // of the host from reading, and a request that waits for a connection has no deadline.
+    // Bounded by the clients' connections. With a limit here, a few clients that follow logs would block all other reads
+    // from the host, and a request that waits for a connection has no deadline.
     const pool = dataUrl.startsWith('unix:')
       ? new Pool('http://runner', { socketPath: dataUrl.slice('unix:'.length), connections: null })
       : new Pool(new URL(dataUrl).origin, { connections: null });
@@ -78,7 +78,7 @@ export function createHostClient(): HostClient {
         path,
         headers: { authorization: `Bearer ${token}` },
         headersTimeout: ANSWER_MS,
-        // A client that follows may wait for the next line for any time.
+        // A client that follows may wait for the next line without a time limit.
         bodyTimeout: follow ? 0 : SILENCE_MS,
         signal,
       }),
@@ -106,8 +106,8 @@ export function logRoutes(
     if (row.runner_id === null || row.data_url === null) {
       throw notFound(
         facts.terminal
-          ? `sandbox ${quote(shownId)} is ${row.status} and has left no ${kind} log`
-          : `sandbox ${quote(shownId)} is ${row.status} and not placed on a host yet`,
+          ? `sandbox ${quote(shownId)} is ${row.status} and has no ${kind} log`
+          : `sandbox ${quote(shownId)} is ${row.status} and not yet placed on a host`,
       );
     }
     const { token } = await dataTokens.issue(row.runner_id, row.id);
@@ -129,7 +129,7 @@ export function logRoutes(
     }
     await answer.body.dump().catch(() => undefined);
     if (answer.statusCode === 404)
-      throw notFound(`sandbox ${quote(shownId)} is ${row.status} and has left no ${kind} log`);
+      throw notFound(`sandbox ${quote(shownId)} is ${row.status} and has no ${kind} log`);
     throw badGateway(`the host of sandbox ${quote(shownId)} answered ${answer.statusCode}`);
   };
 

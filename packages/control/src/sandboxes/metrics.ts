@@ -4,7 +4,7 @@ import type { Logger } from 'pino';
 import { Gauge, type Registry } from 'prom-client';
 import { cachedSource } from '../metrics/scraped.ts';
 
-/** Deleted ones are history, and many. */
+/** Deleted sandboxes are not counted: there may be millions. */
 const COUNTED = SANDBOX_STATUSES.filter((status) => status !== 'deleted');
 
 const COUNTS = statement<{ status: string; count: number }>(

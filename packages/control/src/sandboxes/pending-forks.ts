@@ -1,13 +1,14 @@
 /**
- * Sources of forks are kept, even deleted ones, until the host has taken what the fork needs: memory and disk are nowhere
- * else. `sandboxes.pending_fork` names the fork; a fork that has left its first statuses has what it needs, or never will.
+ * A fork's source, even a deleted one, stays on its host until the host has captured its memory and disk, which exist
+ * nowhere else. `sandboxes.pending_fork` is the fork's id; a fork that has left its first statuses has been captured or
+ * has failed.
  */
 import { queryAll, statement, type Database, type SandboxRow } from '@releap/database';
 import type { RowLifecycle } from '../lifecycle/apply.ts';
 import type { Change } from './transition-sql.ts';
 import { MACHINE, type SandboxEvent } from './transitions.ts';
 
-/** A fork in one of these still depends on its source. */
+/** Statuses in which a fork still depends on its source. */
 const DEPENDS = ['pending', 'assigned'];
 const DEPENDS_SQL = DEPENDS.map((status) => `'${status}'`).join(', ');
 
@@ -17,19 +18,19 @@ const TAKEN = statement<{ id: string; pending_fork: string }>(
     where s.pending_fork is not null and (c.id is null or c.status not in (${DEPENDS_SQL})) limit 500`,
 );
 
-/** Events that a fork may leave its first statuses by. */
+/** Events by which a fork may leave its first statuses. */
 const LEAVES: ReadonlySet<SandboxEvent> = new Set(
   MACHINE.transitions
     .filter((row) => row.to !== 'same' && row.from.some((status) => DEPENDS.includes(status)))
     .map((row) => row.on),
 );
 
-/** Whether one of the rows that this event has moved may be a fork that has just got what it needs. */
+/** Whether one of these moved rows may be a fork that no longer depends on its source. */
 export function mayEndFork(event: SandboxEvent, rows: readonly SandboxRow[]): boolean {
   return LEAVES.has(event) && rows.some((row) => row.forked_from !== null && !DEPENDS.includes(row.status));
 }
 
-/** Lets go of the sources whose pending fork depends on them no more; deleted ones are removed from their host. */
+/** Releases sources that their pending fork no longer needs; deleted ones are then removed from their host. */
 export async function releaseForkSources(
   database: Database,
   apply: RowLifecycle<SandboxEvent, SandboxRow, Change>['apply'],

@@ -3,13 +3,13 @@ import { createRowReader, queryOne, statement, type Database, type Queryable } f
 import { newestFirst } from '../newest-first.ts';
 import { FACT_COLUMNS, type SandboxFacts } from './transitions.ts';
 
-/** What a record needs, and nothing that is large. */
+/** The columns of a public record, without large ones. */
 const RECORD = `id, spec ->> 'name' as name, spec ->> 'image_ref' as image_ref, (spec ->> 'vcpus')::integer as vcpus,
   manifest_name, runner_id, status, mode, cpu, mem_mib, scratch_mib, vm_ip, host_ip, port_map, error, region, forked_from, spot, spot_evicted_at, persistent, created_at`;
 
 /**
- * Whether a tenant reaches the sandbox: its project owns it, and it is of the region that the id names, if it names one
- * (each sandbox has one id, and its bare UUID). Parameters as `$2`.
+ * Whether a tenant may access the sandbox: its project owns it, and it is in the region of the id. An id is either a
+ * bare UUID or has the region as a prefix. Parameters as `$2`.
  */
 export const REACHABLE = (project: string, region: string, alias = 'sandboxes'): string =>
   `${alias}.project_id = ${project} and ${alias}.owner_kind = 'project' and (${region}::text is null or ${alias}.region = ${region})`;
@@ -83,7 +83,7 @@ export function listRecords(
   return LIST.page(database.pool, [projectId], limit, after);
 }
 
-/** The public record, as lists show it. */
+/** The public record in lists. */
 export function toRecord(row: RecordRow): SandboxRecord {
   const record: SandboxRecord = {
     id: formatSandboxId(row.region, row.id),
@@ -110,7 +110,7 @@ export function toRecord(row: RecordRow): SandboxRecord {
   return record;
 }
 
-/** The same with what only a single read shows. */
+/** The public record of a single read, with further fields. */
 export function toDetail(row: RecordRow): SandboxRecord {
   const source = row.forked_from;
   return { ...toRecord(row), forked_from: source === null ? null : formatSandboxId(row.region, source) };

@@ -1,4 +1,4 @@
-/** Sandboxes as a kind that runners reconcile: how they are assigned, and what becomes of what a runner reports. */
+/** Sandboxes as a reconciled kind: their assignments, and the handling of observations. */
 import type { SandboxAssignment, SandboxReport } from '@releap/contract/runner';
 import { queryAll, columns, SANDBOX_COLUMNS, statement, type Database, type SandboxRow } from '@releap/database';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
@@ -15,7 +15,7 @@ export interface SandboxKindOptions {
   database: Database;
   lifecycle: Lifecycle;
   credentials: PullCredentials;
-  /** A sandbox has given back what it took of a host. */
+  /** A sandbox has released capacity of its host. */
   onCapacityReleased: () => void;
 }
 
@@ -36,13 +36,13 @@ const GENERATIONS = statement<Generation>(
   `select id, runner_id, generation from sandboxes
     where held and runner_id = any($1::uuid[]) and id > $2 order by id limit $3`,
 );
-/** What is still to be lost with its runner, which cannot connect meanwhile. $1 statuses, $2 rows */
+/** Sandboxes to be marked lost with their runner, which cannot connect meanwhile. $1 statuses, $2 rows */
 const ON_LOST_RUNNERS = statement<{ id: string; runner_id: string }>(
   'sandboxes-on-lost-runners',
   `select s.id, s.runner_id from runners r join sandboxes s on s.runner_id = r.id
     where r.status = 'lost' and s.held and s.status = any($1::text[]) limit $2 for share of r`,
 );
-/** Of those whose assignment their runner cannot read, the ones that it has nothing of yet. $1 ids */
+/** Sandboxes with an unsupported assignment of which the runner holds nothing yet. $1 ids */
 const NEVER_STARTED = statement<{ id: string }>(
   'sandboxes-never-started',
   `select id from sandboxes
@@ -50,7 +50,7 @@ const NEVER_STARTED = statement<{ id: string }>(
 );
 
 const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
-/** Environments of a batch: one alone may be larger. */
+/** Bound on the environments of a batch; a single one may be larger. */
 const BATCH_BYTES = 4 * 1024 * 1024;
 const LOST_BATCH = 500;
 const LOST_FROM = TRANSITIONS.filter(({ on }) => on === 'runner-lost').flatMap(({ from }) => from);
@@ -58,10 +58,10 @@ const LOST_FROM = TRANSITIONS.filter(({ on }) => on === 'runner-lost').flatMap((
 export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
   const { database, lifecycle, credentials } = options;
 
-  /** Reads environments and credentials: of a bounded batch, when it is about to be sent. */
+  /** Reads environments and credentials of a bounded batch right before it is sent. */
   async function complete(runnerId: string, rows: readonly SandboxRow[]): Promise<SandboxAssignment[]> {
     const whole = await withEnvironments(database.pool, rows);
-    // Erased since its row was read: it was deleted, and the newer row says so.
+    // The environment was erased after its row was read: the sandbox was deleted, so read the row again.
     const erased = whole.filter((row) => needsEnvironment(row) && Object.keys(row.env).length === 0);
     const ids = new Set(erased.map(({ id }) => id));
     const newer = ids.size === 0 ? [] : await queryAll(database.pool, BY_ID, [[...ids], runnerId]);
@@ -120,8 +120,8 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
   };
 
   /**
-   * A sandbox that its runner has nothing of can only fail. Of any other it is not known what has become of it: it keeps
-   * its state, and a state that may not last has a deadline.
+   * An unsupported sandbox of which its runner holds nothing fails. The state of any other is unknown and stays; transient
+   * states have a deadline.
    */
   async function neverStarted(changes: Change[]): Promise<Change[]> {
     const rows = await queryAll(database.pool, NEVER_STARTED, [changes.map(({ id }) => id)]);

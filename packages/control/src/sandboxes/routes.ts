@@ -67,7 +67,7 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
         params.id,
         principal.projectId,
       );
-      // One that never reached a host may have been in the way of others.
+      // A deleted pending sandbox may have blocked others in the queue.
       if (moved && status === 'deleted') context.scheduler.capacityReleased();
       if (moved) await context.snapshots.sandboxesGone([id], SANDBOX_DELETED);
       return { vm_id: formatSandboxId(region, id), status: 'deleting' };
@@ -107,7 +107,7 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
     try {
       await context.requireCredits(principal.orgId);
     } catch (refusal) {
-      // What does not exist is told first, however little the caller can pay.
+      // 404 comes before 402.
       const facts = await getFacts(database.pool, readSandboxId(shownId), principal.projectId);
       throw facts === undefined ? sandboxNotFound(shownId) : refusal;
     }
@@ -128,7 +128,7 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
     const target = waitTarget(query);
     if (target === null) return read();
     const until = performance.now() + clampTimeout(query.timeout_ms);
-    // Taken before the row is read, so that no change falls between the two.
+    // Start watching before the row is read, so that no change is missed.
     using watch = changes.watch(id.uuid);
     for (;;) {
       const row = await read();

@@ -6,7 +6,7 @@ const LIVE = statement<{ id: string }>(
   'teardown-sandboxes',
   `select id from sandboxes where project_id = $1 and status not in ('deleting', 'deleted') limit 200`,
 );
-/** Until their hosts have confirmed it, something of them may be left there. */
+/** Their hosts may still hold data of them, until these confirm the deletion. */
 const LEFT = statement(
   'teardown-sandboxes-left',
   `(select 1 from sandboxes where project_id = $1 and status <> 'deleted' limit 1)
@@ -30,7 +30,7 @@ export function sandboxTeardown({
         return (await queryAll(database.pool, LEFT, [projectId])).length;
       },
     },
-    // The records of what ran stay, for the organization's books, without what tenants have put in.
+    // Rows of ended sandboxes stay for billing records, without tenants' data.
     statementStep(database, {
       name: 'environments',
       phase: 'erase',

@@ -1,22 +1,22 @@
-/** What the transitions of a sandbox write, and what changes with it. `lifecycle/sql.ts` makes the statements. */
+/** The columns that a sandbox's transitions write. `lifecycle/sql.ts` generates the statements. */
 import { SANDBOX_COLUMNS, type SandboxRow } from '@releap/database';
 import { hasEffect } from '../lifecycle/machine.ts';
 import { literal, transitionSql, type TransitionInput } from '../lifecycle/sql.ts';
 import { MACHINE, WITHOUT_NETWORK, type Transition } from './transitions.ts';
 
-/** One sandbox that an event is applied to. */
+/** One sandbox to which an event is applied. */
 export interface Change extends TransitionInput {
   /** Guard: only if it belongs to this project. */
   project_id?: string;
-  /** Guard: only if it is owned so. */
+  /** Guard: only if it has this kind of owner. */
   owner_kind?: SandboxRow['owner_kind'];
   /** Guard: only in this region. */
   region?: string;
   /** Guard: only if it is placed on this runner. */
   runner_id?: string;
-  /** Guard: only while this is the pending fork of it. */
+  /** Guard: only while this is its pending fork. */
   pending_fork?: string;
-  /** Where it goes, for `place`. */
+  /** The runner, for `place`. */
   place_on?: string;
   vm_ip?: string;
   host_ip?: string;
@@ -27,13 +27,13 @@ export interface Change extends TransitionInput {
 }
 
 function reason(row: Transition): string | undefined {
-  // A deletion for a reason of the service's own gives it.
+  // A deletion by the service gives its reason.
   if (row.on === 'delete') return 'coalesce(t.error, s.error)';
   if (row.to === 'failed' || row.to === 'lost' || row.error !== undefined)
     return `coalesce(t.error, ${literal(row.error ?? 'no reason was given')})`;
-  // It is well again, or what was wanted of it could not be had.
+  // It has recovered, or the requested change failed.
   if (row.to === 'running' || row.to === 'stopped' || row.to === 'paused') return 't.error';
-  // A new try: what the last one ended with is over.
+  // A new attempt clears the error of the last one.
   return row.to === 'booting' || row.to === 'stopping' || row.to === 'pausing' ? 'null::text' : undefined;
 }
 
@@ -56,8 +56,8 @@ function network(row: Transition, column: string, empty: string): string | undef
 }
 
 /**
- * The create job ends with the start of its sandbox, in the same statement. A job that has ended is never
- * touched again, so a later stop or failure of the sandbox does not change it.
+ * The create job ends with the start of its sandbox, in the same statement. An ended job is final: a later stop or
+ * failure of the sandbox does not change it.
  */
 const JOB = `update jobs j set
     status = case when m.status in ('failed', 'lost', 'deleting', 'deleted') then 'failed'
@@ -71,7 +71,7 @@ const JOB = `update jobs j set
     updated_at = now()
   from moved m where j.id = m.job_id and j.status in ('queued', 'running')`;
 
-/** Nobody needs the environment of a deleted one. */
+/** Erases the environment of a deleted sandbox. */
 const ERASE = `delete from sandbox_env e using moved m where e.sandbox_id = m.id and m.status = 'deleted'`;
 
 const SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
@@ -91,7 +91,7 @@ const SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     memory: 'boolean',
   },
   guards: ['project_id', 'owner_kind', 'region', 'runner_id', 'pending_fork'],
-  // It keeps the disk of a persistent sandbox that has run, and nothing else.
+  // Keeps the disk of a persistent sandbox that has run, and releases everything else.
   wanted: {
     reclaim: `case when s.persistent and s.manifest_name is not null then 'stopped' else 'deleted' end`,
   },

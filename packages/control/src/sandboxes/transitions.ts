@@ -1,9 +1,9 @@
-/** The life of a sandbox as data: a transition table for `lifecycle/machine.ts`. */
+/** The transition table of sandboxes, for `lifecycle/machine.ts`. */
 import type { DesiredState, ObservedStatus, SandboxStatus } from '@releap/contract';
 import type { SandboxRow } from '@releap/database';
 import { defineMachine, type Condition, type Transition as Row } from '../lifecycle/machine.ts';
 
-/** What a row may ask of the sandbox. */
+/** Conditions of the table's rows. */
 export const FACT_COLUMNS = [
   'status',
   'desired',
@@ -46,13 +46,13 @@ export const CONDITIONS = {
     otherwise: 'it has a Docker data device',
   },
   noGpus: { sql: 's.gpu_host = 0', holds: (s) => s.gpu_host === 0, otherwise: 'it has GPUs' },
-  /** Its memory cannot be kept: the opposite of the three above together. */
+  /** Its memory cannot be saved: the negation of the three above. */
   unpausable: {
     sql: '(s.volume_count > 0 or s.docker_data_mib is not null or s.gpu_host > 0)',
     holds: unpausable,
     otherwise: 'it can be paused',
   },
-  /** No host has said that there is a disk to boot: of a fork, or a restored snapshot, nothing may have been copied. */
+  /** No host has reported a bootable disk: of a fork or a restored snapshot, nothing may have been copied yet. */
   diskless: {
     sql: 's.manifest_name is null',
     holds: (s) => s.manifest_name === null,
@@ -71,26 +71,26 @@ export const CONDITIONS = {
   wantsRunning: {
     sql: `s.desired = 'running'`,
     holds: (s) => s.desired === 'running',
-    otherwise: 'it is not meant to run',
+    otherwise: 'its desired state is not running',
   },
-  /** On its way there: it is being paused, or is the fork of a paused source. */
+  /** Becoming paused: a pause in progress, or the fork of a paused source. */
   wantsPaused: {
     sql: `s.desired = 'paused'`,
     holds: (s) => s.desired === 'paused',
-    otherwise: 'it is not meant to be paused',
+    otherwise: 'its desired state is not paused',
   },
   wantsDeleted: {
     sql: `s.desired = 'deleted'`,
     holds: (s) => s.desired === 'deleted',
-    otherwise: 'its host is not to remove it yet',
+    otherwise: 'its host must not remove it yet',
   },
   /** It is being deleted, and its host keeps it for a fork that was acknowledged before. */
   keptForFork: {
     sql: `s.desired <> 'deleted'`,
     holds: (s) => s.desired !== 'deleted',
-    otherwise: 'its host is to remove it already',
+    otherwise: 'its host is already removing it',
   },
-  /** Its host has been told to make a fork of it, and has not said yet that the fork has all that it needs. */
+  /** Its host has been assigned a fork of it, and has not yet reported the fork as captured. */
   forkPending: {
     sql: 's.pending_fork is not null',
     holds: (s) => s.pending_fork !== null,
@@ -101,12 +101,12 @@ export const CONDITIONS = {
     holds: (s) => s.pending_fork === null,
     otherwise: 'a fork of it is pending',
   },
-  /** Its start is a resume: when that does not succeed, it can stay paused. */
+  /** Its start is a resume: if that fails, it returns to paused. */
   resumes: { sql: RESUMES, holds: resumes, otherwise: 'it is not being resumed' },
-  /** Its start boots a disk that it has: when that does not succeed, it can stay stopped. */
-  restarts: { sql: RESTARTS, holds: restarts, otherwise: 'it has no disk to go back to' },
-  /** It has never run: when its start does not succeed, nothing is left worth keeping. */
-  begins: {
+  /** Its start boots its existing disk: if that fails, it returns to stopped. */
+  restarts: { sql: RESTARTS, holds: restarts, otherwise: 'it has no disk from an earlier run' },
+  /** It has never run: if its start fails, there is nothing to keep. */
+  firstStart: {
     sql: `not (${RESUMES}) and not (${RESTARTS})`,
     holds: (s) => !resumes(s) && !restarts(s),
     otherwise: 'it has run before',
@@ -114,68 +114,68 @@ export const CONDITIONS = {
 } as const satisfies Record<string, Condition<SandboxFacts>>;
 export type ConditionName = keyof typeof CONDITIONS;
 
-/** What a user asks for. */
+/** Requested by a client. */
 export type UserEvent = 'stop' | 'start' | 'pause' | 'resume' | 'fork' | 'delete';
-/** What a runner reports. */
+/** Reported by a runner. */
 export type ObserveEvent = `observe:${ObservedStatus}`;
 export type SandboxEvent =
   | UserEvent
   | ObserveEvent
   /** The scheduler has found a runner. */
   | 'place'
-  /** The scheduler knows that no runner will ever fit. */
+  /** No known runner can ever fit it. */
   | 'reject'
-  /** The time that the present status may last is over. */
+  /** The deadline of the present status has passed. */
   | 'deadline'
   /** Its runner has been silent for too long. */
   | 'runner-lost'
-  /** The operator has given its host up for good. */
+  /** The operator has forgotten its host. */
   | 'host-forgotten'
-  /** The pending fork of it has what it needs, or never will. */
+  /** Its pending fork has been captured or has failed. */
   | 'fork-taken'
-  /** The platform needs the capacity of a spot sandbox. */
+  /** The scheduler needs the capacity of a spot sandbox. */
   | 'evict'
-  /** Its host is being drained (by force: what cannot be kept is ended too). */
+  /** Its host is being drained (by force: ephemeral sandboxes are deleted too). */
   | 'drain'
   | 'drain-force';
 
 export type Effect =
-  /** Its runner is told of it, and may have something of it (has nothing any more). */
+  /** Sets (clears) `held`: it is assigned to its runner, which may hold data of it. */
   | 'assign'
   | 'release'
-  /** Kept memory exists, unless the runner says that it cannot be used. */
+  /** Saved memory exists, unless the runner reports it as unusable. */
   | 'memory'
-  /** Kept memory is no more if the runner says so. */
+  /** Clears saved memory if the runner reports it as unusable. */
   | 'check-memory'
-  /** Kept memory is gone; a start from now on boots the disk. */
+  /** Discards saved memory; later starts boot the disk. */
   | 'forget-memory'
-  /** The start that begins here resumes the kept memory. */
+  /** This start resumes the saved memory. */
   | 'use-memory'
-  /** No fork of it is pending any more. */
+  /** Clears the pending fork. */
   | 'fork-taken'
   | 'evicted';
 
-/** `reclaim`: its runner keeps the disk of a persistent sandbox that has run, and nothing else. */
+/** `reclaim`: its runner keeps only the disk of a persistent sandbox that has run. */
 export type Transition = Row<SandboxStatus, SandboxEvent, ConditionName, DesiredState | 'reclaim', Effect>;
 
-/** On a host, or on the way to one, and not yet being deleted. */
+/** Assigned to a host and not being deleted. */
 const LIVE = ['assigned', 'building', 'booting', 'running', 'stopping', 'pausing'] as const;
 const STARTING = ['assigned', 'building', 'booting'] as const;
 
-// biome-ignore format: a table is read by its rows
+// biome-ignore format: one row per line
 export const TRANSITIONS: readonly Transition[] = [
-  // On its way to a host.
+  // Placement.
   { from: ['pending'], on: 'place', to: 'assigned', effects: ['assign'] },
   { from: ['pending'], on: 'reject', to: 'failed', wants: 'deleted', error: 'no host can ever run this sandbox' },
-  { from: ['pending'], on: 'deadline', to: 'failed', wants: 'deleted', error: 'no host had room for it in time' },
+  { from: ['pending'], on: 'deadline', to: 'failed', wants: 'deleted', error: 'no host had the capacity for it in time' },
 
-  // What the host reports of a start.
-  { from: ['assigned'], on: 'observe:building', to: 'building', note: 'the root image is being made' },
-  { from: ['booting'], on: 'observe:building', when: ['restarts'], to: 'building', note: 'the root image has to be made again' },
+  // Start.
+  { from: ['assigned'], on: 'observe:building', to: 'building', note: 'the root image is being built' },
+  { from: ['booting'], on: 'observe:building', when: ['restarts'], to: 'building', note: 'the root image has to be rebuilt' },
   { from: ['assigned', 'building'], on: 'observe:booting', to: 'booting' },
   { from: STARTING, on: 'observe:running', when: ['wantsRunning'], to: 'running', effects: ['forget-memory'] },
   { from: STARTING, on: 'observe:paused', when: ['wantsPaused'], to: 'paused', effects: ['memory'], note: 'fork of a paused source' },
-  // A start that does not succeed leads back to where it began, if there is such a place.
+  // A failed start returns to the status before it, if there is one.
   { from: STARTING, on: 'observe:paused', when: ['resumes'], to: 'paused', wants: 'paused', effects: ['memory'], note: 'it could not be resumed' },
   { from: STARTING, on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', effects: ['forget-memory'], note: 'it could not be started' },
   { from: STARTING, on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'deleted', error: 'the guest powered itself off' },
@@ -183,13 +183,13 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['assigned', 'building'], on: 'deadline', when: ['resumes', 'bootable'], to: 'paused', wants: 'paused', effects: ['memory'], error: 'it did not resume in time' },
   { from: ['assigned', 'building'], on: 'deadline', when: ['resumes', 'diskless'], to: 'failed', wants: 'deleted', error: 'nothing was copied for it in time' },
   { from: STARTING, on: 'deadline', when: ['restarts'], to: 'stopped', wants: 'stopped', error: 'it did not start in time' },
-  { from: STARTING, on: 'deadline', when: ['begins'], to: 'failed', wants: 'reclaim', error: 'it did not start in time' },
+  { from: STARTING, on: 'deadline', when: ['firstStart'], to: 'failed', wants: 'reclaim', error: 'it did not start in time' },
 
   // stop and start.
   { from: ['running', ...STARTING], on: 'stop', when: ['persistent'], to: 'stopping', wants: 'stopped', effects: ['forget-memory'] },
   { from: ['stopping', 'stopped'], on: 'stop', when: ['persistent'], to: 'same', note: 'idempotent' },
   { from: ['stopping'], on: 'observe:stopped', to: 'stopped' },
-  // Its disk is somewhere between; only its host can tell, and comes back to it.
+  // The state of its disk is unknown until its host reports it.
   { from: ['stopping'], on: 'deadline', to: 'lost', wants: 'same', error: 'it did not stop in time' },
   { from: ['stopped'], on: 'start', when: ['persistent', 'bootable'], to: 'booting', wants: 'running', effects: ['forget-memory'] },
   { from: ['paused'], on: 'start', when: ['persistent'], to: 'booting', wants: 'running', effects: ['forget-memory'], note: 'its memory is discarded' },
@@ -202,20 +202,20 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['pausing', 'paused'], on: 'pause', when: ['persistent'], to: 'same', note: 'idempotent' },
   { from: ['pausing'], on: 'observe:paused', to: 'paused', effects: ['memory'] },
   { from: ['paused'], on: 'observe:paused', to: 'same', effects: ['check-memory'] },
-  { from: ['pausing'], on: 'observe:running', to: 'running', wants: 'running', note: 'it could not be paused, and goes on' },
+  { from: ['pausing'], on: 'observe:running', to: 'running', wants: 'running', note: 'it could not be paused, and continues to run' },
   { from: ['pausing'], on: 'deadline', to: 'lost', wants: 'same', error: 'it did not pause in time' },
   { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory'], to: 'booting', wants: 'running', effects: ['use-memory'] },
 
-  // fork: the source stays as it is. The new sandbox begins as CREATIONS says.
+  // fork: the source does not change. The child's first status is in CREATIONS.
   { from: ['running'], on: 'fork', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'same' },
   { from: ['paused'], on: 'fork', when: ['persistent', 'noVolumes', 'hasMemory'], to: 'same' },
 
-  // delete works from everywhere.
-  { from: ['pending'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'no host has anything of it' },
+  // delete is possible in every status.
+  { from: ['pending'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'it was never placed' },
   { from: LIVE, on: 'delete', when: ['noForkPending'], to: 'deleting', wants: 'deleted' },
   { from: ['paused'], on: 'delete', when: ['noForkPending'], to: 'deleted', wants: 'deleted', note: 'its host reclaims the rest in the background' },
   { from: ['stopped', 'failed', 'lost'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'its host reclaims the rest in the background' },
-  // A fork that was acknowledged succeeds all the same: its host keeps the source until then, and nobody pays for it.
+  // A fork that was acknowledged still succeeds: its host keeps the source until then, and it is not charged.
   { from: [...LIVE, 'paused'], on: 'delete', when: ['forkPending'], to: 'deleting', note: 'its host keeps it for the pending fork' },
   { from: ['deleting'], on: 'fork-taken', when: ['keptForFork'], to: 'same', wants: 'deleted', effects: ['fork-taken'] },
   { from: ['deleting'], on: 'fork-taken', when: ['wantsDeleted'], to: 'same', effects: ['fork-taken'] },
@@ -230,10 +230,10 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['lost'], on: 'observe:deleted', when: ['persistent'], to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host no longer has it' },
   { from: [...LIVE, 'stopped', 'paused'], on: 'observe:deleted', to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host no longer has it' },
 
-  // What goes wrong on the host.
+  // Failures on the host.
   { from: [...LIVE, 'stopped', 'paused'], on: 'observe:failed', to: 'failed', wants: 'reclaim', error: 'its host gave no reason' },
 
-  // The host is gone, and perhaps comes back.
+  // The host is lost, and may return.
   { from: LIVE, on: 'runner-lost', when: ['ephemeral'], to: 'lost', wants: 'deleted', error: 'its host has not been heard from' },
   { from: LIVE, on: 'runner-lost', when: ['persistent'], to: 'lost', wants: 'same', error: 'its host has not been heard from' },
   { from: ['deleting'], on: 'runner-lost', when: ['wantsDeleted'], to: 'deleted', note: 'its host reclaims the rest when it returns' },
@@ -241,34 +241,34 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['lost'], on: 'observe:building', when: ['persistent', 'wantsRunning'], to: 'building' },
   { from: ['lost'], on: 'observe:booting', when: ['persistent', 'wantsRunning'], to: 'booting' },
   { from: ['lost'], on: 'observe:running', when: ['persistent', 'wantsRunning'], to: 'running', effects: ['forget-memory'] },
-  { from: ['lost'], on: 'observe:running', when: ['persistent', 'wantsPaused'], to: 'running', wants: 'running', note: 'it could not be paused, and goes on' },
+  { from: ['lost'], on: 'observe:running', when: ['persistent', 'wantsPaused'], to: 'running', wants: 'running', note: 'it could not be paused, and continues to run' },
   { from: ['lost'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', effects: ['forget-memory'] },
   { from: ['lost'], on: 'observe:paused', when: ['persistent', 'wantsPaused'], to: 'paused', effects: ['memory'] },
   { from: ['lost'], on: 'observe:paused', when: ['persistent', 'resumes'], to: 'paused', wants: 'paused', effects: ['memory'], note: 'it could not be resumed' },
   { from: ['lost'], on: 'observe:failed', when: ['persistent'], to: 'failed', wants: 'reclaim', error: 'its host gave no reason' },
 
-  // The host does not come back: the operator has forgotten it.
+  // The operator has forgotten the host.
   { from: [...LIVE, 'stopped', 'paused', 'lost'], on: 'host-forgotten', to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host was forgotten by the operator' },
   { from: ['deleting'], on: 'host-forgotten', to: 'deleted', wants: 'deleted', effects: ['release'] },
   { from: ['failed', 'deleted'], on: 'host-forgotten', to: 'same', effects: ['release'] },
 
   // The spot tier.
   { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused', effects: ['evicted'] },
-  { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'unpausable'], to: 'stopping', wants: 'stopped', effects: ['evicted', 'forget-memory'], note: 'its memory cannot be kept' },
+  { from: ['running'], on: 'evict', when: ['spot', 'persistent', 'unpausable'], to: 'stopping', wants: 'stopped', effects: ['evicted', 'forget-memory'], note: 'its memory cannot be saved' },
   { from: LIVE, on: 'evict', when: ['spot', 'ephemeral'], to: 'deleting', wants: 'deleted', effects: ['evicted'] },
 
-  // The operator empties a host. What is on its way there is taken up as soon as it runs.
+  // Drain. A sandbox that is starting there is drained as soon as it runs.
   { from: ['running'], on: 'drain', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused' },
-  { from: ['running'], on: 'drain', when: ['persistent', 'unpausable'], to: 'stopping', wants: 'stopped', effects: ['forget-memory'], note: 'its memory cannot be kept' },
+  { from: ['running'], on: 'drain', when: ['persistent', 'unpausable'], to: 'stopping', wants: 'stopped', effects: ['forget-memory'], note: 'its memory cannot be saved' },
   { from: LIVE, on: 'drain-force', when: ['ephemeral'], to: 'deleting', wants: 'deleted', error: 'its host was drained' },
 ];
 
-/** How a sandbox comes to be. */
-// biome-ignore format: a table is read by its rows
+/** The first status of a sandbox, by its source. */
+// biome-ignore format: one row per line
 export const CREATIONS = {
   image: { by: 'POST /vms', status: 'pending', desired: 'running', start_from: 'disk', has_memory: false },
   fullSnapshot: { by: 'POST /vms from a full snapshot', status: 'pending', desired: 'running', start_from: 'memory', has_memory: true },
-  // At once on the host of its source: there is nowhere else to take it from.
+  // Placed at once on the host of its source, the only one that has its memory and disk.
   runningSource: { by: 'fork of a running source', status: 'assigned', desired: 'running', start_from: 'memory', has_memory: true },
   pausedSource: { by: 'fork of a paused source', status: 'assigned', desired: 'paused', start_from: 'disk', has_memory: true },
 } as const satisfies Record<string, Creation>;
@@ -281,7 +281,7 @@ interface Creation {
   has_memory: boolean;
 }
 
-/** Statuses that may not last: each has a deadline, and a row for `deadline` that leaves it. */
+/** Transient statuses: each has a deadline, and a row for `deadline` that leaves it. */
 export const TRANSIENT = [
   'pending',
   'assigned',
@@ -296,20 +296,20 @@ export type TransientStatus = (typeof TRANSIENT)[number];
 /** Longest stay in each transient status, in milliseconds. */
 export type StateDeadlines = Record<TransientStatus, number>;
 export const STATE_DEADLINES: StateDeadlines = {
-  // Waiting for room on a host.
+  // Waiting for capacity.
   pending: 60_000,
-  // The host has been told and has not answered yet.
+  // Assigned, without an observation yet.
   assigned: 180_000,
-  // Pulling and making a large image from a slow registry.
+  // Pulling and building a large image from a slow registry.
   building: 15 * 60_000,
-  // A cold boot under emulation, with others beside it.
+  // A cold boot under emulation, with others at the same time.
   booting: 180_000,
   stopping: 120_000,
   pausing: 120_000,
   deleting: 120_000,
 };
 
-/** Statuses without a network: addresses and port mappings of before are void. */
+/** Statuses without a network: earlier addresses and port mappings are invalid. */
 export const WITHOUT_NETWORK = [
   'stopped',
   'paused',
@@ -318,10 +318,10 @@ export const WITHOUT_NETWORK = [
   'deleted',
 ] as const satisfies readonly SandboxStatus[];
 
-/** Statuses in which a sandbox takes its guaranteed cores and memory from a host: a lost one may still run there. */
+/** Statuses in which a sandbox's cores and memory are allocated on its host: a lost one may still run there. */
 export const OCCUPIES_CPU = [...LIVE, 'deleting', 'lost'] as const satisfies readonly SandboxStatus[];
 
-/** Starting: told apart by its host alone. */
+/** Starting: only the host distinguishes these. */
 const describe = (event: SandboxEvent, { status }: SandboxFacts): string | undefined =>
   (event === 'start' || event === 'resume') && (STARTING as readonly string[]).includes(status)
     ? `starting already (${status})`
@@ -332,10 +332,10 @@ export const MACHINE = defineMachine<Transition, SandboxFacts>({
   transitions: TRANSITIONS,
   conditions: CONDITIONS,
   transient: TRANSIENT,
-  // A sandbox that is not persistent will never be stoppable.
+  // A sandbox that is not persistent can never be stopped.
   permanent: ['persistent'],
   describe,
 });
-/** Every event that the table knows. */
+/** Every event of the table. */
 export const EVENTS = MACHINE.events;
 export const { decide, refusal, writing } = MACHINE;

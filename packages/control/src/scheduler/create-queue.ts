@@ -8,16 +8,16 @@ const PENDING = statement<{ id: string; org_id: string }>(
 
 /** A place in the queue. One of both is called, once. */
 export interface QueuePlace {
-  /** The sandbox is in the database. */
+  /** The sandbox was inserted. */
   taken(): void;
-  /** It is not, and never will be. */
+  /** The sandbox was not inserted, and will not be. */
   withdraw(): void;
 }
 
 export interface CreateQueueLimits {
   /** Sandboxes that may wait for a host. */
   most: number;
-  /** How many times as many as are still free one organization may have. */
+  /** An organization may have this many times as many places as are free. */
   share: number;
 }
 
@@ -27,7 +27,7 @@ export interface QueueRefusal {
 }
 
 /**
- * The sandboxes that wait for a host, known without asking the database at each create.
+ * Counts the sandboxes that wait for a host without a query for each create.
  *
  * No organization can fill the queue: it may have at most `share` times as many waiting as places are free (dynamic
  * thresholds, Choudhury and Hahne 1998). With a share of 1 an organization that is alone gets half of the queue, two
@@ -39,9 +39,9 @@ export class CreateQueue {
   /** The organization of each. */
   #ids = new Map<string, string>();
   #ofOrg = new Map<string, number>();
-  /** Those that a query which is under way need not have seen. */
+  /** Admitted too late for the query in progress to have seen them. */
   readonly #recent = new Map<string, string>();
-  /** Those of them that are not in the database yet. */
+  /** Of these, the ones that are not inserted yet. */
   readonly #coming = new Set<string>();
 
   constructor(database: Database, limits: CreateQueueLimits) {
@@ -53,21 +53,21 @@ export class CreateQueue {
     return this.#ids.size;
   }
 
-  /** Takes a place for a sandbox of this organization, or says why there is none. */
+  /** Takes a place for a sandbox of this organization, or returns the refusal. */
   admit(id: string, orgId: string): QueuePlace | QueueRefusal {
     const { most, share } = this.#limits;
     const free = most - this.waiting;
     if (free <= 0) {
       return {
-        refused: `${this.waiting} sandboxes are waiting for a host already, and no more than ${most} may`,
+        refused: `${this.waiting} sandboxes are already waiting for a host, of at most ${most}`,
       };
     }
     const own = this.#ofOrg.get(orgId) ?? 0;
     if (own >= share * free) {
       return {
         refused:
-          `${own} sandboxes of this organization are waiting for a host already, which is its fair share of the ` +
-          `${most} that may wait in all (${this.waiting} do)`,
+          `${own} sandboxes of this organization are already waiting for a host, which is its fair share of the ` +
+          `${most} that may wait in total (${this.waiting} do)`,
       };
     }
     this.#ids.set(id, orgId);
@@ -89,7 +89,7 @@ export class CreateQueue {
     };
   }
 
-  /** Looks again: some have got a host, and other servers have admitted some. One call at a time. */
+  /** Reads the queue again: some were placed, and other servers have admitted some. One call at a time. */
   async refresh(): Promise<void> {
     const known = [...this.#recent.keys()].filter((id) => !this.#coming.has(id));
     const rows = await queryAll(this.#database.pool, PENDING, [this.#limits.most]);

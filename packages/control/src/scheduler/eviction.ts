@@ -1,4 +1,4 @@
-/** Which spot sandboxes must go so that one that pays in full has room. Pure: numbers in, a choice out. */
+/** Chooses the spot sandboxes to evict for a non-spot one. Pure: numbers in, a choice out. */
 import type { Overcommit } from '../limits.ts';
 import { lacking } from './plan.ts';
 import {
@@ -17,7 +17,7 @@ export interface Evictable {
   id: string;
   runner_id: string;
   created_at: Date;
-  /** What its eviction gives back. Paused it keeps its disk, and needs room for its memory there. */
+  /** What its eviction releases. A paused sandbox keeps its disk and needs disk space for its memory. */
   frees: Resources;
 }
 
@@ -27,8 +27,8 @@ export interface Eviction {
 }
 
 /**
- * The host where the fewest have to go, and who goes there; of equals the newest. Undefined when it would not help.
- * @param hosts with what is being given back already taken off `used`
+ * The host with the fewest evictions, and its victims; the newest of equals. Undefined when evictions would not help.
+ * @param hosts with capacity that is being released already subtracted from `used`
  */
 export function chooseEviction(
   need: Need,
@@ -51,7 +51,7 @@ export function chooseEviction(
   return best;
 }
 
-/** Whether it fits without anybody going. */
+/** Whether it fits without an eviction. */
 export function hostWithCapacity(
   need: Need,
   hosts: readonly Host[],
@@ -66,7 +66,7 @@ function fewest(asked: Resources, available: Resources, spot: readonly Evictable
   const chosen: Evictable[] = [];
   let left = available;
   while (!fits(asked, left)) {
-    // The newest that is enough, else the one that helps most.
+    // The newest one that suffices, else the one that releases most.
     const next =
       waiting.find((one) => fits(asked, plus(left, one.frees))) ?? mostHelpful(asked, left, waiting);
     if (next === undefined) return undefined;
@@ -74,7 +74,7 @@ function fewest(asked: Resources, available: Resources, spot: readonly Evictable
     chosen.push(next);
     left = plus(left, next.frees);
   }
-  // What was chosen early may have become needless; the oldest of those stays.
+  // Later choices may make earlier ones unnecessary; keep the oldest of those.
   for (const one of [...chosen].sort((a, b) => a.created_at.getTime() - b.created_at.getTime())) {
     const without = plus(left, one.frees, -1);
     if (!fits(asked, without)) continue;

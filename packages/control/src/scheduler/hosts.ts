@@ -1,4 +1,4 @@
-/** What the hosts offer and what is allocated of it, as the rows have it. */
+/** The hosts' resources and their allocations, from the database. */
 import type { RunnerFacts } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from '../limits.ts';
@@ -22,13 +22,13 @@ export interface HostRow {
   releasable_mem_mib: number;
 }
 
-/** A host with what its spot sandboxes take of it, and those that are about to leave. */
+/** A host with the allocations of its spot sandboxes, and of those that are leaving. */
 export interface HostUsage extends Host {
   releasable: { cpu: number; mem_mib: number };
 }
 
 /**
- * A lost host is remembered for this long: what only it could run waits for it, and is not refused. In milliseconds.
+ * How long requests that only a lost host could run wait for it before they are refused, in milliseconds.
  */
 const ABSENT_MS = 6 * 3_600_000;
 
@@ -42,7 +42,7 @@ export function overcommitValues(overcommit: Overcommit): [number, number, numbe
 const SHARE = (parameter: string): string =>
   `case when mode <> 'dedicated' and (spot or $4::boolean) then 1 / ${parameter}::double precision else 1 end`;
 
-/** Disk is taken by whatever a host holds, saved memory and snapshots too; cores and memory by what may run. */
+/** Disk is allocated to everything on a host, also saved memory and snapshots; cores and memory to what may run. */
 function select(held: string, hosts: string): string {
   const running = `status in (${OCCUPIES_CPU.map((status) => `'${status}'`).join(', ')})`;
   return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.last_seen_at,
@@ -75,12 +75,12 @@ const SOME_HOSTS = statement<HostRow>(
 const ALL_HOSTS = statement<HostRow>('schedule-hosts-all', `${select('held', 'true')} order by r.id`);
 const HOST = statement<HostRow>('schedule-host', select('held and runner_id = $5', 'r.id = $5'));
 
-/** All that are known to be there, and those that were lost not long ago, which are not ready. */
+/** All connected hosts, and recently lost ones, which are not ready. */
 export async function readHosts(on: Queryable, overcommit: Overcommit): Promise<HostUsage[]> {
   return (await queryAll(on, HOSTS, overcommitValues(overcommit))).map(toHost);
 }
 
-/** The same for these only. */
+/** The same for these hosts. */
 export async function readSomeHosts(
   on: Queryable,
   overcommit: Overcommit,
@@ -89,7 +89,7 @@ export async function readSomeHosts(
   return (await queryAll(on, SOME_HOSTS, [...overcommitValues(overcommit), ids])).map(toHost);
 }
 
-/** Every host that was ever seen, with what the rows say of it. */
+/** All hosts, lost ones included. */
 export async function readAllHosts(
   on: Queryable,
   overcommit: Overcommit,
@@ -97,7 +97,7 @@ export async function readAllHosts(
   return (await queryAll(on, ALL_HOSTS, overcommitValues(overcommit))).map((row) => ({ row, host: toHost(row) }));
 }
 
-/** One of them, lost or not. */
+/** One host, lost or not. */
 export async function readHostRow(
   on: Queryable,
   id: string,
@@ -107,7 +107,7 @@ export async function readHostRow(
   return row && { row, host: toHost(row) };
 }
 
-/** One of them, and since when it has not been heard from if it is lost. */
+/** One host, and the time of its last heartbeat if it is lost. */
 export async function readHost(
   on: Queryable,
   id: string,
@@ -129,12 +129,12 @@ function toHost(row: HostRow): HostUsage {
   };
 }
 
-/** How old a reading may be that only advises, in milliseconds. */
+/** Maximum age of a reading for advisory choices, in milliseconds. */
 const ADVICE_MS = 1_000;
 
 /**
- * Hosts as they were up to a second ago, for choices that need not be exact (which region, which reason to tell):
- * however many ask, the database sums the rows up once a second.
+ * Hosts as of up to a second ago, for choices that need not be exact (the region, the reason to report): one query a
+ * second for any number of callers.
  */
 export function createHostAdvice(on: Queryable, overcommit: Overcommit): () => Promise<readonly Host[]> {
   let cached: { until: number; hosts: Promise<readonly Host[]> } | undefined;

@@ -9,7 +9,7 @@ export function schedulerModule({ scheduler, limits }: ControlContext): Module {
       gauge(
         registry,
         'releap_create_queue_sandboxes',
-        'Sandboxes that wait for a host, as this server knows',
+        'Sandboxes that wait for a host, as this server counts them',
         () => scheduler.queue.waiting,
       );
       gauge(
@@ -21,7 +21,7 @@ export function schedulerModule({ scheduler, limits }: ControlContext): Module {
     },
     tasks: [
       {
-        // Whatever asked for a placement before: this finds what was missed.
+        // Finds sandboxes whose event was missed.
         name: 'placement',
         everyMs: limits.sweepMs,
         leased: false,

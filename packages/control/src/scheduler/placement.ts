@@ -5,12 +5,12 @@ import type { Overcommit } from '../limits.ts';
 export interface Host {
   id: string;
   region: string;
-  /** Connected and ready: may be given something now. */
+  /** Connected and ready: may be assigned sandboxes now. */
   ready: boolean;
-  /** It is being emptied, and takes nothing new. */
+  /** It is being drained and accepts nothing new. */
   draining: boolean;
   facts: RunnerFacts;
-  /** What is allocated already, as `allocation` counts it. */
+  /** Allocated resources, as `allocation` counts them. */
   used: Resources;
 }
 
@@ -31,16 +31,16 @@ export interface Need extends Resources {
   overcommitted: boolean;
 }
 
-/** Sizes of a sandbox, and whether they are overcommitted. */
+/** The sizes of a sandbox, and whether they are overcommitted. */
 export type Demand = Pick<Need, keyof Resources | 'overcommitted'>;
 
-/** What hosts hold free for requests that have waited for long, by host id. See plan.ts. */
+/** Reservations for requests that have waited for long, by host id. See plan.ts. */
 export type Reservations = ReadonlyMap<string, Resources>;
 const NO_RESERVATIONS: Reservations = new Map();
 
 export type Choice = { host: Host } | { reason: string; unsatisfiable: boolean };
 
-/** Dedicated sandboxes never are; spot always; other burstable ones where the operator says so. */
+/** Dedicated sandboxes are never overcommitted; spot always; other burstable ones if so configured. */
 export function isOvercommitted(
   sandbox: { mode: 'burstable' | 'dedicated'; spot: boolean },
   overcommit: Pick<Overcommit, 'tier'>,
@@ -48,14 +48,14 @@ export function isOvercommitted(
   return sandbox.mode !== 'dedicated' && (sandbox.spot || overcommit.tier === 'burstable');
 }
 
-/** What can be allocated of a host: all of it, once. */
+/** The allocatable resources of a host. */
 export function allocatable(facts: RunnerFacts): Resources {
   return { cpu: facts.cores, mem_mib: facts.mem_mib, disk_mib: facts.disk_mib, gpus: facts.gpus };
 }
 
 /**
- * What a sandbox takes of a host: its guarantees, or their share under overcommitment. The sum over a host is at most
- * the host, so whatever else is there, guarantees that are not overcommitted are covered by real cores and memory.
+ * What is allocated to a sandbox: its guarantees, divided by the factor if it is overcommitted. The sum over a host is at
+ * most the host, so guarantees that are not overcommitted are always backed by real cores and memory.
  */
 export function allocation(demand: Demand, overcommit: Overcommit): Resources {
   const { cpu, mem_mib, disk_mib, gpus, overcommitted } = demand;
@@ -89,12 +89,12 @@ export function fits(asked: Resources, available: Resources): boolean {
     asked.cpu <= available.cpu + EPSILON &&
     asked.mem_mib <= available.mem_mib + EPSILON &&
     asked.disk_mib <= available.disk_mib + EPSILON &&
-    // A host that has lost a GPU still takes those that want none.
+    // A host that has lost a GPU still accepts sandboxes without GPUs.
     (asked.gpus === 0 || asked.gpus <= available.gpus)
   );
 }
 
-/** Whether `asked` fits and takes nothing that a reservation needs. */
+/** Whether `asked` fits without using reserved capacity. */
 function fitsBeside(asked: Resources, available: Resources, reserved: Resources | undefined): boolean {
   if (!fits(asked, available)) return false;
   if (reserved === undefined) return true;
@@ -105,7 +105,7 @@ function fitsBeside(asked: Resources, available: Resources, reserved: Resources 
 export const RESOURCES = ['cpu', 'mem_mib', 'disk_mib', 'gpus'] as const;
 
 /**
- * What is missing on a host for this sandbox, with the sandbox counted in already; undefined when nothing is. The end
+ * What a host lacks for this sandbox, which is allocated already; undefined when nothing. The end
  * of a sentence.
  */
 export function shortfall(demand: Demand, host: Host, overcommit: Overcommit): string | undefined {
@@ -113,28 +113,27 @@ export function shortfall(demand: Demand, host: Host, overcommit: Overcommit): s
   const over = RESOURCES.filter((what) => demand[what] > 0 && left[what] < -EPSILON);
   if (over.length === 0) return undefined;
   const scale = scales(demand.overcommitted, overcommit);
-  const unit = { cpu: 'cores', mem_mib: 'MiB of memory', disk_mib: 'MiB of disk', gpus: 'GPUs' };
   const shown = (value: number): number => Math.max(0, Math.round(value * 1000) / 1000);
   return over
     .map((what) => {
       const available = left[what] * scale[what] + demand[what];
-      return `it needs ${shown(demand[what])} ${unit[what]}, and ${shown(available)} are free`;
+      return `it needs ${quantity(what, shown(demand[what]))} (${shown(available)} free)`;
     })
     .join('; ');
 }
 
-/** How many times what is free a request of this tier may ask for. */
+/** The overcommitment factor of this request. */
 function scales(overcommitted: boolean, overcommit: Overcommit): Resources {
   if (!overcommitted) return { cpu: 1, mem_mib: 1, disk_mib: 1, gpus: 1 };
   return { cpu: overcommit.cpu, mem_mib: overcommit.mem, disk_mib: overcommit.disk, gpus: 1 };
 }
 
-/** Whether the machine itself is large enough: no overcommitment makes eight cores of four. */
+/** Whether the machine itself is large enough: overcommitment does not turn four cores into eight. */
 function fitsEmptyHost(need: Resources, facts: RunnerFacts): boolean {
   return fits(need, allocatable(facts));
 }
 
-/** Share of the scarcest thing that would be left: the larger, the better spread. */
+/** The remaining share of the scarcest resource: the larger, the better spread. */
 function score(asked: Resources, host: Host): number {
   const all = allocatable(host.facts);
   const left = plus(free(host), asked, -1);
@@ -168,12 +167,12 @@ export function choose(
   return best === undefined ? explain(need, here, overcommit) : { host: best };
 }
 
-/** Whether it would be taken there if the host were empty. */
+/** Whether it would be eligible if the host were empty. */
 export function isEligible(need: Need, host: Host): boolean {
   return host.ready && !host.draining && couldTake(need, host);
 }
 
-/** Whether it would be taken there if the host were empty and connected. */
+/** Whether it would be eligible if the host were empty and connected. */
 function couldTake(need: Need, host: Host): boolean {
   return (
     host.region === need.region &&
@@ -184,8 +183,8 @@ function couldTake(need: Need, host: Host): boolean {
 }
 
 /**
- * The region where this is placed best: one with a host that has the capacity now (the most of it), else one with a
- * host that will have it, else one whose absent host could take it. The first of `regions` when none ever can.
+ * The best region for this need: one with a host that has the capacity now (the most of it), else one with a host that
+ * fits it when empty, else one whose disconnected host fits it. The first of `regions` when none ever can.
  */
 export function chooseRegion(
   need: Omit<Need, 'region'>,
@@ -214,7 +213,7 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
   if (ready.length === 0 && need.requiredRunnerId !== null) {
     const why = connected.length === 0 ? 'is not connected and ready' : 'is being drained';
     return {
-      reason: `the host ${need.requiredRunnerId}, which has the snapshot that it begins with, ${why}`,
+      reason: `the host ${need.requiredRunnerId}, which has its snapshot, ${why}`,
       unsatisfiable: false,
     };
   }
@@ -222,21 +221,21 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
     const why =
       connected.length === 0
         ? 'is connected and ready'
-        : 'takes sandboxes: all that are ready are being drained';
+        : 'accepts sandboxes: all ready ones are being drained';
     return { reason: `no host of ${region} ${why}`, unsatisfiable: false };
   }
   const sameArch = here.filter((host) => (need.arch ?? host.facts.arch) === host.facts.arch);
   if (sameArch.length === 0) {
     const archs = [...new Set(here.map((host) => host.facts.arch))].join(', ');
     return {
-      reason: `no host of ${region} has the architecture ${need.arch} (there is: ${archs})`,
+      reason: `no host of ${region} has the architecture ${need.arch} (available: ${archs})`,
       unsatisfiable: true,
     };
   }
   if (need.gpus > 0 && !sameArch.some((host) => host.facts.gpus >= need.gpus)) {
     const most = Math.max(...sameArch.map((host) => host.facts.gpus));
     return {
-      reason: `no host of ${region} has ${need.gpus} GPU${need.gpus === 1 ? '' : 's'} (the most that any has is ${most})`,
+      reason: `no host of ${region} has ${quantity('gpus', need.gpus)} (the most of any host is ${most})`,
       unsatisfiable: true,
     };
   }
@@ -246,7 +245,7 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
     return {
       reason:
         `no host of ${region} is large enough for ${words(need)}: the largest have ` +
-        `${Math.max(...largest.map((facts) => facts.cores))} cores, ${Math.max(...largest.map((facts) => facts.mem_mib))} MiB of memory ` +
+        `${quantity('cpu', Math.max(...largest.map((facts) => facts.cores)))}, ${Math.max(...largest.map((facts) => facts.mem_mib))} MiB of memory ` +
         `and ${Math.max(...largest.map((facts) => facts.disk_mib))} MiB of disk`,
       unsatisfiable: true,
     };
@@ -266,14 +265,21 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
     Math.max(0, ...available.map((resources) => resources[what] * scale[what]));
   return {
     reason:
-      `no host of ${region} has room for ${words(need)}: the most that is free is ` +
-      `${Math.round(most('cpu') * 1000) / 1000} cores, ${Math.floor(most('mem_mib'))} MiB of memory, ` +
-      `${Math.floor(most('disk_mib'))} MiB of disk and ${most('gpus')} GPUs`,
+      `no host of ${region} has the capacity for ${words(need)}: the most that is free is ` +
+      `${quantity('cpu', Math.round(most('cpu') * 1000) / 1000)}, ${Math.floor(most('mem_mib'))} MiB of memory, ` +
+      `${Math.floor(most('disk_mib'))} MiB of disk and ${quantity('gpus', most('gpus'))}`,
     unsatisfiable: false,
   };
 }
 
 function words(need: Need): string {
-  const gpus = need.gpus > 0 ? ` and ${need.gpus} GPU${need.gpus === 1 ? '' : 's'}` : '';
-  return `${need.cpu} cores, ${need.mem_mib} MiB of memory, ${need.disk_mib} MiB of disk${gpus}`;
+  const gpus = need.gpus > 0 ? ` and ${quantity('gpus', need.gpus)}` : '';
+  return `${quantity('cpu', need.cpu)}, ${need.mem_mib} MiB of memory, ${need.disk_mib} MiB of disk${gpus}`;
+}
+
+/** "1 core", "2 GPUs", "512 MiB of memory". */
+function quantity(what: keyof Resources, value: number): string {
+  const plural = value === 1 ? '' : 's';
+  const units = { cpu: `core${plural}`, mem_mib: 'MiB of memory', disk_mib: 'MiB of disk', gpus: `GPU${plural}` };
+  return `${value} ${units[what]}`;
 }

@@ -1,11 +1,11 @@
 /**
- * One placement round: which of the waiting sandboxes goes to which host. Pure.
+ * One placement round: assigns waiting sandboxes to hosts. Pure.
  *
- * Requests are looked at in the order of the queue and placed wherever they fit. That alone would let a large request
- * wait for ever beside a stream of small ones, each of which takes what has become free. So the first request of a
- * region that has waited for `reserveAfterMs` gets a reservation on one host, for as long as it waits: others are
+ * Requests are considered in queue order and placed wherever they fit. That alone would let a large request
+ * starve beside a stream of small ones, each of which takes capacity as it is released. So the first request of a
+ * region that has waited for `reserveAfterMs` gets a reservation on one host while it waits: others are
  * placed there (backfilled) only where they take nothing that the reservation needs. The host stays the same between
- * rounds, so it drains; one reservation a region leaves the other hosts to everybody else.
+ * rounds, so it empties; one reservation a region leaves the other hosts to all other requests.
  */
 import type { Overcommit } from '../limits.ts';
 import {
@@ -24,9 +24,9 @@ export interface PendingRequest {
   id: string;
   need: Need;
   spot: boolean;
-  /** Since it was created, in milliseconds. */
+  /** Time since its creation, in milliseconds. */
   waitedMs: number;
-  /** The host that an earlier round has reserved for it. */
+  /** The host that an earlier round reserved for it. */
   reservedRunnerId: string | null;
 }
 
@@ -38,9 +38,9 @@ export interface Reservation {
 
 export interface Plan {
   place: { id: string; runnerId: string }[];
-  /** What no host can ever take, and why. */
+  /** Requests that no host can ever run, with the reason. */
   reject: { id: string; reason: string }[];
-  /** What found no capacity and may preempt spot sandboxes, in the order of the queue. */
+  /** Requests without capacity that may preempt spot sandboxes, in queue order. */
   waiting: Need[];
   /** At most one a region. */
   reservations: Reservation[];
@@ -48,7 +48,7 @@ export interface Plan {
 
 /**
  * @param pending in the order of the queue
- * @param hosts their `used` grows by what is placed
+ * @param hosts their `used` grows by the placed sandboxes
  */
 export function planRound(
   pending: readonly PendingRequest[],
@@ -80,7 +80,7 @@ export function planRound(
   return plan;
 }
 
-/** The one that an earlier round has reserved, else the one that lacks least. */
+/** The host that an earlier round reserved, else the one with the smallest shortfall. */
 function hostToReserve(
   need: Need,
   asked: Resources,
@@ -101,7 +101,7 @@ function hostToReserve(
   return best;
 }
 
-/** How much is missing, as a sum of shares of what is asked for. */
+/** The shortfall, as a sum of shares of the request. */
 export function lacking(asked: Resources, available: Resources): number {
   return RESOURCES.reduce(
     (sum, key) => sum + (asked[key] > 0 ? Math.max(0, asked[key] - available[key]) / asked[key] : 0),

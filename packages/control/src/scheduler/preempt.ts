@@ -32,8 +32,8 @@ interface Taken {
 }
 
 /**
- * Of these hosts ($1): spot sandboxes that the table lets be evicted, the newest of each host, and whatever is on its
- * way out: that capacity comes back without an eviction. One whose eviction did not succeed is left alone for a minute.
+ * Of these hosts ($1): the newest evictable spot sandboxes of each, and leaving sandboxes, whose capacity is released
+ * without an eviction. A sandbox whose eviction failed is skipped for a minute.
  */
 const TAKEN = statement<Taken>(
   'schedule-evictable',
@@ -49,14 +49,14 @@ const TAKEN = statement<Taken>(
       order by leaving desc, created_at desc limit $2) t`,
 );
 
-/** How many requests are looked at in one round, how many hosts for each, and how many sandboxes of a host. */
+/** Bounds of a round: requests, hosts per request, sandboxes per host. */
 const MOST_REQUESTS = 50;
 const MOST_HOSTS = 8;
 const MOST_SANDBOXES = 500;
 
 /**
  * @param waiting non-spot requests that found no capacity, in the order of the queue
- * @param known the hosts, where the caller has just read them
+ * @param known the hosts, if the caller has just read them
  */
 export async function preempt(
   on: Queryable,
@@ -79,10 +79,10 @@ export async function preempt(
       frees: frees(one, overcommit),
     }));
   if (spot.length === 0) return [];
-  // Read after those: what has left meanwhile is then counted twice, and one round later right. The other way round it
-  // would count as there, and another one would have to go for nothing.
+  // Read after the hosts: a sandbox that leaves in between is subtracted twice, which the next round corrects. In the
+  // other order it would count as present, and another one would be evicted needlessly.
   const hosts = await readSomeHosts(on, overcommit, candidates);
-  // The hosts as they will be when what is leaving has left.
+  // The hosts as they will be when the leaving sandboxes have left.
   const future = hosts.map((host) => ({
     ...host,
     used: taken
@@ -100,7 +100,7 @@ export async function preempt(
       spot = spot.filter((one) => !choice.evict.includes(one));
       for (const one of choice.evict) host.used = plus(host.used, one.frees, -1);
     }
-    // Allocated: the next one needs other capacity.
+    // Allocated: the next request needs other capacity.
     host.used = plus(host.used, allocation(need, overcommit));
   }
   return lifecycle.applyWithin(
@@ -112,8 +112,8 @@ export async function preempt(
 }
 
 /**
- * The hosts where evictions could help, those with the most to give back first, a few for each request: a round reads
- * a bounded number of rows however large the fleet is.
+ * The hosts where evictions could help, those with the most evictable capacity first, a few per request: a round reads
+ * a bounded number of rows for any size of the fleet.
  */
 function candidateHosts(
   requests: readonly Need[],

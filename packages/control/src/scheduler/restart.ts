@@ -1,8 +1,7 @@
 /**
- * Starts and resumes. A sandbox that stands still keeps its host, where its disk is, but none of the host's cores
- * and memory: it gets them back only if they are free. When they are not, it is told so at once and stays as it is,
- * because waiting for others to end would have no time limit that anybody knows. Spot sandboxes in its way are evicted,
- * so that the next try succeeds.
+ * Starts and resumes. A stopped or paused sandbox stays on its host, which has its disk, without cores and memory: it
+ * gets them back only if they are free. Otherwise the request is refused at once instead of queued, because the wait for
+ * others to end would have no known limit. Spot sandboxes are evicted for it, so that a retry succeeds.
  */
 import type { Database } from '@releap/database';
 import type { ControlLimits } from '../limits.ts';
@@ -20,10 +19,10 @@ export interface RestartContext {
   limits: ControlLimits;
 }
 
-/** What came of it: moved, or refused by the host (why, as the end of a sentence), or neither: somebody was first. */
+/** Moved; or refused for lack of capacity (`why` is the end of a sentence); or neither: another event was first. */
 export type Restarted = { moved: SandboxRow } | { refused: string } | undefined;
 
-/** Thrown inside a transaction, to take back what was promised. The message is the end of a sentence. */
+/** Thrown inside a transaction to roll back the allocation. The message is the end of a sentence. */
 export class InsufficientCapacityError extends Error {
   readonly row: SandboxRow;
   readonly need: Demand;
@@ -47,7 +46,7 @@ export async function restart(
     moved = await withSchedulerLock(database, async (client) => {
       const [row] = await lifecycle.applyWithin(client, trigger, [change]);
       if (row === undefined) return undefined;
-      // It counts already: what is promised now includes it.
+      // The allocations include it already.
       const host =
         row.runner_id === null ? undefined : await readHost(client, row.runner_id, limits.overcommit);
       const need = {
@@ -70,7 +69,7 @@ export async function restart(
   return { moved };
 }
 
-/** Why this host cannot take what is counted in already, as the end of a sentence about the sandbox whose disk it has. */
+/** Why the sandbox's host cannot run it, with the sandbox allocated already; the end of a sentence. */
 export function admissionError(
   host: Host & { lostSince: Date | null },
   need: Demand,
@@ -80,10 +79,10 @@ export function admissionError(
     return `its host ${host.id}, which has its disk, has not been heard from since ${host.lostSince.toISOString()}`;
   if (host.draining) return `its host ${host.id}, which has its disk, is being drained`;
   const over = shortfall(need, host, limits.overcommit);
-  return over && `its host ${host.id}, which has its disk, has no room for it now: ${over}`;
+  return over && `its host ${host.id}, which has its disk, lacks the capacity for it now: ${over}`;
 }
 
-/** What to tell of it, after spot sandboxes on its host were evicted where that helps. */
+/** The refusal, after evicting spot sandboxes on its host if that helps. */
 export async function preemptFor(
   { database, lifecycle, limits }: RestartContext,
   { message, row, need }: InsufficientCapacityError,

@@ -2,13 +2,13 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { queryAll, LOCKS, RELEAP_LOCK_SPACE, statement, type Database } from '@releap/database';
 import type { PoolClient } from 'pg';
 
-/** Longest that a holder waits for one row, in milliseconds: every placement of every server waits for the holder. */
+/** Longest wait of a lock holder for one row, in milliseconds: all placements of all servers wait for the holder. */
 const ROW_WAIT_MS = 50;
-/** Longest that one call is repeated because of a locked row. */
+/** How long one call is retried because of a locked row. */
 const PATIENCE_MS = 10_000;
 const PAUSE_MS = { first: 20, most: 500 };
 
-/** The limit for rows counts from the moment the scheduler lock is held, to the end of the transaction. */
+/** The row lock limit applies while the scheduler lock is held, until the end of the transaction. */
 const LOCK = statement(
   'schedule-lock',
   `select pg_advisory_xact_lock(${RELEAP_LOCK_SPACE}, ${LOCKS.schedule}), set_config('lock_timeout', '${ROW_WAIT_MS}', true)`,

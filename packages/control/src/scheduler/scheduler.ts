@@ -11,20 +11,20 @@ import { planRound, type PendingRequest } from './plan.ts';
 import { withSchedulerLock } from './scheduler-lock.ts';
 
 export interface Scheduler {
-  /** Something has been created or has got room: place what waits. Returns at once; many calls become one round. */
+  /** Requests a placement round after a create or a release of capacity. Returns at once; calls are coalesced. */
   kick(): void;
-  /** Like `kick`, also if the last round found no room. */
+  /** Like `kick`, also if the last round found no capacity. */
   capacityReleased(): void;
-  /** The creates that wait for a host. */
+  /** The queue of creates that wait for a host. */
   queue: CreateQueue;
-  /** Reads the hosts once, and gives what says why a sandbox is not placed. */
+  /** Reads the hosts once, and returns a function that explains why a sandbox is not placed. */
   explainer(): Promise<(need: Need) => string>;
   /**
    * Chooses among regions for this need: one with the capacity now, else one that will have it. The first one when none
    * ever can. From figures that are up to a second old.
    */
   regionWithMostCapacity: (need: Omit<Need, 'region'>) => (regions: readonly string[]) => Promise<string>;
-  /** Resolves when no round is under way or asked for. */
+  /** Resolves when no round is running or requested. */
   idle(): Promise<void>;
   close(): Promise<void>;
 }
@@ -39,15 +39,15 @@ export interface NeedRow {
   mem_mib: number;
   disk_mib: number;
   gpu_host: number;
-  /** The host that keeps the snapshot which it begins with. */
+  /** The host that has its snapshot. */
   required_runner_id: string | null;
 }
 
 type PendingRow = NeedRow & { waited_ms: number; reserved_runner_id: string | null };
 
 /**
- * Columns of what a sandbox needs, over `sandboxes s`. Each size is as large as an integer can be, and their sum is
- * larger: in integers a single such sandbox would end every statement that reads it.
+ * Columns of a sandbox's need, over `sandboxes s`. Sums are of type numeric: each size may be as large as an integer, and
+ * an integer sum would overflow and fail every statement that reads the sandbox.
  */
 export const NEED = `s.region, s.mode, s.spot, cpu_arch, cpu, mem_mib, gpu_host,
   scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
@@ -57,7 +57,7 @@ const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
   `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
-/** Non-spot comes first: capacity that spot sandboxes were evicted for must not go to others of them. */
+/** Non-spot first: capacity of evicted spot sandboxes must not go to other spot sandboxes. */
 const PENDING = statement<PendingRow>(
   'schedule-pending',
   `select s.id, ${NEED}, extract(epoch from now() - s.created_at)::double precision * 1000 as waited_ms,
@@ -65,16 +65,16 @@ const PENDING = statement<PendingRow>(
      from sandboxes s left join scheduler_reservations v on v.sandbox_id = s.id
     where s.status = 'pending' order by s.spot, s.created_at limit $1`,
 );
-/** A row of a region stays until another replaces it; it counts only while its sandbox is pending. */
+/** A region's row stays until it is replaced; it is valid only while its sandbox is pending. */
 const RESERVE = statement(
   'schedule-reserve',
   `insert into scheduler_reservations (region, sandbox_id, runner_id)
    select * from jsonb_to_recordset($1::jsonb) as t(region text, sandbox_id uuid, runner_id uuid)
    on conflict (region) do update set sandbox_id = excluded.sandbox_id, runner_id = excluded.runner_id, created_at = now()`,
 );
-/** How many are looked at in a round, unless more may wait. */
+/** Most sandboxes per round, unless the queue is larger. */
 const ROUND = 1_000;
-/** How long after a round without room a mere create starts no new one. */
+/** How long after a round without capacity a create does not start a new one. */
 const NO_CAPACITY_MS = 100;
 
 export interface SchedulerOptions {
@@ -99,7 +99,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       return;
     }
     const { moved, left } = await withSchedulerLock(database, async (client) => {
-      // As many as may wait: those behind may find room where the first of them do not.
+      // The whole queue: later requests may fit where the first ones do not.
       const pending = await queryAll(client, PENDING, [Math.max(ROUND, limits.createQueue)]);
       if (pending.length === 0) return { moved: [], left: 0 };
       const hosts = await readHosts(client, overcommit);
@@ -137,7 +137,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
         await round();
         await queue.refresh();
       } catch (error) {
-        // What waits stays pending; the sweeper starts the next round.
+        // Unplaced sandboxes stay pending; the periodic task starts the next round.
         log.error({ err: error }, 'a placement round failed');
         noCapacityUntil = performance.now() + NO_CAPACITY_MS;
       }
@@ -149,7 +149,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
     again = true;
     running ??= rounds().finally(() => {
       running = undefined;
-      // Asked for after the last look and before this line.
+      // Requested since the last check.
       if (again) start();
     });
   };
@@ -167,7 +167,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       const hosts = await advice();
       return (need) => {
         const choice = choose(need, hosts, overcommit);
-        return 'reason' in choice ? choice.reason : 'hosts had room only when its time was over';
+        return 'reason' in choice ? choice.reason : 'capacity became free only after its deadline';
       };
     },
     regionWithMostCapacity: (need) => async (regions) => {
@@ -176,7 +176,7 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       return region;
     },
     async idle() {
-      // A round may have begun while the one before ended.
+      // A round may have started while the one before ended.
       for (let round = running; round !== undefined; round = running) await round;
     },
     async close() {

@@ -6,9 +6,9 @@ import { createPlaceholderCleanup } from './placeholder-cleanup.ts';
 import { secretRoutes } from './routes.ts';
 import { createSecrets, eraseUnused } from './secrets.ts';
 
-/** How often deleted values are erased that no sandbox uses any more. */
+/** Interval at which deleted values that no sandbox uses are erased. */
 const ERASE_MS = 5_000;
-/** How soon the placeholders of a sandbox go after it has ended. */
+/** Delay between the end of a sandbox and the deletion of its placeholders. */
 const CLEANUP_MS = 5_000;
 const CLEANUP_MISSED_MS = 10 * 60_000;
 
@@ -26,7 +26,7 @@ export function secretsModule({ database, encryption, events, log }: ControlCont
           await eraseUnused(database.pool);
         },
       },
-      // Not leased: each server has heard of the sandboxes that it has ended itself.
+      // Not leased: each server collects the sandboxes that it has ended itself.
       {
         name: 'placeholder-cleanup',
         everyMs: CLEANUP_MS,

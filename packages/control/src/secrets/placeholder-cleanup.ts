@@ -1,6 +1,6 @@
 /**
- * Deletes the placeholders of sandboxes that have ended, so that the table holds those of live sandboxes only. One that
- * has a full snapshot keeps them: what is restored from it has them in its memory.
+ * Deletes the placeholders of ended sandboxes, so that the table only has those of live ones. A sandbox with a full
+ * snapshot keeps them: restored sandboxes have them in their memory.
  */
 import { queryAll, statement, type Queryable } from '@releap/database';
 import type { EventBus } from '../events/event-bus.ts';
@@ -18,7 +18,7 @@ const DELETE = statement(
   `delete from sandbox_secrets where sandbox_id in (
      select s.id from sandboxes s where s.id = any($1::uuid[]) and ${ENDED} and ${NO_SNAPSHOT})`,
 );
-/** Those of which no server heard, as it was ended in between. */
+/** Ended sandboxes of which a stopped server has not deleted the placeholders. */
 const DELETE_MISSED = statement(
   'placeholders-missed',
   `delete from sandbox_secrets where sandbox_id in (
@@ -39,7 +39,7 @@ export function createPlaceholderCleanup(events: EventBus): PlaceholderCleanup {
       if (row.status === 'deleted' || (row.status === 'failed' && !row.persistent)) ended.add(row.id);
   });
   events.on('snapshots-changed', (rows) => {
-    // It may have been the last that kept them.
+    // Deleting the last full snapshot releases its sandbox's placeholders.
     for (const row of rows)
       if (row.kind === 'full' && row.status !== 'ready' && row.sandbox_id !== null) ended.add(row.sandbox_id);
   });

@@ -1,15 +1,15 @@
 /**
- * What stands for secrets inside sandboxes. A sandbox has one placeholder a secret, in its environment, for as long as
- * it exists: stops, pauses and resumes do not change it. Only its hash is kept beside the environment; it means
- * something together with its sandbox alone, so one that leaks opens nothing elsewhere.
+ * Placeholders represent secrets inside sandboxes. A sandbox has one placeholder a secret, in its environment, for its
+ * whole life: stops, pauses and resumes do not change it. Beside the environment only its hash is stored. It is valid
+ * only for its sandbox, so a leaked one is useless elsewhere.
  */
 import { badRequest, newToken, quote, tokenDigest, tokenKind } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { Encryption } from '../encryption/encryption.ts';
 
-/** Placeholders that are made and not yet written. */
+/** Generated placeholders that are not written yet. */
 export interface Minted {
-  /** What they add to the environment. */
+  /** Their variables of the environment. */
   env: Record<string, string>;
   /** For `jsonb_to_recordset`, as `ATTACH` reads it. */
   rows: { secret_id: string; name: string; hash: string }[];
@@ -33,7 +33,7 @@ const ATTACH = statement(
      from jsonb_to_recordset($2::jsonb) as t(secret_id uuid, name text, hash text)`,
 );
 
-/** $1 the new sandbox, $2 the one that it is a copy of */
+/** $1 the new sandbox, $2 its source */
 const INHERIT = statement(
   'secrets-inherit',
   `insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name, inherited)
@@ -69,18 +69,18 @@ export async function mintByName(
   const unknown = names.find((name) => !known.has(name));
   if (unknown !== undefined)
     throw badRequest(
-      `secrets: the project has no secret ${quote(unknown)}: write it first, with PUT /secrets/${unknown}`,
+      `secrets: the project has no secret ${quote(unknown)}: create it first with PUT /secrets/${unknown}`,
     );
   return mint(found);
 }
 
 /**
- * Gives a fork, or a sandbox that is restored from a capture with memory, the secrets of its source under placeholders
- * of its own. Those of the source go on working in it, because its memory holds them. Call it in the transaction
- * that writes the new sandbox, before or after its row.
- * @param ids.from may be deleted by now
- * @param ids.except names of variables that get their placeholders in another way
- * @returns what belongs over the source's environment
+ * Gives a fork, or a sandbox that is restored from a full snapshot, the secrets of its source under its own
+ * placeholders. Those of the source stay valid in it, because its memory holds them. Call it in the transaction
+ * that inserts the new sandbox, before or after its row.
+ * @param ids.from may be deleted already
+ * @param ids.except names of variables to leave out
+ * @returns variables that override the source's environment
  */
 export async function copySecrets(
   on: Queryable,
@@ -94,16 +94,16 @@ export async function copySecrets(
   return minted.env;
 }
 
-/** What a placeholder stands for: for the way out of a sandbox, which puts it in. */
+/** The secret of a placeholder, for the egress proxy that substitutes it. */
 export interface Substitution {
   name: string;
   value: string;
-  /** Host names and `*.` patterns (`parseDomainPattern`); none: the value may be sent nowhere. */
+  /** Host names and `*.` patterns (`parseDomainPattern`); empty: the value must not be sent anywhere. */
   allowedDomains: string[];
 }
 
 /**
- * @param sandboxId of the sandbox that sent it; the placeholder of another is nothing
+ * @param sandboxId the sandbox that sent it; placeholders of other sandboxes are invalid
  * @throws KeysUnavailableError, SealBrokenError
  */
 export async function lookUpPlaceholder(

@@ -14,7 +14,7 @@ import { queryAll, queryOne, statement, type Database, type Queryable } from '@r
 import { asRefusal, type Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
 
-/** What both planes do with secrets: whoever calls has been let into the project before. */
+/** Operations on secrets for both planes. The caller has been authorized for the project. */
 export interface Secrets {
   /** @throws 400, 503 while values cannot be encrypted */
   put(projectId: string, name: string, body: SecretWrite, within?: Within): Promise<void>;
@@ -33,7 +33,7 @@ interface Row {
   updated_at: Date;
 }
 
-/** Object stores, whose credentials are secrets that lists hide, are not there yet: no secret is one. */
+/** Lists hide the credentials of object stores; there are no object stores yet. */
 const OBJECT_STORE = 'false';
 const METADATA = `name, allowed_domains, description, created_at, updated_at, ${OBJECT_STORE} as object_store`;
 
@@ -67,8 +67,8 @@ const REMOVE = statement<{ id: string }>(
 );
 
 /**
- * Deleted secrets that no live sandbox uses, and no sandbox that is restored from a full snapshot could, with their
- * placeholders. $1 one of them, or null for all
+ * Deleted secrets, with their placeholders, that no live sandbox uses and no sandbox restored from a full snapshot could
+ * use. $1 one of them, or null for all
  */
 const ERASE = statement<{ id: string }>(
   'secret-erase',
@@ -107,7 +107,7 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
           BOUNDS.secretsPerProject,
         ]);
         if (written === undefined)
-          throw badRequest(`the project has ${BOUNDS.secretsPerProject} secrets already: delete one first`);
+          throw badRequest(`the project has ${BOUNDS.secretsPerProject} secrets, which is the most allowed: delete one first`);
       });
     },
     async list(projectId, includeObjectStore) {
@@ -132,7 +132,7 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
   };
 }
 
-/** Whether anything is encrypted, so that keys to it must exist. */
+/** Whether anything is encrypted: then its keys must exist. */
 export async function hasEncrypted(on: Queryable): Promise<boolean> {
   const { rows } = await on.query<{ any: boolean }>(
     'select exists (select 1 from secrets) or exists (select 1 from registry_credentials) as any',
@@ -140,7 +140,7 @@ export async function hasEncrypted(on: Queryable): Promise<boolean> {
   return rows[0]?.any === true;
 }
 
-/** Erases the values that were deleted and that no sandbox can use any more. @returns how many */
+/** Erases deleted values that no sandbox can use any more. @returns how many */
 export async function eraseUnused(on: Queryable, id: string | null = null): Promise<number> {
   return (await queryAll(on, ERASE, [id])).length;
 }

@@ -7,7 +7,7 @@ const READY = statement<{ n: number }>(
   `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
 const REACHABLE = statement<{ n: number }>('ready-database', 'select 1 as n');
-/** However often it is asked, the database is asked this seldom. */
+/** Shortest time between two queries, for any number of requests. */
 const HEALTH_CACHE_MS = 250;
 
 export function serviceRoutes(
@@ -43,7 +43,7 @@ export function serviceRoutes(
       cached = undefined;
       throw unavailable('the database cannot be reached');
     }
-    // Only a good answer is used again: whoever waits for the start hears of it at once.
+    // Only a positive result is cached, so that waiting clients see the start at once.
     if (!ready) cached = undefined;
     if (!ready) throw unavailable('no host is connected and ready yet, and not being drained');
     return { status: 'ok' };

@@ -1,13 +1,13 @@
 import type { SnapshotAssignment } from '@releap/contract/runner';
 import type { SnapshotRow } from '@releap/database';
 
-/** What its runner needs of a snapshot. */
+/** The columns of a snapshot's assignment. */
 export type AssignedSnapshot = Pick<
   SnapshotRow,
   'id' | 'generation' | 'desired' | 'sandbox_id' | 'kind' | 'parent_id' | 'status'
 >;
 
-/** What the runner of this snapshot is to make of it. */
+/** The snapshot's assignment to its runner. */
 export function toSnapshotAssignment(row: AssignedSnapshot): SnapshotAssignment {
   return {
     kind: 'snapshot',

@@ -33,13 +33,13 @@ export interface SnapshotContext {
   limits: { snapshotDeadlineMs: number };
 }
 
-/** Snapshots of one sandbox are added one after the other. */
+/** Serializes the inserts of one sandbox's snapshots. */
 const SANDBOX = statement<SandboxRow>(
   'snapshot-sandbox',
   `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where id = $1 and ${REACHABLE('$2', '$3', 's')} for no key update`,
 );
 
-/** With its job and, if it is full, the environment. It is its turn at once when no other of this sandbox is being taken. */
+/** Inserts a snapshot with its job and, if full, the environment. It is taken at once if no other of this sandbox is. */
 const INSERT = statement<SnapshotRow>(
   'snapshot-insert',
   `with turn as (
@@ -61,31 +61,31 @@ const INSERT = statement<SnapshotRow>(
    returning ${columns('s', SNAPSHOT_COLUMNS)}`,
 );
 
-/** By a try that was cut off. */
+/** The snapshot that an interrupted earlier attempt inserted. */
 const MADE = statement<SnapshotRow>(
   'snapshot-made',
   `select ${columns('s', SNAPSHOT_COLUMNS)} from snapshots s where id = $1 and project_id = $2`,
 );
 
-/** What a full snapshot asks of the sandbox: that it could be resumed. */
+/** Conditions of a full snapshot: the sandbox must be resumable. */
 const RESUMABLE: readonly ConditionName[] = ['persistent', 'noVolumes', 'noDockerData', 'noGpus'];
 
-/** Why there can be no snapshot of this kind of it, as the end of a sentence. */
+/** Why a snapshot of this kind is impossible, as the end of a sentence. */
 export function snapshotRefusal(sandbox: SandboxRow, kind: SnapshotKind): string | undefined {
-  // What no state could mend is told first.
+  // Permanent reasons first.
   if (kind === 'disk' && sandbox.persistent)
-    return 'it is persistent, and a disk snapshot is not enough for it: take one of kind "full"';
+    return 'a persistent sandbox needs a snapshot of kind "full"';
   const lacking = RESUMABLE.find((name) => kind === 'full' && !CONDITIONS[name].holds(sandbox));
   if (lacking !== undefined)
-    return `it could not be resumed from a full one: ${CONDITIONS[lacking].otherwise}`;
-  if (sandbox.status === 'pending') return 'it is pending, not yet placed on a host, and must be running';
+    return `a full snapshot of it could not be resumed: ${CONDITIONS[lacking].otherwise}`;
+  if (sandbox.status === 'pending') return 'it is pending and not yet placed on a host, and must be running';
   if (sandbox.status !== 'running') return `it is ${sandbox.status}, and must be running`;
   if (sandbox.runner_id === null) return 'it is not yet placed on a host';
   if (sandbox.manifest_name === null) return 'it has no image manifest yet';
   return undefined;
 }
 
-/** `POST /vms/:id/snapshots`: the rules, and all that is written down of it, under a lock of the sandbox. */
+/** `POST /vms/:id/snapshots`: validates and inserts, under a lock of the sandbox. */
 export async function createSnapshot(
   { database, snapshots, limits }: SnapshotContext,
   shownId: string,
@@ -130,7 +130,7 @@ export async function createSnapshot(
     .catch((error: unknown) => {
       if (!isUniqueViolation(error, 'snapshots_by_name')) throw error;
       throw conflict(
-        `a snapshot named ${quote(name)} exists in this project: take another name, or delete that one first`,
+        `a snapshot named ${quote(name)} exists in this project: use another name, or delete it first`,
       );
     });
   snapshots.announce([row]);

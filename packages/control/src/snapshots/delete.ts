@@ -6,7 +6,7 @@ const LOCK_SANDBOX = statement(
   'snapshot-delete-lock-sandbox',
   `select 1 from sandboxes where id = (select sandbox_id from snapshots where id = $1 and project_id = $2) for no key update`,
 );
-/** Whoever is to descend from it, or to begin with it, waits for this lock. */
+/** Blocks new child snapshots and restores. */
 const LOCK = statement<{ id: string; name: string }>(
   'snapshot-delete-lock',
   `select id, name from snapshots where id = $1 and project_id = $2 and status <> 'deleted' for update`,
@@ -15,7 +15,7 @@ const CHILD = statement<{ name: string; n: number }>(
   'snapshot-delete-child',
   `select min(name) as name, count(*)::integer as n from snapshots where parent_id = $1 and status in ('pending', 'ready') having count(*) > 0`,
 );
-/** A sandbox that has not run yet and still may want it: an ephemeral one opens it only when it boots. */
+/** A sandbox that has not run yet and may still read it: an ephemeral one opens it only when it boots. */
 const BEGINNING = statement<{ id: string; region: string; status: string }>(
   'snapshot-delete-beginning',
   `select id, region, status from sandboxes
@@ -24,8 +24,8 @@ const BEGINNING = statement<{ id: string; region: string; status: string }>(
 );
 
 /**
- * `DELETE /snapshots/:id`. Gone for everybody at once; its runner is told until nothing of it is left.
- * @throws 404, or 409 while others need it
+ * `DELETE /snapshots/:id`. Clients no longer see it at once; its runner removes it in the background.
+ * @throws 404, or 409 while another snapshot or sandbox needs it
  */
 export async function deleteSnapshot(
   { database, snapshots }: SnapshotContext,
@@ -41,7 +41,7 @@ export async function deleteSnapshot(
     const child = await queryOne(client, CHILD, [id]);
     if (child !== undefined) {
       const others = child.n === 1 ? '' : ` and ${child.n - 1} more`;
-      throw refuse(`snapshot ${quote(child.name)}${others} descends from it: delete that first`);
+      throw refuse(`snapshot ${quote(child.name)}${others} descends from it: delete that one first`);
     }
     const vm = await queryOne(client, BEGINNING, [id]);
     if (vm !== undefined)

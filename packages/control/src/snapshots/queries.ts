@@ -12,7 +12,7 @@ import {
 } from '@releap/database';
 import { newestFirst } from '../newest-first.ts';
 
-/** What a record needs of the columns. */
+/** The columns of a public record. */
 const RECORD = [
   'id',
   'name',
@@ -48,7 +48,7 @@ const BY_NAME = statement<SnapshotRow>(
   'snapshot-by-name',
   `select ${ROW} from snapshots s where name = $1 and project_id = $2 and status <> 'deleted'`,
 );
-/** For one that is to be there, as it is, until the end of the transaction. */
+/** Locks it against changes until the end of the transaction. */
 const KEEP = statement<SnapshotRow>(
   'snapshot-keep',
   `select ${ROW} from snapshots s where id = $1 for key share`,
@@ -78,12 +78,12 @@ export function snapshotByName(
   return queryOne(on, BY_NAME, [name, projectId]);
 }
 
-/** The newest of it; nobody deletes it before this transaction ends. */
+/** The sandbox's newest snapshot, locked against deletion until the end of the transaction. */
 export function keepSnapshot(on: Queryable, id: string): Promise<SnapshotRow | undefined> {
   return queryOne(on, KEEP, [id]);
 }
 
-/** The environment that a full snapshot was taken with. */
+/** The environment of a full snapshot. */
 export async function snapshotEnvironment(
   on: Queryable,
   { id, env_bytes }: SnapshotRow,

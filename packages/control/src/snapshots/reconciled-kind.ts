@@ -1,4 +1,4 @@
-/** Snapshots as a kind that runners reconcile: how they are assigned, and what becomes of what a runner reports. */
+/** Snapshots as a reconciled kind: their assignments, and the handling of observations. */
 import type { SnapshotReport } from '@releap/contract/runner';
 import { queryAll, statement, type Database } from '@releap/database';
 import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
@@ -63,7 +63,7 @@ export function createSnapshotKind(database: Database, snapshots: Snapshots): Re
     },
   };
 
-  /** One that its runner cannot read is not going to be captured. One that exists is not lost by that. */
+  /** An unsupported snapshot that is pending fails. One that is ready stays so. */
   async function pending(changes: SnapshotChange[]): Promise<SnapshotChange[]> {
     const rows = await queryAll(database.pool, PENDING, [changes.map(({ id }) => id)]);
     const ids = new Set(rows.map(({ id }) => id));

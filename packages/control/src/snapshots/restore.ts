@@ -1,4 +1,4 @@
-/** Sandboxes that begin with a snapshot: what it fixes of them, and whether its host can do it. Pure. */
+/** Restores: what the snapshot fixes of the new sandbox, and whether its host can restore it. Pure. */
 import {
   badRequest,
   conflict,
@@ -13,9 +13,9 @@ import {
 import type { Environment, SnapshotRow } from '@releap/database';
 
 /**
- * The sandbox as it was asked for, with what the snapshot decides put in.
+ * The requested sandbox, completed with the snapshot's fixed values.
  * @param captured the environment that a full snapshot was taken with
- * @throws 400 for a size that was asked for and is not the snapshot's
+ * @throws 400 for a requested size that is not the snapshot's
  */
 export function restoredSandbox(
   asked: ResolvedSandbox,
@@ -26,7 +26,7 @@ export function restoredSandbox(
 ): ResolvedSandbox {
   const refuse: Refuse = (field, was, is) => {
     throw badRequest(
-      `${field} is ${was}, but that of snapshot ${quote(snapshot.name)} is ${is}: leave it out, or ask for the same`,
+      `${field} is ${was}, but that of snapshot ${quote(snapshot.name)} is ${is}: leave it out, or send the same value`,
     );
   };
   if (body.scratch_mib !== undefined && asked.scratch_mib !== snapshot.scratch_mib)
@@ -48,7 +48,7 @@ export function restoredSandbox(
   ] as const) {
     if (used)
       throw badRequest(
-        `${field} cannot be combined with a full snapshot: the memory of ${quote(snapshot.name)} does not know it`,
+        `${field} cannot be combined with a full snapshot: its memory was captured without it`,
       );
   }
   return {
@@ -64,7 +64,7 @@ export function restoredSandbox(
 
 type Refuse = (field: string, was: string | number, is: string | number) => never;
 
-/** The guest goes on with the virtual CPUs that it has; how much of them is guaranteed may be chosen anew. */
+/** The number of virtual CPUs is fixed; the guaranteed part of them may be chosen again. */
 function guarantee(
   asked: ResolvedSandbox,
   body: SandboxCreateRequest,
@@ -91,7 +91,7 @@ export interface SnapshotHost {
   facts: RunnerFacts;
 }
 
-/** @throws 409 with the reason when its host cannot make a sandbox from it now. */
+/** @throws 409 with the reason when its host cannot restore it now. */
 export function assertRestorable(snapshot: SnapshotRow, host: SnapshotHost): void {
   const refuse = (why: string): never => {
     throw conflict(`snapshot ${quote(snapshot.name)} cannot be restored: ${why}`);

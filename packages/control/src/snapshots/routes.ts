@@ -50,7 +50,7 @@ export function snapshotRoutes(
       };
       if (query.wait === undefined) return read();
       const until = performance.now() + clampTimeout(query.timeout_ms);
-      // Taken before the row is read, so that no change falls between the two.
+      // Start watching before the row is read, so that no change is missed.
       using watch = changes.watch(id);
       for (;;) {
         const record = await read();

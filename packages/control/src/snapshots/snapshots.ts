@@ -1,4 +1,4 @@
-/** The only way to change a snapshot's status, and whose turn it is to be taken. */
+/** The only code that changes a snapshot's status, and that starts the next capture of a sandbox. */
 import {
   queryAll,
   columns,
@@ -15,7 +15,7 @@ import { SNAPSHOT_SQL, type SnapshotChange } from './transition-sql.ts';
 import type { SnapshotEvent, SnapshotTransition } from './transitions.ts';
 
 export interface Snapshots {
-  /** Applies an event to some snapshots (each id at most once) and gives those that it moved. */
+  /** Applies an event to some snapshots (each id at most once) and returns those that it moved. */
   apply(event: SnapshotEvent, changes: readonly SnapshotChange[]): Promise<SnapshotRow[]>;
   /** The same inside a transaction of the caller, who calls `announce` with the result after the commit. */
   applyWithin(
@@ -23,11 +23,11 @@ export interface Snapshots {
     event: SnapshotEvent,
     changes: readonly SnapshotChange[],
   ): Promise<{ moved: SnapshotRow[]; next: SnapshotRow[] }>;
-  /** Tells everybody who waits, and the runners, that these have changed. Only after the commit. */
+  /** Notifies waiting requests and the runners. Call it only after the commit. */
   announce(rows: readonly SnapshotRow[]): void;
-  /** Fails what cannot be taken any more, because these sandboxes have ended. */
+  /** Fails pending snapshots of sandboxes that have ended. */
   sandboxesGone(ids: readonly string[], error: string): Promise<void>;
-  /** Leads every pending snapshot to its end, whatever else was missed. */
+  /** Starts or fails pending snapshots that other events have missed. */
   sweep(): Promise<void>;
 }
 
@@ -38,7 +38,7 @@ export interface SnapshotsOptions {
   log: Logger;
 }
 
-/** Taken before any snapshot is touched, so that of one sandbox they come and go one after the other. $1 snapshots */
+/** Locks the sandboxes first, which serializes the changes of one sandbox's snapshots. $1 snapshots */
 const LOCK_SANDBOXES = statement(
   'snapshot-lock-sandboxes',
   `select 1 from sandboxes where id in (select sandbox_id from snapshots where id = any($1::uuid[])) order by id for no key update`,
@@ -48,8 +48,8 @@ const LINEAGE = statement(
   `update sandboxes b set parent_snapshot_id = t.id from unnest($1::uuid[], $2::uuid[]) as t(id, sandbox_id) where b.id = t.sandbox_id`,
 );
 /**
- * The oldest that waits for its turn, of each of these sandboxes where none is being taken. Its parent is known only
- * now, and is locked so that it is not deleted meanwhile. $1 sandboxes
+ * The oldest waiting snapshot of each of these sandboxes without one in progress. Its parent is decided only now, and is
+ * locked against deletion. $1 sandboxes
  */
 const NEXT = statement<{ id: string; parent_id: string | null }>(
   'snapshot-next',

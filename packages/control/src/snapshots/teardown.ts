@@ -2,7 +2,7 @@ import { queryAll, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import type { TeardownStep } from '../teardown/step.ts';
 
-/** Those that no other descends from any more. */
+/** Snapshots without children. */
 const LEAVES = statement<{ id: string }>(
   'teardown-snapshots',
   `select s.id from snapshots s where s.project_id = $1 and s.status <> 'deleted'

@@ -1,10 +1,10 @@
-/** What the transitions of a snapshot write, and what changes with it. `lifecycle/sql.ts` makes the statements. */
+/** The columns that a snapshot's transitions write. `lifecycle/sql.ts` generates the statements. */
 import { SNAPSHOT_COLUMNS, type SnapshotRow } from '@releap/database';
 import { hasEffect } from '../lifecycle/machine.ts';
 import { transitionSql, type TransitionInput } from '../lifecycle/sql.ts';
 import { SNAPSHOT_MACHINE, type SnapshotTransition } from './transitions.ts';
 
-/** One snapshot that an event is applied to. */
+/** One snapshot to which an event is applied. */
 export interface SnapshotChange extends TransitionInput {
   /** Guard: only if this runner has it. */
   runner_id?: string;
@@ -17,7 +17,7 @@ export interface SnapshotChange extends TransitionInput {
   disk_bytes?: number;
 }
 
-/** What the runner tells of it, with SQL types. */
+/** Columns that the runner reports, with their SQL types. */
 const REPORTED = {
   no_changes: 'boolean',
   artifact_ref: 'text',
@@ -34,7 +34,7 @@ const JOB = `update jobs j set
       finished_at = now(), updated_at = now()
     from moved m where j.id = m.job_id and j.status in ('queued', 'running')`;
 
-/** Nobody needs the environment of one that is to go. */
+/** Erases the environment of a deleted snapshot. */
 const ERASE = `delete from snapshot_env e using moved m where e.snapshot_id = m.id and m.desired = 'deleted'`;
 
 export const SNAPSHOT_SQL = transitionSql<SnapshotTransition, SnapshotRow>(SNAPSHOT_MACHINE, {

@@ -1,4 +1,4 @@
-/** The life of a snapshot as data: a transition table for `lifecycle/machine.ts`. */
+/** The transition table of snapshots, for `lifecycle/machine.ts`. */
 import type { SnapshotRow, SnapshotRowStatus } from '@releap/database';
 import { defineMachine, type Transition } from '../lifecycle/machine.ts';
 
@@ -11,10 +11,10 @@ export type SnapshotEvent =
   | 'deadline'
   /** Its sandbox was deleted or has failed. */
   | 'sandbox-gone'
-  /** The operator has given its host up for good. */
+  /** The operator has forgotten its host. */
   | 'host-forgotten';
 
-/** `lineage`: its sandbox descends from it now. `release`: the runner has nothing of it any more. */
+/** `lineage`: its sandbox descends from it now. `release`: the runner no longer holds it. */
 export type SnapshotEffect = 'lineage' | 'release';
 
 export type SnapshotTransition = Transition<
@@ -25,7 +25,7 @@ export type SnapshotTransition = Transition<
   SnapshotEffect
 >;
 
-// biome-ignore format: a table is read by its rows
+// biome-ignore format: one row per line
 export const SNAPSHOT_TRANSITIONS: readonly SnapshotTransition[] = [
   { from: ['pending'], on: 'observe:ready', to: 'ready', effects: ['lineage'] },
   { from: ['pending', 'ready'], on: 'observe:failed', to: 'failed', wants: 'deleted', error: 'its host gave no reason' },
@@ -42,7 +42,7 @@ export const SNAPSHOT_MACHINE = defineMachine<SnapshotTransition, Pick<SnapshotR
   name: 'snapshot',
   transitions: SNAPSHOT_TRANSITIONS,
   conditions: {},
-  // `pending` is entered at the creation alone, with its deadline.
+  // A snapshot is `pending` only after its creation, which sets the deadline.
   transient: ['pending'],
 });
 

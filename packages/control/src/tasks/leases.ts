@@ -1,10 +1,10 @@
-/** Leases: at most one server at a time does the work of a name, and another takes over when it does not renew. */
+/** Leases: at most one server holds a name at a time, and another takes over when it is not renewed. */
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 
 export interface Leases {
-  /** Whether this server holds the lease now. Asks the database only when it has to be taken or renewed. */
+  /** Whether this server holds the lease now. Queries the database only to take or renew it. */
   hold(name: string): Promise<boolean>;
-  /** Gives one back, so that another server can take it at once. */
+  /** Releases one, so that another server can take it at once. */
   release(name: string): Promise<void>;
   releaseAll(): Promise<void>;
 }
@@ -23,7 +23,7 @@ const ACQUIRE = statement<{ name: string }>(
 const RELEASE = statement('lease-release', 'delete from task_leases where name = any($1) and holder = $2');
 
 export function createLeases(on: Queryable, serverId: string, leaseMs = LEASE_MS): Leases {
-  /** Until when this server may believe that it holds them: counted from before the statement, wall and monotonic. */
+  /** Until when this server holds them: counted from before the statement, by both clocks. */
   const held = new Map<string, { since: number; time: number }>();
 
   const ageOf = (lease: { since: number; time: number }): number =>

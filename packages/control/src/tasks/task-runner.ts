@@ -1,6 +1,6 @@
 /**
- * Runs the periodic tasks of a server. Each has its own timer, its own error handling and its own time limit, so that
- * one that throws, hangs or is slow delays no other.
+ * Runs the periodic tasks of a server. Each has its own timer, error handling and time limit, so that one that throws,
+ * hangs or is slow delays no other.
  */
 import type { Logger } from 'pino';
 import type { Leases } from './leases.ts';
@@ -13,12 +13,12 @@ import {
 } from './task.ts';
 
 export interface TaskRunner {
-  /** Begins the timers. */
+  /** Starts the timers. */
   start(): void;
   /** Runs the named task, or all of them at the same time, and resolves when they have ended. Never rejects. */
   runOnce(name?: string): Promise<void>;
   stats(): TaskStats[];
-  /** Aborts what runs, waits for it for a moment, and gives the leases back. */
+  /** Aborts running tasks, waits for them for a moment, and releases the leases. */
   close(): Promise<void>;
 }
 
@@ -31,7 +31,7 @@ export interface TaskRunnerOptions {
 }
 
 const JITTER = 0.1;
-/** How long a stopping server waits for tasks that do not heed their signal. */
+/** How long a stopping server waits for tasks that ignore their signal. */
 const CLOSE_MS = 5_000;
 
 export function createTaskRunner({ tasks, leases, log, onRun }: TaskRunnerOptions): TaskRunner {
@@ -71,9 +71,9 @@ class TaskTimer {
   readonly #onRun: (run: TaskRun) => void;
   readonly #stop = new AbortController();
   #timer: NodeJS.Timeout | undefined;
-  /** Resolves when the run ends or its time is over; never rejects. */
+  /** Resolves when the run ends or its time limit has passed; never rejects. */
   #running: Promise<void> | undefined;
-  /** The task's own promise, which may last longer than its time. */
+  /** The task's own promise, which may outlast its time limit. */
   #work: Promise<void> | undefined;
 
   constructor(task: PeriodicTask, leases: Leases, log: Logger, onRun: (run: TaskRun) => void) {
@@ -92,11 +92,11 @@ class TaskTimer {
   }
 
   start(): void {
-    // Spread over the period: servers that start together do not stay in step.
+    // Jitter: servers that start together do not stay in step.
     this.#schedule(this.#task.everyMs * Math.random());
   }
 
-  /** A run that begins after this call: one that is under way may have read what has changed since. */
+  /** A run that starts after this call: one in progress may have read older data. */
   async runOnce(): Promise<void> {
     await this.#running;
     await this.#run();
@@ -150,7 +150,7 @@ class TaskTimer {
     }
   }
 
-  /** Waits for the work, and for no longer than it may take. */
+  /** Waits for the work, at most for its time limit. */
   async #limited(): Promise<TaskOutcome> {
     const { name, leased, timeoutMs = TASK_TIMEOUT_MS } = this.#task;
     const ending = new AbortController();
@@ -179,9 +179,9 @@ class TaskTimer {
     ending.abort(new Error(`task ${name} took longer than ${timeoutMs} ms`));
     this.#log.error(
       { task: name, timeoutMs },
-      'a periodic task takes too long; it runs again when it has ended',
+      'a periodic task exceeded its time limit; it runs again when it has ended',
     );
-    // Another server may have better luck.
+    // Another server may succeed.
     if (leased) await this.#leases.release(name);
     return 'timeout';
   }

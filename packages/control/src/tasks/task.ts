@@ -1,4 +1,4 @@
-/** Work that a control server repeats for as long as it runs. */
+/** Periodic work of a control server. */
 
 export interface PeriodicTask {
   /** Lower case with hyphens; unique. It is the lease's key and the metrics' label. */
@@ -12,21 +12,21 @@ export interface PeriodicTask {
   readonly leased: boolean;
   /** A run that takes longer counts as failed, its signal is aborted and its lease ends. Default `TASK_TIMEOUT_MS`. */
   readonly timeoutMs?: number;
-  /** Safe to end anywhere and to repeat. The signal is aborted when the server stops, or the run is over its time. */
+  /** May be interrupted anywhere and repeated. The signal is aborted when the server stops or the time limit passes. */
   run(signal: AbortSignal): Promise<void>;
 }
 
 export const TASK_TIMEOUT_MS = 60_000;
 
 /**
- * `busy`: the run before has not ended, though its time is over. `not-leader`: another server holds the lease.
+ * `busy`: the previous run has not ended, although its time limit has passed. `not-leader`: another server holds the lease.
  */
 export type TaskOutcome = 'ok' | 'failed' | 'timeout' | 'busy' | 'not-leader';
 
 export interface TaskRun {
   task: string;
   outcome: TaskOutcome;
-  /** From start to end, or to the timeout; 0 when nothing was run. */
+  /** From start to end, or to the timeout; 0 when nothing ran. */
   seconds: number;
 }
 

@@ -1,6 +1,6 @@
 /**
- * Empties deleted projects in the background, step by step. The project's row says that there is something left to do, so
- * any server continues after a crash.
+ * Removes the contents of deleted projects in the background, step by step. The project's row records the remaining work,
+ * so any server continues after a crash.
  */
 import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -12,15 +12,15 @@ const FINISH = statement(
 );
 
 /**
- * A request that was let in before the deletion may write something after it. Requests must have arrived within a
- * minute, and no statement takes longer than seconds.
+ * A request that was authorized before the deletion may write rows after it. Requests are received within a minute, and
+ * no statement takes longer than seconds.
  */
 export const TEARDOWN_GRACE_MS = 120_000;
 const LEASE_MS = 30_000;
 const RETRY_FIRST_MS = 500;
 const RETRY_MAX_MS = 30_000;
 
-/** Some projects that are due; other servers skip them until the lease ends. $1 lease in ms */
+/** Some due projects; other servers skip them until the lease ends. $1 lease in ms */
 const CLAIM = statement<{ id: string; age_ms: number }>(
   'teardown-claim',
   `update projects p set teardown_after = now() + $1 * interval '1 millisecond'
@@ -35,9 +35,9 @@ const AGAIN = statement(
 );
 
 export interface Teardown {
-  /** Continues with what is due. */
+  /** Continues with due projects. */
   sweep(): Promise<void>;
-  /** Continues soon: a project was deleted just now. */
+  /** Continues soon, after a deletion. */
   kick(): void;
   close(): Promise<void>;
 }
@@ -59,8 +59,8 @@ export function createTeardown(options: TeardownOptions): Teardown {
 
   async function tearDown(projectId: string, ageMs: number): Promise<void> {
     let left: string | undefined;
-    // Every step runs in each pass, even when an earlier one has something left: secrets are erased although a host that
-    // holds a sandbox is unreachable.
+    // Every step runs in each pass, even if an earlier one is incomplete: secrets are erased although a host that holds a
+    // sandbox is unreachable.
     for (const step of steps) {
       if ((await step.run(projectId)) > 0) left ??= step.name;
     }
@@ -69,7 +69,7 @@ export function createTeardown(options: TeardownOptions): Teardown {
       log.info({ project: projectId }, 'a deleted project is empty');
       return;
     }
-    // Soon at first, and rarely when a host does not come back.
+    // Soon at first, and rarely if a host does not return.
     const wait = Math.min(Math.max(ageMs / 4, RETRY_FIRST_MS), RETRY_MAX_MS);
     await queryAll(database.pool, AGAIN, [projectId, wait]);
     if (left !== undefined) log.debug({ project: projectId, left }, 'a deleted project is not empty yet');
@@ -84,7 +84,7 @@ export function createTeardown(options: TeardownOptions): Teardown {
         await tearDown(id, age).catch((error: unknown) =>
           log.error(
             { err: error, project: id },
-            'a deleted project could not be torn down, and is tried again',
+            'a deleted project could not be torn down; retrying',
           ),
         );
       }

@@ -1,4 +1,4 @@
-/** The two documents of an issuer that matter here, fetched with bounds. */
+/** Fetches an issuer's discovery document and keys, with bounds. */
 import type { JSONWebKeySet } from 'jose';
 
 export const DEADLINE_MS = 5_000;
@@ -17,12 +17,12 @@ export async function fetchKeySet(issuer: string): Promise<KeySet> {
   const discovery = await fetchJson(place);
   if (discovery['issuer'] !== issuer) {
     throw new Error(
-      `${place} is of issuer ${JSON.stringify(discovery['issuer'])}, and the configured one is ${JSON.stringify(issuer)}: they must be the same to the letter`,
+      `${place} is of issuer ${JSON.stringify(discovery['issuer'])}, and the configured one is ${JSON.stringify(issuer)}: they must be identical`,
     );
   }
   const address = discovery['jwks_uri'];
   if (typeof address !== 'string' || !URL.canParse(address)) throw new Error(`${place} names no jwks_uri`);
-  // Keys that anybody on the way may have changed are worth nothing.
+  // Keys that were fetched without TLS may have been replaced on the way.
   if (issuer.startsWith('https:') && !address.startsWith('https:')) {
     throw new Error(`${place} names a jwks_uri without TLS: ${address.slice(0, 200)}`);
   }

@@ -4,28 +4,27 @@ import { fetchKeySet, type KeySet } from './http.ts';
 export interface KeyCacheOptions {
   issuer: string;
   log: Logger;
-  /** Least time between two questions to the issuer, in milliseconds. */
+  /** Shortest time between two requests to the issuer, in milliseconds. */
   coolDownMs: number;
-  /** Keys older than this are asked for again, in milliseconds: how long a withdrawn key still counts. */
+  /** Maximum age of the keys, in milliseconds: how long a withdrawn key is still accepted. */
   maxAgeMs: number;
 }
 
-/** An issuer that did not answer is asked again sooner: until it does, somebody may not be able to sign in. */
+/** Retry interval after a failure: until it succeeds, users may not be able to sign in. */
 const FAILED_COOL_DOWN_MS = 5_000;
 
-/** What is known of the issuer's keys, and whether it can be relied on. */
+/** The issuer's keys, and whether they are current. */
 export interface KnownKeys {
   set: KeySet | null;
-  /** Another object for every other answer of the issuer. */
+  /** A new object for every fetched key set. */
   version: number;
-  /** The newest question to the issuer failed. */
+  /** The last request to the issuer failed. */
   failed: boolean;
 }
 
 /**
- * The issuer's keys, asked for when they are first needed, when they are old, and when a token names one that is
- * not among them; never more often than the cool-down allows, however many such tokens come. While the issuer is
- * away the keys that are known go on.
+ * The issuer's keys, fetched when they are first needed, when they are old, and when a token names an unknown key, but
+ * never more often than the cool-down allows. While the issuer is unavailable, the known keys stay valid.
  */
 export class KeyCache {
   readonly #options: KeyCacheOptions;
@@ -40,14 +39,14 @@ export class KeyCache {
     this.#options = options;
   }
 
-  /** The keys as they are known; waits for the issuer only when there are none yet. */
+  /** The known keys; waits for the issuer only if there are none yet. */
   async known(): Promise<KnownKeys> {
     if (this.#set === null) await this.renew();
     else if (performance.now() - this.#fetchedAt > this.#options.maxAgeMs) void this.renew();
     return this.#state();
   }
 
-  /** Asks the issuer again, unless that was done just now. */
+  /** Fetches the keys again, unless the cool-down forbids it. */
   async renew(): Promise<KnownKeys> {
     const { coolDownMs } = this.#options;
     const wait = this.#failed ? Math.min(coolDownMs, FAILED_COOL_DOWN_MS) : coolDownMs;
@@ -75,8 +74,8 @@ export class KeyCache {
       log.warn(
         { err: error, issuer },
         this.#set === null
-          ? 'the issuer cannot be asked for its keys: nobody can sign in'
-          : 'the issuer cannot be asked for its keys: those that are known go on',
+          ? 'the keys of the issuer cannot be fetched: users cannot sign in'
+          : 'the keys of the issuer cannot be fetched: the known keys stay valid',
       );
     }
   }

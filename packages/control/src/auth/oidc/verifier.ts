@@ -8,36 +8,35 @@ export interface OidcOptions {
   /** Exactly as tokens and the discovery document have it. */
   issuer: string;
   audience: string;
-  /** Public client that command lines use; told by `GET /auth/config`. */
+  /** Public client of the CLI; `GET /auth/config` returns it. */
   clientId?: string;
   scopes?: readonly string[];
   /**
-   * Under which name users of this issuer are kept; the issuer itself when absent. For an issuer whose URL is not
-   * the same after every start.
+   * The issuer's name in the users table; default: the issuer's URL. For an issuer whose URL changes between starts.
    */
   usersOf?: string;
   /**
-   * E-mail addresses of tokens without `email_verified` count as verified. Only for an issuer that verifies every address
-   * or lets no user choose theirs: whoever can set the address of somebody else can accept their invitations.
+   * Treats e-mail addresses of tokens without `email_verified` as verified. Only for an issuer that verifies every address
+   * or lets no user choose theirs: a user who can set another person's address can accept that person's invitations.
    */
   trustEmail?: boolean;
-  /** Least time between two questions to the issuer; 30 s. */
+  /** Shortest time between two requests to the issuer; 30 s. */
   coolDownMs?: number;
-  /** How old keys may be before they are asked for again; 10 min. */
+  /** Maximum age of the keys; 10 min. */
   maxKeyAgeMs?: number;
 }
 
-/** What a good token says. */
+/** The claims of a valid token. */
 export interface TokenClaims extends JWTPayload {
   sub: string;
 }
 
 export interface OidcVerifier {
-  /** @throws 401 with the reason, 503 when the issuer's keys cannot be had */
+  /** @throws 401 with the reason, 503 when the issuer's keys are unavailable */
   verify(token: string): Promise<TokenClaims>;
 }
 
-/** Signatures that need the issuer's private key. What can be made with a public key (HS256) or with none is not here. */
+/** Asymmetric signatures only: HS256 and `none` could be forged with the public key or without a key. */
 const ALGORITHMS = [
   'RS256',
   'RS384',
@@ -57,7 +56,7 @@ const CLOCK_SKEW_S = 60;
 const COOL_DOWN_MS = 30_000;
 const MAX_KEY_AGE_MS = 600_000;
 const SUBJECT_CHARS = 255;
-/** A signature costs a millisecond. A token that was good is so again while it lasts and the issuer's keys are the same. */
+/** A verification costs a millisecond. A valid token stays so until it expires or the issuer's keys change. */
 const VERIFIED_MS = 60_000;
 const VERIFIED_ENTRIES = 5_000;
 
@@ -70,7 +69,7 @@ export function createVerifier(options: OidcOptions & { log: Logger }): OidcVeri
     maxAgeMs: options.maxKeyAgeMs ?? MAX_KEY_AGE_MS,
   });
   const away = (): ApiError =>
-    unavailable('the issuer of tokens cannot be asked for its keys at the moment: try again', 5);
+    unavailable('the keys of the OIDC issuer are temporarily unavailable: try again', 5);
 
   let local: { version: number; keys: JWTVerifyGetKey } | undefined;
   const keysOf = (known: KnownKeys): JWTVerifyGetKey => {
@@ -96,7 +95,7 @@ export function createVerifier(options: OidcOptions & { log: Logger }): OidcVeri
       return typed(await jwtVerify(token, key, limits));
     } catch (error) {
       if (!(error instanceof errors.JWKSMultipleMatchingKeys)) throw error;
-      // The token names no key, and several of the issuer's are of its kind.
+      // The token names no key, and several keys of the issuer match.
       for await (const candidate of error) {
         try {
           return typed(await jwtVerify(token, candidate, limits));
@@ -131,7 +130,7 @@ export function createVerifier(options: OidcOptions & { log: Logger }): OidcVeri
           payload = await check(token, keysOf(known));
         } catch (error) {
           if (!(error instanceof errors.JWKSNoMatchingKey)) throw error;
-          // The issuer may have a new key. If it cannot be asked, nobody knows.
+          // The issuer may have a new key, which is unknown while it is unavailable.
           const renewed = await cache.renew();
           if (renewed.version === known.version) throw renewed.failed ? away() : error;
           payload = await check(token, keysOf(renewed));
@@ -171,7 +170,7 @@ function invalidToken(why: string): ApiError {
   return refusal;
 }
 
-/** In words of ours: a library's message may repeat what the token says. */
+/** Our own messages: those of the library may quote the token. */
 function reason(error: unknown, issuer: string, audience: string): string {
   if (error instanceof errors.JWTExpired) return 'it has expired: sign in again';
   if (error instanceof errors.JWTClaimValidationFailed) {
