@@ -304,9 +304,9 @@ describe('forks and snapshots, through the API', () => {
   test('a drained host pauses what is persistent and takes nothing new, until it is back', async () => {
     const { hosts: all } = await hosts<{ hosts: { id: string }[] }>('GET', '');
     const host = `/${all[0]?.id}`;
-    const { left } = await hosts<{ left: { vm_id: string }[] }>('POST', `${host}/drain`);
+    const { remaining } = await hosts<{ remaining: { vm_id: string }[] }>('POST', `${host}/drain`);
     assert.deepEqual(
-      left.map(({ vm_id }) => vm_id),
+      remaining.map(({ vm_id }) => vm_id),
       [ephemeral],
     );
     await reaches(source, 'paused');

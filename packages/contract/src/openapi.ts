@@ -146,7 +146,7 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
   const parameters = [
     ...parametersOf('path', operation.params),
     ...parametersOf('query', operation.query),
-    ...(operation.repeats === undefined ? [] : [IDEMPOTENCY_PARAMETER]),
+    ...(operation.idempotency === undefined ? [] : [IDEMPOTENCY_PARAMETER]),
   ];
   return {
     operationId: id,

@@ -136,7 +136,7 @@ function diagram(): string[] {
     'stateDiagram-v2',
     '    state "assigned, building, booting" as starting',
     ...creations(),
-    ...[...labels].map(([arrow, triggers]) => `    ${arrow}: ${[...triggers].join(', ')}`),
+    ...[...labels].map(([arrow, events]) => `    ${arrow}: ${[...events].join(', ')}`),
     '    deleted --> [*]',
     '```',
     '',
@@ -149,8 +149,8 @@ function creations(): string[] {
   return [...ways].map(([to, all]) => `    [*] --> ${to}: ${all.map(({ by }) => by).join(', ')}`);
 }
 
-const name = (trigger: string): string =>
-  trigger.startsWith('observe:') ? `(${trigger.slice('observe:'.length)})` : trigger;
+const name = (event: string): string =>
+  event.startsWith('observe:') ? `(${event.slice('observe:'.length)})` : event;
 
 function deadlines(): string[] {
   const rows = SANDBOX_STATUSES.filter(isTransient).map((status) => {
@@ -177,7 +177,7 @@ function conditions(row: Transition): string {
   return (row.when ?? []).map((condition) => WHEN[condition]).join(', ');
 }
 
-function table(title: string, chosen: (trigger: SandboxEvent) => boolean): string[] {
+function table(title: string, chosen: (event: SandboxEvent) => boolean): string[] {
   const rows = TRANSITIONS.filter((row) => chosen(row.on)).map((row) => {
     const to = row.to === 'same' ? 'unchanged' : `\`${row.to}\``;
     const also = [
@@ -246,7 +246,7 @@ function snapshots(): string[] {
     '```mermaid',
     'stateDiagram-v2',
     '    [*] --> pending: POST /vms/:id/snapshots',
-    ...[...arrows].map(([arrow, triggers]) => `    ${arrow}: ${triggers.join(', ')}`),
+    ...[...arrows].map(([arrow, events]) => `    ${arrow}: ${events.join(', ')}`),
     '    deleted --> [*]',
     '```',
     '',

@@ -81,7 +81,10 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   });
   cleanup.defer(() => tasks.close());
   tasks.start();
-  log.info({ url, internalUrl, server: serverId, region: options.region.id }, 'the control plane is listening');
+  log.info(
+    { url, internalUrl, server: serverId, region: options.region.id },
+    'the control plane is listening',
+  );
 
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();

@@ -38,7 +38,10 @@ it('a sweep runs as many statements for fifty runners as for one, while nothing 
   const leased: (string | null)[] = [];
   const queue = createBuildQueue({
     database: counted.database,
-    credentials: { wanted: () => false, unlock: (these) => Promise.resolve([...these]) },
+    credentials: {
+      needsPullCredentials: () => false,
+      withPullCredentials: (these) => Promise.resolve([...these]),
+    },
     limits: CONTROL_LIMITS,
     log: pino({ enabled: false }),
     builders: () => builders,

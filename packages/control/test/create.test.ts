@@ -387,6 +387,6 @@ describe('POST /vms and room on the hosts', () => {
     // Until the next round it is not known how many wait.
     const post = async () => await full.call('POST', '/vms', { image: 'busybox', cpu: 1 });
     await until(async () => (await post()).status === 429);
-    assert.match((await post()).body.error, /^1\d{3} sandboxes are waiting .* no more than 1050 may/);
+    assert.match((await post()).body.error, /^1\d{3} sandboxes are already waiting .* at most 1050/);
   });
 });

@@ -337,7 +337,7 @@ describe('grants', () => {
     const answer = await operator('POST', grants(), { amount: '1000000000' });
     assert.deepEqual(
       [answer.status, answer.body.error],
-      [400, 'amount "1000000000" leads to a balance that is too large to be kept'],
+      [400, 'amount "1000000000" gives a balance that is out of range'],
     );
     for (const { balance, sum } of await accounts(world.database)) assert.equal(balance, sum);
   });

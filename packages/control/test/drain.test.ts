@@ -77,10 +77,12 @@ describe('POST /operator/hosts/:id/drain', () => {
     const { status: code, body } = await ask('drain');
     assert.equal(code, 200);
     assert.deepEqual(
-      [body.did.paused.sort(), body.did.stopped, body.did.deleted],
+      [body.moved.paused.sort(), body.moved.stopped, body.moved.deleted],
       [[paused.id, spotPaused.id].sort(), [stopped.id], [spotDeleted.id]],
     );
-    assert.deepEqual(body.left, [{ vm_id: goesOn.id, status: 'running', persistent: false, spot: false }]);
+    assert.deepEqual(body.remaining, [
+      { vm_id: goesOn.id, status: 'running', persistent: false, spot: false },
+    ]);
     assert.deepEqual([body.host.draining, body.host.force], [true, false]);
     await stage.report(paused, 'paused');
     await stage.report(stopped, 'stopped');
@@ -101,9 +103,9 @@ describe('POST /operator/hosts/:id/drain', () => {
 
   it('force: deletes ephemeral ones too, and says why', async () => {
     const vm = await stage.running({ persistent: false });
-    assert.deepEqual((await ask('drain')).body.did.deleted, []);
-    const { did, left } = (await ask('drain', { force: true })).body;
-    assert.deepEqual([did.deleted, left], [[vm.id], []]);
+    assert.deepEqual((await ask('drain')).body.moved.deleted, []);
+    const { moved, remaining } = (await ask('drain', { force: true })).body;
+    assert.deepEqual([moved.deleted, remaining], [[vm.id], []]);
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.error, 'its host was drained');
   });
 
@@ -111,7 +113,7 @@ describe('POST /operator/hosts/:id/drain', () => {
     const vm = await stage.running();
     const first = (await ask('drain')).body;
     const again = (await ask('drain')).body;
-    assert.deepEqual([first.did.paused, again.did.paused], [[vm.id], []]);
+    assert.deepEqual([first.moved.paused, again.moved.paused], [[vm.id], []]);
     assert.equal(again.host.draining_since, first.host.draining_since);
   });
 
@@ -129,7 +131,7 @@ describe('POST /operator/hosts/:id/drain', () => {
     await until(async () => (await status(waits)) === 'failed');
     assert.match(
       (await world.call('GET', `/vms/${waits.id}`)).body.error,
-      /no host of region "here" takes sandboxes: all that are ready are being drained$/,
+      /no host of region "here" accepts sandboxes: all ready ones are being drained$/,
     );
     const next = await create(world.call, world);
     const { host } = (await ask('undrain')).body;
@@ -142,8 +144,8 @@ describe('POST /operator/hosts/:id/drain', () => {
     stage.runner.options.script = () => undefined;
     const vm = await create(world.call, world, { persistent: true });
     const assignment = await stage.runner.assigned(vm.uuid);
-    const { did, left } = (await ask('drain')).body;
-    assert.deepEqual([did.paused, left[0].status], [[], 'assigned']);
+    const { moved, remaining } = (await ask('drain')).body;
+    assert.deepEqual([moved.paused, remaining[0].status], [[], 'assigned']);
     await world.restart();
     await stage.runner.connect();
     await stage.runner.observed(assignment, { status: 'running', manifest_name: 'sha256:1' });
@@ -170,7 +172,7 @@ describe('POST /operator/hosts/:id/drain', () => {
     const vm = await stage.running();
     stage.runner.drop();
     await until(async () => (await hosts())[0]?.status === 'offline');
-    assert.deepEqual((await ask('drain')).body.did.paused, []);
+    assert.deepEqual((await ask('drain')).body.moved.paused, []);
     assert.equal(await status(vm), 'running');
     obey();
     await stage.runner.connect();
@@ -187,11 +189,11 @@ describe('POST /operator/hosts/:id/evict', () => {
     await stage.force(three, 'booting');
     assert.deepEqual((await ask('evict', { vm_id: one.id })).body, {
       evicted: [{ vm_id: one.id, status: 'pausing' }],
-      left: [],
+      remaining: [],
     });
     assert.deepEqual((await ask('evict')).body, {
       evicted: [{ vm_id: two.id, status: 'deleting' }],
-      left: [{ vm_id: three.id, why: 'it is booting, and must be running' }],
+      remaining: [{ vm_id: three.id, reason: 'it is booting, and must be running' }],
     });
     assert.equal(await status(plain), 'running');
     assert.equal((await hosts())[0]?.draining, false);

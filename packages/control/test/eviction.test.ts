@@ -169,10 +169,7 @@ describe('a host that is full', () => {
     const evicted = await running(world, { spot: true });
     const answer = await world.call('POST', `/vms/${source.id}/fork`);
     assert.equal(answer.status, 409);
-    assert.match(
-      answer.body.error,
-      /it needs 4 cores \(0 free\); spot sandboxes are being evicted for it/,
-    );
+    assert.match(answer.body.error, /it needs 4 cores \(0 free\); spot sandboxes are being evicted for it/);
     await waitFor(world.call, evicted.id, 'deleted');
     const child = await world.call('POST', `/vms/${source.id}/fork`);
     assert.equal(child.status, 200);

@@ -261,7 +261,7 @@ describe('POST /operator/vms/:id/evict', () => {
     ];
     assert.deepEqual((await evict(kept.id)).body, {
       evicted: [{ vm_id: kept.id, status: 'pausing' }],
-      left: [],
+      remaining: [],
     });
     assert.deepEqual((await evict(ended.uuid)).body.evicted, [{ vm_id: ended.id, status: 'deleting' }]);
     const refused = await evict(dear.id);

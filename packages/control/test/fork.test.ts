@@ -212,7 +212,7 @@ describe('POST /vms/:id/fork', () => {
   it('409: fork already in progress, until the child is captured', async () => {
     const vm = await stage.running();
     const first = await forked(vm);
-    await refused(vm, /cannot be forked: a fork of it is in progress already \(here-[a-z2-7]+\)/);
+    await refused(vm, /cannot be forked: another fork of it is in progress \(here-[a-z2-7]+\)/);
     await stage.report(first, 'booting');
     const second = await forked(vm);
     await stage.report(second, 'running', { manifest_name: 'sha256:1' });

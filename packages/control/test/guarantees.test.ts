@@ -114,7 +114,10 @@ describe('the queue', () => {
     for (let n = 0; n < 4; n++) await create(world.call, world);
     const answer = await world.call('POST', '/vms', { image: 'busybox' });
     assert.equal(answer.status, 429, answer.text);
-    assert.match(answer.body.error, /^4 sandboxes of this organization are waiting .* fair share of the 8 /);
+    assert.match(
+      answer.body.error,
+      /^4 sandboxes of this organization are already waiting .* fair share of the 8 /,
+    );
     assert.equal(answer.body.retry_after_secs, 2);
     assert.equal(answer.headers.get('retry-after'), '2');
     const other = await world.stranger();

@@ -270,7 +270,7 @@ describe('a build', () => {
       await runner[Symbol.asyncDispose]();
     }
     await ended(mine.call, body.job_id);
-    assert.match((await imageOf(mine.call, 'cursed')).error, /went away 2 times/);
+    assert.match((await imageOf(mine.call, 'cursed')).error, /was lost 2 times/);
   });
 
   it('that nobody takes is failed after its deadline', async () => {

@@ -93,7 +93,7 @@ describe('GET /vms/:id/logs, /entrypoint-logs', () => {
     const vm = await create(empty.call, empty);
     const answer = await empty.call('GET', `/vms/${vm.id}/logs`);
     assert.equal(answer.status, 404);
-    assert.match(answer.body.error, /is pending and not placed on a host yet/);
+    assert.match(answer.body.error, /is pending and not yet placed on a host/);
   });
 
   it('logs 404: terminal sandbox without persisted log', async () => {
@@ -102,7 +102,7 @@ describe('GET /vms/:id/logs, /entrypoint-logs', () => {
     await waitFor(world.call, vm.id, 'deleted');
     const answer = await world.call('GET', `/vms/${vm.id}/logs`);
     assert.equal(answer.status, 404);
-    assert.match(answer.body.error, /is deleted and has left no console log/);
+    assert.match(answer.body.error, /is deleted and has no console log/);
     runner.logs.set(`/vms/${vm.uuid}/logs/console`, (_request, response) => response.end('kept'));
     assert.equal((await world.call('GET', `/vms/${vm.id}/logs`)).text, 'kept');
   });

@@ -208,7 +208,7 @@ describe('invitations', () => {
       [{ id, org_id: orgId, org_name: 'Inviting', role: 'member' }],
     );
     assert.ok(!(await stranger('GET', '/invitations')).text.includes(id));
-    refused(await stranger('POST', `/invitations/${id}/accept`), 403, /another e-mail address/);
+    refused(await stranger('POST', `/invitations/${id}/accept`), 403, /a different e-mail address/);
     assert.deepEqual((await member('POST', `/invitations/${id}/accept`)).body, {
       org_id: orgId,
       role: 'member',

@@ -62,8 +62,8 @@ describe('placement', () => {
     assert.equal(chosen(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b')], overcommit)), 'b');
     for (const [extra, why] of [
       [one, /^later: no host .* has the capacity for/],
-      [{ ready: false }, /^later: the host b, which has the snapshot .* is not connected and ready$/],
-      [{ draining: true }, /^later: the host b, which has the snapshot .* is being drained$/],
+      [{ ready: false }, /^later: the host b, which has its snapshot, is not connected and ready$/],
+      [{ draining: true }, /^later: the host b, which has its snapshot, is being drained$/],
     ] as const)
       assert.match(
         reason(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b', extra)], overcommit)),
@@ -76,7 +76,7 @@ describe('placement', () => {
     assert.equal(chosen(choose(need(), [draining, host('b')], overcommit)), 'b');
     assert.match(
       reason(choose(need(), [draining], overcommit)),
-      /^later: no host .* all that are ready are being drained$/,
+      /^later: no host .* all ready ones are being drained$/,
     );
   });
 
@@ -113,7 +113,7 @@ describe('placement', () => {
     );
     assert.match(
       reason(choose(need({ arch: 'arm64' }), [host('a')], overcommit)),
-      /^never: .* architecture arm64 \(there is: amd64\)/,
+      /^never: .* architecture arm64 \(available: amd64\)/,
     );
   });
 

@@ -129,7 +129,7 @@ describe('registry credentials', () => {
     try {
       const answer = await put('new.example');
       assert.equal(answer.status, 503);
-      assert.match(answer.body.error, /encryption is unavailable/);
+      assert.match(answer.body.error, /encryption is temporarily unavailable/);
       assert.equal((await call('GET', '/registries/kept.example')).status, 200);
     } finally {
       await rename(`${file}.away`, file);

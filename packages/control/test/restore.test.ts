@@ -160,7 +160,7 @@ describe('POST /vms from a snapshot', () => {
     const from = await full();
     const answer = await restore(from, { region: 'there' });
     assert.equal(answer.status, 400);
-    assert.match(answer.body.error, /can be restored in its home region "here" only, not in "there"$/);
+    assert.match(answer.body.error, /can only be restored in its home region "here", not in "there"$/);
     assert.equal((await restored(from, { region: 'west' })).record.region, 'here');
   });
 
@@ -246,7 +246,7 @@ describe('POST /vms from a snapshot', () => {
     const record = await waitFor(world.call, answer.body.vm_id, 'failed');
     assert.match(
       record.error ?? '',
-      /the host [0-9a-f-]+, which has the snapshot that it begins with, is not connected and ready/,
+      /the host [0-9a-f-]+, which has its snapshot, is not connected and ready/,
     );
     other.heartbeat(false);
     stage.runner.heartbeat(true);

@@ -207,12 +207,12 @@ describe('secrets', () => {
       row.id,
       two.projectId,
     ]);
-    await assert.rejects(lookUp(vm.uuid, placeholder), /cannot be decrypted/);
+    await assert.rejects(lookUp(vm.uuid, placeholder), /cannot be unwrapped/);
     await world.database.pool.query(`update secrets set project_id = $2, name = 'OTHER' where id = $1`, [
       row.id,
       one.projectId,
     ]);
-    await assert.rejects(lookUp(vm.uuid, placeholder), /cannot be decrypted/);
+    await assert.rejects(lookUp(vm.uuid, placeholder), /cannot be unwrapped/);
     await world.database.pool.query('delete from sandbox_secrets where secret_id = $1', [row.id]);
     await world.database.pool.query('delete from secrets where id = $1', [row.id]);
   });
@@ -223,7 +223,7 @@ describe('secrets', () => {
     try {
       const answer = await put('DURING');
       assert.equal(answer.status, 503, answer.text);
-      assert.match(answer.body.error, /encryption is unavailable .* nothing was written/);
+      assert.match(answer.body.error, /encryption is temporarily unavailable; nothing was written/);
       assert.ok(answer.headers.get('retry-after'));
       assert.doesNotMatch(answer.text, /keys\.json/);
       assert.equal((await put('BEFORE', { value: 'other' })).status, 503);
@@ -255,7 +255,7 @@ describe('secrets', () => {
     );
     const answer = await put('ONE_MORE', { value: 'x' }, own);
     assert.equal(answer.status, 400);
-    assert.match(answer.body.error, /has 1000 secrets already/);
+    assert.match(answer.body.error, /has 1000 secrets, which is the most allowed/);
     assert.equal((await put('FIRST', { value: 'y' }, own)).status, 204);
     await world.database.pool.query('delete from secrets where project_id = $1', [own.projectId]);
   });
@@ -288,7 +288,7 @@ describe('POST /vms with secrets', () => {
     assert.match(answer.body.error, /^secrets: the project has no secret "NO_SUCH"/);
     assert.match(
       (await call('POST', '/vms', { image: 'busybox', secrets: ['no such'] })).body.error,
-      /"no such" is not a secret's name/,
+      /"no such" is not a valid secret name/,
     );
     assert.match(
       (await call('POST', '/vms', { image: 'busybox', secrets: ['KNOWN'], env: { KNOWN: '' } })).body.error,

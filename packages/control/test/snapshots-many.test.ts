@@ -182,7 +182,10 @@ describe('DELETE /snapshots/:id', () => {
     const two = await shots.taken(vm);
     const answer = await shots.remove(one.id);
     assert.equal(answer.status, 409);
-    assert.match(answer.body.error, new RegExp(`snapshot "${two.name}" descends from it: delete that first`));
+    assert.match(
+      answer.body.error,
+      new RegExp(`snapshot "${two.name}" descends from it: delete that one first`),
+    );
     assert.equal((await shots.remove(two.id)).status, 200);
     assert.equal((await shots.remove(one.id)).status, 200);
     assert.equal((await shots.taken(vm)).parent_id, null, 'what is deleted is nobody’s parent');

@@ -95,7 +95,7 @@ const acts: fc.Arbitrary<Act> = fc.oneof(
         'deadline',
         'delete',
         'delete',
-        'sandbox-gone',
+        'sandbox-ended',
       ),
       which: fc.nat({ max: 6 }),
       stale: fc.constantFrom(false, false, false, true),
@@ -183,6 +183,6 @@ it('the table has at most one row for any status and trigger, and no pending wit
       assert.ok(
         SNAPSHOT_TRANSITIONS.filter((row) => row.on === trigger && row.from.includes(status)).length <= 1,
       );
-  for (const trigger of ['deadline', 'sandbox-gone', 'delete'] as const)
+  for (const trigger of ['deadline', 'sandbox-ended', 'delete'] as const)
     assert.notEqual(SNAPSHOT_MACHINE.decide(trigger, { status: 'pending' })?.to ?? 'pending', 'pending');
 });

@@ -171,11 +171,7 @@ describe('POST /vms/:id/snapshots', () => {
 
   it('409: kind=disk on a persistent sandbox', async () => {
     const vm = await stage.running();
-    await shots.refused(
-      vm,
-      {},
-      /a persistent sandbox needs a snapshot of kind "full"$/,
-    );
+    await shots.refused(vm, {}, /a persistent sandbox needs a snapshot of kind "full"$/);
   });
 
   it('409: kind=full on a non-resumable sandbox', async () => {

@@ -39,16 +39,16 @@ const facts: fc.Arbitrary<SandboxFacts> = fc.record({
 });
 
 describe('the transition table', () => {
-  it('has at most one row for any sandbox and trigger', () => {
+  it('has at most one row for any sandbox and event', () => {
     fc.assert(
-      fc.property(facts, fc.constantFrom(...EVENTS), (sandbox, trigger) => {
+      fc.property(facts, fc.constantFrom(...EVENTS), (sandbox, event) => {
         const rows = TRANSITIONS.filter(
           (row) =>
-            row.on === trigger &&
+            row.on === event &&
             row.from.includes(sandbox.status) &&
             (row.when ?? []).every((name) => CONDITIONS[name].holds(sandbox)),
         );
-        assert.ok(rows.length <= 1, `${trigger} from ${sandbox.status}: ${rows.length} rows`);
+        assert.ok(rows.length <= 1, `${event} from ${sandbox.status}: ${rows.length} rows`);
       }),
       { numRuns: propertyRuns(5000) },
     );
@@ -86,10 +86,10 @@ describe('the transition table', () => {
 
   it('never leaves deleted, and leaves deleting only for deleted', () => {
     fc.assert(
-      fc.property(facts, fc.array(fc.constantFrom(...EVENTS), { maxLength: 30 }), (sandbox, triggers) => {
+      fc.property(facts, fc.array(fc.constantFrom(...EVENTS), { maxLength: 30 }), (sandbox, events) => {
         let current: SandboxFacts = { ...sandbox, status: 'deleting' };
-        for (const trigger of triggers) {
-          const next = step(current, trigger);
+        for (const event of events) {
+          const next = step(current, event);
           if (current.status === 'deleted') assert.equal(next.status, 'deleted');
           else assert.ok(next.status === 'deleting' || next.status === 'deleted');
           current = next;
@@ -105,7 +105,7 @@ describe('the transition table', () => {
         start,
         facts,
         fc.array(fc.constantFrom(...EVENTS), { maxLength: 60 }),
-        (creation, shape, triggers) => {
+        (creation, shape, events) => {
           let sandbox: SandboxFacts = {
             ...shape,
             status: creation.status,
@@ -113,12 +113,12 @@ describe('the transition table', () => {
             has_memory: creation.start_from === 'memory',
             start_from: creation.start_from,
           };
-          for (const trigger of triggers) {
-            sandbox = step(sandbox, trigger);
+          for (const event of events) {
+            sandbox = step(sandbox, event);
             if (!sandbox.persistent) {
               assert.ok(
                 !['stopping', 'stopped', 'pausing'].includes(sandbox.status),
-                `${sandbox.status} by ${trigger}, not persistent`,
+                `${sandbox.status} by ${event}, not persistent`,
               );
             }
             if (sandbox.status === 'deleted') assert.equal(sandbox.desired, 'deleted');
@@ -127,7 +127,7 @@ describe('the transition table', () => {
               assert.ok(sandbox.desired === 'deleted' || sandbox.pending_fork !== null);
             // What lasts is what was wanted; what is on its way goes to what is wanted.
             if (['running', 'stopped', 'paused'].includes(sandbox.status))
-              assert.equal(sandbox.desired, sandbox.status, `by ${trigger}`);
+              assert.equal(sandbox.desired, sandbox.status, `by ${event}`);
             if (['assigned', 'building', 'booting'].includes(sandbox.status))
               assert.ok(['running', 'paused'].includes(sandbox.desired));
             if (sandbox.start_from === 'memory') assert.ok(sandbox.has_memory);
@@ -165,7 +165,7 @@ describe('the transition table', () => {
   });
 });
 
-/** The rows of the specification, in its order: from, trigger, facts that matter, what must come of it. */
+/** The rows of the specification, in its order: from, event, facts that matter, what must come of it. */
 const SPEC: [SandboxStatus, SandboxEvent, Partial<SandboxFacts>, SandboxStatus | 'refused'][] = [
   ['running', 'stop', { persistent: true }, 'stopping'],
   ['stopping', 'observe:stopped', { persistent: true }, 'stopped'],
@@ -226,14 +226,14 @@ describe('the rows of the specification', () => {
     start_from: 'disk',
     pending_fork: null,
   };
-  for (const [from, trigger, given, expected] of SPEC) {
-    it(`${from} · ${trigger} · ${JSON.stringify(given)} → ${expected}`, () => {
+  for (const [from, event, given, expected] of SPEC) {
+    it(`${from} · ${event} · ${JSON.stringify(given)} → ${expected}`, () => {
       const sandbox = { ...plain, ...given, status: from };
-      const row = decide(trigger, sandbox);
+      const row = decide(event, sandbox);
       if (expected === 'refused') {
         assert.equal(row, undefined);
-        assert.match(refusal(trigger, sandbox), /^it /);
-      } else assert.equal(step(sandbox, trigger).status, expected);
+        assert.match(refusal(event, sandbox), /^it /);
+      } else assert.equal(step(sandbox, event).status, expected);
     });
   }
 });
@@ -241,7 +241,7 @@ describe('the rows of the specification', () => {
 describe('the UPDATE made from the table', () => {
   const id = (n: number): string => `00000000-0000-4000-8000-${n.toString(16).padStart(12, '0')}`;
 
-  it('does exactly what the table says, for every status, trigger and combination of facts', async () => {
+  it('does exactly what the table says, for every status, event and combination of facts', async () => {
     await using database = await openFresh();
     const { pool } = database;
     await pool.query(`insert into organizations (id, name) values ('${id(1)}', 'o')`);
@@ -263,7 +263,7 @@ describe('the UPDATE made from the table', () => {
           start_from: (bits & 192) === 192 ? 'memory' : 'disk',
           pending_fork: bits % 3 === 0 ? id(3) : null,
         });
-    for (const trigger of EVENTS) {
+    for (const event of EVENTS) {
       const rows = shapes.map((shape, index) => ({
         ...shape,
         id: id(1000 + index),
@@ -285,7 +285,7 @@ describe('the UPDATE made from the table', () => {
         [JSON.stringify(rows)],
       );
       const made = transitionStatement(
-        trigger,
+        event,
         rows.map((row) => ({ id: row.id })),
         STATE_DEADLINES,
       );
@@ -294,12 +294,12 @@ describe('the UPDATE made from the table', () => {
       const gone: string[] = [];
       const byId = new Map(moved.map((row) => [row.id, row]));
       for (const shape of rows) {
-        const row: Transition | undefined = decide(trigger, shape);
-        const writes = row !== undefined && writing(trigger).includes(row);
+        const row: Transition | undefined = decide(event, shape);
+        const writes = row !== undefined && writing(event).includes(row);
         const after = byId.get(shape.id);
-        assert.equal(after !== undefined, writes, `${trigger} from ${JSON.stringify(shape)}`);
+        assert.equal(after !== undefined, writes, `${event} from ${JSON.stringify(shape)}`);
         if (after === undefined || row === undefined) continue;
-        const expected = step(shape, trigger);
+        const expected = step(shape, event);
         assert.deepEqual(
           {
             status: after.status,
@@ -317,7 +317,7 @@ describe('the UPDATE made from the table', () => {
             pending_fork: expected.pending_fork,
             generation: row.wants === undefined ? 1 : 2,
           },
-          `${trigger} from ${JSON.stringify(shape)}`,
+          `${event} from ${JSON.stringify(shape)}`,
         );
         if (row.to !== 'same')
           assert.equal(after.deadline_at !== null, (TRANSIENT as readonly string[]).includes(after.status));
@@ -332,11 +332,11 @@ describe('the UPDATE made from the table', () => {
         'select count(*)::integer as n from sandbox_env where sandbox_id = any($1)',
         [gone],
       );
-      assert.deepEqual(kept, [{ n: 0 }], `${trigger}: environments of deleted sandboxes`);
+      assert.deepEqual(kept, [{ n: 0 }], `${event}: environments of deleted sandboxes`);
     }
   });
 
-  it('has one winner when many pull the same trigger at the same time', async () => {
+  it('has one winner when many pull the same event at the same time', async () => {
     await using database = await openFresh();
     const { pool } = database;
     await pool.query(`insert into organizations (id, name) values ('${id(1)}', 'o')`);
@@ -361,8 +361,8 @@ describe('the UPDATE made from the table', () => {
     ];
     for (const row of rows) {
       const results = await Promise.all(
-        rivals.map(async (trigger) => {
-          const made = transitionStatement(trigger, [{ id: row.id, generation: 1 }], STATE_DEADLINES);
+        rivals.map(async (event) => {
+          const made = transitionStatement(event, [{ id: row.id, generation: 1 }], STATE_DEADLINES);
           assert.ok(made);
           return (await queryAll<SandboxRow>(pool, made.statement, made.values)).length;
         }),

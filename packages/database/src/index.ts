@@ -13,4 +13,11 @@ export { migrate, type MigrateOptions } from './migrate.ts';
 export { parseMigration, readMigrations, type Migration } from './migrations.ts';
 export { createRowReader, type RowReader } from './row-reader.ts';
 export * from './schema.ts';
-export { queryAll, queryOne, statement, type Queryable, type QueryResultRow, type Statement } from './statement.ts';
+export {
+  queryAll,
+  queryOne,
+  statement,
+  type Queryable,
+  type QueryResultRow,
+  type Statement,
+} from './statement.ts';

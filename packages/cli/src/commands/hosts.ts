@@ -81,20 +81,20 @@ export async function drain(context: Context, text: string, options: DrainOption
     { params: { id }, body: options.force ? { force: true } : {} },
     { timeoutMs: CALL_MS },
   );
-  const { did, left } = answer;
+  const { moved, remaining } = answer;
   if (!context.options.json) {
     const rows = [
-      ...did.paused.map((vm) => [vm, 'pausing']),
-      ...did.stopped.map((vm) => [vm, 'stopping']),
-      ...did.deleted.map((vm) => [vm, 'deleting']),
-      ...left.map(({ vm_id, status, persistent }) => [
+      ...moved.paused.map((vm) => [vm, 'pausing']),
+      ...moved.stopped.map((vm) => [vm, 'stopping']),
+      ...moved.deleted.map((vm) => [vm, 'deleting']),
+      ...remaining.map(({ vm_id, status, persistent }) => [
         vm_id,
         `stays ${status}${persistent ? '' : ', not persistent'}`,
       ]),
     ];
     if (rows.length > 0) print(context, table(['SANDBOX', 'NOW'], rows));
-    if (left.some(({ persistent }) => !persistent) && !options.force)
-      remark(context, 'what is not persistent goes on until it ends; --force deletes it');
+    if (remaining.some(({ persistent }) => !persistent) && !options.force)
+      remark(context, 'ephemeral sandboxes run until they end; --force deletes them');
   }
   const host = options.wait ? await waitUntilDrained(context, operator, id, deadlineMs) : answer.host;
   if (context.options.json) printJson(context, { ...answer, host });
@@ -182,23 +182,23 @@ export async function evict(
   if (context.options.json) printJson(context, outcome);
   else {
     for (const { vm_id } of outcome.evicted) print(context, vm_id);
-    for (const { vm_id, why } of outcome.left)
-      context.terminal.stderr.write(`rlp: sandbox ${vm_id} stays: ${why}\n`);
-    if (outcome.evicted.length + outcome.left.length === 0) remark(context, 'there is no spot sandbox');
+    for (const { vm_id, reason } of outcome.remaining)
+      context.terminal.stderr.write(`rlp: sandbox ${vm_id} stays: ${reason}\n`);
+    if (outcome.evicted.length + outcome.remaining.length === 0) remark(context, 'there is no spot sandbox');
   }
-  return outcome.left.length > 0 ? EXIT.failed : EXIT.ok;
+  return outcome.remaining.length > 0 ? EXIT.failed : EXIT.ok;
 }
 
 async function evictAll(operator: Operator, host: string | undefined): Promise<HostEvictResponse> {
   const hosts = host === undefined ? await readHosts(operator) : [await findHost(operator, host)];
-  const sum: HostEvictResponse = { evicted: [], left: [] };
+  const sum: HostEvictResponse = { evicted: [], remaining: [] };
   for (const { id } of hosts) {
-    const { evicted, left } = await operator.api.evictFromHost(
+    const { evicted, remaining } = await operator.api.evictFromHost(
       { params: { id }, body: {} },
       { timeoutMs: CALL_MS },
     );
     sum.evicted.push(...evicted);
-    sum.left.push(...left);
+    sum.remaining.push(...remaining);
   }
   return sum;
 }

@@ -58,7 +58,7 @@ export type HostJoinPermission = Static<typeof HostJoinPermission>;
 export const HostDrainRequest = Type.Object({
   force: Type.Optional(
     Type.Boolean({
-      description: 'Delete ephemeral sandboxes too, instead of letting them end by themselves.',
+      description: 'Delete ephemeral sandboxes too, instead of waiting for their end.',
     }),
   ),
 });
@@ -66,22 +66,22 @@ export type HostDrainRequest = Static<typeof HostDrainRequest>;
 
 export const HostDrainResponse = Type.Object({
   host: HostRecord,
-  did: Type.Object(
+  moved: Type.Object(
     {
       paused: Type.Array(Type.String()),
       stopped: Type.Array(Type.String()),
       deleted: Type.Array(Type.String()),
     },
-    { description: 'Ids of sandboxes for which this call has begun it.' },
+    { description: 'Ids of sandboxes that this call has started to pause, stop or delete.' },
   ),
-  left: Type.Array(
+  remaining: Type.Array(
     Type.Object({
       vm_id: Type.String(),
       status: SandboxStatus,
       persistent: Type.Boolean(),
       spot: Type.Boolean(),
     }),
-    { description: 'What is still running there: ephemeral without `force`, or still starting.' },
+    { description: 'Sandboxes that still run there: ephemeral ones without `force`, or starting ones.' },
   ),
 });
 export type HostDrainResponse = Static<typeof HostDrainResponse>;
@@ -92,9 +92,9 @@ export type HostUndrainResponse = Static<typeof HostUndrainResponse>;
 export const HostForgetResponse = Type.Object({
   host_id: Type.String(),
   forgotten_at: Type.String({ format: 'date-time' }),
-  sandboxes: Type.Integer({ description: 'Sandboxes that this call has released from it.' }),
-  snapshots: Type.Integer({ description: 'Snapshots that this call has released from it.' }),
-  builds: Type.Integer({ description: 'Builds that this call has given back to the queue.' }),
+  sandboxes: Type.Integer({ description: 'Sandboxes that this call has released.' }),
+  snapshots: Type.Integer({ description: 'Snapshots that this call has released.' }),
+  builds: Type.Integer({ description: 'Builds that this call has returned to the queue.' }),
 });
 export type HostForgetResponse = Static<typeof HostForgetResponse>;
 
@@ -107,8 +107,8 @@ export type HostEvictRequest = Static<typeof HostEvictRequest>;
 
 export const HostEvictResponse = Type.Object({
   evicted: Type.Array(Type.Object({ vm_id: Type.String(), status: SandboxStatus })),
-  left: Type.Array(Type.Object({ vm_id: Type.String(), why: Type.String() }), {
-    description: 'Spot sandboxes that could not be evicted, and why.',
+  remaining: Type.Array(Type.Object({ vm_id: Type.String(), reason: Type.String() }), {
+    description: 'Spot sandboxes that could not be evicted, with the reason.',
   }),
 });
 export type HostEvictResponse = Static<typeof HostEvictResponse>;

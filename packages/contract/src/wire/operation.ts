@@ -60,10 +60,10 @@ export interface Operation {
   /** Bounds of a streamed body. */
   upload?: UploadLimits;
   /**
-   * It takes `Idempotency-Key`. `same`: a try that was cut off is run again, and makes the same ids; `once`: it is not
-   * run again, because nobody knows what came of it.
+   * Accepts `Idempotency-Key`. `replay`: an interrupted request is run again with the same ids; `once`: it is not run
+   * again, because its outcome is unknown.
    */
-  repeats?: 'same' | 'once';
+  idempotency?: 'replay' | 'once';
   /** By status; what it answers when it does what was asked. */
   success: { status: 101 | 200 | 201 | 204; response: OperationResponse };
   /** When each refusal is given. 401 (unless public), 503 (management) and 500 are added. */

@@ -45,7 +45,7 @@ export const operations = {
       'sandbox that it was taken of unless others are given.',
     security: 'workload',
     body: SandboxCreateRequest,
-    repeats: 'same',
+    idempotency: 'replay',
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
     errors: {
       400:
@@ -180,7 +180,7 @@ export const operations = {
     security: 'workload',
     params: SandboxParams,
     body: SandboxForkRequest,
-    repeats: 'same',
+    idempotency: 'replay',
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxForkResponse } },
     errors: {
       400: 'The name is not valid.',
@@ -228,7 +228,7 @@ export const operations = {
     summary: 'Create an image, or replace one of the same name',
     security: 'workload',
     body: ImageCreateRequest,
-    repeats: 'same',
+    idempotency: 'replay',
     success: {
       status: 200,
       response: { description: 'Accepted; the job builds it.', schema: ImageCreateResponse },
@@ -398,13 +398,13 @@ const UNAUTHORIZED: Partial<Record<Security, string>> = {
 
 /** Refusals that the control plane's HTTP layer gives before an operation's handler is asked. */
 function genericErrors(operation: Operation): [ErrorStatus, string][] {
-  const { security, method, query, repeats } = operation;
+  const { security, method, query, idempotency } = operation;
   const found: [ErrorStatus, string][] = [];
   if (query !== undefined) found.push([400, 'A query parameter is not valid, or is given more than once.']);
   if (operation.params !== undefined && 'refusal' in operation.params && operation.params.refusal === 400)
     found.push([400, 'The name in the path is not valid.']);
   if (method !== 'GET') found.push([400, 'The body is not valid JSON, or too large.']);
-  if (repeats !== undefined) {
+  if (idempotency !== undefined) {
     found.push([400, 'The Idempotency-Key is not valid.']);
     found.push([
       409,

@@ -107,7 +107,7 @@ export const operatorOperations = {
     security: 'operator',
     params: OrgParams,
     body: GrantRequest,
-    repeats: 'same',
+    idempotency: 'replay',
     success: { status: 200, response: { description: 'Written to the ledger.', schema: GrantResponse } },
     errors: { 400: 'The amount or the note is not valid.', 404: unknownOrg },
   },

@@ -27,7 +27,7 @@ export const snapshotOperations = {
     security: 'workload',
     params: SandboxParams,
     body: SnapshotCreateRequest,
-    repeats: 'same',
+    idempotency: 'replay',
     success: { status: 200, response: { description: 'Accepted.', schema: SnapshotCreateResponse } },
     errors: {
       400: 'The name or kind is not valid.',

@@ -11,12 +11,12 @@ export interface MintedKey {
 }
 
 /** Generated before the key is inserted. */
-export interface DrawnKey {
+export interface NewKey {
   id: string;
   token: string;
 }
 
-export function mintedKey(projectId: string, name: string, { id, token }: DrawnKey): MintedKey {
+export function mintedKey(projectId: string, name: string, { id, token }: NewKey): MintedKey {
   return { id, name, project_id: projectId, key_prefix: tokenPrefix(token), token };
 }
 
@@ -26,16 +26,16 @@ export const DEFAULT_KEY_NAME = 'default';
 /**
  * Creates an API key. A project has one active key named `default`: a new one revokes the one before.
  * @param on the connection of a transaction, if others may create keys concurrently: the project's row is locked
- * @param options.drawn its id and token, where a repeated request must make the same
+ * @param options.generated its id and token, for deterministic ones
  * @param options.replace revoke earlier keys of this name, for any name
  */
 export async function mintApiKey(
   on: Queryable,
   projectId: string,
   name: string = DEFAULT_KEY_NAME,
-  { replace = name === DEFAULT_KEY_NAME, drawn }: { replace?: boolean; drawn?: DrawnKey } = {},
+  { replace = name === DEFAULT_KEY_NAME, generated }: { replace?: boolean; generated?: NewKey } = {},
 ): Promise<MintedKey> {
-  const key = mintedKey(projectId, name, drawn ?? { id: newUuid(), token: newToken('apiKey') });
+  const key = mintedKey(projectId, name, generated ?? { id: newUuid(), token: newToken('apiKey') });
   if (replace) {
     await on.query('select 1 from projects where id = $1 for no key update', [projectId]);
     await on.query(

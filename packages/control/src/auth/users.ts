@@ -55,7 +55,8 @@ export async function ensureUser(database: Database, person: Person): Promise<Us
     const orgName = person.name ?? (email.split('@')[0] || 'personal');
     const values = [newUuid(), issuer, subject, email, emailVerified, name, newUuid(), orgName];
     const made =
-      (await queryOne(database.pool, MAKE, values)) ?? (await queryOne(database.pool, FIND, [issuer, subject]));
+      (await queryOne(database.pool, MAKE, values)) ??
+      (await queryOne(database.pool, FIND, [issuer, subject]));
     if (made === undefined) throw new Error('a user was neither inserted nor found');
     return made;
   }

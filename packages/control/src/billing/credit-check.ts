@@ -20,23 +20,23 @@ export interface CreditCheck {
 }
 
 export function createCreditCheck(database: Database, settings: BillingSettings): CreditCheck {
-  const good = new Map<string, number>();
+  const validUntil = new Map<string, number>();
   return {
     async require(orgId) {
       if (settings.mode !== 'enforce') return;
       const now = performance.now();
-      if ((good.get(orgId) ?? 0) > now) return;
+      if ((validUntil.get(orgId) ?? 0) > now) return;
       const balance = BigInt((await queryOne(database.pool, BALANCE, [orgId]))?.balance ?? 0);
       if (balance <= 0n) {
         throw outOfCredits(
-          `the organization that owns this project is out of credits: its balance is ${formatAmount(balance)} and must be above 0`,
+          `the organization that owns this project is out of credits: its balance is ${formatAmount(balance)}, and must be above 0`,
         );
       }
-      if (good.size >= CACHE_ENTRIES) good.clear();
-      good.set(orgId, now + CACHE_MS);
+      if (validUntil.size >= CACHE_ENTRIES) validUntil.clear();
+      validUntil.set(orgId, now + CACHE_MS);
     },
     charged(orgIds) {
-      for (const id of orgIds) good.delete(id);
+      for (const id of orgIds) validUntil.delete(id);
     },
   };
 }

@@ -16,7 +16,7 @@ export interface DrainContext {
   lifecycle: Lifecycle;
 }
 
-export type Drained = HostDrainResponse['did'];
+export type Drained = HostDrainResponse['moved'];
 
 const DRAIN = statement<{ id: string }>(
   'host-drain',
@@ -44,7 +44,7 @@ const LEAVING = statement<{ id: string; runner_id: string; on: SandboxEvent }>(
 const LEFT = statement<{
   id: string;
   region: string;
-  status: HostDrainResponse['left'][number]['status'];
+  status: HostDrainResponse['remaining'][number]['status'];
   persistent: boolean;
   spot: boolean;
 }>(
@@ -65,10 +65,10 @@ export async function beginDrain(
   const moved = await withSchedulerLock(database, async (client) => {
     // Waits for a placement in progress, so that the step below sees its sandboxes.
     if ((await queryOne(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
-    return step(client, id, (trigger, changes) => lifecycle.applyWithin(client, trigger, changes));
+    return step(client, id, (event, changes) => lifecycle.applyWithin(client, event, changes));
   });
   lifecycle.announce(moved);
-  return sorted(moved);
+  return byOutcome(moved);
 }
 
 export async function endDrain(database: Database, id: string): Promise<void> {
@@ -77,30 +77,30 @@ export async function endDrain(database: Database, id: string): Promise<void> {
 
 /** One step of all drains. */
 export async function drain({ database, lifecycle }: DrainContext): Promise<void> {
-  await step(database.pool, null, (trigger, changes) => lifecycle.apply(trigger, changes));
+  await step(database.pool, null, (event, changes) => lifecycle.apply(event, changes));
 }
 
 async function step(on: Queryable, id: string | null, apply: Lifecycle['apply']): Promise<SandboxRow[]> {
   const leaving = await queryAll(on, LEAVING, [id]);
   const moved: SandboxRow[] = [];
-  for (const trigger of ['evict', 'drain', 'drain-force'] as const) {
+  for (const event of ['evict', 'drain', 'drain-force'] as const) {
     const changes = leaving
-      .filter((row) => row.on === trigger)
+      .filter((row) => row.on === event)
       .map(({ id: vm, runner_id }) => ({ id: vm, runner_id }));
-    moved.push(...(await apply(trigger, changes)));
+    moved.push(...(await apply(event, changes)));
   }
   return moved;
 }
 
-function sorted(moved: readonly SandboxRow[]): Drained {
-  const did: Drained = { paused: [], stopped: [], deleted: [] };
-  const lists = { pausing: did.paused, stopping: did.stopped, deleting: did.deleted } as const;
-  for (const row of moved) lists[row.status as keyof typeof lists]?.push(formatSandboxId(row.region, row.id));
-  return did;
+function byOutcome(rows: readonly SandboxRow[]): Drained {
+  const moved: Drained = { paused: [], stopped: [], deleted: [] };
+  const lists = { pausing: moved.paused, stopping: moved.stopped, deleting: moved.deleted } as const;
+  for (const row of rows) lists[row.status as keyof typeof lists]?.push(formatSandboxId(row.region, row.id));
+  return moved;
 }
 
 /** Sandboxes that still run there. */
-export async function left(database: Database, id: string): Promise<HostDrainResponse['left']> {
+export async function remaining(database: Database, id: string): Promise<HostDrainResponse['remaining']> {
   return (await queryAll(database.pool, LEFT, [id])).map(({ id: vm, region, ...row }) => ({
     vm_id: formatSandboxId(region, vm),
     ...row,

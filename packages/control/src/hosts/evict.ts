@@ -45,8 +45,8 @@ export async function evictOne(
   const rows = id === undefined ? [] : await queryAll(context.database.pool, ONE, [id, host]);
   if (rows.length === 0) throw sandboxNotFound(vmId);
   const outcome = await evict(context, rows);
-  if (outcome.left[0] !== undefined)
-    throw conflict(`sandbox ${quote(vmId)} cannot be evicted: ${outcome.left[0].why}`);
+  if (outcome.remaining[0] !== undefined)
+    throw conflict(`sandbox ${quote(vmId)} cannot be evicted: ${outcome.remaining[0].reason}`);
   return outcome;
 }
 
@@ -55,14 +55,14 @@ async function evict({ lifecycle }: DrainContext, rows: readonly Held[]): Promis
     'evict',
     rows.filter((row) => decide('evict', row) !== undefined).map(({ id, runner_id }) => ({ id, runner_id })),
   );
-  const gone = new Set(moved.map((row) => row.id));
+  const evicted = new Set(moved.map((row) => row.id));
   return {
     evicted: moved.map((row) => ({ vm_id: formatSandboxId(row.region, row.id), status: row.status })),
-    left: rows
-      .filter((row) => !gone.has(row.id))
+    remaining: rows
+      .filter((row) => !evicted.has(row.id))
       .map((row) => ({
         vm_id: formatSandboxId(row.region, row.id),
-        why: row.spot ? `it is ${row.status}, and must be running` : 'it is not in the spot tier',
+        reason: row.spot ? `it is ${row.status}, and must be running` : 'it is not in the spot tier',
       })),
   };
 }

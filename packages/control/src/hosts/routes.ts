@@ -2,7 +2,7 @@
 import { isUuid, operatorOperations } from '@releap/contract';
 import type { Planes } from '../http/planes.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
-import { beginDrain, endDrain, left } from './drain.ts';
+import { beginDrain, endDrain, remaining } from './drain.ts';
 import { evictAll, evictOne } from './evict.ts';
 import { forgetHost, type ForgetContext } from './forget.ts';
 import { hostNotFound, hostRecord, hostRecords } from './queries.ts';
@@ -21,8 +21,12 @@ export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
 
   operator.operation(operatorOperations.drainHost, async ({ params, body }) => {
     const id = hostId(params.id);
-    const did = await beginDrain(context, id, body.force ?? false);
-    return { host: await hostRecord(database.pool, overcommit, id), did, left: await left(database, id) };
+    const moved = await beginDrain(context, id, body.force ?? false);
+    return {
+      host: await hostRecord(database.pool, overcommit, id),
+      moved,
+      remaining: await remaining(database, id),
+    };
   });
 
   operator.operation(operatorOperations.undrainHost, async ({ params }) => {

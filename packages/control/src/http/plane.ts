@@ -137,7 +137,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     if (streamed) {
       // Only a JSON body is validated; `request.body` of the others is a stream.
       delete schema.body;
-      if (operation.repeats !== undefined)
+      if (operation.idempotency !== undefined)
         throw new Error(
           `${operation.path}: an operation with a streamed body cannot support Idempotency-Key`,
         );
@@ -158,7 +158,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       handler: async (request, reply) => {
         let answer: unknown;
         const key = request.headers[IDEMPOTENCY_HEADER];
-        if (operation.repeats === undefined || key === undefined) {
+        if (operation.idempotency === undefined || key === undefined) {
           const upload = streamed ? uploadOf(request) : undefined;
           if (upload === null && bodySchema !== undefined)
             request.body = validate(bodySchema, 'body', request.body);
@@ -170,7 +170,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
               caller: subjectOf(request),
               key: String(key),
               request: { method, url, body },
-              repeatable: operation.repeats === 'same',
+              repeatable: operation.idempotency === 'replay',
             },
             async (ids) => handler(toCall(request, reply, ids, undefined)),
           );

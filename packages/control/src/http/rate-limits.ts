@@ -27,7 +27,7 @@ interface Count {
   remaining: number;
   resetSecs: number;
   exceeded: boolean;
-  whose: string;
+  subject: string;
 }
 
 export interface RateLimiter {
@@ -51,32 +51,38 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
   async function count(
     request: FastifyRequest,
     max: number,
-    whose: string,
+    subject: string,
     key: string,
   ): Promise<Count | undefined> {
     if (max === 0) return undefined;
-    let counter = counters.get(whose);
+    let counter = counters.get(subject);
     if (counter === undefined) {
       if (app === undefined) throw new Error('the rate limiter is not registered on a server');
       // The plugin is available once the server is ready, which it is before the first request.
       const settings = { max, keyGenerator: (one: FastifyRequest) => one.rateLimitKey, cache: CALLERS };
       counter = app.createRateLimit(settings);
-      counters.set(whose, counter);
+      counters.set(subject, counter);
     }
     request.rateLimitKey = key;
-    const said = await counter(request);
-    if (said.isAllowed) return undefined;
-    return { max, remaining: said.remaining, resetSecs: said.ttlInSeconds, exceeded: said.isExceeded, whose };
+    const state = await counter(request);
+    if (state.isAllowed) return undefined;
+    return {
+      max,
+      remaining: state.remaining,
+      resetSecs: state.ttlInSeconds,
+      exceeded: state.isExceeded,
+      subject,
+    };
   }
 
-  function tell(reply: FastifyReply, counts: (Count | undefined)[]): void {
+  function setHeaders(reply: FastifyReply, counts: (Count | undefined)[]): void {
     const known = counts.filter((one) => one !== undefined);
     // The limit that refuses, else the one with the least remaining.
     const [nearest] = known.sort(
       (a, b) => Number(b.exceeded) - Number(a.exceeded) || a.remaining - b.remaining,
     );
     if (nearest === undefined) return;
-    const { max, remaining, resetSecs, exceeded, whose } = nearest;
+    const { max, remaining, resetSecs, exceeded, subject } = nearest;
     void reply.headers({
       'ratelimit-limit': String(max),
       'ratelimit-remaining': String(remaining),
@@ -84,7 +90,7 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
     });
     if (exceeded) {
       throw overloaded(
-        `too many requests: ${whose} may make ${max} in ${WINDOW_MS / 1000} s; try again in ${resetSecs} s`,
+        `too many requests: ${subject} may make ${max} in ${WINDOW_MS / 1000} s; try again in ${resetSecs} s`,
         resetSecs,
       );
     }
@@ -107,10 +113,10 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
         org === undefined || ofKey?.exceeded === true
           ? undefined
           : await count(request, limits.perOrg, 'one organization', org);
-      tell(reply, [ofKey, ofOrg]);
+      setHeaders(reply, [ofKey, ofOrg]);
     },
     async unknown(request, reply) {
-      tell(reply, [await count(request, limits.perAddress, ADDRESS, addressOf(request))]);
+      setHeaders(reply, [await count(request, limits.perAddress, ADDRESS, addressOf(request))]);
     },
   };
 }

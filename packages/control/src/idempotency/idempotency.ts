@@ -129,7 +129,13 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
       const until = performance.now() + patienceMs;
       for (let pause = 10; ; pause = Math.min(250, pause * 2)) {
         const salt = newSalt();
-        const begun = await queryOne(database.pool, BEGIN, [id, requestHash, salt, leaseMs, IDEMPOTENCY_TTL_MS]);
+        const begun = await queryOne(database.pool, BEGIN, [
+          id,
+          requestHash,
+          salt,
+          leaseMs,
+          IDEMPOTENCY_TTL_MS,
+        ]);
         if (begun !== undefined) return await perform(1, salt);
         const row = await queryOne(database.pool, READ, [id]);
         // Absent: it was refused or has just expired.

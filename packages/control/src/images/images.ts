@@ -10,7 +10,14 @@ import {
   type ResolvedImage,
   type RootSource,
 } from '@releap/contract';
-import { queryAll, createRowReader, queryOne, statement, type Database, type Queryable } from '@releap/database';
+import {
+  queryAll,
+  createRowReader,
+  queryOne,
+  statement,
+  type Database,
+  type Queryable,
+} from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { newestFirst } from '../newest-first.ts';
 
@@ -104,8 +111,7 @@ export async function resolveRoot(
 ): Promise<ResolvedRoot> {
   if (source.type === 'registry')
     return { root: { type: 'registry', ref: source.ref }, imageRef: source.ref };
-  if (source.type !== 'named')
-    throw new Error(`an image of type ${source.type} must be refused before`);
+  if (source.type !== 'named') throw new Error(`an image of type ${source.type} must be refused before`);
   const image = await readImage(projectId, source.name);
   if (image === undefined) throw imageNotFound(source.name);
   if (image.status === 'failed') {

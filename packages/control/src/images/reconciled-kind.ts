@@ -23,14 +23,14 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
 
   /** Adds pull credentials to assignments of builds. */
   async function toAssignments(runnerId: string, rows: readonly BuildRow[]): Promise<BuildAssignment[]> {
-    const locked = rows.map((row) => ({
+    const targets = rows.map((row) => ({
       row,
       project_id: row.project_id,
       root: row.payload.root,
       // A cancelled build pulls nothing.
       desired: isLeasedTo(runnerId, row) ? 'done' : 'deleted',
     }));
-    return (await credentials.unlock(locked)).map(({ row, root }): BuildAssignment => {
+    return (await credentials.withPullCredentials(targets)).map(({ row, root }): BuildAssignment => {
       const spec = { image_id: row.image_id, root, docker: row.payload.docker };
       if (!isLeasedTo(runnerId, row)) {
         // A lease of another runner would be a later attempt; an ended build has none.
@@ -59,7 +59,8 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
       return toAssignments(runnerId, await queryAll(database.pool, BY_ID, [ids]));
     },
 
-    generations: (runnerIds, afterId, limit) => queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+    generations: (runnerIds, afterId, limit) =>
+      queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
 
     async observe(runnerId, reports) {
       for (const { id, generation, status, detail } of reports as readonly BuildReport[]) {

@@ -47,13 +47,13 @@ export function apiKeyRoutes({ management }: Planes, { database, authenticator }
       const { key, replaced } = await database.transaction(async (client) => {
         const project = await requireProject(client, caller, params.id, { lock: true });
         const name = cleanName(body.name ?? DEFAULT_KEY_NAME);
-        const drawn = { id: ids.uuid(), token: ids.token('apiKey') };
+        const generated = { id: ids.uuid(), token: ids.token('apiKey') };
         if (ids.retried) {
           const made = await client.query('select 1 from api_keys where id = $1 and project_id = $2', [
-            drawn.id,
+            generated.id,
             project.id,
           ]);
-          if (made.rowCount === 1) return { key: mintedKey(project.id, name, drawn), replaced: false };
+          if (made.rowCount === 1) return { key: mintedKey(project.id, name, generated), replaced: false };
         }
         const { rows } = await client.query<{ n: number; same: number }>(
           `select count(*)::integer as n, count(*) filter (where name = $2)::integer as same
@@ -63,9 +63,11 @@ export function apiKeyRoutes({ management }: Planes, { database, authenticator }
         const replaced = name === DEFAULT_KEY_NAME && (rows[0]?.same ?? 0) > 0;
         const most = MANAGEMENT_BOUNDS.keysPerProject;
         if ((rows[0]?.n ?? 0) >= most && !replaced) {
-          throw conflict(`the project has ${most} active API keys, which is the most allowed: revoke one first`);
+          throw conflict(
+            `the project has ${most} active API keys, which is the most allowed: revoke one first`,
+          );
         }
-        const key = await mintApiKey(client, project.id, name, { drawn });
+        const key = await mintApiKey(client, project.id, name, { generated });
         await writeAudit(client, {
           actor: caller,
           orgId: project.orgId,

@@ -98,7 +98,9 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
         );
         const most = MANAGEMENT_BOUNDS.invitations;
         if ((rows[0]?.n ?? 0) >= most) {
-          throw conflict(`the organization has ${most} pending invitations, which is the most allowed: revoke one first`);
+          throw conflict(
+            `the organization has ${most} pending invitations, which is the most allowed: revoke one first`,
+          );
         }
         const values = [newUuid(), org.id, email, key, role, caller.userId, INVITATION_DAYS];
         const invitation = await queryOne(client, PUT, values);
@@ -170,7 +172,9 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
           throw conflict(`the organization has ${membersPerOrganization} members, which is the most allowed`);
         }
         if ((sizes?.orgs ?? 0) >= organizationsPerUser) {
-          throw conflict(`you are a member of ${organizationsPerUser} organizations, which is the most allowed`);
+          throw conflict(
+            `you are a member of ${organizationsPerUser} organizations, which is the most allowed`,
+          );
         }
         const joined = await queryOne(client, JOIN, [orgId, caller.userId, invitation.role]);
         await client.query('update invitations set accepted_at = now(), accepted_by = $2 where id = $1', [

@@ -39,7 +39,9 @@ export function memberRoutes({ management }: Planes, context: ManagementContext)
     const { user_id: userId } = params;
     const what = { action: 'member.remove', target: { kind: 'user', id: userId } };
     return asOwner(context, caller, params.id, what, async (client, org) => {
-      const member = isUuid(userId) ? await queryOne(client, FIND, [org.id, userId.toLowerCase()]) : undefined;
+      const member = isUuid(userId)
+        ? await queryOne(client, FIND, [org.id, userId.toLowerCase()])
+        : undefined;
       if (member === undefined) throw notFound(`user ${quote(userId)} is not a member of this organization`);
       // The organization's lock serializes two owners who remove each other.
       if (member.role === 'owner' && member.owners === 1) {

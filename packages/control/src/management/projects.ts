@@ -58,7 +58,9 @@ export function projectRoutes(
 
   management.operation(operations.listProjects, async ({ params, caller }): Promise<ProjectList> => {
     const org = await requireOrg(database.pool, caller, params.id);
-    return { projects: await queryAll(database.pool, LIST, [org.id, MANAGEMENT_BOUNDS.projectsPerOrganization]) };
+    return {
+      projects: await queryAll(database.pool, LIST, [org.id, MANAGEMENT_BOUNDS.projectsPerOrganization]),
+    };
   });
 
   management.operation(operations.deleteProject, async ({ params, caller }) => {

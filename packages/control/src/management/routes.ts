@@ -26,7 +26,8 @@ export function managementRoutes(
   auditRoutes(planes, context);
 
   planes.public.operation(operations.getAuthConfig, async (): Promise<AuthConfig> => {
-    if (oidc === undefined) throw unavailable('sign-in is not configured: this server has no OIDC issuer', 60);
+    if (oidc === undefined)
+      throw unavailable('sign-in is not configured: this server has no OIDC issuer', 60);
     return {
       issuer: oidc.issuer,
       client_id: oidc.clientId ?? DEFAULT_CLIENT_ID,

@@ -31,11 +31,7 @@ export function metricsModule({ database, heartbeats, metrics }: ControlContext)
         'Open database connections, idle ones included',
         (pool) => pool.totalCount,
       );
-      ofPools(
-        'releap_database_pool_idle_connections',
-        'Idle database connections',
-        (pool) => pool.idleCount,
-      );
+      ofPools('releap_database_pool_idle_connections', 'Idle database connections', (pool) => pool.idleCount);
       ofPools(
         'releap_database_pool_waiting_requests',
         'Requests that wait for a database connection',

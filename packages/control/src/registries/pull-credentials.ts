@@ -9,14 +9,14 @@ import type { Encryption } from '../encryption/encryption.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 
 export interface PullCredentials {
-  /** Whether `unlock` has anything to do. */
-  wanted(of: Locked): boolean;
+  /** Whether `withPullCredentials` has anything to do. */
+  needsPullCredentials(of: PullTarget): boolean;
   /** The same, with what their pulls need in `root`. In the order given; what needs nothing is not copied. */
-  unlock<T extends Locked>(these: readonly T[]): Promise<T[]>;
+  withPullCredentials<T extends PullTarget>(these: readonly T[]): Promise<T[]>;
 }
 
 /** An assignment of a project with a root file system: a sandbox, a build. */
-export interface Locked {
+export interface PullTarget {
   /** Null for the service's own. */
   project_id: string | null;
   root: RootSource;
@@ -43,7 +43,7 @@ export function createPullCredentials(
   encryption: Encryption,
   log: Logger,
 ): PullCredentials {
-  const wanted = ({ project_id, root, desired }: Locked): boolean =>
+  const needsPullCredentials = ({ project_id, root, desired }: PullTarget): boolean =>
     root.type === 'registry' && project_id !== null && desired !== 'deleted';
 
   async function find(pairs: [projectId: string, host: string][]): Promise<Map<string, Access>> {
@@ -74,11 +74,12 @@ export function createPullCredentials(
   }
 
   return {
-    wanted,
-    async unlock(these) {
+    needsPullCredentials,
+    async withPullCredentials(these) {
       const pairs = new Map<string, [string, string]>();
       const keys = these.map((one) => {
-        if (!wanted(one) || one.project_id === null || one.root.type !== 'registry') return undefined;
+        if (!needsPullCredentials(one) || one.project_id === null || one.root.type !== 'registry')
+          return undefined;
         const { host } = parseImageReference(one.root.ref);
         const key = keyOf(one.project_id, host);
         pairs.set(key, [one.project_id, host]);

@@ -13,7 +13,7 @@ import {
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import { asRefusal, type Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
-import { together } from '../secrets/secrets.ts';
+import { withTransaction } from '../secrets/secrets.ts';
 
 /** Operations on credentials for both planes. The caller has been authorized for the project. */
 export interface Registries {
@@ -68,7 +68,7 @@ export function createRegistries(database: Database, encryption: Encryption): Re
       const sealed = await encryption
         .encrypt(credential.password, { kind: 'registry-password', projectId, name: host })
         .catch((error: unknown) => Promise.reject(asRefusal(error) as Error));
-      await together(database, within, async (on) => {
+      await withTransaction(database, within, async (on) => {
         const written = await queryOne(on, PUT, [
           projectId,
           host,
@@ -96,7 +96,7 @@ export function createRegistries(database: Database, encryption: Encryption): Re
     },
     async remove(projectId, hostText, within) {
       const host = checkRegistryHost(hostText);
-      await together(database, within, (on) => queryAll(on, REMOVE, [projectId, host]));
+      await withTransaction(database, within, (on) => queryAll(on, REMOVE, [projectId, host]));
     },
   };
 }

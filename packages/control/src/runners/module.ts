@@ -17,7 +17,9 @@ export function runnersModule({ events, heartbeats, limits, log, runners }: Cont
   events.on('notifications-missed', () => {
     runners
       .resync()
-      .catch((error: unknown) => log.warn({ err: error }, 'missed assignments could not be sent to runners; retrying later'));
+      .catch((error: unknown) =>
+        log.warn({ err: error }, 'missed assignments could not be sent to runners; retrying later'),
+      );
   });
   return {
     name: 'runners',

@@ -5,7 +5,7 @@ import { getFacts } from './queries.ts';
 import type { SandboxRow } from '@releap/database';
 import { decide, refusal } from './transitions.ts';
 
-export type ChangeTrigger = 'stop' | 'start' | 'pause' | 'resume' | 'delete';
+export type ChangeEvent = 'stop' | 'start' | 'pause' | 'resume' | 'delete';
 
 /** Participles for messages: "sandbox X cannot be …". */
 const DONE = {
@@ -26,16 +26,16 @@ const TRIES = 8;
  */
 export async function changeSandbox(
   context: RestartContext,
-  trigger: ChangeTrigger,
+  event: ChangeEvent,
   shownId: string,
   projectId: string,
 ): Promise<{ id: string; region: string; status: SandboxRow['status']; moved: boolean }> {
   const { database } = context;
   const id = readSandboxId(shownId);
   const refuse = (why: string): Error =>
-    conflict(`sandbox ${quote(shownId)} cannot be ${DONE[trigger]}: ${why}`);
+    conflict(`sandbox ${quote(shownId)} cannot be ${DONE[event]}: ${why}`);
   for (let attempt = 0; attempt < TRIES; attempt++) {
-    const result = await pull(context, trigger, id, projectId);
+    const result = await applyEvent(context, event, id, projectId);
     if (result !== undefined) {
       if ('refused' in result) throw refuse(result.refused);
       const { moved } = result;
@@ -43,16 +43,16 @@ export async function changeSandbox(
     }
     const facts = await getFacts(database.pool, id, projectId);
     if (facts === undefined) throw sandboxNotFound(shownId);
-    const row = decide(trigger, facts);
-    if (row === undefined) throw refuse(refusal(trigger, facts));
+    const row = decide(event, facts);
+    if (row === undefined) throw refuse(refusal(event, facts));
     if (row.to === 'same') return { id: facts.id, region: facts.region, status: facts.status, moved: false };
   }
-  throw conflict(`sandbox ${quote(shownId)} is changing too fast to be ${DONE[trigger]}: try again`);
+  throw conflict(`sandbox ${quote(shownId)} is changing too fast to be ${DONE[event]}: try again`);
 }
 
-async function pull(
+async function applyEvent(
   context: RestartContext,
-  trigger: ChangeTrigger,
+  event: ChangeEvent,
   { uuid, region }: SandboxId,
   projectId: string,
 ): Promise<Restarted> {
@@ -62,8 +62,8 @@ async function pull(
     owner_kind: 'project' as const,
     ...(region === null ? {} : { region }),
   };
-  if (trigger === 'start' || trigger === 'resume') return restart(context, trigger, change);
-  const [moved] = await context.lifecycle.apply(trigger, [change]);
+  if (event === 'start' || event === 'resume') return restart(context, event, change);
+  const [moved] = await context.lifecycle.apply(event, [change]);
   return moved && { moved };
 }
 

@@ -13,7 +13,13 @@ import {
   type SandboxCreateRequest,
   type SandboxCreateResponse,
 } from '@releap/contract';
-import { queryOne, isForeignKeyViolation, isUniqueViolation, statement, type Database } from '@releap/database';
+import {
+  queryOne,
+  isForeignKeyViolation,
+  isUniqueViolation,
+  statement,
+  type Database,
+} from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { resolveRoot, type ReadImage, type ResolvedRoot } from '../images/images.ts';

@@ -65,7 +65,7 @@ export async function forkSandbox(
 ): Promise<SandboxForkResponse> {
   const { database, lifecycle, limits } = context;
   // Always in this order: an earlier attempt with the same seed has generated the same values.
-  const drawn = { id: ids.uuid(), jobId: ids.uuid(), accessToken: ids.token('sandbox') };
+  const generated = { id: ids.uuid(), jobId: ids.uuid(), accessToken: ids.token('sandbox') };
   const asked = checkDisplayName(body.name);
   const { uuid: id, region } = readSandboxId(shownId);
   const refuse = (why: string): Error => conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`);
@@ -74,11 +74,11 @@ export async function forkSandbox(
     job_id: child.job_id,
     name: child.spec.name ?? '',
     status: 'assigned',
-    access_token: drawn.accessToken,
+    access_token: generated.accessToken,
     forked_from: formatSandboxId(child.region, id),
   });
   if (ids.retried) {
-    const made = await queryOne(database.pool, MADE, [drawn.id, projectId]);
+    const made = await queryOne(database.pool, MADE, [generated.id, projectId]);
     if (made !== undefined) return answer(made);
   }
   await requireCredits();
@@ -96,13 +96,13 @@ export async function forkSandbox(
       `${source.spec.name?.slice(0, BOUNDS.displayNameChars - SUFFIX.length).toWellFormed()}${SUFFIX}`;
     const env = {
       ...(source.env_bytes === 0 ? {} : (await readEnvironments(client, [id])).get(id)),
-      ...(await copySecrets(client, { from: id, to: drawn.id })),
+      ...(await copySecrets(client, { from: id, to: generated.id })),
     };
     const row = await createSandbox(client, {
       owner: { kind: 'project', projectId },
       spec: specOfCopy(source, name, env),
       source: { kind: 'fork', from: source },
-      ids: drawn,
+      ids: generated,
       deadlineMs: limits.deadlines.assigned,
     });
     if (row === undefined) throw new Error('the fork was not written');

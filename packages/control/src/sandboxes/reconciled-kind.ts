@@ -1,6 +1,13 @@
 /** Sandboxes as a reconciled kind: their assignments, and the handling of observations. */
 import type { SandboxAssignment, SandboxReport } from '@releap/contract/runner';
-import { queryAll, columns, SANDBOX_COLUMNS, statement, type Database, type SandboxRow } from '@releap/database';
+import {
+  queryAll,
+  columns,
+  SANDBOX_COLUMNS,
+  statement,
+  type Database,
+  type SandboxRow,
+} from '@releap/database';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
 import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
 import { readReason } from '../runners/read-reason.ts';
@@ -66,7 +73,9 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
     const ids = new Set(erased.map(({ id }) => id));
     const newer = ids.size === 0 ? [] : await queryAll(database.pool, BY_ID, [[...ids], runnerId]);
     const present = whole.filter(({ id }) => !ids.has(id));
-    return (await credentials.unlock([...present, ...newer.map((row) => assignable(row))])).map(toAssignment);
+    return (await credentials.withPullCredentials([...present, ...newer.map((row) => assignable(row))])).map(
+      toAssignment,
+    );
   }
 
   return {
@@ -86,7 +95,8 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
       return complete(runnerId, await queryAll(database.pool, BY_ID, [ids, runnerId]));
     },
 
-    generations: (runnerIds, afterId, limit) => queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+    generations: (runnerIds, afterId, limit) =>
+      queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
 
     async observe(runnerId, reports) {
       for (const [status, batch] of reportBatches(reports as readonly SandboxReport[])) {

@@ -69,7 +69,7 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
       );
       // A deleted pending sandbox may have blocked others in the queue.
       if (moved && status === 'deleted') context.scheduler.capacityReleased();
-      if (moved) await context.snapshots.sandboxesGone([id], SANDBOX_DELETED);
+      if (moved) await context.snapshots.sandboxesEnded([id], SANDBOX_DELETED);
       return { vm_id: formatSandboxId(region, id), status: 'deleting' };
     },
   );
@@ -80,10 +80,10 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
     ['pause', operations.pauseSandbox],
     ['resume', operations.resumeSandbox],
   ] as const;
-  for (const [trigger, operation] of lifecycleOperations) {
+  for (const [event, operation] of lifecycleOperations) {
     workload.operation(operation, async ({ params, principal }): Promise<SandboxLifecycleResponse> => {
-      if (trigger === 'start' || trigger === 'resume') await requireCredits(principal, params.id);
-      const { id, region, status } = await changeSandbox(context, trigger, params.id, principal.projectId);
+      if (event === 'start' || event === 'resume') await requireCredits(principal, params.id);
+      const { id, region, status } = await changeSandbox(context, event, params.id, principal.projectId);
       return { vm_id: formatSandboxId(region, id), status };
     });
   }

@@ -94,7 +94,10 @@ export async function readAllHosts(
   on: Queryable,
   overcommit: Overcommit,
 ): Promise<{ row: HostRow; host: Host }[]> {
-  return (await queryAll(on, ALL_HOSTS, overcommitValues(overcommit))).map((row) => ({ row, host: toHost(row) }));
+  return (await queryAll(on, ALL_HOSTS, overcommitValues(overcommit))).map((row) => ({
+    row,
+    host: toHost(row),
+  }));
 }
 
 /** One host, lost or not. */

@@ -280,6 +280,11 @@ function words(need: Need): string {
 /** "1 core", "2 GPUs", "512 MiB of memory". */
 function quantity(what: keyof Resources, value: number): string {
   const plural = value === 1 ? '' : 's';
-  const units = { cpu: `core${plural}`, mem_mib: 'MiB of memory', disk_mib: 'MiB of disk', gpus: `GPU${plural}` };
+  const units = {
+    cpu: `core${plural}`,
+    mem_mib: 'MiB of memory',
+    disk_mib: 'MiB of disk',
+    gpus: `GPU${plural}`,
+  };
   return `${value} ${units[what]}`;
 }

@@ -37,14 +37,14 @@ export class InsufficientCapacityError extends Error {
 /** Applies the event if the host has the capacity: both or nothing. */
 export async function restart(
   context: RestartContext,
-  trigger: 'start' | 'resume',
+  event: 'start' | 'resume',
   change: Change,
 ): Promise<Restarted> {
   const { database, lifecycle, limits } = context;
   let moved: SandboxRow | undefined;
   try {
     moved = await withSchedulerLock(database, async (client) => {
-      const [row] = await lifecycle.applyWithin(client, trigger, [change]);
+      const [row] = await lifecycle.applyWithin(client, event, [change]);
       if (row === undefined) return undefined;
       // The allocations include it already.
       const host =

@@ -95,7 +95,7 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
       const sealed = await encryption
         .encrypt(secret.value, { kind: 'secret', projectId, name })
         .catch((error: unknown) => Promise.reject(asRefusal(error) as Error));
-      await together(database, within, async (on) => {
+      await withTransaction(database, within, async (on) => {
         const written = await queryOne(on, PUT, [
           newUuid(),
           projectId,
@@ -107,7 +107,9 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
           BOUNDS.secretsPerProject,
         ]);
         if (written === undefined)
-          throw badRequest(`the project has ${BOUNDS.secretsPerProject} secrets, which is the most allowed: delete one first`);
+          throw badRequest(
+            `the project has ${BOUNDS.secretsPerProject} secrets, which is the most allowed: delete one first`,
+          );
       });
     },
     async list(projectId, includeObjectStore) {
@@ -126,7 +128,9 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
     },
     async remove(projectId, name, within) {
       if (!isSecretName(name)) return;
-      const removed = await together(database, within, (on) => queryOne(on, REMOVE, [projectId, name]));
+      const removed = await withTransaction(database, within, (on) =>
+        queryOne(on, REMOVE, [projectId, name]),
+      );
       if (removed !== undefined) await eraseUnused(database.pool, removed.id);
     },
   };
@@ -146,7 +150,7 @@ export async function eraseUnused(on: Queryable, id: string | null = null): Prom
 }
 
 /** One transaction with `within`, or the statement alone where there is nothing beside it. */
-export async function together<T>(
+export async function withTransaction<T>(
   database: Database,
   within: Within | undefined,
   work: (on: Queryable) => Promise<T>,

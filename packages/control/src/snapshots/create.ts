@@ -73,8 +73,7 @@ const RESUMABLE: readonly ConditionName[] = ['persistent', 'noVolumes', 'noDocke
 /** Why a snapshot of this kind is impossible, as the end of a sentence. */
 export function snapshotRefusal(sandbox: SandboxRow, kind: SnapshotKind): string | undefined {
   // Permanent reasons first.
-  if (kind === 'disk' && sandbox.persistent)
-    return 'a persistent sandbox needs a snapshot of kind "full"';
+  if (kind === 'disk' && sandbox.persistent) return 'a persistent sandbox needs a snapshot of kind "full"';
   const lacking = RESUMABLE.find((name) => kind === 'full' && !CONDITIONS[name].holds(sandbox));
   if (lacking !== undefined)
     return `a full snapshot of it could not be resumed: ${CONDITIONS[lacking].otherwise}`;
@@ -93,12 +92,12 @@ export async function createSnapshot(
   body: SnapshotCreateRequest,
   ids: IdGenerator = RANDOM,
 ): Promise<SnapshotCreateResponse> {
-  const drawn = { id: ids.uuid(), jobId: ids.uuid() };
+  const generated = { id: ids.uuid(), jobId: ids.uuid() };
   const name = checkSnapshotName(body.name);
   const kind = body.kind ?? 'disk';
   const { uuid: id, region } = readSandboxId(shownId);
   if (ids.retried) {
-    const made = await queryOne(database.pool, MADE, [drawn.id, projectId]);
+    const made = await queryOne(database.pool, MADE, [generated.id, projectId]);
     if (made !== undefined) return { ...toSnapshotRecord(made), job_id: made.job_id };
   }
   const row = await database
@@ -113,8 +112,8 @@ export async function createSnapshot(
           ? undefined
           : await keepSnapshot(client, sandbox.parent_snapshot_id);
       const [inserted] = await queryAll(client, INSERT, [
-        drawn.id,
-        drawn.jobId,
+        generated.id,
+        generated.jobId,
         projectId,
         name,
         id,

@@ -52,7 +52,8 @@ export function createSnapshotKind(database: Database, snapshots: Snapshots): Re
       return (await queryAll(database.pool, BY_ID, [ids, runnerId])).map(toSnapshotAssignment);
     },
 
-    generations: (runnerIds, afterId, limit) => queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
+    generations: (runnerIds, afterId, limit) =>
+      queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
 
     async observe(runnerId, reports) {
       for (const [status, batch] of reportBatches(reports as readonly SnapshotReport[])) {

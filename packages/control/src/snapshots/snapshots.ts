@@ -26,7 +26,7 @@ export interface Snapshots {
   /** Notifies waiting requests and the runners. Call it only after the commit. */
   announce(rows: readonly SnapshotRow[]): void;
   /** Fails pending snapshots of sandboxes that have ended. */
-  sandboxesGone(ids: readonly string[], error: string): Promise<void>;
+  sandboxesEnded(ids: readonly string[], error: string): Promise<void>;
   /** Starts or fails pending snapshots that other events have missed. */
   sweep(): Promise<void>;
 }
@@ -121,10 +121,10 @@ export function createSnapshots({ database, onMoved, onTransition, log }: Snapsh
     apply,
     applyWithin,
     announce: lifecycle.announce,
-    async sandboxesGone(ids, error) {
+    async sandboxesEnded(ids, error) {
       const pending = await queryAll(database.pool, PENDING_OF, [ids]);
       await apply(
-        'sandbox-gone',
+        'sandbox-ended',
         pending.map(({ id }) => ({ id, error })),
       );
     },
@@ -136,7 +136,7 @@ export function createSnapshots({ database, onMoved, onTransition, log }: Snapsh
       for (const row of late)
         log.warn({ snapshot: row.id, sandbox: row.sandbox_id }, 'a snapshot was not taken in time');
       await apply(
-        'sandbox-gone',
+        'sandbox-ended',
         (await queryAll(database.pool, ORPHANED)).map(({ id, status, error }) => ({
           id,
           error:

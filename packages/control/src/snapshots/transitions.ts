@@ -10,7 +10,7 @@ export type SnapshotEvent =
   /** It has been pending for too long. */
   | 'deadline'
   /** Its sandbox was deleted or has failed. */
-  | 'sandbox-gone'
+  | 'sandbox-ended'
   /** The operator has forgotten its host. */
   | 'host-forgotten';
 
@@ -31,7 +31,7 @@ export const SNAPSHOT_TRANSITIONS: readonly SnapshotTransition[] = [
   { from: ['pending', 'ready'], on: 'observe:failed', to: 'failed', wants: 'deleted', error: 'its host gave no reason' },
   { from: ['pending', 'ready'], on: 'observe:deleted', to: 'failed', wants: 'deleted', error: 'its host no longer has it' },
   { from: ['pending'], on: 'deadline', to: 'failed', wants: 'deleted', error: 'it was not taken in time' },
-  { from: ['pending'], on: 'sandbox-gone', to: 'failed', wants: 'deleted', error: 'its sandbox ended before it was taken' },
+  { from: ['pending'], on: 'sandbox-ended', to: 'failed', wants: 'deleted', error: 'its sandbox ended before it was taken' },
   { from: ['pending', 'ready', 'failed'], on: 'delete', to: 'deleted', wants: 'deleted' },
   { from: ['failed', 'deleted'], on: 'observe:deleted', to: 'same', effects: ['release'] },
   { from: ['pending', 'ready'], on: 'host-forgotten', to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host was forgotten by the operator' },

@@ -82,10 +82,7 @@ export function createTeardown(options: TeardownOptions): Teardown {
       for (const { id, age_ms: age } of due) {
         if (closed.signal.aborted) return;
         await tearDown(id, age).catch((error: unknown) =>
-          log.error(
-            { err: error, project: id },
-            'a deleted project could not be torn down; retrying',
-          ),
+          log.error({ err: error, project: id }, 'a deleted project could not be torn down; retrying'),
         );
       }
       if (due.length > 0) again = true;
