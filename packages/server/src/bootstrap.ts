@@ -6,7 +6,7 @@ import { openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
 import { writePrivateFile } from './secret-file.ts';
 
-/** What a person or a tool on this machine needs to use the service. Written to `$RELEAP_HOME/bootstrap.json`. */
+/** What a user or a tool on this machine needs to use the service. Written to `$RELEAP_HOME/bootstrap.json`. */
 export interface BootstrapFile {
   base_url: string;
   /** Base URL of the internal listener, for the operator's commands. */
@@ -16,15 +16,15 @@ export interface BootstrapFile {
   api_key: string;
   project_id: string;
   org_id: string;
-  /** OpenID Connect issuer at which people sign in. */
+  /** OpenID Connect issuer at which users sign in. */
   issuer?: string;
   /** A built-in image with a shell. */
   image: string;
 }
 
 /**
- * Brings `bootstrap.json` up to date. The key in it stays as long as it works; a crash between the making of a key
- * and this file is mended by the next start, which makes another in its place.
+ * Updates `bootstrap.json`. Its key stays as long as it is valid. If a crash prevented the write after a key was created,
+ * the next start replaces the key.
  */
 export async function writeBootstrap(options: {
   home: string;
@@ -41,7 +41,7 @@ export async function writeBootstrap(options: {
   try {
     const { apiKey, projectId, orgId } = await ensureBootstrap(database, {
       existingApiKey: keyIn(before),
-      // Others on the same database have homes of their own, and keys of their own.
+      // Servers with other homes on the same database have their own keys.
       keyName: `bootstrap ${hostname()}:${options.home}`,
     });
     const content: BootstrapFile = {

@@ -1,7 +1,7 @@
 /**
- * Tokens of the operator, of gateways and for joining: each from its variable, or from a file in the home, made on first
- * start. A file may hold several, one a line: the first is shown, all are accepted. Files are read again when they
- * change, so a token can be rotated while the service runs.
+ * Tokens of the operator, of gateways and for joining: each from its variable, or from a file in the home, created on
+ * first start. A file may hold several, one a line: the first is sent, all are accepted. Files are read again when they
+ * change, so that a token can be rotated while the service runs.
  */
 import { randomBytes } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
@@ -23,14 +23,14 @@ export const TOKEN_VARIABLES: Record<TokenKind, string> = {
 };
 
 const TOKEN = /^[A-Za-z0-9_-]{43,1024}$/;
-/** How often a file is looked at. */
+/** Interval at which a file is checked. */
 const LOOK_MS = 1_000;
 
 export function tokenFile(config: Pick<Config, 'home'>, kind: TokenKind): string {
   return path.join(config.home, `${kind}.token`);
 }
 
-/** Makes the files that are absent and have no variable in their place. */
+/** Creates absent files of tokens without a variable. */
 export async function ensureTokens(config: Config): Promise<void> {
   for (const kind of TOKEN_KINDS) {
     if (config.tokens[kind] !== undefined) continue;
@@ -40,7 +40,7 @@ export async function ensureTokens(config: Config): Promise<void> {
   }
 }
 
-/** Replaces a token: the one before opens nothing a second later. @returns the file */
+/** Replaces a token: the old one is invalid a second later. @returns the file */
 export async function rotateToken(config: Config, kind: TokenKind): Promise<string> {
   if (config.tokens[kind] !== undefined)
     throw new Error(`${TOKEN_VARIABLES[kind]} is set: change its value and start the servers again`);

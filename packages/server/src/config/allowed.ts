@@ -1,6 +1,6 @@
 import type { Variable } from './variables.ts';
 
-/** What a variable takes, in words: for error messages and for the documentation. */
+/** Describes the allowed values of a variable, for error messages and the documentation. */
 export function allowed(variable: Variable): string {
   const schema = variable.schema as {
     type?: string;

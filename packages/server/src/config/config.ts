@@ -12,7 +12,7 @@ import {
   type VariableName,
 } from './variables.ts';
 
-/** What the server was told, complete and checked. Absent values are decided when the server starts. */
+/** The validated configuration. Absent values are decided when the server starts. */
 export interface Config {
   home: string;
   cacheDir: string;
@@ -42,7 +42,7 @@ export interface Config {
   createQueueShare: number;
   retentionDays: number;
   auditRetentionDays: number;
-  /** `tier` absent: as the role decides. */
+  /** `tier` absent: the role's default. */
   overcommit: { cpu: number; mem: number; disk: number; tier?: 'spot' | 'burstable' };
   billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
   rateLimits: RateLimits;
@@ -51,12 +51,12 @@ export interface Config {
   log: { level: (typeof LOG_LEVELS)[number]; fileBytes: number };
 }
 
-/** All that is wrong with the configuration, at once. */
+/** All problems of the configuration. */
 export class ConfigError extends Error {
   readonly problems: readonly string[];
 
   constructor(problems: readonly string[]) {
-    super(`the configuration is not valid:\n${problems.map((problem) => `  ${problem}`).join('\n')}`);
+    super(`the configuration is invalid:\n${problems.map((problem) => `  ${problem}`).join('\n')}`);
     this.problems = problems;
   }
 }
@@ -66,13 +66,13 @@ export function withoutPassword(text: string): string {
   return text.replace(/(:\/\/[^:/@\s]*):[^@\s]*@/, '$1:***@');
 }
 
-/** A value in an error; never that of a secret. */
+/** A value for an error message; secrets are hidden. */
 function shown(name: VariableName, text: string): string {
   const variable: Variable = VARIABLES[name];
   return variable.secret === true ? '***' : withoutPassword(text).slice(0, 200);
 }
 
-/** The value that an environment variable's text stands for; the text itself when it cannot be one. */
+/** Parses the text of an environment variable; returns the text itself if it is invalid. */
 function convert(name: VariableName, text: string): unknown {
   const schema = VARIABLES[name].schema as { type?: string };
   if (schema.type === 'integer' || schema.type === 'number')
@@ -168,7 +168,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       perOrg: get('RELEAP_RATE_LIMIT_ORG'),
       perAddress: get('RELEAP_RATE_LIMIT_ADDRESS'),
     },
-    // To the letter: an issuer with a slash at its end is another one than that without.
+    // Exact: an issuer with a trailing slash is a different one.
     oidc: compact({
       issuer: get('RELEAP_OIDC_ISSUER'),
       audience: get('RELEAP_OIDC_AUDIENCE'),
@@ -192,14 +192,14 @@ export function internalUrlOf(config: Config): string {
   );
 }
 
-/** The host as it stands in a URL: an address that callers on this machine can use, IPv6 in brackets. */
+/** The host part of a local URL: an address that clients on this machine can use, IPv6 in brackets. */
 export function urlHost(host: string): string {
   if (host === '0.0.0.0') return '127.0.0.1';
   if (host === '::') return '[::1]';
   return host.includes(':') ? `[${host}]` : host;
 }
 
-/** The region's `toolbox_proxy_url` for a gateway's base URL; one that has the path already stays as it is. */
+/** The region's `toolbox_proxy_url` for a gateway's base URL; unchanged if it has the path already. */
 export function toolboxUrlOf(gatewayUrl: string): string;
 export function toolboxUrlOf(gatewayUrl: string | undefined): string | undefined;
 export function toolboxUrlOf(gatewayUrl: string | undefined): string | undefined {

@@ -6,7 +6,7 @@ import { Type, type TSchema } from 'typebox';
 /** One environment variable. */
 export interface Variable<S extends TSchema = TSchema> {
   schema: S;
-  /** What it is when nobody says; text where that depends on something, as shown to people. */
+  /** The default; a description if it depends on something. */
   default?: string | number | readonly string[];
   defaultText?: string;
   unit?: string;
@@ -73,7 +73,7 @@ export const VARIABLES = {
     schema: AbsolutePath,
     defaultText: '`$RELEAP_HOME/cache`',
     description:
-      'What can be made again: root images, templates, empty disks. Several services may share one folder.',
+      'Folder of the cache: root images, templates, empty disks. It can be rebuilt, and several services may share it.',
     group: 'Where things are',
   }),
   RELEAP_HOST: variable({
@@ -90,7 +90,7 @@ export const VARIABLES = {
   }),
   RELEAP_GATEWAY_PORT: variable({
     schema: Port,
-    defaultText: '`RELEAP_PORT` + 1, or a free one when that is taken',
+    defaultText: '`RELEAP_PORT` + 1, or a free one if that is taken',
     description: 'Port of the gateway: exec, files and, later, previews of sandboxes. 0 takes a free one.',
     group: 'Network',
   }),
@@ -104,14 +104,14 @@ export const VARIABLES = {
   }),
   RELEAP_INTERNAL_PORT: variable({
     schema: Port,
-    defaultText: '`RELEAP_PORT` + 2, or a free one when that is taken',
+    defaultText: '`RELEAP_PORT` + 2, or a free one if that is taken',
     description: 'Port of the internal listener. 0 takes a free one.',
     group: 'Network',
   }),
   RELEAP_PUBLIC_URL: variable({
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_PORT`',
-    description: 'Base URL under which callers reach the API, when a proxy stands in front of it.',
+    description: 'Base URL of the API for clients, if there is a proxy in front of it.',
     group: 'Network',
   }),
   RELEAP_TRUSTED_PROXIES: variable({
@@ -119,7 +119,7 @@ export const VARIABLES = {
       expected: 'IP addresses and CIDR blocks, separated by commas',
     }),
     description:
-      'Proxies whose `X-Forwarded-For` is believed when the audit log writes down where a call came from, and when calls of an address are counted. Nobody else is.',
+      'Trusted proxies: only their `X-Forwarded-For` is used for addresses in the audit log and for rate limits.',
     group: 'Network',
   }),
   RELEAP_TENANT_PRIVATE_NETWORKS: variable({
@@ -133,14 +133,14 @@ export const VARIABLES = {
     default: [],
     defaultText: 'none',
     description:
-      'Private networks around the host that the egress policy of a sandbox may open. Every other private network is refused, whatever a policy names.',
+      'Private networks around the host that the egress policy of a sandbox may allow. All other private networks are always blocked.',
     group: 'Network',
   }),
   RELEAP_TOOLBOX_URL: variable({
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_GATEWAY_PORT`',
     description:
-      'Base URL under which clients reach the gateway, when a proxy stands in front of it. The `toolbox_proxy_url` of the ' +
+      'Base URL of the gateway for clients, if there is a proxy in front of it. The `toolbox_proxy_url` of the ' +
       'region is this with `/toolbox` appended.',
     group: 'Network',
   }),
@@ -174,39 +174,40 @@ export const VARIABLES = {
   RELEAP_OPERATOR_TOKEN: variable({
     schema: Token,
     secret: true,
-    defaultText: 'the content of `$RELEAP_HOME/operator.token`, made on first start',
-    description: 'Opens the operator plane: hosts, grants, audit. Of control servers and of the operator.',
+    defaultText: 'the content of `$RELEAP_HOME/operator.token`, created on first start',
+    description:
+      'Credential of the operator plane: hosts, grants, audit. For control servers and the operator.',
     group: 'Credentials',
   }),
   RELEAP_GATEWAY_TOKEN: variable({
     schema: Token,
     secret: true,
-    defaultText: 'the content of `$RELEAP_HOME/gateway.token`, made on first start',
-    description: 'Opens the routes that gateways need. Of control servers and gateways.',
+    defaultText: 'the content of `$RELEAP_HOME/gateway.token`, created on first start',
+    description: 'Credential of gateways. For control servers and gateways.',
     group: 'Credentials',
   }),
   RELEAP_JOIN_TOKEN: variable({
     schema: Token,
     secret: true,
-    defaultText: 'the content of `$RELEAP_HOME/join.token`, made on first start',
+    defaultText: 'the content of `$RELEAP_HOME/join.token`, created on first start',
     description:
-      'Lets a machine join as a new runner; then the runner has a credential of its own and needs it no more. Of control ' +
-      'servers, and of a machine until its runner has joined.',
+      'Lets a machine join as a new runner, which then has its own credential. For control servers, and for a machine until ' +
+      'its runner has joined.',
     group: 'Credentials',
   }),
   RELEAP_TOKEN_FILE: variable({
     schema: AbsolutePath,
     defaultText: '`$RELEAP_HOME/internal.token`',
     description:
-      'File with the shared token of version 0.1, if there is one. It opens nothing; it lets the runners of that version ' +
+      'File with the shared token of version 0.1, if there is one. It authorizes nothing else; it lets the runners of that version ' +
       'join by themselves.',
     group: 'Credentials',
   }),
   RELEAP_KEY_FILE: variable({
     schema: AbsolutePath,
-    defaultText: '`$RELEAP_HOME/keys.json`, made on first start',
+    defaultText: '`$RELEAP_HOME/keys.json`, created on first start',
     description:
-      'File with the keys that encrypt secrets and registry passwords ([secrets.md](secrets.md)). Readable by its owner alone; the same on all control servers. Keep a copy of it, and not beside one of the database.',
+      'File with the keys that encrypt secrets and registry passwords ([secrets.md](secrets.md)). Readable only by its owner; the same on all control servers. Back it up apart from the database.',
     group: 'Database',
   }),
   RELEAP_CORES: variable({
@@ -235,7 +236,7 @@ export const VARIABLES = {
     default: 2,
     unit: 'micro-VMs',
     description:
-      'Micro-VMs of the default shape kept restored and waiting while nobody asks, and one VMM for forks. More of them, and of other shapes, where demand says so. Creates, starts and forks that find one are faster; 0 turns all of this off.',
+      'Minimum size of the warm pool: restored micro-VMs of the default size that wait for a create, and one VMM for forks. It grows with demand, also for other sizes. Creates, starts and forks that use one are faster; 0 disables the pool.',
     group: 'This machine',
   }),
   RELEAP_WARM_POOL_MEMORY_MIB: variable({
@@ -243,7 +244,7 @@ export const VARIABLES = {
     defaultText: 'an eighth of what the machine has',
     unit: 'MiB',
     description:
-      'Memory that waiting micro-VMs may take together, as proportional set size. They are given up while the machine has less than 1 GiB available.',
+      'Most memory of the warm pool, as proportional set size. The pool is emptied while the machine has less than 1 GiB available.',
     group: 'This machine',
   }),
   RELEAP_QUARANTINE_DAYS: variable({
@@ -251,7 +252,7 @@ export const VARIABLES = {
     default: 7,
     unit: 'days',
     description:
-      'Disks, memory and snapshots that the control plane does not name any more are kept in `runner/quarantine` for so long before they are removed; 0 keeps them until the operator removes them.',
+      'How long disks, memory and snapshots that the control plane no longer names stay in `runner/quarantine`; 0 keeps them until the operator removes them.',
     group: 'This machine',
   }),
   RELEAP_REGION: variable({
@@ -266,20 +267,21 @@ export const VARIABLES = {
   RELEAP_REGION_NAME: variable({
     schema: Type.String({ minLength: 1, maxLength: 128 }),
     defaultText: 'the slug',
-    description: 'Name of the region, for people.',
+    description: 'Display name of the region.',
     group: 'The service',
   }),
   RELEAP_BUILTIN_IMAGES: variable({
     schema: Type.Array(Type.Enum(BUILTIN_IMAGE_NAMES), { uniqueItems: true }),
     default: BUILTIN_IMAGE_NAMES,
-    description: 'Images made on this machine without a registry; separated by commas, `none` for none.',
+    description:
+      'Built-in images, made on this machine without a registry; separated by commas, `none` for none.',
     group: 'The service',
   }),
   RELEAP_CREATE_QUEUE: variable({
     schema: Positive,
     default: 1000,
     unit: 'sandboxes',
-    description: 'Most sandboxes that may wait for a host. One more is refused with 429.',
+    description: 'Most sandboxes that may wait for a host. Further creates are refused with 429.',
     group: 'The service',
   }),
   RELEAP_CREATE_QUEUE_SHARE: variable({
@@ -287,8 +289,8 @@ export const VARIABLES = {
     default: 1,
     unit: 'times',
     description:
-      'An organization may have this many times as many sandboxes waiting for a host as places of the queue are free; ' +
-      'one more is refused with 429. With 1 an organization alone gets half of the queue, two busy ones a third each.',
+      'Most sandboxes of one organization that may wait for a host, as a multiple of the free places of the queue; ' +
+      'further creates are refused with 429. With 1, a single organization gets half of the queue, two busy ones a third each.',
     group: 'The service',
   }),
   RELEAP_OVERCOMMIT: variable({
@@ -304,21 +306,21 @@ export const VARIABLES = {
     default: 8,
     unit: 'times',
     description:
-      'How many times the guaranteed cores of overcommitted sandboxes may exceed what the host has for them.',
+      'Overcommitment factor of cores: how many times the guaranteed cores of overcommitted sandboxes may exceed those of the host.',
     group: 'The service',
   }),
   RELEAP_MEMORY_OVERCOMMIT: variable({
     schema: Overcommit,
     default: 4,
     unit: 'times',
-    description: 'The same for memory.',
+    description: 'Overcommitment factor of memory.',
     group: 'The service',
   }),
   RELEAP_DISK_OVERCOMMIT: variable({
     schema: Overcommit,
     default: 4,
     unit: 'times',
-    description: 'The same for disk.',
+    description: 'Overcommitment factor of disk.',
     group: 'The service',
   }),
   RELEAP_RETENTION_DAYS: variable({
@@ -326,22 +328,22 @@ export const VARIABLES = {
     default: 30,
     unit: 'days',
     description:
-      'How long deleted sandboxes, deleted and failed snapshots, finished jobs, past invitations and lost hosts that hold ' +
-      'nothing stay in the database. 0 is for ever. The ledger is never purged.',
+      'Retention of deleted sandboxes, deleted and failed snapshots, finished jobs, past invitations and lost hosts without ' +
+      'resources. 0 keeps them. The ledger is never purged.',
     group: 'The service',
   }),
   RELEAP_AUDIT_RETENTION_DAYS: variable({
     schema: Type.Integer({ minimum: 0, maximum: 36_500 }),
     default: 365,
     unit: 'days',
-    description: 'How long the audit log is kept; it is removed by whole months. 0 is for ever.',
+    description: 'Retention of the audit log, which is removed by whole months. 0 keeps it.',
     group: 'The service',
   }),
   RELEAP_BILLING: variable({
     schema: Type.Enum(BILLING_MODES),
     default: BILLING_SETTINGS.mode,
     description:
-      '`meter`: use is written into the ledger of each organization, and nothing is ever refused. `enforce`: at a ' +
+      '`meter`: use is written to the ledger of each organization, and nothing is refused. `enforce`: at a ' +
       'balance of zero nothing new is started, and beyond the overdraft limit running sandboxes are deleted; give ' +
       'credits with `rlp admin grant`. `off`: nothing is charged.',
     group: 'Billing',
@@ -351,7 +353,7 @@ export const VARIABLES = {
     default: OVERDRAFT_DEFAULT,
     unit: 'credits',
     description:
-      'How far below zero a balance may go before running sandboxes are deleted, where an organization has no limit of its own.',
+      'How far below zero a balance may fall before running sandboxes are deleted, for organizations without their own limit.',
     group: 'Billing',
   }),
   RELEAP_METER_SECONDS: variable({
@@ -359,29 +361,29 @@ export const VARIABLES = {
     default: BILLING_SETTINGS.meterMs / 1000,
     unit: 's',
     description:
-      'How often a sandbox that runs on gets a ledger entry. What has ended is charged within seconds, and limits are ' +
-      'enforced each minute however long this is.',
+      'Interval of the ledger entries of a running sandbox. Ended use is charged within seconds, and limits are ' +
+      'enforced each minute in any case.',
     group: 'Billing',
   }),
   RELEAP_PRICE_CPU_SECOND: variable({
     schema: Price,
     default: PRICE_DEFAULTS.cpuSecond,
     unit: 'credits',
-    description: 'A guaranteed core for a second.',
+    description: 'Price of a guaranteed core for a second.',
     group: 'Billing',
   }),
   RELEAP_PRICE_MEMORY_GIB_SECOND: variable({
     schema: Price,
     default: PRICE_DEFAULTS.memGibSecond,
     unit: 'credits',
-    description: 'A guaranteed GiB of memory for a second.',
+    description: 'Price of a guaranteed GiB of memory for a second.',
     group: 'Billing',
   }),
   RELEAP_PRICE_BURST_CPU_SECOND: variable({
     schema: Price,
     default: PRICE_DEFAULTS.burstCpuSecond,
     unit: 'credits',
-    description: 'A second of a core used above the guarantee.',
+    description: 'Price of a core above the guarantee for a second.',
     group: 'Billing',
   }),
   RELEAP_PRICE_GPU_SECOND: variable({
@@ -402,7 +404,7 @@ export const VARIABLES = {
     schema: Type.Integer({ minimum: 0, maximum: 100 }),
     default: PRICE_DEFAULTS.spotDiscountPercent,
     unit: 'percent',
-    description: 'What guarantees cost less in the spot tier. Burst has no discount.',
+    description: 'Discount on guarantees in the spot tier. Burst has no discount.',
     group: 'Billing',
   }),
   RELEAP_RATE_LIMIT_KEY: variable({
@@ -417,7 +419,7 @@ export const VARIABLES = {
     schema: Rate,
     default: 60_000,
     unit: 'requests a minute',
-    description: 'Most requests of all API keys of one organization together. 0 for no limit.',
+    description: 'Most requests of all API keys of one organization in total. 0 for no limit.',
     group: 'Limits',
   }),
   RELEAP_RATE_LIMIT_ADDRESS: variable({
@@ -433,7 +435,7 @@ export const VARIABLES = {
     schema: HttpUrl,
     defaultText: 'the development identity provider of `releap all`',
     description:
-      'OpenID Connect issuer whose tokens the management plane takes, exactly as its discovery document and its tokens write it. Switches the development identity provider off.',
+      'OpenID Connect issuer whose tokens the management plane takes, exactly as in its discovery document and its tokens. Switches the development identity provider off.',
     group: 'Signing in',
   }),
   RELEAP_OIDC_AUDIENCE: variable({
@@ -454,15 +456,15 @@ export const VARIABLES = {
     default: 0,
     description:
       '1: e-mail addresses of tokens without an `email_verified` claim count as verified. Only for an issuer that ' +
-      'verifies every address, or lets no user choose theirs: whoever can set the address of somebody else can accept ' +
+      'verifies every address, or lets no user choose theirs: a user who can set the address of another person can accept ' +
       'their invitations.',
     group: 'Signing in',
   }),
   RELEAP_IDENTITY_PORT: variable({
     schema: Port,
-    defaultText: '`RELEAP_PORT` + 10000, or a free one when that is taken',
+    defaultText: '`RELEAP_PORT` + 10000, or a free one if that is taken',
     description:
-      'Port of the development identity provider, on 127.0.0.1 whatever `RELEAP_HOST` is. Without `RELEAP_OIDC_ISSUER` only. 0 takes a free one.',
+      'Port of the development identity provider, always on 127.0.0.1. Only without `RELEAP_OIDC_ISSUER`. 0 takes a free one.',
     group: 'Signing in',
   }),
   RELEAP_LOG_LEVEL: variable({
@@ -476,7 +478,7 @@ export const VARIABLES = {
     default: 16,
     unit: 'MiB',
     description:
-      'Size at which a log file in `$RELEAP_HOME/log` is set aside. One older file a part is kept.',
+      'Size at which a log file in `$RELEAP_HOME/log` is rotated. One older file per process is kept.',
     group: 'Log',
   }),
 } as const;

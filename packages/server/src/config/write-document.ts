@@ -1,4 +1,4 @@
-/** Writes docs/configuration.md anew: `npm run docs:configuration`. */
+/** Generates docs/configuration.md: `npm run docs:configuration`. */
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { configurationDocument } from './document.ts';

@@ -8,7 +8,7 @@ export interface Person {
 }
 
 export interface Accounts {
-  /** The account of whoever typed this; the same address is the same account, also after a restart. */
+  /** The account of an address; the same address is the same account, also after a restart. */
   signIn(person: Person): string;
   find(id: string): (Account & { person: Person }) | undefined;
 }

@@ -5,10 +5,10 @@ interface Entry {
   until: number;
 }
 
-/** Of each kind. What is oldest goes first. */
+/** Of each kind. The oldest are evicted first. */
 const MAX_ENTRIES = 5_000;
 
-/** What the provider remembers of who is signing in: in memory, and bounded. After a restart people sign in again. */
+/** Sign-in state of the provider: in memory, and bounded. After a restart users sign in again. */
 export function createMemory(): (kind: string) => Adapter {
   const kinds = new Map<string, Map<string, Entry>>();
   const entriesOf = (kind: string): Map<string, Entry> => {

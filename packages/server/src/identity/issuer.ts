@@ -3,10 +3,10 @@ import type { Logger } from 'pino';
 import type { Config } from '../config/config.ts';
 import type { IdentityServer } from './server.ts';
 
-/** Users of the development identity provider are kept under this name: its port is not the same everywhere. */
+/** The issuer name of users of the development identity provider, whose port differs between machines. */
 const DEVELOPMENT = 'development';
 
-/** The configured issuer; else, in the all-in-one server, one of its own, which the caller closes. */
+/** The configured issuer; else, in the all-in-one server, a development issuer, which the caller closes. */
 export async function issuerOf(
   config: Pick<Config, 'home' | 'oidc' | 'identityPort'>,
   supervised: boolean,
@@ -22,7 +22,7 @@ export async function issuerOf(
 }
 
 /**
- * Loads a module without what it says about the Node version: oidc-provider knows release lines by a mark that the
+ * Loads a module without its warning about the Node version: oidc-provider detects release lines by a mark that the
  * first releases of a line do not have yet.
  */
 async function quietly<T>(load: () => Promise<T>): Promise<T> {

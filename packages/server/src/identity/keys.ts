@@ -4,7 +4,7 @@ import path from 'node:path';
 import { promisify } from 'node:util';
 import { writePrivateFile } from '../secret-file.ts';
 
-/** What makes an identity provider the same one after a restart. */
+/** The persistent keys of an identity provider. */
 export interface IdentityKeys {
   /** Private. */
   signing: JsonWebKey & { kid: string };
@@ -15,7 +15,7 @@ export interface IdentityKeys {
 const FILE = 'identity-keys.json';
 const RSA_BITS = 2048;
 
-/** The provider's keys from `$RELEAP_HOME/identity-keys.json` (mode 0600), made when there are none. */
+/** The provider's keys from `$RELEAP_HOME/identity-keys.json` (mode 0600), created if absent. */
 export async function readOrMakeKeys(home: string): Promise<IdentityKeys> {
   const file = path.join(home, FILE);
   const text = await readFile(file, 'utf8').catch((error: NodeJS.ErrnoException) => {
@@ -34,7 +34,7 @@ export async function readOrMakeKeys(home: string): Promise<IdentityKeys> {
 
 function parse(text: string, file: string): IdentityKeys {
   const damaged = new Error(
-    `${file} holds no keys of an identity provider: take it away, and everybody signs in again`,
+    `${file} does not contain the keys of an identity provider: remove it, and users have to sign in again`,
   );
   let keys: Partial<IdentityKeys>;
   try {

@@ -1,4 +1,4 @@
-/** The few pages of the development identity provider. Whatever comes from outside goes through `escape`. */
+/** The pages of the development identity provider. All foreign text is escaped with `escape`. */
 
 export function escape(text: string): string {
   return text.replaceAll(/[&<>"'`]/g, (char) => `&#${char.charCodeAt(0)};`);
@@ -14,7 +14,7 @@ export const PAGE_HEADERS = {
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self' http://127.0.0.1:* http://localhost:*; frame-ancestors 'none'; base-uri 'none'",
   'x-content-type-options': 'nosniff',
   'x-frame-options': 'DENY',
-  // With `no-referrer`, browsers send forms as from nowhere (`Origin: null`), and we refuse those.
+  // With `no-referrer`, browsers send forms with `Origin: null`, which is refused.
   'referrer-policy': 'same-origin',
   'cache-control': 'no-store',
 } as const;

@@ -13,8 +13,8 @@ const HOUR_S = 3_600;
 const DAY_S = 24 * HOUR_S;
 
 /**
- * Clients without a secret: they run where their users can read them. Their type is what lets a redirect go to any
- * port of this machine (RFC 8252, section 7.3), and nowhere else.
+ * Public clients: they cannot keep a secret. Their type allows redirects to any port of this machine (RFC 8252, section
+ * 7.3), and only there.
  */
 const CLIENTS = [
   {
@@ -56,7 +56,7 @@ export interface ProviderOptions {
 /** The OpenID provider itself: device code, and authorization code with PKCE, for the clients above. */
 export function createProvider({ issuer, audience, keys, accounts, onError }: ProviderOptions): Provider {
   const policy = interactionPolicy.base();
-  // Both clients are ours and act for whoever sits at this machine: there is nobody to ask for consent.
+  // Both clients are first-party and act for the user of this machine: no consent is needed.
   policy.get('consent')?.checks.remove('native_client_prompt');
 
   const show = (ctx: KoaContextWithOIDC, html: string): void => {
@@ -153,6 +153,6 @@ export function createProvider({ issuer, audience, keys, accounts, onError }: Pr
 
 function codeProblem(error: Error | undefined): string | undefined {
   if (error === undefined) return undefined;
-  if (error.name === 'AbortedError') return 'The sign-in was stopped. To begin again, type a new code.';
-  return 'That is not a code that is waiting. Look at it again, and type it as your terminal shows it.';
+  if (error.name === 'AbortedError') return 'The sign-in was cancelled. To start again, type a new code.';
+  return 'This code is unknown or has expired. Type it as your terminal shows it.';
 }

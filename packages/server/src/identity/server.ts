@@ -7,11 +7,11 @@ import { messagePage, PAGE_HEADERS, signInPage, type SignInForm } from './pages.
 import { createProvider, isLoopbackOrigin, SIGN_IN_PATH } from './provider.ts';
 
 export interface IdentityOptions {
-  /** Where the keys are kept. */
+  /** Folder of the keys. */
   home: string;
   /** Port on 127.0.0.1; 0 takes any free one. */
   port: number;
-  /** What access tokens are made out to. */
+  /** Audience of access tokens. */
   audience: string;
   log: Logger;
 }
@@ -26,8 +26,8 @@ const FORM_BYTES = 16 * 1024;
 const REQUEST_MS = 15_000;
 
 /**
- * The identity provider of a server without a real one. It asks for no password, so it answers on loopback only, and
- * only under its own names: a page whose name was made to lead here (DNS rebinding) gets nothing.
+ * The identity provider of a server without a configured one. It asks for no password, so it listens on loopback only and
+ * answers only under its own host names, which prevents DNS rebinding.
  */
 export async function startIdentity({ home, port, audience, log }: IdentityOptions): Promise<IdentityServer> {
   const keys = await readOrMakeKeys(home);
@@ -66,7 +66,7 @@ export async function startIdentity({ home, port, audience, log }: IdentityOptio
   async function signIn(request: IncomingMessage, response: ServerResponse): Promise<void> {
     let details: Awaited<ReturnType<typeof provider.interactionDetails>>;
     try {
-      // Wants the cookie that this browser got when it was sent here.
+      // Needs the cookie that this browser got with the redirect.
       details = await provider.interactionDetails(request, response);
     } catch {
       const text =
@@ -106,7 +106,7 @@ export async function startIdentity({ home, port, audience, log }: IdentityOptio
     if (path.startsWith(`${SIGN_IN_PATH}/`)) await signIn(request, response);
     else await answer(request, response);
   };
-  log.info({ issuer }, 'the development identity provider listens');
+  log.info({ issuer }, 'the development identity provider is listening');
   return {
     issuer,
     close: () =>
@@ -117,7 +117,7 @@ export async function startIdentity({ home, port, audience, log }: IdentityOptio
   };
 }
 
-/** Why this request gets no answer; undefined for one from this machine that means this server. */
+/** Why this request is refused; undefined for a valid one. */
 function refusal(request: IncomingMessage, names: ReadonlySet<string>): string | undefined {
   if (!names.has(request.headers.host ?? '')) {
     return `This server answers as ${[...names].join(' or ')} only.`;
@@ -125,7 +125,7 @@ function refusal(request: IncomingMessage, names: ReadonlySet<string>): string |
   const { origin } = request.headers;
   const path = request.url?.split('?', 1)[0] ?? '';
   if (request.method === 'GET' || request.method === 'HEAD' || origin === undefined) return undefined;
-  // Pages of this machine may ask for tokens; forms that sign somebody in come from here alone.
+  // Pages of this machine may request tokens; sign-in forms must come from this server.
   const isForm = path.startsWith(SIGN_IN_PATH) || path.startsWith('/device') || path.startsWith('/session');
   const allowed = isForm ? names.has(origin.replace(/^http:\/\//, '')) : isLoopbackOrigin(origin);
   return allowed ? undefined : 'This request was sent by a page that may not send it.';

@@ -6,14 +6,14 @@ import { humanLine } from './terminal.ts';
 import { RotatingFile } from './rotating-file.ts';
 
 const TERMINAL_LEVEL = 30;
-/** What is not JSON is a warning of Node or the last words of a process. */
+/** Lines that are not JSON are warnings of Node or the last output of a process. */
 const PLAIN_LEVEL = 40;
 
 /**
- * Where all that the parts of the all-in-one service say comes together: every line in
- * `$RELEAP_HOME/log/<part>.log` as JSON, and those from level info on the terminal, for people.
+ * Collects the logs of all processes of the all-in-one service: every line as JSON in `$RELEAP_HOME/log/<role>.log`, and
+ * those from level info formatted on the terminal.
  */
-export class LogBook {
+export class LogAggregator {
   readonly #folder: string;
   readonly #config: Config['log'];
   readonly #terminal: NodeJS.WriteStream;
@@ -25,11 +25,11 @@ export class LogBook {
     this.#config = config;
     this.#terminal = terminal;
     this.#color = terminal.isTTY && terminal.hasColors();
-    // A terminal that was closed is no reason to stop.
+    // A closed terminal is not fatal.
     terminal.on('error', () => undefined);
   }
 
-  /** One line of a part: JSON as pino writes it, or whatever else it printed. */
+  /** One line of a process: JSON from pino, or other output. */
   line(role: string, text: string): void {
     if (text.trim() === '') return;
     const shown = humanLine(text, role, this.#color);
@@ -47,12 +47,12 @@ export class LogBook {
     return this.#color;
   }
 
-  /** Text for whoever sits at the terminal; not logged. */
+  /** Text for the terminal; not logged. */
   say(text: string): void {
     this.#terminal.write(`${text}\n`);
   }
 
-  /** A logger for a part that runs in this process. */
+  /** A logger for code that runs in this process. */
   logger(role: string): Logger {
     const write = (text: string): void => this.line(role, text.trimEnd());
     return pino(loggerOptions(this.#config.level), { write });

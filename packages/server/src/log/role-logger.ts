@@ -3,13 +3,13 @@ import sonicBoom from 'sonic-boom';
 import { loggerOptions } from './logger-options.ts';
 import { humanLine } from './terminal.ts';
 
-/** Lines that nobody takes are dropped beyond this, in characters. */
+/** Buffered lines beyond this are dropped while the reader is slow, in characters. */
 const WAITING_MAX = 8 * 1024 * 1024;
 
 /**
- * The log of one role's process: JSON lines on standard output for a supervisor or a log collector, lines for
- * people on a terminal.
- * @returns `flush` writes what waits before the process ends; it returns also when there is no reader any more
+ * The log of one role's process: JSON lines on standard output for a supervisor or a log collector, formatted lines on a
+ * terminal.
+ * @returns `flush` writes the buffer before the process ends; it also returns when the reader has closed the pipe
  */
 export function roleLogger(
   role: string,
@@ -24,15 +24,15 @@ export function roleLogger(
     };
     return { log: pino(options, { write }), flush: () => undefined };
   }
-  // Not pino.destination(): before version 5, sonic-boom tries for ever to flush to a reader that is gone.
+  // Not pino.destination(): before version 5, flushing sonic-boom never ends if the reader has closed the pipe.
   const stdout = new sonicBoom.SonicBoom({ fd: 1, sync: false, maxLength: WAITING_MAX });
-  // The reader is gone: that is no reason to end, and there is nowhere to say it.
+  // The reader has closed the pipe: not fatal, and it cannot be logged.
   stdout.on('error', () => undefined);
   const flush = (): void => {
     try {
       stdout.flushSync();
     } catch {
-      // Nobody reads.
+      // There is no reader.
     }
   };
   return { log: pino(options, stdout), flush };

@@ -2,12 +2,12 @@ import { mkdir, open, rename, type FileHandle } from 'node:fs/promises';
 import path from 'node:path';
 
 const LINES_AT_ONCE = 100;
-/** What may wait for a slow disk; beyond it lines are counted, not kept. */
+/** Bound on the buffer for a slow disk; lines beyond it are counted and dropped. */
 const QUEUE_MAX_BYTES = 4 * 2 ** 20;
 
 /**
- * A log file of bounded size: when it is full it becomes `<name>.1`, in place of the one before, and a new one
- * is begun. Lines are written in order, by one writer; a disk that is full costs lines and never the service.
+ * A log file of bounded size: when it is full it replaces `<name>.1`, and a new one is started. Lines are written in
+ * order, by one writer; a full disk loses lines and does not affect the service.
  */
 export class RotatingFile {
   readonly #file: string;
@@ -56,7 +56,7 @@ export class RotatingFile {
         );
         this.#dropped = 0;
       }
-      // Piece by piece: a file is set aside between two of them, and so none grows far beyond its size.
+      // In chunks: rotation happens between two of them, so that no file grows far beyond its size.
       for (
         let piece = lines.splice(0, LINES_AT_ONCE);
         piece.length > 0;
@@ -65,7 +65,7 @@ export class RotatingFile {
         try {
           await this.#append(`${piece.join('\n')}\n`);
         } catch {
-          // Nowhere to say it: the terminal has the important lines.
+          // It cannot be logged; the terminal has the important lines.
           await this.#handle?.close().catch(() => undefined);
           this.#handle = undefined;
         }

@@ -9,11 +9,11 @@ interface Line {
   [key: string]: unknown;
 }
 
-/** Said by pino for every line, and of no interest on a terminal. */
+/** Fields of every line that are not shown on a terminal. */
 const NOISE = new Set(['level', 'time', 'msg', 'pid', 'hostname', 'part', 'err', 'name', 'v']);
 const VALUE_MAX = 200;
 
-/** One logged line, as JSON, for people: `12:03:04 runner  message (key=value)`. Undefined for what is not JSON. */
+/** Formats a JSON log line: `12:03:04 runner  message (key=value)`. Undefined if it is not JSON. */
 export function humanLine(json: string, role: string, color: boolean): string | undefined {
   let line: Line;
   try {

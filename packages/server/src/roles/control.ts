@@ -58,5 +58,5 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
   }
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();
-  return { facts: { url: baseUrl, issuer: issuer ?? '' }, stop: close, letGo: close };
+  return { facts: { url: baseUrl, issuer: issuer ?? '' }, stop: close, detach: close };
 }

@@ -19,6 +19,6 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   return {
     facts: { url: config.toolboxUrl ?? toolboxUrlOf(`http://${urlHost(config.host)}:${gateway.port}`) },
     stop: close,
-    letGo: close,
+    detach: close,
   };
 }

@@ -4,12 +4,12 @@ import { lockFile } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Config } from '../config/config.ts';
 import { roleLogger } from '../log/role-logger.ts';
-import type { PartMessage, SupervisorMessage } from '../supervisor/messages.ts';
+import type { ProcessMessage, SupervisorMessage } from '../supervisor/messages.ts';
 
-/** The part of an earlier run may still be ending. */
+/** The process of an earlier run may still be exiting. */
 const LOCK_PATIENCE_MS = 30_000;
-/** Sandboxes do not wait for this: the process only lets go of them. */
-const LET_GO_DEADLINE_MS = 15_000;
+/** Sandboxes are not stopped: the process only detaches from them. */
+const DETACH_DEADLINE_MS = 15_000;
 
 export interface RoleContext {
   config: Config;
@@ -19,18 +19,17 @@ export interface RoleContext {
 }
 
 export interface RunningRole {
-  /** For people: address, versions. */
+  /** Shown to the user: address, versions. */
   facts: Record<string, string>;
-  /** The whole service goes down: take away what was made. */
+  /** The whole service stops: clean up. */
   stop(): Promise<void>;
-  /** Only this process ends, another takes over: leave what runs. */
-  letGo(): Promise<void>;
+  /** Only this process ends, another takes over: leave sandboxes running. */
+  detach(): Promise<void>;
 }
 
 /**
- * Runs one role as this process: until the supervisor asks it to stop or is gone, or until a signal when it
- * stands alone.
- * @param supervised whether a supervisor started it, and so a channel to one is there or has been
+ * Runs one role as this process: until the supervisor asks it to stop or exits, or, without a supervisor, until a signal.
+ * @param supervised whether a supervisor started it, over an IPC channel
  */
 export async function runRole(
   role: string,
@@ -49,46 +48,46 @@ export async function runRole(
     how().then(
       () => exit(0),
       (error: unknown) => {
-        log.error({ err: error }, `${role} did not end cleanly`);
+        log.error({ err: error }, `${role} did not stop cleanly`);
         exit(1);
       },
     );
   };
 
   let ending = false;
-  const starting = begin(role, config, supervised, log, start);
+  const starting = startLocked(role, config, supervised, log, start);
   const once = (how: () => void) => (): void => {
     if (ending) return;
     ending = true;
     how();
   };
-  // A half-started role is as good as a killed one, and that is always safe.
-  const letGo = once(() =>
+  // A half-started role is like a killed one, which is always safe.
+  const detach = once(() =>
     end(
-      async () => (await Promise.race([starting, Promise.resolve(undefined)]))?.letGo(),
-      LET_GO_DEADLINE_MS,
+      async () => (await Promise.race([starting, Promise.resolve(undefined)]))?.detach(),
+      DETACH_DEADLINE_MS,
     ),
   );
   process.once('disconnect', () => {
-    // Nobody is left who would put an end to a stop that takes too long.
-    setTimeout(() => exit(1), LET_GO_DEADLINE_MS);
-    letGo();
+    // No supervisor is left to kill a stop that takes too long.
+    setTimeout(() => exit(1), DETACH_DEADLINE_MS);
+    detach();
   });
   // The supervisor may have died while this program was being loaded.
-  if (supervised && !process.connected) letGo();
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, letGo);
+  if (supervised && !process.connected) detach();
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, detach);
   process.on('message', (message: SupervisorMessage) => {
     if (message.type === 'stop') once(() => end(async () => (await starting).stop()))();
   });
 
   try {
     const running = await starting;
-    tell({ type: 'started', facts: running.facts });
+    send({ type: 'started', facts: running.facts });
     log.debug(running.facts, `${role} started`);
   } catch (error) {
     if (ending) return;
     const message = explain(error);
-    tell({ type: 'failed', message });
+    send({ type: 'failed', message });
     if (supervised) log.debug({ err: error }, `${role} cannot start`);
     else log.fatal({ err: error }, `${role} cannot start`);
     ending = true;
@@ -96,7 +95,7 @@ export async function runRole(
   }
 }
 
-async function begin(
+async function startLocked(
   role: string,
   config: Config,
   supervised: boolean,
@@ -105,13 +104,13 @@ async function begin(
 ): Promise<RunningRole> {
   const folder = path.join(config.home, 'run');
   await mkdir(folder, { recursive: true, mode: 0o700 });
-  // Never two of a kind on one home, also while the one before is still ending.
+  // Never two processes of a role on one home, also while the previous one is still exiting.
   const lock = await lockFile(path.join(folder, `${role}.lock`), `process ${process.pid}`, LOCK_PATIENCE_MS);
-  if ('heldBy' in lock) throw new Error(`another ${role} works in ${config.home}: ${lock.heldBy}`);
+  if ('heldBy' in lock) throw new Error(`another ${role} is running in ${config.home}: ${lock.heldBy}`);
   return await start({ config, log, supervised });
 }
 
-function tell(message: PartMessage): void {
+function send(message: ProcessMessage): void {
   if (process.connected) process.send?.(message, undefined, undefined, () => undefined);
 }
 

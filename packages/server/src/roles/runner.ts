@@ -27,6 +27,6 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
   return {
     facts: { accelerator, vmm, capacity: `${cores} cores, ${memory} MiB` },
     stop: () => runner.shutDown(),
-    letGo: () => runner.close(),
+    detach: () => runner.close(),
   };
 }

@@ -11,12 +11,11 @@ export interface ReadyFacts {
   vmm: string;
 }
 
-/** What somebody who just typed `npm start` wants to know, and what to type next. */
+/** Printed after `npm start`: addresses, and commands to try. */
 export function readyBanner(config: Config, facts: ReadyFacts, color: boolean): string {
   const paint = (style: Parameters<typeof styleText>[0], text: string): string =>
     color ? styleText(style, text, { validateStream: false }) : text;
-  const emulated =
-    facts.accelerator === 'tcg' ? ' (emulated: no hardware virtualisation that works here)' : '';
+  const emulated = facts.accelerator === 'tcg' ? ' (emulated: no working hardware virtualisation)' : '';
   const home = config.home === '/var/lib/releap' ? '' : `RELEAP_HOME=${config.home} `;
   const image = config.builtinImages[0] ?? 'IMAGE';
   const rows: [string, string][] = [

@@ -5,7 +5,7 @@ import type { Logger } from 'pino';
 const BACKOFF_FIRST_MS = 250;
 const BACKOFF_MAX_MS = 30_000;
 
-/** The private PostgreSQL, started again whenever it ends without being asked to. */
+/** The private PostgreSQL, restarted whenever it ends unexpectedly. */
 export interface KeptPostgres {
   url: string;
   version: string;
@@ -46,7 +46,7 @@ export async function keepPostgres(dir: string, binariesDir: string, log: Logger
       stopping.abort();
       await current?.stop();
       await watch;
-      // It may have come back in the very moment.
+      // It may have been restarted concurrently.
       await current?.stop();
     },
   };

@@ -2,48 +2,48 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import type { LogBook } from '../log/log-book.ts';
-import { isPartMessage, type SupervisorMessage } from './messages.ts';
+import type { LogAggregator } from '../log/log-aggregator.ts';
+import { isProcessMessage, type SupervisorMessage } from './messages.ts';
 
 const BACKOFF_FIRST_MS = 250;
 const BACKOFF_MAX_MS = 30_000;
-/** A part that ran this long starts again without delay the next time. */
+/** A process that ran this long is restarted without a growing delay. */
 const STEADY_MS = 60_000;
-/** A part that cannot even start this often will not: the whole start fails, with the reason. */
+/** Failures before the first start after which the start of the service fails. */
 const FIRST_START_ATTEMPTS = 3;
 const FINISHED = 'exit code 0';
 
-export interface PartOptions {
+export interface ManagedProcessOptions {
   /** `control`, `runner`, `gateway`. */
   role: string;
   /** Path of the program, given to Node with the role as its argument. */
   program: string;
   env: Record<string, string | undefined>;
-  book: LogBook;
+  logs: LogAggregator;
   log: Logger;
-  /** What it makes outlives it: a stop that finds it dead starts it once more, to take that away. */
-  tidies?: boolean;
+  /** What it creates outlives it: a stop that finds it dead starts it once more to clean up. */
+  cleanupOnStop?: boolean;
 }
 
-/** One process of the service: kept running until it is told to stop. */
-export class Part {
+/** One process of the service, restarted until it is stopped. */
+export class ManagedProcess {
   readonly role: string;
-  /** Settles when the part has started for the first time; rejects when it cannot. */
+  /** Resolves when the process has started for the first time; rejects when it cannot. */
   readonly started: Promise<Record<string, string>>;
-  readonly #options: PartOptions;
+  readonly #options: ManagedProcessOptions;
   readonly #stopping = new AbortController();
   readonly #first = Promise.withResolvers<Record<string, string>>();
   readonly #running: Promise<void>;
   #child: ChildProcess | undefined;
   #hasStarted = false;
-  /** Once it has ended otherwise than by finishing, it must tidy up. */
-  #mustTidy = false;
+  /** Whether a process that did not finish must be started again to clean up. */
+  #mustCleanUp = false;
 
-  constructor(options: PartOptions) {
+  constructor(options: ManagedProcessOptions) {
     this.role = options.role;
     this.#options = options;
     this.started = this.#first.promise;
-    // Whoever starts the parts may fail before it awaits this one.
+    // The caller may fail before it awaits this.
     this.started.catch(() => undefined);
     this.#running = this.#keepRunning();
   }
@@ -53,11 +53,12 @@ export class Part {
   }
 
   /**
-   * Asks it to finish; kills it at the deadline. Says whether it finished by itself.
-   * @param keep leave what it made (sandboxes) to a later run
+   * Asks it to finish; kills it at the deadline.
+   * @param keep leave its resources (sandboxes) to a later run
+   * @returns whether it finished before the deadline
    */
   async stop(deadlineMs: number, keep = false): Promise<boolean> {
-    this.#mustTidy = !keep && this.#options.tidies === true;
+    this.#mustCleanUp = !keep && this.#options.cleanupOnStop === true;
     this.#stopping.abort();
     if (!keep && this.#child?.connected === true) this.#askToStop();
     else this.#child?.kill('SIGTERM');
@@ -74,7 +75,7 @@ export class Part {
   }
 
   kill(): void {
-    this.#mustTidy = false;
+    this.#mustCleanUp = false;
     this.#stopping.abort();
     this.#child?.kill('SIGKILL');
   }
@@ -101,21 +102,23 @@ export class Part {
       this.#options.log.error({ again_in_ms: delay }, `${this.role} ended: ${how}`);
       await sleep(delay, undefined, { signal: stopped }).catch(() => undefined);
     }
-    if (!this.#mustTidy) return;
-    this.#options.log.info(`${this.role} was dead when asked to stop: once more, to take away what it made`);
+    if (!this.#mustCleanUp) return;
+    this.#options.log.info(
+      `${this.role} was not running when the service stopped: starting it once more to clean up`,
+    );
     const ended = this.#runOnce();
     this.#askToStop();
     await ended;
   }
 
-  /** Runs the process once, to its end; says how it ended. */
+  /** Runs the process once. @returns how it ended */
   #runOnce(): Promise<string> {
-    const { role, program, env, book } = this.#options;
+    const { role, program, env, logs } = this.#options;
     const child = spawn(
       process.execPath,
       ['--disable-warning=DeprecationWarning', program, role, '--supervised'],
       {
-        // An fsync that takes long holds a thread; with the default of 4, a few of them hold up every file operation.
+        // A slow fsync occupies a thread; with the default of 4, a few of them block every file operation.
         env: { UV_THREADPOOL_SIZE: '16', ...env },
         stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
         // Its own session: Ctrl-C in a terminal is for the supervisor, which stops things in order.
@@ -125,7 +128,7 @@ export class Part {
     this.#child = child;
     let reason: string | undefined;
     child.on('message', (message) => {
-      if (!isPartMessage(message)) return;
+      if (!isProcessMessage(message)) return;
       if (message.type === 'failed') reason = message.message;
       if (message.type !== 'started') return;
       if (this.#hasStarted) this.#options.log.info(`${role} is back`);
@@ -133,12 +136,12 @@ export class Part {
       this.#first.resolve(message.facts);
     });
     for (const stream of [child.stdout, child.stderr]) {
-      if (stream) createInterface({ input: stream }).on('line', (line) => book.line(role, line));
+      if (stream) createInterface({ input: stream }).on('line', (line) => logs.line(role, line));
     }
     return new Promise((resolve) => {
       child.once('error', (error) => resolve(error.message));
       child.once('exit', (code, signal) => {
-        // The last lines and the reason may still be on their way.
+        // The last lines and the reason may still arrive.
         const settle = (): void =>
           resolve(reason ?? (code === null ? `killed by ${signal ?? 'a signal'}` : `exit code ${code}`));
         const timer = setTimeout(settle, 1_000);

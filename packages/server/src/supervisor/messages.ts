@@ -1,17 +1,17 @@
-/** What the supervisor and the parts it runs say to each other over the channel of a child process. */
+/** Messages between the supervisor and its child processes. */
 
-/** From a part. */
-export type PartMessage =
-  /** It does its work; `facts` are for people. */
+/** From a child process. */
+export type ProcessMessage =
+  /** It has started; `facts` are shown to the user. */
   | { type: 'started'; facts: Record<string, string> }
   /** It cannot start; the process ends after this. */
   | { type: 'failed'; message: string };
 
-/** To a part. */
+/** To a child process. */
 export type SupervisorMessage =
-  /** The service goes down: finish, take away what was made, end. */
+  /** The service stops: finish, clean up, exit. */
   { type: 'stop' };
 
-export function isPartMessage(value: unknown): value is PartMessage {
+export function isProcessMessage(value: unknown): value is ProcessMessage {
   return typeof value === 'object' && value !== null && 'type' in value;
 }

@@ -16,9 +16,9 @@ async function tryPort(host: string, port: number): Promise<number> {
 
 /**
  * The port itself, or a free one for 0.
- * @param what names the variable of the port, for the error
+ * @param what variable of the port, for the error
  * @param hostVariable names that of the address
- * @throws an error for people: the port is taken, or the address is not ours
+ * @throws a readable error: the port is taken, or the address is not one of this machine
  */
 export async function claimPort(
   host: string,

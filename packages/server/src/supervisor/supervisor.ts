@@ -4,37 +4,36 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { lockFile } from '@releap/database';
 import type { Config } from '../config/config.ts';
 import { toolboxUrlOf, withoutPassword } from '../config/config.ts';
-import { LogBook } from '../log/log-book.ts';
+import { LogAggregator } from '../log/log-aggregator.ts';
 import { BUILD_DIR, PROGRAM } from '../paths.ts';
 import { ensureTokens, TOKEN_VARIABLES } from '../tokens.ts';
 import { localUrl, readyBanner } from './banner.ts';
 import { keepPostgres } from './keep-postgres.ts';
 import { assertRoot } from '../roles/root.ts';
-import { Part } from './part.ts';
+import { ManagedProcess } from './managed-process.ts';
 import { claimPort, preferPort } from './ports.ts';
 
-/** How long each part may take to finish when the service goes down. */
+/** How long each process may take to stop. */
 const DEADLINES_MS = { gateway: 10_000, runner: 60_000, control: 15_000 };
 const EARLIER_PARTS_MS = 30_000;
 const HEALTH_POLL_MS = 200;
 const HEALTH_PATIENCE_MS = 60_000;
-/** A terminal sends Ctrl-C to everybody in it, and npm passes it on: one press is more than one signal. */
+/** A terminal sends Ctrl-C to all its processes, and npm forwards it: one key press is more than one signal. */
 const SAME_PRESS_MS = 1_500;
 
 /**
- * The all-in-one service: PostgreSQL, control plane, runner and gateway as processes of their own, in the
- * foreground until a signal. Its own death, however sudden, ends them too; sandboxes survive that and are found
- * again by the next start.
+ * The all-in-one service: PostgreSQL, control plane, runner and gateway as child processes, in the foreground until a
+ * signal. If the supervisor dies, they exit too; sandboxes survive that and the next start finds them again.
  * @returns the exit code
  */
 export async function runAll(config: Config): Promise<number> {
   assertRoot();
   const began = performance.now();
   const signals = listenForSignals();
-  const book = new LogBook(config.home, config.log);
-  const log = book.logger('releap');
+  const logs = new LogAggregator(config.home, config.log);
+  const log = logs.logger('releap');
   await using cleanup = new AsyncDisposableStack();
-  cleanup.defer(() => book.close());
+  cleanup.defer(() => logs.close());
   cleanup.defer(() => signals.close());
 
   await mkdir(config.home, { recursive: true, mode: 0o700 });
@@ -42,7 +41,7 @@ export async function runAll(config: Config): Promise<number> {
   if ('heldBy' in lock) {
     throw new Error(
       `RELEAP_HOME=${config.home} is in use by another server (${lock.heldBy}). ` +
-        'Stop that one, or give this one a RELEAP_HOME and a RELEAP_PORT of its own.',
+        'Stop that one, or start this one with another RELEAP_HOME and RELEAP_PORT.',
     );
   }
   cleanup.use(lock);
@@ -74,7 +73,7 @@ export async function runAll(config: Config): Promise<number> {
   let database = databaseUrl === undefined ? '' : `database ${withoutPassword(databaseUrl)}`;
   if (databaseUrl === undefined) {
     const dir = path.join(config.home, 'postgres');
-    const postgres = await keepPostgres(dir, path.join(BUILD_DIR, 'postgresql'), book.logger('postgres'));
+    const postgres = await keepPostgres(dir, path.join(BUILD_DIR, 'postgresql'), logs.logger('postgres'));
     cleanup.defer(() => postgres.stop());
     databaseUrl = postgres.url;
     database = `PostgreSQL ${postgres.version}`;
@@ -93,14 +92,14 @@ export async function runAll(config: Config): Promise<number> {
     DATABASE_URL: databaseUrl,
     ...(identityPort === undefined ? {} : { RELEAP_IDENTITY_PORT: String(identityPort) }),
   };
-  const part = (role: keyof typeof DEADLINES_MS): Part =>
-    new Part({
+  const part = (role: keyof typeof DEADLINES_MS): ManagedProcess =>
+    new ManagedProcess({
       role,
       program: PROGRAM,
       env: without(env, HIDDEN[role]),
-      book,
+      logs,
       log,
-      tidies: role === 'runner',
+      cleanupOnStop: role === 'runner',
     });
   const parts = { control: part('control'), runner: part('runner'), gateway: part('gateway') };
   const all = Object.values(parts);
@@ -124,7 +123,7 @@ export async function runAll(config: Config): Promise<number> {
   ready.catch(() => undefined);
   const outcome = await Promise.race([ready, signals.first]);
   if (outcome !== undefined) {
-    book.say(
+    logs.say(
       readyBanner(
         config,
         {
@@ -138,17 +137,17 @@ export async function runAll(config: Config): Promise<number> {
           accelerator: outcome['accelerator'] ?? '',
           vmm: outcome['vmm'] ?? '',
         },
-        book.color,
+        logs.color,
       ),
     );
     await signals.first;
   }
-  book.say('\nstopping: sandboxes end, state stays (Ctrl-C again to cut it short)');
+  logs.say('\nstopping: sandboxes end, state stays (Ctrl-C again to stop at once)');
   signals.onSecond(() => {
-    log.warn('cut short; what is left is taken away by the next start');
+    log.warn('stopped at once; the next start cleans up the rest');
     for (const one of all) one.kill();
   });
-  // Nothing new comes in, sandboxes end while control can still write that down, and the truth closes last.
+  // Ingress first; then sandboxes, while control can still record their end; the database last.
   const orderly = await Promise.all([
     parts.gateway.stop(DEADLINES_MS.gateway),
     parts.runner.stop(DEADLINES_MS.runner),
@@ -158,7 +157,7 @@ export async function runAll(config: Config): Promise<number> {
 }
 
 const { operator, gateway, join } = TOKEN_VARIABLES;
-/** What a part must not be able to tell, should it be broken into. */
+/** Variables that a compromised process must not have. */
 const HIDDEN: Record<keyof typeof DEADLINES_MS, readonly string[]> = {
   control: [],
   runner: [operator, gateway, 'DATABASE_URL'],
@@ -173,28 +172,28 @@ function without(
 }
 
 const LOOPBACK = '127.0.0.1';
-/** Out of the way of other services, whose ports people choose next to each other. */
+/** Offset of the port, away from those of other services on the machine. */
 const IDENTITY_PORT_OFFSET = 10_000;
 
-/** Fixed for the length of the run: the issuer's name has it. */
+/** Fixed for the run: it is part of the issuer's URL. */
 async function claimIdentityPort(configured: number | undefined, wanted: number): Promise<number> {
   return configured === undefined
     ? await preferPort(LOOPBACK, wanted)
     : await claimPort(LOOPBACK, configured, 'RELEAP_IDENTITY_PORT');
 }
 
-/** After a sudden death of the supervisor its parts end by themselves, and hold their ports until then. */
+/** After a sudden death of the supervisor its processes exit by themselves, and hold their ports until then. */
 async function untilEarlierPartsEnded(home: string): Promise<void> {
   const folder = path.join(home, 'run');
   await mkdir(folder, { recursive: true, mode: 0o700 });
   for (const role of Object.keys(DEADLINES_MS)) {
     const lock = await lockFile(path.join(folder, `${role}.lock`), 'the supervisor', EARLIER_PARTS_MS);
-    if ('heldBy' in lock) throw new Error(`the ${role} of an earlier run does not end: ${lock.heldBy}`);
+    if ('heldBy' in lock) throw new Error(`the ${role} of an earlier run does not exit: ${lock.heldBy}`);
     await lock.release();
   }
 }
 
-/** Polls `/healthz` until a sandbox can be created; says now and then why it cannot. */
+/** Polls `/healthz` until a sandbox can be created; logs now and then why it cannot. */
 async function untilHealthy(
   base: string,
   stopped: AbortSignal,
@@ -218,11 +217,11 @@ async function untilHealthy(
 }
 
 interface Signals {
-  /** Resolves at the first SIGINT, SIGTERM or SIGHUP, or when our starter is gone. */
+  /** Resolves at the first SIGINT, SIGTERM or SIGHUP, or when the parent process has exited. */
   first: Promise<undefined>;
   /** Aborted at the same time. */
   aborted: AbortSignal;
-  /** Called at a later one that is not the same key press. */
+  /** Called at a later signal that is not from the same key press. */
   onSecond(action: () => void): void;
   close(): void;
 }
@@ -232,7 +231,7 @@ function listenForSignals(): Signals {
   const first = Promise.withResolvers<undefined>();
   let at = 0;
   let second: () => void = () => undefined;
-  const heard = (): void => {
+  const onStopRequest = (): void => {
     if (at === 0) {
       at = performance.now();
       controller.abort();
@@ -240,9 +239,9 @@ function listenForSignals(): Signals {
     } else if (performance.now() - at > SAME_PRESS_MS) second();
   };
   const names = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-  for (const name of names) process.on(name, heard);
-  // Whoever started us over a channel (`npm start` does) wants us to end with it, however it ends.
-  process.on('disconnect', heard);
+  for (const name of names) process.on(name, onStopRequest);
+  // A parent with an IPC channel (`npm start`) wants this process to end with it.
+  process.on('disconnect', onStopRequest);
   process.channel?.unref();
   return {
     first: first.promise,
@@ -251,8 +250,8 @@ function listenForSignals(): Signals {
       second = action;
     },
     close: () => {
-      for (const name of names) process.off(name, heard);
-      process.off('disconnect', heard);
+      for (const name of names) process.off(name, onStopRequest);
+      process.off('disconnect', onStopRequest);
     },
   };
 }
