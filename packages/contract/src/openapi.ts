@@ -1,4 +1,4 @@
-/** The OpenAPI 3.1 document, made from `operations`. Pure; the same every time. */
+/** The OpenAPI 3.1 document, generated from `operations`. Pure and deterministic. */
 import type { TSchema } from 'typebox';
 import type { SchemaNode } from './rules/describe-schema.ts';
 import { CreditsRecord } from './wire/credits.ts';
@@ -42,7 +42,7 @@ export interface OpenApiOptions {
   version?: string;
 }
 
-/** Schemas that get a name of their own; wherever one of them occurs there is a reference to it. */
+/** Named schemas; their occurrences become references. */
 const NAMED = new Map<unknown, string>([
   [ErrorBody, 'Error'],
   [OverloadBody, 'Overload'],
@@ -91,7 +91,7 @@ export function openApiDocument(options: OpenApiOptions = {}): { openapi: string
     info: {
       title: 'Releap',
       version: options.version ?? '0.1.0',
-      description: 'Isolated micro-VM sandboxes on machines of your own.',
+      description: 'Isolated micro-VM sandboxes on your own machines.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     ...(options.serverUrl === undefined ? {} : { servers: [{ url: options.serverUrl }] }),
@@ -125,7 +125,7 @@ const requiredOf = (schema: SchemaNode | undefined): number => schema?.required?
 
 const TOOLBOX_SERVER = {
   url: '{toolbox_proxy_url}/{vm_id}',
-  description: 'A sandbox; `GET /regions` answers the base URL of its region.',
+  description: 'A sandbox; `GET /regions` has the base URL of its region.',
   variables: {
     toolbox_proxy_url: { default: 'http://127.0.0.1:7071/toolbox' },
     vm_id: { default: 'id' },
@@ -162,7 +162,7 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
             content: Object.fromEntries(
               (operation.consumes ?? [JSON_TYPE]).map((type) => [
                 type,
-                // What is streamed has no JSON schema of its own.
+                // Streamed bodies have no JSON schema.
                 {
                   schema:
                     type === JSON_TYPE || operation.body === undefined
@@ -183,8 +183,8 @@ const IDEMPOTENCY_PARAMETER = {
   in: 'header',
   required: false,
   description:
-    'The same key with the same request is answered again for 24 hours, and nothing is made again. The same key with ' +
-    'another request is refused with 409.',
+    'For 24 hours the same key with the same request gets the recorded response, and nothing is created again. The same ' +
+    'key with a different request is refused with 409.',
   schema: { type: 'string', minLength: 1, maxLength: IDEMPOTENCY_KEY_CHARS },
 };
 
@@ -213,7 +213,7 @@ function parametersOf(place: 'path' | 'query', schema: TSchema | undefined): Rec
   });
 }
 
-/** A copy as plain JSON, named schemas as references, our own annotation `expected` left out. */
+/** A plain JSON copy, with named schemas as references and without our annotation `expected`. */
 function plainSchema(schema: TSchema, self?: TSchema): Record<string, unknown> {
   return plainValue(schema, self) as Record<string, unknown>;
 }

@@ -15,7 +15,7 @@ export interface DatabaseOptions {
   applicationName?: string;
 }
 
-/** One process's way to its database. Close it, or use `await using`. */
+/** A connection pool of one process. Close it, or use `await using`. */
 export interface Database extends AsyncDisposable {
   readonly url: string;
   readonly pool: Pool;
@@ -24,7 +24,7 @@ export interface Database extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-/** Opens a pool whose every wait has an end. Connects lazily: an unreachable server shows on first use. */
+/** Opens a pool with deadlines for all waits. Connects lazily: an unreachable server fails the first use. */
 export function openDatabase(options: DatabaseOptions): Database {
   const statementTimeout = options.statementTimeoutMs ?? 10_000;
   const pool = new Pool({
@@ -32,7 +32,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     max: options.connections ?? 16,
     connectionTimeoutMillis: options.connectTimeoutMs ?? 5_000,
     statement_timeout: statementTimeout,
-    // The server's own limit comes first; this one is for a server that does not answer at all.
+    // Longer than the server's own limit: for a server that does not respond at all.
     query_timeout: statementTimeout + 2_000,
     idle_in_transaction_session_timeout: statementTimeout + 5_000,
     lock_timeout: statementTimeout,
@@ -51,8 +51,8 @@ export function openDatabase(options: DatabaseOptions): Database {
     [Symbol.asyncDispose]: close,
     async transaction(work) {
       const client = await pool.connect();
-      // While it is lent out nobody else listens: a connection that breaks between two statements would
-      // end the process. The next statement fails, and that is enough.
+      // The pool does not listen for errors of checked-out clients: a connection that breaks between two statements would
+      // end the process. The next statement fails anyway.
       const onBroken = (error: Error): void =>
         options.log.warn({ err: error }, 'a connection broke inside a transaction');
       client.on('error', onBroken);

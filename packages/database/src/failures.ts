@@ -1,11 +1,11 @@
-/** Telling PostgreSQL's failures apart by SQLSTATE (PostgreSQL documentation, appendix A). */
+/** Classifies PostgreSQL's errors by SQLSTATE (PostgreSQL documentation, appendix A). */
 
 function code(error: unknown): string | undefined {
   if (typeof error !== 'object' || error === null || !('code' in error)) return undefined;
   return typeof error.code === 'string' ? error.code : undefined;
 }
 
-/** A row with this key exists already. `constraint` limits the answer to one constraint or index. */
+/** A row with this key exists already. `constraint` restricts the check to one constraint or index. */
 export function isUniqueViolation(error: unknown, constraint?: string): boolean {
   if (code(error) !== '23505') return false;
   return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
@@ -17,17 +17,17 @@ export function isForeignKeyViolation(error: unknown): boolean {
 }
 
 /**
- * The database could not be asked, or did not answer in time: nothing is known about the outcome of a
- * statement, and a later attempt may succeed.
+ * The database was unreachable, or did not respond in time: the outcome of the statement is unknown, and a later attempt
+ * may succeed.
  */
 export function isDatabaseUnavailable(error: unknown): boolean {
   const sqlstate = code(error);
   if (sqlstate !== undefined) {
-    // 08 connection (08P01, a protocol violation, is a mistake of ours), 53 resources, 57P0x shutdown, 57014 statement timeout, 40 serialization or deadlock, 55P03 lock timeout
+    // 08 connection (08P01, a protocol violation, is a bug), 53 resources, 57P0x shutdown, 57014 statement timeout, 40 serialization or deadlock, 55P03 lock timeout
     if (sqlstate === '08P01') return false;
     if (/^(08|53|40)/.test(sqlstate) || sqlstate.startsWith('57P0')) return true;
     if (sqlstate === '57014' || sqlstate === '55P03') return true;
-    // A prepared statement met a column that a migration has added meanwhile.
+    // A migration has changed the columns of a prepared statement.
     if (sqlstate === '0A000')
       return /cached plan must not change result type/.test(error instanceof Error ? error.message : '');
     if (

@@ -6,26 +6,26 @@ export interface ListenerOptions {
   channel: string;
   log: Logger;
   onMessage: (payload: string) => void;
-  /** After every (re)connect: whatever was notified in between is gone, so look at everything once. */
+  /** After every (re)connect: notifications in between were lost, so recheck everything. */
   onReconnect: () => void;
   /** How often the connection is probed, in milliseconds; 10 s. */
   probeMs?: number;
 }
 
-/** A connection of its own that listens on one channel and comes back by itself after it broke. */
+/** A dedicated connection that listens on one channel and reconnects when it breaks. */
 export interface Listener extends AsyncDisposable {
   close(): Promise<void>;
 }
 
 const RETRY_MS = 1_000;
-/** How often the connection is probed: a half-open one gives no error by itself, and no notifications. */
+/** Interval of the probes: a half-open connection delivers neither errors nor notifications. */
 const PROBE_MS = 10_000;
 const PROBE_TIMEOUT_MS = 5_000;
 
 /** Starts to LISTEN. Resolves once the first attempt has been made, whether or not it succeeded. */
 export async function listen(options: ListenerOptions): Promise<Listener> {
   let client: Client | undefined;
-  /** The same once it listens. */
+  /** Resolves once it listens. */
   let listening: Client | undefined;
   let timer: NodeJS.Timeout | undefined;
   let closed = false;
@@ -62,7 +62,7 @@ export async function listen(options: ListenerOptions): Promise<Listener> {
       if (!closed)
         options.log.warn(
           { err: error, channel: options.channel },
-          'the listening connection broke; it will be made again',
+          'the listening connection broke; reconnecting',
         );
       void end();
       retry();

@@ -7,8 +7,8 @@ export const RELEAP_LOCK_SPACE = 0x5e1ea9;
 export const LOCKS = {
   /** Held by the server that migrates the schema. */
   migrate: 1,
-  /** Held for the length of one placement transaction, so that no capacity is promised twice. */
+  /** Held during one placement transaction, so that no capacity is allocated twice. */
   schedule: 2,
-  /** Held while the default organization, project and key are made. */
+  /** Held while the default organization, project and key are created. */
   bootstrap: 3,
 } as const;

@@ -7,14 +7,14 @@ import { readMigrations, type Migration } from './migrations.ts';
 export interface MigrateOptions {
   url: string;
   log: Logger;
-  /** Longest to wait for another server that migrates, and for locks in all, in milliseconds. */
+  /** Longest wait for another server that migrates, and for locks in total, in milliseconds. */
   lockTimeoutMs?: number;
   /**
-   * Longest that one statement waits for a lock, in milliseconds. Whoever waits for a table's strongest lock holds up all
+   * Longest that one statement waits for a lock, in milliseconds. A wait for a table's strongest lock blocks all
    * that come after; so a migration gives up soon, lets them through and tries again.
    */
   statementLockMs?: number;
-  /** For tests; the ones of this package when absent. */
+  /** Default: the migrations of this package. */
   migrations?: Migration[];
 }
 
@@ -28,11 +28,11 @@ interface Applied {
 const POLL_MS = 200;
 
 /**
- * Brings the schema to this version. Servers that start together take turns under an advisory lock. A migration is one
+ * Migrates the schema to this version. An advisory lock serializes servers that start together. A migration is one
  * transaction, unless its first lines say otherwise (migrations.ts), so a crash leaves the schema between two.
  * @returns the ids that were applied by this call.
- * @throws when an applied migration has changed since, or when the database has a migration of a newer version that does
- * not say that this version can run beside it.
+ * @throws when an applied migration has changed since, or when the database has a newer migration that is not
+ * compatible with this version
  */
 export async function migrate(options: MigrateOptions): Promise<number[]> {
   const { log, lockTimeoutMs = 120_000, statementLockMs = 2_000 } = options;
@@ -73,7 +73,7 @@ export async function migrate(options: MigrateOptions): Promise<number[]> {
   }
 }
 
-/** Released when the connection ends, however it ends. */
+/** Released when the connection ends. */
 async function waitForTurn(client: Client, deadline: number): Promise<void> {
   for (;;) {
     const { rows } = await client.query<{ got: boolean }>('select pg_try_advisory_lock($1, $2) as got', [
@@ -125,13 +125,13 @@ async function apply(client: Client, migration: Migration, deadline: number, log
 
 /**
  * Ends the connections of servers that run on this database, before the locks of the migration are released. Statements
- * that they have prepared may not survive a change of columns ("cached plan must not change result type", on every use
- * from then on); a connection that ends is answered with 503 at most, and the next one prepares anew.
+ * that they have prepared may be invalid after a change of columns ("cached plan must not change result type", on every use
+ * from then on); a request on an ended connection gets 503 at worst, and the next connection prepares them again.
  */
 const DISCONNECT = `select pg_terminate_backend(pid) from pg_stat_activity
   where datname = current_database() and usename = current_user and application_name = 'releap-control' and pid <> pg_backend_pid()`;
 
-/** What a concurrent build that was cut off has left: it would count as there, and never be used. */
+/** Invalid indexes of interrupted concurrent builds: they would exist, and never be used. */
 async function dropInvalidIndex(client: Client, sql: string): Promise<void> {
   const name = /create\s+(?:unique\s+)?index\s+concurrently\s+if\s+not\s+exists\s+(\w+)/i.exec(sql)?.[1];
   if (name === undefined) return;
@@ -142,7 +142,7 @@ async function dropInvalidIndex(client: Client, sql: string): Promise<void> {
   if (rows.length > 0) await client.query(`drop index concurrently ${name}`);
 }
 
-/** SQLSTATEs of a lock that was not to be had in time, and of a deadlock. */
+/** SQLSTATEs of a lock timeout and of a deadlock. */
 const LOCKED = ['55P03', '40P01'];
 
 async function retryLocks(

@@ -1,5 +1,5 @@
 /**
- * The migrations of this version, as files. The first lines of one may say, as comments:
+ * The migrations of this version, as files. Comments in the first lines of one may be:
  *
  * - `-- compatible-with: N`: servers that know the migrations up to N can run, and start, on the schema that this one
  *   leaves (it only expands; see docs/upgrading.md). Without it they refuse to start.
@@ -15,7 +15,7 @@ export interface Migration {
   sql: string;
   checksum: string;
   compatibleWith?: number;
-  /** Present: to be run one by one, outside a transaction. */
+  /** If present, they run one by one, outside a transaction. */
   statements?: readonly string[];
 }
 

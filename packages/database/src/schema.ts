@@ -1,7 +1,7 @@
 /**
- * Rows of the tables that many parts of the control plane read: which columns, and their types, in one place. A statement
- * lists columns with `columns('s', SANDBOX_COLUMNS)` and never says `select *`: environments (up to a megabyte each) and
- * columns of a later version must not come along. Migrations are the truth; a test compares these lists with them.
+ * Rows of the tables that many parts of the control plane read: their columns and types, in one place. Statements list
+ * columns with `columns('s', SANDBOX_COLUMNS)` and never use `select *`, which would also read environments (up to 1 MiB
+ * each) and columns of later versions. Migrations define the tables; a test compares these lists with them.
  */
 import type {
   DesiredState,
@@ -13,22 +13,22 @@ import type {
 } from '@releap/contract';
 
 /**
- * What a sandbox was asked to be, resolved: only its runner and its record need it. Written once, never changed. A new
- * field is optional in `version` 1; one whose absence has another meaning than before makes a new version.
+ * The resolved request of a sandbox, for its runner and its record. Immutable. A new field is optional in `version` 1; a
+ * field whose absence changes the meaning needs a new version.
  */
 export interface StoredSpec {
   version: 1;
-  /** Null in a snapshot: it has a name of its own. */
+  /** Null in a snapshot, which has its own name. */
   name: string | null;
   /** Virtual CPUs that the guest sees. */
   vcpus: number;
   ports: { vm_port: number; proto: 'tcp' | 'udp' }[];
   egress_policy: { enabled: boolean; allow: string[] } | null;
-  /** The image as it was asked for. */
+  /** The requested image. */
   image_ref: string;
-  /** Source of the root file system, as the runner gets it. */
+  /** Source of the root file system, for the runner. */
   root: RootSource;
-  /** What it begins with instead of an empty disk; of interest until it has run. */
+  /** Its origin, instead of an empty disk; used until it has run. */
   origin: Origin | null;
 }
 
@@ -38,7 +38,7 @@ export type Environment = Record<string, string>;
 export interface SandboxRow {
   id: string;
   project_id: string;
-  /** `service`: made by a part of the service for the project; tenants neither list nor reach it. */
+  /** `service`: an internal sandbox of the service for the project; tenants neither list nor reach it. */
   owner_kind: 'project' | 'service';
   owner_service: string | null;
   region: string;
@@ -47,7 +47,7 @@ export interface SandboxRow {
   generation: number;
   deadline_at: Date | null;
   runner_id: string | null;
-  /** The runner is told of it, and may have something of it: a VM, a disk, a network slot, an artifact. */
+  /** Assigned to its runner, which may hold a VM, a disk, a network slot or an artifact of it. */
   assigned_to_runner: boolean;
   job_id: string;
   error: string | null;
@@ -136,7 +136,7 @@ export interface SnapshotRow {
   generation: number;
   deadline_at: Date | null;
   runner_id: string;
-  /** The runner is told of it, and may have something of it: a VM, a disk, a network slot, an artifact. */
+  /** Assigned to its runner, which may hold a VM, a disk, a network slot or an artifact of it. */
   assigned_to_runner: boolean;
   job_id: string;
   error: string | null;

@@ -2,12 +2,12 @@ import type { ClientBase, Pool, QueryResultRow } from 'pg';
 
 export type { QueryResultRow };
 
-/** Where a statement can run: a pool, or one connection inside a transaction. */
+/** A pool, or one connection inside a transaction. */
 export type Queryable = Pick<Pool, 'query'> | Pick<ClientBase, 'query'>;
 
 /**
- * A statement for the hot paths. It is prepared once a connection under its name, so the text of a name
- * must never change while the process lives.
+ * A prepared statement: prepared once per connection under its name, so the text of a name must not change while the
+ * process runs.
  */
 export interface Statement<Row extends QueryResultRow> {
   readonly name: string;
@@ -31,7 +31,7 @@ export function statement<Row extends QueryResultRow>(name: string, text: string
   return { name, text };
 }
 
-/** Runs a statement and gives all of its rows. */
+/** Runs a statement and returns all of its rows. */
 export async function queryAll<Row extends QueryResultRow>(
   on: Queryable,
   { name, text }: Statement<Row>,
@@ -41,7 +41,7 @@ export async function queryAll<Row extends QueryResultRow>(
   return result.rows;
 }
 
-/** Runs a statement that gives one row or none. */
+/** Runs a statement that returns one row or none. */
 export async function queryOne<Row extends QueryResultRow>(
   on: Queryable,
   { name, text }: Statement<Row>,

@@ -24,9 +24,9 @@ export interface GatewayOptions {
   };
   /** Internal listener of the control plane: `http(s)://host:port` or `unix:/absolute/path.sock`. */
   controlUrl: string;
-  /** The gateway's credential on that listener; read at each connection. */
+  /** The gateway's credential for that listener; read for each connection. */
   credential: () => Promise<string>;
-  /** What this gateway routes, the first match wins. The toolbox alone by default. */
+  /** Kinds that this gateway routes; the first match wins. Default: the toolbox. */
   kinds?: readonly TargetKind[];
   log: Logger;
   limits?: Partial<GatewayLimits>;
@@ -34,11 +34,11 @@ export interface GatewayOptions {
 
 export interface Gateway {
   port: number;
-  /** Takes no new requests, lets open ones finish for a moment, then ends them. */
+  /** Refuses new requests, and after a grace period ends open ones. */
   close(): Promise<void>;
 }
 
-/** Starts the data plane: it routes what reaches a sandbox from outside. */
+/** Starts the gateway: it routes requests to sandboxes. */
 export async function startGateway(options: GatewayOptions): Promise<Gateway> {
   const { listen, controlUrl, credential, log, kinds = [toolbox] } = options;
   const limits = { ...GATEWAY_LIMITS, ...options.limits };
@@ -62,9 +62,9 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
   const server = createServer({
     maxHeaderSize: limits.headerBytes,
     headersTimeout: limits.headerMs,
-    // A body may take as long as bytes arrive; `uploadIdleMs` bounds the time without any.
+    // A body may take any time while bytes arrive; `uploadIdleMs` bounds the time without any.
     requestTimeout: 0,
-    // Finds clients that vanished without closing the connection while an answer takes long.
+    // Detects clients that disappeared without closing the connection during a long response.
     keepAlive: true,
     keepAliveInitialDelay: 30_000,
     noDelay: true,
@@ -99,7 +99,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     } catch (error) {
       if (error instanceof ClientDisconnected) return;
       const refusal = explain(error, request, requestId);
-      // A client that waits for 100 Continue and gets a refusal may send its body all the same.
+      // A client that waits for 100 Continue and gets an error may still send its body.
       sendError(response, refusal, !hasBody(request.headers));
     }
   };

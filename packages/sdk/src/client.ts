@@ -1,4 +1,4 @@
-/** A client made from a table of operations: the methods, their types and their paths come from the contract. */
+/** A client generated from a table of operations: methods, types and paths come from the contract. */
 import { IDEMPOTENCY_HEADER, type Operation } from '@releap/contract/wire';
 import { idleTimeout, pause } from './deadline.ts';
 import { ReleapError } from './error.ts';
@@ -7,19 +7,19 @@ import { readText, refusal } from './response.ts';
 import type { CallOptions, Client, Operations, RawBody, RetryPolicy } from './types.ts';
 
 export interface ClientOptions {
-  /** Paths of operations are put behind it. */
+  /** Base URL of the operations' paths. */
   baseUrl: string;
-  /** Sent as a bearer token; a function is asked before each request. Without one nothing is sent. */
+  /** Sent as a bearer token; a function is called before each request. */
   credential?: string | (() => string | Promise<string>);
-  /** Instead of the global one. */
+  /** Default: the global `fetch`. */
   fetch?: (url: URL, init: RequestInit) => Promise<Response>;
-  /** For calls that give none of their own. */
+  /** Default of calls. */
   timeoutMs?: number;
   idleMs?: number;
   signal?: AbortSignal;
-  /** For reads (GET); other calls are repeated only when they say so themselves. */
+  /** For reads (GET); other calls are retried only if they have their own. */
   retryReads?: RetryPolicy;
-  /** What is thrown in place of a `ReleapError`. */
+  /** Maps a `ReleapError` to the thrown error. */
   mapError?: (error: ReleapError) => Error;
 }
 
@@ -28,7 +28,7 @@ const PAUSE_SECS = 2;
 const LONGEST_PAUSE_SECS = 30;
 const RETRIED_STATUSES: readonly number[] = [429, 503];
 
-/** @throws ReleapError from every method, or what `mapError` makes of it */
+/** @throws ReleapError from every method, or the result of `mapError` */
 export function client<const T extends Operations>(operations: T, options: ClientOptions): Client<T> {
   const methods = Object.entries(operations)
     .filter(([, operation]) => operation.success.status !== 101)
@@ -165,7 +165,7 @@ function parse(text: string, url: URL): unknown {
   }
 }
 
-/** An error inside a call as the one class. A call whose signal is aborted has been aborted, whatever broke first. */
+/** Maps errors of a call to `ReleapError`. If the signal is aborted, the call was aborted, whatever failed first. */
 function asFailure(error: unknown, signal: AbortSignal | undefined, url?: URL): ReleapError {
   if (signal?.aborted) return new ReleapError('aborted', 'the call was aborted', { cause: signal.reason });
   if (error instanceof ReleapError) return error;
@@ -176,7 +176,7 @@ function asFailure(error: unknown, signal: AbortSignal | undefined, url?: URL): 
   });
 }
 
-/** `fetch` says only that it failed; its cause says why. */
+/** The message of `fetch` is generic; its cause has the reason. */
 function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   return error.cause instanceof Error ? error.cause.message : error.message;
@@ -187,7 +187,7 @@ function anySignal(...signals: (AbortSignal | undefined)[]): AbortSignal | undef
   return given.length > 1 ? AbortSignal.any(given) : given[0];
 }
 
-/** A random UUID (version 4). `crypto.randomUUID` exists only on pages that came by https. */
+/** A random UUID (version 4). `crypto.randomUUID` exists only on https pages. */
 function randomKey(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = ((bytes[6] ?? 0) & 0x0f) | 0x40;

@@ -1,19 +1,19 @@
-/** The one class of everything that can go wrong with a call. */
+/** The error class of all failed calls. */
 
 /**
  * `refused`: the service answered with an error status. `unreachable`: no connection, or one that broke. `timeout`: the
- * deadline of the call has passed. `aborted`: its signal was aborted. `malformed`: the answer is not what the contract says.
+ * deadline of the call has passed. `aborted`: its signal was aborted. `malformed`: the response violates the contract.
  */
 export type FailureKind = 'refused' | 'unreachable' | 'timeout' | 'aborted' | 'malformed';
 
 export interface FailureDetails {
   /** HTTP status; only when refused. */
   status?: number;
-  /** Seconds after which another try makes sense; only when the service names them. */
+  /** Seconds to wait before a retry, if the service sends them. */
   retryAfterSecs?: number;
-  /** What the service calls this request in its log. */
+  /** The request's id in the log of the service. */
   requestId?: string;
-  /** Where the request went. */
+  /** URL of the request. */
   url?: URL;
   cause?: unknown;
 }

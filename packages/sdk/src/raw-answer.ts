@@ -1,4 +1,4 @@
-/** A body that is not JSON, as it comes. */
+/** A raw body, which is not JSON. */
 import { idleTimeout } from './deadline.ts';
 
 export class RawAnswer implements AsyncIterable<Uint8Array<ArrayBuffer>> {
@@ -12,12 +12,12 @@ export class RawAnswer implements AsyncIterable<Uint8Array<ArrayBuffer>> {
     this.#chunks = () => read(response, options.idleMs, options.failed);
   }
 
-  /** The pieces of the body. It can be read once; ending the iteration ends the request. */
+  /** The chunks of the body. It can be read once; ending the iteration ends the request. */
   [Symbol.asyncIterator](): AsyncGenerator<Uint8Array<ArrayBuffer>> {
     return this.#chunks();
   }
 
-  /** All of it, as UTF-8. */
+  /** The whole body, as UTF-8. */
   async text(): Promise<string> {
     const decoder = new TextDecoder();
     let text = '';

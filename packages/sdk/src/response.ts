@@ -1,4 +1,4 @@
-/** Bodies of answers, bounded, and refusals as errors. */
+/** Bounded bodies of responses, and error responses. */
 import { ReleapError } from './error.ts';
 
 const TEXT_MAX_BYTES = 32 * 1024 * 1024;
@@ -24,7 +24,7 @@ export async function readText(response: Response, maxBytes = TEXT_MAX_BYTES): P
   }
 }
 
-/** The error of an answer that is not 2xx. */
+/** The error of a response that is not 2xx. */
 export async function refusal(response: Response, url: URL): Promise<ReleapError> {
   const { status, headers } = response;
   const text = await readText(response, ERROR_MAX_BYTES).catch(() => '');
@@ -47,7 +47,7 @@ function sentenceOf(text: string): string | undefined {
     const body = JSON.parse(text) as { error?: unknown } | null;
     if (typeof body?.error === 'string' && body.error !== '') return body.error;
   } catch {
-    // A page of some proxy: only the status tells.
+    // A page of a proxy: only the status is useful.
   }
   return undefined;
 }

@@ -14,7 +14,7 @@ type Field<O, K extends 'params' | 'query'> = O extends { [P in K]: infer S exte
   ? Part<K, Static<S>>
   : unknown;
 
-/** A body that is sent as it is. A stream is read once, so a call with one is never repeated. */
+/** A raw body. A stream is read once, so a call with one is never retried. */
 export type RawBody = string | Uint8Array<ArrayBuffer> | Blob | ReadableStream<Uint8Array>;
 
 type Body<O> = O extends { consumes: readonly string[] }
@@ -23,12 +23,12 @@ type Body<O> = O extends { consumes: readonly string[] }
     ? Part<'body', Static<S>>
     : unknown;
 
-/** What a call sends: `params`, `query` and `body`, as far as its operation has them. */
+/** The input of a call: `params`, `query` and `body`, if its operation has them. */
 export type Input<O extends Operation> = Field<O, 'params'> & Field<O, 'query'> & Body<O>;
 
 type Response<O extends Operation> = O['success']['response'];
 
-/** What a call resolves to: the body of the answer; a `RawAnswer` where that is not JSON. */
+/** The result of a call: the body of the response; a `RawAnswer` if it is not JSON. */
 export type Output<O extends Operation> =
   Response<O> extends { contentType: string }
     ? RawAnswer
@@ -36,26 +36,26 @@ export type Output<O extends Operation> =
       ? Static<S>
       : undefined;
 
-/** How often a refusal (429, 503) is followed by another try, and which calls are repeated. */
+/** Retries of refused calls (429, 503). */
 export interface RetryPolicy {
-  /** Tries in all. */
+  /** Attempts in total. */
   attempts: number;
-  /** Statuses that are tried again; 429 and 503 when absent. */
+  /** Retried statuses; default 429 and 503. */
   statuses?: readonly number[];
-  /** The longest pause between two tries, in seconds; 30 when absent. Without `Retry-After` a pause is 2 seconds. */
+  /** Longest pause between two attempts, in seconds; default 30. Without `Retry-After` a pause is 2 seconds. */
   longestPauseSecs?: number;
-  /** Told before each pause. */
+  /** Called before each pause. */
   onRefusal?: (error: Error) => void;
 }
 
 export interface CallOptions {
   signal?: AbortSignal;
-  /** Until the answer is there, in milliseconds: all of it, or of a raw one its head. */
+  /** Timeout of the response in milliseconds: of all of it, or of the head of a raw one. */
   timeoutMs?: number;
-  /** Of a raw answer: the longest silence between two pieces of its body, in milliseconds; 0 for no limit. */
+  /** Of a raw response: the longest time between two chunks of its body, in milliseconds; 0 for no limit. */
   idleMs?: number;
   retry?: RetryPolicy;
-  /** For operations that take it; one is made up for a call that may be repeated. */
+  /** For operations that accept it; generated for a call that may be retried. */
   idempotencyKey?: string;
   headers?: Readonly<Record<string, string>>;
 }
@@ -67,7 +67,7 @@ export type Call<O extends Operation> =
 
 export type Operations = Readonly<Record<string, Operation>>;
 
-/** A method an operation. One that opens a WebSocket has none. */
+/** One method per operation, except those that open a WebSocket. */
 export type Client<T extends Operations> = {
   readonly [K in keyof T as T[K]['success']['status'] extends 101 ? never : K]: Call<T[K]>;
 };

@@ -1,15 +1,15 @@
 /**
- * What a gateway and the control plane say to each other over one WebSocket that the gateway dials
+ * Messages between a gateway and the control plane, over one WebSocket that the gateway dials
  * (`GET /internal/gateways/link` on the internal listener, authorized by the gateway's credential). JSON text frames,
  * one message each.
  *
- * The rules that both sides rely on:
- * - A gateway asks once for a target and a credential (`resolve`) and gets a `grant` or a `refusal`. It may use the grant
+ * Rules of both sides:
+ * - A gateway sends `resolve` for a target and a credential and gets a `grant` or a `refusal`. It may use the grant
  *   again until its `ttl_ms` has passed, control has revoked it, or the link has been silent for `GATEWAY_SILENT_MS`.
- * - Control remembers which grants each link holds and sends `revoke` as soon as one of them is not true any more: the
+ * - Control remembers which grants each link holds and sends `revoke` as soon as one of them is no longer valid: the
  *   sandbox has moved or does not run, the credential was revoked. Answers and revocations share one ordered
  *   connection, so a grant that arrives after a revocation is newer than it.
- * - Control sends a `tick` every `GATEWAY_TICK_MS`. A gateway that hears nothing cannot be told of a revocation, so it
+ * - Control sends a `tick` every `GATEWAY_TICK_MS`. Without ticks a gateway might miss a revocation, so it
  *   stops using its grants. Together this bounds how long a revoked credential still works to one second.
  * - Unknown message types and unknown fields are ignored. A target of an unknown kind is refused with 501.
  */
@@ -21,7 +21,7 @@ export const GATEWAY_LINK_PATH = '/internal/gateways/link';
 export const GATEWAY_PROTOCOL = 1;
 /** How often control sends `tick`, in milliseconds. */
 export const GATEWAY_TICK_MS = 250;
-/** A gateway that has heard nothing for this long stops using its grants, in milliseconds. */
+/** A gateway that has received nothing for this long stops using its grants, in milliseconds. */
 export const GATEWAY_SILENT_MS = 750;
 /** Largest message on this link, in bytes. A larger one closes it. */
 export const GATEWAY_MESSAGE_MAX_BYTES = 256 * 1024;
@@ -30,10 +30,10 @@ export const GATEWAY_GRANTS_MAX = 20_000;
 
 const RequestId = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 
-/** Where a request is meant to go. `kind` decides which further fields control reads. */
+/** The target of a request. `kind` decides which further fields control reads. */
 export const GatewayTarget = Type.Object({
   kind: Type.String({ minLength: 1, maxLength: 40 }),
-  /** As the client wrote it: a sandbox id, region-tagged or a bare UUID. */
+  /** From the client: a sandbox id, region-tagged or a bare UUID. */
   sandbox: Type.Optional(Type.String({ maxLength: 128 })),
 });
 export type GatewayTarget = Static<typeof GatewayTarget>;
@@ -47,14 +47,14 @@ const GatewayHello = Type.Object({
 
 const Resolve = Type.Object({
   type: Type.Literal('resolve'),
-  /** Chosen by the gateway, unique on this link; the answer and later revocations name it. */
+  /** Chosen by the gateway, unique on this link; the response and later revocations name it. */
   id: RequestId,
   target: GatewayTarget,
-  /** The credential as the client showed it. It is never logged or stored. */
+  /** The client's credential. It is never logged or stored. */
   token: Type.Optional(Type.String({ maxLength: 4096, writeOnly: true })),
 });
 
-/** The gateway does not use these any more; control may forget them. */
+/** The gateway no longer uses these; control may forget them. */
 const Release = Type.Object({
   type: Type.Literal('release'),
   ids: Type.Array(RequestId, { maxItems: 1_000 }),
@@ -71,11 +71,11 @@ const Welcome = Type.Object({
 const GrantMessage = Type.Object({
   type: Type.Literal('grant'),
   id: RequestId,
-  /** UUID, as the runner knows it. */
+  /** UUID of the sandbox. */
   vm_id: Type.String(),
   /** The runner's data server: `http://host:port` or `unix:/absolute/path.sock`. */
   data_url: Type.String(),
-  /** What opens the runner's data server for this sandbox. */
+  /** Token for the runner's data server, for this sandbox. */
   data_token: Type.String({ writeOnly: true }),
   /** How long the grant may be used, in milliseconds from its arrival. */
   ttl_ms: Type.Integer({ minimum: 1 }),
@@ -92,7 +92,7 @@ const Refusal = Type.Object({
 const Revoke = Type.Object({
   type: Type.Literal('revoke'),
   ids: Type.Array(RequestId),
-  /** The credential itself is not good any more: connections that were opened with it are closed as well. */
+  /** The credential itself was revoked: connections that were opened with it are closed too. */
   disconnect: Type.Boolean(),
 });
 

@@ -1,7 +1,7 @@
 /**
- * Opaque cursors of lists that go newest first. A cursor holds the position of the last item that was sent: its
- * time with microseconds and its id. No other file depends on its form, and it is read strictly:
- * anything but a cursor of this very list is a 400.
+ * Opaque cursors of lists that are sorted newest first. A cursor holds the position of the last sent item: its time with
+ * microseconds and its id. No other file depends on its form, and it is parsed strictly: anything but a cursor of the
+ * same list is a 400.
  */
 import { createHash } from 'node:crypto';
 import { isUuid } from '../wire/ids.ts';
@@ -27,7 +27,7 @@ const TIME = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?(?:Z|[+]00(?::?00
 const MICROS_MIN = -62_135_596_800_000_000n;
 const MICROS_MAX = 253_402_300_799_999_999n;
 
-/** Throws a TypeError on a position that is none: that is a bug in the caller. */
+/** @throws TypeError for an invalid position, which is a bug of the caller */
 export function encodeCursor(kind: CursorKind, position: { created_at: string | Date; id: string }): string {
   if (!isUuid(position.id)) throw new TypeError(`not a UUID: ${JSON.stringify(position.id)}`);
   const body = Buffer.alloc(BODY_BYTES);
@@ -38,13 +38,13 @@ export function encodeCursor(kind: CursorKind, position: { created_at: string | 
   return Buffer.concat([body, checksum(body)]).toString('base64url');
 }
 
-/** Throws a 400 `malformed cursor` on anything that `encodeCursor` did not make for the same list. */
+/** @throws a 400 `malformed cursor` for anything that `encodeCursor` has not returned for the same list */
 export function decodeCursor(kind: CursorKind, text: string): CursorPosition {
   const bytes = Buffer.from(text, 'base64url');
   const body = bytes.subarray(0, BODY_BYTES);
   if (
     bytes.length !== BODY_BYTES + CHECK_BYTES ||
-    // Only one spelling: base64 decoders skip what they do not know.
+    // Only the canonical encoding: base64 decoders skip unknown characters.
     bytes.toString('base64url') !== text ||
     body.readUInt8(0) !== VERSION ||
     body.readUInt8(1) !== CURSOR_KINDS[kind] ||
@@ -65,7 +65,7 @@ function malformed(text: string): Error {
   return badRequest(`malformed cursor ${quote(text)}: send the next_cursor of the page before, unchanged`);
 }
 
-/** Detects typing errors and truncated copies. A forged cursor shows nothing that the caller may not read. */
+/** Detects typing errors and truncated copies. A forged cursor reveals nothing that the caller may not read. */
 function checksum(body: Uint8Array): Buffer {
   return createHash('sha256').update(body).digest().subarray(0, CHECK_BYTES);
 }

@@ -1,7 +1,7 @@
-/** Puts a JSON schema into words: what a refusal says is allowed. Pure; used by validation.ts and by the reference pages. */
+/** Describes a JSON schema in words, for error messages and the reference pages. Pure. */
 
-/** The part of JSON schema that our schemas use. Two annotations are ours to read:
- * `expected` says in words what is allowed; `writeOnly` (standard) says that the value must never be shown. */
+/** The keywords of JSON schema that our schemas use, with two annotations: `expected` describes the allowed values in
+ * words; `writeOnly` (standard) marks a value that must never be shown. */
 export interface SchemaNode {
   type?: string;
   properties?: Record<string, SchemaNode>;
@@ -24,7 +24,7 @@ export interface SchemaNode {
   writeOnly?: boolean;
 }
 
-/** What a value must be, as the rest of the sentence `<field> must be …`. */
+/** The allowed values, as the end of the sentence `<field> must be …`. */
 export function describeSchema(node: SchemaNode): string {
   if (node.expected !== undefined) return node.expected;
   if (node.anyOf) return node.anyOf.map((one) => describeSchema(one)).join(' or ');

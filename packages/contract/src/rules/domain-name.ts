@@ -1,9 +1,9 @@
-/** Domains and domains with a wildcard, as allow-lists name them. Pure. */
+/** Domains and wildcard domains of allow-lists. Pure. */
 
 export interface DomainPattern {
   /** Lower case, without a final dot. */
   domain: string;
-  /** It stands for every name below `domain` and not for `domain` itself. */
+  /** It matches every name below `domain`, and not `domain` itself. */
   wildcard: boolean;
 }
 
@@ -17,12 +17,12 @@ export function parseDomainPattern(text: string): DomainPattern | null {
   const domain = (wildcard ? text.slice(2) : text).toLowerCase().replace(/\.$/, '');
   if (domain.length > DOMAIN_CHARS) return null;
   const labels = domain.split('.');
-  // A last label of digits only is an address that somebody mistyped; no such top level domain can exist.
+  // A last label of digits only is a mistyped address; no such top level domain exists.
   if (!labels.every((label) => LABEL.test(label)) || /^\d+$/.test(labels.at(-1) ?? '')) return null;
   return { domain, wildcard };
 }
 
-/** The pattern in its one spelling. */
+/** The canonical pattern. */
 export function formatDomainPattern({ domain, wildcard }: DomainPattern): string {
   return wildcard ? `*.${domain}` : domain;
 }

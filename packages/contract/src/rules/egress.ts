@@ -1,4 +1,4 @@
-/** Entries of an egress allow-list: read strictly, kept in one spelling each. Pure. */
+/** Entries of an egress allow-list: parsed strictly to a canonical form. Pure. */
 import { isIPv4, isIPv6 } from 'node:net';
 import { formatDomainPattern, parseDomainPattern } from './domain-name.ts';
 import { badRequest } from './errors.ts';
@@ -8,12 +8,12 @@ export type EgressEntry =
   | { type: 'address'; address: string }
   /** `address` has no bits set beyond `prefix`. */
   | { type: 'network'; address: string; prefix: number }
-  /** Lower case, without a final dot. With `wildcard` it stands for every name below it and not for itself. */
+  /** Lower case, without a final dot. With `wildcard` it matches every name below it, and not the domain itself. */
   | { type: 'domain'; domain: string; wildcard: boolean };
 
 const ALLOWED = 'an IPv4 address, an IPv4 network as in 10.0.0.0/8, a domain, or *. and a domain';
 
-/** Throws a 400 naming `field` on what is no entry. */
+/** Throws a 400 naming `field` for an invalid entry. */
 export function parseEgressEntry(text: string, field = 'egress_policy.allow'): EgressEntry {
   const refuse = (why: string): Error =>
     badRequest(`${field} must be ${ALLOWED}, but was ${quote(text)}${why}`);
@@ -30,7 +30,7 @@ export function parseEgressEntry(text: string, field = 'egress_policy.allow'): E
   return { type: 'domain', ...pattern };
 }
 
-/** The entry in its one spelling. */
+/** The canonical entry. */
 export function formatEgressEntry(entry: EgressEntry): string {
   if (entry.type === 'address') return entry.address;
   if (entry.type === 'network') return `${entry.address}/${entry.prefix}`;

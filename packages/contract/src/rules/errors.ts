@@ -1,12 +1,12 @@
 /**
- * Every error that the service answers. A message says what was refused, with which value, and what is allowed; it
+ * Every error response of the service. A message says what was refused, with which value, and what is allowed; it
  * never carries a secret.
  */
 import type { ErrorBody, ErrorStatus } from '../wire/errors.ts';
 import { quote } from './quote.ts';
 
 export interface ApiErrorOptions {
-  /** Extra response headers, names in lower case. */
+  /** Additional response headers, names in lower case. */
   headers?: Record<string, string>;
   /** Extra fields of the body beside `error`. */
   fields?: Record<string, unknown>;
@@ -14,7 +14,7 @@ export interface ApiErrorOptions {
   cause?: unknown;
 }
 
-/** A refusal that is meant for the caller. Anything else that is thrown is a 500 and its text stays inside. */
+/** An error for the client. Any other thrown value is a 500 whose message is only logged. */
 export class ApiError extends Error {
   readonly status: ErrorStatus;
   readonly headers: Record<string, string>;
@@ -29,7 +29,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Seconds a caller is asked to wait when a create finds no capacity (spec, section Errors). */
+/** `Retry-After` of a create that finds no capacity, in seconds. */
 export const OVERLOAD_RETRY_AFTER_SECS = 2;
 
 export function badRequest(message: string): ApiError {
@@ -60,7 +60,7 @@ export function conflict(message: string): ApiError {
   return new ApiError(409, message);
 }
 
-/** 429 of a create: carries the sentence twice and the time to wait, as `OverloadBody` says. */
+/** 429 of a create, with the fields of `OverloadBody`. */
 export function overloaded(message: string, retryAfterSecs = OVERLOAD_RETRY_AFTER_SECS): ApiError {
   const seconds = Math.max(1, Math.ceil(retryAfterSecs));
   return new ApiError(429, message, {
@@ -92,7 +92,7 @@ export function gatewayTimeout(message: string): ApiError {
   return new ApiError(504, message);
 }
 
-/** An unknown id, a malformed one and another project's must be told in the same words: this is where they are. */
+/** The same 404 for an unknown and a malformed id, and another project's. */
 export function sandboxNotFound(id: string): ApiError {
   return notFound(`sandbox ${quote(id)} not found`);
 }

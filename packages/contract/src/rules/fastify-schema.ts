@@ -1,4 +1,4 @@
-/** The schemas of an operation in the form that Fastify takes. */
+/** The schemas of an operation, for Fastify. */
 import type { TSchema } from 'typebox';
 import type { Operation } from '../wire/operation.ts';
 
@@ -9,7 +9,7 @@ export interface FastifySchema {
   response?: Record<number, TSchema>;
 }
 
-/** What a Fastify route takes as `schema`. Only JSON answers are named, so that text passes through untouched. */
+/** The `schema` of a Fastify route. Only JSON responses have one, so that text is not serialized. */
 export function fastifySchema(operation: Operation): FastifySchema {
   const { status, response } = operation.success;
   return {

@@ -1,13 +1,13 @@
-/** Makes ids and tokens; `wire/ids.ts` describes their forms. */
+/** Generates ids and tokens; `wire/ids.ts` describes their forms. */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { TOKEN_PREFIXES, type TokenKind } from '../wire/ids.ts';
 
-/** Random (version 4): the first characters of ids then tell sandboxes apart, also those made together. */
+/** Random (version 4): the first characters of ids then differ, also of sandboxes that are created together. */
 export function newUuid(): string {
   return randomUUID();
 }
 
-/** Name of a sandbox whose creator gave none. */
+/** Default name of a sandbox. */
 export function newSandboxName(): string {
   return `sandbox-${randomBytes(4).toString('hex')}`;
 }
@@ -16,7 +16,7 @@ const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const TOKEN_BYTES = 32;
 const TOKEN_CHARS = 43;
 
-/** A new token of 256 random bits. `bytes` (32 of them) is for tests; everything else leaves it out. */
+/** A new token of 256 random bits. @param bytes 32 bytes instead of random ones */
 export function newToken(kind: TokenKind, bytes: Uint8Array = randomBytes(TOKEN_BYTES)): string {
   if (bytes.length !== TOKEN_BYTES)
     throw new TypeError(`a token needs ${TOKEN_BYTES} bytes, not ${bytes.length}`);
@@ -30,8 +30,7 @@ export function newToken(kind: TokenKind, bytes: Uint8Array = randomBytes(TOKEN_
 }
 
 /**
- * What is stored of a token: SHA-256, 32 bytes. A plain hash is enough because the token is random; a slow one
- * would only make every request slow.
+ * The stored digest of a token: SHA-256, 32 bytes. A fast hash is safe because the token is random.
  */
 export function tokenDigest(token: string): Buffer {
   return createHash('sha256').update(token, 'utf8').digest();

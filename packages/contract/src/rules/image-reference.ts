@@ -1,18 +1,18 @@
 /**
  * Image references by the container-registry convention: `[host/]path[:tag][@digest]`.
- * The grammar is the one that Docker's and containers' tools share (the `distribution` reference grammar), narrowed to
+ * The grammar is the `distribution` reference grammar that Docker and other tools share, restricted to
  * sha256 digests. Pure: no I/O, linear time, bounded input.
  */
 import { quote } from './quote.ts';
 
 /** Longest reference accepted, in characters: a 255 character name, a 128 character tag and a digest fit. */
 export const IMAGE_REFERENCE_MAX_LENGTH = 512;
-/** Longest `host/path`, in characters; what registries themselves accept. */
+/** Longest `host/path`, in characters, as in registries. */
 export const IMAGE_NAME_MAX_LENGTH = 255;
-/** The host that an unqualified reference such as `node:20` means. */
+/** The host of an unqualified reference such as `node:20`. */
 export const DEFAULT_REGISTRY_HOST = 'index.docker.io';
 
-/** Says which part of a reference is wrong, with its value, and what is allowed. */
+/** Names the wrong part of a reference, its value, and what is allowed. */
 export class ImageReferenceError extends Error {
   override readonly name = 'ImageReferenceError';
 }
@@ -49,7 +49,7 @@ export function isImageDigest(text: string): boolean {
 }
 
 /**
- * A registry's `host[:port]` in its one spelling: lower case, Docker Hub's aliases as `index.docker.io`.
+ * A registry's canonical `host[:port]`: lower case, Docker Hub's aliases as `index.docker.io`.
  * @throws ImageReferenceError for a scheme, a path or anything that is not a host with an optional port.
  */
 export function normalizeRegistryHost(text: string): string {
@@ -76,10 +76,10 @@ export function normalizeRegistryHost(text: string): string {
 }
 
 /**
- * Reads a reference and fills in what the convention implies: `node:20` is `index.docker.io/library/node:20`.
+ * Parses a reference and adds the implied parts: `node:20` is `index.docker.io/library/node:20`.
  * The first part is a host when it contains a dot or a colon, or is `localhost`. (Other readers also take an upper-case
- * first part for a host; in lower case, the one spelling of hosts, it would then mean a path on Docker Hub.)
- * @throws ImageReferenceError that names the part that does not fit.
+ * first part for a host; its canonical form in lower case would then be a path on Docker Hub.)
+ * @throws ImageReferenceError that names the invalid part
  */
 export function parseImageReference(text: string): ImageReference {
   if (text.length === 0) throw new ImageReferenceError('image reference is empty');

@@ -1,4 +1,4 @@
-/** Reads where a root file system comes from, and refuses what is not a source. */
+/** Parses the source of a root file system. */
 import { type ImageSource, IMAGE_SOURCE_FORM } from '../wire/image-source.ts';
 import { BOUNDS } from '../wire/limits.ts';
 import { badRequest } from './errors.ts';
@@ -7,7 +7,7 @@ import { quote } from './quote.ts';
 
 const IMAGE_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
 
-/** Throws a 400 naming `field` on what is not a source. Says nothing about whether the thing exists. */
+/** Throws a 400 naming `field` for an invalid source. Does not check whether it exists. */
 export function parseImageSource(input: unknown, field = 'image'): ImageSource {
   if (typeof input === 'string') {
     if (input === '') throw badRequest(`${field} must be ${IMAGE_SOURCE_FORM}, but was empty`);
@@ -35,7 +35,7 @@ export function parseImageSource(input: unknown, field = 'image'): ImageSource {
   }
 }
 
-/** Names of images: 1 to 128 characters, and none that would make the name look like a reference. */
+/** Names of images: 1 to 128 characters, none of which could make the name a reference. */
 export function checkImageName(name: string, field = 'name'): string {
   if (name.length <= BOUNDS.imageNameChars && IMAGE_NAME.test(name)) return name;
   throw badRequest(

@@ -5,7 +5,7 @@ import { badRequest } from './errors.ts';
 import { checkImageName, parseImageSource } from './image-source.ts';
 import { quote } from './quote.ts';
 
-/** A create of an image after every rule that needs no look-up. */
+/** A create of an image after every rule that needs no lookup. */
 export interface ResolvedImage {
   name: string;
   source: ImageSource & { type: 'registry' };
@@ -14,7 +14,7 @@ export interface ResolvedImage {
   region: string | null;
 }
 
-/** `body` has passed `ImageCreateRequest`. Throws a 400 with the first rule that is broken. */
+/** `body` has passed `ImageCreateRequest`. Throws a 400 for the first violated rule. */
 export function resolveImageCreate(body: ImageCreateRequest): ResolvedImage {
   const name = checkImageName(body.name);
   const source = parseImageSource(body.source, 'source');

@@ -1,4 +1,4 @@
-/** What the server does with a request beyond its schema: resolves, checks, refuses. May use Node APIs. */
+/** Resolution and validation of requests beyond their schemas. May use Node APIs. */
 export * from './cursor.ts';
 export * from './domain-name.ts';
 export * from './egress.ts';

@@ -4,7 +4,7 @@ import { badRequest } from './errors.ts';
 import { quote } from './quote.ts';
 
 /**
- * The path without doubled or final slashes. Throws a 400 naming `field` on a path that is relative, climbs,
+ * The path without doubled or final slashes. Throws a 400 naming `field` on a path that is relative, contains `..`,
  * or would hide what the guest needs (a reserved path or anything below one; of `/` only the root itself).
  */
 export function checkMountPath(path: string, field: string): string {
@@ -12,7 +12,7 @@ export function checkMountPath(path: string, field: string): string {
   if (!path.startsWith('/')) throw refuse('it must be absolute');
   if (path.length > BOUNDS.mountPathChars)
     throw refuse(`it has more than ${BOUNDS.mountPathChars} characters`);
-  // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
+  // oxlint-disable-next-line no-control-regex -- it searches for control characters
   if (/[\u0000-\u001f\u007f]/.test(path)) throw refuse('it must not have control characters');
   const parts = path.split('/').filter((part) => part !== '' && part !== '.');
   if (parts.includes('..')) throw refuse('it must not have ..');
@@ -24,11 +24,12 @@ export function checkMountPath(path: string, field: string): string {
   return clean;
 }
 
-/** Throws a 400 when two mounts have one path. */
+/** Throws a 400 when two mounts have the same path. */
 export function checkMountPathsDiffer(paths: readonly string[]): void {
   const seen = new Set<string>();
   for (const path of paths) {
-    if (seen.has(path)) throw badRequest(`mount_path ${quote(path)} is used twice: give each mount its own`);
+    if (seen.has(path))
+      throw badRequest(`mount_path ${quote(path)} is used twice: give each mount another path`);
     seen.add(path);
   }
 }

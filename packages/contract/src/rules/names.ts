@@ -1,14 +1,14 @@
-/** Names that people give to organizations and projects, and addresses that they are invited at. */
+/** Display names of organizations and projects, and e-mail addresses of invitations. */
 import { EMAIL_CHARS, NAME_CHARS } from '../wire/limits.ts';
 import { badRequest } from './errors.ts';
 import { quote } from './quote.ts';
 
-/** Of text that has not been looked at yet: what is longer is not even normalised. */
+/** Bound on raw text: longer text is not even normalised. */
 const RAW_CHARS = 4 * NAME_CHARS;
 
 /**
  * Control characters, line and paragraph separators, private and unassigned code points, and the marks that turn the
- * direction of the text after them: a name with one of these shows as something that it is not.
+ * direction of the text after them: a name with one of these could imitate another.
  */
 const UNPRINTABLE =
   /[\p{Cc}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]/u;
@@ -33,17 +33,17 @@ export function cleanName(text: string, what = 'name'): string {
   return name;
 }
 
-/** Good enough to tell a slip of the hand from an address; whether mail arrives there is for its owner to prove. */
+/** Detects typing errors only; verification proves that mail arrives there. */
 const EMAIL = /^[^\s@"(),:;<>[\\\]]+@[^\s@"(),:;<>[\\\]]+$/u;
 
-/** An e-mail address in its stored spelling, or null when it is none. */
+/** An e-mail address in its stored spelling, or null if it is not valid. */
 export function readEmail(text: string): string | null {
   if (text.length > 4 * EMAIL_CHARS) return null;
   const email = text.normalize('NFC').trim();
   return email.length <= EMAIL_CHARS && EMAIL.test(email) && !UNPRINTABLE.test(email) ? email : null;
 }
 
-/** What two spellings of one address have in common: case does not matter. */
+/** The case-insensitive key of an address. */
 export function emailKey(email: string): string {
   return email.normalize('NFC').toLowerCase();
 }

@@ -1,18 +1,18 @@
-/** Page sizes and waits that a query asks for, clamped to what the contract allows. */
+/** Page sizes and waits of a query, clamped to the contract's limits. */
 import { LEDGER_LIMITS } from '../wire/credits.ts';
 import { DEFAULTS, LIMITS } from '../wire/limits.ts';
 
-/** Items a page, from what the query said. */
+/** Items per page. */
 export function clampLimit(limit: number | undefined): number {
   return clamp(limit ?? DEFAULTS.pageSize, LIMITS.pageMin, LIMITS.pageMax);
 }
 
-/** Milliseconds a long poll may wait, from what the query said. */
+/** Longest wait of a long poll, in milliseconds. */
 export function clampTimeout(timeoutMs: number | undefined): number {
   return clamp(timeoutMs ?? DEFAULTS.waitMs, LIMITS.waitMsMin, LIMITS.waitMsMax);
 }
 
-/** Ledger entries to give, from what the query said. */
+/** Ledger entries to return. */
 export function clampLedgerLimit(limit: number | undefined): number {
   return clamp(limit ?? LEDGER_LIMITS.default, LEDGER_LIMITS.min, LEDGER_LIMITS.max);
 }

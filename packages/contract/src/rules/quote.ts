@@ -1,13 +1,13 @@
-/** Untrusted values inside messages. */
+/** Untrusted values in messages. */
 
 const QUOTED_MAX = 80;
 
-/** Shows a value inside a message: JSON-quoted (so control characters cannot fake lines) and cut to a readable length. */
+/** Quotes a value for a message: as JSON, so that control characters cannot forge lines, and truncated. */
 export function quote(value: unknown): string {
   let text: string | undefined;
   if (typeof value === 'number' || typeof value === 'bigint') text = String(value);
   else if (typeof value === 'string')
-    // Cut first: quoting a megabyte to show eighty characters of it would be work for an attacker's sake.
+    // Truncate first: quoting a megabyte would waste CPU time for an attacker.
     text = JSON.stringify(value.length > QUOTED_MAX ? value.slice(0, QUOTED_MAX) : value);
   else if (Array.isArray(value)) text = `an array of ${value.length} item${value.length === 1 ? '' : 's'}`;
   else text = value === undefined ? 'nothing' : safeJson(value);

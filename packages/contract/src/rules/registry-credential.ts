@@ -5,9 +5,9 @@ import { badRequest, notFound } from './errors.ts';
 import { ImageReferenceError, normalizeRegistryHost } from './image-reference.ts';
 import { quote } from './quote.ts';
 
-/** A write after every rule that needs no look-up. */
+/** A write after every rule that needs no lookup. */
 export interface ResolvedRegistry {
-  /** In its one spelling. */
+  /** Canonical. */
   host: string;
   kind: RegistryKind;
   username: string;
@@ -15,7 +15,7 @@ export interface ResolvedRegistry {
   description: string | null;
 }
 
-/** Which hosts a kind is for, as a test and in words. */
+/** The hosts of a kind, as a test and in words. */
 const KIND_HOSTS: Record<RegistryKind, { fits: (host: string) => boolean; words: string }> = {
   basic: { fits: () => true, words: 'any host' },
   ghcr: { fits: (host) => host === 'ghcr.io', words: 'ghcr.io' },
@@ -30,14 +30,14 @@ const KIND_HOSTS: Record<RegistryKind, { fits: (host: string) => boolean; words:
   },
 };
 
-/** Throws a 400 with the first rule that is broken; it never shows the password. */
+/** Throws a 400 for the first violated rule; it never contains the password. */
 export function resolveRegistryWrite(hostText: string, body: RegistryWrite): ResolvedRegistry {
   const host = checkRegistryHost(hostText);
   const kind = body.kind ?? 'basic';
   if (!KIND_HOSTS[kind].fits(host))
     throw badRequest(`kind ${quote(kind)} is for ${KIND_HOSTS[kind].words}, but host was ${quote(host)}`);
   // RFC 7617 §2: a colon would end the user name where it is sent, and control characters cannot be sent.
-  // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
+  // oxlint-disable-next-line no-control-regex -- it searches for control characters
   if (/[:\u0000-\u001f\u007f]/.test(body.username))
     throw badRequest(
       `username must have no colon and no control characters, but was ${quote(body.username)}`,
@@ -54,7 +54,7 @@ export function resolveRegistryWrite(hostText: string, body: RegistryWrite): Res
   };
 }
 
-/** A registry's `host[:port]` in its one spelling. Throws a 400 on what is none. */
+/** A registry's canonical `host[:port]`. Throws a 400 for an invalid one. */
 export function checkRegistryHost(text: string): string {
   try {
     return normalizeRegistryHost(text);
@@ -64,7 +64,7 @@ export function checkRegistryHost(text: string): string {
   }
 }
 
-/** An unknown host and another project's must be told in the same words. */
+/** The same 404 for an unknown host and another project's. */
 export function registryNotFound(host: string): Error {
   return notFound(`no registry credential for ${quote(host)}`);
 }

@@ -1,8 +1,8 @@
-/** The id that joins the log lines of one request, from the gateway or the control plane to the host. */
+/** The request id, which correlates the log lines of gateway, control plane and host. */
 
 export const REQUEST_ID_HEADER = 'x-request-id';
 
-/** @returns a function that gives the client's own id when it is harmless, else a generated one */
+/** @returns a function that returns the client's id if it is well-formed, else a generated one */
 export function requestIdSource(): (given: string | string[] | undefined) => string {
   const start = Date.now().toString(36);
   let counter = 0;

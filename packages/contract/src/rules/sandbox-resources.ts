@@ -1,7 +1,6 @@
 /**
- * From what a create asked for to what the sandbox gets: defaults, clamps, caps and every rule that needs no
- * look-up. Pure: the same body and limits give the same answer. What must be looked up (names of images,
- * regions, credits) is the control plane's.
+ * Resolves the resources of a create: defaults, clamps, caps and every rule that needs no lookup. Pure. The control
+ * plane looks up the rest (names of images, regions, credits).
  */
 import type { ImageSource } from '../wire/image-source.ts';
 import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/limits.ts';
@@ -23,9 +22,9 @@ export interface Resources {
   scratch_mib: number;
 }
 
-/** A create after every rule that needs no look-up. Absent lists are empty, absent choices are null. */
+/** A create after every rule that needs no lookup. Absent lists are empty, absent choices are null. */
 export interface ResolvedSandbox extends Resources {
-  /** Null: make one up (`newSandboxName`). */
+  /** Null: generate one (`newSandboxName`). */
   name: string | null;
   image: ImageSource;
   gpu_host: number;
@@ -40,14 +39,14 @@ export interface ResolvedSandbox extends Resources {
   egress_policy: { enabled: boolean; allow: string[] } | null;
   /** Null: the project's default, then the organization's, then the platform's. */
   region: string | null;
-  /** Null when not said: then what `cpu_type` implies, else `DEFAULTS.cpuArch`. */
+  /** Null: implied by `cpu_type`, else `DEFAULTS.cpuArch`. */
   cpu_arch: CpuArch | null;
   cpu_type: string | null;
   network_class: string | null;
   disk_class: string | null;
 }
 
-/** `body` has passed `SandboxCreateRequest`. Throws a 400 with the first rule that is broken. */
+/** `body` has passed `SandboxCreateRequest`. Throws a 400 for the first violated rule. */
 export function resolveSandboxCreate(
   body: SandboxCreateRequest,
   platform: PlatformLimits = PLATFORM_LIMITS,
@@ -100,7 +99,7 @@ export function resolveSandboxCreate(
 /**
  * The guarantees. `cpu` wins over `vcpus`; the guest sees `cpu` rounded up. With neither, a burstable sandbox
  * is guaranteed 0.125 cores and sees 2, and a dedicated one has 2. Explicit values below a platform minimum
- * are raised to it, values above a cap are refused, defaults are taken as they are.
+ * are raised to it, values above a cap are refused, defaults are not changed.
  */
 export function resolveResources(
   body: Pick<SandboxCreateRequest, 'mode' | 'cpu' | 'vcpus' | 'mem_mib' | 'scratch_mib'>,
@@ -148,16 +147,16 @@ function refuseOver(field: string, value: number, cap: number, unit: string): vo
     throw badRequest(`${field} asks for ${value} ${unit}; a burstable sandbox is guaranteed at most ${cap}`);
 }
 
-/** Null for a name that is absent or empty. Throws a 400 on one that could not be shown. */
+/** Null for a name that is absent or empty. Throws a 400 on control characters. */
 export function checkDisplayName(name: string | undefined): string | null {
   const text = name?.trim() ?? '';
-  // oxlint-disable-next-line no-control-regex -- control characters are what is looked for
+  // oxlint-disable-next-line no-control-regex -- it searches for control characters
   if (/[\u0000-\u001f\u007f-\u009f]/.test(text))
     throw badRequest(`name must not have control characters, but was ${quote(text)}`);
   return text === '' ? null : text;
 }
 
-/** The same port twice is one port. */
+/** Removes duplicate ports. */
 function distinctPorts(ports: NonNullable<SandboxCreateRequest['ports']>): ResolvedSandbox['ports'] {
   const found = new Map<string, { vm_port: number; proto: PortProto }>();
   for (const { vm_port, proto = DEFAULTS.portProto } of ports)
@@ -168,17 +167,19 @@ function distinctPorts(ports: NonNullable<SandboxCreateRequest['ports']>): Resol
 function distinctSecrets(names: string[]): string[] {
   for (const name of names) {
     if (!isEnvName(name) || name.length > LIMITS.secretNameChars)
-      throw badRequest(`secrets: ${quote(name)} is not a secret's name: names match [A-Za-z_][A-Za-z0-9_]*`);
+      throw badRequest(
+        `secrets: ${quote(name)} is not a valid secret name: names match [A-Za-z_][A-Za-z0-9_]*`,
+      );
   }
   return [...new Set(names)];
 }
 
-/** One variable cannot hold both, and whichever lost would be missed only inside. */
+/** One variable cannot have both values. */
 function checkSecretsNotInEnv(secrets: readonly string[], env: Readonly<Record<string, string>>): void {
   const both = secrets.find((name) => Object.hasOwn(env, name));
   if (both !== undefined)
     throw badRequest(
-      `env.${both} cannot be set, because secrets attaches a secret of that name as the same variable: leave one of the two out`,
+      `env.${both} cannot be set, because secrets attaches a secret of the same name: leave one of the two out`,
     );
 }
 

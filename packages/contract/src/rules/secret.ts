@@ -6,16 +6,16 @@ import { isEnvName } from './environment.ts';
 import { badRequest, notFound } from './errors.ts';
 import { quote } from './quote.ts';
 
-/** A write after every rule that needs no look-up. */
+/** A write after every rule that needs no lookup. */
 export interface ResolvedSecret {
   name: string;
   value: string;
-  /** In their one spelling, each once. */
+  /** Canonical, without duplicates. */
   allowedDomains: string[];
   description: string | null;
 }
 
-/** Throws a 400 with the first rule that is broken; it never shows the value. */
+/** Throws a 400 for the first violated rule; it never contains the value. */
 export function resolveSecretWrite(name: string, body: SecretWrite): ResolvedSecret {
   if (!isSecretName(name))
     throw badRequest(`a secret's name must match ${SECRET_NAME_FORM}, but was ${quote(name)}`);
@@ -33,12 +33,12 @@ export function resolveSecretWrite(name: string, body: SecretWrite): ResolvedSec
   };
 }
 
-/** Whether something may have this name. It is the name of the variable inside, too. */
+/** Whether a secret may have this name, which is also the name of its variable. */
 export function isSecretName(text: string): boolean {
   return text.length <= LIMITS.secretNameChars && isEnvName(text);
 }
 
-/** An entry of `allowed_domains` in its one spelling. Throws a 400 naming `field` on what is none. */
+/** A canonical entry of `allowed_domains`. Throws a 400 naming `field` for an invalid one. */
 export function checkAllowedDomain(text: string, field = 'allowed_domains'): string {
   const pattern = parseDomainPattern(text);
   if (pattern !== null) return formatDomainPattern(pattern);
@@ -47,7 +47,7 @@ export function checkAllowedDomain(text: string, field = 'allowed_domains'): str
   );
 }
 
-/** An unknown name and another project's must be told in the same words. */
+/** The same 404 for an unknown name and another project's. */
 export function secretNotFound(name: string): Error {
   return notFound(`secret ${quote(name)} not found`);
 }

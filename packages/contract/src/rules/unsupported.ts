@@ -1,4 +1,4 @@
-/** What the contract describes and this version does not do yet. A create that asks for it is refused, never half done. */
+/** Refuses fields of the contract that this version does not support yet. */
 import { badRequest } from './errors.ts';
 import type { ResolvedSandbox } from './sandbox-resources.ts';
 

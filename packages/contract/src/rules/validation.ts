@@ -1,11 +1,11 @@
 /**
- * Reads what a caller sent, strictly, and says in a sentence what is wrong with it.
+ * Validates requests strictly, with readable messages.
  *
- * - Fields that the schema does not name are dropped, never an error; only own properties are looked at, so
+ * - Unknown fields are dropped, never an error; only own properties are read, so
  *   `__proto__` and `constructor` in a body are names like any other.
  * - `null` for an optional field means that it is absent, which is how many clients write it.
- * - Query and path parameters come as text and are converted to what the schema says.
- * - Text that PostgreSQL could not store (NUL characters, halves of surrogate pairs) is refused here.
+ * - Query and path parameters are text and are converted to the schema's type.
+ * - Text that PostgreSQL cannot store (NUL characters, unpaired surrogates) is refused.
  */
 import type { Static, TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
@@ -20,8 +20,8 @@ export type ValidationResult = { value: unknown } | { error: ApiError };
 const cache = new WeakMap<object, Map<RequestPart, (data: unknown) => ValidationResult>>();
 
 /**
- * A validator of the form that Fastify's `setValidatorCompiler` wants (`querystring` is taken for `query`).
- * It never throws; compiling happens once a schema.
+ * A validator for Fastify's `setValidatorCompiler` (`querystring` is `query`). It never throws; each schema is compiled
+ * once.
  */
 export function requestValidator(
   schema: TSchema,
@@ -37,7 +37,7 @@ export function requestValidator(
   return made;
 }
 
-/** The cleaned value; throws the 400 that `requestValidator` would return. */
+/** The cleaned value. @throws the 400 that `requestValidator` would return */
 export function validate<T extends TSchema>(schema: T, part: RequestPart, data: unknown): Static<T> {
   const result = requestValidator(schema, part)(data);
   if ('error' in result) throw result.error;
@@ -59,7 +59,7 @@ function compileValidator(schema: TSchema, part: RequestPart): (data: unknown) =
   };
 }
 
-/** No body at all stands for `{}` where nothing is required. */
+/** An absent body is `{}` if no field is required. */
 function startOf(root: SchemaNode, data: unknown): unknown {
   return (data === undefined || data === null) && root.type === 'object' && !root.required?.length
     ? {}
@@ -88,7 +88,7 @@ function clean(node: SchemaNode, value: unknown, at: Place): unknown {
   );
 }
 
-/** Deep enough for every field we have; what a schema does not describe is copied no deeper. */
+/** Deep enough for every field; values without a schema are copied no deeper. */
 const MAX_DEPTH = 32;
 
 function* knownEntries(
@@ -102,7 +102,7 @@ function* knownEntries(
     const value = source[key];
     if (value === undefined) continue;
     if (value === null && !node.required?.includes(key)) continue;
-    // `?limit=` is how forms send an empty field.
+    // Forms send an empty field as `?limit=`.
     if (value === '' && at.part === 'query' && !node.required?.includes(key)) continue;
     yield [key, clean(child, value, into(at, key))];
   }
@@ -127,7 +127,7 @@ function into(at: Place, step: string | number): Place {
 function checkText(text: string, at: Place): void {
   if (text.includes('\0')) throw badRequest(`${nameOf(at)} must not contain a NUL character`);
   if (!text.isWellFormed())
-    throw badRequest(`${nameOf(at)} must be well-formed Unicode: it has half a surrogate pair`);
+    throw badRequest(`${nameOf(at)} must be well-formed Unicode: it has an unpaired surrogate`);
 }
 
 function convert(node: SchemaNode, text: string): unknown {
@@ -140,7 +140,7 @@ function convert(node: SchemaNode, text: string): unknown {
   return text;
 }
 
-/** So that a number of 300 digits is clamped like any other that is too large. */
+/** A number of 300 digits is clamped like any other that is too large. */
 function finite(number: number): number {
   return Math.min(Number.MAX_SAFE_INTEGER, Math.max(Number.MIN_SAFE_INTEGER, number));
 }
@@ -159,7 +159,7 @@ function explain(
   above: (string | number)[] = [],
 ): ApiError {
   const first = errors[0];
-  if (!first) return badRequest('the request is not valid');
+  if (!first) return badRequest('the request is invalid');
   const path: (string | number)[] = first.instancePath
     .split('/')
     .slice(1)
@@ -170,15 +170,15 @@ function explain(
   const place = { part, path: [...above, ...found.path] };
   const branch = branchOf(found.node, found.value);
   if (branch) return explain(branch, Errors(branch, found.value), found.value, part, place.path);
-  const wanted = describeSchema(found.node);
+  const expected = describeSchema(found.node);
   if (place.path.length === 0 && part === 'body') {
     return badRequest(
       `the request body must be a JSON object, but was ${isNothing(value) ? 'missing' : shape(value)}`,
     );
   }
-  if (isNothing(found.value)) return badRequest(`${nameOf(place)} is required: it must be ${wanted}`);
+  if (isNothing(found.value)) return badRequest(`${nameOf(place)} is required: it must be ${expected}`);
   const shown = found.node.writeOnly === true ? shape(found.value) : show(found.node, found.value);
-  return badRequest(`${nameOf(place)} must be ${wanted}, but was ${shown}`);
+  return badRequest(`${nameOf(place)} must be ${expected}, but was ${shown}`);
 }
 
 function show(node: SchemaNode, value: unknown): string {
@@ -186,7 +186,7 @@ function show(node: SchemaNode, value: unknown): string {
   return typed ? `an object of type ${quote((value as { type: unknown }).type)}` : quote(value);
 }
 
-/** The member of a union that an object means by its `type`. */
+/** The member of a union that an object selects by its `type`. */
 function branchOf(node: SchemaNode, value: unknown): SchemaNode | undefined {
   if (value === null || typeof value !== 'object' || !Object.hasOwn(value, 'type')) return undefined;
   const { type } = value as { type: unknown };
@@ -203,7 +203,7 @@ function requiredProperty(error: SchemaError): string | null {
   return names?.[0] ?? null;
 }
 
-/** Walks schema and value side by side as far as both go; a union is where the words are, so it ends there. */
+/** Walks schema and value in parallel as far as both go, and stops at a union, whose members have the words. */
 function follow(
   root: SchemaNode,
   value: unknown,
@@ -240,7 +240,7 @@ function nameOf(at: Place): string {
   return at.part === 'headers' ? `header ${name}` : name;
 }
 
-/** Tells the type of a value without telling the value. */
+/** Describes the type of a value without its content. */
 function shape(value: unknown): string {
   if (value === null) return 'null';
   if (Array.isArray(value)) return 'an array';

@@ -7,7 +7,7 @@ export const BuildSpec = Type.Object({ image_id: Uuid, root: RootSource, docker:
 export type BuildSpec = Static<typeof BuildSpec>;
 
 /**
- * `done`: the image is to be built. `cancelled`: nobody waits for it any more; the runner stops the pull and the build,
+ * `done`: the image must be built. `cancelled`: the result is no longer needed; the runner stops the pull and the build,
  * and reports `cancelled`.
  */
 export const BuildAssignment = Type.Object({

@@ -1,6 +1,6 @@
-/** Why control closes a link (RFC 6455 gives the codes 4000 to 4999 to applications). */
+/** Why control closes a link (RFC 6455 reserves the codes 4000 to 4999 for applications). */
 export const LINK_CLOSE = {
-  /** The same runner has connected again. */
+  /** The same runner has reconnected. */
   replaced: 4000,
   /** The runner does not speak the protocol: binary or oversized messages, no JSON, no hello. */
   framing: 4001,
@@ -8,9 +8,9 @@ export const LINK_CLOSE = {
   refused: 4002,
   /** Nothing was received for too long. */
   silent: 4003,
-  /** Control failed; the runner connects again and repeats itself. */
+  /** Control failed; the runner reconnects and repeats its reports. */
   failed: 4004,
-  /** The runner does not read what it is sent. */
+  /** The runner does not read from the connection. */
   slow: 4005,
   /** The runner belongs to another deployment. It tries again, slowly. */
   otherDeployment: 4006,

@@ -1,24 +1,24 @@
 /**
- * The envelope: what control wants of one resource, and what a runner reports of it, has the same outer form for every
- * kind of resource. `generation` fences both directions: it grows by one whenever control wants something else of a
- * resource, a runner ignores an assignment of an older generation, and control ignores a report of one.
+ * The envelope: assignments and reports have the same outer form for every kind of resource. `generation` fences both
+ * directions: it grows by one whenever the desired state changes, a runner ignores assignments of an older generation,
+ * and control ignores reports of one.
  */
 import { Type, type Static } from 'typebox';
 import { Count, Name, Uuid } from './fields.ts';
 
 const header = { kind: Name, id: Uuid, generation: Count };
 
-/** What names one resource in one generation. */
+/** Identifies one resource in one generation. */
 export const ItemHeader = Type.Object(header);
 export type ItemHeader = Static<typeof ItemHeader>;
 
-/** Control to runner: what must be of one resource, of whichever kind. `deleted` and `cancelled` end it. */
+/** Control to runner: the desired state of one resource of any kind. `deleted` and `cancelled` end it. */
 export const AnyAssignment = Type.Object({ ...header, desired: Name, spec: Type.Unknown() });
 export type AnyAssignment = Static<typeof AnyAssignment>;
 
 /**
- * Runner to control: what is of one resource, of whichever kind. Every kind has the status `unsupported`, with
- * `detail.error`: the runner does not know this kind, or cannot read what is wanted of it.
+ * Runner to control: the observed state of one resource of any kind. Every kind has the status `unsupported`, with
+ * `detail.error`: the runner does not know this kind, or cannot read the assignment.
  */
 export const AnyReport = Type.Object({ ...header, status: Name, detail: Type.Unknown() });
 export type AnyReport = Static<typeof AnyReport>;

@@ -1,11 +1,11 @@
-/** How a link begins: the runner says what it is, control answers which deployment it has reached. */
+/** The handshake of a link: the runner's identity and capabilities, and control's response. */
 import { Type, type Static } from 'typebox';
 import { Count, Name, text, Uuid } from './fields.ts';
 import { LINK_NAMES_MAX } from './limits.ts';
 
 const names = Type.Array(Name, { maxItems: LINK_NAMES_MAX });
 
-/** What a machine offers. */
+/** The resources of a machine. */
 export const RunnerFacts = Type.Object({
   arch: Type.Enum(['amd64', 'arm64'] as const),
   cores: Type.Number({ exclusiveMinimum: 0 }),
@@ -39,15 +39,15 @@ export const HelloMessage = Type.Object({
 });
 export type HelloMessage = Static<typeof HelloMessage>;
 
-/** Control's answer, before anything else. */
+/** Control's response, before any other message. */
 export const WelcomeMessage = Type.Object({
   type: Type.Literal('welcome'),
-  /** The version that both speak from here on: at most the runner's. */
+  /** The negotiated version: at most the runner's. */
   protocol: Type.Integer({ minimum: 1 }),
   deployment_id: Uuid,
   /** Optional features of the protocol that control has. */
   capabilities: names,
-  /** Kinds that control reconciles. What `sync` does not name is an orphan only if its kind is one of these. */
+  /** Kinds that control reconciles. A resource that `sync` does not name is an orphan only if its kind is one of these. */
   kinds: names,
 });
 export type WelcomeMessage = Static<typeof WelcomeMessage>;

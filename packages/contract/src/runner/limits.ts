@@ -1,18 +1,18 @@
-/** Version, intervals and bounds of the runner protocol. Both sides hold to them. */
+/** Version, intervals and bounds of the runner protocol, for both sides. */
 
-/** The version of the protocol that this code speaks; see docs/runner-protocol.md for when it changes. */
+/** The protocol version of this code; docs/runner-protocol.md says when it changes. */
 export const RUNNER_PROTOCOL = 1;
 
 /** How often a runner sends a heartbeat, in milliseconds. */
 export const HEARTBEAT_MS = 5_000;
 /** How often a runner sends the CPU counters of its micro-VMs, in milliseconds. */
 export const USAGE_MS = 10_000;
-/** A runner that is silent for this long is lost, and its sandboxes with it; in milliseconds. */
+/** Silence after which a runner and its sandboxes are lost, in milliseconds. */
 export const RUNNER_LOST_AFTER_MS = 60_000;
 
 /** Largest message that either side accepts, in bytes. A larger one closes the link. */
 export const LINK_MESSAGE_MAX_BYTES = 16 * 1024 * 1024;
-/** A sender starts another message before the items of one exceed this many bytes. One item alone may be larger. */
+/** Bound on the items of one message, in bytes; a single item may be larger. */
 export const LINK_ITEMS_BYTES = 4 * 1024 * 1024;
 /** Most items of one `sync`, `desired` or `report` message. */
 export const LINK_ITEMS_MAX = 1_000;

@@ -1,4 +1,4 @@
-/** The messages of both sides, made of the parts of the other files. */
+/** The messages of both sides, composed of the schemas of the other files. */
 import { Type, type Static } from 'typebox';
 import { BuildAssignment, BuildReport } from './build.ts';
 import { UnsupportedItem } from './envelope.ts';
@@ -9,7 +9,7 @@ import { SandboxAssignment, SandboxReport } from './sandbox.ts';
 import { SnapshotAssignment, SnapshotReport } from './snapshot.ts';
 import { UsageMessage } from './usage.ts';
 
-/** The kinds of this version, each with what is sent in either direction. */
+/** The kinds of this version, with their schemas in both directions. */
 export const KINDS = {
   sandbox: { assignment: SandboxAssignment, report: SandboxReport },
   snapshot: { assignment: SnapshotAssignment, report: SnapshotReport },
@@ -18,11 +18,11 @@ export const KINDS = {
 export type KindName = keyof typeof KINDS;
 export const KIND_NAMES = Object.keys(KINDS) as readonly KindName[];
 
-/** What must be of one resource. */
+/** The desired state of one resource. */
 export type Assignment = SandboxAssignment | SnapshotAssignment | BuildAssignment;
-/** What is of one resource. */
+/** The observed state of one resource. */
 export type Report = SandboxReport | SnapshotReport | BuildReport;
-/** The same of one kind. */
+/** The same for one kind. */
 export type AssignmentOf<K extends KindName> = Extract<Assignment, { kind: K }>;
 export type ReportOf<K extends KindName> = Extract<Report, { kind: K }>;
 
@@ -41,7 +41,7 @@ export const HeartbeatMessage = Type.Object({ type: Type.Literal('heartbeat'), r
 export type HeartbeatMessage = Static<typeof HeartbeatMessage>;
 
 /**
- * Control to runner, after `welcome`: everything that this runner is assigned. With `more` it goes on in the next
+ * Control to runner, after `welcome`: everything that this runner is assigned. With `more` it continues in the next
  * `sync`: it is complete, and orphans are known, only after the message without it.
  */
 export const SyncMessage = Type.Object({
@@ -55,7 +55,7 @@ export interface SyncMessage {
   more?: boolean;
 }
 
-/** Control to runner: assignments that are new or have changed. */
+/** Control to runner: new and changed assignments. */
 export const DesiredMessage = Type.Object({ type: Type.Literal('desired'), items });
 export interface DesiredMessage {
   type: 'desired';
@@ -63,8 +63,8 @@ export interface DesiredMessage {
 }
 
 /**
- * Control to runner: all of `seq` and below is stored. `unsupported` names the items of that report that control does
- * not know or cannot read; nothing of them is stored, and they are not to be sent again.
+ * Control to runner: everything up to `seq` is stored. `unsupported` names the items of that report that control does
+ * not know or cannot read; they are not stored, and must not be sent again.
  */
 export const AckMessage = Type.Object({
   type: Type.Literal('ack'),

@@ -1,7 +1,7 @@
 /**
  * Reads messages of the link, by the schemas. A peer may be newer or older than this code: unknown fields are ignored,
- * unknown message types and unreadable messages are given back as such, and an item that is unknown or unreadable is
- * taken out of its message, so that it costs neither the other items nor the link.
+ * unknown message types and unreadable messages are returned as such, and unknown or unreadable items are removed from
+ * their message, so that they affect neither the other items nor the link.
  */
 import type { TSchema } from 'typebox';
 import { Compile, type Validator } from 'typebox/compile';
@@ -16,7 +16,7 @@ import {
 } from './messages.ts';
 import { CpuReading } from './usage.ts';
 
-/** The peer does not speak this protocol at all: what it sent is no JSON object with a `type`. The link is closed. */
+/** The peer does not speak this protocol at all: it sent something other than a JSON object with a `type`. The link is closed. */
 export class FramingError extends Error {
   override name = 'FramingError';
 }
@@ -25,9 +25,9 @@ export type Reading<M> =
   | {
       outcome: 'message';
       message: M;
-      /** Items that were taken out, and are to be answered. */
+      /** Removed items that must be answered. */
       unsupported: UnsupportedItem[];
-      /** How many more were taken out that cannot be answered: not even what they are about can be read. */
+      /** Number of removed items that cannot be answered, because not even their id can be read. */
       dropped: number;
     }
   | { outcome: 'unknown-type'; type: string }
@@ -35,7 +35,7 @@ export type Reading<M> =
       outcome: 'unreadable';
       type: string;
       error: string;
-      /** A hello of before version 1, which had no version. */
+      /** A hello from before version 1, which had no version. */
       unversioned?: true;
     };
 
@@ -82,9 +82,9 @@ function read(data: string, direction: Direction, kinds: readonly string[]): Rea
   if (!Object.hasOwn(direction.messages, type)) return { outcome: 'unknown-type', type: type.slice(0, 64) };
   let dropped = 0;
   if (type === 'usage' && Array.isArray(value['readings'])) {
-    const good = value['readings'].filter((one) => reading.Check(one));
-    dropped = value['readings'].length - good.length;
-    value['readings'] = good;
+    const readable = value['readings'].filter((one) => reading.Check(one));
+    dropped = value['readings'].length - readable.length;
+    value['readings'] = readable;
   }
   const error = whyNot(direction.messages[type], value);
   if (error !== undefined) {
@@ -93,7 +93,7 @@ function read(data: string, direction: Direction, kinds: readonly string[]): Rea
   }
   const { items } = value;
   if (!Array.isArray(items)) return { outcome: 'message', message: value, unsupported: [], dropped };
-  const good: unknown[] = [];
+  const readable: unknown[] = [];
   const unsupported: UnsupportedItem[] = [];
   for (const item of items as unknown[]) {
     if (!header.Check(item)) {
@@ -103,10 +103,10 @@ function read(data: string, direction: Direction, kinds: readonly string[]): Rea
     const { kind, id, generation } = item;
     const known = kinds.includes(kind) && Object.hasOwn(direction.kinds, kind);
     const why = known ? whyNot(direction.kinds[kind], item) : `the kind ${kind} is not known`;
-    if (why === undefined) good.push(item);
+    if (why === undefined) readable.push(item);
     else unsupported.push({ kind, id, generation, error: why });
   }
-  return { outcome: 'message', message: { ...value, items: good }, unsupported, dropped };
+  return { outcome: 'message', message: { ...value, items: readable }, unsupported, dropped };
 }
 
 function parse(data: string): Record<string, unknown> & { type: string } {
@@ -114,7 +114,7 @@ function parse(data: string): Record<string, unknown> & { type: string } {
   try {
     value = JSON.parse(data);
   } catch {
-    // The parser's own message would quote the data, environments and credentials included.
+    // The parser's own message would quote the data, which contains environments and credentials.
     throw new FramingError('a message that is not JSON');
   }
   const type = (value as { type?: unknown } | null)?.type;
@@ -122,7 +122,7 @@ function parse(data: string): Record<string, unknown> & { type: string } {
   return value as Record<string, unknown> & { type: string };
 }
 
-/** Names the place and what it must be, never the value: values are environments and credentials. */
+/** Names the place and the expected value, never the actual one: values are environments and credentials. */
 function whyNot(validator: Validator | undefined, value: unknown): string | undefined {
   if (validator === undefined || validator.Check(value)) return undefined;
   const errors = validator.Errors(value);

@@ -4,16 +4,16 @@ import { PortMapRecord, PortProto, SandboxMode } from '../wire/sandbox.ts';
 import { Count, text, Uuid } from './fields.ts';
 import { RootSource } from './source.ts';
 
-/** What control may want of a sandbox that is placed on a runner. */
+/** Desired states of a sandbox on its runner. */
 export const DesiredState = Type.Enum(['running', 'stopped', 'paused', 'deleted'] as const);
 export type DesiredState = Static<typeof DesiredState>;
 
 /**
- * What a sandbox is created from instead of an empty disk. It matters once: as soon as the runner has copied it into a
- * disk (and memory) of the sandbox's own, only those count.
+ * What a sandbox is created from instead of an empty disk. It is used once: as soon as the runner has copied it to the
+ * sandbox's own disk (and memory), it is ignored.
  */
 export const Origin = Type.Union([
-  /** Memory and disk of another sandbox on the same runner, at the moment when the runner copies them. */
+  /** Memory and disk of another sandbox on the same runner, at the time of the copy. */
   Type.Object({ type: Type.Literal('fork'), vm_id: Uuid }),
   /** A snapshot on the same runner: the disk alone, or memory and disk. */
   Type.Object({
@@ -43,8 +43,8 @@ export const SandboxSpec = Type.Object({
   env: Type.Record(Type.String(), Type.String()),
   persistent: Type.Boolean(),
   /**
-   * Digest of the root image that its disk lies on, once a runner has reported one: the sandbox has a disk then, and a
-   * runner that does not find it reports `failed` and never creates an empty one.
+   * Digest of the root image below its disk, once a runner has reported one: the sandbox then has a disk, and a runner that
+   * does not find it reports `failed` and never creates an empty one.
    */
   disk_manifest: Type.Optional(text(512)),
   spot: Type.Boolean(),
@@ -68,7 +68,7 @@ export const SandboxAssignment = Type.Object({
 });
 export type SandboxAssignment = Static<typeof SandboxAssignment>;
 
-/** What a runner observes of a sandbox; control maps it through the transition table. */
+/** A runner's observation of a sandbox; control applies it through the transition table. */
 export const ObservedStatus = Type.Enum([
   'building',
   'booting',
@@ -89,24 +89,24 @@ export type PortMapping = Static<typeof PortMapping>;
 
 export const SandboxDetail = Type.Object({
   /**
-   * Why it failed, or why it is not what was wanted: with `running` why it could not be paused, with `paused` why it
-   * could not be resumed, with `stopped` why it could not be started or has ended by itself.
+   * Why it failed, or is not in its desired state: with `running` why it could not be paused, with `paused` why it could
+   * not be resumed, with `stopped` why it could not be started or why it ended.
    */
   error: Type.Optional(Type.String()),
   vm_ip: Type.Optional(text(64)),
   host_ip: Type.Optional(text(64)),
   port_map: Type.Optional(Type.Array(PortMapping, { maxItems: 256 })),
-  /** Digest of the root image that was booted. With it a persistent sandbox counts as one that has a disk to boot. */
+  /** Digest of the booted root image. It marks a persistent sandbox as having a disk to boot. */
   manifest_name: Type.Optional(text(512)),
-  /** Only with `paused`: false when the saved memory cannot be used any more. */
+  /** Only with `paused`: false when the saved memory is unusable. */
   memory: Type.Optional(Type.Boolean()),
 });
 export type SandboxDetail = Static<typeof SandboxDetail>;
 
 /**
- * A runner that cannot reach what was wanted reports what is instead: `running` by a sandbox that could not be paused,
- * `paused` or `stopped` by one that could not be resumed or started and has lost nothing. `failed` means that nothing
- * of it can be used any more.
+ * A runner that cannot reach the desired state reports the actual one: `running` of a sandbox that could not be paused,
+ * `paused` or `stopped` of one that could not be resumed or started and has lost nothing. `failed` means that nothing of
+ * it can be used any more.
  */
 export const SandboxReport = Type.Object({
   kind: Type.Literal('sandbox'),

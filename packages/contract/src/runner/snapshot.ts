@@ -6,7 +6,7 @@ export const SnapshotSpec = Type.Object({
   /** The sandbox that it is captured from. */
   vm_id: Uuid,
   kind: Type.Enum(['disk', 'full'] as const),
-  /** The snapshot that the sandbox's disk descends from: where nothing was written since, it is reused. */
+  /** The snapshot that the sandbox's disk descends from: if nothing was written since, it is reused. */
   parent_id: Type.Optional(Uuid),
   /** It was reported `ready` before: a runner that does not have it reports `failed`, and captures nothing. */
   captured: Type.Optional(Type.Literal(true)),
@@ -14,7 +14,7 @@ export const SnapshotSpec = Type.Object({
 export type SnapshotSpec = Static<typeof SnapshotSpec>;
 
 /**
- * `ready`: it must exist; where it does not yet, the runner captures it from its sandbox. A snapshot that was reported
+ * `ready`: it must exist; if it does not yet, the runner captures it from its sandbox. A snapshot that was reported
  * `ready` is never captured again. `deleted`: nothing of it may remain.
  */
 export const SnapshotAssignment = Type.Object({
@@ -29,7 +29,7 @@ export type SnapshotAssignment = Static<typeof SnapshotAssignment>;
 export const SnapshotDetail = Type.Object({
   /** Why it failed. The sandbox has lost nothing. */
   error: Type.Optional(Type.String()),
-  /** The sandbox had written nothing since its parent, whose disk this one shares. */
+  /** The sandbox has written nothing since the parent snapshot, whose disk is shared. */
   no_changes: Type.Optional(Type.Boolean()),
   /** Where the runner stores it; opaque to others. */
   artifact_ref: Type.Optional(text(1024)),

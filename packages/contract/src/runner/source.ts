@@ -7,13 +7,13 @@ const RegistrySource = Type.Object({
   ref: Type.String(),
   /** Pins the reference once it was resolved. */
   digest: Type.Optional(Type.String()),
-  /** For the reference's registry. It is on the link and in memory only: neither side writes it to a disk. */
+  /** For the reference's registry. Only sent over the link and held in memory: neither side writes it to a disk. */
   credential: Type.Optional(Type.Object({ username: Type.String(), password: Type.String() })),
-  /** Why control cannot send the credential that there is. A pull that needs the registry fails with this reason. */
+  /** Why control cannot send the existing credential. A pull from the registry fails with this reason. */
   no_credential: Type.Optional(Type.String()),
 });
 
-/** One of the images that a runner can make by itself: `busybox`, `debian`. */
+/** A built-in image of runners: `busybox`, `debian`. */
 const BuiltinSource = Type.Object({ type: Type.Literal('builtin'), name: Type.String() });
 
 export const RootSource = Type.Union([RegistrySource, BuiltinSource]);

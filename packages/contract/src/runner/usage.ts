@@ -1,12 +1,12 @@
-/** What micro-VMs have used. */
+/** Usage of micro-VMs. */
 import { Type, type Static } from 'typebox';
 import { Large, Uuid } from './fields.ts';
 import { USAGE_READINGS_MAX } from './limits.ts';
 
-/** What one micro-VM has used so far, from its control group. */
+/** Usage of one micro-VM so far, from its control group. */
 export const CpuReading = Type.Object({
   vm_id: Uuid,
-  /** Names this run of the VMM: another run counts from zero again. */
+  /** Identifies this run of the VMM: another run counts from zero again. */
   incarnation: Type.String({ minLength: 1, maxLength: 100 }),
   /** CPU time of this run, in microseconds of one core. Never falls. */
   cpu_usec: Large,
@@ -15,7 +15,7 @@ export const CpuReading = Type.Object({
 });
 export type CpuReading = Static<typeof CpuReading>;
 
-/** Every `USAGE_MS`. Counters: the next message makes up for a lost one, and none is acknowledged. */
+/** Every `USAGE_MS`. Cumulative counters: the next message replaces a lost one, and none is acknowledged. */
 export const UsageMessage = Type.Object({
   type: Type.Literal('usage'),
   readings: Type.Array(CpuReading, { maxItems: USAGE_READINGS_MAX }),

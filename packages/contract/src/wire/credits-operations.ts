@@ -1,4 +1,4 @@
-/** The operations about credits; `operations.ts` has them in its list. */
+/** The operations on credits. */
 import { CreditsQuery, CreditsRecord } from './credits.ts';
 import { OrgParams } from './management.ts';
 

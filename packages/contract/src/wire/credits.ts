@@ -1,8 +1,8 @@
-/** Credits of an organization: what its members read, and what an operator does about them. */
+/** Credits of an organization, for its members and for operators. */
 import { Type, type Static } from 'typebox';
 import { Amount } from './amount.ts';
 
-/** Ledger entries that `GET /orgs/:id/credits` gives. */
+/** Ledger entries in `GET /orgs/:id/credits`. */
 export const LEDGER_LIMITS = { default: 50, min: 1, max: 500 } as const;
 /** Longest note of a grant, in characters. */
 export const NOTE_CHARS = 500;
@@ -11,8 +11,8 @@ export const LEDGER_KINDS = ['usage', 'burst', 'grant', 'adjustment', 'deletion'
 export const LedgerKind = Type.Enum(LEDGER_KINDS, {
   description:
     'usage: guaranteed cores, memory and GPUs of a sandbox over a time. burst: cores used above the guarantee. grant: ' +
-    'given by an operator. adjustment: put right by an operator. deletion: a sandbox was deleted because the ' +
-    'organization was beyond its overdraft; the amount is 0.',
+    'credits from an operator. adjustment: a correction by an operator. deletion: a sandbox was deleted because the ' +
+    'organization was beyond its overdraft limit; the amount is 0.',
 });
 export type LedgerKind = Static<typeof LedgerKind>;
 
@@ -20,7 +20,7 @@ export const LedgerEntry = Type.Object({
   id: Type.Integer({ description: 'Grows with time.' }),
   amount: Amount,
   kind: LedgerKind,
-  vm_id: Type.Union([Type.String(), Type.Null()], { description: 'The sandbox that it is about.' }),
+  vm_id: Type.Union([Type.String(), Type.Null()], { description: 'The sandbox that it concerns.' }),
   note: Type.Union([Type.String(), Type.Null()]),
   created_at: Type.String({ format: 'date-time' }),
 });
@@ -31,13 +31,13 @@ export const CreditsRecord = Type.Object({
   balance: Amount,
   overdraft_limit: Type.Unsafe<Static<typeof Amount>>({
     ...Amount,
-    description: 'How far below zero the balance may go before running sandboxes are deleted.',
+    description: 'How far below zero the balance may fall before running sandboxes are deleted.',
   }),
   overdraft_limit_source: Type.Enum(['global', 'organization'] as const, {
     description: '`global`: the same for all organizations. `organization`: set for this one.',
   }),
   enabled: Type.Boolean({
-    description: 'Whether credits are enforced here. When not, use is written down and nothing is refused.',
+    description: 'Whether credits are enforced. If not, use is recorded and nothing is refused.',
   }),
   ledger: Type.Array(LedgerEntry, { description: 'The newest entries, newest first.' }),
 });
@@ -80,7 +80,7 @@ export const GrantList = Type.Object({
 export type GrantList = Static<typeof GrantList>;
 
 export const OverdraftRequest = Type.Object({
-  /** Null: as for all organizations. */
+  /** Null: the default limit. */
   overdraft_limit: Type.Union([Amount, Type.Null()]),
 });
 export type OverdraftRequest = Static<typeof OverdraftRequest>;

@@ -17,21 +17,21 @@ export const OverloadBody = Type.Object(
 );
 export type OverloadBody = Static<typeof OverloadBody>;
 
-/** What each status means here; the OpenAPI document and docs/api.md take their words from it. */
+/** Meanings of the error statuses, for the OpenAPI document and docs/api.md. */
 export const STATUS_MEANINGS = {
-  400: 'The request is not valid: malformed body, bad value, unknown region, bad cursor, over a cap.',
-  401: 'Credentials are missing or not valid.',
+  400: 'The request is invalid: malformed body, invalid value, unknown region, invalid cursor, over a cap.',
+  401: 'Credentials are missing or invalid.',
   402: 'The owning organization has no credits left.',
   403: 'The credentials are valid and do not permit this.',
-  404: 'There is no such thing, or it belongs to another project.',
+  404: 'The resource does not exist, or it belongs to another project.',
   408: 'The timeout of the command has passed.',
   409: 'The current state does not allow this: wrong lifecycle state, duplicate name, still in use.',
-  429: 'No capacity, or too many requests; wait as long as `Retry-After` says.',
-  500: 'Something broke inside the service.',
+  429: 'No capacity, or too many requests; retry after the time in `Retry-After`.',
+  500: 'An internal error.',
   501: 'This operation is not supported here.',
-  502: 'The machine that should answer did not.',
+  502: 'A machine of the service did not respond.',
   503: 'A part of the service is temporarily unavailable; nothing was created, try again.',
-  504: 'The answer took longer than its deadline.',
+  504: 'The response took longer than its deadline.',
   507: "The sandbox's disk is full.",
 } as const;
 export type ErrorStatus = keyof typeof STATUS_MEANINGS;

@@ -1,4 +1,4 @@
-/** A sandbox that begins as another one is. */
+/** Forks. */
 import { Type, type Static } from 'typebox';
 import { BOUNDS } from './limits.ts';
 import { SandboxCreateResponse } from './sandbox.ts';

@@ -1,4 +1,4 @@
-/** Hosts as their operator sees and drains them. */
+/** Hosts, for the operator. */
 import { Type, type Static } from 'typebox';
 import { SandboxStatus } from './sandbox-status.ts';
 
@@ -25,20 +25,20 @@ export const HostRecord = Type.Object({
   id: Type.String({ description: 'UUID.' }),
   region: Type.String(),
   status: Type.Enum(['online', 'offline', 'lost'] as const),
-  ready: Type.Boolean({ description: 'It takes sandboxes, unless it is being drained.' }),
+  ready: Type.Boolean({ description: 'It accepts sandboxes, unless it is being drained.' }),
   draining: Type.Boolean(),
   draining_since: Type.Union([Type.String({ format: 'date-time' }), Type.Null()]),
-  force: Type.Boolean({ description: 'The drain ends ephemeral sandboxes too.' }),
+  force: Type.Boolean({ description: 'The drain deletes ephemeral sandboxes too.' }),
   last_seen_at: Type.String({ format: 'date-time' }),
   facts: HostFacts,
   used: HostResources,
   allocatable: HostResources,
   sandboxes: Type.Unsafe<Partial<Record<SandboxStatus, number>>>(
     Type.Record(Type.String(), Type.Integer(), {
-      description: 'How many it holds of each status; statuses without any are left out.',
+      description: 'Number of its sandboxes by status; statuses without any are left out.',
     }),
   ),
-  snapshots: Type.Integer({ description: 'Snapshots that it keeps or is taking.' }),
+  snapshots: Type.Integer({ description: 'Snapshots that it has or is taking.' }),
 });
 export type HostRecord = Static<typeof HostRecord>;
 

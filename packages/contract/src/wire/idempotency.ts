@@ -1,12 +1,12 @@
-/** Repeating a creating request without creating twice. */
+/** Idempotency keys: repeating a creating request without creating twice. */
 
 /** The request header. */
 export const IDEMPOTENCY_HEADER = 'idempotency-key';
-/** On an answer that was given before, `true`. */
+/** Header of a replayed response: `true`. */
 export const REPLAYED_HEADER = 'idempotency-replayed';
 /** Longest key, in characters. */
 export const IDEMPOTENCY_KEY_CHARS = 255;
-/** How long an answer is kept, in milliseconds. */
+/** Lifetime of a recorded response, in milliseconds. */
 export const IDEMPOTENCY_TTL_MS = 24 * 3_600_000;
 
 /** Visible ASCII, so that it survives every proxy unchanged. */

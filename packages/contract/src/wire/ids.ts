@@ -1,5 +1,5 @@
 /**
- * Ids and tokens as they appear on the wire: their forms, and how strictly they are read.
+ * Ids and tokens on the wire: their forms, and strict parsers.
  *
  * A sandbox id is `<region slug>-<26 characters>`: its UUID as one big-endian number in base 32 (RFC 4648
  * alphabet, lower case), so it is a legal part of a host name. A bare UUID is accepted wherever an id is.
@@ -21,7 +21,7 @@ export function isRegionSlug(text: string): boolean {
   return text.length <= BOUNDS.regionSlugChars && REGION_SLUG.test(text);
 }
 
-/** The public id of a sandbox. Throws on a region or UUID that is not one: that is a bug in the caller. */
+/** The public id of a sandbox. @throws TypeError for an invalid region or UUID, which is a bug of the caller */
 export function formatSandboxId(region: string, uuid: string): string {
   if (!isRegionSlug(region)) throw new TypeError(`not a region slug: ${JSON.stringify(region)}`);
   if (!isUuid(uuid)) throw new TypeError(`not a UUID: ${JSON.stringify(uuid)}`);
@@ -42,8 +42,8 @@ export interface SandboxId {
 }
 
 /**
- * Reads a sandbox id or a bare UUID. Null for everything else, also for a second spelling of the same id
- * (upper case, bits set beyond the 128th): what is null here is answered like an id that does not exist.
+ * Parses a sandbox id or a bare UUID. Null for anything else, also for a non-canonical spelling
+ * (upper case, bits set beyond the 128th): the response is that of an unknown id.
  */
 export function parseSandboxId(text: string): SandboxId | null {
   if (isUuid(text)) return { uuid: text.toLowerCase(), region: null };
@@ -65,13 +65,13 @@ export function parseSandboxId(text: string): SandboxId | null {
   return { uuid, region };
 }
 
-/** What each kind of token starts with. */
+/** The prefix of each kind of token. */
 export const TOKEN_PREFIXES = {
   /** A project's API key. */
   apiKey: 'rlp_',
   /** Access to one sandbox, shown once by its create. */
   sandbox: 'rlpv_',
-  /** Stands for a secret's value inside a sandbox. */
+  /** Placeholder of a secret inside a sandbox. */
   secretPlaceholder: 'rlps_',
   /** A function's public endpoint. */
   function: 'rlpf_',
@@ -80,7 +80,7 @@ export type TokenKind = keyof typeof TOKEN_PREFIXES;
 
 const TOKEN_BODY = /^[0-9A-Za-z]{43}$/;
 
-/** Which kind of token a text has the form of; null when it is none, and then no look-up is needed to refuse it. */
+/** The kind of a well-formed token; null for other text, which can be refused without a lookup. */
 export function tokenKind(text: string): TokenKind | null {
   for (const kind of Object.keys(TOKEN_PREFIXES) as TokenKind[]) {
     const prefix = TOKEN_PREFIXES[kind];

@@ -1,6 +1,6 @@
 /**
- * Where a root file system comes from, as a request says it: a string, or an object with a `type`.
- * A string that has a `/` or a `:` is a registry reference; any other is the name of an image of the project.
+ * The source of a root file system in requests: a string, or an object with a `type`. A string with a `/` or a `:` is a
+ * registry reference; any other is the name of an image of the project.
  */
 import { Type, type Static } from 'typebox';
 
@@ -22,10 +22,10 @@ export const SnapshotSource = Type.Object({
 });
 
 export const ImageSource = Type.Union([RegistrySource, NamedSource, DockerfileSource, SnapshotSource]);
-/** Checked. `ref` stays as it was given: `parseImageReference` reads it. */
+/** Validated. `ref` is unchanged: `parseImageReference` parses it. */
 export type ImageSource = Static<typeof ImageSource>;
 
-/** What an image source may be, in words. */
+/** The allowed image sources, in words. */
 export const IMAGE_SOURCE_FORM =
   'an image name, a registry reference (it has a "/" or a ":"), or an object ' +
   '{type: "registry", ref}, {type: "named", name}, {type: "dockerfile", dockerfile} or {type: "snapshot", name}';

@@ -1,4 +1,4 @@
-/** Named images of a project: what a create takes, what it answers, and the record that lists show. */
+/** Named images of a project. */
 import { Type, type Static } from 'typebox';
 import { ImageInput } from './image-source.ts';
 import { NextCursor } from './paging.ts';
@@ -10,10 +10,10 @@ export type ImageStatus = Static<typeof ImageStatus>;
 export const ImageCreateRequest = Type.Object({
   name: Type.String({
     minLength: 1,
-    description: 'Unique in the project. Posting a name again replaces its source and builds it anew.',
+    description: 'Unique in the project. Posting a name again replaces its source and rebuilds it.',
   }),
   source: ImageInput,
-  docker: Type.Optional(Type.Boolean({ default: false, description: 'Whether it is to run Docker inside.' })),
+  docker: Type.Optional(Type.Boolean({ default: false, description: 'Whether Docker will run inside.' })),
   region: Type.Optional(Type.String({ description: 'Slug of a region or id of a global region.' })),
 });
 export type ImageCreateRequest = Static<typeof ImageCreateRequest>;
@@ -30,10 +30,7 @@ export type ImageCreateResponse = Static<typeof ImageCreateResponse>;
 export const ImageRecord = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Type.String(),
-  source: Type.Object(
-    { type: Type.String() },
-    { additionalProperties: true, description: 'What it is made from.' },
-  ),
+  source: Type.Object({ type: Type.String() }, { additionalProperties: true, description: 'Its source.' }),
   manifest_name: Type.Optional(Type.String({ description: 'Digest of the result; once built.' })),
   status: ImageStatus,
   layer_count: Type.Optional(Type.Integer({ description: 'Once built.' })),

@@ -1,4 +1,4 @@
-/** Schemas and the table of operations, alone: no Node API, so that a browser can load it. */
+/** Schemas and the table of operations, without Node APIs, so that a browser can load them. */
 export * from './amount.ts';
 export * from './credits.ts';
 export * from './credits-operations.ts';

@@ -1,4 +1,4 @@
-/** The operations that runners and gateways use. They are not part of the public API and its OpenAPI document. */
+/** The operations of runners. They are not part of the public API and its OpenAPI document. */
 import {
   RUNNER_DATA_KEY_PATH,
   RUNNER_JOIN_PATH,
@@ -15,14 +15,14 @@ export const internalOperations = {
     tag: 'Runner',
     summary: 'Register the credential of a runner',
     description:
-      'With the join token when the runner is new, with its present credential to change it, or with a permission of the ' +
-      'operator. The runner sends the digest of a credential that it has generated; sending it again changes nothing.',
+      'With the join token if the runner is new, with its present credential to renew it, or with a permission of the ' +
+      'operator. The runner sends the digest of a credential that it has generated. Idempotent.',
     security: 'runner',
     body: RunnerJoinRequest,
     success: { status: 200, response: { description: 'Registered.', schema: RunnerJoinResponse } },
     errors: {
       400: 'A field is not valid.',
-      409: 'The runner is known already, or the credential was registered before.',
+      409: 'The runner is already registered, or the credential was registered before.',
     },
   },
   getRunnerDataKey: {

@@ -1,10 +1,9 @@
 /**
- * What runners request from the control plane, beside their link: on the internal listener, each with its
- * own credential (docs/security.md).
+ * HTTP operations of runners on the internal listener, each with its own credential (docs/security.md).
  */
 import { Type, type Static } from 'typebox';
 
-/** The path of the web socket that runners dial; see docs/runner-protocol.md. */
+/** The path of the WebSocket that runners dial; see docs/runner-protocol.md. */
 export const RUNNER_LINK_PATH = '/internal/runners/link';
 
 /** `POST`, by a machine that becomes a runner, with the join token, its present credential or a permission to join. */
@@ -32,7 +31,7 @@ export const RunnerDataKey = Type.Object({
   key_id: Type.String(),
   /** base64url. */
   key: Type.String({ writeOnly: true }),
-  /** The runner's credential is old: it should register another. */
+  /** The runner's credential is old: it should renew it. */
   renew: Type.Boolean(),
 });
 export type RunnerDataKey = Static<typeof RunnerDataKey>;

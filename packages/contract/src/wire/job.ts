@@ -1,4 +1,4 @@
-/** Jobs: the work behind a create, for those who want to watch it. */
+/** Jobs: the asynchronous work of creates. */
 import { Type, type Static } from 'typebox';
 
 export const JOB_KINDS = ['build', 'vm.create', 'snapshot.create'] as const;
@@ -13,13 +13,13 @@ export const JobParams = Type.Object({ id: Type.String({ description: 'Job id.' 
 
 export const JobRecord = Type.Object({
   id: Type.String({ format: 'uuid' }),
-  // Open on purpose: later kinds must not break those who read only the ones they know.
+  // Open: later kinds must not break existing clients.
   kind: Type.String({ description: `One of ${JOB_KINDS.join(', ')}, or a later one.` }),
   status: JobStatus,
-  attempts: Type.Integer({ description: 'How often it was begun.' }),
+  attempts: Type.Integer({ description: 'Number of attempts.' }),
   error: Type.Union([Type.String(), Type.Null()], { description: 'Why it failed.' }),
   runner_id: Type.Optional(
-    Type.Union([Type.String(), Type.Null()], { description: 'The machine that does it.' }),
+    Type.Union([Type.String(), Type.Null()], { description: 'The machine that runs it.' }),
   ),
 });
 export type JobRecord = Static<typeof JobRecord>;

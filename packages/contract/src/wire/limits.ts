@@ -1,9 +1,9 @@
 /**
- * Every number that bounds a request, once. Those the service's contract fixes are in `LIMITS` and `DEFAULTS`;
- * those an operator may set are in `PlatformLimits`.
+ * The limits of requests. Those of the contract are in `LIMITS` and `DEFAULTS`; operators may set those in
+ * `PlatformLimits`.
  */
 
-/** Fixed by the contract. The comment on each names where its rule is stated in docs/api.md. */
+/** Fixed by the contract. The comments name the section of docs/api.md. */
 export const LIMITS = {
   /** List pages: `limit` is clamped to 1..200 for sandboxes, images and snapshots. */
   pageMin: 1,
@@ -11,7 +11,7 @@ export const LIMITS = {
   /** Long poll: `timeout_ms` is clamped to 0..60000. */
   waitMsMin: 0,
   waitMsMax: 60_000,
-  /** Create: how many volumes, and how many object-store mounts, one sandbox may have. */
+  /** Create: most volumes, and most object-store mounts, of one sandbox. */
   volumesPerSandbox: 8,
   objectStoreMountsPerSandbox: 8,
   /** Create: largest value of one environment variable, in bytes of UTF-8. */
@@ -20,7 +20,7 @@ export const LIMITS = {
   burstableCpuMin: 0.125,
   /** Create: a dedicated sandbox has whole cores, at least this many. */
   dedicatedCpuMin: 1,
-  /** Ports are 16 bit numbers and 0 is none. */
+  /** Ports are 16 bit numbers; 0 is not valid. */
   portMin: 1,
   portMax: 65_535,
   /** Secrets: their names double as environment variables. */
@@ -29,11 +29,11 @@ export const LIMITS = {
   secretValueBytes: 64 * 1024,
 } as const;
 
-/** Not stated by the contract; chosen so that nothing a caller sends is unbounded. */
+/** Not in the contract; they bound everything that a client sends. */
 export const BOUNDS = {
   /** Largest JSON request body, in bytes. */
   requestBodyBytes: 8 * 1024 * 1024,
-  /** All names and values of one environment together: what execve(2) takes at the usual 8 MiB stack is 2 MiB. */
+  /** Names and values of one environment in total: execve(2) accepts 2 MiB with the usual 8 MiB stack. */
   envTotalBytes: 1024 * 1024,
   envNameChars: 256,
   /** Display names: of sandboxes. */
@@ -48,7 +48,7 @@ export const BOUNDS = {
   domainsPerSecret: 64,
   registriesPerProject: 200,
   registryUsernameChars: 1024,
-  /** Free text that people write beside a secret or a credential. */
+  /** Description of a secret or a credential. */
   descriptionChars: 1024,
   gpusPerSandbox: 64,
   mountPathChars: 1024,
@@ -56,14 +56,14 @@ export const BOUNDS = {
   dockerfileChars: 256 * 1024,
   /** Region slugs are part of sandbox ids, and those of preview host names: of a label's 63 characters, 33 are taken. */
   regionSlugChars: 30,
-  /** Columns that hold these are 32 bit integers. */
+  /** Their columns are 32 bit integers. */
   int32: 2_147_483_647,
 } as const;
 
-/** What a request gets when it does not say. */
+/** Defaults of requests. */
 export const DEFAULTS = {
   mode: 'burstable',
-  /** Cores guaranteed to a burstable sandbox that names neither `cpu` nor `vcpus`. */
+  /** Guaranteed cores of a burstable sandbox with neither `cpu` nor `vcpus`. */
   burstableCpu: 0.125,
   vcpus: 2,
   memMib: 1024,
@@ -74,7 +74,7 @@ export const DEFAULTS = {
   waitMs: 30_000,
 } as const;
 
-/** What an operator may set; a server without settings of its own uses `PLATFORM_LIMITS`. */
+/** Settings of the operator; the default is `PLATFORM_LIMITS`. */
 export interface PlatformLimits {
   /** Most cores of a dedicated sandbox; more is refused. */
   dedicatedCpuMax: number;
@@ -93,14 +93,14 @@ export const PLATFORM_LIMITS: PlatformLimits = {
   burstCpuMax: 16,
   burstMemMib: 64 * 1024,
   burstScratchMib: 256 * 1024,
-  // Below 128 MiB the guest's kernel, its modules and an overlay leave a workload nothing to run in.
+  // Below 128 MiB the guest's kernel, its modules and an overlay leave no memory for a workload.
   memMibMin: 128,
-  // The smallest ext4 file system whose journal and inode tables leave room for files.
+  // The smallest ext4 file system whose journal and inode tables leave space for files.
   scratchMibMin: 64,
   dockerDataMibMin: 256,
 };
 
-/** Mount points the guest needs for itself; nothing may be mounted on them or below them. */
+/** Mount points that the guest needs; nothing may be mounted on them or below them. */
 export const RESERVED_MOUNT_PATHS = ['/', '/proc', '/sys', '/dev', '/overlay', '/mnt/scratch'] as const;
 
 /** Names of organizations and projects, in characters. */

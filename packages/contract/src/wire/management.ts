@@ -1,16 +1,16 @@
-/** The management plane: people, organizations, members, invitations, projects, API keys and the audit log. */
+/** The management plane: users, organizations, members, invitations, projects, API keys and the audit log. */
 import { Type, type Static } from 'typebox';
 import { NAME_CHARS } from './limits.ts';
 import { NextCursor, PageQuery } from './paging.ts';
 
-/** Not stated by the contract: lists of the management plane have no pages, so what they show is bounded. */
+/** Not in the contract: lists of the management plane have no pages, so their contents are bounded. */
 export const MANAGEMENT_BOUNDS = {
   organizationsPerUser: 1000,
   projectsPerOrganization: 1000,
   membersPerOrganization: 1000,
-  /** Pending invitations of one organization, and of one address that are shown. */
+  /** Pending invitations of one organization, and shown ones of one address. */
   invitations: 1000,
-  /** Keys of a project that work. Of the revoked ones the newest are shown. */
+  /** Active keys of a project. Of the revoked ones the newest are shown. */
   keysPerProject: 1000,
 } as const;
 
@@ -24,7 +24,7 @@ const Uuid = Type.String({ format: 'uuid' });
 const Stamp = Type.String({ description: 'RFC 3339.' });
 const MaybeStamp = Type.Union([Stamp, Type.Null()]);
 const Name = Type.String({
-  description: `1 to ${NAME_CHARS} characters, without control characters. White space around it is taken off.`,
+  description: `1 to ${NAME_CHARS} characters, without control characters. Surrounding white space is removed.`,
 });
 const Named = Type.Object({ name: Name });
 
@@ -41,7 +41,9 @@ export type OrgCreated = Static<typeof OrgCreated>;
 export const Organization = Type.Object({
   id: Uuid,
   name: Type.String(),
-  personal: Type.Boolean({ description: 'It belongs to one user, accepts no others and cannot be deleted.' }),
+  personal: Type.Boolean({
+    description: 'It belongs to one user, cannot have other members and cannot be deleted.',
+  }),
   role: Role,
 });
 export type Organization = Static<typeof Organization>;
@@ -95,7 +97,7 @@ const keyFields = {
 };
 export const ApiKeyMinted = Type.Object({
   ...keyFields,
-  token: Type.String({ description: 'The key itself. It is told here once and stored nowhere.' }),
+  token: Type.String({ description: 'The key itself. Shown only here, and never stored.' }),
 });
 export type ApiKeyMinted = Static<typeof ApiKeyMinted>;
 export const ApiKey = Type.Object({
@@ -125,7 +127,7 @@ export const AuditEntry = Type.Object({
   action: Type.String({ description: 'As in `member.remove`.' }),
   target: Type.Object({ kind: Type.String(), id: Type.String() }),
   project_id: Type.Union([Uuid, Type.Null()]),
-  details: Type.Object({}, { additionalProperties: true, description: 'What else there is to say.' }),
+  details: Type.Object({}, { additionalProperties: true, description: 'Further details.' }),
   ip: Type.Union([Type.String(), Type.Null()]),
   user_agent: Type.Union([Type.String(), Type.Null()]),
   outcome: Type.Enum(['done', 'refused'] as const),
@@ -135,9 +137,11 @@ export const AuditList = Type.Object({ entries: Type.Array(AuditEntry), next_cur
 export type AuditList = Static<typeof AuditList>;
 
 export const AuthConfig = Type.Object({
-  issuer: Type.String({ description: 'OpenID Connect issuer; its discovery document says the rest.' }),
-  client_id: Type.String({ description: 'Public client for command lines: device code, or code with PKCE.' }),
-  audience: Type.String({ description: 'What access tokens must be made out to.' }),
+  issuer: Type.String({ description: 'OpenID Connect issuer; its discovery document has the endpoints.' }),
+  client_id: Type.String({
+    description: 'Public client of the CLI: device code, or authorization code with PKCE.',
+  }),
+  audience: Type.String({ description: 'Required audience of access tokens.' }),
   scopes: Type.Array(Type.String()),
 });
 export type AuthConfig = Static<typeof AuthConfig>;

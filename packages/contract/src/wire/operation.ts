@@ -3,7 +3,7 @@ import type { TSchema } from 'typebox';
 import type { ErrorStatus } from './errors.ts';
 
 /**
- * Who may call, by credential. `workload`: a project's API key. `sandbox`: that, or the sandbox's access token.
+ * The plane and its credential. `workload`: a project's API key. `sandbox`: that, or the sandbox's access token.
  * `management`: a user's OIDC token. `operator`: its token. `runner`: the credential of one runner.
  * `public`: none.
  */
@@ -17,7 +17,7 @@ export interface OperationResponse {
   contentType?: string;
 }
 
-/** What is not given has the defaults of `UPLOAD_LIMITS`. */
+/** Absent bounds have the defaults of `UPLOAD_LIMITS`. */
 export interface UploadLimits {
   /** Of the body, or of each file of a form, in bytes. */
   bytes?: number;
@@ -47,7 +47,7 @@ export interface Operation {
   /** Markdown, more than the summary says. */
   description?: string;
   security: Security;
-  /** Present for health checks, which are not rate limited. */
+  /** Health checks are not rate limited. */
   rateLimited?: false;
   params?: TSchema;
   query?: TSchema;
@@ -64,9 +64,9 @@ export interface Operation {
    * again, because its outcome is unknown.
    */
   idempotency?: 'replay' | 'once';
-  /** By status; what it answers when it does what was asked. */
+  /** The response on success. */
   success: { status: 101 | 200 | 201 | 204; response: OperationResponse };
-  /** When each refusal is given. 401 (unless public), 503 (management) and 500 are added. */
+  /** Meanings of the error statuses. Common ones are added by `operationErrors`. */
   errors: Partial<Record<ErrorStatus, string>>;
 }
 
@@ -74,17 +74,17 @@ export const TAGS = {
   Sandboxes:
     'Micro-VMs: created from an image or a snapshot, read, awaited, stopped and started, paused and resumed, forked, deleted.',
   Snapshots:
-    'Captures of a running sandbox: its disk, or its memory and disk. A new sandbox begins with one through ' +
+    'Captures of a running sandbox: its disk, or its memory and disk. Create a sandbox from one with ' +
     '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
   Images: 'Named root file systems of a project.',
   Toolbox:
     'Commands and files of a running sandbox, below `{toolbox_proxy_url}/{vm_id}` of its region. [toolbox.md](toolbox.md) describes them in full.',
-  Jobs: 'The work behind a create.',
+  Jobs: 'The asynchronous work of creates.',
   Secrets:
-    'Values that sandboxes may use and never see: inside, a placeholder stands for each. [secrets.md](secrets.md) has the whole of it.',
-  Registries: 'Credentials for pulls, one a registry host.',
+    'Values that sandboxes may use and never see: inside, each has a placeholder. [secrets.md](secrets.md) describes them in full.',
+  Registries: 'Credentials for pulls, one per registry host.',
   Regions: 'Where sandboxes may be placed.',
-  Organizations: 'People, their organizations, who belongs to them, and who did what.',
-  Projects: 'What belongs together: sandboxes, images and the keys that reach them.',
+  Organizations: 'Users, organizations, members, invitations and the audit log.',
+  Projects: 'Projects group sandboxes, images and the API keys that reach them.',
   Service: 'The service itself.',
 } as const;

@@ -1,6 +1,6 @@
 /**
- * Every operation of the REST API, once: the server's routes, the OpenAPI document and docs/api.md are made
- * from this list, so none of them can say something else. An operation appears here when it works.
+ * The operation table of the REST API: the server's routes, the OpenAPI document, docs/api.md and the typed client are
+ * generated from it, so they cannot disagree. An operation is added when it works.
  */
 import { Type, type TSchema } from 'typebox';
 import { creditsOperations } from './credits-operations.ts';
@@ -38,11 +38,11 @@ export const operations = {
     tag: 'Sandboxes',
     summary: 'Create a sandbox',
     description:
-      'Answers as soon as the create is written down. Follow it with `GET /vms/:id?wait=running`, or through its job. ' +
-      'Explicit sizes below what the platform can give are raised to it; unknown fields are ignored. From a snapshot: the ' +
-      'region is its home region when none is named, and `scratch_mib` is its own. From a full one the sandbox goes on where ' +
-      'the snapshot was taken, is persistent, has its cores and memory, and environment, ports and egress policy of the ' +
-      'sandbox that it was taken of unless others are given.',
+      'Responds as soon as the create is recorded. Follow it with `GET /vms/:id?wait=running`, or through its job. ' +
+      'Sizes below the minimum of the platform are raised to it; unknown fields are ignored. From a snapshot, the default ' +
+      'region is that of the snapshot, and `scratch_mib` is fixed. From a full snapshot, the sandbox resumes the captured ' +
+      'memory, is persistent, has the same cores and memory, and by default the environment, ports and egress policy of the ' +
+      'captured sandbox.',
     security: 'workload',
     body: SandboxCreateRequest,
     idempotency: 'replay',
@@ -52,14 +52,14 @@ export const operations = {
         'A field is not valid: mode, cpu (not above 0, over a cap), guarantees over the burstable caps, name or value of ' +
         'an environment variable, unknown secret, a mount path that is invalid, reserved or used twice, more than 8 ' +
         'volumes or object-store mounts, unknown region, cpu_arch, cpu_type, network_class or disk_class; a full snapshot ' +
-        'outside its home region, or sizes that are not those of the snapshot.',
+        'outside its home region, or sizes that differ from those of the snapshot.',
       402: 'The organization is out of credits.',
       404: 'The snapshot named as image does not exist.',
       409:
-        'The image, snapshot, volume or object store is not ready; the machine that keeps the snapshot has not been heard ' +
+        'The image, snapshot, volume or object store is not ready; the machine that has the snapshot has not been heard ' +
         'from, is being drained, or cannot run it (another VMM or CPU); a disk snapshot is not in that region.',
       429:
-        'As many creates are under way as the service takes, or more requests than one API key or one organization may ' +
+        'The create queue is full, or more requests were sent than one API key or one organization may ' +
         'make in a minute. Nothing was created.',
       503: 'The queue is temporarily unavailable. Nothing was created.',
     },
@@ -80,9 +80,9 @@ export const operations = {
     tag: 'Sandboxes',
     summary: 'Read a sandbox, or wait for a status',
     description:
-      'With `wait` the answer comes when the sandbox reaches that status, or one from which it may never: stopping, stopped, ' +
-      'deleting, deleted, failed, lost. With `wait_exact`, which wins over `wait`, only when it reaches exactly that ' +
-      'status, or failed or lost. When the time is over the answer is the record as it is, with 200.',
+      'With `wait`, responds when the sandbox reaches that status, or one from which it may never do so: stopping, stopped, ' +
+      'deleting, deleted, failed, lost. With `wait_exact`, which takes precedence, only when it reaches exactly that status, ' +
+      'or failed or lost. After the timeout, responds with the present record and 200.',
     security: 'workload',
     params: SandboxParams,
     query: SandboxGetQuery,
@@ -94,7 +94,7 @@ export const operations = {
     path: '/vms/:id',
     tag: 'Sandboxes',
     summary: 'Delete a sandbox',
-    description: 'May be repeated. What has nothing to tear down is deleted at once.',
+    description: 'Idempotent. A sandbox without resources on a host is deleted at once.',
     security: 'workload',
     params: SandboxParams,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxDeleteResponse } },
@@ -104,11 +104,11 @@ export const operations = {
     method: 'POST',
     path: '/vms/:id/stop',
     tag: 'Sandboxes',
-    summary: 'Stop a sandbox, and keep its disk',
+    summary: 'Stop a sandbox and keep its disk',
     description:
-      'Processes are asked to end (the entrypoint gets SIGTERM) and ended when they do not. Confirm with ' +
-      '`GET /vms/:id?wait_exact=stopped`. May be repeated. Of several different calls at the same time one is taken and ' +
-      'the others get 409. [lifecycle.md](lifecycle.md) has every transition.',
+      'Processes are asked to end (the entrypoint gets SIGTERM) and killed if they do not. Confirm with ' +
+      '`GET /vms/:id?wait_exact=stopped`. Idempotent. Of different concurrent calls one succeeds and the others get 409. ' +
+      '[lifecycle.md](lifecycle.md) has every transition.',
     security: 'workload',
     params: SandboxParams,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
@@ -123,25 +123,25 @@ export const operations = {
     tag: 'Sandboxes',
     summary: 'Boot a stopped or paused sandbox from its disk',
     description:
-      'With a fresh address, its environment restored. Of a paused one the kept memory is thrown away. Poll ' +
-      '`GET /vms/:id?wait=running`. A start that does not succeed and leaves the disk whole ends in `stopped`, with `error`.',
+      'It gets a new address and the same environment. The saved memory of a paused sandbox is discarded. Poll ' +
+      '`GET /vms/:id?wait=running`. A start that fails without damage to the disk ends in `stopped`, with `error`.',
     security: 'workload',
     params: SandboxParams,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
     errors: {
       402: 'The organization is out of credits.',
       404: unknownSandbox,
-      409: `It is not persistent; it is not stopped or paused; it has no bootable file system; it is starting already; ${noHost}.`,
+      409: `It is not persistent; it is not stopped or paused; it has no bootable file system; it is already starting; ${noHost}.`,
     },
   },
   pauseSandbox: {
     method: 'POST',
     path: '/vms/:id/pause',
     tag: 'Sandboxes',
-    summary: 'Pause a sandbox, and keep its memory',
+    summary: 'Pause a sandbox and save its memory',
     description:
-      'Processes stand still where they are; memory and device state are kept beside the disk. Confirm with ' +
-      '`GET /vms/:id?wait_exact=paused`. May be repeated. A pause that does not succeed leaves it running, with `error`.',
+      'Processes are frozen; memory and device state are saved beside the disk. Confirm with ' +
+      '`GET /vms/:id?wait_exact=paused`. Idempotent. After a failed pause the sandbox runs, with `error`.',
     security: 'workload',
     params: SandboxParams,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
@@ -154,29 +154,29 @@ export const operations = {
     method: 'POST',
     path: '/vms/:id/resume',
     tag: 'Sandboxes',
-    summary: 'Let a paused sandbox go on where it was',
+    summary: 'Resume a paused sandbox',
     description:
-      'With a fresh address and its clock set right. Poll `GET /vms/:id?wait=running`. A resume that does not succeed ' +
-      'leaves it `paused`, with `error`: resume it again, or start it without its memory.',
+      'It gets a new address, and its clock is set. Poll `GET /vms/:id?wait=running`. After a failed resume the sandbox is ' +
+      '`paused`, with `error`: resume it again, or start it without its memory.',
     security: 'workload',
     params: SandboxParams,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
     errors: {
       402: 'The organization is out of credits.',
       404: unknownSandbox,
-      409: `It is not persistent; it is not paused; it has no saved memory (use start); it is resuming already; ${noHost}.`,
+      409: `It is not persistent; it is not paused; it has no saved memory (use start); it is already resuming; ${noHost}.`,
     },
   },
   forkSandbox: {
     method: 'POST',
     path: '/vms/:id/fork',
     tag: 'Sandboxes',
-    summary: 'Make a second sandbox that goes on from where this one is',
+    summary: 'Fork a sandbox with its memory and disk',
     description:
-      'The new sandbox has the memory and disk of the source, and an identity, an access token and addresses of its own. ' +
-      'Of a running source, which goes on after a moment of standing still, it settles in `running`; of a paused one in ' +
-      '`paused`. It inherits sizes, environment, ports, egress policy and tier. One that is captured and could not be ' +
-      'resumed is `paused`, with `error`.',
+      'The new sandbox has the memory and disk of the source, and its own identity, access token and addresses. A running ' +
+      'source is paused for a moment, and its fork becomes `running`; the fork of a paused source becomes `paused`. Sizes, ' +
+      'environment, ports, egress policy and tier are inherited. A fork that was captured but could not be resumed is ' +
+      '`paused`, with `error`.',
     security: 'workload',
     params: SandboxParams,
     body: SandboxForkRequest,
@@ -186,7 +186,7 @@ export const operations = {
       400: 'The name is not valid.',
       402: 'The organization is out of credits.',
       404: unknownSandbox,
-      409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; a fork of it is being captured already; ${noHost}.`,
+      409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; another fork of it is being captured; ${noHost}.`,
     },
   },
   ...snapshotOperations,
@@ -200,8 +200,8 @@ export const operations = {
     query: LogQuery,
     success: { status: 200, response: { description: 'The log.', schema: Text, contentType: 'text/plain' } },
     errors: {
-      404: `${unknownSandbox} Or it has ended and left no log, or it is not placed on a machine yet.`,
-      502: 'The machine that holds the log did not answer.',
+      404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
+      502: 'The machine that has the log did not respond.',
     },
   },
   getEntrypointLog: {
@@ -217,8 +217,8 @@ export const operations = {
       response: { description: 'The output.', schema: Text, contentType: 'text/plain' },
     },
     errors: {
-      404: `${unknownSandbox} Or it has ended and left no log, or it is not placed on a machine yet.`,
-      502: 'The machine that holds the log did not answer.',
+      404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
+      502: 'The machine that has the log did not respond.',
     },
   },
   createImage: {
@@ -286,7 +286,7 @@ export const operations = {
     method: 'GET',
     path: '/cpu-types',
     tag: 'Regions',
-    summary: 'List the slugs usable as cpu_type',
+    summary: 'List the values of cpu_type',
     security: 'workload',
     success: {
       status: 200,
@@ -298,7 +298,7 @@ export const operations = {
     method: 'GET',
     path: '/network-classes',
     tag: 'Regions',
-    summary: 'List the slugs usable as network_class',
+    summary: 'List the values of network_class',
     security: 'workload',
     success: {
       status: 200,
@@ -310,7 +310,7 @@ export const operations = {
     method: 'GET',
     path: '/disk-classes',
     tag: 'Regions',
-    summary: 'List the slugs usable as disk_class',
+    summary: 'List the values of disk_class',
     security: 'workload',
     success: {
       status: 200,
@@ -325,21 +325,21 @@ export const operations = {
     method: 'GET',
     path: '/healthz',
     tag: 'Service',
-    summary: 'Ask whether a sandbox can be created',
+    summary: 'Check whether a sandbox can be created',
     security: 'public',
     rateLimited: false,
     success: {
       status: 200,
       response: { description: 'It can.', schema: Type.Object({ status: Type.String() }) },
     },
-    errors: { 503: 'Not yet, or not at the moment.' },
+    errors: { 503: 'No sandbox can be created now.' },
   },
   getLiveness: {
     method: 'GET',
     path: '/livez',
     tag: 'Service',
     summary: 'Is the server alive?',
-    description: 'Asks nothing else: for a supervisor that restarts a server that hangs.',
+    description: 'Liveness: for a supervisor that restarts a server that hangs.',
     security: 'public',
     rateLimited: false,
     success: {
@@ -352,9 +352,9 @@ export const operations = {
     method: 'GET',
     path: '/readyz',
     tag: 'Service',
-    summary: 'Can the server take API requests?',
+    summary: 'Check whether the server can handle API requests',
     description:
-      'For load balancers: the database answers. Whether a sandbox can be created is at `/healthz`.',
+      'Readiness, for load balancers: the database is reachable. `/healthz` checks whether a sandbox can be created.',
     security: 'public',
     rateLimited: false,
     success: {
@@ -396,7 +396,7 @@ const UNAUTHORIZED: Partial<Record<Security, string>> = {
   runner: 'No runner credential, or an invalid one.',
 };
 
-/** Refusals that the control plane's HTTP layer gives before an operation's handler is asked. */
+/** Errors of the control plane's HTTP layer, before an operation's handler. */
 function genericErrors(operation: Operation): [ErrorStatus, string][] {
   const { security, method, query, idempotency } = operation;
   const found: [ErrorStatus, string][] = [];
@@ -408,7 +408,7 @@ function genericErrors(operation: Operation): [ErrorStatus, string][] {
     found.push([400, 'The Idempotency-Key is not valid.']);
     found.push([
       409,
-      'The Idempotency-Key was used for another request, or its first request is still being worked on.',
+      'The Idempotency-Key was used for another request, or its first request is still in progress.',
     ]);
   }
   if (security === 'workload' || security === 'management') found.push([429, TOO_MANY]);
@@ -420,7 +420,7 @@ function genericErrors(operation: Operation): [ErrorStatus, string][] {
   return found;
 }
 
-/** Every refusal an operation may give, with what it means there. */
+/** Every error of an operation, with its meaning there. */
 export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   const all = new Map<ErrorStatus, string[]>();
   const add = (status: ErrorStatus, text: string): void => {
@@ -433,13 +433,13 @@ export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   // The toolbox is served by the gateway.
   if (operation.server === undefined)
     for (const [status, text] of genericErrors(operation)) add(status, text);
-  add(500, 'Something broke inside the service.');
+  add(500, 'An internal error.');
   return [...all]
     .map(([status, texts]): [ErrorStatus, string] => [status, texts.join(' ')])
     .sort(([a], [b]) => a - b);
 }
 
-/** The body of a refusal. */
+/** The body of an error. */
 export function errorSchema(status: ErrorStatus): TSchema {
   return status === 429 ? OverloadBody : ErrorBody;
 }

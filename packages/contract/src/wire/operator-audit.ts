@@ -1,4 +1,4 @@
-/** What the operator has done. */
+/** The operator's audit log. */
 import { Type, type Static } from 'typebox';
 
 export const OPERATOR_AUDIT_LIMITS = { min: 1, max: 1000, default: 100 } as const;
@@ -29,7 +29,7 @@ export const OperatorAuditEntry = Type.Object({
   ip: Type.Union([Type.String(), Type.Null()]),
   request_id: Type.Union([Type.String(), Type.Null()]),
   outcome: Type.Union([Type.Enum(['done', 'refused', 'failed'] as const), Type.Null()], {
-    description: 'Null: it is being done, or the server died in the middle.',
+    description: 'Null: it is in progress, or the server died.',
   }),
   error: Type.Union([Type.String(), Type.Null()]),
 });

@@ -31,7 +31,7 @@ export const operatorOperations = {
     method: 'GET',
     path: '/operator/hosts',
     tag: 'Hosts',
-    summary: 'List all hosts that were ever connected',
+    summary: 'List all hosts',
     security: 'operator',
     success: { status: 200, response: { description: 'All of them; there are no pages.', schema: HostList } },
     errors: {},
@@ -40,7 +40,7 @@ export const operatorOperations = {
     method: 'POST',
     path: '/operator/hosts/:id/drain',
     tag: 'Hosts',
-    summary: 'Place nothing new on a host, and move away what can be moved',
+    summary: 'Drain a host: place nothing new on it, and pause, stop or evict its sandboxes',
     security: 'operator',
     params: HostParams,
     body: HostDrainRequest,
@@ -76,7 +76,7 @@ export const operatorOperations = {
     method: 'POST',
     path: '/operator/vms/:id/evict',
     tag: 'Hosts',
-    summary: 'Evict one spot sandbox, whichever host it is on',
+    summary: 'Evict one spot sandbox from its host',
     security: 'operator',
     params: HostParams,
     success: { status: 200, response: { description: 'Begun.', schema: HostEvictResponse } },
@@ -91,9 +91,9 @@ export const operatorOperations = {
     tag: 'Hosts',
     summary: 'Forget a host that is lost',
     description:
-      'For a host that will not come back. What is on it is released: its sandboxes fail (those that are being deleted ' +
-      'are deleted), its snapshots fail, its builds are done by others, and its credential is revoked. Called again it ' +
-      'changes nothing, and finishes a call that was interrupted.',
+      'For a host that will not return. Its resources are released: its sandboxes fail (those that are being deleted are ' +
+      'deleted), its snapshots fail, its builds are assigned to other hosts, and its credential is revoked. Idempotent: a ' +
+      'repeated call finishes an interrupted one.',
     security: 'operator',
     params: HostParams,
     success: { status: 200, response: { description: 'Forgotten.', schema: HostForgetResponse } },
@@ -126,7 +126,7 @@ export const operatorOperations = {
     method: 'PUT',
     path: '/operator/orgs/:id/overdraft-limit',
     tag: 'Credits',
-    summary: 'Set how far below zero the balance of an organization may go',
+    summary: 'Set the overdraft limit of an organization',
     security: 'operator',
     params: OrgParams,
     body: OverdraftRequest,
@@ -137,10 +137,10 @@ export const operatorOperations = {
     method: 'POST',
     path: '/operator/hosts/:id/join-permission',
     tag: 'Hosts',
-    summary: 'Revoke the credential of a host, and let it join once more',
+    summary: 'Revoke the credential of a host, and let it join again',
     description:
-      'For a host whose credential was stolen or lost. Its connection ends; its sandboxes continue. The token joins this ' +
-      'host alone, once: start its runner with it as `RELEAP_JOIN_TOKEN`.',
+      'For a host whose credential was stolen or lost. Its connection ends; its sandboxes continue. The token is valid once, ' +
+      'for this host: start its runner with it as `RELEAP_JOIN_TOKEN`.',
     security: 'operator',
     params: HostParams,
     success: { status: 200, response: { description: 'Revoked.', schema: HostJoinPermission } },
@@ -150,7 +150,7 @@ export const operatorOperations = {
     method: 'GET',
     path: '/operator/audit',
     tag: 'Operator',
-    summary: 'List what the operator has done',
+    summary: "List the operator's audit log",
     security: 'operator',
     query: OperatorAuditQuery,
     success: { status: 200, response: { description: 'Newest first.', schema: OperatorAuditList } },

@@ -1,4 +1,4 @@
-/** Query parameters that lists and long polls share. Out-of-range numbers are clamped, as the contract says. */
+/** Query parameters of lists and long polls. Out-of-range numbers are clamped. */
 import { Type } from 'typebox';
 import { DEFAULTS, LIMITS } from './limits.ts';
 

@@ -7,7 +7,9 @@ export const RegionRecord = Type.Object({
   status: Type.String({ description: 'Always `active` in lists.' }),
   is_default: Type.Boolean(),
   toolbox_proxy_url: Type.Optional(
-    Type.String({ description: 'Base of the way into its sandboxes: `{toolbox_proxy_url}/{vm_id}/…`.' }),
+    Type.String({
+      description: 'Base URL of the toolbox of its sandboxes: `{toolbox_proxy_url}/{vm_id}/…`.',
+    }),
   ),
   global_region_id: Type.Optional(Type.String()),
 });
@@ -23,7 +25,7 @@ export const GlobalRegionRecord = Type.Object({
 });
 export type GlobalRegionRecord = Static<typeof GlobalRegionRecord>;
 
-/** One class of CPU, network or disk; `POST /vms` takes the slug as the least it wants. */
+/** One class of CPU, network or disk; `POST /vms` takes its slug as a minimum. */
 export const HardwareClassRecord = Type.Object({
   slug: Type.String(),
   name: Type.String(),

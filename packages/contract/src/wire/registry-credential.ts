@@ -1,4 +1,4 @@
-/** Credentials for registries: one per registry host and project. A password is never read back. */
+/** Credentials for registries: one per registry host and project. A password is never returned. */
 import { Type, type Static } from 'typebox';
 import { BOUNDS } from './limits.ts';
 
@@ -18,13 +18,13 @@ export const RegistryWrite = Type.Object({
     minLength: 1,
     writeOnly: true,
     expected: 'a non-empty string of at most 64 KiB',
-    description: 'Password or token. Never given back.',
+    description: 'Password or token. Never returned.',
   }),
   description: Type.Optional(Type.String({ maxLength: BOUNDS.descriptionChars })),
 });
 export type RegistryWrite = Static<typeof RegistryWrite>;
 
-/** The same where the path does not name the host. */
+/** The same with the host in the body. */
 export const HostedRegistryWrite = Type.Object({
   host: Type.String({ expected: 'a registry, host[:port]' }),
   ...RegistryWrite.properties,

@@ -24,17 +24,17 @@ export const SandboxStatus = Type.Enum(SANDBOX_STATUSES);
 export type SandboxStatus = Static<typeof SandboxStatus>;
 
 export interface SandboxStatusFacts {
-  /** It will be left without anybody asking, and must have a deadline and an exit. */
+  /** Transient: must have a deadline and an exit. */
   transient: boolean;
   /** Nothing follows, or only a delete. */
   terminal: boolean;
-  /** A stop may be asked for (persistent sandboxes). */
+  /** A stop may be requested (persistent sandboxes). */
   stoppable: boolean;
-  /** A delete has to tear something down first; elsewhere it is done at once. */
+  /** A delete has resources to tear down first; in other statuses it is immediate. */
   live: boolean;
-  /** `wait` for another status returns here too, because what was waited for may never come. */
+  /** `wait` for another status ends here too, because that status may never be reached. */
   endsWait: boolean;
-  /** `wait_exact` for another status returns here too. */
+  /** `wait_exact` for another status ends here too. */
   endsWaitExact: boolean;
 }
 
@@ -63,33 +63,33 @@ export const SANDBOX_STATUS_FACTS: Readonly<Record<SandboxStatus, SandboxStatusF
   lost: { ...NONE, terminal: true, endsWait: true, endsWaitExact: true },
 };
 
-/** Statuses that callers treat alike. */
+/** Groups of statuses for clients. */
 export const SANDBOX_STATUS_GROUPS = {
-  /** A host works on the sandbox: the host must not be switched off. */
+  /** Its host is in use: it must not be switched off. */
   busy: ['assigned', 'building', 'booting', 'running', 'stopping', 'pausing', 'deleting'],
   /** A start or resume passes through these. */
   starting: ['assigned', 'building', 'booting'],
   /** A fork passes through these before it runs or is paused. */
   forking: ['pending', 'assigned', 'building', 'booting', 'pausing'],
-  /** Neither console nor entrypoint print anything more. */
+  /** Neither console nor entrypoint has further output. */
   silent: ['stopped', 'paused', 'deleting', 'deleted', 'failed', 'lost'],
 } as const satisfies Record<string, readonly SandboxStatus[]> as Readonly<
   Record<'busy' | 'starting' | 'forking' | 'silent', readonly SandboxStatus[]>
 >;
 
-/** What a long poll waits for. */
+/** The target of a long poll. */
 export interface WaitTarget {
   status: SandboxStatus;
   exact: boolean;
 }
 
-/** The target of `?wait=` and `?wait_exact=`; the exact one wins. Null when neither was given: answer at once. */
+/** The target of `?wait=` and `?wait_exact=`; the exact one takes precedence. Null for neither: respond at once. */
 export function waitTarget(query: { wait?: SandboxStatus; wait_exact?: SandboxStatus }): WaitTarget | null {
   if (query.wait_exact !== undefined) return { status: query.wait_exact, exact: true };
   return query.wait === undefined ? null : { status: query.wait, exact: false };
 }
 
-/** Whether a long poll is to be answered at this status. */
+/** Whether a long poll ends at this status. */
 export function waitIsOver(target: WaitTarget | null, status: SandboxStatus): boolean {
   if (target === null || target.status === status) return true;
   const facts = SANDBOX_STATUS_FACTS[status];

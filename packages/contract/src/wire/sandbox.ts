@@ -1,4 +1,4 @@
-/** Sandboxes on the wire: what a create takes, what it answers, and the record that reads show. */
+/** Sandboxes on the wire. */
 import { Type, type Static } from 'typebox';
 import { ImageInput } from './image-source.ts';
 import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './limits.ts';
@@ -30,7 +30,7 @@ export const VolumeMountRequest = Type.Object({
   volume: Type.String({ minLength: 1, description: 'Id or name of a volume.' }),
   mount_path: Type.String({ description: 'Absolute path inside the sandbox.' }),
   subpath: Type.Optional(
-    Type.String({ description: 'Directory of the volume to mount; the whole of it when absent.' }),
+    Type.String({ description: 'Directory of the volume to mount; the whole volume when absent.' }),
   ),
 });
 
@@ -42,7 +42,7 @@ export const ObjectStoreMountRequest = Type.Object({
 
 export const EgressPolicy = Type.Object(
   {
-    enabled: Type.Boolean({ description: 'Whether only what `allow` lists, and DNS, may be reached.' }),
+    enabled: Type.Boolean({ description: 'Whether only the entries of `allow`, and DNS, are reachable.' }),
     allow: Type.Optional(
       Type.Array(Type.String(), {
         maxItems: BOUNDS.egressEntries,
@@ -50,7 +50,7 @@ export const EgressPolicy = Type.Object(
       }),
     ),
   },
-  { description: 'What the sandbox may reach outside. Cannot be changed afterwards.' },
+  { description: 'Network destinations that the sandbox may reach. Immutable.' },
 );
 
 export const SandboxCreateRequest = Type.Object({
@@ -58,14 +58,14 @@ export const SandboxCreateRequest = Type.Object({
   name: Type.Optional(
     Type.String({
       maxLength: BOUNDS.displayNameChars,
-      description: 'Shown in lists; need not be unique. Made up as `sandbox-<8 hex>` when absent.',
+      description: 'Display name, not necessarily unique. Default `sandbox-<8 hex>`.',
     }),
   ),
   mode: Type.Optional(
     Type.Enum(['burstable', 'dedicated'] as const, {
       default: DEFAULTS.mode,
       description:
-        'Burstable: a guarantee that may be exceeded while the machine has room. Dedicated: whole cores of its own.',
+        'Burstable: the guarantee may be exceeded while the machine has free capacity. Dedicated: whole, exclusive cores.',
     }),
   ),
   cpu: Type.Optional(
@@ -73,7 +73,7 @@ export const SandboxCreateRequest = Type.Object({
       exclusiveMinimum: 0,
       description:
         `Guaranteed cores. Burstable: raised to at least ${LIMITS.burstableCpuMin}, default ${DEFAULTS.burstableCpu}. ` +
-        `Dedicated: rounded up to whole cores, at most ${PLATFORM_LIMITS.dedicatedCpuMax}. More than the cap is refused.`,
+        `Dedicated: rounded up to whole cores, at most ${PLATFORM_LIMITS.dedicatedCpuMax}. Values over the cap are refused.`,
     }),
   ),
   vcpus: Type.Optional(int(1, `Cores, when \`cpu\` is absent; \`cpu\` wins. Default ${DEFAULTS.vcpus}.`)),
@@ -93,7 +93,7 @@ export const SandboxCreateRequest = Type.Object({
   ports: Type.Optional(
     Type.Array(PortRequest, {
       maxItems: BOUNDS.portsPerSandbox,
-      description: 'Ports to be reachable from outside.',
+      description: 'Ports that are reachable from outside.',
     }),
   ),
   volumes: Type.Optional(Type.Array(VolumeMountRequest, { maxItems: LIMITS.volumesPerSandbox })),
@@ -104,28 +104,29 @@ export const SandboxCreateRequest = Type.Object({
     Type.Array(Type.String(), {
       maxItems: BOUNDS.secretsPerSandbox,
       description:
-        'Names of secrets of the project. Each becomes a variable of that name, whose value inside is a placeholder; `env` must not name it too.',
+        'Names of secrets of the project. Each becomes a variable of that name with a placeholder as its value; `env` must not contain it.',
     }),
   ),
   env: Type.Optional(
     Type.Record(Type.String(), Type.String({ writeOnly: true }), {
-      description: `Environment of everything that runs inside. Values of at most ${LIMITS.envValueBytes / 1024} KiB.`,
+      description: `Environment of all processes inside. Values of at most ${LIMITS.envValueBytes / 1024} KiB.`,
     }),
   ),
   persistent: Type.Optional(
-    Type.Boolean({ default: false, description: 'Keeps its disk over stop and start.' }),
+    Type.Boolean({ default: false, description: 'Its disk survives stop and start.' }),
   ),
   spot: Type.Optional(
-    Type.Boolean({ default: false, description: 'Cheaper, and evicted when its capacity is needed.' }),
+    Type.Boolean({
+      default: false,
+      description: 'Spot tier: cheaper, and evicted when its capacity is needed.',
+    }),
   ),
   egress_policy: Type.Optional(EgressPolicy),
   region: Type.Optional(Type.String({ description: 'Slug of a region or id of a global region.' })),
   cpu_arch: Type.Optional(Type.Enum(['amd64', 'arm64'] as const, { default: DEFAULTS.cpuArch })),
-  cpu_type: Type.Optional(
-    Type.String({ description: 'Slug of the least CPU hardware tier to be placed on.' }),
-  ),
-  network_class: Type.Optional(Type.String({ description: 'Slug of the least network class.' })),
-  disk_class: Type.Optional(Type.String({ description: 'Slug of the least disk class.' })),
+  cpu_type: Type.Optional(Type.String({ description: 'Slug of the minimum CPU tier.' })),
+  network_class: Type.Optional(Type.String({ description: 'Slug of the minimum network class.' })),
+  disk_class: Type.Optional(Type.String({ description: 'Slug of the minimum disk class.' })),
 });
 export type SandboxCreateRequest = Static<typeof SandboxCreateRequest>;
 
@@ -134,7 +135,7 @@ export const SandboxCreateResponse = Type.Object({
   job_id: Type.String({ format: 'uuid' }),
   name: Type.String(),
   status: SandboxStatus,
-  access_token: Type.String({ description: 'Opens this sandbox alone. Shown here and never again.' }),
+  access_token: Type.String({ description: 'Access token of this sandbox only. Shown once.' }),
 });
 export type SandboxCreateResponse = Static<typeof SandboxCreateResponse>;
 
@@ -151,26 +152,26 @@ const nullable = <T extends ReturnType<typeof Type.String>>(schema: T, descripti
 export const SandboxRecord = Type.Object({
   id: Type.String(),
   name: Type.String(),
-  image_ref: Type.String({ description: 'The image as it was asked for.' }),
-  manifest_name: Type.Optional(Type.String({ description: 'Digest of what was booted; once known.' })),
-  runner_id: Type.Optional(Type.String({ description: 'The machine it is placed on; once placed.' })),
+  image_ref: Type.String({ description: 'The requested image.' }),
+  manifest_name: Type.Optional(Type.String({ description: 'Digest of the booted image; once known.' })),
+  runner_id: Type.Optional(Type.String({ description: 'The machine on which it runs; once placed.' })),
   status: SandboxStatus,
   mode: SandboxMode,
   cpu: Type.Number(),
   vcpus: Type.Integer(),
   mem_mib: Type.Integer(),
   scratch_mib: Type.Integer(),
-  vm_ip: Type.Optional(Type.String({ description: 'Its address on its own network; while it has one.' })),
+  vm_ip: Type.Optional(Type.String({ description: 'Its address on its own network, if it has one.' })),
   host_ip: Type.Optional(
-    Type.String({ description: 'Where its declared ports are reached; while they are.' }),
+    Type.String({ description: 'Address of its declared ports, while they are reachable.' }),
   ),
   port_map: Type.Array(PortMapRecord),
   error: nullable(
     Type.String(),
-    'Why it failed, why the last start, pause or resume did not succeed, or why it ended by itself.',
+    'Why it failed, why the last start, pause or resume failed, or why it ended by itself.',
   ),
   region: Type.String(),
-  forked_from: Type.Optional(nullable(Type.String(), 'Only where one sandbox is read.')),
+  forked_from: Type.Optional(nullable(Type.String(), 'Only in reads of one sandbox.')),
   spot: Type.Boolean(),
   spot_evicted_at: nullable(Type.String(), 'RFC 3339.'),
   persistent: Type.Boolean(),
@@ -196,7 +197,7 @@ export const LogQuery = Type.Object({
   follow: Type.Optional(
     Type.Boolean({
       default: false,
-      description: 'Keep the answer open and send what is added, until the sandbox ends.',
+      description: 'Keep the response open and send new output, until the sandbox ends.',
     }),
   ),
 });
@@ -205,7 +206,7 @@ export type LogQuery = Static<typeof LogQuery>;
 export const SandboxLifecycleResponse = Type.Object({
   vm_id: Type.String(),
   status: Type.Enum(SANDBOX_STATUSES, {
-    description: 'What it is now: on its way, or already there when the call was repeated.',
+    description: 'The present status: transient, or already the requested one if the call was repeated.',
   }),
 });
 export type SandboxLifecycleResponse = Static<typeof SandboxLifecycleResponse>;

@@ -1,10 +1,10 @@
-/** The operations on secrets and registry credentials; `operations.ts` has them in its list and checks their form. */
+/** Operations on secrets and registry credentials. */
 import { Type, type TSchema } from 'typebox';
 import { ProjectParams } from './management.ts';
 import { HostedRegistryWrite, RegistryList, RegistryRecord, RegistryWrite } from './registry-credential.ts';
 import { NamedSecretWrite, SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';
 
-/** `refusal`: what no such path can name is told as a bad request, and not as a path that leads to nothing. */
+/** `refusal`: an invalid name in the path is a bad request, not an unknown path. */
 const SecretParams = Type.Object({ name: Type.String() }, { refusal: 400 });
 const RegistryParams = Type.Object({ host: Type.String() }, { refusal: 400 });
 
@@ -31,7 +31,7 @@ const workloadOperations = {
     tag: 'Secrets',
     summary: 'Write a secret',
     description:
-      'Makes it or replaces all of it. Sandboxes that have it attached use the new value and domains from then on.',
+      'Creates or replaces it. Sandboxes that have it attached then use the new value and domains.',
     security: 'workload',
     params: SecretParams,
     body: SecretWrite,
@@ -47,7 +47,7 @@ const workloadOperations = {
     query: SecretListQuery,
     success: {
       status: 200,
-      response: { description: 'What is known of them, never a value.', schema: SecretList },
+      response: { description: 'Metadata, never a value.', schema: SecretList },
     },
     errors: { 400: 'A query parameter is not valid.' },
   },
@@ -55,7 +55,7 @@ const workloadOperations = {
     method: 'GET',
     path: '/secrets/:name',
     tag: 'Secrets',
-    summary: 'Read what is known of a secret',
+    summary: 'Read the metadata of a secret',
     security: 'workload',
     params: SecretParams,
     success: { status: 200, response: { description: 'Never its value.', schema: SecretRecord } },
@@ -67,10 +67,10 @@ const workloadOperations = {
     tag: 'Secrets',
     summary: 'Delete a secret',
     description:
-      'May be repeated. Sandboxes that have it attached keep the use of it until they are deleted; its value is erased with the last of them.',
+      'Idempotent. Sandboxes that have it attached can use it until they are deleted; its value is erased with the last of them.',
     security: 'workload',
     params: SecretParams,
-    success: { status: 204, response: { description: 'There is none of this name any more.' } },
+    success: { status: 204, response: { description: 'No secret has this name any more.' } },
     errors: {},
   },
   putRegistry: {
@@ -78,7 +78,7 @@ const workloadOperations = {
     path: '/registries/:host',
     tag: 'Registries',
     summary: 'Write the credential for a registry',
-    description: 'Makes it or replaces all of it. Pulls from this host use it from then on.',
+    description: 'Creates or replaces it. Later pulls from this host use it.',
     security: 'workload',
     params: RegistryParams,
     body: RegistryWrite,
@@ -103,7 +103,7 @@ const workloadOperations = {
     security: 'workload',
     success: {
       status: 200,
-      response: { description: 'What is known of them, never a password.', schema: RegistryList },
+      response: { description: 'Metadata, never a password.', schema: RegistryList },
     },
     errors: {},
   },
@@ -111,7 +111,7 @@ const workloadOperations = {
     method: 'GET',
     path: '/registries/:host',
     tag: 'Registries',
-    summary: 'Read what is known of the credential for a registry',
+    summary: 'Read the metadata of the credential for a registry',
     security: 'workload',
     params: RegistryParams,
     success: { status: 200, response: { description: 'Never its password.', schema: RegistryRecord } },
@@ -125,7 +125,7 @@ const workloadOperations = {
     description: 'May be repeated.',
     security: 'workload',
     params: RegistryParams,
-    success: { status: 204, response: { description: 'There is none for this host any more.' } },
+    success: { status: 204, response: { description: 'No credential is for this host any more.' } },
     errors: { 400: badHost },
   },
 } as const;

@@ -1,8 +1,8 @@
-/** Secrets of a project: what a write takes, and the metadata that reads show. A value is never read back. */
+/** Secrets of a project: writes, and the metadata of reads. A value is never returned. */
 import { Type, type Static } from 'typebox';
 import { BOUNDS, LIMITS } from './limits.ts';
 
-/** What a name of a secret matches, in words. */
+/** The allowed names of a secret, in words. */
 export const SECRET_NAME_FORM = `[A-Za-z_][A-Za-z0-9_]* with at most ${LIMITS.secretNameChars} characters`;
 
 export const SecretWrite = Type.Object({
@@ -23,7 +23,7 @@ export const SecretWrite = Type.Object({
 });
 export type SecretWrite = Static<typeof SecretWrite>;
 
-/** The same where the path does not name it. */
+/** The same with the name in the body. */
 export const NamedSecretWrite = Type.Object({
   name: Type.String({ expected: `a string that matches ${SECRET_NAME_FORM}` }),
   ...SecretWrite.properties,
@@ -34,8 +34,7 @@ export const SecretListQuery = Type.Object({
   include_object_store: Type.Optional(
     Type.Boolean({
       default: false,
-      description:
-        'Also those that object stores use as their credentials; each item then says whether it is one.',
+      description: 'Also list credentials of object stores; each item then has `object_store`.',
     }),
   ),
 });

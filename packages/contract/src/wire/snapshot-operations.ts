@@ -1,4 +1,4 @@
-/** The operations of snapshots; `operations` has them with all others. */
+/** The operations on snapshots. */
 import type { Operation } from './operation.ts';
 import { PageQuery } from './paging.ts';
 import { SandboxParams } from './sandbox.ts';
@@ -22,7 +22,7 @@ export const snapshotOperations = {
     tag: 'Snapshots',
     summary: 'Take a snapshot of a running sandbox',
     description:
-      'Answers as soon as it is written down; the sandbox goes on after a moment of standing still. Wait with ' +
+      'Responds as soon as it is recorded; the sandbox is paused for a moment. Wait with ' +
       '`GET /snapshots/:id?wait=ready`. Several snapshots of one sandbox are taken one after the other.',
     security: 'workload',
     params: SandboxParams,
@@ -33,7 +33,7 @@ export const snapshotOperations = {
       400: 'The name or kind is not valid.',
       404: 'The id of the sandbox is unknown, malformed or of another project.',
       409:
-        'The sandbox is not running, not placed on a machine yet, or without an image manifest; a snapshot of this name ' +
+        'The sandbox is not running, not yet placed on a machine, or without an image manifest; a snapshot of this name ' +
         'exists; a disk snapshot of a persistent sandbox; a full one of a sandbox that could not be resumed (not persistent, ' +
         'or with volumes, a Docker data device or GPUs).',
     },
@@ -54,8 +54,8 @@ export const snapshotOperations = {
     tag: 'Snapshots',
     summary: 'Read a snapshot, or wait for it',
     description:
-      'With `wait` the answer comes at that status, or at ready or failed. When the time is over the answer is the record ' +
-      'as it is, with 200.',
+      'With `wait`, responds at that status, or at ready or failed. After the timeout, responds with the present record ' +
+      'and 200.',
     security: 'workload',
     params: SnapshotParams,
     query: SnapshotGetQuery,
@@ -71,13 +71,13 @@ export const snapshotOperations = {
     tag: 'Snapshots',
     summary: 'Delete a snapshot',
     description:
-      'Its name is free at once; its machine removes the artifact as soon as it can. Sandboxes that were made from it go on.',
+      'Its name is free at once; its machine removes the data in the background. Sandboxes that were created from it continue.',
     security: 'workload',
     params: SnapshotParams,
     success: { status: 200, response: { description: 'Deleted.', schema: SnapshotDeleteResponse } },
     errors: {
       404: unknownSnapshot,
-      409: 'Other snapshots descend from it, or a sandbox is being made from it at this moment.',
+      409: 'Other snapshots descend from it, or a sandbox is being created from it.',
     },
   },
 } as const satisfies Record<string, Operation>;

@@ -1,4 +1,4 @@
-/** Snapshots on the wire: what a create takes, the record that reads show, and what full ones are tied to. */
+/** Snapshots on the wire. */
 import { Type, type Static } from 'typebox';
 import { BOUNDS } from './limits.ts';
 import { NextCursor, TimeoutParam } from './paging.ts';
@@ -14,13 +14,13 @@ export const SnapshotCreateRequest = Type.Object({
   name: Type.String({
     minLength: 1,
     maxLength: BOUNDS.snapshotNameChars,
-    description: 'Unique in the project; a snapshot that is deleted gives its name back.',
+    description: 'Unique in the project; the name of a deleted snapshot is free.',
   }),
   kind: Type.Optional(
     Type.Enum(SNAPSHOT_KINDS, {
       default: 'disk',
       description:
-        'Disk: of any running sandbox that is not persistent. Full, memory and disk: of a persistent one.',
+        '`disk`: of a running sandbox that is not persistent. `full`, memory and disk: of a persistent one.',
     }),
   ),
 });
@@ -33,14 +33,14 @@ export const SnapshotRecord = Type.Object({
   status: SnapshotStatus,
   error: Type.Union([Type.String(), Type.Null()], { description: 'Why it failed.' }),
   no_changes: Type.Boolean({
-    description: 'The sandbox had written nothing since the snapshot before: the disk of that one is used.',
+    description: 'The sandbox had written nothing since the previous snapshot, whose disk is shared.',
   }),
   parent_id: Type.Union([Type.String(), Type.Null()], {
     description: 'The snapshot that it descends from. That one cannot be deleted before this one.',
   }),
-  sandbox_id: Type.String({ description: 'What it was taken of.' }),
+  sandbox_id: Type.String({ description: 'The captured sandbox.' }),
   region: Type.String({ description: 'Its home region.' }),
-  image_ref: Type.String({ description: 'The image of the sandbox, as it was asked for.' }),
+  image_ref: Type.String({ description: 'The requested image of the sandbox.' }),
   vcpus: Type.Integer(),
   mem_mib: Type.Integer(),
   scratch_mib: Type.Integer(),
@@ -48,13 +48,13 @@ export const SnapshotRecord = Type.Object({
     Type.String({ description: 'Digest of the root image below its disk; once ready.' }),
   ),
   disk_bytes: Type.Optional(
-    Type.Integer({ description: 'What its disk takes, without what it shares; once ready.' }),
+    Type.Integer({ description: 'Bytes of its disk, without shared layers; once ready.' }),
   ),
-  artifact_ref: Type.Optional(Type.String({ description: 'Full, once ready: where its machine keeps it.' })),
+  artifact_ref: Type.Optional(Type.String({ description: 'Full, once ready: its location on the machine.' })),
   fc_version: Type.Optional(Type.String({ description: 'Full, once ready: the VMM and its version.' })),
   cpu_marker: Type.Optional(Type.String({ description: 'Full, once ready: CPU model and accelerator.' })),
   mem_bytes: Type.Optional(Type.Integer({ description: 'Full, once ready: size of the memory.' })),
-  runner_id: Type.Optional(Type.String({ description: 'Full: the machine that keeps it.' })),
+  runner_id: Type.Optional(Type.String({ description: 'Full: the machine that has it.' })),
   created_at: Type.String({ description: 'RFC 3339.' }),
 });
 export type SnapshotRecord = Static<typeof SnapshotRecord>;
@@ -82,7 +82,7 @@ export const SnapshotDeleteResponse = Type.Object({
 });
 export type SnapshotDeleteResponse = Static<typeof SnapshotDeleteResponse>;
 
-/** Whether a long poll for `wait` is to be answered: nothing follows `ready` and `failed` by itself. */
+/** Whether a long poll for `wait` ends: `ready` and `failed` do not change by themselves. */
 export function snapshotWaitIsOver(wait: SnapshotStatus | undefined, status: SnapshotStatus): boolean {
   return wait === undefined || wait === status || status !== 'pending';
 }

@@ -1,4 +1,4 @@
-/** Addresses below a region's `toolbox_proxy_url`. No import here may cost anything: the command line loads this file. */
+/** URLs below a region's `toolbox_proxy_url`. Keep imports cheap: the CLI loads this file at every start. */
 
 /** Base URL of the toolbox of one sandbox. `base` is the `toolbox_proxy_url` of its region. */
 export function toolboxUrl(base: string, vmId: string): string {

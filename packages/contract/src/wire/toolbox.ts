@@ -53,9 +53,9 @@ const errors = {
   403: 'The file system denies it.',
   404: 'The sandbox, the file or the working directory does not exist.',
   409: 'The sandbox is not running, or is frozen for a snapshot; or a folder is not empty.',
-  502: 'The sandbox did not answer, or closed the connection.',
-  503: 'The credential cannot be checked right now.',
-  504: 'The sandbox did not answer in time.',
+  502: 'The sandbox did not respond, or closed the connection.',
+  503: 'The credential cannot be checked now.',
+  504: 'The sandbox did not respond in time.',
 } as const;
 const invalid = { 400: 'The request is malformed, or the path names another type of file.' } as const;
 const full = { 507: "The sandbox's disk is full." } as const;
@@ -66,8 +66,8 @@ export const toolboxOperations = {
     method: 'POST',
     path: '/process/execute',
     tag: 'Toolbox',
-    summary: 'Run a command, and answer when it has ended',
-    description: 'A command that cannot be found answers 200 with `exitCode` 127.',
+    summary: 'Run a command, and respond when it has ended',
+    description: 'An unknown command gives 200 with `exitCode` 127.',
     security: 'sandbox',
     body: ProcessExecuteRequest,
     success: { status: 200, response: { description: 'It has ended.', schema: ProcessExecuteResponse } },
@@ -91,7 +91,7 @@ export const toolboxOperations = {
     tag: 'Toolbox',
     summary: 'Write a file',
     description:
-      'The file appears whole or not at all. It keeps the mode and owner of the file it replaces. ' +
+      'Atomic: the file appears whole or not at all. It keeps the mode and owner of the file it replaces. ' +
       '`multipart/form-data` with a field `file` is accepted too.',
     security: 'sandbox',
     query: WriteQuery,

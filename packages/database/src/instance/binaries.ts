@@ -5,21 +5,21 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const DEBIAN_ROOT = '/usr/lib/postgresql';
-/** Older ones lack what our SQL uses. */
+/** Older versions lack features that the statements use. */
 const OLDEST_MAJOR = 15;
 
 /** One installed PostgreSQL. */
 export interface Binaries {
   major: number;
-  /** Shown to people: `18.4.0`, `Debian 15`. */
+  /** Display version: `18.4.0`, `Debian 15`. */
   version: string;
   /** Folder with `postgres` and `initdb`. */
   bin: string;
-  /** Folder that must be shown to an unprivileged process; absent when everyone can reach it as it is. */
+  /** Folder to mount for an unprivileged process; absent if it is accessible to all users. */
   root?: string;
 }
 
-/** The PostgreSQL that came with npm, or undefined on a machine for which there is none. */
+/** The PostgreSQL of the npm package, or undefined on an unsupported machine. */
 export async function embeddedBinaries(cacheDir: string): Promise<Binaries | undefined> {
   let manifest: string;
   try {
@@ -39,7 +39,7 @@ interface Link {
   target: string;
 }
 
-/** npm packages cannot hold symbolic links, so the package brings a list of them. */
+/** npm packages cannot contain symbolic links, so the package has a list of them. */
 async function linksOf(packaged: string): Promise<Link[]> {
   const links = JSON.parse(await readFile(path.join(packaged, 'pg-symlinks.json'), 'utf8')) as Link[];
   const strip = (file: string): string => file.replace(/^native\//, '');
@@ -60,7 +60,7 @@ async function usableInPlace(packaged: string): Promise<boolean> {
   return true;
 }
 
-/** A complete copy in `cacheDir`, made once and published by rename, so that a half-made one is never used. */
+/** A complete copy in `cacheDir`, created once and published by rename, so that an incomplete one is never used. */
 export async function makeReadyCopy(packaged: string, version: string, cacheDir: string): Promise<string> {
   const copy = path.join(cacheDir, `postgresql-${version}`);
   const exists = await stat(copy).catch(() => undefined);
@@ -115,25 +115,25 @@ export async function debianBinaries(): Promise<Binaries[]> {
 }
 
 /**
- * The binaries for a data folder: those of its own major version, whatever is newest otherwise.
- * @param wanted the major version that wrote the folder, undefined for a new one
+ * The binaries for a data folder: those of its major version, or the newest for a new folder.
+ * @param needed the major version that wrote the folder, undefined for a new one
  */
-export async function chooseBinaries(wanted: number | undefined, cacheDir: string): Promise<Binaries> {
+export async function chooseBinaries(needed: number | undefined, cacheDir: string): Promise<Binaries> {
   const embedded = await embeddedBinaries(cacheDir);
-  if (embedded && (wanted === undefined || embedded.major === wanted)) return embedded;
+  if (embedded && (needed === undefined || embedded.major === needed)) return embedded;
   const debian = await debianBinaries();
-  const fit = debian.find(({ major }) => (wanted === undefined ? major >= OLDEST_MAJOR : major === wanted));
+  const fit = debian.find(({ major }) => (needed === undefined ? major >= OLDEST_MAJOR : major === needed));
   if (fit) return fit;
   const have =
     [...(embedded ? [embedded] : []), ...debian].map(({ version }) => version).join(', ') || 'none';
-  if (wanted === undefined) {
+  if (needed === undefined) {
     throw new Error(
       `no PostgreSQL of version ${OLDEST_MAJOR} or newer (found: ${have}): run \`npm install\`, ` +
         'install the Debian package postgresql, or set DATABASE_URL',
     );
   }
   throw new Error(
-    `the data folder was written by PostgreSQL ${wanted}, which is not installed (found: ${have}): ` +
-      `install the Debian package postgresql-${wanted}, or move the data with pg_dump and pg_restore`,
+    `the data folder was written by PostgreSQL ${needed}, which is not installed (found: ${have}): ` +
+      `install the Debian package postgresql-${needed}, or move the data with pg_dump and pg_restore`,
   );
 }

@@ -11,8 +11,8 @@ export const PRIVATE_USER = 'releap';
 export const PRIVATE_DATABASE = 'releap';
 
 /**
- * First settings of a new folder. They may be tuned there afterwards; what durability and privacy hang on is
- * given on the command line at every start instead.
+ * Initial settings of a new folder, which may be tuned there. Settings for durability and privacy are given on the
+ * command line at every start instead.
  */
 const SETTINGS = `
 # Releap: modest memory, for a machine that is there for its sandboxes
@@ -43,8 +43,8 @@ export async function folderMajor(data: string): Promise<number | undefined> {
 }
 
 /**
- * Makes a data folder: UTF8, C locale, page checksums. It appears under its name only when it is complete and
- * on disk; what a crash left of an earlier try is made anew.
+ * Creates a data folder: UTF8, C locale, page checksums. It gets its name only when it is complete and on disk; an
+ * incomplete one of a crashed attempt is replaced.
  */
 export async function createDataFolder(
   binaries: Binaries,
@@ -89,14 +89,15 @@ export async function ensureOwner(data: string, owner: number | undefined): Prom
   const { uid } = await stat(data);
   const wanted = owner ?? process.getuid?.();
   if (wanted === undefined || uid === wanted) return;
-  if (owner === undefined) throw new Error(`${data} belongs to uid ${uid}, and we run as uid ${wanted}`);
+  if (owner === undefined)
+    throw new Error(`${data} belongs to uid ${uid}, and this process runs as uid ${wanted}`);
   const give = async (folder: string): Promise<void> => {
     for (const entry of await readdir(folder, { withFileTypes: true })) {
       const file = path.join(folder, entry.name);
       if (entry.isDirectory()) await give(file);
       else await lchown(file, owner, owner);
     }
-    // The folder itself last: an interrupted change of owner is then seen, and done again.
+    // The folder itself last: an interrupted change of owner is then detected and repeated.
     await lchown(folder, owner, owner);
   };
   await give(data);

@@ -5,32 +5,32 @@ import { promisify } from 'node:util';
 
 const closeFd = promisify(close);
 const FLOCK_DEADLINE_MS = 5_000;
-/** What flock(1) is told to end with when somebody else holds the lock; any other code is a failure of its own. */
+/** Exit code of flock(1) when another process holds the lock; any other code is a failure of flock itself. */
 const HELD_ELSEWHERE = 75;
 
-/** An exclusive lock that the kernel takes back when the process dies, however it dies. */
+/** An exclusive lock that the kernel releases when the process dies. */
 export interface FileLock extends AsyncDisposable {
   release(): Promise<void>;
 }
 
 /**
- * Takes flock(2) on a file, which is made when it is missing and never removed (removing it would let two
+ * Takes flock(2) on a file, which is created if absent and never removed (removing it would let two
  * processes hold "the" lock on different inodes).
  *
- * Node has no flock. flock(1) locks the open file description that it inherits from us, so the lock stays with
- * our descriptor when the tool is gone. Node opens files close-on-exec: children do not keep the lock alive.
+ * Node has no flock. flock(1) locks the open file description that it inherits, so the lock stays with
+ * this descriptor when flock(1) has exited. Node opens files close-on-exec: children do not keep the lock alive.
  *
- * @param holder one line about ourselves, for whoever finds the lock taken
- * @param waitMs how long to wait for a present holder to end
- * @returns the lock, or what the present holder wrote about itself
+ * @param holder one line that describes this process to others that find the lock taken
+ * @param waitMs how long to wait for the present holder
+ * @returns the lock, or the line of the present holder
  */
 export async function lockFile(
   file: string,
   holder: string,
   waitMs = 0,
 ): Promise<FileLock | { heldBy: string }> {
-  // 'a' so that the text of a present holder is not truncated before we know that we are the next one.
-  // A bare descriptor: a FileHandle that nobody refers to any more would be closed, and the lock lost.
+  // 'a' so that the line of a present holder is not truncated before the lock is taken.
+  // A bare descriptor: an unreferenced FileHandle would be closed, and the lock lost.
   const fd = await promisify(open)(file, 'a', 0o600);
   try {
     if (await flock(fd, waitMs)) {

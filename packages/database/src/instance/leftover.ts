@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 
 const POLL_MS = 50;
-/** Signals of PostgreSQL's own shutdown modes, gentlest first, and how long each is given. */
+/** Signals of PostgreSQL's shutdown modes, gentlest first, with their deadlines. */
 const ESCALATION: [NodeJS.Signals, number][] = [
   ['SIGINT', 20_000],
   ['SIGQUIT', 5_000],
@@ -12,20 +12,20 @@ const ESCALATION: [NodeJS.Signals, number][] = [
 ];
 
 /**
- * Ends a server that outlived whoever started it, and clears away lock files that name a process which is no
- * server on this folder. (PostgreSQL takes any live process of its uid under the recorded number for one: after
- * a power failure that may be another instance, and it would never start again.)
+ * Stops a server that outlived its parent, and removes lock files of processes that are not a server on this folder.
+ * (PostgreSQL treats any live process of its uid with the recorded pid as one: after a power failure that may be another
+ * instance, and it would never start again.)
  * The caller holds the lock of the folder: no live supervisor owns what is found here.
  */
 export async function clearLeftover(folders: { data: string; socket: string }, log: Logger): Promise<void> {
   const lock = path.join(folders.data, 'postmaster.pid');
   const pid = Number.parseInt(await readFile(lock, 'utf8').catch(() => ''), 10);
   if (pid > 0 && (await serves(pid, folders.data))) {
-    log.warn({ pid }, 'stopping a PostgreSQL that its supervisor left behind');
+    log.warn({ pid }, 'stopping a PostgreSQL that outlived its supervisor');
     for (const [signal, patience] of ESCALATION) {
       if (await endedBy(pid, signal, patience, folders.data)) break;
       if (signal === 'SIGKILL')
-        throw new Error(`PostgreSQL ${pid} on ${folders.data} does not end, not even by SIGKILL`);
+        throw new Error(`PostgreSQL ${pid} on ${folders.data} does not exit, not even after SIGKILL`);
     }
   }
   await rm(lock, { force: true });

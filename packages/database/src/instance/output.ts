@@ -4,7 +4,7 @@ const KEPT = 4_000;
 const LINE_MAX = 8_000;
 const LAST_WORDS_MS = 500;
 
-/** Follows what a process prints, line by line, and keeps its end for error messages. */
+/** Reads the output of a process line by line, and keeps its end for error messages. */
 export function collect(
   child: ChildProcess,
   onLine: (line: string) => void = () => undefined,
@@ -38,8 +38,8 @@ export function ended(child: ChildProcess, deadlineMs?: number): Promise<string>
       resolve(late ? `${how} after its deadline of ${deadlineMs} ms` : how);
     };
     child.once('error', (error) => finish(error.message));
-    // Worker processes may outlive the server and keep its pipes open: its own end is what counts. A moment is
-    // given to read the last it said.
+    // Worker processes may outlive the server and keep its pipes open, so wait for its exit, and a moment for its last
+    // output.
     child.once('exit', (code, signal) => {
       const how = code === null ? `signal ${signal ?? 'unknown'}` : `code ${code}`;
       const grace = setTimeout(finish, LAST_WORDS_MS, how);

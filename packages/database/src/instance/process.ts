@@ -3,19 +3,19 @@ import path from 'node:path';
 import type { Binaries } from './binaries.ts';
 
 /**
- * Owner of the server process and its files when we are root, which PostgreSQL refuses to run as. Nobody is
- * registered under this number, and it lies outside of what Debian and systemd give out.
+ * Owner of the server process and its files when this process is root, as which PostgreSQL refuses to run. No user has
+ * this uid, and it is outside the ranges that Debian and systemd allocate.
  */
 export const POSTGRES_UID = 0x6fff_0000;
 
-/** Empty folders that every Debian has; one of them becomes the private room of the server process. */
-const ROOMS = ['/mnt', '/media', '/srv', '/opt'];
+/** Empty folders of every Debian; one of them becomes the mount point of the server process. */
+const MOUNT_POINTS = ['/mnt', '/media', '/srv', '/opt'];
 
 /**
  * A mount namespace in which the unprivileged process reaches its data, its socket and its binaries, although
  * the folders above them (a home, a checkout below /root) may be closed to it. The mounts end with the process.
  * initdb insists on a user name for its uid: the namespace sees an /etc/passwd that has one.
- * The death of whoever started it (--pdeathsig) is a request for a fast shutdown.
+ * The death of its parent (--pdeathsig) requests a fast shutdown.
  */
 const ENTER_ROOM = `
 set -eu
@@ -40,14 +40,14 @@ export interface Folders {
   socket: string;
 }
 
-/** Where the process sees its folders, which need not be where we see them. */
+/** Paths of its folders in the process's mount namespace. */
 export interface View extends Folders {
-  /** Whom its files must belong to; absent when that is ourselves. */
+  /** Owner of its files; absent for the present user. */
   owner?: number;
   start(program: 'postgres' | 'initdb', args: string[]): ChildProcess;
 }
 
-/** Prepares how programs of one PostgreSQL are run on one pair of folders: in a room as root, plainly otherwise. */
+/** Prepares running programs of one PostgreSQL on one pair of folders: in a mount namespace as root, else directly. */
 export function viewOf(binaries: Binaries, folders: Folders): View {
   const options = {
     stdio: ['ignore', 'pipe', 'pipe'] as ['ignore', 'pipe', 'pipe'],
@@ -64,9 +64,11 @@ export function viewOf(binaries: Binaries, folders: Folders): View {
     };
   }
   const taken = [folders.data, folders.socket, ...(binaries.root === undefined ? [] : [binaries.root])];
-  const room = ROOMS.find((candidate) => !taken.some((folder) => `${folder}/`.startsWith(`${candidate}/`)));
+  const room = MOUNT_POINTS.find(
+    (candidate) => !taken.some((folder) => `${folder}/`.startsWith(`${candidate}/`)),
+  );
   if (room === undefined)
-    throw new Error(`no folder for PostgreSQL's mounts: all of ${ROOMS.join(', ')} are in use`);
+    throw new Error(`no folder for PostgreSQL's mounts: all of ${MOUNT_POINTS.join(', ')} are in use`);
   const bin =
     binaries.root === undefined
       ? binaries.bin

@@ -3,7 +3,7 @@ import { access, constants, lstat, readlink, symlink, unlink } from 'node:fs/pro
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 
-/** With a port of its own number the socket would have another name; it never has. */
+/** The port is part of the socket's name, and is fixed. */
 export const SOCKET_PORT = 5432;
 const SOCKET_NAME = `.s.PGSQL.${SOCKET_PORT}`;
 /** unix(7): sun_path has 108 bytes, the last of which ends the string. */
@@ -16,9 +16,9 @@ export interface SocketFolder {
 }
 
 /**
- * A way to the socket that is short enough for the kernel: the folder itself, or a symbolic link to it in /run
- * (in the folder for temporary files when that is closed to us). The link's name follows from the folder, so
- * one that a crash left behind is taken over.
+ * A path to the socket that is short enough for the kernel: the folder itself, or a symbolic link to it in /run
+ * (in the folder for temporary files if that is not writable). The link's name is derived from the folder, so
+ * a link from before a crash is reused.
  */
 export async function reachableSocketFolder(folder: string): Promise<SocketFolder> {
   if (Buffer.byteLength(path.join(folder, SOCKET_NAME)) <= PATH_MAX_BYTES) {
@@ -38,7 +38,9 @@ export async function reachableSocketFolder(folder: string): Promise<SocketFolde
   const present = await lstat(link).catch(() => undefined);
   if (present !== undefined) {
     if (!present.isSymbolicLink() || present.uid !== process.getuid?.()) {
-      throw new Error(`${link} is not ours, and the path of ${folder} is too long for a socket without it`);
+      throw new Error(
+        `${link} belongs to another user, and the path of ${folder} is too long for a socket without it`,
+      );
     }
     if ((await readlink(link)) === folder) return { path: link, remove };
     await remove();

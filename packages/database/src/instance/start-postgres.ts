@@ -14,12 +14,12 @@ import { reachableSocketFolder, SOCKET_PORT } from './socket-folder.ts';
 
 /** Crash recovery replays at most `max_wal_size` of log. */
 const START_DEADLINE_MS = 120_000;
-/** Worker processes of a server that was killed notice it within moments; until then no new one may start. */
+/** Worker processes of a killed server exit within moments; until then no new server can start. */
 const ORPHAN_DEADLINE_MS = 15_000;
 const FAST_SHUTDOWN_MS = 20_000;
 const IMMEDIATE_SHUTDOWN_MS = 5_000;
 
-/** What no tuning of the folder's own postgresql.conf may change. */
+/** Settings that the folder's postgresql.conf cannot override. */
 const FIXED_SETTINGS = [
   'listen_addresses=',
   `port=${SOCKET_PORT}`,
@@ -32,12 +32,12 @@ const FIXED_SETTINGS = [
 ];
 
 export interface PostgresOptions {
-  /** Folder of the instance: `data`, `socket` and `lock` live in it. Made when missing. */
+  /** Folder of the instance: `data`, `socket` and `lock` are in it. Created if absent. */
   dir: string;
   log: Logger;
-  /** Where a ready copy of the npm binaries goes if they cannot be used in place. Default: below `dir`. */
+  /** Folder for a copy of the npm binaries if they cannot be used in place. Default: below `dir`. */
   binariesDir?: string;
-  /** Use these and look for no others. */
+  /** Use these instead of searching. */
   binaries?: Binaries;
 }
 
@@ -45,19 +45,19 @@ export interface PostgresOptions {
 export interface PostgresInstance extends AsyncDisposable {
   /** Connection string of the default database, or of another one. */
   url(database?: string): string;
-  /** The same as `pg` and libpq take it in parts. */
+  /** The same as separate parameters for `pg` and libpq. */
   connection: { host: string; port: number; user: string; database: string };
   version: string;
   pid: number;
-  /** Settles when the server ends, asked to or not; says how. Never rejects. */
+  /** Resolves with the reason when the server ends, expected or not. Never rejects. */
   exited: Promise<string>;
   /** Fast shutdown: open transactions are rolled back, everything acknowledged is on disk. Idempotent. */
   stop(): Promise<void>;
 }
 
 /**
- * Starts the private PostgreSQL of a folder; the first time, makes its files. Recovers from a crash by itself,
- * stops a server that a killed supervisor left, and refuses when a live one owns the folder.
+ * Starts the private PostgreSQL of a folder; the first time, creates its files. Recovers from a crash by itself,
+ * stops the server of a killed supervisor, and refuses if a live one owns the folder.
  */
 export async function startPostgres(options: PostgresOptions): Promise<PostgresInstance> {
   await mkdir(options.dir, { recursive: true, mode: 0o700 });
@@ -76,7 +76,7 @@ export async function startPostgres(options: PostgresOptions): Promise<PostgresI
     await chmod(folders.socket, 0o700);
     if (view.owner !== undefined) await chown(folders.socket, view.owner, view.owner);
     if (major === undefined) {
-      options.log.info({ version: binaries.version }, 'making the database files');
+      options.log.info({ version: binaries.version }, 'creating the database files');
       await createDataFolder(binaries, folders);
     }
     await ensureOwner(folders.data, view.owner);
@@ -140,7 +140,7 @@ async function boot(binaries: Binaries, folders: Folders, log: Logger): Promise<
   throw new Error(`PostgreSQL ${binaries.version} on ${folders.data} ${how}: ${output.text().trim()}`);
 }
 
-/** PostgreSQL's own severities; LOG is what it has to tell, and is of no interest when all goes well. */
+/** PostgreSQL's severities; LOG is informational. */
 function report(line: string, log: Logger): void {
   const [, severity, text] = /^(?:.*?\s)?(LOG|WARNING|ERROR|FATAL|PANIC):\s+(.*)$/.exec(line) ?? [];
   if (severity === undefined) return void (line.trim() !== '' && log.debug(line.trim()));
@@ -194,7 +194,7 @@ async function ensureDatabase(connection: {
     connectionTimeoutMillis: 10_000,
     query_timeout: 30_000,
   });
-  // An error between queries would otherwise end the whole process; the next query reports it.
+  // An unhandled error between queries would end the process; the next query reports it.
   client.on('error', () => undefined);
   await client.connect();
   try {

@@ -15,7 +15,7 @@ import { parseEndpoint } from '../http/endpoints.ts';
 const CONNECT_MS = 5_000;
 const BACKOFF_MIN_MS = 50;
 const BACKOFF_MAX_MS = 2_000;
-/** Silence after which the connection is dialled anew. Grants are unused long before (`GATEWAY_SILENT_MS`). */
+/** Silence after which the gateway reconnects. Grants are unused long before (`GATEWAY_SILENT_MS`). */
 const DEAD_MS = 5_000;
 /** Unsent bytes above which the control plane counts as stuck. */
 const OUTBOUND_MAX_BYTES = 16 * 1024 * 1024;
@@ -23,18 +23,18 @@ const OUTBOUND_MAX_BYTES = 16 * 1024 * 1024;
 export interface ControlLinkOptions {
   /** The internal listener of the control plane: `http(s)://host:port` or `unix:/absolute/path.sock`. */
   controlUrl: string;
-  /** The gateway's credential; read at each connection, so that it can be changed while the gateway runs. */
+  /** The gateway's credential; read for each connection, so that it can be rotated while the gateway runs. */
   credential: () => Promise<string>;
   /** Kinds of targets that this gateway routes. */
   kinds: readonly string[];
   log: Logger;
-  /** A new connection is welcome: nothing of an earlier one is true any more. */
+  /** A new connection is established: grants of an earlier one are invalid. */
   onOpen: () => void;
   onMessage: (message: GatewayControlMessage) => void;
   onClosed: () => void;
 }
 
-/** The gateway's end of its link to the control plane: one connection, kept up for ever. */
+/** The gateway's end of its link to the control plane: one connection, always re-established. */
 export class ControlLink {
   readonly #options: ControlLinkOptions;
   readonly #closing = new AbortController();
@@ -48,7 +48,7 @@ export class ControlLink {
     this.#loop = this.#keepConnected();
   }
 
-  /** Whether control could tell us of a revocation at this moment. */
+  /** Whether revocations by control would arrive now. */
   get isLive(): boolean {
     return this.#socket !== undefined && performance.now() - this.#lastMessageAt < GATEWAY_SILENT_MS;
   }
@@ -137,7 +137,7 @@ export class ControlLink {
     } catch {
       return;
     }
-    // What this version does not know is not for it.
+    // Messages of later versions are ignored.
     if (!Check(GatewayControlMessage, message)) return;
     if (message.type === 'welcome') {
       this.#socket = socket;

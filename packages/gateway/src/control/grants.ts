@@ -14,23 +14,22 @@ import {
 import type { Logger } from 'pino';
 import { ControlLink } from './control-link.ts';
 
-/** Questions under way at the same time. */
+/** Concurrent requests to control. */
 const QUESTIONS_MAX = 10_000;
-/** Released grants are told to control in batches of this many. */
+/** Released grants are reported to control in batches of this size. */
 const RELEASE_BATCH = 100;
 
 /**
- * A decision of the control plane, held for the time of one request or connection: this credential may reach this
- * target, and there it is.
+ * A grant, leased for one request or connection: this credential may access this target at this address.
  */
 export interface GrantLease extends Disposable {
-  /** UUID, as the runner knows it. */
+  /** UUID of the sandbox. */
   readonly vmId: string;
   /** The runner's data server: `http://host:port` or `unix:/absolute/path.sock`. */
   readonly dataUrl: string;
-  /** What opens the runner's data server for this sandbox. */
+  /** Token for the runner's data server, for this sandbox. */
   readonly dataToken: string;
-  /** Aborted when the credential was revoked: what was opened with it must be closed. */
+  /** Aborted when the credential is revoked: connections that use it must be closed. */
   readonly revoked: AbortSignal;
 }
 
@@ -39,7 +38,7 @@ export interface GrantsOptions {
   /** The gateway's credential. */
   credential: () => Promise<string>;
   kinds: readonly string[];
-  /** How long a request waits for a decision, in milliseconds; the time to reconnect is included. */
+  /** How long a request waits for a grant, in milliseconds, including the time to reconnect. */
   decisionMs: number;
   log: Logger;
 }
@@ -48,7 +47,7 @@ interface Entry {
   readonly key: string;
   readonly id: number;
   readonly target: GatewayTarget;
-  /** The client's credential: while control is asked, and while a lease is out, which control may have to be asked about again. */
+  /** The client's credential: during the request to control, and while a lease exists, which may have to be confirmed again. */
   token: string | null;
   readonly answer: PromiseWithResolvers<GatewayGrant>;
   granted: boolean;
@@ -60,16 +59,16 @@ interface Entry {
 }
 
 /**
- * The control plane's decisions, asked for once and then kept: control pushes what is not true any more (see
- * gateway/messages.ts in the contract). A refusal is given to all requests that wait for it and then forgotten.
+ * Grants of the control plane, requested once and then cached: control pushes revocations (see gateway/messages.ts in
+ * the contract). A refusal goes to all requests that wait for it and is not cached.
  */
 export class Grants {
   readonly #decisionMs: number;
   readonly #link: ControlLink;
   readonly #log: Logger;
-  /** What new requests may use, by target and credential, least recently used first. */
+  /** Grants for new requests, by target and credential, least recently used first. */
   readonly #usable = new Map<string, Entry>();
-  /** The same and, beside them, those that open requests still lease. */
+  /** The same, and grants that open requests still lease. */
   readonly #byId = new Map<number, Entry>();
   #questions = 0;
   #nextId = 1;
@@ -86,15 +85,15 @@ export class Grants {
     });
   }
 
-  /** Grants kept and questions under way. */
+  /** Cached grants and requests to control in progress. */
   get size(): number {
     return this.#byId.size;
   }
 
   /**
-   * The control plane's decision on a target.
-   * @param token the client's credential, null when none was shown
-   * @throws ApiError the refusal: 401, 404, 409 … as control words it; 503 while the control plane cannot be reached
+   * Requests a grant for a target.
+   * @param token the client's credential, null for none
+   * @throws ApiError control's refusal: 401, 404, 409 …; 503 while the control plane is unreachable
    */
   async lease(target: GatewayTarget, token: string | null): Promise<GrantLease> {
     const entry = this.#find(target, token);
@@ -124,9 +123,9 @@ export class Grants {
     }
   }
 
-  /** The entry that answers, or will answer, for this target and credential. */
+  /** The present or pending entry of this target and credential. */
   #find(target: GatewayTarget, token: string | null): Entry {
-    // The digest and not the token: a key in memory longer than its request is a key that can leak.
+    // The digest, not the token: a credential must not stay in memory longer than its request.
     const digest = token === null ? '' : tokenDigest(token).toString('base64');
     const key = `${JSON.stringify(target)} ${digest}`;
     const known = this.#usable.get(key);
@@ -186,7 +185,7 @@ export class Grants {
   #grant(grant: GatewayGrant): void {
     const entry = this.#byId.get(grant.id);
     if (entry === undefined) return this.#release(grant.id);
-    // Of an entry that was granted before: control has confirmed, on a new link, what open requests use.
+    // An entry that was granted before: control has confirmed it on a new link for open requests.
     if (entry.granted) return;
     this.#answered(entry);
     entry.granted = true;
@@ -203,7 +202,7 @@ export class Grants {
 
   #refuse(entry: Entry, refusal: ApiError): void {
     if (entry.granted) {
-      // Open requests lease it, and control does not stand by it any more.
+      // Open requests lease it, and control has revoked it.
       if ([401, 403, 404].includes(refusal.status)) this.#revoke(entry.id, true);
       return;
     }
@@ -227,7 +226,7 @@ export class Grants {
     if (disconnect || entry.leases === 0) this.#byId.delete(id);
   }
 
-  /** Forgets a grant that neither a new request may use nor an open one leases. */
+  /** Forgets a grant that is neither cached for new requests nor leased by open ones. */
   #forgetUnless(entry: Entry, usable: boolean): void {
     if (entry.leases > 0) return;
     entry.token = null;
@@ -242,13 +241,13 @@ export class Grants {
     this.#released = [];
   }
 
-  /** A new link knows of no question and of no grant: both are asked again. */
+  /** A new link has no state: pending requests and leased grants are requested again. */
   #askAgain(): void {
     this.#released = [];
     for (const entry of this.#byId.values()) this.#send(entry);
   }
 
-  /** Without a link nothing can be revoked: what was granted serves no new request. */
+  /** Without a link no revocation can arrive: new requests do not use earlier grants. */
   #expireAll(): void {
     for (const entry of this.#byId.values()) {
       if (!entry.granted) continue;
@@ -260,7 +259,7 @@ export class Grants {
 
 function toRefusal(status: number, error: string): ApiError {
   if (!(status in STATUS_MEANINGS) || status === 500)
-    return badGateway('the control plane could not say where the sandbox is');
+    return badGateway('the control plane could not locate the sandbox');
   const headers: Record<string, string> = status === 401 ? { 'www-authenticate': 'Bearer' } : {};
   return new ApiError(status as ErrorStatus, error, { headers });
 }

@@ -1,7 +1,7 @@
 import { STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
 
-/** Answers what Node's strict parser refused: two lengths, a length and chunks, headers too large, no HTTP at all. */
+/** Responds to requests that Node's strict parser refuses: two lengths, a length and chunks, too large headers, no HTTP. */
 export function answerMalformed(error: NodeJS.ErrnoException, socket: Duplex): void {
   if (error.code === 'ECONNRESET' || !socket.writable) {
     socket.destroy();

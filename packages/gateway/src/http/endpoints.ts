@@ -1,6 +1,6 @@
 import { Pool } from 'undici';
 
-/** Where a runner or the control plane listens. */
+/** Address of a runner or the control plane. */
 export interface Endpoint {
   /** Without path; `http://localhost` for a Unix socket. */
   origin: string;

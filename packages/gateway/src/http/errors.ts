@@ -2,7 +2,7 @@ import type { ServerResponse } from 'node:http';
 import { ApiError, badGateway, gatewayTimeout, internalError } from '@releap/contract';
 import { errors } from 'undici';
 
-/** The client has closed its connection: there is nobody to answer. */
+/** The client has closed its connection. */
 export class ClientDisconnected extends Error {
   constructor() {
     super('the client closed the connection');
@@ -10,7 +10,7 @@ export class ClientDisconnected extends Error {
   }
 }
 
-/** The error that the client gets for a failed request to a runner or to the control plane; `who` did not answer. */
+/** The client's error for a failed request to a runner or to the control plane; `who` did not respond. */
 export function upstreamError(error: unknown, who: string): ApiError {
   if (error instanceof ApiError) return error;
   if (
@@ -30,8 +30,8 @@ export function upstreamError(error: unknown, who: string): ApiError {
 }
 
 /**
- * Answers with `{error}`. When the client is still sending a body that is not read, the connection is closed: what
- * follows on it could be parsed as a request.
+ * Responds with `{error}`. If the client is still sending an unread body, the connection is closed: the rest could be
+ * parsed as a request.
  */
 export function sendError(response: ServerResponse, error: ApiError, keepAlive: boolean): void {
   if (response.headersSent) {

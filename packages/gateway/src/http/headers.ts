@@ -1,8 +1,8 @@
-/** Which headers cross the gateway, in either direction. Each kind of target has a policy of its own. */
+/** The header policies of the gateway, in both directions, by kind of target. */
 import { REQUEST_ID_HEADER } from '@releap/contract';
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 
-/** They concern one connection only (RFC 9110 section 7.6.1, with the names older software uses). */
+/** Hop-by-hop headers (RFC 9110 section 7.6.1, with names of older software). */
 const HOP_BY_HOP = new Set([
   'connection',
   'keep-alive',
@@ -13,10 +13,10 @@ const HOP_BY_HOP = new Set([
   'upgrade',
 ]);
 
-/** `expect` is answered here, `host` and `content-length` are set anew. */
+/** `expect` is handled here, `host` and `content-length` are replaced. */
 const SET_ANEW = new Set(['expect', 'host', 'content-length']);
 
-/** Names in lower case of what must not cross, beside what concerns one connection only. */
+/** Removed headers beside hop-by-hop ones, in lower case. */
 export interface HeaderRules {
   request: readonly string[];
   requestPrefixes?: readonly string[];
@@ -27,8 +27,8 @@ export interface HeaderPolicy {
   /**
    * Headers for the runner. `content-length` is passed on when it was given, because the framing of the body must not
    * change in a way that only one side sees.
-   * @param dataToken what opens the runner's data server; it takes the place of the client's credential
-   * @param requestId takes the place of the client's
+   * @param dataToken token for the runner's data server; it replaces the client's credential
+   * @param requestId replaces the client's
    */
   request(
     headers: IncomingHttpHeaders,

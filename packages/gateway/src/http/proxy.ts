@@ -19,16 +19,16 @@ export interface ProxyRequest {
   maxBodyBytes: number;
   /** Longest time without a byte of an upload, in milliseconds. */
   uploadIdleMs: number;
-  /** Longest time that a client may not read the answer, in milliseconds. */
+  /** Longest time without the client reading the response, in milliseconds. */
   idleMs: number;
   /** The client waits for `100 Continue` before it sends the body. */
   expectsContinue: boolean;
 }
 
 /**
- * Forwards one request and streams the answer back, each with the back-pressure of its reader. Resolves when the
- * answer has been sent.
- * @throws ApiError the error to answer with; ClientDisconnected when there is nobody to answer
+ * Forwards one request and streams the response back, each with the back-pressure of its reader. Resolves when the
+ * response has been sent.
+ * @throws ApiError the error for the client; ClientDisconnected when the client has disconnected
  */
 export async function proxy(
   request: IncomingMessage,
@@ -43,13 +43,13 @@ export async function proxy(
     if (options.expectsContinue) response.writeContinue();
     body = boundedBody(request, maxBodyBytes, uploadIdleMs);
   }
-  // Ends both halves: the client sees a broken answer, and the runner a client that has gone.
+  // Ends both halves: the client sees a broken response, and the runner a disconnected client.
   const cut = (): void => void response.destroy();
   const answerHeaders = (answer: IncomingHttpHeaders) => headers.response(answer, requestId);
   try {
     await new Promise<void>((resolve, reject) => {
       const handler = new ResponseHandler(response, answerHeaders, idleMs, resolve, (error) => {
-        // Why the body ended early explains more than that undici saw it end.
+        // The reason of the early end of the body explains more than undici's error.
         reject(body?.errored ?? error);
       });
       revoked.addEventListener('abort', cut);
@@ -77,7 +77,7 @@ function boundedBody(request: IncomingMessage, maxBytes: number, idleMs: number)
   const body = new PassThrough();
   let size = 0;
   const timer = setTimeout(() => {
-    // When the runner does not read, the runner's own deadline counts.
+    // While the runner does not read, the runner's own deadline applies.
     if (body.writableNeedDrain) timer.refresh();
     else body.destroy(requestTimeout(idleMs));
   }, idleMs);
@@ -140,7 +140,7 @@ class ResponseHandler implements Dispatcher.DispatchHandler {
   ): void {
     if (status < 200) return;
     if (status === 401) {
-      // The runner refused the gateway's token; the client's credential was good.
+      // The runner refused the gateway's token; the client's credential was valid.
       controller.abort(badGateway('the machine that runs the sandbox refused the gateway'));
       return;
     }

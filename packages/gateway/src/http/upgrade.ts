@@ -10,7 +10,7 @@ import type { HeaderPolicy } from './headers.ts';
 export interface TunnelRequest {
   endpoint: Endpoint;
   path: string;
-  /** What opens the runner's data server. */
+  /** Token for the runner's data server. */
   dataToken: string;
   headers: HeaderPolicy;
   requestId: string;
@@ -21,14 +21,14 @@ export interface TunnelRequest {
   idleMs: number;
 }
 
-/** True for what `tunnel` can carry. Any other upgrade that a client offers is ignored, as RFC 9110 allows. */
+/** Whether `tunnel` supports the upgrade. Others are ignored, as RFC 9110 allows. */
 export function wantsWebSocket(request: IncomingMessage): boolean {
   return request.method === 'GET' && request.headers.upgrade?.toLowerCase() === 'websocket';
 }
 
 /**
  * Forwards a WebSocket handshake and then every byte both ways. Resolves when the tunnel has ended.
- * @throws ApiError the error to answer with, as long as nothing was answered
+ * @throws ApiError the error for the client, until a response was sent
  */
 export async function tunnel(
   request: IncomingMessage,
@@ -78,7 +78,7 @@ async function handshake(
       connection: 'Upgrade',
       upgrade: 'websocket',
     },
-    // A connection of its own: it will never serve another request.
+    // A dedicated connection: it never serves another request.
     agent: false,
   });
   const abort = () => outgoing.destroy(new ClientDisconnected());
@@ -116,7 +116,7 @@ function relayAnswer(
     return;
   }
   client.write(renderHead(status, { ...headers.response(answer.headers, requestId), connection: 'close' }));
-  // The body's end is the connection's end: its length or chunks need not be told.
+  // The end of the connection ends the body: no length or chunks are needed.
   answer.on('error', () => client.destroy());
   closeWhenSent(client);
   answer.pipe(client);
@@ -127,7 +127,7 @@ function closeWhenSent(client: Duplex): void {
   client.once('finish', () => client.destroy());
 }
 
-/** Answers `{error}` on a connection that asked for an upgrade, and closes it. */
+/** Responds with `{error}` on a connection that requested an upgrade, and closes it. */
 export function refuseUpgrade(client: Duplex, error: ApiError, requestId: string): void {
   const body = JSON.stringify(error.body);
   const head = renderHead(error.status, {
@@ -141,7 +141,7 @@ export function refuseUpgrade(client: Duplex, error: ApiError, requestId: string
   client.end(head + body);
 }
 
-/** The values come from Node's parser or from us: none holds a line break. */
+/** The values come from Node's parser or this process: none has a line break. */
 function renderHead(status: number, headers: Record<string, unknown>): string {
   const lines = Object.entries(headers).flatMap(([name, value]) =>
     (Array.isArray(value) ? value : [value]).map((one) => `${name}: ${String(one)}`),

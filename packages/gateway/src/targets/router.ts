@@ -1,7 +1,7 @@
 import { notFound, quote } from '@releap/contract';
 import type { RequestHead, Route, TargetKind } from './target.ts';
 
-/** Asks the kinds in their order; the first one that knows the request has it. */
+/** Routes a request to the first kind that matches. */
 export function createRouter(kinds: readonly TargetKind[]): (request: RequestHead) => Route {
   return (request) => {
     for (const kind of kinds) {

@@ -1,10 +1,10 @@
 import { badRequest, notFound, quote } from '@releap/contract';
 
-/** What a toolbox path names. */
+/** A parsed toolbox path. */
 export interface ToolboxPath {
-  /** As the client wrote it. */
+  /** Raw, from the client. */
   vmId: string;
-  /** What follows the sandbox, with its query: `process/execute`, `files/download?path=%2Fa`. */
+  /** The rest of the path, with its query: `process/execute`, `files/download?path=%2Fa`. */
   tail: string;
 }
 
@@ -12,8 +12,8 @@ export const TOOLBOX_PREFIX = '/toolbox/';
 const MAX_ID_CHARS = 128;
 
 /**
- * Reads `/toolbox/{vm_id}/{tail}`, which the path must begin with. The tail is forwarded byte for byte, so what the next
- * server could read as another path is refused: dot segments, encoded or not, and encoded slashes.
+ * Parses `/toolbox/{vm_id}/{tail}`. The tail is forwarded byte for byte, so everything that the next server could parse
+ * as another path is refused: dot segments, encoded or not, and encoded slashes.
  * @throws ApiError 400, 404
  */
 export function parseToolboxPath(url: string): ToolboxPath {

@@ -4,8 +4,8 @@ import type { TargetKind } from './target.ts';
 import { parseToolboxPath, TOOLBOX_PREFIX } from './toolbox-path.ts';
 
 /**
- * The toolbox speaks for the service, not for what runs in the sandbox: neither credentials and cookies of the client
- * nor claims about its address get through, and the answer can set no cookie.
+ * The toolbox is a part of the service, not of the workload: credentials, cookies and forwarded addresses of the client
+ * are removed, and the response cannot set cookies.
  */
 const HEADERS = headerPolicy({
   request: ['authorization', 'proxy-authorization', 'cookie', 'forwarded', 'x-api-key', 'x-real-ip'],
