@@ -47,6 +47,21 @@ const operations = {
       });
       socket.bind(port, host, () => resolve({ port: socket.address().port }));
     }),
+  // Sends `packets` (base64) in turn to `ports` in turn from many sockets, as fast as it can, for a time.
+  'udp-flood': async ({ host, ports, packets, sockets, ms }) => {
+    const bytes = packets.map((text) => Buffer.from(text, 'base64'));
+    const open = Array.from({ length: sockets }, () => dgram.createSocket('udp4').on('error', () => {}));
+    const end = performance.now() + ms;
+    let sent = 0;
+    while (performance.now() < end) {
+      for (let burst = 0; burst < 200; burst += 1, sent += 1) {
+        open[sent % sockets].send(bytes[sent % bytes.length], ports[sent % ports.length], host, () => {});
+      }
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    for (const socket of open) socket.close();
+    return { text: String(sent) };
+  },
   'udp-seen': async () => ({ seen }),
   resolve: async ({ server = '172.16.0.1', name, type = 'A', wait = 30_000 }) => {
     const resolver = new Resolver({ timeout: wait, tries: 1 });
