@@ -15,6 +15,7 @@ import (
 	"releap/guest/internal/fault"
 	"releap/guest/internal/freeze"
 	"releap/guest/internal/port"
+	"releap/guest/internal/process"
 )
 
 const (
@@ -24,6 +25,7 @@ const (
 )
 
 func main() {
+	process.Launch()
 	// A rare collection of a small heap: what the collector would do first after a restore is all new code.
 	debug.SetGCPercent(400)
 	if os.Getpid() == 1 {

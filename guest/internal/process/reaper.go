@@ -45,7 +45,8 @@ func (p *Process) SignalGroup(sig syscall.Signal) {
 
 // Signal only the process itself; false when it has ended.
 func (p *Process) Signal(sig syscall.Signal) bool {
-	p.table.mu.Lock() // not reaped while we hold this, so the number cannot be another's
+	// The number may be another's only after this process was reaped, and the reaper takes this lock next.
+	p.table.mu.Lock()
 	defer p.table.mu.Unlock()
 	if p.table.running[p.PID] != p {
 		return false
@@ -60,20 +61,23 @@ type Place interface {
 	Leave()
 }
 
-// Table of the processes this agent started, and the one place that waits for children. A child is entered
-// under the lock that the reaper takes before it looks a number up, so that a child that ends at once is not
-// lost, and nobody else ever calls wait.
+// Table of the processes this agent started, and the one place that waits for children. Nothing is forked under its
+// lock: a start that the kernel holds up keeps nobody from being reaped or signalled.
 type Table struct {
 	mu      sync.Mutex
 	running map[int]*Process
-	place   Place
-	wake    chan struct{}
-	log     func(string)
+	// starting counts the forks under way. A child may end before its fork has returned here: until there are
+	// none, the status of whoever is not known is kept, and every orphan's with it.
+	starting int
+	early    map[int]syscall.WaitStatus
+	place    Place
+	wake     chan struct{}
+	log      func(string)
 }
 
 // NewTable starts the reaper.
 func NewTable(place Place, log func(string)) *Table {
-	t := &Table{running: map[int]*Process{}, place: place, wake: make(chan struct{}, 1), log: log}
+	t := &Table{running: map[int]*Process{}, early: map[int]syscall.WaitStatus{}, place: place, wake: make(chan struct{}, 1), log: log}
 	go t.reap()
 	return t
 }
@@ -89,23 +93,32 @@ type Spec struct {
 	Files [3]uintptr
 	// Terminal makes descriptor 0 the controlling terminal.
 	Terminal bool
+	// extra descriptors, from 3 on.
+	extra []uintptr
 }
 
 // Start a process.
 func (t *Table) Start(spec Spec) (*Process, *StartError) {
+	if syscall.Getuid() != 0 && int(spec.User.UID) != syscall.Getuid() {
+		return nil, &StartError{CannotExecute, "the agent does not run as root and cannot become uid " + strconv.Itoa(int(spec.User.UID))}
+	}
+	if mayHang() {
+		return t.startApart(spec)
+	}
+	return t.fork(spec)
+}
+
+// fork blocks its thread, and with it one processor of the Go runtime, until the child has executed its program.
+func (t *Table) fork(spec Spec) (*Process, *StartError) {
 	attr := &syscall.ProcAttr{
 		Dir:   spec.Dir,
 		Env:   spec.Env,
-		Files: spec.Files[:],
+		Files: append(spec.Files[:], spec.extra...),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: spec.Terminal},
 	}
 	if syscall.Getuid() == 0 {
 		attr.Sys.Credential = &syscall.Credential{Uid: spec.User.UID, Gid: spec.User.GID, Groups: spec.User.Groups}
-	} else if int(spec.User.UID) != syscall.Getuid() {
-		return nil, &StartError{CannotExecute, "the agent does not run as root and cannot become uid " + strconv.Itoa(int(spec.User.UID))}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if t.place != nil {
@@ -114,17 +127,43 @@ func (t *Table) Start(spec Spec) (*Process, *StartError) {
 		}
 		defer t.place.Leave()
 	}
+	t.mu.Lock()
+	t.starting++
+	t.mu.Unlock()
 	pid, err := syscall.ForkExec(spec.Path, spec.Argv, attr)
+	p := t.started(pid, err)
 	if err != nil {
 		return nil, explain(err, spec.Path)
 	}
-	p := &Process{PID: pid, table: t, done: make(chan struct{})}
-	t.running[pid] = p
+	return p, nil
+}
+
+// started enters a child, which may have ended already.
+func (t *Table) started(pid int, err error) *Process {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.starting--
+	var p *Process
+	if err == nil {
+		p = &Process{PID: pid, table: t, done: make(chan struct{})}
+		if ws, ended := t.early[pid]; ended {
+			delete(t.early, pid)
+			p.end(ws)
+		} else {
+			t.running[pid] = p
+		}
+	}
+	if t.starting == 0 {
+		t.early = map[int]syscall.WaitStatus{}
+	}
+	if err != nil {
+		return nil
+	}
 	select {
 	case t.wake <- struct{}{}:
 	default:
 	}
-	return p, nil
+	return p
 }
 
 func (t *Table) reap() {
@@ -144,14 +183,20 @@ func (t *Table) reap() {
 
 func (t *Table) ended(pid int, ws syscall.WaitStatus) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	p := t.running[pid]
 	delete(t.running, pid)
-	if p != nil && syscall.Kill(-pid, 0) == syscall.ESRCH {
-		atomic.StoreInt32(&p.gone, 1)
+	if p != nil {
+		p.end(ws)
+	} else if t.starting > 0 {
+		t.early[pid] = ws // of a child whose fork has not returned, or of an orphan
 	}
-	t.mu.Unlock()
-	if p == nil {
-		return // an orphan
+}
+
+// end is called under the lock of the table, right after the process was reaped.
+func (p *Process) end(ws syscall.WaitStatus) {
+	if syscall.Kill(-p.PID, 0) == syscall.ESRCH {
+		atomic.StoreInt32(&p.gone, 1)
 	}
 	if ws.Signaled() {
 		p.status = Status{Code: 128 + int(ws.Signal()), Signal: ws.Signal()}

@@ -20,7 +20,7 @@ func spec(t *testing.T, argv ...string) Spec {
 }
 
 func TestEveryEndIsToldOnceHoweverQuick(t *testing.T) {
-	table := NewTable(nil, func(s string) { t.Log(s) })
+	table := only
 	var all sync.WaitGroup
 	for i := 0; i < 60; i++ {
 		all.Add(1)
@@ -41,7 +41,7 @@ func TestEveryEndIsToldOnceHoweverQuick(t *testing.T) {
 }
 
 func TestASignalIsToldApartFromAnExitCode(t *testing.T) {
-	table := NewTable(nil, func(string) {})
+	table := only
 	p, bad := table.Start(spec(t, "/bin/sh", "-c", "sleep 1000"))
 	if bad != nil {
 		t.Fatal(bad)
@@ -57,7 +57,7 @@ func TestASignalIsToldApartFromAnExitCode(t *testing.T) {
 }
 
 func TestAGroupIsSignalledUntilItsLastMemberHasGone(t *testing.T) {
-	table := NewTable(nil, func(string) {})
+	table := only
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestAGroupIsSignalledUntilItsLastMemberHasGone(t *testing.T) {
 }
 
 func TestCommandsThatCannotStartSayWhy(t *testing.T) {
-	table := NewTable(nil, func(string) {})
+	table := only
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/text", []byte("no program"), 0o755); err != nil {
 		t.Fatal(err)
