@@ -13,8 +13,8 @@ import {
   SANDBOX_STATUSES,
   SandboxRecord,
   type SchemaNode,
+  resources,
   STATUS_MEANINGS,
-  TAGS,
 } from '../src/index.ts';
 
 export function renderApiReference(): string {
@@ -44,7 +44,7 @@ function head(): string[] {
 
 function operationPages(): string[] {
   const lines: string[] = [];
-  for (const [tag, about] of Object.entries(TAGS)) {
+  for (const [tag, about] of resources.flatMap(({ tags }) => Object.entries(tags))) {
     lines.push(`## ${tag}`, '', about, '');
     for (const [, operation] of listOperations())
       if (operation.tag === tag) lines.push(...operationPage(operation));

@@ -1,40 +1,10 @@
 /** The OpenAPI 3.1 document, generated from `operations`. Pure and deterministic. */
 import type { TSchema } from 'typebox';
 import type { SchemaNode } from './rules/describe-schema.ts';
-import { CreditsRecord } from './wire/credits.ts';
-import { ErrorBody, OverloadBody } from './wire/errors.ts';
-import { SandboxForkRequest, SandboxForkResponse } from './wire/fork.ts';
 import { IDEMPOTENCY_KEY_CHARS } from './wire/idempotency.ts';
-import { ImageCreateRequest, ImageCreateResponse, ImageList, ImageRecord } from './wire/image.ts';
-import { JobRecord } from './wire/job.ts';
-import {
-  ApiKey,
-  ApiKeyMinted,
-  AuditEntry,
-  Invitation,
-  Member,
-  Organization,
-  Project,
-  User,
-} from './wire/management.ts';
-import { type Operation, TAGS } from './wire/operation.ts';
-import { errorSchema, listOperations, operationErrors } from './wire/operations.ts';
-import { RegionRecord } from './wire/region.ts';
-import { RegistryRecord } from './wire/registry-credential.ts';
-import {
-  SandboxCreateRequest,
-  SandboxCreateResponse,
-  SandboxLifecycleResponse,
-  SandboxList,
-  SandboxRecord,
-} from './wire/sandbox.ts';
-import { SecretRecord } from './wire/secret.ts';
-import {
-  SnapshotCreateRequest,
-  SnapshotCreateResponse,
-  SnapshotList,
-  SnapshotRecord,
-} from './wire/snapshot.ts';
+import type { Operation } from './wire/operation.ts';
+import { errorSchema, operationErrors } from './wire/operation-errors.ts';
+import { listOperations, resources } from './wire/operations.ts';
 
 export interface OpenApiOptions {
   /** Base URL of the API; left out, the document has no `servers`. */
@@ -43,38 +13,11 @@ export interface OpenApiOptions {
 }
 
 /** Named schemas; their occurrences become references. */
-const NAMED = new Map<unknown, string>([
-  [ErrorBody, 'Error'],
-  [OverloadBody, 'Overload'],
-  [SandboxCreateRequest, 'SandboxCreate'],
-  [SandboxCreateResponse, 'SandboxCreated'],
-  [SandboxRecord, 'Sandbox'],
-  [SandboxList, 'SandboxList'],
-  [SandboxLifecycleResponse, 'SandboxChanging'],
-  [SandboxForkRequest, 'SandboxFork'],
-  [SandboxForkResponse, 'SandboxForked'],
-  [SnapshotCreateRequest, 'SnapshotCreate'],
-  [SnapshotCreateResponse, 'SnapshotCreated'],
-  [SnapshotRecord, 'Snapshot'],
-  [SnapshotList, 'SnapshotList'],
-  [ImageCreateRequest, 'ImageCreate'],
-  [ImageCreateResponse, 'ImageCreated'],
-  [ImageRecord, 'Image'],
-  [ImageList, 'ImageList'],
-  [JobRecord, 'Job'],
-  [RegionRecord, 'Region'],
-  [CreditsRecord, 'Credits'],
-  [SecretRecord, 'Secret'],
-  [RegistryRecord, 'RegistryCredential'],
-  [User, 'User'],
-  [Organization, 'Organization'],
-  [Member, 'Member'],
-  [Invitation, 'Invitation'],
-  [Project, 'Project'],
-  [ApiKey, 'ApiKey'],
-  [ApiKeyMinted, 'ApiKeyMinted'],
-  [AuditEntry, 'AuditEntry'],
-]);
+const NAMED = new Map<unknown, string>(
+  resources.flatMap(({ schemas }) =>
+    Object.entries(schemas).map(([name, schema]): [unknown, string] => [schema, name]),
+  ),
+);
 
 export function openApiDocument(options: OpenApiOptions = {}): { openapi: string } & Record<string, unknown> {
   const paths: Record<string, Record<string, unknown>> = {};
@@ -95,7 +38,9 @@ export function openApiDocument(options: OpenApiOptions = {}): { openapi: string
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     ...(options.serverUrl === undefined ? {} : { servers: [{ url: options.serverUrl }] }),
-    tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
+    tags: resources.flatMap(({ tags }) =>
+      Object.entries(tags).map(([name, description]) => ({ name, description })),
+    ),
     paths,
     components: {
       securitySchemes: {

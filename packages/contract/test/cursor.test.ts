@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import * as fc from 'fast-check';
-import { ApiError, decodeCursor, encodeCursor } from '../src/index.ts';
+import {
+  ApiError,
+  cursorKind,
+  decodeCursor,
+  encodeCursor,
+  IMAGE_CURSORS,
+  SANDBOX_CURSORS,
+} from '../src/index.ts';
 
 const position = fc.record({
   created_at: fc
@@ -24,7 +31,7 @@ function isMalformed(error: unknown): boolean {
 test('a cursor gives back its position to the microsecond', () => {
   fc.assert(
     fc.property(position, (at) => {
-      assert.deepEqual(decodeCursor('sandboxes', encodeCursor('sandboxes', at)), { ...at });
+      assert.deepEqual(decodeCursor(SANDBOX_CURSORS, encodeCursor(SANDBOX_CURSORS, at)), { ...at });
     }),
   );
 });
@@ -32,7 +39,7 @@ test('a cursor gives back its position to the microsecond', () => {
 test('a cursor needs no escaping in a URL', () => {
   fc.assert(
     fc.property(position, (at) => {
-      const cursor = encodeCursor('images', at);
+      const cursor = encodeCursor(IMAGE_CURSORS, at);
       assert.equal(encodeURIComponent(cursor), cursor);
     }),
   );
@@ -41,7 +48,7 @@ test('a cursor needs no escaping in a URL', () => {
 test('a cursor of another list is malformed', () => {
   fc.assert(
     fc.property(position, (at) => {
-      assert.throws(() => decodeCursor('images', encodeCursor('sandboxes', at)), isMalformed);
+      assert.throws(() => decodeCursor(IMAGE_CURSORS, encodeCursor(SANDBOX_CURSORS, at)), isMalformed);
     }),
   );
 });
@@ -53,10 +60,10 @@ test('a cursor with any character changed, added or cut off is malformed', () =>
       fc.nat(60),
       fc.constantFrom('A', 'b', '-', '_', '=', '+', ' ', ''),
       (at, where, char) => {
-        const cursor = encodeCursor('sandboxes', at);
+        const cursor = encodeCursor(SANDBOX_CURSORS, at);
         const changed = cursor.slice(0, where) + char + cursor.slice(where + 1);
         if (changed === cursor) return;
-        assert.throws(() => decodeCursor('sandboxes', changed), isMalformed);
+        assert.throws(() => decodeCursor(SANDBOX_CURSORS, changed), isMalformed);
       },
     ),
   );
@@ -65,7 +72,7 @@ test('a cursor with any character changed, added or cut off is malformed', () =>
 test('any other text is a malformed cursor', () => {
   fc.assert(
     fc.property(fc.oneof(fc.string(), fc.base64String()), (text) => {
-      assert.throws(() => decodeCursor('sandboxes', text), isMalformed);
+      assert.throws(() => decodeCursor(SANDBOX_CURSORS, text), isMalformed);
     }),
   );
 });
@@ -73,7 +80,7 @@ test('any other text is a malformed cursor', () => {
 test('a Date and a time without a fraction are positions too', () => {
   const id = '01234567-89ab-4def-8123-456789abcdef';
   const read = (at: string | Date): string =>
-    decodeCursor('sandboxes', encodeCursor('sandboxes', { created_at: at, id })).created_at;
+    decodeCursor(SANDBOX_CURSORS, encodeCursor(SANDBOX_CURSORS, { created_at: at, id })).created_at;
   assert.equal(read(new Date('2026-01-02T03:04:05.678Z')), '2026-01-02T03:04:05.678000Z');
   assert.equal(read('2026-01-02T03:04:05Z'), '2026-01-02T03:04:05.000000Z');
   assert.equal(read('2026-01-02T03:04:05.1+00:00'), '2026-01-02T03:04:05.100000Z');
@@ -81,7 +88,15 @@ test('a Date and a time without a fraction are positions too', () => {
 
 test('making a cursor of what is no position is a bug and throws', () => {
   const id = '01234567-89ab-4def-8123-456789abcdef';
-  assert.throws(() => encodeCursor('sandboxes', { created_at: 'yesterday', id }), TypeError);
-  assert.throws(() => encodeCursor('sandboxes', { created_at: '2026-01-02T03:04:05+02:00', id }), TypeError);
-  assert.throws(() => encodeCursor('sandboxes', { created_at: new Date(), id: 'x' }), TypeError);
+  assert.throws(() => encodeCursor(SANDBOX_CURSORS, { created_at: 'yesterday', id }), TypeError);
+  assert.throws(
+    () => encodeCursor(SANDBOX_CURSORS, { created_at: '2026-01-02T03:04:05+02:00', id }),
+    TypeError,
+  );
+  assert.throws(() => encodeCursor(SANDBOX_CURSORS, { created_at: new Date(), id: 'x' }), TypeError);
+});
+
+test('no two lists share a cursor kind', () => {
+  assert.throws(() => cursorKind(SANDBOX_CURSORS.number), /two lists have cursors of kind 1/);
+  for (const number of [0, 256, 1.5]) assert.throws(() => cursorKind(number), RangeError);
 });

@@ -2,7 +2,15 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { renderApiReference } from '../scripts/render-api-reference.ts';
-import { fastifySchema, listOperations, openApiDocument, operationErrors, operations } from '../src/index.ts';
+import {
+  fastifySchema,
+  listOperations,
+  openApiDocument,
+  operationErrors,
+  operations,
+  resources,
+  toolboxOperations,
+} from '../src/index.ts';
 
 test('docs/api.md is current (else run packages/contract/scripts/write-api-reference.ts)', () => {
   const committed = readFileSync(new URL('../../../docs/api.md', import.meta.url), 'utf8');
@@ -51,4 +59,19 @@ test('no two operations have one method and path', () => {
 test('text answers have no response schema for Fastify, so that they pass untouched', () => {
   assert.equal(fastifySchema(operations.getConsoleLog).response, undefined);
   assert.ok(fastifySchema(operations.getSandbox).response?.[200]);
+});
+
+test('the table has the operations of all resources, each with a tag of a resource and a name of its own', () => {
+  assert.deepEqual(
+    new Set(Object.values<unknown>({ ...operations, ...toolboxOperations })),
+    new Set(resources.flatMap((resource) => Object.values<unknown>(resource.operations))),
+  );
+  const tags = resources.flatMap((resource) => Object.keys(resource.tags));
+  assert.deepEqual(tags, [...new Set(tags)]);
+  for (const [id, operation] of listOperations()) assert.ok(tags.includes(operation.tag), id);
+  for (const names of [
+    listOperations().map(([id]) => id),
+    resources.flatMap((resource) => Object.keys(resource.schemas)),
+  ])
+    assert.deepEqual(names, [...new Set(names)]);
 });

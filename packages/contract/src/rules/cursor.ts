@@ -5,12 +5,9 @@
  */
 import { createHash } from 'node:crypto';
 import { isUuid } from '../wire/ids.ts';
+import type { CursorKind } from '../wire/resource.ts';
 import { badRequest } from './errors.ts';
 import { quote } from './quote.ts';
-
-/** Lists that have cursors. The number is part of the wire form: never reuse one. */
-const CURSOR_KINDS = { sandboxes: 1, images: 2, snapshots: 3, audit: 4 } as const;
-export type CursorKind = keyof typeof CURSOR_KINDS;
 
 export interface CursorPosition {
   /** RFC 3339 in UTC with microseconds, as in `2026-01-02T03:04:05.000006Z`. */
@@ -32,7 +29,7 @@ export function encodeCursor(kind: CursorKind, position: { created_at: string | 
   if (!isUuid(position.id)) throw new TypeError(`not a UUID: ${JSON.stringify(position.id)}`);
   const body = Buffer.alloc(BODY_BYTES);
   body.writeUInt8(VERSION, 0);
-  body.writeUInt8(CURSOR_KINDS[kind], 1);
+  body.writeUInt8(kind.number, 1);
   body.writeBigInt64BE(toMicros(position.created_at), 2);
   body.write(position.id.replaceAll('-', ''), 10, 'hex');
   return Buffer.concat([body, checksum(body)]).toString('base64url');
@@ -47,7 +44,7 @@ export function decodeCursor(kind: CursorKind, text: string): CursorPosition {
     // Only the canonical encoding: base64 decoders skip unknown characters.
     bytes.toString('base64url') !== text ||
     body.readUInt8(0) !== VERSION ||
-    body.readUInt8(1) !== CURSOR_KINDS[kind] ||
+    body.readUInt8(1) !== kind.number ||
     !checksum(body).equals(bytes.subarray(BODY_BYTES))
   ) {
     throw malformed(text);
@@ -63,6 +60,16 @@ export function decodeCursor(kind: CursorKind, text: string): CursorPosition {
 
 function malformed(text: string): Error {
   return badRequest(`malformed cursor ${quote(text)}: send the next_cursor of the page before, unchanged`);
+}
+
+/** The position after which a page starts; null for the first page. @throws a 400 `malformed cursor` */
+export function cursorPosition(kind: CursorKind, cursor: string | undefined): CursorPosition | null {
+  return cursor === undefined ? null : decodeCursor(kind, cursor);
+}
+
+/** `next_cursor` of a page. @param last position of its last item; null if there is no next page */
+export function nextCursor(kind: CursorKind, last: CursorPosition | null): string | null {
+  return last === null ? null : encodeCursor(kind, last);
 }
 
 /** Detects typing errors and truncated copies. A forged cursor reveals nothing that the caller may not read. */

@@ -1,6 +1,7 @@
 /** The operations on credits. */
 import { CreditsQuery, CreditsRecord } from './credits.ts';
 import { OrgParams } from './management.ts';
+import type { ApiResource } from './resource.ts';
 
 export const creditsOperations = {
   getCredits: {
@@ -18,3 +19,9 @@ export const creditsOperations = {
     errors: { 404: 'There is no such organization, or the caller is not a member of it.' },
   },
 } as const;
+
+export const creditsResource = {
+  tags: {},
+  operations: creditsOperations,
+  schemas: { Credits: CreditsRecord },
+} as const satisfies ApiResource;

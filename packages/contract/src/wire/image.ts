@@ -2,6 +2,7 @@
 import { Type, type Static } from 'typebox';
 import { ImageInput } from './image-source.ts';
 import { NextCursor } from './paging.ts';
+import { cursorKind } from './resource.ts';
 
 export const IMAGE_STATUSES = ['pending', 'ready', 'failed'] as const;
 export const ImageStatus = Type.Enum(IMAGE_STATUSES);
@@ -41,3 +42,6 @@ export type ImageRecord = Static<typeof ImageRecord>;
 
 export const ImageList = Type.Object({ images: Type.Array(ImageRecord), next_cursor: NextCursor });
 export type ImageList = Static<typeof ImageList>;
+
+/** Cursors of lists of images. */
+export const IMAGE_CURSORS = cursorKind(2);

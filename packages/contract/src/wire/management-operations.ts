@@ -1,11 +1,13 @@
 /** The operations of the management plane. */
 import {
+  ApiKey,
   ApiKeyCreate,
   ApiKeyList,
   ApiKeyListQuery,
   ApiKeyMinted,
   ApiKeyParams,
   ApiKeyRevoked,
+  AuditEntry,
   AuditList,
   AuditQuery,
   AuthConfig,
@@ -15,6 +17,7 @@ import {
   InvitationAccepted,
   InvitationCreate,
   InvitationParams,
+  Member,
   MemberList,
   MemberParams,
   MemberRemoved,
@@ -33,6 +36,7 @@ import {
   ProjectParams,
   User,
 } from './management.ts';
+import type { ApiResource } from './resource.ts';
 
 const unknownOrg = 'There is no such organization, or the caller is not a member of it.';
 const unknownProject = 'There is no such project, or the caller is not a member of its organization.';
@@ -287,3 +291,12 @@ export const managementOperations = {
     errors: { 503: 'The server has no issuer.' },
   },
 } as const;
+
+export const managementResource = {
+  tags: {
+    Organizations: 'Users, organizations, members, invitations and the audit log.',
+    Projects: 'Projects group sandboxes, images and the API keys that reach them.',
+  },
+  operations: managementOperations,
+  schemas: { User, Organization, Member, Invitation, Project, ApiKey, ApiKeyMinted, AuditEntry },
+} as const satisfies ApiResource;

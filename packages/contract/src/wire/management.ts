@@ -2,6 +2,7 @@
 import { Type, type Static } from 'typebox';
 import { NAME_CHARS } from './limits.ts';
 import { NextCursor, PageQuery } from './paging.ts';
+import { cursorKind } from './resource.ts';
 
 /** Not in the contract: lists of the management plane have no pages, so their contents are bounded. */
 export const MANAGEMENT_BOUNDS = {
@@ -145,3 +146,6 @@ export const AuthConfig = Type.Object({
   scopes: Type.Array(Type.String()),
 });
 export type AuthConfig = Static<typeof AuthConfig>;
+
+/** Cursors of the audit log. */
+export const AUDIT_CURSORS = cursorKind(4);

@@ -1,4 +1,4 @@
-/** The form of an operation of the API, and the groups that the documents sort operations into. */
+/** The form of an operation of the API. */
 import type { TSchema } from 'typebox';
 import type { ErrorStatus } from './errors.ts';
 
@@ -41,7 +41,7 @@ export interface Operation {
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   /** With parameters as `:name`, below the base URL. */
   path: string;
-  /** One of `TAGS` on the public planes. */
+  /** Section of the documents: a tag of the operation's resource (resource.ts). */
   tag: string;
   summary: string;
   /** Markdown, more than the summary says. */
@@ -69,22 +69,3 @@ export interface Operation {
   /** Meanings of the error statuses. Common ones are added by `operationErrors`. */
   errors: Partial<Record<ErrorStatus, string>>;
 }
-
-export const TAGS = {
-  Sandboxes:
-    'Micro-VMs: created from an image or a snapshot, read, awaited, stopped and started, paused and resumed, forked, deleted.',
-  Snapshots:
-    'Captures of a running sandbox: its disk, or its memory and disk. Create a sandbox from one with ' +
-    '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
-  Images: 'Named root file systems of a project.',
-  Toolbox:
-    'Commands and files of a running sandbox, below `{toolbox_proxy_url}/{vm_id}` of its region. [toolbox.md](toolbox.md) describes them in full.',
-  Jobs: 'The asynchronous work of creates.',
-  Secrets:
-    'Values that sandboxes may use and never see: inside, each has a placeholder. [secrets.md](secrets.md) describes them in full.',
-  Registries: 'Credentials for pulls, one per registry host.',
-  Regions: 'Where sandboxes may be placed.',
-  Organizations: 'Users, organizations, members, invitations and the audit log.',
-  Projects: 'Projects group sandboxes, images and the API keys that reach them.',
-  Service: 'The service itself.',
-} as const;

@@ -4,6 +4,7 @@ import { ImageInput } from './image-source.ts';
 import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './limits.ts';
 import { NextCursor, TimeoutParam } from './paging.ts';
 import { SANDBOX_STATUSES, SandboxStatus } from './sandbox-status.ts';
+import { cursorKind } from './resource.ts';
 
 export const SandboxMode = Type.Enum(['burstable', 'dedicated'] as const);
 export type SandboxMode = Static<typeof SandboxMode>;
@@ -213,3 +214,6 @@ export type SandboxLifecycleResponse = Static<typeof SandboxLifecycleResponse>;
 
 export const SandboxDeleteResponse = Type.Object({ vm_id: Type.String(), status: SandboxStatus });
 export type SandboxDeleteResponse = Static<typeof SandboxDeleteResponse>;
+
+/** Cursors of lists of sandboxes. */
+export const SANDBOX_CURSORS = cursorKind(1);

@@ -2,6 +2,7 @@
 import { Type, type TSchema } from 'typebox';
 import { ProjectParams } from './management.ts';
 import { HostedRegistryWrite, RegistryList, RegistryRecord, RegistryWrite } from './registry-credential.ts';
+import type { ApiResource } from './resource.ts';
 import { NamedSecretWrite, SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';
 
 /** `refusal`: an invalid name in the path is a bad request, not an unknown path. */
@@ -182,3 +183,13 @@ export const secretOperations = {
   getProjectRegistry: ofProject(getRegistry, ProjectRegistryParams),
   deleteProjectRegistry: ofProject(deleteRegistry, ProjectRegistryParams),
 } as const;
+
+export const secretResource = {
+  tags: {
+    Secrets:
+      'Values that sandboxes may use and never see: inside, each has a placeholder. [secrets.md](secrets.md) describes them in full.',
+    Registries: 'Credentials for pulls, one per registry host.',
+  },
+  operations: secretOperations,
+  schemas: { Secret: SecretRecord, RegistryCredential: RegistryRecord },
+} as const satisfies ApiResource;

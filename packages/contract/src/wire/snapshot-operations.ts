@@ -1,6 +1,7 @@
 /** The operations on snapshots. */
 import type { Operation } from './operation.ts';
 import { PageQuery } from './paging.ts';
+import type { ApiResource } from './resource.ts';
 import { SandboxParams } from './sandbox.ts';
 import {
   SnapshotCreateRequest,
@@ -81,3 +82,18 @@ export const snapshotOperations = {
     },
   },
 } as const satisfies Record<string, Operation>;
+
+export const snapshotResource = {
+  tags: {
+    Snapshots:
+      'Captures of a running sandbox: its disk, or its memory and disk. Create a sandbox from one with ' +
+      '`POST /vms` with the image `{"type": "snapshot", "name": …}`.',
+  },
+  operations: snapshotOperations,
+  schemas: {
+    SnapshotCreate: SnapshotCreateRequest,
+    SnapshotCreated: SnapshotCreateResponse,
+    Snapshot: SnapshotRecord,
+    SnapshotList,
+  },
+} as const satisfies ApiResource;

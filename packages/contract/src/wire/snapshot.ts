@@ -2,6 +2,7 @@
 import { Type, type Static } from 'typebox';
 import { BOUNDS } from './limits.ts';
 import { NextCursor, TimeoutParam } from './paging.ts';
+import { cursorKind } from './resource.ts';
 
 export const SNAPSHOT_KINDS = ['disk', 'full'] as const;
 export type SnapshotKind = (typeof SNAPSHOT_KINDS)[number];
@@ -86,3 +87,6 @@ export type SnapshotDeleteResponse = Static<typeof SnapshotDeleteResponse>;
 export function snapshotWaitIsOver(wait: SnapshotStatus | undefined, status: SnapshotStatus): boolean {
   return wait === undefined || wait === status || status !== 'pending';
 }
+
+/** Cursors of lists of snapshots. */
+export const SNAPSHOT_CURSORS = cursorKind(3);

@@ -4,6 +4,7 @@
  */
 import { Type, type Static } from 'typebox';
 import type { Operation } from './operation.ts';
+import type { ApiResource } from './resource.ts';
 
 export const ProcessExecuteRequest = Type.Object({
   command: Type.String({ minLength: 1, description: 'Run by `/bin/sh -c`.' }),
@@ -175,3 +176,12 @@ export const toolboxOperations = {
     errors: { ...invalid, ...errors },
   },
 } as const satisfies Record<string, Operation>;
+
+export const toolboxResource = {
+  tags: {
+    Toolbox:
+      'Commands and files of a running sandbox, below `{toolbox_proxy_url}/{vm_id}` of its region. [toolbox.md](toolbox.md) describes them in full.',
+  },
+  operations: toolboxOperations,
+  schemas: {},
+} as const satisfies ApiResource;

@@ -1,4 +1,11 @@
-import { clampLimit, decodeCursor, encodeCursor, operations, resolveImageCreate } from '@releap/contract';
+import {
+  clampLimit,
+  cursorPosition,
+  IMAGE_CURSORS,
+  nextCursor,
+  operations,
+  resolveImageCreate,
+} from '@releap/contract';
 import type { ImageCreateResponse, ImageList } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
@@ -45,8 +52,8 @@ export function imageRoutes(
   );
 
   workload.operation(operations.listImages, async ({ query, principal }): Promise<ImageList> => {
-    const after = query.cursor === undefined ? null : decodeCursor('images', query.cursor);
+    const after = cursorPosition(IMAGE_CURSORS, query.cursor);
     const { images, last } = await listImages(database, principal.projectId, clampLimit(query.limit), after);
-    return { images, next_cursor: last === null ? null : encodeCursor('images', last) };
+    return { images, next_cursor: nextCursor(IMAGE_CURSORS, last) };
   });
 }

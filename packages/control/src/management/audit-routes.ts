@@ -1,7 +1,8 @@
 import {
   clampLimit,
-  decodeCursor,
-  encodeCursor,
+  AUDIT_CURSORS,
+  cursorPosition,
+  nextCursor,
   operations,
   type AuditEntry,
   type AuditList,
@@ -38,7 +39,7 @@ const LIST = newestFirst<AuditRow>('audit-list', {
 export function auditRoutes({ management }: Planes, { database }: Pick<ManagementContext, 'database'>): void {
   management.operation(operations.listAudit, async ({ params, query, caller }): Promise<AuditList> => {
     const org = await requireOrg(database.pool, caller, params.id, 'owner');
-    const after = query.cursor === undefined ? null : decodeCursor('audit', query.cursor);
+    const after = cursorPosition(AUDIT_CURSORS, query.cursor);
     const { rows, last } = await LIST.page(database.pool, [org.id], clampLimit(query.limit), after);
     return {
       entries: rows.map((row) => ({
@@ -53,7 +54,7 @@ export function auditRoutes({ management }: Planes, { database }: Pick<Managemen
         user_agent: row.user_agent,
         outcome: row.outcome,
       })),
-      next_cursor: last === null ? null : encodeCursor('audit', last),
+      next_cursor: nextCursor(AUDIT_CURSORS, last),
     };
   });
 }

@@ -1,8 +1,9 @@
 import {
   clampLimit,
   clampTimeout,
-  decodeCursor,
-  encodeCursor,
+  cursorPosition,
+  nextCursor,
+  SANDBOX_CURSORS,
   formatSandboxId,
   operations,
   sandboxNotFound,
@@ -45,9 +46,9 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
   );
 
   workload.operation(operations.listSandboxes, async ({ query, principal }): Promise<SandboxList> => {
-    const after = query.cursor === undefined ? null : decodeCursor('sandboxes', query.cursor);
+    const after = cursorPosition(SANDBOX_CURSORS, query.cursor);
     const { rows, last } = await listRecords(database, principal.projectId, clampLimit(query.limit), after);
-    return { vms: rows.map(toRecord), next_cursor: last === null ? null : encodeCursor('sandboxes', last) };
+    return { vms: rows.map(toRecord), next_cursor: nextCursor(SANDBOX_CURSORS, last) };
   });
 
   workload.operation(

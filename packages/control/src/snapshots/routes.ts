@@ -1,8 +1,9 @@
 import {
   clampLimit,
   clampTimeout,
-  decodeCursor,
-  encodeCursor,
+  cursorPosition,
+  nextCursor,
+  SNAPSHOT_CURSORS,
   isUuid,
   operations,
   snapshotNotFound,
@@ -31,11 +32,11 @@ export function snapshotRoutes(
   );
 
   workload.operation(operations.listSnapshots, async ({ query, principal }): Promise<SnapshotList> => {
-    const after = query.cursor === undefined ? null : decodeCursor('snapshots', query.cursor);
+    const after = cursorPosition(SNAPSHOT_CURSORS, query.cursor);
     const page = await listSnapshots(database, principal.projectId, clampLimit(query.limit), after);
     return {
       snapshots: page.snapshots,
-      next_cursor: page.last === null ? null : encodeCursor('snapshots', page.last),
+      next_cursor: nextCursor(SNAPSHOT_CURSORS, page.last),
     };
   });
 

@@ -1,0 +1,229 @@
+/** The operations on sandboxes. */
+import { Type } from 'typebox';
+import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
+import type { Operation } from './operation.ts';
+import { PageQuery } from './paging.ts';
+import type { ApiResource } from './resource.ts';
+import {
+  LogQuery,
+  SandboxCreateRequest,
+  SandboxCreateResponse,
+  SandboxDeleteResponse,
+  SandboxGetQuery,
+  SandboxLifecycleResponse,
+  SandboxList,
+  SandboxParams,
+  SandboxRecord,
+} from './sandbox.ts';
+
+const Text = Type.String();
+const unknownSandbox = 'The id is unknown, malformed or of another project.';
+const noHost = 'its host has no capacity for it, or is not connected (nothing was changed: try again later)';
+
+export const sandboxOperations = {
+  createSandbox: {
+    method: 'POST',
+    path: '/vms',
+    tag: 'Sandboxes',
+    summary: 'Create a sandbox',
+    description:
+      'Responds as soon as the create is recorded. Follow it with `GET /vms/:id?wait=running`, or through its job. ' +
+      'Sizes below the minimum of the platform are raised to it; unknown fields are ignored. From a snapshot, the default ' +
+      'region is that of the snapshot, and `scratch_mib` is fixed. From a full snapshot, the sandbox resumes the captured ' +
+      'memory, is persistent, has the same cores and memory, and by default the environment, ports and egress policy of the ' +
+      'captured sandbox.',
+    security: 'workload',
+    body: SandboxCreateRequest,
+    idempotency: 'replay',
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
+    errors: {
+      400:
+        'A field is not valid: mode, cpu (not above 0, over a cap), guarantees over the burstable caps, name or value of ' +
+        'an environment variable, unknown secret, a mount path that is invalid, reserved or used twice, more than 8 ' +
+        'volumes or object-store mounts, unknown region, cpu_arch, cpu_type, network_class or disk_class; a full snapshot ' +
+        'outside its home region, or sizes that differ from those of the snapshot.',
+      402: 'The organization is out of credits.',
+      404: 'The snapshot named as image does not exist.',
+      409:
+        'The image, snapshot, volume or object store is not ready; the machine that has the snapshot has not been heard ' +
+        'from, is being drained, or cannot run it (another VMM or CPU); a disk snapshot is not in that region.',
+      429:
+        'The create queue is full, or more requests were sent than one API key or one organization may ' +
+        'make in a minute. Nothing was created.',
+      503: 'The queue is temporarily unavailable. Nothing was created.',
+    },
+  },
+  listSandboxes: {
+    method: 'GET',
+    path: '/vms',
+    tag: 'Sandboxes',
+    summary: 'List sandboxes, newest first',
+    security: 'workload',
+    query: PageQuery,
+    success: { status: 200, response: { description: 'One page.', schema: SandboxList } },
+    errors: { 400: 'The cursor is malformed.' },
+  },
+  getSandbox: {
+    method: 'GET',
+    path: '/vms/:id',
+    tag: 'Sandboxes',
+    summary: 'Read a sandbox, or wait for a status',
+    description:
+      'With `wait`, responds when the sandbox reaches that status, or one from which it may never do so: stopping, stopped, ' +
+      'deleting, deleted, failed, lost. With `wait_exact`, which takes precedence, only when it reaches exactly that status, ' +
+      'or failed or lost. After the timeout, responds with the present record and 200.',
+    security: 'workload',
+    params: SandboxParams,
+    query: SandboxGetQuery,
+    success: { status: 200, response: { description: 'The record.', schema: SandboxRecord } },
+    errors: { 400: 'A query parameter is not valid.', 404: unknownSandbox },
+  },
+  deleteSandbox: {
+    method: 'DELETE',
+    path: '/vms/:id',
+    tag: 'Sandboxes',
+    summary: 'Delete a sandbox',
+    description: 'Idempotent. A sandbox without resources on a host is deleted at once.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxDeleteResponse } },
+    errors: { 404: unknownSandbox },
+  },
+  stopSandbox: {
+    method: 'POST',
+    path: '/vms/:id/stop',
+    tag: 'Sandboxes',
+    summary: 'Stop a sandbox and keep its disk',
+    description:
+      'Processes are asked to end (the entrypoint gets SIGTERM) and killed if they do not. Confirm with ' +
+      '`GET /vms/:id?wait_exact=stopped`. Idempotent. Of different concurrent calls one succeeds and the others get 409. ' +
+      '[lifecycle.md](lifecycle.md) has every transition.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+    errors: {
+      404: unknownSandbox,
+      409: 'It is not persistent, or it is not running, booting, assigned or building.',
+    },
+  },
+  startSandbox: {
+    method: 'POST',
+    path: '/vms/:id/start',
+    tag: 'Sandboxes',
+    summary: 'Boot a stopped or paused sandbox from its disk',
+    description:
+      'It gets a new address and the same environment. The saved memory of a paused sandbox is discarded. Poll ' +
+      '`GET /vms/:id?wait=running`. A start that fails without damage to the disk ends in `stopped`, with `error`.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+    errors: {
+      402: 'The organization is out of credits.',
+      404: unknownSandbox,
+      409: `It is not persistent; it is not stopped or paused; it has no bootable file system; it is already starting; ${noHost}.`,
+    },
+  },
+  pauseSandbox: {
+    method: 'POST',
+    path: '/vms/:id/pause',
+    tag: 'Sandboxes',
+    summary: 'Pause a sandbox and save its memory',
+    description:
+      'Processes are frozen; memory and device state are saved beside the disk. Confirm with ' +
+      '`GET /vms/:id?wait_exact=paused`. Idempotent. After a failed pause the sandbox runs, with `error`.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+    errors: {
+      404: unknownSandbox,
+      409: 'It is not persistent; it has volumes, a Docker data device or GPUs; it is not running.',
+    },
+  },
+  resumeSandbox: {
+    method: 'POST',
+    path: '/vms/:id/resume',
+    tag: 'Sandboxes',
+    summary: 'Resume a paused sandbox',
+    description:
+      'It gets a new address, and its clock is set. Poll `GET /vms/:id?wait=running`. After a failed resume the sandbox is ' +
+      '`paused`, with `error`: resume it again, or start it without its memory.',
+    security: 'workload',
+    params: SandboxParams,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+    errors: {
+      402: 'The organization is out of credits.',
+      404: unknownSandbox,
+      409: `It is not persistent; it is not paused; it has no saved memory (use start); it is already resuming; ${noHost}.`,
+    },
+  },
+  forkSandbox: {
+    method: 'POST',
+    path: '/vms/:id/fork',
+    tag: 'Sandboxes',
+    summary: 'Fork a sandbox with its memory and disk',
+    description:
+      'The new sandbox has the memory and disk of the source, and its own identity, access token and addresses. A running ' +
+      'source is paused for a moment, and its fork becomes `running`; the fork of a paused source becomes `paused`. Sizes, ' +
+      'environment, ports, egress policy and tier are inherited. A fork that was captured but could not be resumed is ' +
+      '`paused`, with `error`.',
+    security: 'workload',
+    params: SandboxParams,
+    body: SandboxForkRequest,
+    idempotency: 'replay',
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxForkResponse } },
+    errors: {
+      400: 'The name is not valid.',
+      402: 'The organization is out of credits.',
+      404: unknownSandbox,
+      409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; another fork of it is being captured; ${noHost}.`,
+    },
+  },
+  getConsoleLog: {
+    method: 'GET',
+    path: '/vms/:id/logs',
+    tag: 'Sandboxes',
+    summary: 'Read the console log',
+    security: 'workload',
+    params: SandboxParams,
+    query: LogQuery,
+    success: { status: 200, response: { description: 'The log.', schema: Text, contentType: 'text/plain' } },
+    errors: {
+      404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
+      502: 'The machine that has the log did not respond.',
+    },
+  },
+  getEntrypointLog: {
+    method: 'GET',
+    path: '/vms/:id/entrypoint-logs',
+    tag: 'Sandboxes',
+    summary: "Read the output of the image's entrypoint",
+    security: 'workload',
+    params: SandboxParams,
+    query: LogQuery,
+    success: {
+      status: 200,
+      response: { description: 'The output.', schema: Text, contentType: 'text/plain' },
+    },
+    errors: {
+      404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
+      502: 'The machine that has the log did not respond.',
+    },
+  },
+} as const satisfies Record<string, Operation>;
+
+export const sandboxResource = {
+  tags: {
+    Sandboxes:
+      'Micro-VMs: created from an image or a snapshot, read, awaited, stopped and started, paused and resumed, forked, deleted.',
+  },
+  operations: sandboxOperations,
+  schemas: {
+    SandboxCreate: SandboxCreateRequest,
+    SandboxCreated: SandboxCreateResponse,
+    Sandbox: SandboxRecord,
+    SandboxList,
+    SandboxChanging: SandboxLifecycleResponse,
+    SandboxFork: SandboxForkRequest,
+    SandboxForked: SandboxForkResponse,
+  },
+} as const satisfies ApiResource;

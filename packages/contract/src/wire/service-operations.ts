@@ -1,0 +1,71 @@
+/** The operations on the service itself. */
+import { Type } from 'typebox';
+import { ErrorBody, OverloadBody } from './errors.ts';
+import type { Operation } from './operation.ts';
+import type { ApiResource } from './resource.ts';
+
+export const serviceOperations = {
+  getHealth: {
+    method: 'GET',
+    path: '/healthz',
+    tag: 'Service',
+    summary: 'Check whether a sandbox can be created',
+    security: 'public',
+    rateLimited: false,
+    success: {
+      status: 200,
+      response: { description: 'It can.', schema: Type.Object({ status: Type.String() }) },
+    },
+    errors: { 503: 'No sandbox can be created now.' },
+  },
+  getLiveness: {
+    method: 'GET',
+    path: '/livez',
+    tag: 'Service',
+    summary: 'Is the server alive?',
+    description: 'Liveness: for a supervisor that restarts a server that hangs.',
+    security: 'public',
+    rateLimited: false,
+    success: {
+      status: 200,
+      response: { description: 'It answers.', schema: Type.Object({ status: Type.Literal('ok') }) },
+    },
+    errors: {},
+  },
+  getReadiness: {
+    method: 'GET',
+    path: '/readyz',
+    tag: 'Service',
+    summary: 'Check whether the server can handle API requests',
+    description:
+      'Readiness, for load balancers: the database is reachable. `/healthz` checks whether a sandbox can be created.',
+    security: 'public',
+    rateLimited: false,
+    success: {
+      status: 200,
+      response: { description: 'It can.', schema: Type.Object({ status: Type.Literal('ok') }) },
+    },
+    errors: { 503: 'The database cannot be reached.' },
+  },
+  getOpenApi: {
+    method: 'GET',
+    path: '/openapi.json',
+    tag: 'Service',
+    summary: 'This API as an OpenAPI 3.1 document',
+    security: 'public',
+    success: {
+      status: 200,
+      response: {
+        description: 'The document.',
+        schema: Type.Object({ openapi: Type.String() }, { additionalProperties: true }),
+      },
+    },
+    errors: {},
+  },
+} as const satisfies Record<string, Operation>;
+
+export const serviceResource = {
+  tags: { Service: 'The service itself.' },
+  operations: serviceOperations,
+  schemas: { Error: ErrorBody, Overload: OverloadBody },
+} as const satisfies ApiResource;
