@@ -8,6 +8,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { unpackedVmm } from '../packages/runner/src/vmm/vmm-store.ts';
 import { markdown, type SuiteResult } from './report.ts';
 import {
   BUSY_LOAD,
@@ -62,8 +63,7 @@ const machine: Machine = {
   cores: cpus().length,
   memoryGiB: Math.round(totalmem() / 2 ** 30),
   kernel: execFileSync('uname', ['-r'], { encoding: 'utf8' }).trim(),
-  qemu:
-    /version (\S+)/.exec(execFileSync('qemu-system-x86_64', ['--version'], { encoding: 'utf8' }))?.[1] ?? '',
+  qemu: (await unpackedVmm(join(import.meta.dirname, '../build')))?.version ?? '',
   node: process.version,
   loadBefore: load,
   samples,

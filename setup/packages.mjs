@@ -9,7 +9,6 @@
 
 /** @type {DebianPackage[]} */
 export const PACKAGES = [
-  { name: 'qemu-system-x86', command: 'qemu-system-x86_64', why: 'the virtual machine monitor' },
   { name: 'e2fsprogs', command: 'mkfs.ext4', why: "formats guests' disks" },
   { name: 'skopeo', command: 'skopeo', why: 'fetches images from registries' },
   { name: 'squashfs-tools', command: 'sqfstar', why: 'writes root images' },

@@ -12,6 +12,7 @@ import { downloadPackage, ensurePackages } from './apt.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
 import { buildInitramfs } from './initramfs.mjs';
 import { ensureKernel } from './kernel.mjs';
+import { ensureQemu } from './qemu.mjs';
 import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, PACKAGES, TEST_PACKAGES } from './packages.mjs';
 import { buildSystemDisk } from './system-disk.mjs';
 
@@ -134,6 +135,7 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
       ...(forBench ? BENCH_PACKAGES : []),
     ]);
     await ensureKernel({ folder: KERNEL, packages: path.join(BUILD, 'packages') });
+    await ensureQemu({ folder: path.join(BUILD, 'qemu'), withOlder: forTests });
     for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
     await goBinary('the guest agent', 'guest', AGENT);
     await goBinary('hostd', 'host', HOSTD);

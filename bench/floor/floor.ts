@@ -17,6 +17,7 @@ import {
   placeholderNode,
 } from '../../packages/runner/src/vmm/command-line.ts';
 import { DEVICE_MODEL } from '../../packages/runner/src/vmm/device-model.ts';
+import { unpackedVmm } from '../../packages/runner/src/vmm/vmm-store.ts';
 import { endOf } from '../processes.ts';
 import type { PausedCopy } from './paused-copy.ts';
 import type { FloorMachine } from './restore.ts';
@@ -115,8 +116,11 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
   const { accelerator } = JSON.parse(await readFile(join(cacheDir, 'accelerator.json'), 'utf8')) as {
     accelerator: 'kvm' | 'tcg';
   };
+  const vmm = await unpackedVmm(join(import.meta.dirname, '../../build'));
+  if (vmm === undefined) throw new Error('there is no VMM: run the set-up first');
   const begins = paused === undefined ? await fromTemplate(options) : fromPaused(paused);
   const all = commandLine({
+    vmmVersion: vmm.version,
     accelerator,
     cpuModel: cpuModel(accelerator),
     hardware: { deviceModel: DEVICE_MODEL, system: { path: SYSTEM_DISK, sha256: '' } },
@@ -140,7 +144,7 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
     },
     placeholderNode('docker'),
   ];
-  const guards = ['-chroot', '-runas', '-sandbox'];
+  const guards = ['-run-with', '-sandbox'];
   const args = all
     .map((arg, at) => (all[at - 1] === '-blockdev' ? JSON.stringify(disks.shift() ?? JSON.parse(arg)) : arg))
     .filter((arg, at) => !guards.includes(arg) && !guards.includes(all[at - 1] ?? ''))
@@ -148,7 +152,7 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
   const { state, layer, greeting, resizeTo } = begins;
   return {
     slots,
-    qemu: 'qemu-system-x86_64',
+    qemu: vmm.program,
     args,
     state,
     layer,

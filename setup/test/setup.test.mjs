@@ -7,8 +7,9 @@ import { after, test } from 'node:test';
 import { promisify } from 'node:util';
 import { alone } from '../alone.mjs';
 import { findCommand, run, SetupError } from '../command.mjs';
-import { isCheckDue } from '../kernel.mjs';
 import { BENCH_PACKAGES, GO_PACKAGE, kernelSource, PACKAGES, TEST_PACKAGES } from '../packages.mjs';
+import { isNewEnough } from '../qemu.mjs';
+import { isCheckDue } from '../unpacked.mjs';
 
 test('a set-up with nothing to do says nothing', async () => {
   const program = path.resolve(import.meta.dirname, '../setup.mjs');
@@ -81,6 +82,13 @@ test('the kernel of a guest comes from the distribution of its host', () => {
   assert.deepEqual(ubuntu.others(image), ['linux-modules-6.8.0-90-generic']);
   assert.equal(kernelSource('ID=linuxmint\nID_LIKE="ubuntu debian"\n'), ubuntu);
   assert.equal(kernelSource(''), debian);
+});
+
+test('a VMM that can map memory read-only is new enough, whatever its version is called', () => {
+  for (const version of ['1:8.2.2+ds-0ubuntu1.8', '1:10.0.2+ds-2~bpo12+1', '1:9.0~rc1', '8.2.0'])
+    assert.equal(isNewEnough(version), true, version);
+  for (const version of ['1:7.2+dfsg-7+deb12u18+b3', '1:8.1.5', '1:6.2+dfsg-2ubuntu6'])
+    assert.equal(isNewEnough(version), false, version);
 });
 
 test('a newer kernel is looked for once a day', async () => {

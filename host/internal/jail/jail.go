@@ -26,7 +26,7 @@ func (p *paths) Set(value string) error { *p = append(*p, value); return nil }
 //	--cgroup FILE      a cgroup.procs to join first, so that none of its memory or time counts elsewhere; may be repeated
 //
 // The command gets System V IPC and POSIX message queues of its own and a mount namespace that only follows the host's.
-// It still starts as root: QEMU opens what it needs and then gives up root by itself (-chroot, -runas, -sandbox).
+// It still starts as root: QEMU opens what it needs and then gives up root by itself (-run-with, -sandbox).
 func Exec(args []string) error {
 	flags := flag.NewFlagSet("jail", flag.ContinueOnError)
 	flags.SetOutput(os.Stderr)

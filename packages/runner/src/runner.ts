@@ -94,12 +94,13 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const folder = join(home, 'runner');
   await mkdir(folder, { recursive: true, mode: 0o700 });
   const admission = new Admission();
-  const [id, { machines, cgroups, facts: accelerator }, network] = await Promise.all([
+  const [id, { machines, cgroups, facts: accelerator, vmms }, network] = await Promise.all([
     runnerId(join(folder, 'id')),
     openMachines({
       home,
       folder: join(folder, 'vms'),
       cacheDir,
+      buildDir,
       ...builtGuest(buildDir),
       guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
       templateUid: TEMPLATE_UID,
@@ -167,7 +168,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     disk_mib: options.capacity?.diskMib ?? (await diskMib(folder)),
     accelerator: accelerator.accelerator,
     cpu_model: accelerator.hostCpu,
-    vmm: vmmName(accelerator.vmmVersion),
+    vmm: vmmName(vmms.newest.version),
+    restorable_vmms: vmms.versions.map(vmmName),
     gpus: 0,
   };
 

@@ -18,9 +18,13 @@ const PLATFORM = {
   accelerator: 'tcg',
   cpuModel: 'max',
   hostCpu: 'cpu',
-  vmmVersion: '7',
   mac: '02:00:00:00:00:01',
 } as Platform;
+const VMM = { version: '7.2.22', program: '/vmm' };
+const VMMS = {
+  versions: ['7.2.22'],
+  forState: (version: string) => (version === VMM.version ? VMM : undefined),
+};
 
 /** Whole, and not on the platters yet. */
 async function suspended(): Promise<{ kept: KeptMemory; keep: string }> {
@@ -28,10 +32,10 @@ async function suspended(): Promise<{ kept: KeptMemory; keep: string }> {
   const kept = new KeptMemory(keep);
   await writeFile(kept.memory, Buffer.alloc(1024 * 1024));
   await writeFile(kept.state, 'state');
-  const { accelerator, cpuModel, hostCpu, vmmVersion: vmm, mac } = PLATFORM;
+  const { accelerator, cpuModel, hostCpu, mac } = PLATFORM;
   const shape = { vcpus: 1, memMib: 1 };
   const diskBytes = { scratch: 1, docker: 1 };
-  const facts = { vmm, accelerator, cpuModel, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
+  const facts = { vmm: VMM.version, accelerator, cpuModel, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
   await kept.complete(facts, { deviceModel: 2 });
   return { kept, keep };
 }
@@ -65,12 +69,12 @@ it('a resume that fails after the host was restarted costs the memory nothing', 
   const { kept, keep } = await suspended();
   await kept.settle();
   await restartHost(keep);
-  await kept.check(PLATFORM);
+  await kept.check(PLATFORM, VMMS);
   await kept.unsettle();
-  await kept.check(PLATFORM);
+  await kept.check(PLATFORM, VMMS);
   // Perhaps it was used before the host ended.
   await restartHost(keep);
-  await assert.rejects(kept.check(PLATFORM), NotResumableError);
+  await assert.rejects(kept.check(PLATFORM, VMMS), NotResumableError);
 });
 
 it('memory that a restart of the host has overtaken is never called durable', async () => {
@@ -78,5 +82,12 @@ it('memory that a restart of the host has overtaken is never called durable', as
   await restartHost(keep);
   await kept.settle();
   await kept.unsettle();
-  await assert.rejects(kept.check(PLATFORM), NotResumableError);
+  await assert.rejects(kept.check(PLATFORM, VMMS), NotResumableError);
+});
+
+it('memory that a missing VMM has saved is refused, naming that and what is here', async () => {
+  const { kept } = await suspended();
+  const none = { versions: ['10.0.2'], forState: () => undefined };
+  await assert.rejects(kept.check(PLATFORM, none), /VMM 7\.2\.22, here 10\.0\.2/);
+  assert.equal((await kept.check(PLATFORM, VMMS)).vmm, VMM);
 });

@@ -8,6 +8,7 @@ import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
 
 const MACHINE: MachineOptions = {
+  vmmVersion: '10.0.2',
   accelerator: 'tcg',
   hardware: { deviceModel: DEVICE_MODEL, system: { path: '/home/system.squashfs', sha256: '5' } },
   cpuModel: 'max',
@@ -34,8 +35,14 @@ describe('the command line of a VMM', () => {
   it('shuts the VMM in, as an unprivileged user, with its sandbox on', () => {
     const args = commandLine(MACHINE);
     const value = (name: string) => args[args.indexOf(name) + 1];
-    assert.equal(value('-chroot'), '/home/a,b/vms/x/jail');
-    assert.equal(value('-runas'), '1234:1234');
+    assert.equal(value('-run-with'), 'chroot=/home/a,,b/vms/x/jail,user=1234:1234');
+    const older = commandLine({ ...MACHINE, vmmVersion: '7.2.22' });
+    assert.deepEqual(older.slice(older.indexOf('-chroot')).slice(0, 4), [
+      '-chroot',
+      '/home/a,b/vms/x/jail',
+      '-runas',
+      '1234:1234',
+    ]);
     assert.match(value('-sandbox') ?? '', /^on,.*spawn=deny.*resourcecontrol=deny/);
     assert.ok(args.includes('-nodefaults') && args.includes('-no-user-config'));
   });

@@ -7,6 +7,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { QmpClient } from '../src/vmm/qmp.ts';
+import { unpackedVmm } from '../src/vmm/vmm-store.ts';
+import { BUILD_DIR } from './support/machines.ts';
 import type { QmpError } from '../src/vmm/qmp.ts';
 
 let dir: string;
@@ -54,8 +56,10 @@ function greeted(next: (socket: Socket, line: string) => void): (socket: Socket)
 describe('the QMP client', () => {
   it('talks to a real QEMU: commands in order, errors with their class, events', async () => {
     const path = join(dir, 'real');
+    const vmm = await unpackedVmm(BUILD_DIR);
+    assert.ok(vmm);
     const qemu = spawn(
-      'qemu-system-x86_64',
+      vmm.program,
       ['-machine', 'none', '-nodefaults', '-nographic', '-qmp', `unix:${path},server=on,wait=off`],
       { stdio: 'ignore' },
     );

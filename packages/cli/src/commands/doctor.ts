@@ -55,6 +55,6 @@ async function collect(
   checks.push(...(await checkNetwork(env, context.signal)));
   checks.push(...(await checkTools(root, env, context.signal)));
   spinner.text = 'starting a trial guest';
-  checks.splice(3, 0, await checkAccelerator({ root, cache, trial, probe, env, signal: context.signal }));
+  checks.splice(3, 0, await checkAccelerator({ root, cache, trial, probe, signal: context.signal }));
   return checks;
 }

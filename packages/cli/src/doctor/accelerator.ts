@@ -2,7 +2,8 @@
 import { accessSync, constants, existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Check } from './check.ts';
-import { findTool, runTool } from './tool.ts';
+import { runTool } from './tool.ts';
+import { vmmFolder } from './tools.ts';
 
 const TRIAL_MS = 15_000;
 const COST = 'guests are emulated (tcg), about ten times slower';
@@ -16,7 +17,6 @@ export interface AcceleratorOptions {
   trial: boolean;
   /** Try it, whatever a server has found out. */
   probe: boolean;
-  env: Readonly<Record<string, string | undefined>>;
   signal: AbortSignal;
 }
 
@@ -34,12 +34,11 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
       : check('warn', `${known.reason}; ${COST}`);
   const closed = deviceProblem();
   if (closed) return check('warn', `${closed}; ${COST}`);
-  const qemu = findTool('qemu-system-x86_64', options.env);
-  if (!qemu) return check('warn', '/dev/kvm opens, but without QEMU it cannot be tried');
   const kernel = join(options.root, 'build/kernel/vmlinuz');
   if (!options.trial)
     return check('warn', '/dev/kvm opens; whether guests run on it was not tried (--no-trial)');
-  if (!existsSync(kernel))
+  const qemu = join(vmmFolder(options.root), 'qemu-system-x86_64');
+  if (!existsSync(kernel) || !existsSync(qemu))
     return check('warn', '/dev/kvm opens; whether guests run on it cannot be tried before set-up has run');
   const { booted, ms } = await bootTrialGuest(qemu, kernel, options.signal);
   if (booted && options.probe && serversFinding(options.cache)?.accelerator === 'tcg')

@@ -14,12 +14,6 @@ interface Tool {
 }
 
 const TOOLS: readonly Tool[] = [
-  {
-    command: 'qemu-system-x86_64',
-    package: 'qemu-system-x86',
-    why: 'runs the guests',
-    version: ['--version'],
-  },
   { command: 'mkfs.ext4', package: 'e2fsprogs', why: 'formats their disks', version: ['-V'] },
   { command: 'skopeo', package: 'skopeo', why: 'fetches images', version: ['--version'] },
   { command: 'sqfstar', package: 'squashfs-tools', why: 'writes root images', version: ['-version'] },
@@ -38,12 +32,17 @@ const TOOLS: readonly Tool[] = [
 
 const TOOL_MS = 10_000;
 
+/** Where set-up unpacks the VMM that new sandboxes run with. */
+export function vmmFolder(root: string): string {
+  return join(root, 'build/qemu/newest');
+}
+
 export async function checkTools(
   root: string,
   env: Readonly<Record<string, string | undefined>>,
   signal: AbortSignal,
 ): Promise<Check[]> {
-  const checks: Check[] = [];
+  const checks: Check[] = [checkVmm(root)];
   for (const tool of TOOLS) checks.push(await checkTool(tool, env, signal));
   checks.push(
     await checkPostgres(root, env, signal),
@@ -142,6 +141,20 @@ function checkNode(): Check {
     status: major >= 24 ? 'ok' : 'missing',
     detail: `${process.versions.node}${major >= 24 ? '' : ': 24 or newer is needed (npm install brings it)'}`,
   };
+}
+
+/** What set-up has unpacked; the machine's own QEMU is not used. */
+function checkVmm(root: string): Check {
+  const base = { id: 'vmm', title: 'VMM' };
+  const folder = vmmFolder(root);
+  try {
+    const [version, source] = ['version', 'package'].map((name) =>
+      readFileSync(join(folder, name), 'utf8').trim(),
+    );
+    return { ...base, status: 'ok', detail: `QEMU ${version} in ${folder} (${source})` };
+  } catch {
+    return { ...base, status: 'missing', detail: 'not there yet: npm start fetches it' };
+  }
 }
 
 function checkKernel(root: string): Check {

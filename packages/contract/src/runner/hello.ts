@@ -15,6 +15,8 @@ export const RunnerFacts = Type.Object({
   /** Model that the guests see, and the VMM with its version: a full snapshot can only be restored on the same. */
   cpu_model: text(200),
   vmm: text(200),
+  /** VMMs that full snapshots may have been taken with; absent for `vmm` alone. */
+  restorable_vmms: Type.Optional(Type.Array(text(200), { maxItems: 64 })),
   gpus: Count,
 });
 export type RunnerFacts = Static<typeof RunnerFacts>;

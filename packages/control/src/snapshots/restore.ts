@@ -105,9 +105,10 @@ export function assertRestorable(snapshot: SnapshotRow, host: SnapshotHost): voi
   if (host.draining_since !== null) refuse(`its host ${host.id} is being drained`);
   if (snapshot.kind === 'disk') return;
   const marker = cpuMarker(host.facts);
-  if (snapshot.fc_version !== host.facts.vmm)
+  const vmms = host.facts.restorable_vmms ?? [host.facts.vmm];
+  if (snapshot.fc_version === null || !vmms.includes(snapshot.fc_version))
     refuse(
-      `it was taken with the VMM ${quote(snapshot.fc_version)}, and its host has ${quote(host.facts.vmm)} now`,
+      `it was taken with the VMM ${quote(snapshot.fc_version)}, and its host has ${vmms.map(quote).join(', ')} now`,
     );
   if (snapshot.cpu_marker !== marker)
     refuse(`it was taken on the CPU ${quote(snapshot.cpu_marker)}, and its host has ${quote(marker)} now`);

@@ -32,7 +32,7 @@ import { takeDisk, takeMoment } from './moment.ts';
 import type { GuestHold, MomentOptions } from './moment.ts';
 import { settled } from './settled.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
-import { hardwareOf, heldImagePath, holdSystemDisk } from './vm-folder.ts';
+import { hardwareOf, heldImagePath, holdSystemDisk, vmmVersionOf } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 import type { WarmVmm } from './warm-vms.ts';
 
@@ -64,6 +64,8 @@ export interface ForkOrigin extends AsyncDisposable {
   hardware: Hardware;
   /** The VMM that has that memory already, for the caller to use or discard; undefined when there is none, or any more. */
   takeVmm: () => WarmVmm | undefined;
+  /** Version of the VMM that saved it. */
+  vmm: string;
 }
 
 export interface CapturesOptions {
@@ -148,6 +150,7 @@ export class Captures {
       shape: record.shape,
       hardware: hardwareOf(record, keep),
       takeVmm: take,
+      vmm: vmmVersionOf(record),
       [Symbol.asyncDispose]: dispose,
     };
   }
@@ -236,13 +239,14 @@ export class Captures {
     const { platform, log } = this.#options;
     const { vmId, running } = source;
     const record = await this.#record(vmId);
+    const vmm = vmmVersionOf(record);
     const kept = new KeptMemory(folder);
     await using moment = await takeMoment(this.#moment(source, record, 'snapshot'), kept.state);
     const chain = await shareChain(moment.disk, folder);
     await saveChain(chain, true);
     await this.#writeMemory(running, record, moment.memory, kept.memory);
     const requirements = {
-      vmm: platform.vmmVersion,
+      vmm,
       accelerator: platform.accelerator,
       cpuModel: platform.cpuModel,
       hostCpu: platform.hostCpu,
@@ -264,7 +268,7 @@ export class Captures {
       scratchBytes: chain.bytes,
       memory: {
         shape: record.shape,
-        vmm: platform.vmmVersion,
+        vmm,
         hostCpu: platform.hostCpu,
         accelerator: platform.accelerator,
       },

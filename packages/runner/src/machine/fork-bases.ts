@@ -8,10 +8,9 @@ import { SharedMemory } from '../memory/shared-memory.ts';
 import type { MemoryShare } from '../memory/shared-memory.ts';
 import type { Vm } from '../vmm/vm.ts';
 import { mibOf } from './restoring.ts';
-import { hardwareOf } from './vm-folder.ts';
+import { hardwareOf, vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
-import type { Hardware } from '../vmm/device-model.ts';
-import type { WantedVm, WarmVmm } from './warm-vms.ts';
+import type { WantedVmm, WarmVmm } from './warm-vms.ts';
 
 /** A child that differs in more than this from the last one gets memory of its own, which those after it share. */
 const DELTA_MOST_BYTES = 24 * 1024 * 1024;
@@ -19,7 +18,7 @@ const DELTA_MOST_BYTES = 24 * 1024 * 1024;
 const HELD_MS = 5 * 60_000;
 
 /** Takes a VMM that waits for memory out of its pool, if one does. */
-export type TakeVmm = (wanted: WantedVm & { hardware: Hardware }) => WarmVmm | undefined;
+export type TakeVmm = (wanted: WantedVmm) => WarmVmm | undefined;
 
 interface Base {
   vm: Vm;
@@ -105,7 +104,7 @@ export class ForkBases {
     const source = await memorySource(vm.identity.pid, record.memoryOrigin);
     const { shape, diskBytes = { scratch: 0, docker: 0 } } = record;
     const diskMib = mibOf(Math.max(diskBytes.scratch, diskBytes.docker));
-    const vmm = takeVmm?.({ shape, diskMib, hardware: hardwareOf(record, '') });
+    const vmm = takeVmm?.({ shape, diskMib, hardware: hardwareOf(record, ''), vmm: vmmVersionOf(record) });
     const unsealed = vmm?.empty.memory ?? (await SealedMemory.begin(bytesOf(record)));
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();

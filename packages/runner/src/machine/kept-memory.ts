@@ -6,6 +6,7 @@ import type { Platform, Shape } from '../template/shape.ts';
 import { isKnownDeviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { bootId } from '../vmm/process-identity.ts';
+import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import { hardwareOf, heldSystemPath, holdSystemDisk } from './vm-folder.ts';
 
@@ -13,6 +14,7 @@ import { hardwareOf, heldSystemPath, holdSystemDisk } from './vm-folder.ts';
 export interface Suspension {
   /** Names this very suspension. */
   id: string;
+  /** Version of the VMM that saved it. */
   vmm: string;
   accelerator: string;
   /** Value of `-cpu`, and what it stood for. */
@@ -159,23 +161,30 @@ export class KeptMemory {
     await syncPath(this.#folder);
   }
 
-  /** @throws NotResumableError unless a VM of this machine can go on from it */
-  async check(platform: Platform): Promise<Suspension> {
+  /**
+   * What it is, with the VMM to resume it with.
+   * @throws NotResumableError unless this machine can resume it
+   */
+  async check(
+    platform: Platform,
+    vmms: Pick<VmmStore, 'forState' | 'versions'>,
+  ): Promise<{ suspension: Suspension; vmm: Vmm }> {
     const kept = await this.read();
     if (kept === undefined) throw new NotResumableError('no memory of it is kept');
     const differing = (
       [
-        ['VMM', kept.vmm, platform.vmmVersion],
         ['accelerator', kept.accelerator, platform.accelerator],
         ['CPU', kept.hostCpu, platform.hostCpu],
         ['CPU model', kept.cpuModel, platform.cpuModel],
         ['network address', kept.mac, platform.mac],
       ] as const
     ).filter(([, then, now]) => then !== now);
-    if (differing.length > 0) {
-      const list = differing.map(([what, then, now]) => `${what} ${then}, here ${now}`).join('; ');
+    const vmm = vmms.forState(kept.vmm);
+    if (vmm === undefined || differing.length > 0) {
+      const list = differing.map(([what, then, now]) => `${what} ${then}, here ${now}`);
+      if (vmm === undefined) list.unshift(`VMM ${kept.vmm}, here ${vmms.versions.join(' and ')}`);
       throw new NotResumableError(
-        `its memory was captured on another machine (${list}) and cannot go on here; it can be started from its disk`,
+        `its memory was captured on another machine (${list.join('; ')}) and cannot be resumed here; it can be started from its disk`,
       );
     }
     if (!isKnownDeviceModel(kept.deviceModel)) {
@@ -201,7 +210,7 @@ export class KeptMemory {
         'its host was restarted before its memory had reached the disk; it can be started from its disk',
       );
     }
-    return kept;
+    return { suspension: kept, vmm };
   }
 
   /** Whether it survived what the host has been through since. */

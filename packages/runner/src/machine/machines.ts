@@ -12,6 +12,7 @@ import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { ageMicros } from '../vmm/process-identity.ts';
 import { Vm } from '../vmm/vm.ts';
+import type { VmmStore } from '../vmm/vmm-store.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { Captures } from './captures.ts';
@@ -75,6 +76,7 @@ export interface MachinesOptions {
   snapshots: string;
   cgroups: CgroupTree;
   templates: TemplateStore;
+  vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
   log: Logger;
 }
@@ -131,6 +133,7 @@ export class Machines {
     this.persistent = new PersistentMachines({
       folders: this.#folders,
       templates: options.templates,
+      vmms: options.vmms,
       emptyDisks: options.emptyDisks,
       restore: async (boot, prepare, purpose, empty) => {
         const clock = new Stopwatch();
@@ -287,6 +290,8 @@ export class Machines {
     });
     try {
       await this.#endCaptures(vmId, record, vm);
+      // Started by an earlier release, which did not write it down.
+      if (record.vmm === undefined) await this.#folders.save(vmId, { ...record, vmm: await vm.version() });
     } catch (error) {
       vm.detach();
       throw error;
@@ -396,6 +401,7 @@ export class Machines {
 
   #fromTemplate(template: LoadedTemplate): Omit<RestoreSource, 'disks' | 'diskMaxMib'> {
     return {
+      vmm: this.templates.platform.vmm,
       memory: memoryOf(template),
       statePath: template.statePath,
       hardware: this.templates.platform.hardware,

@@ -10,6 +10,7 @@ import { findAccelerator } from '../vmm/accelerator.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
 import { cpuModel } from '../vmm/command-line.ts';
 import { DEVICE_MODEL, deviceModel } from '../vmm/device-model.ts';
+import { VmmStore } from '../vmm/vmm-store.ts';
 import { Machines } from './machines.ts';
 import { placeSystemDisk } from './system-disk.ts';
 
@@ -19,6 +20,8 @@ export interface OpenMachinesOptions {
   /** Folder of the VMs, absolute. */
   folder: string;
   cacheDir: string;
+  /** What set-up has built: the VMM. */
+  buildDir: string;
   /** Uncompressed kernel image's bzImage and the initramfs that set-up has built. */
   kernel: string;
   initramfs: string;
@@ -36,15 +39,30 @@ export interface OpenMachinesOptions {
 }
 
 /** Finds out what this machine can do, and opens what VMs are made with. Makes no VM. */
-export async function openMachines(
-  options: OpenMachinesOptions,
-): Promise<{ machines: Machines; cgroups: CgroupTree; facts: AcceleratorFacts; platform: Platform }> {
-  const { kernel, initramfs, cacheDir, log } = options;
+export async function openMachines(options: OpenMachinesOptions): Promise<{
+  machines: Machines;
+  cgroups: CgroupTree;
+  facts: AcceleratorFacts;
+  platform: Platform;
+  vmms: VmmStore;
+}> {
+  const { initramfs, cacheDir, buildDir, log } = options;
   await mkdir(cacheDir, { recursive: true });
   const model = options.deviceModel ?? DEVICE_MODEL;
-  const [facts, kernelSha256, initramfsSha256, system, cgroups] = await Promise.all([
-    findAccelerator({ kernel, initramfs, cacheDir, log }),
-    fileSha256(kernel),
+  const folder = dirname(options.folder);
+  const [vmms, sha256] = await Promise.all([
+    VmmStore.open({
+      folder: join(folder, 'vmm'),
+      buildDir,
+      records: [options.folder, ...['snapshots', 'quarantine'].map((name) => join(folder, name))],
+      log,
+    }),
+    fileSha256(options.kernel),
+  ]);
+  const vmm = vmms.newest;
+  const kernel = { path: options.kernel, sha256 };
+  const [facts, initramfsSha256, system, cgroups] = await Promise.all([
+    findAccelerator({ vmm, kernel, initramfs, cacheDir, log }),
     fileSha256(initramfs),
     placeSystemDisk(options.systemDisk, join(dirname(options.folder), 'system')),
     CgroupTree.open(options.home),
@@ -54,8 +72,8 @@ export async function openMachines(
     cpuModel: cpuModel(facts.accelerator),
     hostCpu: facts.hostCpu,
     tscKhz: facts.tscKhz,
-    vmmVersion: facts.vmmVersion,
-    kernel: { path: kernel, sha256: kernelSha256 },
+    vmm,
+    kernel,
     initramfs: { path: initramfs, sha256: initramfsSha256 },
     hardware: {
       deviceModel: model,
@@ -74,13 +92,14 @@ export async function openMachines(
   });
   const machines = new Machines({
     folder: options.folder,
-    snapshots: join(dirname(options.folder), 'snapshots'),
+    snapshots: join(folder, 'snapshots'),
     cgroups,
     templates,
+    vmms,
     emptyDisks: new EmptyExt4Store(cacheDir),
     log,
   });
-  return { machines, cgroups, facts, platform };
+  return { machines, cgroups, facts, platform, vmms };
 }
 
 /** Where the parts of a guest lie below the folder that set-up builds into. */

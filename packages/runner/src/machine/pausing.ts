@@ -13,6 +13,7 @@ import { StateFile } from '../vmm/save-state.ts';
 import type { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
 import { settled } from './settled.ts';
+import { vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 
 /** The guest neither was paused nor goes on. */
@@ -117,7 +118,7 @@ export class Pausing implements AsyncDisposable {
       racePoint('pause:saved');
       if (this.#next !== undefined) await rename(this.#next, kept.memory);
       const facts = {
-        vmm: platform.vmmVersion,
+        vmm: vmmVersionOf(record),
         accelerator: platform.accelerator,
         cpuModel: platform.cpuModel,
         hostCpu: platform.hostCpu,

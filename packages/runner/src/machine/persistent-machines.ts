@@ -22,6 +22,7 @@ import type { LoadingMemory } from '../memory/sealed-cache.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
+import type { VmmStore } from '../vmm/vmm-store.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
 import type { ForkOrigin } from './captures.ts';
@@ -57,6 +58,7 @@ type Restore = (
 export interface PersistentMachinesOptions {
   folders: VmFolders;
   templates: TemplateStore;
+  vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
   copiers: PageCopiers;
   /** Restores a VM with its disks; its guest is paused afterwards. */
@@ -87,6 +89,7 @@ export class PersistentMachines {
     const running = await restore(options, async (jail, owner) => {
       const scratch = await this.#openDisk(keep, diskMib(disks.scratchMib, true));
       return {
+        vmm: templates.platform.vmm,
         disks: () => this.#makeDisks(jail, owner, keep, scratch, disks),
         diskMaxMib: largestMib(scratch, disks.dockerDataMib),
         memory: memoryOf(template),
@@ -154,17 +157,18 @@ export class PersistentMachines {
       purpose?: 'resumed' | 'flushing';
     },
   ): Promise<RunningVm> {
-    const { folders, templates, emptyDisks, restore } = this.#options;
+    const { folders, templates, vmms, emptyDisks, restore } = this.#options;
     const { vmId, signal, rootImagePath, purpose = 'resumed' } = options;
     const keep = folders.keep(vmId);
     const kept = new KeptMemory(keep);
-    const suspension = await kept.check(templates.platform);
+    const { suspension, vmm } = await kept.check(templates.platform, vmms);
     const { shape, diskBytes } = suspension;
     await using memory = await this.#openMemory(kept.memory);
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
       const disks = { rootImagePath, scratch, persistent: true };
       return {
+        vmm,
         disks: () => makeDisks(emptyDisks, jail, owner, disks),
         diskMaxMib: largestMib(scratch),
         memory,
@@ -200,9 +204,12 @@ export class PersistentMachines {
       empty: EmptyVm | undefined;
     },
   ): Promise<RunningVm> {
-    const { folders, emptyDisks, restore } = this.#options;
+    const { folders, vmms, emptyDisks, restore } = this.#options;
     const { vmId, rootImagePath, signal, origin, empty } = options;
     const { memory, statePath, shape, hardware } = origin;
+    const vmm = vmms.forState(origin.vmm);
+    if (vmm === undefined)
+      throw new Error(`the VMM ${origin.vmm} of its source is not on this machine any more`);
     const scratch = await readChain(folders.keep(vmId));
     if (scratch === undefined) throw new Error(`VM ${vmId} has no disk`);
     await checkChain(scratch);
@@ -210,6 +217,7 @@ export class PersistentMachines {
       { ...options, shape },
       (jail, owner) =>
         Promise.resolve({
+          vmm,
           disks: () => makeDisks(emptyDisks, jail, owner, { rootImagePath, scratch, persistent: true }),
           diskMaxMib: largestMib(scratch),
           memory,
@@ -291,7 +299,8 @@ export class PersistentMachines {
 
   /** Whether kept memory could go on here. @throws NotResumableError saying why not */
   async checkMemory(vmId: string): Promise<void> {
-    await new KeptMemory(this.#options.folders.keep(vmId)).check(this.#options.templates.platform);
+    const { folders, templates, vmms } = this.#options;
+    await new KeptMemory(folders.keep(vmId)).check(templates.platform, vmms);
   }
 
   /** Gives kept memory up. */

@@ -9,6 +9,7 @@ import type { Platform, Shape } from '../template/shape.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
+import type { Vmm } from '../vmm/vmm-store.ts';
 import type { BootOptions, VmSlot } from './machines.ts';
 import { attachDisks } from './guest-disks.ts';
 import { settled } from './settled.ts';
@@ -28,6 +29,8 @@ const FILE_SLACK_MIB = 64;
 
 /** What a VM is restored from, beside its record. */
 export interface RestoreSource {
+  /** The one that its state was saved with, or fits. */
+  vmm: Vmm;
   /** Makes its disks, while the VMM starts; none leaves it with placeholders. */
   disks?: (() => Promise<VmDisks>) | undefined;
   /** Size of the largest of these disks, or of any that it may get later, in MiB. */
@@ -93,6 +96,7 @@ export class Restoring {
       this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
     ]);
     record.hardware = recordedHardware(source.hardware);
+    record.vmm = source.vmm.version;
     await holdSystemDisk(source.hardware, this.#folders.path(options.vmId));
     const state = await open(source.statePath, 'r');
     clock.lap('prepare');
@@ -101,8 +105,9 @@ export class Restoring {
     const disksSettled = Promise.allSettled([disks]);
     let vm: Vm;
     try {
-      const { diskMaxMib, memory } = source;
+      const { vmm, diskMaxMib, memory } = source;
       vm = await this.#launch(options, record, {
+        vmm,
         cgroupProcs,
         diskMaxMib,
         memoryFd: memory.fd,
@@ -130,8 +135,8 @@ export class Restoring {
     diskMaxMib: number,
   ): Promise<EmptyVm> {
     const { vmId } = options;
-    const { hardware } = this.#platform;
-    const record = { ...this.#newRecord(options), hardware: recordedHardware(hardware) };
+    const { hardware, vmm } = this.#platform;
+    const record = { ...this.#newRecord(options), hardware: recordedHardware(hardware), vmm: vmm.version };
     await this.#folders.create(vmId, record);
     await holdSystemDisk(hardware, this.#folders.path(vmId));
     const path = this.#statePath(vmId);
@@ -142,7 +147,7 @@ export class Restoring {
     const state = await open(path, 'r');
     try {
       const descriptors = { memoryFd: memory.memory.fd, stateFd: state.fd };
-      const vm = await this.#launch(options, record, { cgroupProcs, diskMaxMib, ...descriptors });
+      const vm = await this.#launch(options, record, { vmm, cgroupProcs, diskMaxMib, ...descriptors });
       const started = { ...record, process: vm.identity };
       await this.#folders.save(vmId, started);
       return { id: vmId, vm, record: started, memory };
@@ -203,10 +208,11 @@ export class Restoring {
   async #launch(
     { vmId, slot, shape, onConsole }: Omit<BootOptions, 'disks'>,
     record: VmRecord,
-    parts: { cgroupProcs: string[]; diskMaxMib: number; memoryFd: number; stateFd: number },
+    parts: { vmm: Vmm; cgroupProcs: string[]; diskMaxMib: number; memoryFd: number; stateFd: number },
   ): Promise<Vm> {
     const { accelerator, cpuModel, mac } = this.#platform;
     return await Vm.start({
+      vmm: parts.vmm,
       machine: {
         accelerator,
         hardware: hardwareOf(record, this.#folders.path(vmId)),

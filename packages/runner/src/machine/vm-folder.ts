@@ -16,6 +16,8 @@ export interface VmRecord {
   shape: Shape;
   /** Its devices, and digest of its system disk (`heldSystemPath`). Absent: device model 2. */
   hardware?: { deviceModel: number; system?: string };
+  /** Version of the VMM that it runs in: what is saved of it runs again with that one. Absent until it was started. */
+  vmm?: string;
   /** Sizes that the guest sees. Absent while they are made. */
   diskBytes?: { scratch: number; docker: number };
   /** What its memory began as, if that has a name. */
@@ -29,6 +31,12 @@ export interface VmRecord {
 }
 
 const RECORD = 'vm.json';
+/** @throws when its VMM was not started */
+export function vmmVersionOf({ cgroup, vmm }: VmRecord): string {
+  if (vmm === undefined) throw new Error(`the record of ${cgroup} names no VMM`);
+  return vmm;
+}
+
 /** Names that are made of what ids are made of, and never climb. */
 const VM_ID = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 

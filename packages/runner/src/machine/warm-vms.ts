@@ -40,6 +40,12 @@ export interface WantedVm {
   diskMib: number;
 }
 
+/** What is restored from a sandbox's memory needs of a waiting VMM. */
+export interface WantedVmm extends WantedVm {
+  hardware: Hardware;
+  vmm: string;
+}
+
 /** A VM that was taken out of the pool, and belongs to the taker alone. Attach or discard it. */
 export interface WarmVm {
   /** Its name until `attach`; its slot is held under this name. */
@@ -89,17 +95,19 @@ export class WarmVms<S extends VmSlot> {
   /**
    * A VMM that suits, or undefined.
    * @param wanted.hardware of the memory that it is to have
+   * @param wanted.vmm version of the VMM that the memory comes from
    */
-  takeVmm({ shape, diskMib, hardware }: WantedVm & { hardware: Hardware }): WarmVmm | undefined {
-    if (!this.#canHave(diskMib) || !this.#isCurrent(hardware)) return undefined;
+  takeVmm({ shape, diskMib, hardware, vmm }: WantedVmm): WarmVmm | undefined {
+    if (!this.#canHave(diskMib) || !this.#isCurrent(hardware, vmm)) return undefined;
     const recipe = this.#vmmRecipe(shape);
     const empty = this.#options.pools.take(recipe.name, () => recipe);
     return empty && { empty, discard: () => this.#discard(empty) };
   }
 
-  /** Whether VMMs that are started now have these devices. */
-  #isCurrent({ deviceModel, system }: Hardware): boolean {
-    const { hardware } = this.#options.machines.templates.platform;
+  /** Whether VMMs that are started now are of this version and have these devices. */
+  #isCurrent({ deviceModel, system }: Hardware, version: string): boolean {
+    const { hardware, vmm } = this.#options.machines.templates.platform;
+    if (version !== vmm.version) return false;
     return deviceModel === hardware.deviceModel && system?.sha256 === hardware.system?.sha256;
   }
 

@@ -45,6 +45,7 @@ export async function makeTemplate(
   const console = new ConsoleTail();
   const started = performance.now();
   const vm = await Vm.start({
+    vmm: platform.vmm,
     machine: {
       accelerator: platform.accelerator,
       hardware: platform.hardware,

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import type { Accelerator } from '../vmm/accelerator.ts';
 import { deviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
+import type { Vmm } from '../vmm/vmm-store.ts';
 
 /** What a sandbox may ask for and a template depends on. */
 export interface Shape {
@@ -15,7 +16,8 @@ export interface Platform {
   /** Value of `-cpu`, and what it stands for here: under `kvm` the host's own model. */
   cpuModel: string;
   hostCpu: string;
-  vmmVersion: string;
+  /** What templates are made with and new VMs run with. */
+  vmm: Vmm;
   /** Frequency of the host's time-stamp counter, where it is constant and known. */
   tscKhz: number | undefined;
   kernel: { path: string; sha256: string };
@@ -81,7 +83,7 @@ export function templateKey(platform: Platform, shape: Shape): string {
     cpuModel: platform.cpuModel,
     // Under emulation too: the guest has measured this CPU's time-stamp counter.
     hostCpu: platform.hostCpu,
-    vmm: platform.vmmVersion,
+    vmm: platform.vmm.version,
     kernel: platform.kernel.sha256,
     initramfs: platform.initramfs.sha256,
     append: kernelAppend(platform),

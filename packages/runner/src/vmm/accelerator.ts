@@ -3,9 +3,9 @@ import { access, constants, mkdir, readFile, rename, writeFile } from 'node:fs/p
 import { release } from 'node:os';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
-import { killGroup, run, startProcess } from '../process/index.ts';
-import { QEMU } from './jail.ts';
+import { killGroup, startProcess } from '../process/index.ts';
 import { bootId } from './process-identity.ts';
+import type { Vmm } from './vmm-store.ts';
 
 /** How guest code is run: by the processor itself, or by an emulator about ten times slower. */
 export type Accelerator = 'kvm' | 'tcg';
@@ -22,8 +22,6 @@ export interface AcceleratorFacts {
   accelerator: Accelerator;
   /** Fit for a log or a report: what was tried and what came of it. */
   reason: string;
-  /** As QEMU says it, e.g. `7.2.22`. */
-  vmmVersion: string;
   /** Model name of the host's processor, from /proc/cpuinfo. */
   hostCpu: string;
   tscKhz: number | undefined;
@@ -31,20 +29,20 @@ export interface AcceleratorFacts {
 
 /**
  * Finds out by trial which accelerator this machine has: an openable /dev/kvm alone proves nothing, as guests hang on
- * machines that pretend to have it. That guests run under KVM is kept in the cache until QEMU, kernel or processor change;
+ * machines that pretend to have it. That guests run under KVM is kept in the cache until QEMU, a kernel or the processor changes;
  * that they do not, for a day at most. A device that cannot be opened is looked at again each time.
  */
 export async function findAccelerator(options: {
-  kernel: string;
+  vmm: Vmm;
+  kernel: { path: string; sha256: string };
   initramfs: string;
   cacheDir: string;
   log: Logger;
 }): Promise<AcceleratorFacts> {
-  const { cacheDir, log } = options;
-  const [vmmVersion, cpu] = await Promise.all([readVmmVersion(), readHostCpu()]);
-  const { hostCpu, tscKhz } = cpu;
+  const { vmm, kernel, cacheDir, log } = options;
+  const { hostCpu, tscKhz } = await readHostCpu();
   const key = createHash('sha256')
-    .update(JSON.stringify([vmmVersion, release(), hostCpu]))
+    .update(JSON.stringify([vmm.version, kernel.sha256, release(), hostCpu]))
     .digest('hex');
   const path = join(cacheDir, 'accelerator.json');
   const known = await readFile(path, 'utf8')
@@ -54,15 +52,14 @@ export async function findAccelerator(options: {
     const facts = {
       accelerator: known.accelerator,
       reason: String(known.reason),
-      vmmVersion,
       hostCpu,
       tscKhz,
     } as const;
     log.info(facts, 'accelerator known from an earlier trial');
     return facts;
   }
-  const { accelerator, reason, tried } = await probe(options.kernel, options.initramfs);
-  const facts: AcceleratorFacts = { accelerator, reason, vmmVersion, hostCpu, tscKhz };
+  const { accelerator, reason, tried } = await probe(vmm, kernel.path, options.initramfs);
+  const facts: AcceleratorFacts = { accelerator, reason, hostCpu, tscKhz };
   if (accelerator === 'tcg')
     log.warn(facts, 'no hardware virtualisation: guests are emulated, about ten times slower');
   else log.info(facts, 'accelerator found by trial');
@@ -93,14 +90,6 @@ function isBelieved(verdict: Verdict): verdict is Verdict & { accelerator: Accel
   return age >= 0 && age < FAILURE_BELIEVED_MS;
 }
 
-async function readVmmVersion(): Promise<string> {
-  const text = await run(QEMU, ['--version']);
-  const version = /version (\S+)/.exec(text)?.[1];
-  if (version === undefined)
-    throw new Error(`${QEMU} --version says no version: ${JSON.stringify(text.slice(0, 200))}`);
-  return version;
-}
-
 async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefined }> {
   const text = await readFile('/proc/cpuinfo', 'utf8');
   const value = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1] ?? '';
@@ -113,6 +102,7 @@ async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefi
 }
 
 async function probe(
+  vmm: Vmm,
   kernel: string,
   initramfs: string,
 ): Promise<{ accelerator: Accelerator; reason: string; tried: boolean }> {
@@ -126,7 +116,7 @@ async function probe(
     };
   }
   const started = performance.now();
-  const problem = await bootUnderKvm(kernel, initramfs);
+  const problem = await bootUnderKvm(vmm, kernel, initramfs);
   return problem === undefined
     ? {
         accelerator: 'kvm',
@@ -137,7 +127,7 @@ async function probe(
 }
 
 /** Why it did not, or undefined when a guest's first process ran. */
-async function bootUnderKvm(kernel: string, initramfs: string): Promise<string | undefined> {
+async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promise<string | undefined> {
   const args = [
     '-nodefaults',
     '-no-user-config',
@@ -152,7 +142,7 @@ async function bootUnderKvm(kernel: string, initramfs: string): Promise<string |
   args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
   args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
   args.push('-kernel', kernel, '-initrd', initramfs, '-append', 'console=ttyS0 quiet panic=-1');
-  const child = startProcess(QEMU, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const child = startProcess(vmm.program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
   let text = '';
   let stderr = '';
   const timer = setTimeout(() => killGroup(child), PROBE_DEADLINE_MS);

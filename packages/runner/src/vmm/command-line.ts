@@ -7,6 +7,8 @@ export type BlockNode = Record<string, unknown>;
 
 /** Where a machine's pieces come from. All paths are opened before the VMM gives up its privileges. */
 export interface MachineOptions {
+  /** Version of QEMU, e.g. `10.0.2`. */
+  vmmVersion: string;
   accelerator: Accelerator;
   /** The devices, and the file of the system disk where there is one. */
   hardware: Hardware;
@@ -70,6 +72,12 @@ function systemNode(path: string): BlockNode {
 /** Base of the names of a disk's nodes. */
 export function nodeName(name: DiskName): string {
   return `disk-${name}`;
+}
+
+/** @param version of a VMM, e.g. `10.0.2` */
+function isAtLeast(version: string, major: number, minor: number): boolean {
+  const [have = 0, haveMinor = 0] = version.split('.').map(Number);
+  return have > major || (have === major && haveMinor >= minor);
 }
 
 /** Escapes a value for QEMU's comma-separated option syntax. */
@@ -143,8 +151,12 @@ export function commandLine(options: MachineOptions): string[] {
   } else {
     args.push('-S', '-incoming', 'defer');
   }
-  args.push('-chroot', jail.root, '-runas', `${jail.uid}:${jail.gid}`);
-  // Not `elevateprivileges=deny`: that filter is in force before -runas and would kill the VMM there. What it forbids
+  const owner = `${jail.uid}:${jail.gid}`;
+  // The older options are gone from QEMU 10 on.
+  if (isAtLeast(options.vmmVersion, 9, 0))
+    args.push('-run-with', `chroot=${option(jail.root)},user=${owner}`);
+  else args.push('-chroot', jail.root, '-runas', owner);
+  // Not `elevateprivileges=deny`: that filter is in force before the change of user and would kill the VMM there. What it forbids
   // is impossible anyway for a process without root, capabilities or (libseccomp sets no_new_privs) a way to them.
   args.push('-sandbox', 'on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny');
   return args;

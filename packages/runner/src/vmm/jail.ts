@@ -3,8 +3,6 @@ import type { ChildProcess } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { HOSTD } from '../host/hostd.ts';
 
-export const QEMU = 'qemu-system-x86_64';
-
 /** Three sockets, three disks with their chains, tap, memory, state, event and timer descriptors: far below this. */
 const OPEN_FILES_MAX = 256;
 
@@ -12,7 +10,8 @@ const OPEN_FILES_MAX = 256;
 const VMM_OOM_SCORE_ADJ = 500;
 
 export interface LaunchOptions {
-  /** `qemu-system-x86_64` arguments. */
+  /** Absolute path of the program, and its arguments. */
+  program: string;
   args: string[];
   /** Path of the network namespace, or `new` for an empty one that goes with the process. */
   netns: string;
@@ -31,7 +30,7 @@ export interface LaunchOptions {
  * gives up root before any guest code runs.
  */
 export function launchVmm(options: LaunchOptions): ChildProcess {
-  const { netns, cgroupProcs, fileMaxMib, outputFd, inheritFds = [], args } = options;
+  const { netns, cgroupProcs, fileMaxMib, outputFd, inheritFds = [], program, args } = options;
   const child = spawn(
     HOSTD,
     [
@@ -44,7 +43,7 @@ export function launchVmm(options: LaunchOptions): ChildProcess {
       String(fileMaxMib * 1024),
       ...cgroupProcs.flatMap((file) => ['--cgroup', file]),
       '--',
-      QEMU,
+      program,
       ...args,
     ],
     {

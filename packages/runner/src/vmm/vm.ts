@@ -10,6 +10,7 @@ import { launchVmm } from './jail.ts';
 import { identifyProcess, isAlive, killProcess } from './process-identity.ts';
 import type { ProcessIdentity } from './process-identity.ts';
 import { connectUnix, QmpClient } from './qmp.ts';
+import type { Vmm } from './vmm-store.ts';
 
 /** QEMU listens on its sockets within 30 ms of its start; this is for a machine under heavy load. */
 const START_DEADLINE_MS = 15_000;
@@ -26,7 +27,8 @@ const OUTPUT_TAIL_BYTES = 2_000;
 const SOCKET_PATH_MAX = 107;
 
 export interface StartVmOptions {
-  machine: Omit<MachineOptions, 'socketDir' | 'jail'>;
+  vmm: Vmm;
+  machine: Omit<MachineOptions, 'vmmVersion' | 'socketDir' | 'jail'>;
   /** Exists already; owned by root and closed to others. Sockets and the VMM's own output land here. */
   dir: string;
   /** What the VMM is shut into; below `dir`. */
@@ -120,13 +122,14 @@ export class Vm {
    * @throws Error with the VMM's own last words when it does not come up; then nothing of it is left running
    */
   static async start(options: StartVmOptions): Promise<Vm> {
-    const { dir, log } = options;
+    const { vmm, machine, dir, jail, log } = options;
     checkSocketPath(dir);
     const output = await open(join(dir, 'vmm.log'), 'a', 0o600);
     let child: ChildProcess;
     try {
       child = launchVmm({
-        args: commandLine({ ...options.machine, socketDir: dir, jail: options.jail }),
+        program: vmm.program,
+        args: commandLine({ ...machine, vmmVersion: vmm.version, socketDir: dir, jail }),
         netns: options.netns,
         cgroupProcs: options.cgroupProcs,
         fileMaxMib: options.fileMaxMib,
@@ -143,7 +146,7 @@ export class Vm {
     child.once('error', (error) => {
       fate.ended = error.message;
     });
-    if (child.pid === undefined) throw new Error('the VMM could not be started: /bin/sh is missing');
+    if (child.pid === undefined) throw new Error('the VMM could not be started: hostd is missing');
     const identity = identifyProcess(child.pid);
     try {
       const qmp = await QmpClient.connect(join(dir, 'qmp'), {
@@ -268,6 +271,16 @@ export class Vm {
     this.#fullDisk.hold(true);
     this.#stopped = true;
     await this.qmp.execute('stop');
+  }
+
+  /** What the VMM says about itself, e.g. `10.0.2`: for one whose record does not say it. */
+  async version(): Promise<string> {
+    const answer = (await this.qmp.execute('query-version')) as
+      | { qemu?: Record<string, unknown> }
+      | undefined;
+    const parts = ['major', 'minor', 'micro'].map((name) => answer?.qemu?.[name]);
+    if (!parts.every(Number.isSafeInteger)) throw new Error('the VMM does not say its version');
+    return parts.join('.');
   }
 
   /** Whether the guest's processors run. */

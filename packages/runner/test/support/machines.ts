@@ -48,6 +48,7 @@ export async function testMachines(options: { cacheDir?: string } = {}) {
       home,
       folder: join(home, 'vms'),
       cacheDir: options.cacheDir ?? TEST_CACHE,
+      buildDir: BUILD_DIR,
       ...builtGuest(BUILD_DIR),
       guestNetwork: { mac: '02:72:6c:00:00:02', address: '172.16.0.2/30,172.16.0.1' },
       templateUid: UID_BASE + (process.pid % 100_000) * 100 + 99,

@@ -135,15 +135,17 @@ export class TestRunner {
    */
   static async open(
     home: string,
-    options: { deviceModel?: number; systemDisk?: string; waiting?: number } = {},
+    options: { buildDir?: string; deviceModel?: number; systemDisk?: string; waiting?: number } = {},
   ): Promise<TestRunner> {
+    const { buildDir = BUILD_DIR } = options;
     await mkdir(home, { recursive: true });
     const [opened, network] = await Promise.all([
       openMachines({
         home,
         folder: join(home, 'vms'),
         cacheDir: TEST_CACHE,
-        ...builtGuest(BUILD_DIR),
+        buildDir,
+        ...builtGuest(buildDir),
         ...options,
         guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
         templateUid: TEMPLATE_UID,

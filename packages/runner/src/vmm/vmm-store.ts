@@ -1,0 +1,166 @@
+import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Logger } from 'pino';
+import { linkOrCopy } from '../disk/disk-chain.ts';
+
+/** A QEMU with all that it needs, as set-up unpacks it (setup/qemu.mjs). */
+export interface Vmm {
+  /** As QEMU says it, e.g. `10.0.2`. */
+  version: string;
+  /** Absolute path of what starts it, with QEMU's own arguments. */
+  program: string;
+}
+
+const PROGRAM = 'qemu-system-x86_64';
+const VERSION = /^\d+\.\d+\.\d+$/;
+/** Files that say which VMM they belong to: of a VM that may run, and of saved memory. */
+const RECORDS: ReadonlySet<string> = new Set(['vm.json', 'paused.json']);
+/** Stands for the VMM of a VM that an earlier release started: that was the machine's own. */
+const MACHINES_OWN = 'machine';
+/** How far below the folders of VMs, snapshots and quarantined entries such a file lies. */
+const RECORDS_DEPTH = 4;
+
+/** What a VMM's folder says about itself. */
+async function readVmm(folder: string): Promise<(Vmm & { package: string }) | undefined> {
+  const text = async (name: string): Promise<string> =>
+    await readFile(join(folder, name), 'utf8').then(
+      (content) => content.trim(),
+      () => '',
+    );
+  const [version, packageName] = await Promise.all([text('version'), text('package')]);
+  return VERSION.test(version)
+    ? { version, program: join(folder, PROGRAM), package: packageName }
+    : undefined;
+}
+
+/** The newest VMM that set-up has unpacked, where there is one. */
+export async function unpackedVmm(buildDir: string): Promise<Vmm | undefined> {
+  return await readVmm(join(buildDir, 'qemu/newest'));
+}
+
+/**
+ * The VMMs of one service. New VMs run with the newest one; what was saved runs again with the one that saved it, which
+ * stays here as long as something needs it, whatever is installed or upgraded meanwhile.
+ */
+export class VmmStore {
+  readonly newest: Vmm;
+  readonly #present: ReadonlyMap<string, Vmm>;
+
+  private constructor(newest: Vmm, present: ReadonlyMap<string, Vmm>) {
+    this.newest = newest;
+    this.#present = present;
+  }
+
+  /**
+   * Takes over what set-up has unpacked, and removes what nothing needs any more.
+   * @param options.folder absolute; one folder a version
+   * @param options.buildDir what set-up has built
+   * @param options.records absolute folders, below which VMs and saved memory lie
+   */
+  static async open(options: {
+    folder: string;
+    buildDir: string;
+    records: readonly string[];
+    log: Logger;
+  }): Promise<VmmStore> {
+    const { folder, buildDir, log } = options;
+    const newest = await readVmm(join(buildDir, 'qemu/newest'));
+    if (newest === undefined)
+      throw new Error(`there is no VMM in ${join(buildDir, 'qemu')}: run the set-up (npm start) first`);
+    await mkdir(folder, { recursive: true, mode: 0o700 });
+    const needed = new Set<string>();
+    for (const records of options.records) await addNeeded(needed, records, RECORDS_DEPTH);
+    await publish(newest, join(buildDir, 'qemu/newest'), folder);
+    const machines = await readVmm(join(buildDir, 'qemu/machine'));
+    if (machines !== undefined) {
+      if (needed.delete(MACHINES_OWN)) needed.add(machines.version);
+      if (machines.version !== newest.version && needed.has(machines.version))
+        await publish(machines, join(buildDir, 'qemu/machine'), folder);
+    }
+    const present = new Map<string, Vmm>();
+    for (const name of await readdir(folder)) {
+      const vmm = await readVmm(join(folder, name));
+      if (vmm !== undefined && name === vmm.version && (name === newest.version || needed.has(name))) {
+        present.set(name, vmm);
+      } else {
+        if (vmm !== undefined) log.info({ version: name }, 'removing a VMM that nothing needs any more');
+        await rm(join(folder, name), { recursive: true, force: true });
+      }
+    }
+    for (const version of needed) {
+      if (compatible(present, version) === undefined)
+        log.error({ version }, 'the VMM that saved a sandbox is missing; its memory cannot be resumed');
+    }
+    const own = present.get(newest.version);
+    if (own === undefined) throw new Error(`the VMM ${newest.version} is not in ${folder}`);
+    return new VmmStore(own, present);
+  }
+
+  /**
+   * The VMM that runs what `version` has saved: that very version, else one of its series, whose fixes do not change what
+   * is saved.
+   */
+  forState(version: string): Vmm | undefined {
+    return compatible(this.#present, version);
+  }
+
+  get versions(): string[] {
+    return [...this.#present.keys()];
+  }
+}
+
+function compatible(present: ReadonlyMap<string, Vmm>, version: string): Vmm | undefined {
+  const series = (text: string): string => text.split('.').slice(0, 2).join('.');
+  return present.get(version) ?? [...present.values()].find((vmm) => series(vmm.version) === series(version));
+}
+
+/** Puts a VMM below `folder`, unless the same build of it is there. A process that runs from the former one goes on. */
+async function publish(
+  vmm: { version: string; package: string },
+  from: string,
+  folder: string,
+): Promise<void> {
+  const target = join(folder, vmm.version);
+  if ((await readVmm(target))?.package === vmm.package) return;
+  const partial = `${target}.partial`;
+  await rm(partial, { recursive: true, force: true });
+  await linkTree(from, partial);
+  await rm(target, { recursive: true, force: true });
+  await rename(partial, target);
+}
+
+async function linkTree(from: string, to: string): Promise<void> {
+  await mkdir(to, { mode: 0o755 });
+  for (const entry of await readdir(from, { withFileTypes: true })) {
+    const [source, target] = [join(from, entry.name), join(to, entry.name)];
+    await (entry.isDirectory() ? linkTree(source, target) : linkOrCopy(source, target));
+  }
+}
+
+/** @throws when something cannot be read: a VMM that may be needed must not be removed */
+async function addNeeded(needed: Set<string>, folder: string, depth: number): Promise<void> {
+  const entries = await readdir(folder, { withFileTypes: true }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return [];
+    throw error;
+  });
+  for (const entry of entries) {
+    const path = join(folder, entry.name);
+    if (entry.isDirectory() && depth > 1) await addNeeded(needed, path, depth - 1);
+    else if (entry.isFile() && RECORDS.has(entry.name)) {
+      const version = await recordedVersion(path);
+      if (version !== undefined) needed.add(version);
+    }
+  }
+}
+
+async function recordedVersion(path: string): Promise<string | undefined> {
+  try {
+    const { vmm, process } = JSON.parse(await readFile(path, 'utf8')) as { vmm?: unknown; process?: unknown };
+    if (vmm === undefined) return process === undefined ? undefined : MACHINES_OWN;
+    return typeof vmm === 'string' && VERSION.test(vmm) ? vmm : undefined;
+  } catch (error) {
+    // Half a record says nothing, and nothing can be resumed from it.
+    if (error instanceof SyntaxError) return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,181 @@
+/**
+ * The VMM: a QEMU of a version that we choose, unpacked and not installed, complete with the libraries, modules and firmware
+ * that it needs, so that it runs the same whatever the machine installs, upgrades or removes. Plain Node >= 18, no
+ * dependencies: set-up runs it before anything is there.
+ *
+ * A folder of one holds `version` (as QEMU says it), `package`, and `qemu-system-x86_64`, which starts it from wherever the
+ * folder lies; the rest is that program's own affair.
+ */
+import { existsSync } from 'node:fs';
+import { chmod, copyFile, mkdir, readdir, readFile, realpath, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { backportsView, machineView } from './apt-view.mjs';
+import { candidateVersion, refreshLists } from './apt.mjs';
+import { findCommand, run, say, SetupError } from './command.mjs';
+import { ensureUnpacked, replace } from './unpacked.mjs';
+
+const NAME = 'qemu-system-x86_64';
+const PACKAGE = 'qemu-system-x86';
+/** From here on a file of memory can be mapped privately without being opened for writing. */
+const OLDEST = [8, 2];
+/** Of firmware, what machines of ours may load. The first folder of two that have a file is the one that QEMU takes. */
+const FIRMWARE = /^(?:bios|kvmvapic|linuxboot|multiboot|pvh|qboot|vgabios)[\w.-]*$/;
+const FIRMWARE_FOLDERS = ['usr/share/qemu', 'usr/share/seabios'];
+/** Of loadable parts, the accelerators. */
+const MODULES = /^accel-(?:tcg|kvm).*\.so$/;
+const LIBRARY_FOLDERS = ['usr/lib/x86_64-linux-gnu', 'lib/x86_64-linux-gnu'];
+const LOADER = 'ld-linux-x86-64.so.2';
+
+/**
+ * The loader is called by name and told where the libraries are: `RPATH` would have to be written into the files, and
+ * `LD_LIBRARY_PATH` would not choose the loader, which must be of the same build as the C library.
+ */
+const LAUNCHER = `#!/bin/sh
+here=\${0%/*}
+export QEMU_MODULE_DIR="$here/modules"
+exec "$here/lib/${LOADER}" --inhibit-cache --library-path "$here/lib" --argv0 ${NAME} \\
+  "$here/bin/${NAME}" -L "$here/firmware" "$@"
+`;
+
+/**
+ * Has the newest QEMU in `folder/newest`. Where the machine has one of its own when this is done first, a copy of it is in
+ * `folder/machine`: earlier versions of Releap have saved VMs with it.
+ * @param {object} options
+ * @param {string} options.folder absolute
+ * @param {boolean} [options.withOlder] for tests of upgrades: also the one of the machine's own archive, in `folder/older`,
+ *   where that is too old to run Releap
+ */
+export async function ensureQemu({ folder, withOlder = false }) {
+  const newest = path.join(folder, 'newest');
+  const first = !existsSync(newest);
+  await ensureUnpacked({
+    folder: newest,
+    what: 'the VMM',
+    mark: NAME,
+    newest: (refresh) => newestQemu(path.join(folder, 'apt'), refresh),
+    unpack,
+  });
+  if (first) await keepMachinesOwn(path.join(folder, 'machine'));
+  const older = path.join(folder, 'older');
+  if (withOlder && (existsSync(older) || !isNewEnough(await candidateVersion(PACKAGE)))) {
+    await ensureUnpacked({
+      folder: older,
+      what: 'an older VMM for the tests',
+      mark: NAME,
+      newest: async () => await ofMachine(path.join(folder, 'apt')),
+      unpack,
+    });
+  }
+}
+
+async function unpack({ view }, scratch, made) {
+  const all = path.join(scratch, 'all');
+  for (const deb of await view.download(PACKAGE)) await run('dpkg-deb', ['-x', deb, all]);
+  await pack(all, path.join(all, 'usr/bin', NAME), made);
+  await rm(view.archives, { recursive: true, force: true });
+}
+
+async function ofMachine(folder) {
+  return { view: await machineView(folder), id: `${PACKAGE}=${await candidateVersion(PACKAGE)}` };
+}
+
+/** @param {string} version of a Debian package, e.g. `1:10.0.2+ds-2~bpo12+1`. @returns {boolean} */
+export function isNewEnough(version) {
+  const [major, minor] = version
+    .replace(/^\d+:/, '')
+    .split(/[.+~-]/)
+    .map(Number);
+  return major > OLDEST[0] || (major === OLDEST[0] && minor >= OLDEST[1]);
+}
+
+/** From the machine's own archive where that is new enough (Debian 13, Ubuntu 24.04), else from Debian's backports. */
+async function newestQemu(folder, refresh) {
+  if (refresh) await refreshLists();
+  const own = await candidateVersion(PACKAGE).catch(async () => {
+    await refreshLists();
+    return await candidateVersion(PACKAGE);
+  });
+  if (isNewEnough(own)) return await ofMachine(folder);
+  const codename = await debianCodename();
+  if (codename === undefined)
+    throw new SetupError(
+      `QEMU ${OLDEST.join('.')} or newer is needed and this distribution has ${own}: Debian 12 or 13, or Ubuntu 24.04, has it`,
+    );
+  const view = await backportsView(folder, codename);
+  await view.update();
+  const version = await view.candidate(PACKAGE);
+  if (!isNewEnough(version))
+    throw new SetupError(
+      `QEMU ${OLDEST.join('.')} or newer is needed and ${codename}-backports has ${version}`,
+    );
+  return { view, id: `${PACKAGE}=${version}` };
+}
+
+async function debianCodename() {
+  const text = await readFile('/etc/os-release', 'utf8').catch(() => '');
+  const field = (name) => new RegExp(`^${name}=["']?([^"'\\n]*)`, 'm').exec(text)?.[1];
+  return field('ID') === 'debian' ? field('VERSION_CODENAME') : undefined;
+}
+
+/** Saved VMs resume only with the QEMU that saved them, and the machine's package may be upgraded or removed. */
+async function keepMachinesOwn(folder) {
+  const program = await findCommand(NAME);
+  if (program === undefined) return;
+  say("copying the machine's own QEMU, for what was saved with it");
+  await replace(folder, async (_scratch, made) => {
+    await pack('/', await realpath(program), made);
+    await writeFile(path.join(made, 'package'), `${program}\n`);
+  }).catch((error) => say(`the machine's own QEMU could not be copied: ${error.message}`));
+}
+
+/** Fills the empty folder `made` with a program from below `root`, and with all that it needs from there. */
+async function pack(root, program, made) {
+  for (const name of ['bin', 'lib', 'modules', 'firmware']) await mkdir(path.join(made, name));
+  await copyFile(program, path.join(made, 'bin', NAME));
+  const libraries = LIBRARY_FOLDERS.map((folder) => path.join(root, folder));
+  const modules = await copyMatching(
+    libraries.map((folder) => path.join(folder, 'qemu')),
+    MODULES,
+    path.join(made, 'modules'),
+  );
+  const firmware = FIRMWARE_FOLDERS.map((folder) => path.join(root, folder));
+  await copyMatching(firmware, FIRMWARE, path.join(made, 'firmware'));
+  const loader = libraries.map((folder) => path.join(folder, LOADER)).find((file) => existsSync(file));
+  if (loader === undefined) throw new SetupError(`${LOADER} is not in ${libraries.join(' or ')}`);
+  await copyFile(loader, path.join(made, 'lib', LOADER));
+  for (const file of [program, ...modules]) {
+    for (const [name, source] of await librariesOf(file, loader, libraries))
+      await copyFile(source, path.join(made, 'lib', name));
+  }
+  await writeFile(path.join(made, NAME), LAUNCHER);
+  for (const file of [NAME, `bin/${NAME}`, `lib/${LOADER}`]) await chmod(path.join(made, file), 0o755);
+  const said = await run(path.join(made, NAME), ['--version']);
+  const version = /version (\d+\.\d+\.\d+)/.exec(said)?.[1];
+  if (version === undefined) throw new SetupError(`QEMU says no version: ${said.slice(0, 200)}`);
+  await writeFile(path.join(made, 'version'), `${version}\n`);
+}
+
+/** Copies what is called so; of two of a name, the one in the first folder. @returns {Promise<string[]>} what was copied */
+async function copyMatching(folders, pattern, target) {
+  const found = new Map();
+  for (const folder of folders) {
+    for (const name of await readdir(folder).catch(() => []))
+      if (pattern.test(name) && !found.has(name)) found.set(name, path.join(folder, name));
+  }
+  for (const [name, file] of found) await copyFile(file, path.join(target, name));
+  return [...found.values()];
+}
+
+/** Names and places of the shared libraries of a program or library. @throws SetupError when one is in none of the folders */
+async function librariesOf(file, loader, folders) {
+  const searched = folders.join(':');
+  const text = await run(loader, ['--inhibit-cache', '--library-path', searched, '--list', file]);
+  const found = [...text.matchAll(/^\s*(\S+) => (\S+)/gm)].map(([, name, source]) => [
+    path.basename(name),
+    source,
+  ]);
+  const elsewhere = found.find(([, source]) => !folders.some((folder) => source.startsWith(`${folder}/`)));
+  if (elsewhere !== undefined)
+    throw new SetupError(`${path.basename(file)} needs ${elsewhere[0]}, which is not in ${searched}`);
+  return found;
+}
