@@ -88,7 +88,7 @@ export const createExec: Suite = async ({ samples, progress, signal }) => {
   }
   const taken = await interleave(contenders, {
     rounds: samples,
-    warmUp: WARM_UP,
+    warmUp: Math.min(WARM_UP, samples),
     signal,
     onRound: (round) => progress(round < 0 ? 'warming up' : `round ${round + 1} of ${samples}`),
   });
@@ -140,7 +140,7 @@ export const createExec: Suite = async ({ samples, progress, signal }) => {
 
 /** Takes a snapshot of the disk of a sandbox that is removed afterwards. @returns its name */
 async function diskSnapshot(service: MeasuredService): Promise<string> {
-  const subject = await Subject.create(service, { persistent: true });
+  const subject = await Subject.create(service, {});
   await subject.exec('dd if=/dev/urandom of=/written bs=1M count=16 2> /dev/null; sync');
   await subject.snapshot('disk', 'base');
   await subject.remove();

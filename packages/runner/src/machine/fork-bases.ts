@@ -1,7 +1,7 @@
 import { open, rm } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { findGuestMemory, memorySource } from '../memory/guest-memory.ts';
-import type { GuestMemory } from '../memory/guest-memory.ts';
+import type { GuestMemory, MemoryOrigin } from '../memory/guest-memory.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { SharedMemory } from '../memory/shared-memory.ts';
@@ -106,12 +106,14 @@ export class ForkBases {
     const diskMib = mibOf(Math.max(diskBytes.scratch, diskBytes.docker));
     const vmm = takeVmm?.({ shape, diskMib, hardware: hardwareOf(record, ''), vmm: vmmVersionOf(record) });
     const unsealed = vmm?.empty.memory ?? (await SealedMemory.begin(bytesOf(record)));
+    if (vmm !== undefined && !(vmm.empty.base.path === source && isSame(vmm.empty.base, record.memoryOrigin)))
+      await unsealed.clear();
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();
     const fill = async (moment: GuestMemory): Promise<object> => {
       try {
         await unsealed.seal(source, async (file) => {
-          await this.#copiers.calm.copy(moment, 'written', file.fd);
+          await this.#copiers.copyTogether(moment, 'written', file.fd);
         });
       } catch (error) {
         await held[Symbol.asyncDispose]();
@@ -139,7 +141,7 @@ export class ForkBases {
   /** Whether a VM's memory has gone too far from what its last child began with. Told by a part of it, while it runs. */
   async #isFar({ fd }: MemoryShare, vm: Vm, record: VmRecord): Promise<boolean> {
     const running = await findGuestMemory(vm.identity.pid, bytesOf(record));
-    return (await this.#copiers.calm.estimateDelta(running, fd)) > DELTA_MOST_BYTES;
+    return (await this.#copiers.ahead.estimateDelta(running, fd)) > DELTA_MOST_BYTES;
   }
 
   /** Undefined when there is too much of it. */
@@ -150,7 +152,7 @@ export class ForkBases {
   ): Promise<{ delta: string } | undefined> {
     const delta = await open(path, 'wx', 0o600);
     try {
-      const bytes = await this.#copiers.calm.writeDelta(moment, fd, delta.fd, DELTA_MOST_BYTES);
+      const bytes = await this.#copiers.ahead.writeDelta(moment, fd, delta.fd, DELTA_MOST_BYTES);
       this.#log.debug({ bytes }, 'memory of a fork differs from the last one');
       if (bytes !== undefined) return { delta: path };
     } finally {
@@ -159,6 +161,10 @@ export class ForkBases {
     await rm(path);
     return undefined;
   }
+}
+
+function isSame(one: MemoryOrigin, other: MemoryOrigin | undefined): boolean {
+  return one.path === other?.path && one.ino === other.ino;
 }
 
 function bytesOf({ shape }: VmRecord): number {

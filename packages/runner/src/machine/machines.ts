@@ -1,3 +1,4 @@
+import { stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
 import type { CpuCounter } from '../metering/usage-reporter.ts';
@@ -221,13 +222,19 @@ export class Machines {
   }
 
   /**
-   * Starts a VMM that waits for memory and state, which it gets when it becomes a sandbox's. For the pool.
+   * Starts a VMM that waits for memory and state, which it gets when it becomes a sandbox's. For the pool. Its memory holds
+   * that of the template already.
    * @param options.diskMaxMib size of the largest disk that it can be given
    */
   async startEmpty(options: Omit<BootOptions, 'disks'> & { diskMaxMib: number }): Promise<EmptyVm> {
+    const { origin } = await this.templates.ensure(options.shape);
     const memory = await SealedMemory.begin(options.shape.memMib * 1024 * 1024);
     try {
-      return await this.#restoring.startEmpty(options, memory, options.diskMaxMib);
+      // What most sources of forks have begun with, and not written to.
+      await memory.fill(origin.path);
+      const empty = await this.#restoring.startEmpty(options, memory, options.diskMaxMib);
+      const { blocks } = await stat(`/proc/self/fd/${memory.memory.fd}`);
+      return { ...empty, base: origin, heldBytes: blocks * 512 };
     } catch (error) {
       await memory.abandon();
       await memory.memory[Symbol.asyncDispose]();

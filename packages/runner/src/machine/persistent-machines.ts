@@ -243,7 +243,7 @@ export class PersistentMachines {
     const file = await open(delta, 'r');
     try {
       const memory = await findGuestMemory(vmm, shape.memMib * 1024 * 1024);
-      await this.#options.copiers.calm.applyDelta(file.fd, memory);
+      await this.#options.copiers.ahead.applyDelta(file.fd, memory);
     } finally {
       await file.close();
     }

@@ -61,6 +61,10 @@ export interface EmptyVm {
   record: VmRecord;
   /** It has mapped this privately. */
   memory: UnsealedMemory;
+  /** What that holds already. */
+  base: MemoryOrigin;
+  /** Of memory that it holds and has not mapped a page of. */
+  heldBytes: number;
 }
 
 /** How every VM starts: blank, jailed and unprivileged, from a saved state; then its disks are attached. */
@@ -125,7 +129,7 @@ export class Restoring {
 
   /**
    * Starts a VMM that waits for memory and state, which `restoreInto` gives it.
-   * @param memory empty; it is not written to while a guest runs in it
+   * @param memory it is not looked into until a state is loaded
    * @param diskMaxMib size of the largest disk that it can be given
    * @throws when it cannot be; then `Machines.destroy` removes the rest
    */
@@ -133,7 +137,7 @@ export class Restoring {
     options: Omit<BootOptions, 'disks'>,
     memory: UnsealedMemory,
     diskMaxMib: number,
-  ): Promise<EmptyVm> {
+  ): Promise<Omit<EmptyVm, 'base' | 'heldBytes'>> {
     const { vmId } = options;
     const { hardware, vmm } = this.#platform;
     const record = { ...this.#newRecord(options), hardware: recordedHardware(hardware), vmm: vmm.version };

@@ -20,6 +20,8 @@ const RECIPES_MAX = 8;
 export interface WaitingVm {
   id: string;
   vm: Vm;
+  /** Memory that it holds, and that its process has not mapped. */
+  heldBytes?: number;
 }
 
 /** What VMs are made as, and how. */
@@ -217,7 +219,7 @@ export class WarmPools {
       const began = performance.now();
       made = await recipe.make(id);
       pool.demand.made(performance.now() - began);
-      const mib = (await proportionalMemory(made.vm.identity.pid)) / MIB;
+      const mib = ((await proportionalMemory(made.vm.identity.pid)) + (made.heldBytes ?? 0)) / MIB;
       signal.throwIfAborted();
       if (made.vm.exited) throw new Error('it ended at once');
       pool.mib = mib;

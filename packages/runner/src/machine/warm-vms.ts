@@ -65,7 +65,7 @@ export interface WarmVmm {
  * What waits for sandboxes, by machine size:
  * - `template`: VMs that are restored from their template, whose agent has answered, and that are paused until they are
  *   taken: what is left of a create or start is to attach its disks. They have no identity, disks or secrets of anybody;
- * - `vmm`: VMMs without memory or state, for what is restored from a sandbox's memory.
+ * - `vmm`: VMMs without a state, their memory that of the template, for what is restored from a sandbox's memory.
  */
 export class WarmVms<S extends VmSlot> {
   readonly #options: WarmVmsOptions<S>;

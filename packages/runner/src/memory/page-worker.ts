@@ -20,7 +20,7 @@ parentPort?.on('message', ({ id, job }: PageRequest) => {
 });
 
 function work(job: PageRequest['job']): number | undefined {
-  if (job.type === 'copy') return copyPages(job.memory, job.pages, job.target);
+  if (job.type === 'copy') return copyPages(job.memory, job.pages, job.target, job.range);
   if (job.type === 'write-delta') return writeDelta(job.memory, job.base, job.target, job.most);
   if (job.type === 'estimate-delta') return estimateDelta(job.memory, job.base);
   applyDelta(job.delta, job.memory);

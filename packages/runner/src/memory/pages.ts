@@ -22,11 +22,26 @@ const HEAD_BYTES = 16;
  */
 export type Pages = 'written' | 'unshared';
 
-/** Writes pages to the place in a file that they have in the guest. @returns how many bytes those are */
-export function copyPages(memory: GuestMemory, pages: Pages, target: number): number {
+/** A part of a guest's memory, in whole pages. */
+export interface Range {
+  from: number;
+  length: number;
+}
+
+/**
+ * Writes pages to the place in a file that they have in the guest.
+ * @param range of the guest's memory, in bytes; all of it by default
+ * @returns how many bytes those are
+ */
+export function copyPages(
+  { pid, address, bytes }: GuestMemory,
+  pages: Pages,
+  target: number,
+  { from, length }: Range = { from: 0, length: bytes },
+): number {
   let total = 0;
-  for (const { chunk, offset } of chunks(memory, pages)) {
-    writeAll(target, chunk, offset);
+  for (const { chunk, offset } of chunks({ pid, address: address + from, bytes: length }, pages)) {
+    writeAll(target, chunk, from + offset);
     total += chunk.length;
   }
   return total;

@@ -13,6 +13,10 @@ export interface UnsealedMemory {
    * @param write what else is to be in it
    */
   seal: (source: string, write?: (memory: FileHandle) => Promise<void>) => Promise<void>;
+  /** Puts what a file holds where nothing was written yet, ahead of `seal`, which is the sooner done with the same file. */
+  fill: (source: string) => Promise<void>;
+  /** Makes it empty again. */
+  clear: () => Promise<void>;
   /** Instead of `seal`: nobody wants it. */
   abandon: () => Promise<void>;
 }
@@ -85,7 +89,16 @@ export class SealedMemory implements AsyncDisposable {
         await abandon();
       }
     };
-    return { memory: new SealedMemory(file), seal, abandon };
+    return {
+      memory: new SealedMemory(file),
+      seal,
+      fill: (source) => ask(`fill ${source}`),
+      clear: async () => {
+        await file.truncate(0);
+        await file.truncate(bytes);
+      },
+      abandon,
+    };
   }
 
   /** Descriptor to hand to a VMM, valid until disposed. */
