@@ -87,10 +87,15 @@ const REVOKE = statement(
   'runner-credentials-revoke',
   'update runner_credentials set revoked_at = now() where runner_id = $1 and revoked_at is null',
 );
-/** Invalidates the connection of a revoked credential: its server closes it. */
+/**
+ * Invalidates the connection of a revoked credential: its server closes it. The host is offline from now on, because the
+ * end of a connection that is not the newest changes no row.
+ */
 const END_CONNECTION = statement(
   'runner-connection-end',
-  'update runners set epoch = epoch + 1 where id = $1',
+  `update runners set epoch = epoch + 1, ready = false,
+          status = case when status = 'online' then 'offline' else status end
+    where id = $1`,
 );
 const DROP_PERMISSIONS = statement(
   'runner-join-grants-drop',
