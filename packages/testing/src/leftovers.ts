@@ -8,7 +8,7 @@ import { processStatus } from './processes.ts';
 const run = promisify(execFile);
 
 /** What the kernel names of the service with this home have in them. */
-function tagOf(home: string): string {
+export function homeTag(home: string): string {
   return createHash('sha256').update(home).digest('hex').slice(0, 8);
 }
 
@@ -17,7 +17,7 @@ function tagOf(home: string): string {
  * interfaces, nftables tables, mounts, loop devices and cgroups. Kernel names carry a digest of the home.
  */
 export async function leftovers(home: string): Promise<string[]> {
-  const tag = tagOf(home);
+  const tag = homeTag(home);
   const found = await Promise.all([
     processes(home),
     lines('ip', ['netns', 'list'], 'netns', tag),
@@ -35,7 +35,7 @@ export async function leftovers(home: string): Promise<string[]> {
  * nobody: namespaces, interfaces and cgroups that no record of the service names. Empty once it is wholly gone.
  */
 export async function tracesOf(home: string, uuid: string): Promise<string[]> {
-  const tag = tagOf(home);
+  const tag = homeTag(home);
   const runner = join(home, 'runner');
   const [ofProcesses, files, cgroups, slots, spaces, links] = await Promise.all([
     processes(uuid),

@@ -6,10 +6,10 @@ import { startPostgres } from '@releap/database';
 import { Client } from 'pg';
 import type { Logger } from 'pino';
 import { quiet } from './logging.ts';
+import { postgresPrefix, TMPFS } from './postgres-leftovers.ts';
 
 /** Ready copies of the npm binaries are shared by all tests, should they be needed at all. */
 const BINARIES = path.resolve(import.meta.dirname, '../../../build/postgresql');
-const TMPFS = '/dev/shm';
 const TMPFS_MAGIC = 0x01021994;
 const TMPFS_BYTES_MIN = 2 * 1024 ** 3;
 const TEMPLATE = 'releap_template';
@@ -28,7 +28,7 @@ export interface TestPostgresOptions {
 
 /** Starts a server in a temporary folder, with a template database if `prepare` is given. */
 export async function startTestPostgres(options: TestPostgresOptions = {}): Promise<TestPostgres> {
-  const root = await mkdtemp(path.join(await fastFolder(), 'releap-pg-'));
+  const root = await mkdtemp(path.join(await fastFolder(), postgresPrefix()));
   const log = options.log ?? quiet;
   const start = () => startPostgres({ dir: path.join(root, 'postgres'), log, binariesDir: BINARIES });
   const remove = (): Promise<void> => rm(root, { recursive: true, force: true });

@@ -2,10 +2,8 @@
  * Every check and test of the repository, after set-up: `node packages/testing/src/run/main.ts [--tier TIER] [PATTERN …]`.
  * Ends with `N passed, N failed` alone on a line, and with 1 if anything failed.
  */
-import { randomUUID } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
-import type { TestPostgres } from '../postgres-instance.ts';
 import { POSTGRES_VARIABLE, startMigratedPostgres } from '../postgres-server.ts';
 import { isNightly } from '../repetitions.ts';
 import { runChecks } from './checks.ts';
@@ -16,7 +14,9 @@ import { readOptions, UsageError, type RunOptions } from './options.ts';
 import { runPool } from './pool.ts';
 import { Results } from './results.ts';
 import { SharedService } from './run-service.ts';
-import { kernelObjects, killProcessesOf } from './run-leftovers.ts';
+import { killProcessesOf, removeDeadRuns, removeRun, RUN_VARIABLE } from './remove-leftovers.ts';
+import { makeRunFolder } from './run-folder.ts';
+import { kernelObjects } from './run-leftovers.ts';
 import type { Tier } from './tiers.ts';
 
 const REPOSITORY = path.resolve(import.meta.dirname, '../../../..');
@@ -26,14 +26,11 @@ const FILE_TIMEOUT_MS = (isNightly() ? 60 : 10) * 60_000;
 const CORES = Math.min(Math.max(availableParallelism(), 2), 8);
 /** Files of the other tiers wait a lot, for timers and for PostgreSQL, so one more runs beside. */
 const LIMITS = { all: CORES + 1, of: { unit: CORES, integration: CORES, e2e: CORES, go: 1, shared: 1 } };
-/** In the environment of every process that a test starts, so that none of them outlives the run unseen. */
-const RUN_VARIABLE = 'RELEAP_TEST_RUN';
-const RUN_ID = randomUUID();
 const GO_MODULES = ['guest', 'host'];
 
 const results = new Results();
 const shared = new SharedService();
-let postgres: TestPostgres | undefined;
+let interrupted = false;
 
 async function testAll(options: RunOptions, go: string | undefined): Promise<void> {
   const whole = options.patterns.length === 0;
@@ -48,10 +45,11 @@ async function testAll(options: RunOptions, go: string | undefined): Promise<voi
     jobs.unshift(...GO_MODULES.map((module) => ({ classes: ['go' as const], module })));
   await using cleanup = new AsyncDisposableStack();
   if (files.some(({ tier }) => tier !== 'unit')) {
-    postgres = cleanup.use(await startMigratedPostgres());
+    const postgres = cleanup.use(await startMigratedPostgres());
     process.env[POSTGRES_VARIABLE] = postgres.url('postgres');
   }
   await runPool(jobs, LIMITS, async (job) => {
+    if (interrupted) return;
     if ('file' in job) {
       const { file } = job;
       if (file.shared) await shared.start();
@@ -73,37 +71,45 @@ type Job =
   | { classes: readonly 'go'[]; module: string };
 
 async function nameLeftovers(before: ReadonlySet<string>): Promise<void> {
-  for (const one of await killProcessesOf(RUN_VARIABLE, RUN_ID))
+  for (const one of await killProcessesOf(folder.owner))
     process.stdout.write(`left over and killed: ${one}\n`);
   for (const one of await kernelObjects()) if (!before.has(one)) process.stdout.write(`left over: ${one}\n`);
 }
 
-process.env[RUN_VARIABLE] = RUN_ID;
+await removeDeadRuns();
+const folder = await makeRunFolder();
+// Services have their homes below it: by their names a later run finds what a killed one leaves in the kernel.
+process.env['TMPDIR'] = folder.path;
+process.env[RUN_VARIABLE] = folder.owner;
 process.env['NODE_NO_WARNINGS'] = '1';
 // A hundred processes load the same TypeScript: its JavaScript is kept from process to process, and from run to run.
 process.env['NODE_COMPILE_CACHE'] = path.join(REPOSITORY, 'build/node-compile-cache');
 const before = await kernelObjects();
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
-  process.once(signal, () => {
-    const end = async (): Promise<void> => {
-      // In good order, so that they leave no network, no cgroup and no folder behind.
-      await shared.stop(results);
-      await postgres?.stop();
-      await killProcessesOf(RUN_VARIABLE, RUN_ID);
-    };
-    void end().finally(() => process.exit(130));
-  });
+const interrupt = (): void => {
+  if (interrupted) return;
+  interrupted = true;
+  process.stdout.write('\ninterrupted: what the tests have started is ended and removed\n');
+  void removeRun(folder).finally(() => process.exit(130));
+};
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, interrupt);
+// Whoever started this was killed.
+process.on('disconnect', interrupt);
 try {
   await testAll(readOptions(process.argv.slice(2)), process.env['RELEAP_TEST_GO'] || undefined);
 } catch (error) {
   results.add({ passed: 0, failed: 1 });
   process.stdout.write(`${error instanceof UsageError ? error.message : String((error as Error).stack)}\n`);
-} finally {
+}
+if (!interrupted) {
   await nameLeftovers(before);
+  await removeRun(folder);
   process.stdout.write(results.durationReport());
   process.stdout.write(results.failureReport());
   // A run that did not get as far as a test has not passed.
   if (results.passed === 0) results.failed = Math.max(results.failed, 1);
   process.stdout.write(`\n${results.passed} passed, ${results.failed} failed\n`);
   process.exitCode = results.failed > 0 ? 1 : 0;
+  // The channel to whoever started this would keep the process.
+  process.off('disconnect', interrupt);
+  if (process.connected) process.disconnect();
 }

@@ -1,27 +1,8 @@
 /** What the tests of a run leave on the machine: each is a fault of some test, or of what it tests. */
 import { execFile } from 'node:child_process';
-import { readdir, readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
 
 const DEADLINE_MS = 30_000;
-
-/** Kills the processes that have `variable=value` in their environment. @returns what they were */
-export async function killProcessesOf(variable: string, value: string): Promise<string[]> {
-  const killed: string[] = [];
-  for (const name of await readdir('/proc')) {
-    if (!/^\d+$/.test(name) || Number(name) === process.pid) continue;
-    const environ = await readFile(`/proc/${name}/environ`, 'latin1').catch(() => '');
-    if (!environ.split('\0').includes(`${variable}=${value}`)) continue;
-    const command = await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '');
-    killed.push(`process ${name} ${command.replaceAll('\0', ' ').slice(0, 200)}`);
-    try {
-      process.kill(Number(name), 'SIGKILL');
-    } catch {
-      // It has ended meanwhile.
-    }
-  }
-  return killed;
-}
 
 /** Kernel objects of any Releap on this machine: network namespaces, nftables tables, mounts, loop devices, cgroups. */
 export async function kernelObjects(): Promise<ReadonlySet<string>> {
