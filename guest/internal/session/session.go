@@ -58,6 +58,7 @@ func (sv *Server) Serve(rw io.ReadWriter) (err error) {
 		}
 	}()
 	synced := false
+	var last *writer
 	for {
 		if !synced {
 			if err := in.Sync(); err != nil {
@@ -65,7 +66,7 @@ func (sv *Server) Serve(rw io.ReadWriter) (err error) {
 			}
 		}
 		synced = false
-		sess, err = sv.greet(in, rw)
+		sess, last, err = sv.greet(in, rw, last)
 		if err == nil {
 			err = sess.run(in)
 			sess.close(err)
@@ -82,23 +83,24 @@ func (sv *Server) Serve(rw io.ReadWriter) (err error) {
 	}
 }
 
-func (sv *Server) greet(in *wire.Reader, rw io.ReadWriter) (*Session, error) {
+// greet answers a HELLO, with a writer that follows the last one. It returns the last writer there is.
+func (sv *Server) greet(in *wire.Reader, rw io.ReadWriter, last *writer) (*Session, *writer, error) {
 	f, err := in.Read(wire.MaxHello)
 	if err != nil {
-		return nil, err
+		return nil, last, err
 	}
 	if f.Type != wire.Hello {
-		return nil, wire.Violation("the first frame is not HELLO")
+		return nil, last, wire.Violation("the first frame is not HELLO")
 	}
 	v, err := jsonlite.Parse(f.Payload)
 	if err != nil {
-		return nil, wire.Violation("HELLO: " + err.Error())
+		return nil, last, wire.Violation("HELLO: " + err.Error())
 	}
 	nonce, err := v.Get("nonce").Text("nonce")
 	if err != nil || len(nonce) < 8 || len(nonce) > 128 {
-		return nil, wire.Violation("HELLO without a nonce of 8 to 128 characters")
+		return nil, last, wire.Violation("HELLO without a nonce of 8 to 128 characters")
 	}
-	sess := &Session{server: sv, out: newWriter(rw, sv.Log), streams: map[uint32]*Stream{}, pending: map[uint32][]byte{}, nextID: 2}
+	sess := &Session{server: sv, out: newWriter(rw, sv.Log, last), streams: map[uint32]*Stream{}, pending: map[uint32][]byte{}, nextID: 2}
 	var w jsonlite.Writer
 	w.Open('{').Key("protocol").Int(wire.Protocol).Key("nonce").Text(nonce)
 	sv.Hello(&w)
@@ -106,10 +108,10 @@ func (sv *Server) greet(in *wire.Reader, rw io.ReadWriter) (*Session, error) {
 	sess.out.hello(w.Bytes())
 	if version, err := v.Get("protocol").Int("protocol", 0, 0, 1<<30); err != nil || version != wire.Protocol {
 		sess.close(wire.Violation("the host does not speak protocol " + strconv.Itoa(wire.Protocol)))
-		return nil, wire.Violation("the host does not speak protocol " + strconv.Itoa(wire.Protocol))
+		return nil, sess.out, wire.Violation("the host does not speak protocol " + strconv.Itoa(wire.Protocol))
 	}
 	sv.Opened(sess)
-	return sess, nil
+	return sess, sess.out, nil
 }
 
 func (sess *Session) run(in *wire.Reader) error {

@@ -99,6 +99,32 @@ func TestHalfAFrameOfAnEarlierHostIsClearedByTheResync(t *testing.T) {
 	expect(t, r, wire.Result, "after")
 }
 
+// slow takes its time for what the end of a session says.
+type slow struct{ net.Conn }
+
+func (s slow) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(`"code":"protocol"`)) {
+		time.Sleep(50 * time.Millisecond)
+	}
+	return s.Conn.Write(p)
+}
+
+func TestWhatTheEndOfASessionSaysComesBeforeTheNextHello(t *testing.T) {
+	host, guest := net.Pipe()
+	defer host.Close()
+	nothing := func(*Session) {}
+	server := &Server{Handle: echo, Hello: func(*jsonlite.Writer) {}, Opened: nothing, Closed: nothing, Log: func(string) {}}
+	go func() { _ = server.Serve(slow{guest}) }()
+	_ = host.SetDeadline(time.Now().Add(60 * time.Second))
+	r := wire.NewReader(host)
+	send(t, host, bytes.Join([][]byte{hello("nonce-one"), make([]byte, 100), hello("nonce-two"), open(1, `{"method":"ping"}`)}, nil))
+	greeted(t, r, "nonce-two")
+	expect(t, r, wire.Result, "ping")
+	time.Sleep(100 * time.Millisecond)
+	send(t, host, open(3, `{"method":"again"}`))
+	expect(t, r, wire.Result, "again")
+}
+
 func TestAPanicInAMethodIsAnErrorOfThatRequestAlone(t *testing.T) {
 	host, r := start(t, echo)
 	send(t, host, append(hello("nonce-one"), open(1, `{"method":"panic"}`)...))

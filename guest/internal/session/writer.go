@@ -26,12 +26,24 @@ type writer struct {
 	spare  []byte
 	busy   bool // a write is under way
 	closed bool
+	ended  chan struct{} // closed when nothing will be written any more
 }
 
-func newWriter(dst io.Writer, log func(string)) *writer {
-	w := &writer{dst: dst}
+// newWriter writes nothing before the writer of the session before, if any, has ended: what that one still has to say,
+// in the middle of a frame perhaps, would be taken for the new session's.
+func newWriter(dst io.Writer, log func(string), before *writer) *writer {
+	w := &writer{dst: dst, ended: make(chan struct{}), busy: before != nil}
 	w.change = sync.NewCond(&w.mu)
-	go w.flush(log)
+	go func() {
+		defer close(w.ended)
+		if before != nil {
+			<-before.ended
+			w.mu.Lock()
+			w.busy = false
+			w.mu.Unlock()
+		}
+		w.flush(log)
+	}()
 	return w
 }
 

@@ -34,7 +34,7 @@ func (m *moody) TryWrite(p []byte) (int, error) {
 
 func TestAnswersAndOtherFramesStayWholeAndInOrder(t *testing.T) {
 	dst := &moody{}
-	w := newWriter(dst, func(string) {})
+	w := newWriter(dst, func(string) {}, nil)
 	var senders sync.WaitGroup
 	for sender := uint32(0); sender < 4; sender++ {
 		sender := sender
