@@ -36,8 +36,6 @@ import {
 const MAX_STREAMS = 240;
 /** Requests are refused while this much waits: a guest that reads nothing must not grow this process. */
 const REQUESTS_WAITING_MAX_BYTES = 16 * 1024 * 1024;
-/** After this long without an answer we assume that half a frame of an earlier host swallowed our HELLO. */
-const RESYNC_AFTER_MS = 750;
 
 /** Frames of any kind: what has a window is bounded by its bytes, but an empty frame takes none of it. */
 const FRAMES = { perSecond: 20_000, burst: 20_000 };
@@ -154,22 +152,22 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
   }
 
   /**
-   * Waits for the answer to HELLO. With `resync`, for connections on which nothing was sent yet: should the guest
-   * not answer, clears its input of what an earlier host may have left half sent, and asks again.
+   * Waits for the answer to HELLO. With `resyncAfterMs`, for connections on which nothing was sent yet: should the guest
+   * not answer for so long, clears its input of what an earlier host may have left half sent, and asks again.
    */
   async greet(
     deadlineMs: number,
-    options: { signal?: AbortSignal; resync?: boolean } = {},
+    options: { signal?: AbortSignal | undefined; resyncAfterMs?: number } = {},
   ): Promise<GuestHello> {
     const timer = setTimeout(() => {
       this.#end(new GuestError('timeout', `the guest agent did not answer within ${deadlineMs} ms`));
     }, deadlineMs);
     const resync = setTimeout(() => {
-      if (options.resync !== true || this.closed || this.#decoder.synced) return;
+      if (options.resyncAfterMs === undefined || this.closed || this.#decoder.synced) return;
       this.#log.info('the guest agent does not answer; clearing its input');
       this.#decoder.nonce = randomBytes(16).toString('hex');
       this.#socket.write(encodeResync(this.#decoder.nonce));
-    }, RESYNC_AFTER_MS);
+    }, options.resyncAfterMs ?? deadlineMs);
     const abort = (): void => this.#end(new GuestError('aborted', 'connecting to the guest was cancelled'));
     options.signal?.addEventListener('abort', abort, { once: true });
     if (options.signal?.aborted === true) abort();

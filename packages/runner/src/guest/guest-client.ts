@@ -48,6 +48,10 @@ function millisecondsSince(ns: bigint): number {
   return Number(nowNs() - ns) / 1_000_000;
 }
 
+/** After this long without an answer we assume that half a frame of an earlier host swallowed our HELLO. */
+const RESYNC_AFTER_MS = 750;
+const GREETINGS_MAX = 3;
+
 export class GuestClient implements AsyncDisposable {
   readonly #connection: GuestConnection;
 
@@ -55,14 +59,26 @@ export class GuestClient implements AsyncDisposable {
     this.#connection = connection;
   }
 
-  /** Connects to a running agent and waits for its HELLO. */
+  /**
+   * Connects to a running agent and waits for its HELLO. A guest that is only slow takes what clears its input for a broken
+   * message, and may end the session: it is greeted again then, with more patience.
+   */
   static async connect(socketPath: string, options: ConnectOptions): Promise<GuestClient> {
-    const connection = await GuestConnection.open(socketPath, options);
-    await connection.greet(options.deadlineMs ?? 10_000, {
-      resync: true,
-      ...(options.signal === undefined ? {} : { signal: options.signal }),
-    });
-    return new GuestClient(connection);
+    const deadlineMs = options.deadlineMs ?? 10_000;
+    const deadline = performance.now() + deadlineMs;
+    for (let attempt = 0; ; attempt += 1) {
+      const connection = await GuestConnection.open(socketPath, options);
+      try {
+        await connection.greet(Math.max(1, deadline - performance.now()), {
+          resyncAfterMs: RESYNC_AFTER_MS * 4 ** attempt,
+          signal: options.signal,
+        });
+        return new GuestClient(connection);
+      } catch (error) {
+        const isOver = !(error instanceof GuestError) || error.code !== 'protocol';
+        if (isOver || attempt === GREETINGS_MAX - 1 || performance.now() >= deadline) throw error;
+      }
+    }
   }
 
   /**

@@ -17,6 +17,8 @@ export interface Renewal {
 const RENEW_DEADLINE_MS = 60_000;
 /** A guest that has heard it has answered by then, on any machine that is not hopelessly overloaded. */
 const HEARD_DEADLINE_MS = 15_000;
+/** Clearing the input of a slow guest may end the session once more. */
+const RENEWALS_MAX = 3;
 /** How a request ends that a guest has not heard. */
 const LOST: ReadonlySet<string> = new Set(['timeout', 'disconnected', 'protocol']);
 /** Beyond its processes' grace, a guest may take this long to write what it has not, and then to power off. */
@@ -54,11 +56,14 @@ export async function renewIdentity(
  * other half of what its host said when it was captured. Then it is told again, on a connection that clears its input.
  */
 export async function renewRestored(agent: AgentLine, guest: GuestClient, identity: Renewal): Promise<void> {
-  try {
-    await renewIdentity(guest, identity, { deadlineMs: HEARD_DEADLINE_MS });
-  } catch (error) {
-    if (!(error instanceof GuestError && LOST.has(error.code))) throw error;
-    await renewIdentity(await agent.anew(), identity);
+  for (let attempt = 1; ; attempt += 1) {
+    const isLast = attempt === RENEWALS_MAX;
+    try {
+      const client = attempt === 1 ? guest : await agent.anew();
+      return await renewIdentity(client, identity, isLast ? {} : { deadlineMs: HEARD_DEADLINE_MS });
+    } catch (error) {
+      if (isLast || !(error instanceof GuestError && LOST.has(error.code))) throw error;
+    }
   }
 }
 

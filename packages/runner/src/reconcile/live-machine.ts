@@ -17,6 +17,7 @@ import type {
 } from '../machine/index.ts';
 import { racePoint } from '../race-point.ts';
 import type { AgentLine } from './agent-line.ts';
+import { AgentWatch } from './agent-watch.ts';
 import { powerOff } from './guest-life.ts';
 import type { Addresses, LiveSandbox } from './sandbox-host.ts';
 
@@ -54,6 +55,7 @@ export class LiveMachine implements LiveSandbox {
   readonly #options: LiveMachineOptions;
   readonly #log: Logger;
   readonly #closing = new AbortController();
+  readonly #watch: AgentWatch;
   /** What is written beside its disk, to become a part of it; undefined when nothing of that is left. */
   #writing: Promise<DiskChain | undefined> = Promise.resolve(undefined);
 
@@ -63,6 +65,13 @@ export class LiveMachine implements LiveSandbox {
     this.console = options.logs.console;
     this.entrypoint = options.logs.entrypoint;
     this.#log = options.log.child({ vm: options.assignment.vm_id });
+    const { vm } = options.running;
+    this.#watch = new AgentWatch({
+      ping: async (deadlineMs) => await (await this.guest()).ping(deadlineMs),
+      isExcused: () => vm.isStopped || vm.waitsForRoom,
+      tell: (line) => this.console.write(Buffer.from(`\n[releap] ${line}\n`)),
+      log: this.#log,
+    });
   }
 
   async guest(): Promise<GuestClient> {
@@ -164,6 +173,7 @@ export class LiveMachine implements LiveSandbox {
 
   async close(): Promise<void> {
     const { agent, running, logs, machines } = this.#options;
+    this.#watch.close();
     this.#closing.abort(new Error('the sandbox does not run any more'));
     // Written in the very moment: a sandbox that stands still would have it beside its disk until it runs again.
     const flat = await this.#writing;

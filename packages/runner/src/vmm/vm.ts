@@ -283,6 +283,11 @@ export class Vm {
     return parts.join('.');
   }
 
+  /** Whether the guest was stopped by us, or is about to be. */
+  get isStopped(): boolean {
+    return this.#stopped;
+  }
+
   /** Whether the guest's processors run. */
   async isRunning(): Promise<boolean> {
     const answer = (await this.qmp.execute('query-status')) as { running?: unknown };
