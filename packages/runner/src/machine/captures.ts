@@ -19,8 +19,9 @@ import { memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import { CALM_NICENESS } from '../memory/page-copier.ts';
+import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
-import { availableMemory, checkAvailable, writtenMemory } from '../memory/available-memory.ts';
+import { writtenMemory } from '../memory/available-memory.ts';
 import { racePoint } from '../race-point.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import type { Hardware } from '../vmm/device-model.ts';
@@ -73,6 +74,7 @@ export interface CapturesOptions {
   snapshots: SnapshotFolders;
   platform: Platform;
   copiers: PageCopiers;
+  memoryBudget: MemoryBudget;
   allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
   log: Logger;
 }
@@ -84,7 +86,7 @@ export class Captures {
 
   constructor(options: CapturesOptions) {
     this.#options = options;
-    this.#bases = new ForkBases(options.copiers, options.log);
+    this.#bases = new ForkBases(options.copiers, options.memoryBudget, options.log);
   }
 
   /**
@@ -99,8 +101,6 @@ export class Captures {
     const { folders, log } = this.#options;
     const { vmId, running } = source;
     const record = await this.#record(vmId);
-    const written = await writtenMemory(running.vm.identity.pid);
-    checkAvailable('a fork of this sandbox', written, await availableMemory());
     const keep = await this.#emptyKeep(child);
     const statePath = join(keep, 'state');
     const began = performance.now();
@@ -241,6 +241,9 @@ export class Captures {
     const record = await this.#record(vmId);
     const vmm = vmmVersionOf(record);
     const kept = new KeptMemory(folder);
+    // While its memory is copied the guest may write to all of it again.
+    const written = await writtenMemory(running.vm.identity.pid);
+    using _grant = await this.#options.memoryBudget.admit('a snapshot of this sandbox', vmId, written);
     await using moment = await takeMoment(this.#moment(source, record, 'snapshot'), kept.state);
     const chain = await shareChain(moment.disk, folder);
     await saveChain(chain, true);

@@ -1,7 +1,9 @@
 import { open, rm } from 'node:fs/promises';
 import type { Logger } from 'pino';
+import { writtenMemory } from '../memory/available-memory.ts';
 import { findGuestMemory, memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory, MemoryOrigin } from '../memory/guest-memory.ts';
+import type { MemoryBudget, MemoryGrant } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { SharedMemory } from '../memory/shared-memory.ts';
@@ -24,6 +26,7 @@ interface Base {
   vm: Vm;
   memory: SharedMemory;
   held: MemoryShare;
+  grant: MemoryGrant;
   timer: NodeJS.Timeout;
 }
 
@@ -54,11 +57,13 @@ export interface PreparedMemory {
  */
 export class ForkBases {
   readonly #copiers: PageCopiers;
+  readonly #budget: MemoryBudget;
   readonly #log: Logger;
   readonly #bases = new Map<string, Base>();
 
-  constructor(copiers: PageCopiers, log: Logger) {
+  constructor(copiers: PageCopiers, budget: MemoryBudget, log: Logger) {
     this.#copiers = copiers;
+    this.#budget = budget;
     this.#log = log;
   }
 
@@ -96,11 +101,16 @@ export class ForkBases {
     if (base === undefined) return;
     this.#bases.delete(vmId);
     clearTimeout(base.timer);
+    base.grant[Symbol.dispose]();
     void base.held[Symbol.asyncDispose]();
   }
 
   /** Memory of its own: what the VM has written to, and for the rest what its memory began as. */
   async #begin(vmId: string, vm: Vm, record: VmRecord, takeVmm?: TakeVmm): Promise<PreparedMemory> {
+    const written = Math.min(await writtenMemory(vm.identity.pid), bytesOf(record));
+    const grant = await this.#budget.admit('a fork of this sandbox', vmId, written);
+    await using unused = new AsyncDisposableStack();
+    unused.use(grant);
     const source = await memorySource(vm.identity.pid, record.memoryOrigin);
     const { shape, diskBytes = { scratch: 0, docker: 0 } } = record;
     const diskMib = mibOf(Math.max(diskBytes.scratch, diskBytes.docker));
@@ -110,17 +120,21 @@ export class ForkBases {
       await unsealed.clear();
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();
+    unused.move();
     const fill = async (moment: GuestMemory): Promise<object> => {
       try {
         await unsealed.seal(source, async (file) => {
           await this.#copiers.copyTogether(moment, 'written', file.fd);
         });
       } catch (error) {
+        grant[Symbol.dispose]();
         await held[Symbol.asyncDispose]();
         throw error;
       }
+      grant.used();
+      grant.isSpare(() => this.forget(vmId));
       const timer = setTimeout(() => this.forget(vmId), HELD_MS).unref();
-      this.#bases.set(vmId, { vm, memory, held, timer });
+      this.#bases.set(vmId, { vm, memory, held, grant, timer });
       return {};
     };
     return {
@@ -131,6 +145,7 @@ export class ForkBases {
         return { ...memory.share(), ready: fill(moment), ...(vmm && { vmm }) };
       },
       abandon: async () => {
+        grant[Symbol.dispose]();
         await vmm?.discard();
         await unsealed.abandon();
         await held[Symbol.asyncDispose]();

@@ -14,6 +14,7 @@ import type { LoadedTemplate, TemplateStore } from '../template/template-store.t
 import { ageMicros } from '../vmm/process-identity.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
+import { MemoryBudget } from '../memory/memory-budget.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { Captures } from './captures.ts';
@@ -117,12 +118,14 @@ export class Machines {
       options.log,
     );
     const allowCopy = (record: VmRecord, allowed: boolean): Promise<void> => allowance.set(record, allowed);
+    const memoryBudget = new MemoryBudget();
     this.snapshots = new SnapshotFolders(options.snapshots);
     this.captures = new Captures({
       folders: this.#folders,
       snapshots: this.snapshots,
       platform: options.templates.platform,
       copiers,
+      memoryBudget,
       allowCopy,
       log: options.log,
     });
@@ -132,6 +135,7 @@ export class Machines {
       log: options.log,
     });
     this.persistent = new PersistentMachines({
+      memoryBudget,
       folders: this.#folders,
       templates: options.templates,
       vmms: options.vmms,

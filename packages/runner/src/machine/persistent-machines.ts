@@ -16,6 +16,7 @@ import type { DiskChain } from '../disk/disk-chain.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import { racePoint } from '../race-point.ts';
+import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedCache } from '../memory/sealed-cache.ts';
 import type { LoadingMemory } from '../memory/sealed-cache.ts';
@@ -61,6 +62,7 @@ export interface PersistentMachinesOptions {
   vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
   copiers: PageCopiers;
+  memoryBudget: MemoryBudget;
   /** Restores a VM with its disks; its guest is paused afterwards. */
   restore: Restore;
   /** Lets a VM have twice its memory while a copy of it exists, and no longer. */
@@ -71,12 +73,13 @@ export interface PersistentMachinesOptions {
 /** VMs whose disk outlives them, and whose memory can. */
 export class PersistentMachines {
   readonly #options: PersistentMachinesOptions;
-  readonly #shared = new SealedCache();
+  readonly #shared: SealedCache;
   /** Kept memory that is being brought to the platters, by VM. */
   readonly #settling = new Map<string, { controller: AbortController; done: Promise<void> }>();
 
   constructor(options: PersistentMachinesOptions) {
     this.#options = options;
+    this.#shared = new SealedCache(options.memoryBudget);
   }
 
   /** Like `Machines.boot`, on the disk that is kept or a new one. Memory that was kept must be gone. */

@@ -1,4 +1,5 @@
 import { stat } from 'node:fs/promises';
+import type { MemoryBudget } from './memory-budget.ts';
 import { SealedMemory } from './sealed-memory.ts';
 import { SharedMemory } from './shared-memory.ts';
 import type { MemoryShare } from './shared-memory.ts';
@@ -17,14 +18,19 @@ export type LoadingMemory = MemoryShare & { ready: Promise<void> };
 
 /** Sealed copies of memory files that several guests go on from: one a file, so that they share what they only read. */
 export class SealedCache {
+  readonly #budget: MemoryBudget;
   readonly #entries = new Map<string, Promise<Entry>>();
+
+  constructor(budget: MemoryBudget) {
+    this.#budget = budget;
+  }
 
   /** @param path a file that is never written to again; under another name it is the same */
   async take(path: string): Promise<LoadingMemory> {
-    const { dev, ino } = await stat(path);
+    const { dev, ino, blocks } = await stat(path);
     const key = `${dev}:${ino}`;
     const known = this.#entries.get(key);
-    const loading = known ?? this.#load(key, path);
+    const loading = known ?? this.#load(key, path, blocks * 512);
     if (known === undefined) this.#entries.set(key, loading);
     const { memory, ready, timer } = await loading.catch((error: unknown) => {
       this.#entries.delete(key);
@@ -34,19 +40,25 @@ export class SealedCache {
     return { ...memory.share(), ready };
   }
 
-  async #load(key: string, path: string): Promise<Entry> {
-    const { memory, ready } = await SealedMemory.beginLoading(path);
+  async #load(key: string, path: string, bytes: number): Promise<Entry> {
+    const grant = await this.#budget.admit('the memory that this sandbox continues from', key, bytes);
+    const { memory, ready } = await SealedMemory.beginLoading(path).catch((error: unknown) => {
+      grant[Symbol.dispose]();
+      throw error;
+    });
     const shared = new SharedMemory(memory);
     const held = shared.share();
     const forget = (): void => {
+      clearTimeout(timer);
       this.#entries.delete(key);
+      grant[Symbol.dispose]();
       void held[Symbol.asyncDispose]();
     };
     const timer = setTimeout(forget, HELD_MS).unref();
-    ready.catch(() => {
-      clearTimeout(timer);
-      forget();
-    });
+    ready.then(() => {
+      grant.used();
+      grant.isSpare(forget);
+    }, forget);
     return { memory: shared, ready, timer };
   }
 }
