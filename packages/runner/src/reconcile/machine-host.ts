@@ -10,6 +10,7 @@ import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { machineSize } from '../template/shape.ts';
+import { setOomScore } from '../vmm/jail.ts';
 import { AgentLine } from './agent-line.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
 import { powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
@@ -376,6 +377,7 @@ export class MachineHost implements SandboxHost {
     ports: PortMapping[],
   ): LiveSandbox {
     const { machines, warm, listenHost, log } = this.#options;
+    setOomScore(running.vm.identity.pid, assignment.spec.spot ? 'spot' : 'guaranteed');
     return new LiveMachine({
       assignment,
       machines,

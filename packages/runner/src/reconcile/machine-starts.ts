@@ -138,6 +138,9 @@ function egressOf({ egress }: SandboxSpec): { egress?: NonNullable<SandboxSpec['
   return egress === undefined ? {} : { egress };
 }
 
-function cpuShare(spec: SandboxSpec): { guaranteed: number; max: number } {
-  return { guaranteed: spec.cpu, max: spec.mode === 'dedicated' ? spec.cpu : spec.vcpus };
+/** What a spot sandbox weighs beside a guaranteed one of the same size, when both want the processors. */
+const SPOT_WEIGHT = 1 / 8;
+
+export function cpuShare({ cpu, vcpus, mode, spot }: SandboxSpec): { guaranteed: number; max: number } {
+  return { guaranteed: spot ? cpu * SPOT_WEIGHT : cpu, max: mode === 'dedicated' ? cpu : vcpus };
 }

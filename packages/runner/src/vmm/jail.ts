@@ -6,8 +6,8 @@ import { HOSTD } from '../host/hostd.ts';
 /** Three sockets, three disks with their chains, tap, memory, state, event and timer descriptors: far below this. */
 const OPEN_FILES_MAX = 256;
 
-/** See oom_score_adj in proc(5): from -1000 (never) to 1000 (first). */
-const VMM_OOM_SCORE_ADJ = 500;
+/** See oom_score_adj in proc(5): from -1000 (never) to 1000 (first). The service's own is below 0. */
+const OOM_SCORE_ADJ = { guaranteed: 500, spot: 800 } as const;
 
 export interface LaunchOptions {
   /** Absolute path of the program, and its arguments. */
@@ -54,14 +54,17 @@ export function launchVmm(options: LaunchOptions): ChildProcess {
     },
   );
   child.unref();
-  if (child.pid !== undefined) preferAsVictim(child.pid);
+  if (child.pid !== undefined) setOomScore(child.pid, 'guaranteed');
   return child;
 }
 
-/** When the host runs out of memory the kernel ends a VMM, and not the service that could end one in good order. */
-function preferAsVictim(pid: number): void {
+/**
+ * When the host runs out of memory the kernel ends a VMM, that of a spot sandbox first, and not the service that could end
+ * one in good order.
+ */
+export function setOomScore(pid: number, rank: keyof typeof OOM_SCORE_ADJ): void {
   try {
-    writeFileSync(`/proc/${pid}/oom_score_adj`, String(VMM_OOM_SCORE_ADJ));
+    writeFileSync(`/proc/${pid}/oom_score_adj`, String(OOM_SCORE_ADJ[rank]));
   } catch {
     // It has ended already, and whoever waits for it says how.
   }
