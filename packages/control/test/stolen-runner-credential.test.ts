@@ -21,6 +21,7 @@ import {
   startWorld,
   until,
   waitFor,
+  type Answer,
   type Created,
   type ScriptedRunner,
   type World,
@@ -103,6 +104,30 @@ describe('a stolen runner credential', () => {
     const assignment = await victim.assigned(vm.uuid);
     await stolen.observed(assignment, { status: 'failed', error: 'says the thief' });
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.status, 'running');
+  });
+
+  it('cannot report builds of another host, nor keep them from being cancelled', async () => {
+    await using other = await startWorld({ builtinImages: [] });
+    const builder = await other.runner({ build: () => undefined });
+    const post = (ref: string): Promise<Answer> =>
+      other.call('POST', '/images', { name: 'app', source: { type: 'registry', ref } });
+    const { body } = await post('localhost:5000/app:1');
+    await until(() => builder.builds.length === 1);
+    const [job] = builder.builds;
+    assert.ok(job);
+    const thief = await other.runner({ build: () => undefined });
+    const forged = { manifest_name: `sha256:${'ff'.repeat(32)}`, layer_count: 1 };
+    for (const status of ['done', 'failed', 'cancelled'] as const) {
+      const seq = thief.built(job, status === 'done' ? forged : { error: 'says the thief' }, status);
+      await until(() => thief.acked >= seq);
+    }
+    assert.equal((await other.call('GET', `/jobs/${body.job_id}`)).body.status, 'running');
+    const { images } = (await other.call('GET', '/images')).body;
+    assert.deepEqual([images[0].status, images[0].error], ['pending', null]);
+    // A newer build replaces it: the real builder is still known, and told to stop.
+    await post('localhost:5000/app:2');
+    await until(() => builder.cancelled.some((one) => one.job_id === job.job_id));
+    assert.deepEqual(thief.cancelled, []);
   });
 
   it('cannot join as another runner, known or new', async () => {

@@ -56,8 +56,9 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     database,
     credentials,
     onAssigned: (jobId, runnerId) => outstanding.set(jobId, runnerId),
-    onEnded(jobId) {
-      outstanding.delete(jobId);
+    onEnded(jobId, runnerId) {
+      // A report of another runner must not hide the build from its cancellation.
+      if (outstanding.get(jobId) === runnerId) outstanding.delete(jobId);
       kick();
     },
     log,

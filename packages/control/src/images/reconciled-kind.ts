@@ -12,7 +12,7 @@ export interface BuildKindOptions {
   credentials: PullCredentials;
   /** Called when a runner was sent this build, or has reported its end. */
   onAssigned: (jobId: string, runnerId: string) => void;
-  onEnded: (jobId: string) => void;
+  onEnded: (jobId: string, runnerId: string) => void;
   log: Logger;
 }
 
@@ -66,7 +66,7 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
       for (const { id, generation, status, detail } of reports as readonly BuildReport[]) {
         // It was cancelled because its job had ended: there is no result to store.
         if (status === 'cancelled') {
-          onEnded(id);
+          onEnded(id, runnerId);
           continue;
         }
         const error = status === 'done' ? null : (readReason(detail.error) ?? 'its host gave no reason');
@@ -78,7 +78,7 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
           error === null ? (detail.manifest_name ?? null) : null,
           error === null ? (detail.layer_count ?? null) : null,
         ]);
-        onEnded(id);
+        onEnded(id, runnerId);
         log.info({ job: id, attempt: generation, error, stored: ended.length === 1 }, 'a build has ended');
       }
     },
