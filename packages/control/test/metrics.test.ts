@@ -141,6 +141,26 @@ describe('GET /metrics', () => {
     assert.ok((find(samples, 'releap_task_duration_seconds_count', { task: 'placement' }) ?? 0) >= 1);
   });
 
+  it('gets no new series from unknown paths, methods and ids, however many', async () => {
+    const series = async (): Promise<Set<string>> =>
+      new Set((await scrape()).map(({ name, labels }) => `${name} ${JSON.stringify(labels)}`));
+    const requests = async (from: number): Promise<void> => {
+      for (let i = from; i < from + 20; i++) {
+        await world.call('GET', `/unknown-${i}/path-${i}?query-${i}=${i}`);
+        await world.call('GET', `/vms/unknown-${i}`);
+        await world.call('PATCH', `/vms/unknown-${i}`);
+        await world.operator('GET', `/operator/unknown-${i}`);
+      }
+    };
+    await requests(0);
+    const before = await series();
+    await requests(20);
+    assert.deepEqual(
+      [...(await series())].filter((one) => !before.has(one)),
+      [],
+    );
+  });
+
   it('has names that begin with releap_ and label values from tables alone', async () => {
     for (const path of [
       '/vms/a-tenants-own-words',
