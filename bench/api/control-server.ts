@@ -25,7 +25,7 @@ const control = await startControl({
   log,
 });
 const database = openDatabase({ url: databaseUrl, log, connections: 1 });
-const { apiKey, projectId } = await ensureBootstrap(database);
+const { apiKey, projectId } = await ensureBootstrap(database, { keyName: 'default' });
 await database.close();
 if (apiKey === undefined) throw new Error('a fresh database gave no API key');
 const ready: ServerReady = { url: control.url, internalUrl: control.internalUrl, apiKey, projectId };

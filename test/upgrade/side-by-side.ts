@@ -30,7 +30,7 @@ const START = `
   let apiKey;
   if (process.env.SIDE_FIRST === '1') {
     const database = openDatabase({ url: databaseUrl, log, connections: 1 });
-    ({ apiKey } = await ensureBootstrap(database));
+    ({ apiKey } = await ensureBootstrap(database, { keyName: 'default' }));
     await database.close();
   }
   console.log(JSON.stringify({ url: control.url, key: apiKey }));

@@ -118,16 +118,21 @@ describe('credentials', () => {
 
 describe('the bootstrap', () => {
   it('makes organization, project and key once, and keeps a key that still works', async () => {
-    const again = await ensureBootstrap(world.database, { existingApiKey: world.call.key });
+    const again = await ensureBootstrap(world.database, {
+      existingApiKey: world.call.key,
+      keyName: 'default',
+    });
     assert.deepEqual(
       [again.apiKey, again.created, again.projectId],
       [world.call.key, false, world.call.projectId],
     );
   });
 
-  it('mints a new key when the caller has lost his, also when several ask at once', async () => {
+  it('creates a new key for a caller without its own, once for concurrent calls of one name', async () => {
     await using other = await startWorld();
-    const made = await Promise.all(Array.from({ length: 4 }, () => ensureBootstrap(other.database)));
+    const made = await Promise.all(
+      Array.from({ length: 4 }, () => ensureBootstrap(other.database, { keyName: 'default' })),
+    );
     assert.equal(new Set(made.map((one) => one.projectId)).size, 1);
     const { rows } = await other.database.pool.query(
       'select count(*)::integer as live from api_keys where revoked_at is null',
@@ -135,7 +140,7 @@ describe('the bootstrap', () => {
     assert.deepEqual(rows, [{ live: 1 }]);
   });
 
-  it('of one installation leaves the keys of others on the same database alone', async () => {
+  it('of one server leaves the keys of other servers on the same database alone', async () => {
     await using other = await startWorld();
     const [one, two] = ['bootstrap a:/one', 'bootstrap a:/two'] as const;
     const first = await ensureBootstrap(other.database, { keyName: one });
@@ -151,7 +156,7 @@ describe('the bootstrap', () => {
     assert.equal(await working(second.apiKey), false);
   });
 
-  it('keeps away from an organization of the same name that somebody else has made', async () => {
+  it('does not use an organization of the same name that a user has created', async () => {
     await using other = await startWorld();
     const { pool } = other.database;
     const id = crypto.randomUUID();
@@ -160,7 +165,7 @@ describe('the bootstrap', () => {
       [id],
     );
     await pool.query(`insert into projects (id, org_id, name) values ($1, $1, 'default')`, [id]);
-    assert.notEqual((await ensureBootstrap(other.database)).orgId, id);
+    assert.notEqual((await ensureBootstrap(other.database, { keyName: 'default' })).orgId, id);
   });
 });
 

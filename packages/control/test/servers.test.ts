@@ -110,7 +110,7 @@ describe('kill -9 of the control server', () => {
       TEST_INTERNAL_PORT: '0',
     });
     await using database = openDatabase({ url: databaseUrl, log: quiet });
-    const { apiKey, projectId } = await ensureBootstrap(database);
+    const { apiKey, projectId } = await ensureBootstrap(database, { keyName: 'default' });
     const call = caller(() => server.url, apiKey, projectId);
     await using runner = await ScriptedRunner.start(() => server.internalUrl, {});
     const port = new URL(server.url).port;

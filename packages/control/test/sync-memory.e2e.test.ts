@@ -88,7 +88,7 @@ it('a runner with 2,000 sandboxes of 1 MiB of environment reconnects, and the me
     connections: 2,
     statementTimeoutMs: 300_000,
   });
-  const { projectId } = await ensureBootstrap(database);
+  const { projectId } = await ensureBootstrap(database, { keyName: 'default' });
   await database.pool.query(
     `insert into runners (id, region, status, data_url, facts, server_id) values ($1, $2, 'offline', 'http://127.0.0.1:1', $3, $4)`,
     [runnerId, REGION, JSON.stringify(FACTS), newUuid()],

@@ -69,7 +69,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
   cleanup.defer(() => world.control.close());
   const database = openDatabase({ url: databaseUrl, log: quiet, connections: 3 });
   cleanup.use(database);
-  const bootstrap = await ensureBootstrap(database);
+  const bootstrap = await ensureBootstrap(database, { keyName: 'default' });
   const base = (): string => world.control.url;
   const owned = cleanup.move();
   endFirst.use(owned);

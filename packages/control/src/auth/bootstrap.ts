@@ -1,18 +1,15 @@
 import { newUuid, tokenDigest, tokenKind } from '@releap/contract';
 import { LOCKS, RELEAP_LOCK_SPACE, type Database } from '@releap/database';
-import { DEFAULT_KEY_NAME, mintApiKey } from './api-keys.ts';
+import { mintApiKey } from './api-keys.ts';
 
 export interface BootstrapOptions {
-  /**
-   * The API key that an earlier call gave, if the caller still has it. When it still works none is made, and so a
-   * crash between this call and the caller's note of its answer is mended by calling again.
-   */
+  /** The key of an earlier call, if the caller still has it. While it is active, no other key is created. */
   existingApiKey?: string | undefined;
   /**
-   * Name of the key that is made. One of the same name before it is revoked: two installations on one database must
-   * not have the same, or each takes the other's key away. `default` when absent.
+   * Name of the caller's key. A new key revokes the previous one of the same name, so servers on one database need
+   * different names, or each would revoke the key of the others.
    */
-  keyName?: string;
+  keyName: string;
 }
 
 export interface Bootstrap {
@@ -20,17 +17,14 @@ export interface Bootstrap {
   projectId: string;
   /** Plaintext: the existing key, or a new one, which is returned only here. */
   apiKey: string;
-  /** Whether the key was made by this call. The key of the same name before it is revoked then. */
+  /** Whether this call created the key, and revoked the previous one of the same name. */
   created: boolean;
 }
 
 const NAME = 'default';
 
-/** Makes sure that there is a default organization with a default project and a working API key. Safe to repeat and to race. */
-export async function ensureBootstrap(
-  database: Database,
-  options: BootstrapOptions = {},
-): Promise<Bootstrap> {
+/** Creates the default organization, its default project and an API key, if they are absent. Concurrent calls are safe. */
+export async function ensureBootstrap(database: Database, options: BootstrapOptions): Promise<Bootstrap> {
   return database.transaction(async (client) => {
     await client.query('select pg_advisory_xact_lock($1, $2)', [RELEAP_LOCK_SPACE, LOCKS.bootstrap]);
     const found = await client.query<{ org_id: string; project_id: string }>(
@@ -62,7 +56,7 @@ export async function ensureBootstrap(
       );
       if (rowCount === 1) return { orgId, projectId, apiKey: existing, created: false };
     }
-    const key = await mintApiKey(client, projectId, options.keyName ?? DEFAULT_KEY_NAME, { replace: true });
+    const key = await mintApiKey(client, projectId, options.keyName, { replace: true });
     return { orgId, projectId, apiKey: key.token, created: true };
   });
 }
