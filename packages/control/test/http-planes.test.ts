@@ -1,14 +1,16 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { getEventListeners } from 'node:events';
-import { request as httpRequest } from 'node:http';
+import { getEventListeners, once } from 'node:events';
+import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { Readable } from 'node:stream';
 import { after, before, describe, it } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { badRequest, type Operation } from '@releap/contract';
 import { quiet } from '@releap/testing/postgres';
 import { until } from '@releap/testing/world';
 import { Type } from 'typebox';
 import type { Idempotency } from '../src/idempotency/idempotency.ts';
+import type { BodyLimits } from '../src/http/body-deadline.ts';
 import { createPlane, type Plane } from '../src/http/plane.ts';
 import { createHttpServer, type HttpServer } from '../src/http/server.ts';
 
@@ -103,6 +105,71 @@ function serve(plane: Plane<'public'>, aborted: string[]): void {
     });
   });
 }
+
+describe('deadlines of request bodies', () => {
+  const LONG_MS = 60_000;
+  const SHORT_MS = 300;
+  /** Longer than the short deadline. */
+  const PAUSE_MS = 1_000;
+
+  async function startWith(bodyLimits: BodyLimits): Promise<{ server: HttpServer; url: string }> {
+    const plane = createPlane<'public'>({ idempotency: never });
+    serve(plane, []);
+    const server = createHttpServer({ plugins: [plane.plugin], bodyLimits, log: quiet });
+    return { server, url: await server.listen({ host: '127.0.0.1', port: 0 }) };
+  }
+
+  /** Sends half of a body, and after `pauseMs` the other half; never if that is undefined. */
+  async function halves(
+    url: string,
+    type: string,
+    body: string,
+    pauseMs?: number,
+  ): Promise<[number, string]> {
+    const request = httpRequest(url, {
+      method: 'POST',
+      headers: { 'content-type': type, 'content-length': body.length },
+    });
+    const answered = once(request, 'response') as Promise<[IncomingMessage]>;
+    request.write(body.slice(0, body.length / 2));
+    if (pauseMs !== undefined) {
+      await sleep(pauseMs);
+      request.end(body.slice(body.length / 2));
+    }
+    const [response] = await answered;
+    const text = (await response.toArray()).join('');
+    request.destroy();
+    return [response.statusCode ?? 0, text];
+  }
+
+  const BYTES = 'application/octet-stream';
+
+  it('bound the whole time of a parsed body, and not that of a streamed one', async () => {
+    const { server, url } = await startWith({ totalMs: SHORT_MS, idleMs: LONG_MS });
+    const [status, text] = await halves(`${url}/json`, 'application/json', '{"name":"a"}');
+    assert.equal(status, 408);
+    assert.match(text, /the request body did not arrive within 300 ms/);
+    assert.deepEqual((await halves(`${url}/raw`, BYTES, 'x'.repeat(1_000), PAUSE_MS))[0], 200);
+    assert.deepEqual([server.server.requestTimeout, server.server.headersTimeout], [0, 60_000]);
+    await server.close();
+  });
+
+  it('bound the time without a byte of a streamed body, and not that of a parsed one', async () => {
+    const { server, url } = await startWith({ totalMs: LONG_MS, idleMs: SHORT_MS });
+    for (const path of ['/raw', '/form']) {
+      const type = path === '/raw' ? BYTES : 'multipart/form-data; boundary=b';
+      const [status, text] = await halves(
+        url + path,
+        type,
+        '--b\r\ncontent-disposition: form-data; name="n"\r\n\r\nv',
+      );
+      assert.equal(status, 408, text);
+      assert.match(text, /no byte of the request body arrived for 300 ms/);
+    }
+    assert.deepEqual((await halves(`${url}/json`, 'application/json', '{"name":"a"}', PAUSE_MS))[0], 200);
+    await server.close();
+  });
+});
 
 describe('planes', () => {
   const servers: HttpServer[] = [];

@@ -24,7 +24,7 @@ export const STATUS_MEANINGS = {
   402: 'The owning organization has no credits left.',
   403: 'The credentials are valid and do not permit this.',
   404: 'The resource does not exist, or it belongs to another project.',
-  408: 'The timeout of the command has passed.',
+  408: 'The timeout of the command has passed, or the request body did not arrive in time.',
   409: 'The current state does not allow this: wrong lifecycle state, duplicate name, still in use.',
   429: 'No capacity, or too many requests; retry after the time in `Retry-After`.',
   500: 'An internal error.',

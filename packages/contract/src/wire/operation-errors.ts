@@ -19,7 +19,10 @@ function genericErrors(operation: Operation): [ErrorStatus, string][] {
   if (query !== undefined) found.push([400, 'A query parameter is not valid, or is given more than once.']);
   if (operation.params !== undefined && 'refusal' in operation.params && operation.params.refusal === 400)
     found.push([400, 'The name in the path is not valid.']);
-  if (method !== 'GET') found.push([400, 'The body is not valid JSON, or too large.']);
+  if (method !== 'GET') {
+    found.push([400, 'The body is not valid JSON, or too large.']);
+    found.push([408, 'The body did not arrive in time.']);
+  }
   if (idempotency !== undefined) {
     found.push([400, 'The Idempotency-Key is not valid.']);
     found.push([

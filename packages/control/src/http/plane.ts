@@ -146,6 +146,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       method: operation.method,
       url: operation.path.slice(prefix.length),
       schema,
+      config: { streamedBody: streamed },
       ...(guard === undefined || unguarded.includes(operation) ? {} : { onRequest: guard }),
       ...(onAnswer === undefined
         ? {}

@@ -8,6 +8,7 @@ import fastify, {
   type FastifyPluginCallback,
 } from 'fastify';
 import type { Logger } from 'pino';
+import { BODY_LIMITS, watchBody, type BodyLimits } from './body-deadline.ts';
 import { answerError } from './errors.ts';
 import { decorateRequests } from './identity.ts';
 import { routeNotFound } from './plane.ts';
@@ -26,15 +27,20 @@ export interface HttpServerOptions {
   plugins: readonly FastifyPluginCallback[];
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
   trustedProxies?: readonly string[];
+  /** Deadlines of request bodies. */
+  bodyLimits?: BodyLimits;
   log: Logger;
 }
 
 const requestId = requestIdSource();
 
+/** Longest time until the headers of a request have arrived. */
+const HEADERS_MS = 60_000;
 /** Grace period of open responses when the server stops. */
 const CLOSE_MS = 3_000;
 
-export function createHttpServer({ plugins, trustedProxies = [], log }: HttpServerOptions): HttpServer {
+export function createHttpServer(options: HttpServerOptions): HttpServer {
+  const { plugins, trustedProxies = [], bodyLimits = BODY_LIMITS, log } = options;
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
@@ -42,8 +48,9 @@ export function createHttpServer({ plugins, trustedProxies = [], log }: HttpServ
     trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BOUNDS.requestBodyBytes,
-    // Headers and body must arrive in this time; answers may take as long as a long poll.
-    requestTimeout: 60_000,
+    // Bodies have deadlines of their own (body-deadline.ts); responses may take as long as a long poll.
+    requestTimeout: 0,
+    http: { headersTimeout: HEADERS_MS },
     forceCloseConnections: 'idle',
     routerOptions: { maxParamLength: 4096 },
     genReqId: (request) => requestId(request.headers[REQUEST_ID_HEADER]),
@@ -67,6 +74,10 @@ export function createHttpServer({ plugins, trustedProxies = [], log }: HttpServ
   decorateRequests(app, closing.signal);
   app.setErrorHandler(answerError);
   app.setNotFoundHandler(routeNotFound);
+  app.addHook('onRequest', (request, reply, done) => {
+    watchBody(request, reply, bodyLimits);
+    done();
+  });
   app.addHook('onSend', (request, reply, _payload, done) => {
     reply.header(REQUEST_ID_HEADER, request.id);
     done();
