@@ -5,6 +5,7 @@ import { eventually } from '@releap/testing/eventually';
 import { Demand } from '../src/machine/demand.ts';
 import { WarmPools } from '../src/machine/warm-pool.ts';
 import type { Recipe, WaitingVm, WarmPoolsOptions } from '../src/machine/warm-pool.ts';
+import { identifyProcess } from '../src/vmm/process-identity.ts';
 import type { Vm } from '../src/vmm/vm.ts';
 import { log } from './support/machines.ts';
 
@@ -17,6 +18,8 @@ class FakeRecipe implements Recipe<WaitingVm> {
   making = 0;
   most = 0;
   failures = 0;
+  /** Whether the process of the next ones is gone. */
+  isDead = false;
   readonly #ends: (() => void)[] = [];
 
   constructor(name: string, least: number) {
@@ -33,7 +36,7 @@ class FakeRecipe implements Recipe<WaitingVm> {
     this.made += 1;
     const vm = {
       exited: false,
-      identity: { pid: process.pid },
+      identity: this.isDead ? { ...identity, startTicks: -1 } : identity,
       onExit: (listener: () => void) => this.#ends.push(listener),
       detach: () => undefined,
     };
@@ -49,6 +52,8 @@ class FakeRecipe implements Recipe<WaitingVm> {
     for (const end of this.#ends.splice(0)) end();
   }
 }
+
+const identity = identifyProcess(process.pid);
 
 function open(more: Partial<WarmPoolsOptions> = {}): WarmPools {
   const pools = new WarmPools({
@@ -160,5 +165,25 @@ test('one that ends by itself or cannot be made is removed, and another one take
     recipe.made === 2 && waiting(pools, 'a') === 1 ? true : undefined,
   );
   assert.equal(recipe.removed, 2);
+  await pools.close();
+});
+
+test('one whose process is gone is given to nobody', async () => {
+  const recipe = new FakeRecipe('a', 1);
+  recipe.isDead = true;
+  const pools = open();
+  pools.add(recipe);
+  await eventually('one that waits', () => waiting(pools, 'a') === 1);
+  recipe.isDead = false;
+  assert.equal(
+    pools.take('a', () => recipe),
+    undefined,
+  );
+  await eventually('another one', () => recipe.made === 2 && waiting(pools, 'a') === 1);
+  assert.equal(recipe.removed, 1);
+  assert.notEqual(
+    pools.take('a', () => recipe),
+    undefined,
+  );
   await pools.close();
 });

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import type { Logger } from 'pino';
 import { availableMemory, proportionalMemory } from '../memory/available-memory.ts';
+import { isAlive } from '../vmm/process-identity.ts';
 import type { Vm } from '../vmm/vm.ts';
 import { Demand } from './demand.ts';
 
@@ -114,12 +115,21 @@ export class WarmPools {
     const pool = this.#poolOf(name, recipe);
     if (pool === undefined) return undefined;
     pool.demand.arrived();
-    const taken = pool.waiting.shift();
+    const taken = this.#takeLiving(pool);
     if (taken === undefined) pool.misses += 1;
     else pool.hits += 1;
     // Not within this turn: whoever takes one begins a start first, which goes before what is made ahead.
     setImmediate(() => this.#fill());
-    return taken?.made;
+    return taken;
+  }
+
+  #takeLiving<W extends WaitingVm>(pool: Pool<W>): W | undefined {
+    for (;;) {
+      const made = pool.waiting.shift()?.made;
+      if (made === undefined || isAlive(made.vm.identity)) return made;
+      // Its end has not been told yet.
+      this.#track(this.#remove(pool, made.id, made));
+    }
   }
 
   /** Of each recipe. */
@@ -269,7 +279,7 @@ export class WarmPools {
     if (one !== undefined) await this.#remove(pool, one.made.id, one.made);
   }
 
-  async #remove(pool: Pool, id: string, made: WaitingVm | undefined): Promise<void> {
+  async #remove<W extends WaitingVm>(pool: Pool<W>, id: string, made: W | undefined): Promise<void> {
     try {
       made?.vm.detach();
       await pool.recipe.remove(id, made);

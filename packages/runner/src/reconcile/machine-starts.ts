@@ -5,6 +5,7 @@ import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { racePoint } from '../race-point.ts';
 import { machineSize } from '../template/shape.ts';
+import { isAlive } from '../vmm/process-identity.ts';
 import type { Assignment } from './assignment.ts';
 import type { RootImages } from './root-images.ts';
 import type { HeldImage, Past } from './sandbox-host.ts';
@@ -118,7 +119,12 @@ export class MachineStarts {
     signal: AbortSignal,
   ): Promise<StartedVm> {
     const { machines, network } = this.#options;
-    const vmm = origin.takeVmm();
+    let vmm = origin.takeVmm();
+    if (vmm !== undefined && !isAlive(vmm.empty.vm.identity)) {
+      // Another one can be started with the same memory.
+      await vmm.discard();
+      vmm = undefined;
+    }
     try {
       const slot = await (vmm === undefined
         ? network.take(vmId, egressOf(spec))
