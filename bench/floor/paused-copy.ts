@@ -39,7 +39,7 @@ export async function copyPaused(keep: string, folder: string): Promise<PausedCo
     shape,
     memory,
     state: await copy(join(keep, 'state'), 'state'),
-    base: await copy(chainPath(chain, chain.base), chain.base),
+    base: await copy(chainPath(chain, chain.base.file), chain.base.file),
     layers,
   };
 }

@@ -195,7 +195,10 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const snapshots = new SnapshotKeeper({
     folders: machines.snapshots,
     quarantine: snapshotQuarantine,
-    flatten: (id) => machines.flattening.snapshot(id),
+    flatten: async (id) => {
+      await machines.flattening.snapshot(id);
+      machines.digests.look();
+    },
     find: (vmId) => reconciler.get(vmId),
     report: (observation) => link.report(toSnapshotReport(observation)),
     log: log.child({ part: 'snapshot' }),
@@ -255,6 +258,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     ready = true;
     link.heartbeat();
     pools.start();
+    machines.digests.start();
   })();
   warmed.catch((error: unknown) => log.error({ err: error }, 'no micro-VM can be started on this machine'));
 
@@ -268,6 +272,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     logKeeper.close();
     clock.close();
     await warmed.catch(() => undefined);
+    await machines.digests.close();
     await pools.close();
     await machines.templates.close();
     await images.close();

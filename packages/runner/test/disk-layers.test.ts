@@ -12,7 +12,6 @@ import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
 import {
   chainPath,
   createChain,
-  DamagedListError,
   forkChain,
   growChain,
   LAYERS_KEPT,
@@ -20,7 +19,8 @@ import {
 } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { dropUnused, flattenChain, lowestToMerge, writeFlat } from '../src/disk/flatten.ts';
-import { lineageOf } from '../src/disk/lineage.ts';
+import { contentId } from '../src/disk/lineage.ts';
+import { DamagedListError } from '../src/disk/manifest.ts';
 import { DiskFullError } from '../src/disk/check-space.ts';
 import { makeDisks } from '../src/disk/vm-disks.ts';
 
@@ -178,7 +178,7 @@ describe('a chain of layers', () => {
           const expected = await contentOf(chain);
           const flat = await flattenChain(chain);
           assert.ok(flat.layers.length < chain.layers.length && flat.layers.length <= 5);
-          assert.equal(lineageOf(flat), lineageOf(chain));
+          assert.equal(contentId(flat), contentId(chain));
           const merged = chainPath(flat, flat.layers.at(-1) ?? '');
           const check = execFileSync('qemu-img', ['check', '--output=json', merged], { encoding: 'utf8' });
           assert.deepEqual(
@@ -190,7 +190,10 @@ describe('a chain of layers', () => {
           // What a runner has left that ended while it flattened goes as well.
           await writeFile(join(folder, 'layer-99.qcow2.partial'), 'half');
           await dropUnused(flat);
-          assert.deepEqual((await readdir(folder)).sort(), [flat.base, 'disk.json', ...flat.layers].sort());
+          assert.deepEqual(
+            (await readdir(folder)).sort(),
+            [flat.base.file, 'disk.json', ...flat.layers].sort(),
+          );
           assert.deepEqual(await readChain(folder), flat);
           assert.ok((await contentOf(flat)).equals(expected));
           // And again, on top of what was merged.
@@ -244,7 +247,10 @@ describe('a chain of layers', () => {
     await file.write(table, 0, table.length, l2At);
     await file.close();
     await assert.rejects(flattenChain(chain), /two parts of the disk have one cluster/);
-    assert.deepEqual((await readdir(chain.folder)).sort(), [chain.base, 'disk.json', ...chain.layers].sort());
+    assert.deepEqual(
+      (await readdir(chain.folder)).sort(),
+      [chain.base.file, 'disk.json', ...chain.layers].sort(),
+    );
   });
 
   it('with zeros that take room is merged to one where they take none', async () => {
@@ -278,7 +284,10 @@ describe('a chain of layers', () => {
     await file.close();
     await assert.rejects(flattenChain(chain), /damaged/);
     assert.deepEqual(await readChain(chain.folder), chain);
-    assert.deepEqual((await readdir(chain.folder)).sort(), [chain.base, 'disk.json', ...chain.layers].sort());
+    assert.deepEqual(
+      (await readdir(chain.folder)).sort(),
+      [chain.base.file, 'disk.json', ...chain.layers].sort(),
+    );
     const controller = new AbortController();
     controller.abort(new Error('not any more'));
     await assert.rejects(writeFlat(chain, controller.signal), /not any more/);
@@ -294,7 +303,10 @@ describe('a chain of layers', () => {
       const chain = await growChain(first);
       execFileSync('qemu-io', ['-c', 'write -P 1 1M 40M', nested(chain)]);
       await assert.rejects(flattenChain(chain), (error: Error) => error instanceof DiskFullError);
-      assert.deepEqual((await readdir(folder)).sort(), [chain.base, 'disk.json', ...chain.layers].sort());
+      assert.deepEqual(
+        (await readdir(folder)).sort(),
+        [chain.base.file, 'disk.json', ...chain.layers].sort(),
+      );
     } finally {
       execFileSync('umount', [folder]);
     }
@@ -312,13 +324,13 @@ describe('a chain of layers', () => {
       nested(chain, true),
       join(chain.folder, 'flat-0.qcow2'),
     ]);
-    await rm(chainPath(chain, chain.base));
+    await rm(chainPath(chain, chain.base.file));
     const list = { layers: ['flat-0.qcow2'], lineage: 'of the older one', bytes: chain.bytes };
     await writeFile(join(chain.folder, 'disk.json'), JSON.stringify(list));
     for (const _again of [1, 2]) {
       const older = await readChain(chain.folder);
       assert.ok(older);
-      assert.equal(lineageOf(older), 'of the older one');
+      assert.equal(older.base.kind, 'zeros');
       assert.ok((await contentOf(older)).equals(expected));
     }
     const grown = await growChain((await readChain(chain.folder)) as DiskChain);
@@ -361,7 +373,7 @@ async function contentOf(chain: DiskChain): Promise<Buffer> {
 function nested(chain: DiskChain, isRead = false): string {
   let below: Record<string, unknown> = {
     driver: 'raw',
-    file: { driver: 'file', filename: chainPath(chain, chain.base), 'read-only': true },
+    file: { driver: 'file', filename: chainPath(chain, chain.base.file), 'read-only': true },
     'read-only': true,
   };
   chain.layers.forEach((name, at) => {

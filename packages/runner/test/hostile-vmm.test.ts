@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,7 +10,7 @@ import { BlockGraph, openedChain, topNode } from '../src/disk/block-graph.ts';
 import { checkedJoin } from '../src/disk/checked-join.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { saveChain } from '../src/disk/disk-chain.ts';
-import { lineageOf } from '../src/disk/lineage.ts';
+import { contentId } from '../src/disk/lineage.ts';
 import { putBelow } from '../src/disk/live-flatten.ts';
 import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
 import { layerOfNode } from '../src/disk/vm-disks.ts';
@@ -80,7 +81,9 @@ async function disk(): Promise<{ chain: DiskChain; jail: string; home: string }>
     await createEmptyQcow2(join(folder, name), BYTES);
     await writeFile(join(jail, `scratch-${name}`), '');
   }
-  const chain: DiskChain = { folder, base: 'base.ext4', layers, bytes: BYTES };
+  const identities = Object.fromEntries(layers.map((layer) => [layer, { id: randomUUID() }]));
+  const base = { file: 'base.ext4', kind: 'overlay', version: 1 } as const;
+  const chain: DiskChain = { folder, base, layers, identities, bytes: BYTES };
   await writeFile(join(folder, 'base.ext4'), '');
   await saveChain(chain);
   return { chain, jail, home };
@@ -89,7 +92,8 @@ async function disk(): Promise<{ chain: DiskChain; jail: string; home: string }>
 /** What `writeFlat` would have made of all but the top. */
 async function flatOf(chain: DiskChain): Promise<DiskChain> {
   const below = { ...chain, layers: chain.layers.slice(0, -1) };
-  const flat = { ...chain, layers: ['flat-1.qcow2'], lineages: { 'flat-1.qcow2': lineageOf(below) } };
+  const identities = { 'flat-1.qcow2': { id: randomUUID(), through: contentId(below) } };
+  const flat = { ...chain, layers: ['flat-1.qcow2'], identities };
   await createEmptyQcow2(join(chain.folder, 'flat-1.qcow2'), BYTES);
   return flat;
 }

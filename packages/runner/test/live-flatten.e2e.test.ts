@@ -122,7 +122,7 @@ describe('a sandbox that is captured again and again while it runs', () => {
       // What the VMM has closed is removed after that.
       await eventually('no other files', async () => {
         const others = (await readdir(folderOf(vmId))).filter((name) => /qcow2|ext4/.test(name));
-        assert.deepEqual(others.toSorted(), [base, ...layers].toSorted());
+        assert.deepEqual(others.toSorted(), [base.file, ...layers].toSorted());
         return true;
       });
     });

@@ -210,8 +210,9 @@ describe('a micro-VM', () => {
     firstBefore(CgroupTree.prototype, 'create', async () => await sleep(50));
     const from = {
       folder: '/nowhere',
-      base: 'base.ext4',
+      base: { file: 'base.ext4', kind: 'overlay', version: 1 } as const,
       layers: ['layer-0.qcow2'],
+      identities: { 'layer-0.qcow2': { id: '0' } },
       bytes: 64 * 1024 * 1024,
     };
     const disks = { rootImagePath, scratchMib: 64, from };

@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { checkAccelerator } from '../doctor/accelerator.ts';
 import { checkCgroup } from '../doctor/cgroup.ts';
 import type { Check } from '../doctor/check.ts';
+import { checkDigests } from '../doctor/digests.ts';
 import { checkMachine } from '../doctor/machine.ts';
 import { checkNetwork } from '../doctor/network.ts';
 import { checkQuarantine } from '../doctor/quarantine.ts';
@@ -14,13 +15,21 @@ import { Spinner } from '../output/spinner.ts';
 import { releapHome } from '../settings.ts';
 import { type Context, paint, print, printable, printJson } from '../terminal.ts';
 
-const MARKS = { ok: ['green', 'ok'], warn: ['yellow', 'warn'], missing: ['red', 'MISSING'] } as const;
+const MARKS = {
+  ok: ['green', 'ok'],
+  warn: ['yellow', 'warn'],
+  missing: ['red', 'MISSING'],
+  damaged: ['red', 'DAMAGED'],
+} as const;
 
-/** Exit code 1 when something is missing without which sandboxes do not run here. */
-export async function doctor(
-  context: Context,
-  options: { trial: boolean; probe?: boolean },
-): Promise<number> {
+interface DoctorOptions {
+  trial: boolean;
+  probe?: boolean;
+  verifyDisks?: boolean;
+}
+
+/** Exit code 1 when something is missing without which sandboxes do not run here, or a disk is damaged. */
+export async function doctor(context: Context, options: DoctorOptions): Promise<number> {
   const { env } = context.terminal;
   const root = fileURLToPath(new URL('../../../..', import.meta.url));
   const checks = await collect(context, root, options);
@@ -38,13 +47,14 @@ export async function doctor(
     if (packages.length > 0) print(context, `Missing Debian packages: apt-get install ${packages.join(' ')}`);
     print(context, ready ? 'This machine can host sandboxes.' : 'This machine cannot host sandboxes yet.');
   }
-  return ready ? EXIT.ok : EXIT.failed;
+  const isSound = checks.every((check) => check.status !== 'damaged');
+  return ready && isSound ? EXIT.ok : EXIT.failed;
 }
 
 async function collect(
   context: Context,
   root: string,
-  { trial, probe = false }: { trial: boolean; probe?: boolean },
+  { trial, probe = false, verifyDisks = false }: DoctorOptions,
 ): Promise<Check[]> {
   const { env } = context.terminal;
   const cache = env['RELEAP_CACHE'] || join(releapHome(env), 'cache');
@@ -54,6 +64,9 @@ async function collect(
   checks.push(...(await checkQuarantine(releapHome(env))));
   checks.push(...(await checkNetwork(env, context.signal)));
   checks.push(...(await checkTools(root, env, context.signal)));
+  if (verifyDisks) {
+    checks.push(await checkDigests(releapHome(env), context.signal, (what) => (spinner.text = what)));
+  }
   spinner.text = 'starting a trial guest';
   checks.splice(3, 0, await checkAccelerator({ root, cache, trial, probe, signal: context.signal }));
   return checks;

@@ -3,8 +3,8 @@ export interface Check {
   /** Stable, for programs that read `--json`. */
   id: string;
   title: string;
-  /** `ok`, `warn` (it works, at a cost), or `missing` (sandboxes do not run without it). */
-  status: 'ok' | 'warn' | 'missing';
+  /** `ok`, `warn` (it works, at a cost), `missing` (sandboxes do not run without it), or `damaged` (data is not what it was). */
+  status: 'ok' | 'warn' | 'missing' | 'damaged';
   detail: string;
   /** Debian packages that would bring it. */
   packages?: string[];

@@ -7,7 +7,11 @@ export function hostCommands({ program, context, finish }: Registration): void {
     .description('Tell what this machine can do as a host of sandboxes, and what is missing.')
     .option('--no-trial', 'do not start a trial guest to find out about hardware virtualisation')
     .option('--probe', 'start a trial guest whatever the server has found out')
-    .action(async (options: { trial: boolean; probe?: boolean }) => {
+    .option(
+      '--verify-disks',
+      'read the disks of sandboxes and snapshots, and compare them with their digests',
+    )
+    .action(async (options: { trial: boolean; probe?: boolean; verifyDisks?: boolean }) => {
       const { doctor } = await import('../commands/doctor.ts');
       await finish(doctor(context(), options));
     });

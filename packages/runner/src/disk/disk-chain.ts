@@ -1,15 +1,17 @@
-import { chmod, chown, link, mkdir, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { randomUUID } from 'node:crypto';
+import { chmod, chown, link, mkdir, open, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { run } from '../process/index.ts';
 import type { EmptyDiskKind, EmptyExt4Store } from './empty-ext4.ts';
-import { EXT4_MIN_MIB } from './empty-ext4.ts';
+import { EMPTY_DISK_VERSION, EXT4_MIN_MIB } from './empty-ext4.ts';
+import { BASE_FILE, readManifest, writeManifest } from './manifest.ts';
+import type { DiskManifest } from './manifest.ts';
+import type { Digest } from './known-digests.ts';
 import { checkQcow2, createEmptyQcow2, emptyQcow2Bytes } from './qcow2.ts';
 
 const COPY_DEADLINE_MS = 30_000;
 /** A journal needs room besides the files. */
 const JOURNALLED_MIN_MIB = 2 * EXT4_MIN_MIB;
-const BASE = 'base.ext4';
-const LIST = 'disk.json';
 /** Names of its layers. */
 export const LAYER_FILE = /^(?:layer|flat)-\d{1,9}\.qcow2$/;
 /** Names that a disk's files have, finished or not. */
@@ -22,14 +24,23 @@ export const DISK_FILE = /^(base\.ext4|(layer|flat)-\d+\.qcow2(\.partial)?)$/;
  */
 export interface DiskChain {
   folder: string;
-  /** Name of the empty disk. */
-  base: string;
-  /** Names, lowest first. The last one is written to. */
+  /** The empty disk: its file, and what it was made as. */
+  base: { file: string; kind: DiskManifest['base']['kind']; version: number };
+  /** Files, lowest first. The last one is written to. */
   layers: readonly string[];
-  /** Of each layer that was made of several: names what those were, and all below them (`lineageOf`). */
-  lineages?: Readonly<Record<string, string>>;
+  /** What each layer is, by its file. */
+  identities: Readonly<Record<string, LayerIdentity>>;
   /** Size that the guest sees. */
   bytes: number;
+}
+
+/** What tells a layer from all others; its file has names of its own in each folder that shares it. */
+export interface LayerIdentity {
+  id: string;
+  /** Of a layer that was merged: id of the highest of those it was made of. */
+  through?: string;
+  /** Of its file, once it never changes again and was read. */
+  digest?: Digest;
 }
 
 /** More layers are made fewer, in the background. */
@@ -47,48 +58,69 @@ export function chainPath(chain: DiskChain, name: string): string {
   return join(chain.folder, name);
 }
 
-/** A disk's list is no list: of a disk that was new when its host lost its power, say. */
-export class DamagedListError extends Error {
-  constructor(folder: string, cause: unknown) {
-    super(`the list of the disk in ${folder} is damaged`, { cause });
-    this.name = 'DamagedListError';
-  }
-}
-
 /**
  * The disk in a folder. Undefined when there is none: its list is written last.
  * @throws DamagedListError
  */
 export async function readChain(folder: string): Promise<DiskChain | undefined> {
-  const text = await readFile(join(folder, LIST), 'utf8').catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return undefined;
-    throw error;
-  });
-  if (text === undefined) return undefined;
-  let list: Omit<DiskChain, 'folder' | 'base'> & { base?: string; lineage?: string };
-  try {
-    list = JSON.parse(text) as typeof list;
-  } catch (error) {
-    throw new DamagedListError(folder, error);
-  }
-  const { base, lineage, ...rest } = list;
-  if (base !== undefined) return { ...rest, base, folder };
-  // Of an older version: the lowest layer was made of all that were there, and stands on nothing. On zeros, that is.
-  const zeros = await open(join(folder, BASE), 'a', 0o444);
-  try {
-    await zeros.truncate(rest.bytes);
-  } finally {
-    await zeros.close();
-  }
-  const [lowest = ''] = rest.layers;
-  return { ...rest, base: BASE, folder, ...(lineage !== undefined && { lineages: { [lowest]: lineage } }) };
+  const manifest = await readManifest(folder);
+  if (manifest === undefined) return undefined;
+  const { base, layers, bytes } = manifest;
+  return {
+    folder,
+    base: { file: base.file, kind: base.kind, version: base.version },
+    layers: layers.map(({ file }) => file),
+    identities: Object.fromEntries(
+      layers.map(({ file, id, through, ...digest }) => [
+        file,
+        {
+          id,
+          ...(through !== undefined && { through }),
+          ...(digest.bytes !== null &&
+            digest.sha256 !== null && { digest: { bytes: digest.bytes, sha256: digest.sha256 } }),
+        },
+      ]),
+    ),
+    bytes,
+  };
 }
 
 /** Replaces the list. @param durable it outlives a power failure */
-export async function saveChain({ folder, ...chain }: DiskChain, durable = false): Promise<void> {
-  const path = join(folder, LIST);
-  await writeFile(`${path}.next`, JSON.stringify(chain), { mode: 0o600, flush: durable });
-  await rename(`${path}.next`, path);
+export async function saveChain(chain: DiskChain, durable = false): Promise<void> {
+  const { folder, base, layers, identities, bytes } = chain;
+  const manifest: DiskManifest = {
+    version: 2,
+    bytes,
+    base: { kind: base.kind, version: base.version, bytes, file: BASE_FILE },
+    layers: layers.map((file) => {
+      const { id, through, digest } = identityOf({ identities }, file);
+      return {
+        id,
+        ...(through !== undefined && { through }),
+        file,
+        bytes: digest?.bytes ?? null,
+        sha256: digest?.sha256 ?? null,
+      };
+    }),
+  };
+  await writeManifest(folder, manifest, durable);
+}
+
+/** What a layer is. @throws when the disk does not have it */
+export function identityOf({ identities }: Pick<DiskChain, 'identities'>, file: string): LayerIdentity {
+  const identity = identities[file];
+  if (identity === undefined) throw new Error(`the layer ${file} has no identity`);
+  return identity;
+}
+
+/** The disk with one layer more on top, which is none of any other disk. Its file is not made. */
+export function withNewLayer(chain: DiskChain): DiskChain {
+  const file = nextLayer(chain);
+  return {
+    ...chain,
+    layers: [...chain.layers, file],
+    identities: { ...chain.identities, [file]: { id: randomUUID() } },
+  };
 }
 
 /** An empty disk. Its empty base is held, too, whatever becomes of the cache: no other one has the same bytes for sure. */
@@ -99,9 +131,10 @@ export async function createChain(
   kind: EmptyDiskKind,
 ): Promise<DiskChain> {
   await mkdir(folder, { recursive: true, mode: 0o700 });
-  const chain = { folder, base: BASE, layers: ['layer-0.qcow2'], bytes: mib * 1024 * 1024 };
+  const base = { file: BASE_FILE, kind, version: EMPTY_DISK_VERSION };
+  const chain = withNewLayer({ folder, base, layers: [], identities: {}, bytes: mib * 1024 * 1024 });
   const durable = kind === 'journal';
-  await holdBase(await store.ensure(mib, kind), join(folder, BASE));
+  await holdBase(await store.ensure(mib, kind), chainPath(chain, base.file));
   await replaceLayer(chain, 'layer-0.qcow2', durable);
   await saveChain(chain, durable);
   return chain;
@@ -117,7 +150,7 @@ export async function forkChain(from: DiskChain, folder: string, durable = false
 
 /** Puts an empty layer on top of a disk that no VMM has open: what is below must not be written to any more. */
 export async function growChain(chain: DiskChain, durable = false): Promise<DiskChain> {
-  const grown = { ...chain, layers: [...chain.layers, nextLayer(chain)] };
+  const grown = withNewLayer(chain);
   await replaceLayer(grown, grown.layers.at(-1) as string, durable);
   await saveChain(grown, durable);
   return grown;
@@ -126,7 +159,7 @@ export async function growChain(chain: DiskChain, durable = false): Promise<Disk
 /** The same disk under another folder's names, without its list. Its layers must not be written to any more. */
 export async function shareChain(from: DiskChain, folder: string): Promise<DiskChain> {
   await mkdir(folder, { recursive: true, mode: 0o700 });
-  for (const name of [...from.layers, from.base]) {
+  for (const name of [...from.layers, from.base.file]) {
     const target = join(folder, name);
     await rm(target, { force: true });
     await linkOrCopy(chainPath(from, name), target);
@@ -142,7 +175,7 @@ export async function protectLayer(path: string): Promise<void> {
 }
 
 /** Name of a layer that it does not have yet. */
-export function nextLayer({ layers }: DiskChain): string {
+function nextLayer({ layers }: DiskChain): string {
   return `layer-${Math.max(-1, ...layers.map(layerNumber)) + 1}.qcow2`;
 }
 
@@ -165,7 +198,7 @@ export async function replaceLayer(chain: DiskChain, name: string, durable = fal
 /** @throws when a layer is not what was made there, or a file is missing */
 export async function checkChain(chain: DiskChain): Promise<void> {
   await Promise.all(chain.layers.map((name) => checkQcow2(chainPath(chain, name), chain.bytes)));
-  await stat(chainPath(chain, chain.base));
+  await stat(chainPath(chain, chain.base.file));
 }
 
 /**

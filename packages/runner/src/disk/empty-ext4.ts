@@ -11,6 +11,8 @@ const JOURNAL_MAX_MIB = 32;
 /** Sizes kept at most; the least recently used goes. One takes a few hundred kilobytes. */
 const SIZES_KEPT = 128;
 const MKFS_DEADLINE_MS = 120_000;
+/** Raised with each change of what is made for a size and kind. */
+export const EMPTY_DISK_VERSION = 1;
 /** Fixed, so that a size made again has the same bytes and a write layer above it still fits. */
 const FIXED_UUID = '5e1f0a9c-8d1b-4e0e-9d4a-3b6f2c7a1d55';
 /** What the tools of e2fsprogs take for the time, for the same reason. */
@@ -39,7 +41,7 @@ export class EmptyExt4Store {
   async ensure(mib: number, kind: EmptyDiskKind = 'plain'): Promise<string> {
     if (!Number.isInteger(mib) || mib < 1) throw new Error(`a disk cannot have ${mib} MiB`);
     const bytesMib = Math.max(mib, EXT4_MIN_MIB);
-    const path = join(this.#folder, `${kind}-v1-${bytesMib}.ext4`);
+    const path = join(this.#folder, `${kind}-v${EMPTY_DISK_VERSION}-${bytesMib}.ext4`);
     const file = await stat(path).catch(() => undefined);
     if (file?.size === bytesMib * 1024 * 1024) {
       const now = new Date();

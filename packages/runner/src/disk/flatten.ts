@@ -1,7 +1,16 @@
+import { randomUUID } from 'node:crypto';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
-import { chainPath, checkChain, DISK_FILE, LAYERS_KEPT, mergedLayer, saveChain } from './disk-chain.ts';
+import {
+  chainPath,
+  checkChain,
+  DISK_FILE,
+  identityOf,
+  LAYERS_KEPT,
+  mergedLayer,
+  saveChain,
+} from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
-import { lineageOf } from './lineage.ts';
+import { contentId } from './lineage.ts';
 import { mergeLayers } from './merge-layers.ts';
 import { checkSpace } from './check-space.ts';
 
@@ -26,7 +35,7 @@ export async function flattenChain(chain: DiskChain): Promise<DiskChain> {
 /** As `flattenChain`, and leaves the list of the disk's folder as it is. */
 export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise<DiskChain> {
   await checkChain(chain);
-  const { layers, lineages = {}, bytes } = chain;
+  const { layers, bytes } = chain;
   const sizes = await Promise.all(
     layers.map(async (name) => (await stat(chainPath(chain, name))).blocks * BLOCK_BYTES),
   );
@@ -50,11 +59,13 @@ export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise
     await rm(partial, { force: true });
     throw error;
   }
-  const known = Object.entries(lineages).filter(([layer]) => below.includes(layer));
   const flat: DiskChain = {
     ...chain,
     layers: [...below, name],
-    lineages: { ...Object.fromEntries(known), [name]: lineageOf(chain) },
+    identities: {
+      ...Object.fromEntries(below.map((layer) => [layer, identityOf(chain, layer)])),
+      [name]: { id: randomUUID(), through: contentId(chain) },
+    },
   };
   await checkChain(flat);
   return flat;
@@ -82,7 +93,7 @@ export function lowestToMerge(sizes: readonly number[]): number {
 /** What lies beside a disk and is no part of it: what was merged, or was not yet. */
 export async function unusedFiles({ folder, layers, base }: DiskChain): Promise<string[]> {
   const names = await readdir(folder);
-  return names.filter((name) => DISK_FILE.test(name) && name !== base && !layers.includes(name));
+  return names.filter((name) => DISK_FILE.test(name) && name !== base.file && !layers.includes(name));
 }
 
 /** Removes it. */

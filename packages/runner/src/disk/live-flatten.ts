@@ -3,10 +3,10 @@ import { racePoint } from '../race-point.ts';
 import type { Vm } from '../vmm/vm.ts';
 import { BlockGraph, topNode } from './block-graph.ts';
 import { checkedJoin } from './checked-join.ts';
-import { chainPath, saveChain } from './disk-chain.ts';
+import { chainPath, identityOf, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { dropUnused } from './flatten.ts';
-import { lineageOf } from './lineage.ts';
+import { contentId } from './lineage.ts';
 import { fileNode, inJail, isLayerInJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
 
 /**
@@ -27,8 +27,8 @@ export async function putBelow(
   const name = flat.layers.at(-1) ?? '';
   const from = flat.layers.length - 1;
   const prefix = (length: number): DiskChain => ({ ...chain, layers: layers.slice(0, length) });
-  const lineage = lineageOf(flat);
-  const to = layers.findIndex((_, at) => lineageOf(prefix(at + 1)) === lineage) + 1;
+  const content = contentId(flat);
+  const to = layers.findIndex((_, at) => contentId(prefix(at + 1)) === content) + 1;
   const merged = layers.slice(from, to);
   const above = layers.slice(to);
   const [lowest] = above;
@@ -57,7 +57,14 @@ export async function putBelow(
     });
   }
   racePoint('flatten:replaced');
-  const now: DiskChain = { ...flat, layers: [...flat.layers, ...above] };
+  const now: DiskChain = {
+    ...flat,
+    layers: [...flat.layers, ...above],
+    identities: {
+      ...flat.identities,
+      ...Object.fromEntries(above.map((layer) => [layer, identityOf(chain, layer)])),
+    },
+  };
   await saveChain(now, options.persistent);
   // From the highest: one goes with what stands on it, unless it was added by itself.
   for (const old of done ? [] : replaced) {

@@ -1,7 +1,7 @@
 import { chown } from 'node:fs/promises';
 import type { Vm } from '../vmm/vm.ts';
 import { topNode } from './block-graph.ts';
-import { chainPath, LAYERS_MAX, nextLayer, replaceLayer, saveChain } from './disk-chain.ts';
+import { chainPath, LAYERS_MAX, replaceLayer, saveChain, withNewLayer } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { fileNode, inJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
 
@@ -38,7 +38,8 @@ export class LiveLayer {
         `the sandbox is captured faster than its disk of ${chain.layers.length} layers can be tidied: try again later`,
       );
     }
-    const name = nextLayer(chain);
+    const grown = withNewLayer(chain);
+    const name = grown.layers.at(-1) as string;
     const path = chainPath(chain, name);
     const node = inJail(name);
     // One of an earlier capture that failed before it was on top.
@@ -47,7 +48,7 @@ export class LiveLayer {
     await chown(path, uid, uid);
     const filename = await placeInJail(jail, path, node);
     // Before the VMM has it: what it has on top must be in the list, whenever we end.
-    await saveChain({ ...chain, layers: [...chain.layers, name] }, persistent);
+    await saveChain(grown, persistent);
     const from = await topNode(vm);
     await vm.qmp.execute('blockdev-add', {
       driver: 'qcow2',

@@ -48,7 +48,7 @@ async function readFirstBelow(chain: DiskChain, layers: string[]): Promise<Buffe
     if (cluster !== undefined) return cluster;
   }
   const buffer = Buffer.alloc(CLUSTER_BYTES);
-  const base = await open(chainPath(chain, chain.base), 'r');
+  const base = await open(chainPath(chain, chain.base.file), 'r');
   try {
     await base.read(buffer, 0, CLUSTER_BYTES, 0);
     return buffer;

@@ -74,7 +74,7 @@ export async function makeDisks(
     const place = async (path: string, name: string): Promise<string> =>
       await placeInJail(folder, path, name);
     const node = (name: DiskName): string => topNode(name, set);
-    const base = await place(chainPath(scratch, scratch.base), 'scratch.base');
+    const base = await place(chainPath(scratch, scratch.base.file), 'scratch.base');
     await Promise.all(scratch.layers.slice(0, -1).map((name) => protectLayer(chainPath(scratch, name))));
     const layers = await Promise.all(
       scratch.layers.map(async (name) => ({

@@ -32,6 +32,7 @@ import type { RunningVm } from './machines.ts';
 import { takeDisk, takeMoment } from './moment.ts';
 import type { GuestHold, MomentOptions } from './moment.ts';
 import { settled } from './settled.ts';
+import { describeMemory } from './snapshot-folder.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
 import { hardwareOf, heldImagePath, holdSystemDisk, vmmVersionOf } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
@@ -274,6 +275,7 @@ export class Captures {
         vmm,
         hostCpu: platform.hostCpu,
         accelerator: platform.accelerator,
+        ...(await describeMemory(folder)),
       },
     };
   }

@@ -19,6 +19,7 @@ import { PageCopiers } from '../memory/page-copier.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { Captures } from './captures.ts';
 import { CopyAllowance } from './copy-allowance.ts';
+import { Digests } from './digests.ts';
 import { Flattening } from './flattening.ts';
 import { attachDisks } from './guest-disks.ts';
 import { PersistentMachines } from './persistent-machines.ts';
@@ -93,6 +94,8 @@ export class Machines {
   /** Of the disks that captures leave in many layers. */
   readonly flattening: Flattening;
   readonly snapshots: SnapshotFolders;
+  /** Of what never changes again. */
+  readonly digests: Digests;
   readonly #folders: VmFolders;
   readonly #restoring: Restoring;
   readonly #cgroups: CgroupTree;
@@ -120,6 +123,7 @@ export class Machines {
     const allowCopy = (record: VmRecord, allowed: boolean): Promise<void> => allowance.set(record, allowed);
     const memoryBudget = new MemoryBudget();
     this.snapshots = new SnapshotFolders(options.snapshots);
+    this.digests = new Digests({ folders: this.#folders, snapshots: this.snapshots, log: options.log });
     this.captures = new Captures({
       folders: this.#folders,
       snapshots: this.snapshots,

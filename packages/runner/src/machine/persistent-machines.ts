@@ -6,13 +6,13 @@ import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import {
   checkChain,
   createChain,
-  DamagedListError,
   diskMib,
   growChain,
   LAYERS_MAX,
   readChain,
 } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
+import { DamagedListError } from '../disk/manifest.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import { racePoint } from '../race-point.ts';

@@ -1,9 +1,14 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { exclusive } from '../disk/exclusive.ts';
+import { knownDigest } from '../disk/known-digests.ts';
+import { idOfFile } from '../disk/manifest.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { Shape } from '../template/shape.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
+import { deviceModel } from '../vmm/device-model.ts';
+import { KeptMemory } from './kept-memory.ts';
 
 const SNAPSHOT_ID = /^[0-9a-f-]{36}$/;
 const FACTS = 'snapshot.json';
@@ -22,8 +27,38 @@ export interface SnapshotFacts {
   /** Size that the guest sees. */
   scratchBytes: number;
   /** Of a full one. */
-  memory?: { shape: Shape; vmm: string; hostCpu: string; accelerator: Accelerator };
+  memory?: {
+    shape: Shape;
+    vmm: string;
+    hostCpu: string;
+    accelerator: Accelerator;
+    /** What must be the same where it is restored. */
+    requires: Requirements;
+    objects: { memory: StoredObject; state: StoredObject };
+  };
 }
+
+export interface Requirements {
+  deviceModel: number;
+  machineType: string;
+  cpuModel: string;
+  vmm: string;
+}
+
+/** An immutable file of a snapshot, as the layers of its disk are (`disk/manifest.ts`). */
+export interface StoredObject {
+  id: string;
+  /** Null until it was read. */
+  bytes: number | null;
+  sha256: string | null;
+}
+
+/** As a version before the first with a number has written it. */
+interface FormerFacts extends Omit<SnapshotFacts, 'memory'> {
+  memory?: Omit<NonNullable<SnapshotFacts['memory']>, 'requires' | 'objects'>;
+}
+
+const FACTS_VERSION = 2;
 
 /**
  * The snapshots of one service, a folder each: layers of the disk with their list, the root image under a second name,
@@ -45,7 +80,14 @@ export class SnapshotFolders {
   /** Undefined when it is not here. */
   async load(id: string): Promise<SnapshotFacts | undefined> {
     try {
-      return JSON.parse(await readFile(join(this.path(id), FACTS), 'utf8')) as SnapshotFacts;
+      const facts = JSON.parse(await readFile(join(this.path(id), FACTS), 'utf8')) as
+        | (SnapshotFacts & { version: number })
+        | FormerFacts;
+      if (!('version' in facts)) return await this.#upgrade(id, facts);
+      const { version, ...rest } = facts;
+      if (version > FACTS_VERSION)
+        throw new Error(`snapshot ${id} was written by a later version of Releap (${version})`);
+      return rest;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
       throw error;
@@ -70,11 +112,33 @@ export class SnapshotFolders {
   /** Makes it one. */
   async complete(id: string, facts: SnapshotFacts): Promise<void> {
     const folder = `${this.path(id)}.partial`;
-    await writeFile(join(folder, FACTS), JSON.stringify(facts), { mode: 0o600 });
+    await writeFacts(folder, facts);
     for (const name of await readdir(folder)) await syncLarge(join(folder, name));
     await syncPath(folder);
     await rename(folder, this.path(id));
     await syncPath(this.#root);
+  }
+
+  /** Puts digests that have become known into it. */
+  async recordDigests(id: string): Promise<void> {
+    const facts = await this.load(id);
+    if (facts?.memory === undefined) return;
+    const { objects } = facts.memory;
+    const known = (object: StoredObject): StoredObject => ({ ...object, ...knownDigest(object.id) });
+    const memory = {
+      ...facts.memory,
+      objects: { memory: known(objects.memory), state: known(objects.state) },
+    };
+    await exclusive(this.path(id), () => writeFacts(this.path(id), { ...facts, memory }));
+  }
+
+  async #upgrade(id: string, facts: FormerFacts): Promise<SnapshotFacts> {
+    const folder = this.path(id);
+    const { memory, ...rest } = facts;
+    const upgraded: SnapshotFacts =
+      memory === undefined ? rest : { ...rest, memory: { ...memory, ...(await describeMemory(folder)) } };
+    await exclusive(folder, () => writeFacts(folder, upgraded));
+    return upgraded;
   }
 
   /** What a failed try has left. */
@@ -106,4 +170,30 @@ export class SnapshotFolders {
       SNAPSHOT_ID.test(id),
     );
   }
+}
+
+/** What a full snapshot says of the memory that lies in its folder. @throws when there is none */
+export async function describeMemory(
+  folder: string,
+): Promise<Pick<NonNullable<SnapshotFacts['memory']>, 'requires' | 'objects'>> {
+  const kept = new KeptMemory(folder);
+  const suspension = await kept.read();
+  if (suspension === undefined) throw new Error(`there is no memory in ${folder}`);
+  const { deviceModel: model, cpuModel, vmm } = suspension;
+  const object = async (path: string): Promise<StoredObject> => ({
+    id: await idOfFile(path),
+    bytes: null,
+    sha256: null,
+  });
+  return {
+    requires: { deviceModel: model, machineType: deviceModel(model).machineType, cpuModel, vmm },
+    objects: { memory: await object(kept.memory), state: await object(kept.state) },
+  };
+}
+
+async function writeFacts(folder: string, facts: SnapshotFacts): Promise<void> {
+  const path = join(folder, FACTS);
+  const text = JSON.stringify({ version: FACTS_VERSION, ...facts });
+  await writeFile(`${path}.next`, text, { mode: 0o600, flush: true });
+  await rename(`${path}.next`, path);
 }

@@ -1,0 +1,16 @@
+const tails = new Map<string, Promise<unknown>>();
+
+/** Runs work on a file or folder after all that was begun on it before, in this process. */
+export async function exclusive<T>(path: string, work: () => Promise<T>): Promise<T> {
+  const before = tails.get(path);
+  const mine = (async () => {
+    await before?.catch(() => undefined);
+    return await work();
+  })();
+  tails.set(path, mine);
+  try {
+    return await mine;
+  } finally {
+    if (tails.get(path) === mine) tails.delete(path);
+  }
+}
