@@ -60,7 +60,7 @@ async function collect(
   const cache = env['RELEAP_CACHE'] || join(releapHome(env), 'cache');
   using spinner = new Spinner(context, 'looking at the machine');
   const checks = [...checkMachine()];
-  checks.push(checkCgroup(), ...(await checkStorage(releapHome(env))));
+  checks.push(checkCgroup(), ...(await checkStorage(releapHome(env), cache)));
   checks.push(...(await checkQuarantine(releapHome(env))));
   checks.push(...(await checkNetwork(env, context.signal)));
   checks.push(...(await checkTools(root, env, context.signal)));

@@ -1,13 +1,13 @@
 /** The file system of the server's home: room, and whether it clones files. */
 import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
-import { copyFile, mkdtemp, rm, statfs, writeFile } from 'node:fs/promises';
+import { copyFile, mkdtemp, rm, stat, statfs, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { Check } from './check.ts';
 
 const LOW_BYTES = 5 * 1024 ** 3;
 
-export async function checkStorage(home: string): Promise<Check[]> {
+export async function checkStorage(home: string, cache: string): Promise<Check[]> {
   const folder = await nearestFolder(home);
   const { bavail, bsize } = await statfs(folder);
   const free = bavail * bsize;
@@ -17,7 +17,21 @@ export async function checkStorage(home: string): Promise<Check[]> {
     status: free < LOW_BYTES ? 'warn' : 'ok',
     detail: `${(free / 1024 ** 3).toFixed(1)} GiB free at ${home}${free < LOW_BYTES ? ': images and sandboxes will soon fill it' : ''}`,
   };
-  return [room, await checkCloning(home, folder)];
+  return [room, await checkCloning(home, folder), ...(await checkCache(folder, cache))];
+}
+
+/** Sandboxes have hard links to their images. No check when they can. */
+async function checkCache(home: string, cache: string): Promise<Check[]> {
+  const [mine, other] = await Promise.all([stat(home), stat(await nearestFolder(cache))]);
+  if (mine.dev === other.dev) return [];
+  return [
+    {
+      id: 'cache',
+      title: 'Cache',
+      status: 'warn',
+      detail: `RELEAP_CACHE (${cache}) is on another file system than RELEAP_HOME (${home}): each image is copied once and takes its room twice`,
+    },
+  ];
 }
 
 async function checkCloning(home: string, folder: string): Promise<Check> {

@@ -231,14 +231,18 @@ async function holdBase(source: string, target: string): Promise<void> {
 }
 
 /** @throws only when neither can be done */
-export async function linkOrCopy(source: string, target: string): Promise<void> {
+export async function linkOrCopy(
+  source: string,
+  target: string,
+  deadlineMs = COPY_DEADLINE_MS,
+): Promise<void> {
   try {
     await link(source, target);
   } catch {
     // Another file system.
     const partial = `${target}.partial`;
     await run('cp', ['--sparse=always', '--reflink=auto', '--', source, partial], {
-      deadlineMs: COPY_DEADLINE_MS,
+      deadlineMs,
     });
     await rename(partial, target);
   }

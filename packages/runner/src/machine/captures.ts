@@ -12,6 +12,7 @@ import {
   shareChain,
 } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
+import type { LocalCopies } from '../disk/local-copies.ts';
 import { isChildOf } from '../disk/lineage.ts';
 import { isTopUnchanged } from '../disk/unchanged.ts';
 import type { ImageConfig } from '../image/image-config.ts';
@@ -74,6 +75,7 @@ export interface CapturesOptions {
   folders: VmFolders;
   snapshots: SnapshotFolders;
   platform: Platform;
+  localCopies: LocalCopies;
   copiers: PageCopiers;
   memoryBudget: MemoryBudget;
   allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
@@ -190,14 +192,14 @@ export class Captures {
     image: CapturedImage,
     parentId: string | undefined,
   ): Promise<SnapshotFacts> {
-    const { snapshots } = this.#options;
+    const { snapshots, localCopies } = this.#options;
     const folder = await snapshots.begin(id);
     try {
       const facts =
         kind === 'full'
           ? await this.#takeFull(folder, source, image)
           : await this.#takeDisk(folder, source, image, parentId);
-      await linkOrCopy(image.path, heldImagePath(folder));
+      await linkOrCopy(await localCopies.near(image.path), heldImagePath(folder));
       racePoint('snapshot:copied');
       await snapshots.complete(id, facts);
       racePoint('snapshot:completed');

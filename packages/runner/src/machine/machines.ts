@@ -5,6 +5,7 @@ import type { CpuCounter } from '../metering/usage-reporter.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
+import type { LocalCopies } from '../disk/local-copies.ts';
 import { checkChain, createChain, diskMib, forkChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import type { DiskSet, VmDisks } from '../disk/vm-disks.ts';
@@ -81,6 +82,7 @@ export interface MachinesOptions {
   templates: TemplateStore;
   vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
+  localCopies: LocalCopies;
   log: Logger;
 }
 
@@ -100,6 +102,7 @@ export class Machines {
   readonly #restoring: Restoring;
   readonly #cgroups: CgroupTree;
   readonly #emptyDisks: EmptyExt4Store;
+  readonly #localCopies: LocalCopies;
   readonly #log: Logger;
 
   constructor(options: MachinesOptions) {
@@ -107,6 +110,7 @@ export class Machines {
     this.#cgroups = options.cgroups;
     this.templates = options.templates;
     this.#emptyDisks = options.emptyDisks;
+    this.#localCopies = options.localCopies;
     this.#log = options.log;
     this.#restoring = new Restoring({
       folders: this.#folders,
@@ -128,6 +132,7 @@ export class Machines {
       folders: this.#folders,
       snapshots: this.snapshots,
       platform: options.templates.platform,
+      localCopies: options.localCopies,
       copiers,
       memoryBudget,
       allowCopy,
@@ -144,6 +149,7 @@ export class Machines {
       templates: options.templates,
       vmms: options.vmms,
       emptyDisks: options.emptyDisks,
+      localCopies: options.localCopies,
       restore: async (boot, prepare, purpose, empty) => {
         const clock = new Stopwatch();
         const { vm, record } = await (empty === undefined
@@ -411,7 +417,9 @@ export class Machines {
         ? await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay')
         : await forkChain(disks.from, folder);
     if (disks.from !== undefined) await checkChain(scratch);
-    return await makeDisks(this.#emptyDisks, jail, owner, { ...disks, scratch, persistent: false }, set);
+    const rootImagePath = await this.#localCopies.near(disks.rootImagePath);
+    const all = { ...disks, rootImagePath, scratch, persistent: false };
+    return await makeDisks(this.#emptyDisks, jail, owner, all, set);
   }
 
   #fromTemplate(template: LoadedTemplate): Omit<RestoreSource, 'disks' | 'diskMaxMib'> {

@@ -3,6 +3,7 @@ import { dirname, join } from 'node:path';
 import type { Logger } from 'pino';
 import { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { EmptyExt4Store } from '../disk/empty-ext4.ts';
+import { LocalCopies } from '../disk/local-copies.ts';
 import { fileSha256 } from '../disk/file-sha256.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import { TemplateStore } from '../template/template-store.ts';
@@ -90,13 +91,19 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     pinned: options.defaultShape,
     log,
   });
+  const localCopies = await LocalCopies.open(join(folder, 'local'), cacheDir);
+  if (localCopies.isNeeded) {
+    log.warn({ cache: cacheDir, folder }, 'the cache lies on another file system: each image is copied once');
+  }
   const machines = new Machines({
     folder: options.folder,
     snapshots: join(folder, 'snapshots'),
     cgroups,
     templates,
     vmms,
-    emptyDisks: new EmptyExt4Store(cacheDir),
+    // A format costs less than a copy for each VM.
+    emptyDisks: new EmptyExt4Store(localCopies.isNeeded ? join(folder, 'local-disks') : cacheDir),
+    localCopies,
     log,
   });
   return { machines, cgroups, facts, platform, vmms };

@@ -3,15 +3,9 @@ import type { Logger } from 'pino';
 import { dropUnused, flattenChain } from '../disk/flatten.ts';
 import { EXT4_MIN_MIB } from '../disk/empty-ext4.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
-import {
-  checkChain,
-  createChain,
-  diskMib,
-  growChain,
-  LAYERS_MAX,
-  readChain,
-} from '../disk/disk-chain.ts';
+import { checkChain, createChain, diskMib, growChain, LAYERS_MAX, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
+import type { LocalCopies } from '../disk/local-copies.ts';
 import { DamagedListError } from '../disk/manifest.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
@@ -61,6 +55,7 @@ export interface PersistentMachinesOptions {
   templates: TemplateStore;
   vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
+  localCopies: LocalCopies;
   copiers: PageCopiers;
   memoryBudget: MemoryBudget;
   /** Restores a VM with its disks; its guest is paused afterwards. */
@@ -141,9 +136,11 @@ export class PersistentMachines {
     scratch: DiskChain,
     disks: SandboxDisks,
   ): Promise<VmDisks> {
+    const { emptyDisks, localCopies } = this.#options;
+    const rootImagePath = await localCopies.near(disks.rootImagePath);
     const [made] = await settled([
-      makeDisks(this.#options.emptyDisks, jail, owner, { ...disks, scratch, persistent: true }),
-      holdImage(disks.rootImagePath, keep),
+      makeDisks(emptyDisks, jail, owner, { ...disks, rootImagePath, scratch, persistent: true }),
+      holdImage(rootImagePath, keep),
     ]);
     return made;
   }
@@ -160,7 +157,7 @@ export class PersistentMachines {
       purpose?: 'resumed' | 'flushing';
     },
   ): Promise<RunningVm> {
-    const { folders, templates, vmms, emptyDisks, restore } = this.#options;
+    const { folders, templates, vmms, emptyDisks, localCopies, restore } = this.#options;
     const { vmId, signal, rootImagePath, purpose = 'resumed' } = options;
     const keep = folders.keep(vmId);
     const kept = new KeptMemory(keep);
@@ -169,7 +166,8 @@ export class PersistentMachines {
     await using memory = await this.#openMemory(kept.memory);
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
-      const disks = { rootImagePath, scratch, persistent: true };
+      const near = await localCopies.near(rootImagePath);
+      const disks = { rootImagePath: near, scratch, persistent: true };
       return {
         vmm,
         disks: () => makeDisks(emptyDisks, jail, owner, disks),
@@ -207,7 +205,7 @@ export class PersistentMachines {
       empty: EmptyVm | undefined;
     },
   ): Promise<RunningVm> {
-    const { folders, vmms, emptyDisks, restore } = this.#options;
+    const { folders, vmms, emptyDisks, localCopies, restore } = this.#options;
     const { vmId, rootImagePath, signal, origin, empty } = options;
     const { memory, statePath, shape, hardware } = origin;
     const vmm = vmms.forState(origin.vmm);
@@ -221,7 +219,14 @@ export class PersistentMachines {
       (jail, owner) =>
         Promise.resolve({
           vmm,
-          disks: () => makeDisks(emptyDisks, jail, owner, { rootImagePath, scratch, persistent: true }),
+          disks: async () => {
+            const near = await localCopies.near(rootImagePath);
+            return await makeDisks(emptyDisks, jail, owner, {
+              rootImagePath: near,
+              scratch,
+              persistent: true,
+            });
+          },
           diskMaxMib: largestMib(scratch),
           memory,
           complete: (vmm: number) => this.#completeMemory(memory, vmm, shape),
@@ -377,8 +382,8 @@ async function finish(running: RunningVm, step: () => Promise<void>): Promise<Ru
 }
 
 /**
- * An image that a disk lies on must not be tidied away: an image with a second name is not. Across file systems there
- * is no second name; the image is then fetched again when it is gone.
+ * An image that a disk lies on must not be tidied away: an image with a second name is not. Where there can be none, the image
+ * is fetched again when it is gone.
  */
 async function holdImage(image: string, keep: string): Promise<void> {
   await link(image, heldImagePath(keep)).catch((error: NodeJS.ErrnoException) => {

@@ -1,0 +1,89 @@
+import { randomUUID } from 'node:crypto';
+import { link, mkdir, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { linkOrCopy } from './disk-chain.ts';
+
+/** A copy that no VM and no disk has a link to is kept so long after its last use. */
+const UNUSED_KEPT_MS = 24 * 60 * 60_000;
+
+/** For an image of many gigabytes, on a busy disk. */
+const COPY_DEADLINE_MS = 15 * 60_000;
+
+/**
+ * Files of the cache on the file system of the VMs. Every VM has links to its image in its jail; where the cache lies on
+ * another file system, so that nothing can be linked, an image is copied once and not for each VM.
+ */
+export class LocalCopies {
+  /** Whether files of the cache cannot be linked to from the folder. */
+  readonly isNeeded: boolean;
+  readonly #folder: string;
+  readonly #cacheDir: string;
+  readonly #copying = new Map<string, Promise<string>>();
+
+  private constructor(folder: string, cacheDir: string, isNeeded: boolean) {
+    this.#folder = folder;
+    this.#cacheDir = cacheDir;
+    this.isNeeded = isNeeded;
+  }
+
+  /** @param folder absolute, on the file system of the VMs; copies lie there */
+  static async open(folder: string, cacheDir: string): Promise<LocalCopies> {
+    await Promise.all([
+      mkdir(folder, { recursive: true, mode: 0o755 }),
+      mkdir(cacheDir, { recursive: true }),
+    ]);
+    const copies = new LocalCopies(folder, cacheDir, !(await canLink(cacheDir, folder)));
+    await copies.#sweep();
+    return copies;
+  }
+
+  /** A path of a file of the cache that can be linked to: its own, or that of its copy. */
+  async near(path: string): Promise<string> {
+    if (!this.isNeeded || !path.startsWith(`${this.#cacheDir}/`)) return path;
+    // Cached files are never written again, and replaced by others.
+    const { ino, size, mtimeMs } = await stat(path);
+    const copy = join(this.#folder, `${ino}-${size}-${Math.trunc(mtimeMs)}`);
+    const copying =
+      this.#copying.get(copy) ?? this.#copy(path, copy).finally(() => this.#copying.delete(copy));
+    this.#copying.set(copy, copying);
+    return await copying;
+  }
+
+  async #copy(path: string, copy: string): Promise<string> {
+    const now = new Date();
+    const isThere = await utimes(copy, now, now).then(
+      () => true,
+      () => false,
+    );
+    if (!isThere) {
+      await this.#sweep();
+      await linkOrCopy(path, copy, COPY_DEADLINE_MS);
+    }
+    return copy;
+  }
+
+  async #sweep(): Promise<void> {
+    for (const name of await readdir(this.#folder)) {
+      const path = join(this.#folder, name);
+      const file = await stat(path).catch(() => undefined);
+      const isUnused = file?.nlink === 1 && Date.now() - file.mtimeMs > UNUSED_KEPT_MS;
+      if (isUnused) await rm(path, { force: true });
+    }
+  }
+}
+
+/** By trial: file systems that are mounted twice look like one and are none. */
+async function canLink(from: string, to: string): Promise<boolean> {
+  const name = `.trial-${randomUUID()}`;
+  const [source, target] = [join(from, name), join(to, name)];
+  try {
+    await writeFile(source, '');
+    await link(source, target);
+    return true;
+  } catch {
+    return false;
+  } finally {
+    await rm(source, { force: true });
+    await rm(target, { force: true });
+  }
+}
