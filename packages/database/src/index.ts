@@ -2,6 +2,7 @@ export { openDatabase, type Database, type DatabaseOptions } from './database.ts
 export { isDatabaseUnavailable, isForeignKeyViolation, isUniqueViolation } from './failures.ts';
 export {
   lockFile,
+  SpaceReserve,
   startPostgres,
   type FileLock,
   type PostgresInstance,

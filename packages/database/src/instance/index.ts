@@ -1,2 +1,3 @@
 export { lockFile, type FileLock } from './file-lock.ts';
+export { SpaceReserve } from './space-reserve.ts';
 export { startPostgres, type PostgresInstance, type PostgresOptions } from './start-postgres.ts';

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { startPostgres, type PostgresInstance } from '@releap/database';
+import { SpaceReserve, startPostgres, type PostgresInstance } from '@releap/database';
 import type { Logger } from 'pino';
 
 const BACKOFF_FIRST_MS = 250;
@@ -15,7 +15,11 @@ export interface KeptPostgres {
 /** @throws when it cannot be started the first time. */
 export async function keepPostgres(dir: string, binariesDir: string, log: Logger): Promise<KeptPostgres> {
   const start = (): Promise<PostgresInstance> => startPostgres({ dir, binariesDir, log });
-  const first = await start();
+  const reserve = await SpaceReserve.open({ dir, log });
+  const first = await start().catch(async (error: unknown) => {
+    await reserve[Symbol.asyncDispose]();
+    throw error;
+  });
   const stopping = new AbortController();
   let current: PostgresInstance | undefined = first;
   const watch = (async () => {
@@ -44,6 +48,7 @@ export async function keepPostgres(dir: string, binariesDir: string, log: Logger
     version: first.version,
     async stop() {
       stopping.abort();
+      await reserve[Symbol.asyncDispose]();
       await current?.stop();
       await watch;
       // It may have been restarted concurrently.
