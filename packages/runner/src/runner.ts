@@ -21,6 +21,7 @@ import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
+import { SpaceWatch } from './disk/space-watch.ts';
 import { ClockWatch } from './reconcile/clock-watch.ts';
 import { sandboxHandler, snapshotHandler } from './reconcile/kind-handlers.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
@@ -230,6 +231,11 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     report: (readings) => link.usage(readings),
     log: log.child({ part: 'metering' }),
   });
+  const space: SpaceWatch = new SpaceWatch({
+    folder,
+    onShort: () => reconciler.pauseForSpace(() => space.isShort),
+    log: log.child({ part: 'disk' }),
+  });
   const clock = new ClockWatch(() => reconciler.setClocks());
   const logKeeper = new LogKeeper(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
   const dataServer = await startDataServer({
@@ -271,6 +277,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await dataServer.close();
     logKeeper.close();
     clock.close();
+    space.close();
     await warmed.catch(() => undefined);
     await machines.digests.close();
     await pools.close();

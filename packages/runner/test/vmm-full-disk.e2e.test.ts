@@ -18,6 +18,10 @@ class ScriptedVmm {
     execute: async (command: string): Promise<unknown> => {
       await turn();
       if (command === 'query-status') return { status: this.status };
+      if (command === 'stop') {
+        this.status = 'paused';
+        return {};
+      }
       assert.equal(command, 'cont');
       this.continued += 1;
       this.status = this.hasRoom ? 'running' : 'io-error';
@@ -81,6 +85,33 @@ describe('a guest on a host whose disk is full', () => {
     await seconds(1);
     assert.equal(vmm.continued, 5);
     assert.equal(told.length, 3);
+  });
+
+  it('is paused before that disk is full, and resumed when there is space again', async () => {
+    let isShort = true;
+    await disk.pause(() => isShort);
+    await disk.pause(() => isShort);
+    assert.equal(vmm.status, 'paused');
+    assert.equal(await disk.look(), true);
+    await seconds(2);
+    assert.equal(vmm.status, 'paused');
+    // Somebody else had stopped it, and let it continue.
+    vmm.status = 'running';
+    await seconds(1);
+    assert.equal(vmm.status, 'paused');
+    isShort = false;
+    await seconds(2);
+    assert.deepEqual({ status: vmm.status, waits: disk.waits }, { status: 'running', waits: false });
+    assert.equal(await disk.look(), false);
+    assert.equal(wentOn, 1);
+  });
+
+  it('that is stopped by somebody else is left to them, however short of space the disk is', async () => {
+    disk.hold(true);
+    vmm.status = 'paused';
+    await disk.pause(() => true);
+    await seconds(1);
+    assert.deepEqual({ continued: vmm.continued, waits: disk.waits }, { continued: 0, waits: false });
   });
 
   it('is not let go on while somebody holds it, also when that begins in the middle of a try', async () => {

@@ -124,6 +124,10 @@ export class LiveMachine implements LiveSandbox {
       .catch((error: unknown) => this.#log.warn({ err: error }, 'paused memory is not on the disk yet'));
   }
 
+  async pauseForSpace(isShort: () => boolean): Promise<void> {
+    await this.#options.running.vm.pauseForSpace(isShort);
+  }
+
   async setClock(hurry: AbortSignal): Promise<void> {
     const gone = Promise.withResolvers<never>();
     const onAbort = (): void => gone.reject(new Error('it was not waited for'));

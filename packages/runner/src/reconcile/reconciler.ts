@@ -78,6 +78,17 @@ export class Reconciler implements HeldKind {
     return [...this.#sandboxes].flatMap(([vmId, sandbox]) => (sandbox.live === undefined ? [] : [vmId]));
   }
 
+  /** The host's disk is short of space: no guest may write until there is some again. */
+  pauseForSpace(isShort: () => boolean): void {
+    for (const { live, vmId } of this.#sandboxes.values()) {
+      live
+        ?.pauseForSpace(isShort)
+        .catch((error: unknown) =>
+          this.#deps.log.warn({ err: error, vm: vmId }, 'a guest could not be paused'),
+        );
+    }
+  }
+
   /** The host's clock was set, or stood: theirs follow it. */
   setClocks(): void {
     for (const sandbox of this.#sandboxes.values()) sandbox.setClock();

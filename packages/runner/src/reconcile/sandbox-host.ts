@@ -71,6 +71,8 @@ export interface LiveSandbox {
    * @param alone does what nothing else may be done with it meanwhile
    */
   tidyDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void>;
+  /** Pauses its guest while the host's disk is short of space. */
+  pauseForSpace(isShort: () => boolean): Promise<void>;
   /** Sets its clock to that of the host. Its processes must not be frozen. `hurry` ends the waiting. */
   setClock(hurry: AbortSignal): Promise<void>;
   /** Lets go of sockets and files on this side; the VMM is not touched. */

@@ -15,6 +15,8 @@ export class FullDisk {
   readonly #onGoesOn: () => void;
   #timer: NodeJS.Timeout | undefined;
   #held = false;
+  /** While the guest is paused before the disk is full: whether it must stay so. */
+  #isShort: (() => boolean) | undefined;
 
   /**
    * @param tell is given a line for the one whose guest it is
@@ -38,9 +40,25 @@ export class FullDisk {
 
   /** Whether the guest stands for want of room, since before this process began, too. */
   async look(): Promise<boolean> {
-    const stands = (await this.#status()) === 'io-error';
+    const stands = this.#isShort !== undefined || (await this.#status()) === 'io-error';
     if (stands) this.#stands();
     return stands;
+  }
+
+  /**
+   * Pauses the guest before the disk of the host is full, for as long as that is short of space. Does nothing while
+   * somebody else has stopped it.
+   */
+  async pause(isShort: () => boolean): Promise<void> {
+    if (this.#held || this.#isShort !== undefined) return;
+    this.#isShort = isShort;
+    this.#stands();
+    try {
+      await this.#qmp.execute('stop');
+    } catch (error) {
+      this.#isShort = undefined;
+      throw error;
+    }
   }
 
   /** While it is held a guest is not let go on: whoever stopped it relies on that. */
@@ -63,12 +81,19 @@ export class FullDisk {
     const status = await this.#status();
     // It may have been stopped meanwhile; then nothing may be sent any more.
     if (this.#held) return;
-    if (status === 'io-error') {
+    if (this.#isShort?.() === true) {
+      // Whoever had stopped it meanwhile has let it continue.
+      if (status === 'running') await this.#qmp.execute('stop');
+      return;
+    }
+    if (status === 'io-error' || (this.#isShort !== undefined && status === 'paused')) {
+      this.#isShort = undefined;
       await this.#qmp.execute('cont');
       return;
     }
     clearInterval(this.#timer);
     this.#timer = undefined;
+    this.#isShort = undefined;
     this.#log.info('there is room on the disk again: a guest goes on');
     this.#tell("the host's disk has room again: the sandbox goes on");
     this.#onGoesOn();

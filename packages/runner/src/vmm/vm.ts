@@ -315,12 +315,18 @@ export class Vm {
       // It is ending, and that is noticed anyway.
       return;
     }
-    if (this.#stopped || this.#detached || PASSING_STATES.has(status)) return;
+    const isExpected = this.#stopped || this.#fullDisk.waits;
+    if (isExpected || this.#detached || PASSING_STATES.has(status)) return;
     this.#failure = `the micro-VM stopped by itself (${String(status).slice(0, 40)})`;
     this.#log.error({ pid: this.identity.pid, status }, 'a guest was stopped by its VMM; ending it');
     await killProcess(this.identity, KILL_DEADLINE_MS).catch((error: unknown) =>
       this.#log.error({ err: error }, 'a VMM could not be ended'),
     );
+  }
+
+  /** Pauses the guest while the host's disk is short of space. It continues by itself. */
+  async pauseForSpace(isShort: () => boolean): Promise<void> {
+    if (!this.#stopped) await this.#fullDisk.pause(isShort);
   }
 
   /** Whether the guest cannot be expected to answer, for want of room on the host's disk. */
