@@ -23,24 +23,31 @@ func (p *paths) Set(value string) error { *p = append(*p, value); return nil }
 //	--netns PATH|new   the network namespace, or an empty one of its own
 //	--nofile N         most open files (RLIMIT_NOFILE)
 //	--fsize-kib N      largest file that it may write (RLIMIT_FSIZE)
+//	--nproc N          most threads of the user that it becomes (RLIMIT_NPROC)
+//	--root DIR         becomes a mount of its own without devices, programs and set-user-ID, for -chroot
 //	--cgroup FILE      a cgroup.procs to join first, so that none of its memory or time counts elsewhere; may be repeated
 //
-// The command gets System V IPC and POSIX message queues of its own and a mount namespace that only follows the host's.
-// It still starts as root: QEMU opens what it needs and then gives up root by itself (-run-with, -sandbox).
+// The command gets System V IPC and POSIX message queues of its own and a mount namespace that only follows the host's. It
+// can lock no memory, leaves no core dumps, and no program that it might execute gives it privileges that it does not have
+// (PR_SET_NO_NEW_PRIVS). It still starts as root: QEMU opens what it needs and then gives up root by itself (-run-with,
+// -sandbox).
 func Exec(args []string) error {
 	flags := flag.NewFlagSet("jail", flag.ContinueOnError)
 	flags.SetOutput(os.Stderr)
 	netns := flags.String("netns", "", "network namespace: a path or new")
 	nofile := flags.Uint64("nofile", 0, "RLIMIT_NOFILE")
 	fsizeKib := flags.Uint64("fsize-kib", 0, "RLIMIT_FSIZE in KiB")
+	nproc := flags.Uint64("nproc", 0, "RLIMIT_NPROC")
+	root := flags.String("root", "", "folder that becomes a mount")
 	var cgroups paths
 	flags.Var(&cgroups, "cgroup", "cgroup.procs file to join")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	command := flags.Args()
-	if len(command) == 0 || *netns == "" || *nofile == 0 || *fsizeKib == 0 {
-		return errors.New("usage: hostd jail --netns PATH|new --nofile N --fsize-kib N [--cgroup FILE]... -- COMMAND [ARGUMENT]...")
+	if len(command) == 0 || *netns == "" || *nofile == 0 || *fsizeKib == 0 || *nproc == 0 || *root == "" {
+		return errors.New("usage: hostd jail --netns PATH|new --nofile N --fsize-kib N --nproc N --root DIR [--cgroup FILE]... " +
+			"-- COMMAND [ARGUMENT]...")
 	}
 	program, err := exec.LookPath(command[0])
 	if err != nil {
@@ -56,8 +63,21 @@ func Exec(args []string) error {
 	if err := enterNamespaces(*netns); err != nil {
 		return err
 	}
-	if err := limit(*nofile, *fsizeKib*1024); err != nil {
+	if err := bindRoot(*root); err != nil {
+		return fmt.Errorf("cannot make a mount of %s: %w", *root, err)
+	}
+	err = limit(map[int]uint64{
+		unix.RLIMIT_CORE:    0,
+		unix.RLIMIT_NOFILE:  *nofile,
+		unix.RLIMIT_FSIZE:   *fsizeKib * 1024,
+		unix.RLIMIT_NPROC:   *nproc,
+		unix.RLIMIT_MEMLOCK: 0,
+	})
+	if err != nil {
 		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("cannot rule out new privileges: %w", err)
 	}
 	// A VMM has no children of its own, but its copy-on-write clones are born as such and it waits for none of them: where
 	// SIGCHLD is ignored, which execve(2) keeps, the kernel reaps them.
@@ -104,13 +124,18 @@ func enterNamespaces(netns string) error {
 	return nil
 }
 
-func limit(nofile, fsize uint64) error {
-	for _, limit := range []struct {
-		resource int
-		value    uint64
-	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, nofile}, {unix.RLIMIT_FSIZE, fsize}} {
-		if err := unix.Setrlimit(limit.resource, &unix.Rlimit{Cur: limit.value, Max: limit.value}); err != nil {
-			return fmt.Errorf("cannot set resource limit %d to %d: %w", limit.resource, limit.value, err)
+// bindRoot makes a folder a mount in this namespace: what is in it can be opened, and nothing in it gives any power.
+func bindRoot(root string) error {
+	if err := unix.Mount(root, root, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+}
+
+func limit(limits map[int]uint64) error {
+	for resource, value := range limits {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: value, Max: value}); err != nil {
+			return fmt.Errorf("cannot set resource limit %d to %d: %w", resource, value, err)
 		}
 	}
 	return nil

@@ -140,7 +140,15 @@ describe('a micro-VM', () => {
     assert.equal(status['CapEff'], '0000000000000000');
     assert.equal(status['NoNewPrivs'], '1');
     assert.equal(status['Seccomp'], '2');
-    assert.equal(await readlink(`/proc/${pid}/root`), join(service.home, 'vms', 'jail', 'jail'));
+    const root = join(service.home, 'vms', 'jail', 'jail');
+    assert.equal(await readlink(`/proc/${pid}/root`), root);
+    const limits = await readFile(`/proc/${pid}/limits`, 'utf8');
+    assert.match(limits, /^Max processes +512 +512 /m);
+    assert.match(limits, /^Max locked memory +0 +0 /m);
+    assert.match(
+      await readFile(`/proc/${pid}/mountinfo`, 'utf8'),
+      /^\S+ \S+ \S+ \S+ \/ (?:\S+,)?nosuid,nodev,noexec/m,
+    );
     assert.equal((await stat(`/proc/${pid}/ns/net`)).ino, (await stat(slot.netnsPath)).ino);
     assert.match(await readFile(`/proc/${pid}/cgroup`, 'utf8'), /vm-jail$/m);
     assert.equal((await stat(join(service.home, 'vms', 'jail'))).mode & 0o777, 0o700);

@@ -5,6 +5,8 @@ import { HOSTD } from '../host/hostd.ts';
 
 /** Three sockets, three disks with their chains, tap, memory, state, event and timer descriptors: far below this. */
 const OPEN_FILES_MAX = 256;
+/** Processors, I/O and migration threads, copy-on-write clones: all that one slot's user has. */
+const THREADS_MAX = 512;
 
 /** See oom_score_adj in proc(5): from -1000 (never) to 1000 (first). The service's own is below 0. */
 const OOM_SCORE_ADJ = { guaranteed: 500, spot: 800 } as const;
@@ -13,6 +15,8 @@ export interface LaunchOptions {
   /** Absolute path of the program, and its arguments. */
   program: string;
   args: string[];
+  /** Folder that it is chrooted into. */
+  root: string;
   /** Path of the network namespace, or `new` for an empty one that goes with the process. */
   netns: string;
   /** `cgroup.procs` files to join before the VMM exists. */
@@ -30,7 +34,7 @@ export interface LaunchOptions {
  * gives up root before any guest code runs.
  */
 export function launchVmm(options: LaunchOptions): ChildProcess {
-  const { netns, cgroupProcs, fileMaxMib, outputFd, inheritFds = [], program, args } = options;
+  const { root, netns, cgroupProcs, fileMaxMib, outputFd, inheritFds = [], program, args } = options;
   const child = spawn(
     HOSTD,
     [
@@ -41,6 +45,10 @@ export function launchVmm(options: LaunchOptions): ChildProcess {
       String(OPEN_FILES_MAX),
       '--fsize-kib',
       String(fileMaxMib * 1024),
+      '--nproc',
+      String(THREADS_MAX),
+      '--root',
+      root,
       ...cgroupProcs.flatMap((file) => ['--cgroup', file]),
       '--',
       program,

@@ -130,6 +130,7 @@ export class Vm {
       child = launchVmm({
         program: vmm.program,
         args: commandLine({ ...machine, vmmVersion: vmm.version, socketDir: dir, jail }),
+        root: jail.root,
         netns: options.netns,
         cgroupProcs: options.cgroupProcs,
         fileMaxMib: options.fileMaxMib,
