@@ -5,15 +5,14 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"releap/host/internal/failpoint"
+	"releap/host/internal/ruleset"
 )
 
 // Where iproute2 keeps named namespaces.
@@ -29,6 +28,7 @@ func (s *Slot) Create() error {
 }
 
 func (s *Slot) create() error {
+	rules := s.learnRules()
 	if err := inOtherThread(func() error { return makeNetns(s.Netns) }); err != nil {
 		return fmt.Errorf("cannot make its namespace: %w", err)
 	}
@@ -46,7 +46,7 @@ func (s *Slot) create() error {
 		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		return s.furnish()
+		return s.furnish(rules)
 	})
 }
 
@@ -136,7 +136,7 @@ func (s *Slot) connect(space *os.File) error {
 }
 
 // furnish makes what is inside the namespace, in which its thread is.
-func (s *Slot) furnish() error {
+func (s *Slot) furnish(rules *ruleset.Ruleset) error {
 	for _, one := range s.Sysctls {
 		if err := writeSwitch(one.Name, one.Value); err != nil {
 			return err
@@ -146,13 +146,7 @@ func (s *Slot) furnish() error {
 		return fmt.Errorf("cannot make its tap, addresses and routes: %w", err)
 	}
 	failpoint.Reach("hostd slot addresses")
-	// A child has the namespaces of the thread that starts it.
-	rules := exec.Command("nft", "-f", "-")
-	rules.Stdin = strings.NewReader(s.Rules)
-	if output, err := rules.CombinedOutput(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(string(output)))
-	}
-	return nil
+	return s.loadRules(rules)
 }
 
 func (s *Slot) furnishLinks() error {

@@ -13,7 +13,10 @@ import { fileURLToPath } from 'node:url';
 import dnsPacket from 'dns-packet';
 import pino from 'pino';
 import { run } from '../src/process/index.ts';
-import { serviceTag } from '../src/network/address-plan.ts';
+import { parseCidr } from '@releap/contract/netd';
+import type { HostdService } from '../src/host/hostd-service.ts';
+import { DEFAULT_UID_BASE, makeAddressPlan, serviceTag } from '../src/network/address-plan.ts';
+import { createSlots, type Slot } from '../src/network/slot.ts';
 import { listNetns } from '../src/network/host-state.ts';
 import { Network, type NetworkOptions } from '../src/network/network.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
@@ -187,6 +190,40 @@ test('the namespace of a slot neither opens connections itself nor has IPv6', as
   assert.equal(await run('ip', ['-n', slot.netns, '-6', 'address', 'show']), '');
   await network.release('inside');
 });
+
+test('the rules of a slot are what nft makes of their text', async () => {
+  const slot = await network.take('ruled');
+  const { serviceAddress, text } = await rulesOf(slot);
+  assert.ok(serviceAddress.length > 0 && text.includes(slot.hostAddress));
+  const scratch = `${unique}-rules`;
+  await run('ip', ['netns', 'add', scratch]);
+  try {
+    const inside = (netns: string, tool: string, ...args: string[]): string[] => [
+      `--net=/run/netns/${netns}`,
+      '--',
+      tool,
+      ...args,
+    ];
+    await run('nsenter', inside(scratch, 'ip', 'tuntap', 'add', 'dev', slot.tap, 'mode', 'tap'));
+    await run('nsenter', inside(scratch, 'nft', '-f', '-'), { input: text });
+    const list = (netns: string): Promise<string> => run('nsenter', inside(netns, 'nft', 'list', 'ruleset'));
+    assert.equal(await list(slot.netns), await list(scratch));
+  } finally {
+    await run('ip', ['netns', 'delete', scratch]);
+  }
+  await network.release('ruled');
+});
+
+/** What the runner asks hostd to make of that slot. */
+async function rulesOf(slot: Slot): Promise<{ serviceAddress: string; text: string }> {
+  const block = (await readFile(join(home, 'network/block'), 'utf8')).trim();
+  const plan = makeAddressPlan(serviceTag(home), parseCidr(block) ?? assert.fail(), 8, DEFAULT_UID_BASE);
+  const asked: { create_slot: { rules: string; service_address: string } }[] = [];
+  const hostd = { request: async (one: (typeof asked)[0]) => void asked.push(one) };
+  await createSlots(hostd as unknown as HostdService, plan, [slot.index]);
+  const { rules = '', service_address: serviceAddress = '' } = asked[0]?.create_slot ?? {};
+  return { serviceAddress, text: rules };
+}
 
 test('only the runner may connect to a sandbox: no other user of the host, and nobody outside', async () => {
   await using open = await guest('open');

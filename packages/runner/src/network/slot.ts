@@ -52,7 +52,8 @@ const DNS_PACKETS_PER_SECOND = 200;
 
 /**
  * Inside the namespace: only frames that the guest can honestly send get in, the guest's address becomes the
- * slot's, and the namespace itself neither accepts nor opens connections (a VMM that was taken over is in it).
+ * slot's, and the namespace itself neither accepts nor opens connections (a VMM that was taken over is in it). Without
+ * sets: hostd has nft read them once and copies what the kernel made of them.
  */
 function renderInsideRules(plan: AddressPlan, slot: SlotPlan): string {
   const { tap, uplink, ip, mac, gatewayIp } = GUEST;
@@ -68,6 +69,9 @@ table inet sandbox {
   chain refuse {
     meta l4proto tcp reject with tcp reset
     reject with icmpx admin-prohibited
+  }
+  chain questions {
+    limit rate over ${DNS_PACKETS_PER_SECOND}/second burst ${2 * DNS_PACKETS_PER_SECOND} packets drop
   }
   chain slot_dnat {
     type nat hook prerouting priority dstnat; policy accept;
@@ -91,7 +95,8 @@ table inet sandbox {
   chain slot_forward {
     type filter hook forward priority filter; policy drop;
     meta nfproto ipv6 drop
-    ip daddr ${plan.serviceAddress} meta l4proto { tcp, udp } th dport 53 limit rate over ${DNS_PACKETS_PER_SECOND}/second burst ${2 * DNS_PACKETS_PER_SECOND} packets drop
+    ip daddr ${plan.serviceAddress} udp dport 53 jump questions
+    ip daddr ${plan.serviceAddress} tcp dport 53 jump questions
     ct state established,related accept
     ct state invalid drop
     ct count over ${MAX_FLOWS_PER_SANDBOX} jump refuse

@@ -1,0 +1,114 @@
+package slot
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"releap/host/internal/ruleset"
+)
+
+// All that rules of slots are made of: packages/runner/test/network-slots.test.ts compares the runner's own.
+const rules = `
+table netdev guard {
+  chain frames {
+    type filter hook ingress device "tap0" priority 0; policy drop;
+    ether saddr 02:72:6c:00:00:02 ether type arp accept
+    ether saddr 02:72:6c:00:00:02 ip saddr 172.16.0.2 accept
+  }
+}
+table inet sandbox {
+  chain refuse {
+    meta l4proto tcp reject with tcp reset
+    reject with icmpx admin-prohibited
+  }
+  chain slot_dnat {
+    type nat hook prerouting priority dstnat; policy accept;
+    iifname "tap0" ip daddr 172.16.0.1 udp dport 53 dnat ip to 100.64.0.1
+    iifname "up0" ip daddr 100.64.0.11 dnat ip to 172.16.0.2
+  }
+  chain slot_snat {
+    type nat hook postrouting priority srcnat; policy accept;
+    oifname "up0" ip saddr 172.16.0.2 snat ip to 100.64.0.11
+  }
+  chain slot_forward {
+    type filter hook forward priority filter; policy drop;
+    ip daddr 100.64.0.1 udp dport 53 limit rate over 200/second burst 400 packets drop
+    ct state established,related accept
+    ct count over 4096 jump refuse
+  }
+}
+`
+
+// listed is what nft says of the rules that work puts into a new namespace.
+func listed(t *testing.T, work func() error) string {
+	t.Helper()
+	var output []byte
+	err := inOtherThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		if err := makeTap("tap0", 70_000); err != nil {
+			return err
+		}
+		if err := work(); err != nil {
+			return err
+		}
+		var err error
+		output, err = exec.Command("nft", "list", "ruleset").CombinedOutput()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err, string(output))
+	}
+	return string(output)
+}
+
+func TestLearnedRulesAreWhatNftMakesOfTheText(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root for namespaces")
+	}
+	for _, host := range []string{"100.64.0.11", "100.64.3.250"} {
+		text := regexp.MustCompile(`100\.64\.0\.11`).ReplaceAllString(rules, host)
+		s := &Slot{HostAddress: host, Tap: "tap0", UID: 70_000, Rules: text}
+		known := s.learnRules()
+		if known == nil {
+			t.Fatal("the rules cannot be learned")
+		}
+		want := listed(t, func() error { return ruleset.Load(text) })
+		if got := listed(t, func() error { return s.loadRules(known) }); got != want {
+			t.Errorf("%s\nis not\n%s", got, want)
+		}
+	}
+	if len(learned.rules) != 1 {
+		t.Errorf("slots of one layout were learned %d times", len(learned.rules))
+	}
+}
+
+func TestRulesThatCannotBeLearnedAreReadByNftEachTime(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root for namespaces")
+	}
+	for _, text := range []string{
+		"table inet sandbox {\nset some { type ipv4_addr; }\n}",
+		"table inet sandbox {\nchain c {\nip daddr { 10.0.0.1, 10.0.0.2 } accept\n}\n}",
+		"table inet sandbox {\nchain c {\nip daddr 192.0.2.85 accept\n}\n}",
+	} {
+		s := &Slot{HostAddress: "100.64.0.11", Tap: "tap0", UID: 70_000, Rules: text}
+		known := s.learnRules()
+		if known != nil {
+			t.Errorf("%s was learned", text)
+		}
+		want := listed(t, func() error { return ruleset.Load(text) })
+		if got := listed(t, func() error { return s.loadRules(known) }); got != want || got == "" {
+			t.Errorf("%s\nis not\n%s", got, want)
+		}
+	}
+	broken := &Slot{HostAddress: "100.64.0.11", Tap: "tap0", UID: 70_000, Rules: "no rules"}
+	if known := broken.learnRules(); known != nil || broken.loadRules(known) == nil {
+		t.Error("what are no rules was loaded")
+	}
+}
