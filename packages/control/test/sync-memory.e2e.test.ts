@@ -29,11 +29,17 @@ async function peakBytes(pid: number): Promise<number> {
 }
 const resetPeak = (pid: number): Promise<void> => writeFile(`/proc/${pid}/clear_refs`, '5');
 
+/** Gigabytes are looked through as bytes. */
+const ITEM = Buffer.from('"kind":"sandbox"');
+const SYNC = Buffer.from('{"type":"sync"');
+const LAST = Buffer.from('"more":false}');
+
 /** Says hello and counts what it is assigned, without parsing gigabytes of it. */
 async function sync(url: string, runnerId: string): Promise<{ assigned: number; bytes: number }> {
   const socket = new WebSocket(url.replace('http', 'ws') + RUNNER_LINK_PATH, {
     headers: { authorization: `Bearer ${credentialOf(runnerId)}` },
     perMessageDeflate: false,
+    skipUTF8Validation: true,
   });
   await once(socket, 'open');
   let assigned = 0;
@@ -41,10 +47,12 @@ async function sync(url: string, runnerId: string): Promise<{ assigned: number; 
   const complete = new Promise<void>((resolve, reject) => {
     socket.on('close', (code, reason) => reject(new Error(`closed with ${code}: ${reason.toString()}`)));
     socket.on('message', (data) => {
-      const text = (data as Buffer).toString('latin1');
-      bytes += text.length;
-      assigned += text.split('"kind":"sandbox"').length - 1;
-      if (text.startsWith('{"type":"sync"') && text.endsWith('"more":false}')) resolve();
+      const message = data as Buffer;
+      bytes += message.length;
+      for (let at = message.indexOf(ITEM); at !== -1; at = message.indexOf(ITEM, at + ITEM.length))
+        assigned += 1;
+      const last = message.subarray(-LAST.length).equals(LAST);
+      if (last && message.subarray(0, SYNC.length).equals(SYNC)) resolve();
     });
   });
   socket.send(
