@@ -3,15 +3,16 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import type { SandboxRecord } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
-import { Service } from '@releap/testing/service';
+import type { Service } from '@releap/testing/service';
+import { sharedService } from '@releap/testing/shared-service';
 
-const SMALL = { image: 'busybox', cpu: 0.125, mem_mib: 128, scratch_mib: 64, persistent: true };
+const SMALL = { image: 'busybox', cpu: 0.125, mem_mib: 256, scratch_mib: 64, persistent: true };
 const PATIENCE_MS = 240_000;
 const FORKS = 3;
 
 let service: Service;
 before(async () => {
-  service = await Service.start({ RELEAP_CORES: '8', RELEAP_MEMORY_MIB: '16384' });
+  service = await sharedService();
 });
 after(async () => service?.[Symbol.asyncDispose]());
 

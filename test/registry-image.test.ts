@@ -9,7 +9,7 @@ import { appImage } from './support/app-image.ts';
 import { eventually } from '@releap/testing/eventually';
 import { leftovers } from '@releap/testing/leftovers';
 import { freePort } from '@releap/testing/ports';
-import { Service } from '@releap/testing/service';
+import { makeImagelessCache, Service } from '@releap/testing/service';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
 
@@ -38,7 +38,7 @@ describe('an image from a real registry', () => {
     });
     registry.push(layout, 'app:1');
     // A cache of its own: everything here is pulled, not found.
-    service = await Service.start({ RELEAP_CACHE: join(folder.path, 'cache') });
+    service = await Service.start({ RELEAP_CACHE: await makeImagelessCache(join(folder.path, 'cache')) });
   });
 
   after(async () => {

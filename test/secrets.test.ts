@@ -9,7 +9,7 @@ import { REGISTRY_USER, startRegistry, type TestRegistry } from '@releap/testing
 import { appImage } from './support/app-image.ts';
 import { eventually } from '@releap/testing/eventually';
 import { leftovers } from '@releap/testing/leftovers';
-import { REPO, Service } from '@releap/testing/service';
+import { makeImagelessCache, REPO, Service } from '@releap/testing/service';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
 const SECRET = '4d7a-value-that-nobody-sees-c1f0';
@@ -32,7 +32,7 @@ describe('secrets and a registry that wants a password', () => {
     });
     registry.push(layout, 'private/app:1');
     // A cache of its own: everything here is pulled, not found.
-    service = await Service.start({ RELEAP_CACHE: join(folder.path, 'cache') });
+    service = await Service.start({ RELEAP_CACHE: await makeImagelessCache(join(folder.path, 'cache')) });
   });
 
   after(async () => {

@@ -1,10 +1,11 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { mkdtempSync } from 'node:fs';
-import { readFile, rm } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createInterface } from 'node:readline';
+import { promisify } from 'node:util';
 import { parseSandboxId } from '@releap/contract';
 import type { BootstrapFile } from '@releap/server';
 import { eventually } from './eventually.ts';
@@ -17,10 +18,30 @@ const MAIN = join(REPO, 'packages/server/src/main.ts');
 /** Shared by all test services, so that templates and images are made once. */
 export const TEST_CACHE = join(REPO, 'build/test-cache');
 const READY_DEADLINE_MS = 240_000;
+const COPY_DEADLINE_MS = 60_000;
 const STOP_DEADLINE_MS = 120_000;
 const CALL_DEADLINE_MS = 300_000;
 const OUTPUT_MAX = 200_000;
 const LAST_WORDS = 3_000;
+
+/**
+ * Makes a cache without images, for tests whose images must be pulled. The templates are hard links to those of the
+ * cache that tests share: a runner replaces a template and never writes into one.
+ */
+export async function makeImagelessCache(folder: string): Promise<string> {
+  const templates = join(TEST_CACHE, 'templates');
+  await mkdir(join(folder, 'templates'), { recursive: true, mode: 0o755 });
+  const made = (await readdir(templates).catch(() => []))
+    .filter((name) => !name.startsWith('.'))
+    .map((name) => [join(templates, name), join(folder, 'templates')] as const);
+  for (const [from, to] of [[join(TEST_CACHE, 'accelerator.json'), folder] as const, ...made]) {
+    // What is not there, or is just being replaced, this service makes by itself.
+    await promisify(execFile)('cp', ['--archive', '--link', from, to], { timeout: COPY_DEADLINE_MS }).catch(
+      () => undefined,
+    );
+  }
+  return folder;
+}
 
 /** The UUID in a sandbox's id: its name on the machine that runs it. */
 export function uuidOf(id: string): string {
