@@ -12,6 +12,7 @@ import { downloadPackage, ensurePackages } from './apt.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
 import { buildInitramfs } from './initramfs.mjs';
 import { ensureKernel } from './kernel.mjs';
+import { ensureOwnKernel } from './own-kernel.mjs';
 import { ensureQemu } from './qemu.mjs';
 import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, PACKAGES, TEST_PACKAGES } from './packages.mjs';
 import { buildSystemDisk } from './system-disk.mjs';
@@ -141,6 +142,7 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
     await goBinary('hostd', 'host', HOSTD);
     await initramfs();
     await systemDisk();
+    await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, onceFor);
   });
 }
 

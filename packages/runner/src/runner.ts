@@ -14,7 +14,7 @@ import { ControlLink } from './link/control-link.ts';
 import { Deployment } from './link/deployment.ts';
 import { LogKeeper } from './logs/log-keeper.ts';
 import { readLog } from './logs/log-file.ts';
-import { builtGuest } from './machine/open-machines.ts';
+import { builtGuest, guestWithKernel } from './machine/open-machines.ts';
 import { Admission, openMachines, WarmPools, WarmVms } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
@@ -54,6 +54,8 @@ export interface RunnerOptions {
   cacheDir: string;
   /** What set-up has built: kernel, initramfs, packages. */
   buildDir: string;
+  /** Absolute path of a kernel of the operator's own for the guests. */
+  guestKernel?: string;
   /** Internal listener of the control plane. */
   controlUrl: string;
   /** Lets this machine join an installation that does not know it. */
@@ -91,7 +93,9 @@ export interface Runner {
  * agreement with what control says must be. Ready once a plain create needs no cold boot.
  */
 export async function startRunner(options: RunnerOptions): Promise<Runner> {
-  const { home, cacheDir, buildDir, log } = options;
+  const { home, cacheDir, buildDir, guestKernel, log } = options;
+  const guest =
+    guestKernel === undefined ? builtGuest(buildDir) : await guestWithKernel(buildDir, guestKernel);
   const folder = join(home, 'runner');
   await mkdir(folder, { recursive: true, mode: 0o700 });
   const admission = new Admission();
@@ -102,7 +106,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       folder: join(folder, 'vms'),
       cacheDir,
       buildDir,
-      ...builtGuest(buildDir),
+      ...guest,
       guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
       templateUid: TEMPLATE_UID,
       defaultShape: DEFAULT_SHAPE,
@@ -266,7 +270,9 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     pools.start();
     machines.digests.start();
   })();
-  warmed.catch((error: unknown) => log.error({ err: error }, 'no micro-VM can be started on this machine'));
+  warmed.catch((error: unknown) =>
+    log.error({ err: error, kernel: guest.kernel }, 'no micro-VM can be started on this machine'),
+  );
 
   const letGo = async (): Promise<void> => {
     await usage.close();

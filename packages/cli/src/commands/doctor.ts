@@ -68,6 +68,6 @@ async function collect(
     checks.push(await checkDigests(releapHome(env), context.signal, (what) => (spinner.text = what)));
   }
   spinner.text = 'starting a trial guest';
-  checks.splice(3, 0, await checkAccelerator({ root, cache, trial, probe, signal: context.signal }));
+  checks.splice(3, 0, await checkAccelerator({ root, cache, trial, probe, env, signal: context.signal }));
   return checks;
 }

@@ -17,6 +17,7 @@ export interface AcceleratorOptions {
   trial: boolean;
   /** Try it, whatever a server has found out. */
   probe: boolean;
+  env: Readonly<Record<string, string | undefined>>;
   signal: AbortSignal;
 }
 
@@ -34,7 +35,7 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
       : check('warn', `${known.reason}; ${COST}`);
   const closed = deviceProblem();
   if (closed) return check('warn', `${closed}; ${COST}`);
-  const kernel = join(options.root, 'build/kernel/vmlinuz');
+  const kernel = options.env['RELEAP_GUEST_KERNEL'] || join(options.root, 'build/kernel/vmlinuz');
   if (!options.trial)
     return check('warn', '/dev/kvm opens; whether guests run on it was not tried (--no-trial)');
   const qemu = join(vmmFolder(options.root), 'qemu-system-x86_64');

@@ -48,7 +48,7 @@ export async function checkTools(
     await checkPostgres(root, env, signal),
     await checkGo(root, env, signal),
     checkNode(),
-    checkKernel(root),
+    checkKernel(root, env),
   );
   return checks;
 }
@@ -157,8 +157,13 @@ function checkVmm(root: string): Check {
   }
 }
 
-function checkKernel(root: string): Check {
+function checkKernel(root: string, env: Readonly<Record<string, string | undefined>>): Check {
   const base = { id: 'guest-kernel', title: 'Guest kernel' };
+  const own = env['RELEAP_GUEST_KERNEL'];
+  if (own)
+    return existsSync(own)
+      ? { ...base, status: 'ok', detail: `${own} (RELEAP_GUEST_KERNEL)` }
+      : { ...base, status: 'missing', detail: `RELEAP_GUEST_KERNEL=${own}: no such file` };
   const path = join(root, 'build/kernel');
   if (!existsSync(join(path, 'vmlinuz')))
     return { ...base, status: 'missing', detail: 'not there yet: npm start fetches it' };

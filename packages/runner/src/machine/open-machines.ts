@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { Logger } from 'pino';
@@ -109,13 +110,38 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   return { machines, cgroups, facts, platform, vmms };
 }
 
+type GuestParts = Pick<OpenMachinesOptions, 'kernel' | 'initramfs' | 'systemDisk'>;
+
 /** Where the parts of a guest lie below the folder that set-up builds into. */
-export function builtGuest(
-  buildDir: string,
-): Pick<OpenMachinesOptions, 'kernel' | 'initramfs' | 'systemDisk'> {
+export function builtGuest(buildDir: string): GuestParts {
   return {
     kernel: join(buildDir, 'kernel', 'vmlinuz'),
     initramfs: join(buildDir, 'initramfs.cpio.gz'),
     systemDisk: join(buildDir, 'system.squashfs'),
+  };
+}
+
+/**
+ * The parts of a guest with a kernel of the operator's own, as set-up has prepared it (setup/own-kernel.mjs).
+ * @throws when it cannot be read, or was not prepared
+ */
+export async function guestWithKernel(buildDir: string, kernel: string): Promise<GuestParts> {
+  const sha256 = await fileSha256(kernel).catch((error: unknown) => {
+    throw new Error(`RELEAP_GUEST_KERNEL=${kernel} cannot be read: ${(error as Error).message}`, {
+      cause: error,
+    });
+  });
+  const folder = join(buildDir, 'own-kernel', sha256.slice(0, 32));
+  const initramfs = join(folder, 'initramfs.cpio.gz');
+  if (!existsSync(initramfs))
+    throw new Error(
+      `RELEAP_GUEST_KERNEL=${kernel} is not prepared: run the set-up (npm start) with this setting`,
+    );
+  const systemDisk = join(folder, 'system.squashfs');
+  // One that brings no modules needs none there either.
+  return {
+    kernel,
+    initramfs,
+    systemDisk: existsSync(systemDisk) ? systemDisk : builtGuest(buildDir).systemDisk,
   };
 }

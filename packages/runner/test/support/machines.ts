@@ -41,7 +41,9 @@ export class TestSlot implements VmSlot, Disposable {
 }
 
 /** Machines of a service with a home of its own; all its VMs, cgroups and folders go when disposed. */
-export async function testMachines(options: { cacheDir?: string } = {}) {
+export async function testMachines(
+  options: { cacheDir?: string; guest?: ReturnType<typeof builtGuest> } = {},
+) {
   const home = await mkdtemp(join(tmpdir(), 'releap-vm-'));
   const open = async () =>
     await openMachines({
@@ -49,7 +51,7 @@ export async function testMachines(options: { cacheDir?: string } = {}) {
       folder: join(home, 'vms'),
       cacheDir: options.cacheDir ?? TEST_CACHE,
       buildDir: BUILD_DIR,
-      ...builtGuest(BUILD_DIR),
+      ...(options.guest ?? builtGuest(BUILD_DIR)),
       guestNetwork: { mac: '02:72:6c:00:00:02', address: '172.16.0.2/30,172.16.0.1' },
       templateUid: UID_BASE + (process.pid % 100_000) * 100 + 99,
       log,

@@ -33,6 +33,7 @@ export interface Config {
   tokens: { operator?: string; gateway?: string; join?: string };
   keyFile: string;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
+  guestKernel?: string;
   warmPool: { size: number; memoryMib?: number };
   quarantineDays: number;
   tenantPrivateNetworks: readonly string[];
@@ -132,6 +133,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       memMib: get('RELEAP_MEMORY_MIB'),
       diskMib: get('RELEAP_DISK_MIB'),
     }),
+    guestKernel: get('RELEAP_GUEST_KERNEL'),
     warmPool: {
       size: get('RELEAP_WARM_POOL'),
       ...compact({ memoryMib: get('RELEAP_WARM_POOL_MEMORY_MIB') }),

@@ -231,6 +231,21 @@ export const VARIABLES = {
     description: 'Disk that this machine offers to sandboxes.',
     group: 'This machine',
   }),
+  RELEAP_GUEST_KERNEL: variable({
+    schema: AbsolutePath,
+    defaultText: "the distribution's",
+    description:
+      "Kernel of the guests for x86-64: a bzImage (`vmlinuz`) or an ELF `vmlinux` of the operator's own, for example one built for paravirtual KVM. It is tried like the default one and gets templates of its own. `npm start` prepares it; sandboxes that were made with another kernel keep theirs until they start anew.",
+    group: 'This machine',
+  }),
+  RELEAP_GUEST_MODULES: variable({
+    schema: AbsolutePath,
+    defaultText: 'none: what guests need is built into the kernel',
+    description:
+      'Folder with the modules of `RELEAP_GUEST_KERNEL`, such as `/lib/modules/VERSION`. Needed: ' +
+      'virtio_mmio, virtio_console, virtio_blk, virtio_net, virtio-rng, squashfs, overlay.',
+    group: 'This machine',
+  }),
   RELEAP_WARM_POOL: variable({
     schema: Type.Integer({ minimum: 0, maximum: 256 }),
     default: 2,

@@ -12,6 +12,7 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
     home: config.home,
     cacheDir: config.cacheDir,
     buildDir: BUILD_DIR,
+    ...(config.guestKernel !== undefined && { guestKernel: config.guestKernel }),
     controlUrl: internalUrlOf(config),
     joinToken: () => tokenToShow(config, 'join'),
     previousToken: () => previousToken(config),
