@@ -17,6 +17,7 @@ import { readLog } from './logs/log-file.ts';
 import { builtGuest, guestWithKernel } from './machine/open-machines.ts';
 import { Admission, openMachines, WarmPools, WarmVms } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
+import { startMetrics } from './metrics/start-metrics.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
@@ -245,6 +246,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
     verify: dataTokenVerifier(identity),
+    metrics: startMetrics(admission, () => pools.stats),
     register: async (app) => {
       registerLogs(app, {
         read: (vmId, kind) => readLog(host.logPath(vmId, kind)),

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import pino from 'pino';
+import { Registry } from 'prom-client';
 import { startDataServer } from '../src/data/data-server.ts';
 
 test('the data server asks for a token for the sandbox in the path, and echoes and logs the id of a request', async () => {
@@ -19,6 +20,7 @@ test('the data server asks for a token for the sandbox in the path, and echoes a
         throw new Error('broken');
       });
     },
+    metrics: new Registry(),
     log: pino({ level: 'info' }, { write: (line: string) => void lines.push(JSON.parse(line)) }),
   });
   const get = (token: string, id: string, path = '/vms/1/broken'): Promise<IncomingMessage> =>
@@ -43,6 +45,9 @@ test('the data server asks for a token for the sandbox in the path, and echoes a
     }
     for (const path of ['/', '/vms/1', '/vms//x', '/vms/%31/broken'])
       assert.equal((await get('right', 'abc-4', path)).statusCode, 401, path);
+    assert.equal((await get('wrong', 'abc-5', '/metrics')).statusCode, 200);
+    for (const path of ['/metrics/', '/metrics?x', '//metrics'])
+      assert.equal((await get('right', 'abc-6', path)).statusCode, 401, path);
     assert.match(String((await get('right', '<b>')).headers['x-request-id']), /^[A-Za-z0-9._-]{1,100}$/);
   } finally {
     await server.close();

@@ -2,9 +2,11 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '@releap/testing/eventually';
+import { Admission } from '../src/machine/admission.ts';
 import { Demand } from '../src/machine/demand.ts';
 import { WarmPools } from '../src/machine/warm-pool.ts';
 import type { Recipe, WaitingVm, WarmPoolsOptions } from '../src/machine/warm-pool.ts';
+import { startMetrics } from '../src/metrics/start-metrics.ts';
 import { identifyProcess } from '../src/vmm/process-identity.ts';
 import type { Vm } from '../src/vmm/vm.ts';
 import { log } from './support/machines.ts';
@@ -185,5 +187,25 @@ test('one whose process is gone is given to nobody', async () => {
     pools.take('a', () => recipe),
     undefined,
   );
+  await pools.close();
+});
+
+test('metrics tell of each recipe what waits, what ought to, and how often it was asked for', async () => {
+  const recipe = new FakeRecipe('template 2x1024', 1);
+  const pools = open();
+  pools.add(recipe);
+  await eventually('one that waits', () => waiting(pools, 'template 2x1024') === 1);
+  const registry = startMetrics(new Admission(), () => pools.stats);
+  await registry.metrics();
+  for (let i = 0; i < 2; i++) pools.take('template 2x1024', () => recipe);
+  const text = await registry.metrics();
+  for (const line of [
+    'releap_warm_vms_wanted{recipe="template 2x1024"} 1',
+    'releap_warm_vms_taken_total{recipe="template 2x1024",outcome="hit"} 1',
+    'releap_warm_vms_taken_total{recipe="template 2x1024",outcome="miss"} 1',
+    'releap_starts_waiting 0',
+  ]) {
+    assert.ok(text.split('\n').includes(line), `${line}\n${text}`);
+  }
   await pools.close();
 });

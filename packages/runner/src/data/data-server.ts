@@ -9,8 +9,11 @@ import {
 } from '@releap/contract';
 import Fastify, { type FastifyInstance } from 'fastify';
 import type { Logger } from 'pino';
+import type { Registry } from 'prom-client';
 import type { TSchema } from 'typebox';
 import type { VerifyDataToken } from '../identity/data-token.ts';
+
+const METRICS_PATH = '/metrics';
 
 export interface DataServerOptions {
   /** Absolute path of the Unix socket to listen on. */
@@ -18,6 +21,8 @@ export interface DataServerOptions {
   /** Credentials of tenants never reach this server: gateway and control plane show tokens of their own. */
   verify: VerifyDataToken;
   register: (app: FastifyInstance) => Promise<void> | void;
+  /** Served at `/metrics` without a token: only root can connect to the socket. */
+  metrics?: Registry;
   log: Logger;
 }
 
@@ -29,7 +34,7 @@ export interface DataServer {
 
 /** The door through which gateway and control plane reach the sandboxes of this machine. */
 export async function startDataServer(options: DataServerOptions): Promise<DataServer> {
-  const { socketPath, verify, register, log } = options;
+  const { socketPath, verify, register, metrics, log } = options;
   // Level 'warn': one line a request would drown what matters.
   const requestId = requestIdSource();
   const app = Fastify({
@@ -41,6 +46,7 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     reply.header(REQUEST_ID_HEADER, request.id);
   });
   app.addHook('onRequest', async (request, reply) => {
+    if (metrics !== undefined && request.url === METRICS_PATH) return;
     const token = bearerToken(request.headers.authorization);
     // From the path and not from the route: an unknown operation of a sandbox is a 404 for who may open the sandbox.
     const id = /^\/vms\/([^/?#%]+)\//.exec(request.url)?.[1];
@@ -58,6 +64,11 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     reply.code(404).send({ error: `no such path: ${request.method} ${request.url.split('?')[0]}` }),
   );
   await register(app as unknown as FastifyInstance);
+  if (metrics !== undefined) {
+    app.get(METRICS_PATH, async (_request, reply) =>
+      reply.type(metrics.contentType).send(await metrics.metrics()),
+    );
+  }
   await mkdir(dirname(socketPath), { recursive: true, mode: 0o700 });
   // A socket file that a killed runner left behind refuses to be bound again.
   await unlink(socketPath).catch(() => undefined);
