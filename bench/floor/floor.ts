@@ -157,6 +157,7 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
     state,
     layer,
     scratchNode: NODE.scratch,
+    activate: Number(vmm.version.split('.')[0]) >= 10,
     ...(resizeTo === undefined ? {} : { resizeTo }),
     greeting,
   };

@@ -28,6 +28,8 @@ export interface FloorMachine {
   layer: string;
   /** Name of the scratch disk's top node. */
   scratchNode: string;
+  /** Whether that has to be activated before its size can be set. */
+  activate: boolean;
   /** What a guest must be shown as the size of its disk; absent where it knows. */
   resizeTo?: number;
   /** What the agent is asked first, with its arguments; each guest gets clock and random numbers besides. */
@@ -162,7 +164,18 @@ async function restore(slot: number): Promise<number> {
     qmp.send(
       ...(size === undefined
         ? []
-        : [{ execute: 'block_resize', arguments: { 'node-name': machine.scratchNode, size } }]),
+        : [
+            // From QEMU 10 on, disks that were there before the state was loaded are inactive until the guest runs.
+            ...(machine.activate
+              ? [
+                  {
+                    execute: 'blockdev-set-active',
+                    arguments: { 'node-name': machine.scratchNode, active: true },
+                  },
+                ]
+              : []),
+            { execute: 'block_resize', arguments: { 'node-name': machine.scratchNode, size } },
+          ]),
       { execute: 'cont', id: 'cont' },
     );
     await Promise.all([continued, runTrue(agent)]);
