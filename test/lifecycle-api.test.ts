@@ -22,7 +22,7 @@ const OVER = new Set(['failed', 'deleted']);
 
 describe('forks and snapshots, through the API', () => {
   let service: Service;
-  /** A race point's name as a file in here makes the runner kill itself there. */
+  /** A failpoint's name as a file in here makes the runner kill itself there. */
   let crashes: string;
   let source: string;
   let ephemeral: string;

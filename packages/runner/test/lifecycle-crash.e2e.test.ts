@@ -52,7 +52,7 @@ async function go(step: Step): Promise<void> {
   await live.reconciler.get(ID)?.idle();
 }
 
-/** Another process takes the sandbox over, is told of the step, and kills itself at the race point. */
+/** Another process takes the sandbox over, is told of the step, and kills itself at the failpoint. */
 async function crashAt(point: string, step: Step): Promise<void> {
   await runner?.letGo();
   runner = undefined;

@@ -1,5 +1,5 @@
 import { readdir, rm } from 'node:fs/promises';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import type { Vm } from '../vmm/vm.ts';
 import { BlockGraph, topNode } from './block-graph.ts';
 import { checkedJoin } from './checked-join.ts';
@@ -56,7 +56,7 @@ export async function putBelow(
       backing: nodes[backing] ?? '',
     });
   }
-  racePoint('flatten:replaced');
+  failpoint('flatten:replaced');
   const now: DiskChain = {
     ...flat,
     layers: [...flat.layers, ...above],

@@ -23,7 +23,7 @@ import { CALM_NICENESS } from '../memory/page-copier.ts';
 import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { writtenMemory } from '../memory/available-memory.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { ForkBases } from './fork-bases.ts';
@@ -170,10 +170,10 @@ export class Captures {
     const keep = await this.#emptyKeep(child);
     // What both have in common must not change any more, so the source goes on in a layer of its own, too.
     await growChain(chain, true);
-    racePoint('fork:prepared');
+    failpoint('fork:prepared');
     await this.#shareKept(folders.keep(vmId), keep);
     await forkChain(chain, keep, true);
-    racePoint('fork:copied');
+    failpoint('fork:copied');
   }
 
   /** Lets go of what is held for further forks of a VM. */
@@ -200,9 +200,9 @@ export class Captures {
           ? await this.#takeFull(folder, source, image)
           : await this.#takeDisk(folder, source, image, parentId);
       await linkOrCopy(await localCopies.near(image.path), heldImagePath(folder));
-      racePoint('snapshot:copied');
+      failpoint('snapshot:copied');
       await snapshots.complete(id, facts);
-      racePoint('snapshot:completed');
+      failpoint('snapshot:completed');
       return facts;
     } catch (error) {
       await snapshots.abandon(id).catch(() => undefined);
@@ -228,7 +228,7 @@ export class Captures {
     if (facts?.memory !== undefined) await this.#shareKept(folder, keep);
     else await linkOrCopy(heldImagePath(folder), heldImagePath(keep));
     await forkChain(chain, keep, true);
-    racePoint('restore:copied');
+    failpoint('restore:copied');
   }
 
   /** The disk of a snapshot, to begin others with. @throws when it is not here */

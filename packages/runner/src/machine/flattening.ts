@@ -6,7 +6,7 @@ import type { DiskChain } from '../disk/disk-chain.ts';
 import { dropUnused, flattenChain, unusedFiles, writeFlat } from '../disk/flatten.ts';
 import { putBelow } from '../disk/live-flatten.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import type { CaptureSource } from './captures.ts';
 import type { SnapshotFolders } from './snapshot-folder.ts';
 import type { VmFolders } from './vm-folder.ts';
@@ -61,7 +61,7 @@ export class Flattening {
     const chain = await openedChain(running.vm, listed);
     try {
       const flat = await writeFlat({ ...chain, layers: chain.layers.slice(0, -1) }, signal);
-      racePoint('flatten:written');
+      failpoint('flatten:written');
       return flat;
     } catch (error) {
       throw explainFullDisk(error, folder, 'the disk');

@@ -6,7 +6,7 @@ import { checkGuestHasRoom } from '../disk/vm-disks.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { CowClone } from '../memory/cow-clone.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { RunningVm } from './machines.ts';
 import { settled } from './settled.ts';
@@ -37,7 +37,7 @@ export interface MomentOptions {
   allowCopy: (allowed: boolean) => Promise<void>;
   /** What else must be done before the guest stands. */
   meanwhile?: Promise<unknown> | undefined;
-  /** For race points. */
+  /** For failpoints. */
   operation: 'fork' | 'snapshot';
 }
 
@@ -82,20 +82,20 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
   ]);
   // Last: what was done a moment ago is fast.
   await hold.rehearse();
-  racePoint(`${operation}:prepared`);
+  failpoint(`${operation}:prepared`);
 
   const clock = new Laps();
   let taken: [void, DiskChain, GuestMemory];
   try {
     await hold.freeze(false);
     clock.lap('frozen');
-    racePoint(`${operation}:frozen`);
+    failpoint(`${operation}:frozen`);
     await vm.stop();
     clock.lap('stopped');
-    racePoint(`${operation}:stopped`);
+    failpoint(`${operation}:stopped`);
     taken = await settled([state.save(), layerOn(chain, layer, makeLayer), copy.take()]);
     clock.lap('taken');
-    racePoint(`${operation}:taken`);
+    failpoint(`${operation}:taken`);
   } finally {
     // Both at once: the agent hears of it as soon as there is time again.
     await Promise.all([vm.continue(), hold.thaw()]);
@@ -125,16 +125,16 @@ export async function takeDisk(
   await hold.sync();
   const layer = await LiveLayer.prepare(running.vm, chain, { jail, uid: record.uid, persistent });
   await hold.rehearse();
-  racePoint(`${operation}:prepared`);
+  failpoint(`${operation}:prepared`);
   const clock = new Laps();
   let disk: DiskChain;
   try {
     await hold.freeze(true);
     clock.lap('frozen');
-    racePoint(`${operation}:frozen`);
+    failpoint(`${operation}:frozen`);
     disk = await layer.putOnTop();
     clock.lap('taken');
-    racePoint(`${operation}:taken`);
+    failpoint(`${operation}:taken`);
   } finally {
     await hold.thaw();
   }

@@ -6,7 +6,7 @@ import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { CowClone } from '../memory/cow-clone.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import type { Platform } from '../template/shape.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { StateFile } from '../vmm/save-state.ts';
@@ -107,7 +107,7 @@ export class Pausing implements AsyncDisposable {
     try {
       await vm.stop();
       this.#lap('stopped');
-      racePoint('pause:stopped');
+      failpoint('pause:stopped');
       const pages = this.#copy === undefined ? 'written' : 'unshared';
       // All of it has ended when one of them fails: what still copied would write to a file that is closed.
       const [stateBytes] = await settled([
@@ -115,7 +115,7 @@ export class Pausing implements AsyncDisposable {
         copiers.urgent.copy(this.#memory, pages, this.#target.fd),
       ]);
       this.#lap('copied');
-      racePoint('pause:saved');
+      failpoint('pause:saved');
       if (this.#next !== undefined) await rename(this.#next, kept.memory);
       const facts = {
         vmm: vmmVersionOf(record),
@@ -141,7 +141,7 @@ export class Pausing implements AsyncDisposable {
       }
       throw explainFullDisk(error, kept.memory);
     }
-    racePoint('pause:marked');
+    failpoint('pause:marked');
     // In good order, so that its disk need not be looked through when it is opened again.
     await vm.quit();
     this.#lap('ended');

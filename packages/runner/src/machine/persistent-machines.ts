@@ -9,7 +9,7 @@ import type { LocalCopies } from '../disk/local-copies.ts';
 import { DamagedListError } from '../disk/manifest.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedCache } from '../memory/sealed-cache.ts';
@@ -183,13 +183,13 @@ export class PersistentMachines {
     unsettled.catch(() => undefined);
     const running = await restore({ ...options, shape }, prepare, purpose);
     return await finish(running, async () => {
-      racePoint('resume:loaded');
+      failpoint('resume:loaded');
       await unsettled;
       signal?.throwIfAborted();
       await kept.consume();
-      racePoint('resume:consumed');
+      failpoint('resume:consumed');
       await running.vm.continue();
-      racePoint('resume:continued');
+      failpoint('resume:continued');
     });
   }
 
@@ -239,14 +239,14 @@ export class PersistentMachines {
     return await finish(running, async () => {
       await rm(statePath);
       signal?.throwIfAborted();
-      racePoint('fork:loaded');
+      failpoint('fork:loaded');
       await running.vm.continue();
     });
   }
 
   async #completeMemory({ ready }: ForkedMemory, vmm: number, shape: Shape): Promise<void> {
     const { delta } = await ready;
-    racePoint('fork:copied');
+    failpoint('fork:copied');
     if (delta === undefined) return;
     const file = await open(delta, 'r');
     try {

@@ -15,7 +15,7 @@ import type {
   SnapshotFacts,
   TakeVmm,
 } from '../machine/index.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import type { AgentLine } from './agent-line.ts';
 import { AgentWatch } from './agent-watch.ts';
 import { powerOff } from './guest-life.ts';
@@ -103,7 +103,7 @@ export class LiveMachine implements LiveSandbox {
     try {
       await this.#hold().freeze(false);
       const frozenMs = Math.round((performance.now() - startedAt) * 10) / 10;
-      racePoint('pause:frozen');
+      failpoint('pause:frozen');
       const steps = await pausing.finish();
       this.#log.info({ steps: { frozen: frozenMs, ...steps } }, 'sandbox paused');
     } catch (error) {

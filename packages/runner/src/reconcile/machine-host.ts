@@ -8,7 +8,7 @@ import { LogFile } from '../logs/log-file.ts';
 import type { Admission, ForkOrigin, Machines, Remains, RunningVm, WarmVms } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import { machineSize } from '../template/shape.ts';
 import { setOomScore } from '../vmm/jail.ts';
 import { AgentLine } from './agent-line.ts';
@@ -105,7 +105,7 @@ export class MachineHost implements SandboxHost {
           signal,
         );
         restored = made.running;
-        racePoint(`${operation}:restored`);
+        failpoint(`${operation}:restored`);
         const died = watch(made.running, events);
         const config = guestConfig(vmId, spec, image, made.running, made.slot.dns);
         const configured = agent
@@ -117,7 +117,7 @@ export class MachineHost implements SandboxHost {
           throw error;
         });
         await Promise.race([failed, died]);
-        racePoint(`${operation}:configured`);
+        failpoint(`${operation}:configured`);
         return { ...made, queuedMs };
       }, signal);
       const ports = await network.forward(vmId, spec.ports, past.ports);
@@ -160,7 +160,7 @@ export class MachineHost implements SandboxHost {
         // The memory is used up: from here on nobody may interrupt, there are deadlines.
         const patience = AbortSignal.timeout(CONNECT_DEADLINE_MS);
         const ports = await this.#letGoOn(assignment, past, { ...made, agent, events }, patience);
-        racePoint('resume:thawed');
+        failpoint('resume:thawed');
         return { ...made, ports, queuedMs };
       };
       const { running, slot, ports, queuedMs } = await this.#starts.whenAdmitted(
@@ -220,7 +220,7 @@ export class MachineHost implements SandboxHost {
         const made = await this.#starts.asFork(assignment, rootImagePath, origin, onConsole, signal);
         restored = made.running;
         const ports = await this.#letGoOn(assignment, past, { ...made, agent, events }, signal);
-        racePoint('fork:thawed');
+        failpoint('fork:thawed');
         return { ...made, ports, queuedMs };
       };
       const { running, slot, ports, queuedMs } = await this.#starts.whenAdmitted(

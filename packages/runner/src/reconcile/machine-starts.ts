@@ -3,7 +3,7 @@ import type { Logger } from 'pino';
 import type { Admission, ForkOrigin, Machines, RunningVm, WarmVms } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import { machineSize } from '../template/shape.ts';
 import { isAlive } from '../vmm/process-identity.ts';
 import type { Assignment } from './assignment.ts';
@@ -74,7 +74,7 @@ export class MachineStarts {
       try {
         // The sandbox's policy first: its VM never runs on a network without it.
         const slot = await network.transfer(warm.id, vmId, egressOf(spec));
-        racePoint('create:slot');
+        failpoint('create:slot');
         const running = await warm.attach({ ...options, persistent: spec.persistent });
         return { running, slot, warm: true };
       } catch (error) {
@@ -87,7 +87,7 @@ export class MachineStarts {
       }
     }
     const slot = await network.take(vmId, egressOf(spec));
-    racePoint('create:slot');
+    failpoint('create:slot');
     const boot = { ...options, slot, shape };
     const running = spec.persistent ? await machines.persistent.boot(boot) : await machines.boot(boot);
     return { running, slot, warm: false };
@@ -104,7 +104,7 @@ export class MachineStarts {
     const { machines, network } = this.#options;
     await machines.persistent.checkMemory(vmId);
     const slot = await network.take(vmId, egressOf(spec));
-    racePoint('resume:slot');
+    failpoint('resume:slot');
     const cpu = cpuShare(spec);
     const options = { vmId, slot, cpu, rootImagePath, purpose, onConsole, signal };
     return { running: await machines.persistent.resume(options), slot };
@@ -129,7 +129,7 @@ export class MachineStarts {
       const slot = await (vmm === undefined
         ? network.take(vmId, egressOf(spec))
         : network.transfer(vmm.empty.id, vmId, egressOf(spec)));
-      racePoint('fork:slot');
+      failpoint('fork:slot');
       const cpu = cpuShare(spec);
       const options = { vmId, slot, cpu, rootImagePath, origin, empty: vmm?.empty, onConsole, signal };
       return { running: await machines.persistent.continueFork(options), slot };

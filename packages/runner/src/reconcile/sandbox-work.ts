@@ -1,6 +1,6 @@
 import type { Logger } from 'pino';
 import { GuestLostError } from '../machine/index.ts';
-import { racePoint } from '../race-point.ts';
+import { failpoint } from '../failpoint.ts';
 import type { Turn } from './steps.ts';
 import type { Exit, LiveSandbox, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import type { SandboxState } from './sandbox-state.ts';
@@ -172,14 +172,14 @@ export class SandboxWork {
   readonly #convergeSteps: Record<ConvergeStep, (context: Context) => Promise<boolean | void>> = {
     destroy: async () => {
       await this.#state.observe('deleting');
-      racePoint('delete:recorded');
+      failpoint('delete:recorded');
       await this.destroy();
-      racePoint('delete:destroyed');
+      failpoint('delete:destroyed');
       await this.#state.observe('deleted');
     },
     'report-running': async () => {
       await this.#state.observe('running', this.live?.addresses);
-      if (this.#started !== undefined) racePoint(`${this.#started}:running`);
+      if (this.#started !== undefined) failpoint(`${this.#started}:running`);
       this.#started = undefined;
     },
     'copy-origin': async (context) => await this.#copyOrigin(context),
@@ -187,23 +187,23 @@ export class SandboxWork {
     boot: async ({ signal }) => await this.#boot(signal),
     'shut-down': async () => {
       await this.#state.observe('stopping');
-      racePoint('stop:recorded');
+      failpoint('stop:recorded');
       // What supersedes a stop waits for its end, but for a deletion, which needs no clean disk.
       await this.live?.shutDown(STOP_GRACE_MS, this.#deps.deletion);
-      racePoint('stop:down');
+      failpoint('stop:down');
       await this.release();
     },
     'discard-memory': async () => {
       await this.#state.observe('stopping');
-      racePoint('stop:recorded');
+      failpoint('stop:recorded');
       await this.#host.discardMemory(this.#state.served, this.#state.past, this.#deps.deletion);
-      racePoint('stop:down');
+      failpoint('stop:down');
     },
     'report-stopped': async () => {
       await this.end();
-      racePoint('stop:ended');
+      failpoint('stop:ended');
       await this.#report('stopped');
-      racePoint('stop:stopped');
+      failpoint('stop:stopped');
     },
     'refuse-pause': async () =>
       await this.#state.observe('running', {
@@ -235,7 +235,7 @@ export class SandboxWork {
     try {
       // Nothing may exist here that no record names; control hears of it when the copy is there.
       await this.#state.observe('booting', {}, false);
-      racePoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
+      failpoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
       if (origin.type === 'fork') await this.#fork(origin.vm_id, signal, turn);
       else {
         await this.#host.seed(this.#state.vmId, origin);
@@ -280,21 +280,21 @@ export class SandboxWork {
         past.manifest ??
         (origin?.type === 'snapshot' ? await this.#host.manifestOf(origin.snapshot_id) : undefined);
       await this.#state.observe((await this.#host.hasImage(root, manifest)) ? 'booting' : 'building');
-      racePoint(`${operation}:recorded`);
+      failpoint(`${operation}:recorded`);
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
       using image = await this.#host.acquireImage(root, imageSignal, manifest, origin);
       if (this.#state.observation.status === 'building') await this.#state.observe('booting');
-      racePoint(`${operation}:image`);
+      failpoint(`${operation}:image`);
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
       if (isPersistent) {
         await this.#host.discardMemory(served, past, bootSignal);
-        racePoint(`${operation}:discarded`);
+        failpoint(`${operation}:discarded`);
         // An empty disk in the place of a lost one would look like a sandbox that works.
         if (operation === 'start' && !(await this.#host.remains(this.#state.vmId)).disk)
           throw new Error(DISK_GONE);
       }
       this.live = await this.#host.boot(served, image, past, this.#events(), bootSignal);
-      racePoint(`${operation}:booted`);
+      failpoint(`${operation}:booted`);
       signal.throwIfAborted();
       past.manifest = image.digest;
       this.#started = operation;
@@ -312,7 +312,7 @@ export class SandboxWork {
     const { served, past } = this.#state;
     try {
       await this.#state.observe('booting');
-      racePoint('resume:recorded');
+      failpoint('resume:recorded');
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
       this.live = await this.#host.resume(served, past, this.#events(), bootSignal);
       this.#started = 'resume';
@@ -328,13 +328,13 @@ export class SandboxWork {
 
   async #suspend(): Promise<void> {
     await this.#state.observe('pausing');
-    racePoint('pause:recorded');
+    failpoint('pause:recorded');
     try {
       await this.live?.suspend();
-      racePoint('pause:ended');
+      failpoint('pause:ended');
       await this.release();
       await this.#state.observe('paused');
-      racePoint('pause:paused');
+      failpoint('pause:paused');
     } catch (error) {
       this.#deps.log.warn({ err: error }, 'the sandbox could not be paused');
       if (!(error instanceof GuestLostError) && this.live && !this.exit) {

@@ -1,4 +1,4 @@
-/** A runner that can be killed at a race point, and what it must not leave on the host. */
+/** A runner that can be killed at a failpoint, and what it must not leave on the host. */
 import { fork } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';

@@ -6,7 +6,7 @@ import { join } from 'node:path';
  * `RELEAP_CRASH_AT` to a folder: the process that reaches the step and finds a file of its name in there removes
  * the file and kills itself with SIGKILL; those that follow go on. Without the variable this does nothing.
  */
-export function racePoint(name: string): void {
+export function failpoint(name: string): void {
   const folder = process.env['RELEAP_CRASH_AT'];
   if (folder === undefined) return;
   try {
