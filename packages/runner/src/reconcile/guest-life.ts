@@ -1,7 +1,7 @@
 import { GuestError } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { RunningVm } from '../machine/index.ts';
-import type { AgentLine } from './agent-line.ts';
+import type { AgentConnection } from './agent-connection.ts';
 import { freshness } from './guest-config.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
 
@@ -55,11 +55,15 @@ export async function renewIdentity(
  * The same for a guest that has just been restored, and may not hear what it is told first: it may be waiting for the
  * other half of what its host said when it was captured. Then it is told again, on a connection that clears its input.
  */
-export async function renewRestored(agent: AgentLine, guest: GuestClient, identity: Renewal): Promise<void> {
+export async function renewRestored(
+  agent: AgentConnection,
+  guest: GuestClient,
+  identity: Renewal,
+): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
     const isLast = attempt === RENEWALS_MAX;
     try {
-      const client = attempt === 1 ? guest : await agent.anew();
+      const client = attempt === 1 ? guest : await agent.reconnect();
       return await renewIdentity(client, identity, isLast ? {} : { deadlineMs: HEARD_DEADLINE_MS });
     } catch (error) {
       if (isLast || !(error instanceof GuestError && LOST.has(error.code))) throw error;

@@ -16,7 +16,7 @@ import type {
   TakeVmm,
 } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
-import type { AgentLine } from './agent-line.ts';
+import type { AgentConnection } from './agent-connection.ts';
 import { AgentWatch } from './agent-watch.ts';
 import { powerOff } from './guest-life.ts';
 import type { Addresses, LiveSandbox } from './sandbox-host.ts';
@@ -37,7 +37,7 @@ export interface LiveMachineOptions {
   assignment: Assignment;
   machines: Machines;
   running: RunningVm;
-  agent: AgentLine;
+  agent: AgentConnection;
   logs: Logs;
   addresses: Addresses;
   /** The image of that digest, held. @throws when it is not here any more */

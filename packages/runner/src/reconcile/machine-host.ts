@@ -11,7 +11,7 @@ import type { Slot } from '../network/slot.ts';
 import { failpoint } from '../failpoint.ts';
 import { machineSize } from '../template/shape.ts';
 import { setOomScore } from '../vmm/jail.ts';
-import { AgentLine } from './agent-line.ts';
+import { AgentConnection } from './agent-connection.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
 import { powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
 import type { Renewal } from './guest-life.ts';
@@ -92,7 +92,7 @@ export class MachineHost implements SandboxHost {
         `[releap] ${new Date().toISOString()} ${spec.vcpus} CPUs, ${spec.mem_mib} MiB, root image ${image.digest}\n`,
       ),
     );
-    const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+    const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let restored: RunningVm | undefined;
     try {
       // A cold boot takes seconds, and those behind it need none.
@@ -150,7 +150,7 @@ export class MachineHost implements SandboxHost {
     const { vm_id: vmId } = assignment;
     const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
-    const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+    const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let restored: RunningVm | undefined;
     try {
       const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
@@ -212,7 +212,7 @@ export class MachineHost implements SandboxHost {
     const { vm_id: vmId } = assignment;
     const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
-    const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+    const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let restored: RunningVm | undefined;
     try {
       const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
@@ -244,7 +244,7 @@ export class MachineHost implements SandboxHost {
   async #letGoOn(
     assignment: Assignment,
     past: Past,
-    { running, agent, events }: { running: RunningVm; agent: AgentLine; events: SandboxEvents },
+    { running, agent, events }: { running: RunningVm; agent: AgentConnection; events: SandboxEvents },
     signal: AbortSignal,
   ): Promise<PortMapping[]> {
     const died = watch(running, events);
@@ -271,7 +271,7 @@ export class MachineHost implements SandboxHost {
     const slot = network.adopt(vmId);
     if (slot === undefined) throw new Error('its network is gone');
     const logs = this.#openLogs(vmId);
-    const agent = new AgentLine((data) => logs.entrypoint.write(data), log);
+    const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let running: RunningVm | undefined;
     const patience = AbortSignal.timeout(ADOPT_DEADLINE_MS);
     try {
@@ -295,7 +295,7 @@ export class MachineHost implements SandboxHost {
   /** It stands, or its processes do, when the last runner ended in the middle of a pause, a resume or a capture. */
   async #awake(
     { vm }: RunningVm,
-    agent: AgentLine,
+    agent: AgentConnection,
     renewal: () => Promise<Renewal>,
     patience: AbortSignal,
   ): Promise<void> {
@@ -329,7 +329,7 @@ export class MachineHost implements SandboxHost {
       const restore = async (_queuedMs: number, rootImagePath: string) =>
         await this.#starts.fromMemory(assignment, rootImagePath, 'flushing', () => undefined, signal);
       const { running } = await this.#starts.whenAdmitted(assignment, past, restore, signal);
-      const agent = new AgentLine(() => undefined, log);
+      const agent = new AgentConnection(() => undefined, log);
       try {
         // What is frozen is killed where it stands.
         const guest = await agent.open(running.agentSocketPath, signal);
@@ -371,7 +371,7 @@ export class MachineHost implements SandboxHost {
   #live(
     assignment: Assignment,
     running: RunningVm,
-    agent: AgentLine,
+    agent: AgentConnection,
     logs: Logs,
     vmIp: string,
     ports: PortMapping[],

@@ -7,7 +7,7 @@ const CONNECT_DEADLINE_MS = 20_000;
  * The way to one sandbox's agent. A guest that breaks the protocol, or an agent that starts anew, loses the
  * connection; the next who needs it makes it again, once for all who wait.
  */
-export class AgentLine {
+export class AgentConnection {
   readonly #onOutput: (data: Buffer) => void;
   readonly #log: Logger;
   #socketPath = '';
@@ -46,7 +46,7 @@ export class AgentLine {
   }
 
   /** A new connection, on which the agent's input is cleared if need be. */
-  async anew(): Promise<GuestClient> {
+  async reconnect(): Promise<GuestClient> {
     this.#client?.close();
     return await this.connected();
   }
