@@ -30,7 +30,7 @@ import { Absences } from './quarantine/absences.ts';
 import { Quarantine } from './quarantine/quarantine.ts';
 import { QuarantinePurge } from './quarantine/quarantine-purge.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
-import { SnapshotKeeper, vmmName } from './reconcile/snapshot-keeper.ts';
+import { SnapshotReconciler, vmmName } from './reconcile/snapshot-reconciler.ts';
 import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
 import { registerToolbox } from './toolbox/index.ts';
@@ -198,7 +198,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     report: (observation) => link.report(toSandboxReport(observation)),
     log: log.child({ part: 'sandbox' }),
   });
-  const snapshots = new SnapshotKeeper({
+  const snapshots = new SnapshotReconciler({
     folders: machines.snapshots,
     quarantine: snapshotQuarantine,
     flatten: async (id) => {

@@ -3,7 +3,7 @@ import type { Logger } from 'pino';
 import type { KindHandler } from '../link/kind-handler.ts';
 import { fromSandboxAssignment, fromSnapshotAssignment } from './assignment.ts';
 import type { Reconciler } from './reconciler.ts';
-import type { SnapshotKeeper } from './snapshot-keeper.ts';
+import type { SnapshotReconciler } from './snapshot-reconciler.ts';
 
 export function sandboxHandler(reconciler: Reconciler, log: Logger): KindHandler<'sandbox'> {
   return {
@@ -21,7 +21,7 @@ export function sandboxHandler(reconciler: Reconciler, log: Logger): KindHandler
   };
 }
 
-export function snapshotHandler(snapshots: SnapshotKeeper): KindHandler<'snapshot'> {
+export function snapshotHandler(snapshots: SnapshotReconciler): KindHandler<'snapshot'> {
   return {
     kind: 'snapshot',
     linked: () => snapshots.linked(),

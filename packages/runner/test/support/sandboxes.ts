@@ -13,7 +13,7 @@ import { MachineHost } from '../../src/reconcile/machine-host.ts';
 import { Absences } from '../../src/quarantine/absences.ts';
 import { Quarantine } from '../../src/quarantine/quarantine.ts';
 import { Reconciler } from '../../src/reconcile/reconciler.ts';
-import { SnapshotKeeper } from '../../src/reconcile/snapshot-keeper.ts';
+import { SnapshotReconciler } from '../../src/reconcile/snapshot-reconciler.ts';
 import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
 import { eventually } from '@releap/testing/eventually';
@@ -55,7 +55,7 @@ export async function assertClock(seconds: () => Promise<string>): Promise<void>
 export class TestRunner {
   readonly home: string;
   readonly reconciler: Reconciler;
-  readonly snapshots: SnapshotKeeper;
+  readonly snapshots: SnapshotReconciler;
   readonly absences: Absences;
   readonly machines: Awaited<ReturnType<typeof openMachines>>['machines'];
   readonly network: Network;
@@ -114,7 +114,7 @@ export class TestRunner {
       report: (observation) => this.observations.push(observation),
       log,
     });
-    this.snapshots = new SnapshotKeeper({
+    this.snapshots = new SnapshotReconciler({
       folders: opened.machines.snapshots,
       quarantine: this.#quarantines.snapshots,
       flatten: (id) => opened.machines.flattening.snapshot(id),

@@ -31,7 +31,7 @@ interface Kept {
  * The snapshots that lie on this machine: makes what is agree with what control wants. Like the sandboxes' reconciler
  * it acts only on what was said since the link was last made, and everything may be said again.
  */
-export class SnapshotKeeper implements HeldKind {
+export class SnapshotReconciler implements HeldKind {
   readonly kind = 'snapshot';
   readonly #options: SnapshotKeeperOptions;
   readonly #kept = new Map<string, Kept>();
