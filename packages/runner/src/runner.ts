@@ -12,7 +12,7 @@ import { dataTokenVerifier } from './identity/data-token.ts';
 import { ImageStore } from './image/image-store.ts';
 import { ControlLink } from './link/control-link.ts';
 import { Deployment } from './link/deployment.ts';
-import { LogKeeper } from './logs/log-keeper.ts';
+import { LogRetention } from './logs/log-retention.ts';
 import { readLog } from './logs/log-file.ts';
 import { builtGuest, guestWithKernel } from './machine/open-machines.ts';
 import { Admission, openMachines, WarmPools, WarmVms } from './machine/index.ts';
@@ -242,7 +242,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     log: log.child({ part: 'disk' }),
   });
   const clock = new ClockWatch(() => reconciler.setClocks());
-  const logKeeper = new LogKeeper(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
+  const logRetention = new LogRetention(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
     verify: dataTokenVerifier(identity),
@@ -283,7 +283,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     purge[Symbol.dispose]();
     await builds.close();
     await dataServer.close();
-    logKeeper.close();
+    logRetention.close();
     clock.close();
     space.close();
     await warmed.catch(() => undefined);

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { LogFile, LOG_FILE_MAX_BYTES, readLog } from '../src/logs/log-file.ts';
-import { tidy } from '../src/logs/log-keeper.ts';
+import { tidy } from '../src/logs/log-retention.ts';
 
 let folder: string;
 before(async () => {

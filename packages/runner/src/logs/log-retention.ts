@@ -9,7 +9,7 @@ const KEEP_SANDBOXES = 2_000;
 const TIDY_EVERY_MS = 10 * 60_000;
 
 /** Removes the logs of sandboxes that have ended long ago, so that logs cannot fill a disk. */
-export class LogKeeper {
+export class LogRetention {
   readonly #timer: NodeJS.Timeout;
 
   constructor(folder: string, isAlive: (vmId: string) => boolean, log: Logger) {
