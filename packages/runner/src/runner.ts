@@ -23,7 +23,7 @@ import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
 import { SpaceWatch } from './disk/space-watch.ts';
-import { ClockWatch } from './reconcile/clock-watch.ts';
+import { ClockStepDetector } from './reconcile/clock-step-detector.ts';
 import { sandboxHandler, snapshotHandler } from './reconcile/kind-handlers.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
 import { Absences } from './quarantine/absences.ts';
@@ -241,7 +241,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     onShort: () => reconciler.pauseForSpace(() => space.isShort),
     log: log.child({ part: 'disk' }),
   });
-  const clock = new ClockWatch(() => reconciler.setClocks());
+  const clock = new ClockStepDetector(() => reconciler.setClocks());
   const logRetention = new LogRetention(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),

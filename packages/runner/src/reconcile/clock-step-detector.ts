@@ -6,7 +6,7 @@ const STEP_MIN_MS = 500;
  * Notices that the host's clock was set, or that the host was suspended: a guest's clock does not move with it. The
  * monotonic clock does neither.
  */
-export class ClockWatch {
+export class ClockStepDetector {
   readonly #timer: NodeJS.Timeout;
   #ahead = Date.now() - performance.now();
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, it, mock } from 'node:test';
-import { ClockWatch } from '../src/reconcile/clock-watch.ts';
+import { ClockStepDetector } from '../src/reconcile/clock-step-detector.ts';
 
 const LOOK_MS = 5_000;
 const HOUR_MS = 3_600_000;
@@ -14,7 +14,7 @@ it("a host's clock that is set forward or back, and one that is suspended, is no
   mock.timers.enable({ apis: ['setInterval'] });
   const { now } = Date;
   let steps = 0;
-  const watch = new ClockWatch(() => (steps += 1));
+  const watch = new ClockStepDetector(() => (steps += 1));
   mock.timers.tick(LOOK_MS);
   assert.equal(steps, 0);
   for (const [at, offset] of [HOUR_MS, -HOUR_MS].entries()) {
