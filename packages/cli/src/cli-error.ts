@@ -24,7 +24,7 @@ export function usageError(message: string): CliError {
   return new CliError(message, { exitCode: EXIT.usage });
 }
 
-/** The user pressed Ctrl-C, or somebody sent SIGTERM. */
+/** The user pressed Ctrl-C, or the process got SIGTERM. */
 export function interruptedError(): CliError {
   return new CliError('interrupted', { exitCode: EXIT.interrupted });
 }

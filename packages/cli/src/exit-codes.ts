@@ -1,9 +1,9 @@
 /** Exit codes of `rlp`, as docs/cli.md lists them. `run` and `exec` pass on the code of the command instead. */
 export const EXIT = {
   ok: 0,
-  /** The service refused, or what was asked for failed. */
+  /** The service refused the request, or it failed. */
   failed: 1,
-  /** The command line makes no sense. */
+  /** The command line is invalid. */
   usage: 2,
   /** The service cannot be reached, or the credentials are refused. */
   unavailable: 3,

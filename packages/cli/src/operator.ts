@@ -33,7 +33,7 @@ function operatorToken({ terminal: { env } }: Context): string {
       cause: error,
     });
   }
-  // Also: what cannot stand in a header would be shown by the failure that follows.
+  // Also: a value that is invalid in a header would be shown by the later failure.
   if (!/^[\x21-\x7e]{16,1024}$/.test(token))
     throw new CliError(`${path} does not hold the token of a service`, { exitCode: EXIT.unavailable });
   return token;
@@ -47,7 +47,7 @@ function refused(path: string, { code }: NodeJS.ErrnoException): string {
   return code === 'ENOENT' ? `There is no ${path}.` : `${path} cannot be read (${code}).`;
 }
 
-/** The token opens everything: it is told to the service of its own machine, and to no other. */
+/** The operator's token is only sent to the service of its own machine. */
 function serviceOfThisMachine(context: Context): string {
   const given = context.options.url ?? context.terminal.env['RELEAP_URL'];
   const url = given ? checkUrl(given) : undefined;
@@ -65,7 +65,7 @@ function serviceOfThisMachine(context: Context): string {
   const internal = checkUrl(found.internal_url);
   if (url !== undefined && url !== local && url !== internal)
     throw new CliError(
-      `an operator's commands go to the service of this machine, ${local} (${path}), and not to ${url}: leave --url and RELEAP_URL away`,
+      `operator commands only use the service of this machine, ${local} (${path}), not ${url}: omit --url and RELEAP_URL`,
       { exitCode: EXIT.usage },
     );
   return internal;

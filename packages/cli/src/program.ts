@@ -49,7 +49,7 @@ export function createProgram(host: ProgramHost): Command {
     .configureHelp({ showGlobalOptions: true })
     .configureOutput({
       writeOut: (text) => host.terminal.stdout.write(text),
-      // What commander finds wrong is told like every other failure, once, by run-cli.ts.
+      // run-cli.ts prints commander's errors like all others.
       writeErr: () => undefined,
     })
     .exitOverride()

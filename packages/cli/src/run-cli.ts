@@ -29,7 +29,7 @@ export async function runCli(
   } catch (error) {
     // `--help` and `--version` come as errors whose exit code is 0.
     if (error instanceof CommanderError && error.exitCode === 0) return EXIT.ok;
-    // `rlp images --bogus` and the like; help that was asked for by a wrong call is an error too.
+    // `rlp images --bogus` and the like; help that an invalid call prints is an error too.
     return explain(argv, terminal, error, signal);
   }
 }

@@ -48,7 +48,7 @@ export function loadSettings(context: Context): Settings {
     );
   }
   const local = checkUrl(found.base_url);
-  // A key of this machine's server must not be told to another one.
+  // A key of this machine's server must not be sent to another one.
   if (url && url !== local)
     throw new CliError(
       `no API key is configured for ${url}: set RELEAP_API_KEY, or choose a project with rlp project use (the key in ${path} is for ${local})`,
@@ -83,7 +83,7 @@ export function findService(context: Context): string {
   });
 }
 
-/** What a server of this machine wrote down, or a sentence on why that is not known. */
+/** The bootstrap file of this machine's server, or the reason why it cannot be read. */
 export function readBootstrap(path: string): Bootstrap | string {
   let text: string;
   try {
@@ -120,12 +120,12 @@ export function checkUrl(text: string): string {
 }
 
 function checkKey(text: string): string {
-  // What cannot stand in a header would otherwise fail later, with a message that shows the key.
+  // A value that is invalid in a header would fail later, with a message that contains the key.
   if (/^[\x21-\x7e]+$/.test(text)) return text;
   throw usageError('the API key has characters that no key has: copy it again');
 }
 
-/** Whether what is said to that URL stays on this machine. */
+/** Whether requests to that URL stay on this machine. */
 export function isLoopback(url: string): boolean {
   const { hostname } = new URL(url);
   return hostname === 'localhost' || hostname === '[::1]' || /^127(\.\d{1,3}){3}$/.test(hostname);

@@ -184,7 +184,7 @@ describe('rlp project', () => {
     const twice = await ada.rlp(['project', 'create', 'web', '--org', 'office']);
     assert.deepEqual(
       [twice.code, twice.stderr],
-      [1, 'rlp: the organization has a project named "web" already\n'],
+      [1, 'rlp: the organization already has a project named "web"\n'],
     );
     assert.equal((await ada.rlp(['project', 'rm', 'web', 'nobody'])).code, 4);
     assert.deepEqual(await projects(), []);
@@ -336,7 +336,7 @@ describe('rlp invite', () => {
     const own = await ada.rlp(['invite', 'create', 'bob@example.com']);
     assert.deepEqual(
       [own.code, own.stderr],
-      [1, 'rlp: a personal organization cannot have other members: make another organization\n'],
+      [1, 'rlp: a personal organization cannot have other members: create another organization\n'],
     );
     const office = await makeOrg(ada, 'office');
     const args = ['--org', 'office', '--role', 'owner', '--json'];

@@ -132,7 +132,7 @@ describe('rlp stop, start, pause, resume', () => {
     );
     const { code, stderr } = await project.rlp(['stop', 'slow-stop', '--wait-timeout', '1s']);
     assert.equal(code, 1);
-    assert.match(stderr, /is still stopping after 1 s; it goes on without us/);
+    assert.match(stderr, /is still stopping after 1 s; it continues in the background/);
   });
 
   test('want a sandbox, and a time that is one', async () => {

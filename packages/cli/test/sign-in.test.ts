@@ -219,7 +219,7 @@ describe('rlp login', () => {
     const none = await ada.rlp(['login', '--url', bare.url]);
     assert.deepEqual(
       [none.code, none.stderr],
-      [1, 'rlp: nobody can sign in: this server has no issuer of tokens\n'],
+      [1, 'rlp: sign-in is not configured: this server has no OIDC issuer\n'],
     );
     await using other = await startRelay();
     other.answers.set('GET /auth/config', (_request, response) =>
@@ -239,7 +239,7 @@ describe('rlp login', () => {
     const config = { client_id: 'releap-cli', audience: 'releap', scopes: ['openid'] };
     const issuers = {
       'http://127.0.0.1:2': /did not work: .*/,
-      'http://issuer.example.com': /must be https/,
+      'http://issuer.example.com': /must use https/,
       [`${relay.url}/other`]: /did not work/,
     };
     for (const [issuer, said] of Object.entries(issuers)) {
@@ -319,7 +319,7 @@ describe('a sign-in', () => {
     const nobody = await other.rlp(['org', 'ls', '--url', accounts.url]);
     assert.deepEqual(
       [nobody.code, nobody.stderr],
-      [3, `rlp: nobody is signed in to ${accounts.url}: rlp login does it\n`],
+      [3, `rlp: not signed in to ${accounts.url}: run rlp login\n`],
     );
     assert.equal((await ada.rlp(['org', 'ls', '--url', 'http://127.0.0.1:2'])).code, 3);
     assert.match((await other.rlp(['org', 'ls'])).stderr, /no service is configured: name it with --url/);

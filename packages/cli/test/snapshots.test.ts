@@ -83,7 +83,7 @@ describe('rlp snapshot create', () => {
     service.runner.options.snapshot = () => undefined;
     const late = await project.rlp(['snapshot', 'create', 'web', 'slow', '--wait-timeout', '1s']);
     assert.equal(late.code, 1);
-    assert.match(late.stderr, /snapshot slow is still pending after 1 s; it goes on without us/);
+    assert.match(late.stderr, /snapshot slow is still pending after 1 s; it continues in the background/);
     const outcome = await project.rlp(['snapshot', 'create', 'web', 'slower', '--no-wait']);
     const [slower] = await listed(project);
     assert.deepEqual(outcome, { code: 0, stdout: `${slower?.id}\n`, stderr: '' });
@@ -142,7 +142,7 @@ describe('rlp snapshot rm', () => {
     assert.equal(outcome.stdout, `${one?.id}\n${two?.id}\n`);
     assert.equal(
       outcome.stderr,
-      'rlp: snapshot "parent" cannot be deleted: snapshot "child" descends from it: delete that first\n' +
+      'rlp: snapshot "parent" cannot be deleted: snapshot "child" descends from it: delete that one first\n' +
         'rlp: no snapshot has the name or id "nobody": rlp snapshot ls lists them\n',
     );
     assert.deepEqual(

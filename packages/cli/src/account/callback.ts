@@ -10,9 +10,9 @@ import { CliError, interruptedError } from '../cli-error.ts';
 export const CALLBACK_PATH = '/callback';
 
 export interface Callback extends AsyncDisposable {
-  /** To be told to the issuer. */
+  /** Sent to the issuer. */
   uri: string;
-  /** The address that the browser came back with. Throws when nobody came in time. */
+  /** The URL of the browser's redirect. Throws when it does not arrive in time. */
   returned: (state: string, options: { deadlineMs: number; signal: AbortSignal }) => Promise<URL>;
 }
 
@@ -68,7 +68,7 @@ async function visit(
       throw interruptedError();
     });
     if (first === 'late')
-      throw new CliError(`nobody came back from the browser within ${Math.round(deadlineMs / 60_000)} min`);
+      throw new CliError(`the browser did not return within ${Math.round(deadlineMs / 60_000)} min`);
     return first;
   } finally {
     ended.abort();

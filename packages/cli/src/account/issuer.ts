@@ -22,14 +22,14 @@ export async function findIssuer(context: Context, url: string): Promise<Issuer>
     settings = await api.getAuthConfig();
   } catch (error) {
     if (error instanceof CliError && error.status === 404)
-      throw new CliError(`${url} does not tell where to sign in: is it a Releap service?`, {
+      throw new CliError(`${url} has no sign-in configuration: is it a Releap service?`, {
         exitCode: EXIT.unavailable,
       });
     throw error;
   }
   const server = URL.parse(settings?.issuer);
   if (!server || typeof settings.client_id !== 'string' || !Array.isArray(settings.scopes))
-    throw new CliError(`${url} does not tell where to sign in: is it a Releap service?`, {
+    throw new CliError(`${url} has no sign-in configuration: is it a Releap service?`, {
       exitCode: EXIT.unavailable,
     });
   return { settings, configuration: await discover(context, server, settings.client_id) };
@@ -38,12 +38,9 @@ export async function findIssuer(context: Context, url: string): Promise<Issuer>
 async function discover(context: Context, server: URL, clientId: string): Promise<openid.Configuration> {
   const plain = server.protocol === 'http:';
   if (plain ? !isLoopback(server.href) : server.protocol !== 'https:')
-    throw new CliError(
-      `the issuer ${server.href} must be https: what is said there could be read on the way`,
-      {
-        exitCode: EXIT.unavailable,
-      },
-    );
+    throw new CliError(`the issuer ${server.href} must use https: the traffic could be intercepted`, {
+      exitCode: EXIT.unavailable,
+    });
   return await askIssuer(context, server.href, () =>
     openid.discovery(server, clientId, undefined, openid.None(), {
       timeout: ISSUER_SECS,
@@ -52,7 +49,7 @@ async function discover(context: Context, server: URL, clientId: string): Promis
   );
 }
 
-/** Turns what the issuer refuses, or that it is away, into a sentence. */
+/** The message for a refusal of the issuer, or an unreachable one. */
 export async function askIssuer<T>(context: Context, issuer: string, ask: () => Promise<T>): Promise<T> {
   try {
     return await ask();
@@ -66,7 +63,7 @@ export async function askIssuer<T>(context: Context, issuer: string, ask: () => 
   }
 }
 
-/** What the issuer said, or what was wrong with how it said it; nothing of what was sent there. */
+/** The issuer's error, or what was wrong with its response; never the data that was sent. */
 export function reason(error: unknown): string {
   if (error instanceof openid.ResponseBodyError || error instanceof openid.AuthorizationResponseError) {
     const { error: code, error_description: description } = error;
@@ -83,7 +80,7 @@ export function reason(error: unknown): string {
   return 'no reason was given';
 }
 
-/** What the token is to allow, and for whom it is to be: some issuers want to be told by name. */
+/** Scope and audience of the token: some issuers need them explicitly. */
 export function tokenRequest({ settings }: Issuer): { scope: string; audience: string } {
   return { scope: settings.scopes.join(' '), audience: settings.audience };
 }

@@ -29,7 +29,7 @@ async function freshSession(context: Context, url: string): Promise<Session> {
   const { env } = context.terminal;
   const known = readCredentials(env).services[url];
   if (known === undefined)
-    throw new CliError(`nobody is signed in to ${url}: rlp login does it`, { exitCode: EXIT.unavailable });
+    throw new CliError(`not signed in to ${url}: run rlp login`, { exitCode: EXIT.unavailable });
   if (!endsSoon(known)) return known;
   return await changeCredentials(env, async ({ services }) => {
     // Another rlp may have signed out, or refreshed it, while this one waited for its turn.
@@ -37,7 +37,7 @@ async function freshSession(context: Context, url: string): Promise<Session> {
     if (session?.refresh_token === undefined)
       throw new CliError(`the sign-in to ${url} has ended: ${SIGN_IN}`, { exitCode: EXIT.unavailable });
     if (!endsSoon(session)) return session;
-    // Loaded only here: what it takes would be felt at the start of every other command.
+    // Loaded only here: it would slow the start of every other command.
     const [{ findIssuer }, { refreshTokens }] = await Promise.all([
       import('./issuer.ts'),
       import('./sign-in.ts'),

@@ -46,9 +46,12 @@ export async function signInWithBrowser(context: Context, issuer: Issuer): Promi
 export async function signInWithDevice(context: Context, issuer: Issuer): Promise<Tokens> {
   const { configuration, settings } = issuer;
   if (configuration.serverMetadata().device_authorization_endpoint === undefined)
-    throw new CliError(`the issuer ${printable(settings.issuer)} has no device codes: leave --device away`, {
-      exitCode: EXIT.unavailable,
-    });
+    throw new CliError(
+      `the issuer ${printable(settings.issuer)} does not support device codes: omit --device`,
+      {
+        exitCode: EXIT.unavailable,
+      },
+    );
   const answer = await askIssuer(context, settings.issuer, async () => {
     const device = await openid.initiateDeviceAuthorization(configuration, tokenRequest(issuer));
     const { user_code: code, verification_uri: where, verification_uri_complete: complete } = device;
@@ -80,12 +83,12 @@ export async function refreshTokens(context: Context, issuer: Issuer, refreshTok
   return { refresh_token: refreshToken, ...chooseTokens(answer, settings.audience) };
 }
 
-/** For people, but needed by whoever signs in: also where nobody looks at a terminal. */
+/** Needed for the sign-in, so it is printed also without a terminal. */
 function say(context: Context, text: string): void {
   context.terminal.stderr.write(`${text}\n`);
 }
 
-/** A courtesy: the address stands there to be opened by hand. */
+/** Best effort: the URL is printed too. */
 function openBrowser(context: Context, address: string): void {
   const { env, stderr } = context.terminal;
   const mac = process.platform === 'darwin';

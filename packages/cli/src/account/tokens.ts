@@ -1,4 +1,4 @@
-/** From an issuer's answer to what is kept of it. */
+/** Maps an issuer's response to the stored tokens. */
 import type { TokenEndpointResponse } from 'openid-client';
 import { CliError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
@@ -39,7 +39,7 @@ export function chooseTokens(answer: TokenEndpointResponse, audience: string, no
   };
 }
 
-/** Not verified: that is for who is asked with it. Undefined for what is no JWT. */
+/** Not verified, which is up to the service. Undefined if it is not a JWT. */
 function claimsOf(token: string): Claims | undefined {
   const parts = token.split('.');
   if (parts.length !== 3) return undefined;

@@ -10,7 +10,7 @@ export interface Credentials {
   url: string;
   /** An API key or another token. Nothing is sent without one. */
   credential?: string;
-  /** What to do about a token that is not accepted, put behind what the service says. */
+  /** Hint for a refused token, appended to the service's message. */
   hint401?: string;
   signal: AbortSignal;
 }

@@ -4,7 +4,7 @@ import { CliError, interruptedError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { printable } from '../terminal.ts';
 
-/** @param hint401 what to do about a token that is not accepted, put behind what the service says */
+/** @param hint401 hint for a refused token, appended to the service's message */
 export function toCliError(error: ReleapError, baseUrl: string, hint401?: string): CliError {
   const { status, retryAfterSecs, message } = error;
   const { origin } = error.url ?? new URL(baseUrl);

@@ -2,7 +2,7 @@ import { CliError } from '../cli-error.ts';
 
 const PAGE = 200;
 
-/** All items of a list that comes in pages. `items` takes them out of a page. */
+/** All items of a paged list. `items` extracts those of a page. */
 export async function* pages<P extends { next_cursor: string | null }, T>(
   list: (page: { query: { limit: number; cursor: string | undefined } }) => Promise<P>,
   items: (page: P) => T[],

@@ -8,7 +8,7 @@ import { pages } from './pages.ts';
 
 /** How long one long poll lasts, in milliseconds; the service allows 60 s, proxies between often less. */
 export const POLL_MS = 25_000;
-/** What an answer may take beyond the poll that was asked for, in milliseconds. */
+/** Extra time for a response beyond the requested poll, in milliseconds. */
 export const POLL_SLACK_MS = 15_000;
 
 export interface Service {
@@ -24,7 +24,7 @@ export interface Service {
   sandboxes(): AsyncGenerator<SandboxRecord>;
 }
 
-/** The service of the settings. `signal` replaces the context's where work has to go on after a Ctrl-C. */
+/** The service of the settings. `signal` replaces the context's where work has to continue after a Ctrl-C. */
 export function openService(context: Context, signal: AbortSignal = context.signal): Service {
   const { url, apiKey } = loadSettings(context);
   const credentials = { url, credential: apiKey, signal };

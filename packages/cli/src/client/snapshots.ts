@@ -52,9 +52,9 @@ export async function waitUntilReady(
       );
     if (performance.now() >= until)
       throw new CliError(
-        `snapshot ${printable(record.name)} is still ${record.status} after ${Math.round(options.deadlineMs / 1000)} s; it goes on without us`,
+        `snapshot ${printable(record.name)} is still ${record.status} after ${Math.round(options.deadlineMs / 1000)} s; it continues in the background`,
       );
-    // A service that answers at once although nothing has changed must not be asked in a busy loop.
+    // A service that responds at once without a change must not be polled in a busy loop.
     if (performance.now() - asked < 100) await pause(200, service.signal);
   }
 }

@@ -31,7 +31,7 @@ function ended(record: SandboxRecord): CliError {
   );
 }
 
-/** Waits until it is gone. */
+/** Waits until it is deleted. */
 export async function waitUntilDeleted(service: Service, id: string, options: WaitOptions): Promise<void> {
   try {
     await waitFor(service, id, { wait_exact: 'deleted' }, options);
@@ -110,7 +110,7 @@ async function waitFor(
     const left = until - performance.now();
     if (left <= 0)
       throw new CliError(
-        `sandbox ${record.id} is still ${record.status} after ${Math.round(options.deadlineMs / 1000)} s; it goes on without us`,
+        `sandbox ${record.id} is still ${record.status} after ${Math.round(options.deadlineMs / 1000)} s; it continues in the background`,
       );
     const asked = performance.now();
     // Short polls, so that what people watch (`building`, `booting`) is seen to change.
@@ -119,7 +119,7 @@ async function waitFor(
       { params: { id }, query: { ...target, timeout_ms: timeout } },
       { timeoutMs: timeout + POLL_SLACK_MS },
     );
-    // A service that answers at once although nothing has changed must not be asked in a busy loop.
+    // A service that responds at once without a change must not be polled in a busy loop.
     if (record.status !== wanted && performance.now() - asked < 100) await pause(200, service.signal);
   }
 }

@@ -53,7 +53,7 @@ export async function logout(context: Context): Promise<number> {
   return EXIT.ok;
 }
 
-/** What stood in the way, if anything. */
+/** The obstacle, if any. */
 async function revokeAll(context: Context, url: string, before: Session): Promise<string | undefined> {
   try {
     const keys = Object.values(before.keys ?? {});
@@ -74,7 +74,7 @@ async function revokeAll(context: Context, url: string, before: Session): Promis
   }
 }
 
-/** A key whose project is gone is gone too. */
+/** The key of a deleted project is invalid too. */
 function ifStillThere(error: unknown): void {
   if (!(error instanceof CliError && error.status === 404)) throw error;
 }

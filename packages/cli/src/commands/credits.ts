@@ -50,7 +50,7 @@ export interface GrantOptions {
   once?: string;
 }
 
-/** An amount below 0 takes credits away, and is an adjustment. */
+/** An amount below 0 is an adjustment. */
 export async function grant(
   context: Context,
   org: string,

@@ -5,7 +5,7 @@ import { type Context, print, printJson } from '../terminal.ts';
 
 /**
  * Runs `work` for each name in order and prints what it returns: `printed` a line each, or all of it as JSON beside
- * the name under `key`. What fails is told on stderr, or as `error` beside the name.
+ * the name under `key`. Failures are printed on stderr, or as `error` beside the name.
  */
 export async function forEachNamed(
   context: Context,

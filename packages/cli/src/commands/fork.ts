@@ -16,7 +16,7 @@ export interface ForkOptions {
 }
 
 const WAIT_MS = 5 * 60_000;
-/** A fork may be answered only when the state of its source has been taken. */
+/** A fork may respond only after its source has been captured. */
 const FORK_MS = 60_000;
 
 export async function fork(context: Context, vm: string, options: ForkOptions): Promise<number> {

@@ -119,7 +119,7 @@ async function waitUntilDrained(
     spinner.text = `draining ${id}: ${counts(host)}`;
     if (performance.now() >= until)
       throw new CliError(
-        `host ${id} still has sandboxes (${counts(host)}) after ${Math.round(deadlineMs / 1000)} s; it goes on draining without us`,
+        `host ${id} still has sandboxes (${counts(host)}) after ${Math.round(deadlineMs / 1000)} s; the drain continues in the background`,
       );
     await pause(POLL_MS, context.signal);
   }
@@ -144,7 +144,7 @@ export async function permitJoin(context: Context, text: string): Promise<number
 }
 
 /**
- * Gives a lost host up for good. A whole id is told to the service as it is: it need not be listed any more, so that an
+ * Forgets a lost host. A complete id is sent unchanged: it need not be listed any more, so that an
  * interrupted call can be finished.
  */
 export async function forget(context: Context, text: string, options: { yes?: boolean }): Promise<number> {
@@ -174,7 +174,7 @@ export async function evict(
   options: EvictOptions,
 ): Promise<number> {
   if ((vm === undefined) === (options.all !== true))
-    throw usageError('name one sandbox to evict, or say --all for every spot sandbox');
+    throw usageError('name one sandbox to evict, or use --all for every spot sandbox');
   if (vm !== undefined && options.host !== undefined) throw usageError('--host goes with --all');
   const operator = openOperator(context);
   const outcome =

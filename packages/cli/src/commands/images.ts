@@ -83,7 +83,7 @@ async function waitForJob(
       throw new CliError(`the build failed: ${printable(job.error ?? 'no reason was given')}`);
     if (performance.now() > until)
       throw new CliError(
-        `the build is still ${job.status} after ${Math.round(deadlineMs / 1000)} s; it goes on without us`,
+        `the build is still ${job.status} after ${Math.round(deadlineMs / 1000)} s; it continues in the background`,
       );
     await pause(POLL_MS, context.signal);
   }

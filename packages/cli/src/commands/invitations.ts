@@ -20,7 +20,7 @@ export async function createInvitation(
   const invitation = await account.api.createInvitation({ params: { id: org.id }, body: { email, role } });
   if (context.options.json) printJson(context, invitation);
   else print(context, invitation.id);
-  remark(context, 'no mail is sent: tell them to sign in with this address, and to call rlp invite ls');
+  remark(context, 'no mail is sent: ask them to sign in with this address and to run rlp invite ls');
   return EXIT.ok;
 }
 

@@ -40,7 +40,7 @@ export async function listKeys(
   return EXIT.ok;
 }
 
-/** The one time that the key is told. */
+/** The key is shown only here. */
 export async function mintKey(
   context: Context,
   name: string | undefined,

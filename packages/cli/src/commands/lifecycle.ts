@@ -1,4 +1,4 @@
-/** `rlp stop|start|pause|resume VM…`: asks for all of them, then waits for each. */
+/** `rlp stop|start|pause|resume VM…`: requests all of them, then waits for each. */
 import type { SandboxLifecycleResponse, SandboxRecord } from '@releap/contract';
 import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
 import { CliError } from '../cli-error.ts';
@@ -19,7 +19,7 @@ export interface LifecycleOptions {
   waitTimeout?: string;
 }
 
-/** Longer than the service lets a start, stop or pause take. */
+/** Longer than the service's deadlines for a start, stop or pause. */
 const WAIT_MS = 5 * 60_000;
 const { starting } = SANDBOX_STATUS_GROUPS;
 

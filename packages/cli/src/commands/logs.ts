@@ -18,7 +18,7 @@ export interface LogsOptions {
 const RETRY_MS = 1_000;
 /** Calls in a row that may fail before following gives up. */
 const RETRIES = 10;
-/** Longest silence of a log that is not followed, in milliseconds. */
+/** Longest pause of a log that is not followed, in milliseconds. */
 const IDLE_MS = 60_000;
 export async function logs(context: Context, vm: string, options: LogsOptions): Promise<number> {
   if (options.console && options.entrypoint)
@@ -43,13 +43,13 @@ type ReadLog = (follow: boolean) => Promise<RawAnswer>;
 
 /**
  * Reads until the sandbox has ended. After a connection that was cut, or an answer that ended early, the log is read
- * again, and what was printed already is skipped.
+ * again, and skips what was printed already.
  */
 async function follow(context: Context, service: Service, id: string, read: ReadLog): Promise<void> {
   const position = new LogPosition();
   let failures = 0;
   for (;;) {
-    // Asked before reading: what is printed between the two is then still read once more.
+    // Read before the log: output in between is then read again.
     const { status } = await service.api.getSandbox({ params: { id } });
     const isSilent = SANDBOX_STATUS_GROUPS.silent.includes(status);
     try {

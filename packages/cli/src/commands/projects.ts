@@ -68,7 +68,7 @@ export async function removeProjects(
   });
 }
 
-/** Makes a key for this machine, unless it has one that works, and lets commands on sandboxes use it. */
+/** Creates a key for this machine, unless it has an active one, and makes commands on sandboxes use it. */
 export async function useProject(context: Context, text: string, options: InOrganization): Promise<number> {
   const account = await openAccount(context);
   const { id, name, org_id } = await findProject(account, text, options.org);
@@ -79,7 +79,7 @@ export async function useProject(context: Context, text: string, options: InOrga
       : await mint(account, { id, name, org_id });
   await changeCredentials(context.terminal.env, (credentials) => {
     const session = credentials.services[account.url];
-    if (session === undefined) throw new CliError(`somebody signed out of ${account.url} meanwhile`);
+    if (session === undefined) throw new CliError(`another process signed out of ${account.url} meanwhile`);
     session.keys = { ...session.keys, [id]: key };
     session.project = id;
     credentials.current = account.url;

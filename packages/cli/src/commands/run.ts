@@ -33,7 +33,7 @@ const CLEANUP_MS = 30_000;
 
 type Source = SandboxCreateRequest['image'];
 
-/** Tells the image from the command among the operands, of which the last `afterDashes` stood behind a `--`. */
+/** Separates the image from the command; the last `afterDashes` operands followed a `--`. */
 export function runSource(
   operands: readonly string[],
   afterDashes: number,
@@ -49,7 +49,7 @@ export function runSource(
     throw usageError('--from-snapshot needs the name of a snapshot: rlp snapshot ls lists them');
   if (operands.length > afterDashes)
     throw usageError(
-      `--from-snapshot takes the place of an image, so ${JSON.stringify(image)} is too much: a command goes after --`,
+      `--from-snapshot replaces the image, so ${JSON.stringify(image)} is not allowed: put the command after --`,
     );
   return { source: { type: 'snapshot', name: snapshot }, command: [...operands] };
 }
@@ -151,7 +151,7 @@ function report(
     remark(context, `sandbox ${created.name} (${created.vm_id}) stays; rlp rm ${created.vm_id} deletes it`);
 }
 
-/** Also after a Ctrl-C, so with a signal of its own. */
+/** Also after a Ctrl-C, so with its own signal. */
 async function remove(context: Context, id: string): Promise<void> {
   const service = openService(context, AbortSignal.timeout(CLEANUP_MS));
   await service.api.deleteSandbox({ params: { id } }).catch((error: unknown) => {

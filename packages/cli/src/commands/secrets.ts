@@ -1,4 +1,4 @@
-/** `rlp secret` and `rlp registry`: what a project keeps and nobody reads back. */
+/** `rlp secret` and `rlp registry`: values of a project that cannot be read back. */
 import type { RegistryKind } from '@releap/contract';
 import { usageError } from '../cli-error.ts';
 import { openService, type Service } from '../client/service.ts';
@@ -20,7 +20,7 @@ export interface RegistryOptions {
 }
 
 export async function setSecret(context: Context, name: string, options: SecretOptions): Promise<number> {
-  // Before the value is asked for. The service says what else is wrong.
+  // Before the prompt. The service validates the rest.
   if (!/^[A-Za-z_][A-Za-z0-9_]{0,255}$/.test(name))
     throw usageError(
       `a secret has a name of letters, digits and _, which is that of its variable, but it was ${JSON.stringify(name)}`,
@@ -103,7 +103,7 @@ export async function removeRegistries(context: Context, hosts: string[]): Promi
   );
 }
 
-/** The service does not tell whether there was one. */
+/** The response does not say whether it existed. */
 async function removeAll(
   context: Context,
   what: string,

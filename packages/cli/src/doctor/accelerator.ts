@@ -15,7 +15,7 @@ export interface AcceleratorOptions {
   /** The checkout, whose `build/kernel` holds the guests' kernel. */
   root: string;
   trial: boolean;
-  /** Try it, whatever a server has found out. */
+  /** Probe it even if a server has a cached result. */
   probe: boolean;
   env: Readonly<Record<string, string | undefined>>;
   signal: AbortSignal;

@@ -27,7 +27,7 @@ async function checkNamespaces(
   if (!ip) return { ...check('missing', 'not tried: there is no ip command'), packages: ['iproute2'] };
   if (!unshare)
     return { ...check('missing', 'not tried: there is no unshare command'), packages: ['util-linux'] };
-  // A namespace of its own, gone with the process: nothing is left behind.
+  // In its own namespace, which ends with the process.
   const args = ['--net', '--', ip, 'link', 'add', 'rlp-doctor', 'type', 'veth', 'peer', 'name', 'rlp-peer'];
   const { exitCode, output } = await runTool(unshare, args, { timeoutMs: TOOL_MS, signal });
   if (exitCode === 0) return check('ok', 'namespaces and virtual links can be made');

@@ -20,7 +20,7 @@ export async function checkQuarantine(home: string): Promise<Check[]> {
     checks.push(
       check(
         'the control plane does not name most of what this host holds, so nothing was touched (wrong DATABASE_URL?); ' +
-          `to let it go all the same, create ${join(folder, 'confirm')}`,
+          `to allow it, create ${join(folder, 'confirm')}`,
       ),
     );
   const names = (

@@ -9,7 +9,7 @@ interface Tool {
   command: string;
   package: string;
   why: string;
-  /** Arguments that make it tell its version; none: being there is enough. */
+  /** Arguments that print its version; none: its existence is enough. */
   version?: string[];
 }
 

@@ -1,4 +1,4 @@
-/** Values that must not stand on a command line, where others on the machine and the shell's history see them. */
+/** Values that must not be on a command line, where other users and the shell's history see them. */
 import { StringDecoder } from 'node:string_decoder';
 import { interruptedError, usageError } from '../cli-error.ts';
 import type { Context, Terminal } from '../terminal.ts';
@@ -76,7 +76,7 @@ async function hiddenLine({ terminal, signal }: Context, prompt: string): Promis
   }
 }
 
-/** In raw mode the terminal shows nothing of what is typed, and hands Ctrl-C over as a character. */
+/** In raw mode the terminal does not echo, and sends Ctrl-C as a character. */
 function raw(stdin: Terminal['stdin'], on: boolean): void {
   stdin.setRawMode?.(on);
 }

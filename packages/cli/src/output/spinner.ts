@@ -1,5 +1,5 @@
 /**
- * One line on stderr that shows that something goes on. Only on a terminal; it never touches stdin, which may
+ * A progress line on stderr. Only on a terminal; it never touches stdin, which may
  * hold the input of a command, and leaves nothing behind.
  */
 import type { Context } from '../terminal.ts';

@@ -113,8 +113,8 @@ export function projectCommands({ program, context, finish }: Registration): voi
     .command('project')
     .summary('projects, and which of them is in use')
     .description(
-      'Projects, which hold sandboxes, images, secrets and keys. PROJECT is a name or an id. rlp project use lets ' +
-        'run, ps and the like work in one.',
+      'Projects, which hold sandboxes, images, secrets and keys. PROJECT is a name or an id. rlp project use selects ' +
+        'the one that run, ps and similar commands use.',
     );
   project
     .command('ls', { isDefault: true })
@@ -177,7 +177,7 @@ export function projectCommands({ program, context, finish }: Registration): voi
   key
     .command('create')
     .description('Make a key, and print it: it cannot be shown again.')
-    .argument('[name]', 'default: default, which takes the place of the key of that name')
+    .argument('[name]', 'default: default, which replaces the key of that name')
     .option('--project <project>', inProject)
     .option(ORG, 'look in this organization only')
     .action(async (name: string | undefined, options) => {
@@ -209,7 +209,7 @@ export function invitationCommands({ program, context, finish }: Registration): 
     });
   invite
     .command('create')
-    .description('Invite somebody to an organization. The service sends no mail.')
+    .description('Invite a person to an organization. The service sends no mail.')
     .argument('<email>', 'the address that they sign in with')
     .option(ORG, ORG_HELP)
     .addOption(

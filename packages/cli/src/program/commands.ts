@@ -36,7 +36,7 @@ export function commandCommands({ program, context, afterDashes, finish }: Regis
       .argument('<command...>', 'after --')
       .option(
         '-e, --env <name=value>',
-        'environment of the command; NAME alone takes the value from here',
+        'environment of the command; NAME alone takes the value from the present environment',
         collect,
       ),
   ).action(async (vm: string, argv: string[], options) => {
@@ -59,7 +59,7 @@ function withCreateOptions(command: Command): Command {
   return command
     .option('--name <name>', 'name of the sandbox (default: made up)')
     .addOption(
-      new Option('--mode <mode>', 'a guarantee that may be exceeded, or cores of its own').choices([
+      new Option('--mode <mode>', 'a guarantee that may be exceeded, or exclusive cores').choices([
         'burstable',
         'dedicated',
       ]),
@@ -72,7 +72,7 @@ function withCreateOptions(command: Command): Command {
     .option('--docker-data <size>', 'a disk for /var/lib/docker')
     .option(
       '-e, --env <name=value>',
-      'environment of the sandbox; NAME alone takes the value from here',
+      'environment of the sandbox; NAME alone takes the value from the present environment',
       collect,
     )
     .option('--secret <name>', 'give it a secret of the project as a placeholder (repeatable)', collect)

@@ -4,9 +4,9 @@ import type { Registration } from './registration.ts';
 export function hostCommands({ program, context, finish }: Registration): void {
   program
     .command('doctor')
-    .description('Tell what this machine can do as a host of sandboxes, and what is missing.')
+    .description('Check what this machine can do as a host of sandboxes, and what is missing.')
     .option('--no-trial', 'do not start a trial guest to find out about hardware virtualisation')
-    .option('--probe', 'start a trial guest whatever the server has found out')
+    .option('--probe', 'start a trial guest, ignoring the cached result')
     .option(
       '--verify-disks',
       'read the disks of sandboxes and snapshots, and compare them with their digests',
@@ -36,7 +36,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
     .summary('take sandboxes off a host, and give it none')
     .description(
       'Give a host no more sandboxes, and take off those it has: persistent ones are paused, or stopped where that ' +
-        'cannot be. Others go on until they end.',
+        'cannot be paused. Ephemeral ones run until they end.',
     )
     .argument('<host>')
     .option('--force', 'delete those that are not persistent')
@@ -67,7 +67,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
 
   host
     .command('permit-join')
-    .summary('let a host join again')
+    .summary('allow a host to join again')
     .description(
       'Revoke the credential of a host, which ends its connection, and print a token with which it can join once more ' +
         '(RELEAP_JOIN_TOKEN of its runner, for an hour). Its sandboxes continue.',
@@ -83,10 +83,10 @@ export function hostCommands({ program, context, finish }: Registration): void {
     .summary('give up a lost host')
     .description(
       'Give up a host that is lost and will not come back: its sandboxes and snapshots fail, its credential is revoked, ' +
-        'and it is listed no more. Again with its whole id, it finishes what was interrupted.',
+        'and it is no longer listed. Repeated with the whole id, it finishes an interrupted call.',
     )
     .argument('<host>')
-    .option('--yes', 'without it nothing is done, and what would be lost is told')
+    .option('--yes', 'without it, only show what would be lost')
     .action(async (id: string, options: { yes?: boolean }) => {
       const { forget } = await import('../commands/hosts.ts');
       await finish(forget(context(), id, options));

@@ -5,15 +5,15 @@ export function lifecycleCommands({ program, context, finish }: Registration): v
   const commands = [
     ['stop', 'Stop persistent sandboxes: processes end, the disk stays.'],
     ['start', 'Start stopped sandboxes from their disks. A paused one loses its memory.'],
-    ['pause', 'Pause persistent sandboxes: processes stand still, memory and disk stay.'],
-    ['resume', 'Let paused sandboxes go on where they were.'],
+    ['pause', 'Pause persistent sandboxes: processes are frozen, memory and disk are saved.'],
+    ['resume', 'Resume paused sandboxes.'],
   ] as const;
   for (const [verb, description] of commands)
     program
       .command(verb)
       .description(description)
       .argument('<vm...>')
-      .option('--no-wait', 'return as soon as the service has taken it')
+      .option('--no-wait', 'return as soon as the service has accepted the request')
       .option('--wait-timeout <duration>', 'how long to wait until it is done (default: 5m)')
       .action(async (vms: string[], options) => {
         const { changeSandboxes } = await import('../commands/lifecycle.ts');

@@ -16,7 +16,7 @@ export function sandboxCommands({ program, context, finish }: Registration): voi
     .command('logs')
     .description("Print what the image's entrypoint has written, or the console.")
     .argument('<vm>')
-    .option('-f, --follow', 'go on until the sandbox ends')
+    .option('-f, --follow', 'follow the output until the sandbox ends')
     .option('--entrypoint', "the image's entrypoint (default)")
     .option('--console', "the console: the guest's kernel and agent")
     .action(async (vm: string, options) => {

@@ -28,7 +28,7 @@ export function secretCommands({ program, context, finish }: Registration): void
     });
   secret
     .command('ls', { isDefault: true })
-    .description('List secrets, without their values, which nobody can read.')
+    .description('List secrets, without their values, which cannot be read.')
     .action(async () => {
       const { listSecrets } = await import('../commands/secrets.ts');
       await finish(listSecrets(context()));

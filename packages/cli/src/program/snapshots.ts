@@ -7,11 +7,11 @@ export function snapshotCommands({ program, context, finish }: Registration): vo
     .command('snapshot')
     .summary('capture running sandboxes, for others to begin from')
     .description(
-      'Capture running sandboxes. rlp run --from-snapshot NAME makes sandboxes that begin from what was captured.',
+      'Capture running sandboxes. rlp run --from-snapshot NAME creates sandboxes from a snapshot.',
     );
   snapshot
     .command('create')
-    .description('Capture a running sandbox, which goes on, and print the id of the snapshot.')
+    .description('Capture a running sandbox, which continues to run, and print the id of the snapshot.')
     .argument('<vm>')
     .argument('<name>', 'unique in the project')
     .addOption(

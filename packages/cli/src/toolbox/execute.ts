@@ -4,7 +4,7 @@ import { CliError } from '../cli-error.ts';
 import type { ProcessEnd, ProcessStreams } from './process.ts';
 import type { Toolbox } from './toolbox.ts';
 
-/** Longest command without a timeout of its own. */
+/** Longest command without an explicit timeout. */
 const EXECUTE_MS = 3_600_000;
 
 export async function executeProcess(
@@ -28,7 +28,7 @@ export async function executeProcess(
   return { exitCode: answer.exitCode, timedOut: answer.exitCode === 124 && start.timeout !== undefined };
 }
 
-/** One word for a POSIX shell, whatever is in it. */
+/** Quotes a word for a POSIX shell. */
 export function quoteForShell(word: string): string {
   return /^[A-Za-z0-9_/.:=@%+,-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

@@ -13,7 +13,7 @@ export interface RemoteEntry {
 /** What is at that path, links followed; null when nothing is. */
 export async function statRemote(toolbox: Toolbox, path: string): Promise<RemoteEntry | null> {
   const entry = await info(toolbox, path);
-  // The service tells about the link itself; what it leads to shows when a folder is asked for.
+  // The service describes the link itself; its target shows when a folder is requested.
   if (entry?.type !== 'symlink') return entry && { directory: entry.isDir };
   const behind = await info(toolbox, `${path.replace(/\/+$/, '')}/.`).catch(() => null);
   return { directory: behind?.isDir ?? false };
@@ -41,7 +41,7 @@ export async function uploadFile(
     },
     {
       headers: options.bytes === undefined ? {} : { 'content-length': String(options.bytes) },
-      // The answer comes after the last byte; the body itself shows that something goes on.
+      // The response comes after the last byte; reading the body shows progress.
       timeoutMs: 3_600_000,
     },
   );

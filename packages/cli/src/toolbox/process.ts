@@ -52,7 +52,7 @@ export async function runProcess(
   const send = (message: ProcessStreamClientMessage | ProcessStreamStart): void =>
     socket.send(JSON.stringify(message));
   const stopResizes = resizes?.((size) => send({ type: 'resize', ...size }));
-  // An unasked pong (RFC 6455, 5.5.3): says that we live also while a slow reader keeps us from hearing pings.
+  // An unsolicited pong (RFC 6455, 5.5.3): a keep-alive also while a slow reader delays incoming pings.
   const alive = setInterval(() => socket.pong(), ALIVE_MS);
   let grace: NodeJS.Timeout | undefined;
   const interrupt = (): void => {
@@ -90,7 +90,7 @@ function connect(toolbox: Toolbox): Promise<WebSocket> {
   socket.once('unexpected-response', (_request, answer) => {
     void refusedUpgrade(answer).then(reject);
   });
-  // Stays on: an 'error' that comes later and finds nobody would end the process.
+  // Never removed: a later 'error' without a listener would end the process.
   socket.on('error', (error) => reject(networkError(error, new URL(toolbox.url), toolbox.signal)));
   return promise;
 }
@@ -128,7 +128,7 @@ function received(socket: WebSocket, streams: ProcessStreams, toolbox: Toolbox):
     if (binary) {
       const stream = bytes[0] === PROCESS_CHANNEL.stderr ? streams.stderr : streams.stdout;
       if (stream.write(bytes.subarray(1))) return;
-      // Whoever reads us is slower than the command: let TCP hold it back.
+      // The reader of our output is slower than the command: use TCP back-pressure.
       socket.pause();
       stream.once('drain', () => socket.resume());
       return;
@@ -156,7 +156,7 @@ function readEnd(text: string): ProcessEnd | CliError | undefined {
     return new CliError('the service sent a message that is not JSON');
   }
   if (message.type === 'error') return new CliError(printable(message.error), { status: message.status });
-  // Later versions may tell more on the way; what is not known is passed over.
+  // Later versions may send further messages; unknown ones are ignored.
   if (message.type !== 'exit') return undefined;
   return {
     exitCode: message.exit_code,
