@@ -134,5 +134,11 @@ describe('a machine of the present device model', () => {
     const left = (await readdir(join(folder, 'system'))).map((name) => join(folder, 'system', name));
     assert.deepEqual(new Set(left), new Set([placed[0], placed[2]]));
     assert.equal((await stat(needed)).nlink, 2);
+    // Cut off by a power failure: as long as it was, and zeros.
+    const [, , last = ''] = placed;
+    await rm(last);
+    await writeFile(last, Buffer.alloc(5));
+    await placeSystemDisk(source, join(folder, 'system'));
+    assert.equal(await readFile(last, 'utf8'), 'three');
   });
 });

@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto';
-import { link, mkdir, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import { link, mkdir, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { linkOrCopy } from './disk-chain.ts';
+import { syncPath } from './sync-path.ts';
 
 /** A copy that no VM and no disk has a link to is kept so long after its last use. */
 const UNUSED_KEPT_MS = 24 * 60 * 60_000;
@@ -57,7 +58,12 @@ export class LocalCopies {
     );
     if (!isThere) {
       await this.#sweep();
-      await linkOrCopy(path, copy, COPY_DEADLINE_MS);
+      // It has its name when all of it is on the disk, and not before.
+      const partial = `${copy}.new`;
+      await rm(partial, { force: true });
+      await linkOrCopy(path, partial, COPY_DEADLINE_MS);
+      await syncPath(partial);
+      await rename(partial, copy);
     }
     return copy;
   }

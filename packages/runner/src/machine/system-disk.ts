@@ -2,6 +2,7 @@ import { mkdir, readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { linkOrCopy } from '../disk/disk-chain.ts';
 import { fileSha256 } from '../disk/file-sha256.ts';
+import { syncPath } from '../disk/sync-path.ts';
 import type { SystemDisk } from '../vmm/device-model.ts';
 
 const NAME = /^[0-9a-f]{64}\.squashfs$/;
@@ -15,10 +16,11 @@ export async function placeSystemDisk(source: string, folder: string): Promise<S
   const sha256 = await fileSha256(source);
   await mkdir(folder, { recursive: true, mode: 0o755 });
   const path = join(folder, `${sha256}.squashfs`);
-  const [wanted, present] = await Promise.all([stat(source), stat(path).catch(() => undefined)]);
-  if (present?.size !== wanted.size) {
+  // A copy that a power failure of the host has cut off is none.
+  if ((await fileSha256(path).catch(() => undefined)) !== sha256) {
     await rm(path, { force: true });
     await linkOrCopy(source, path);
+    await syncPath(path);
   }
   for (const name of await readdir(folder)) {
     const other = join(folder, name);
