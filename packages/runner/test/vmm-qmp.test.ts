@@ -6,10 +6,12 @@ import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { QmpClient } from '../src/vmm/qmp.ts';
 import { unpackedVmm } from '../src/vmm/vmm-store.ts';
-import { BUILD_DIR } from './support/machines.ts';
 import type { QmpError } from '../src/vmm/qmp.ts';
+
+const BUILD_DIR = fileURLToPath(new URL('../../../build', import.meta.url));
 
 let dir: string;
 before(async () => {

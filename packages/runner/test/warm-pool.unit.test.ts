@@ -9,7 +9,7 @@ import type { Recipe, WaitingVm, WarmPoolsOptions } from '../src/machine/warm-po
 import { startMetrics } from '../src/metrics/start-metrics.ts';
 import { identifyProcess } from '../src/vmm/process-identity.ts';
 import type { Vm } from '../src/vmm/vm.ts';
-import { log } from './support/machines.ts';
+import { quiet as log } from '@releap/testing/logging';
 
 /** A recipe whose VMs are nothing but names, with memory of this very process. */
 class FakeRecipe implements Recipe<WaitingVm> {
