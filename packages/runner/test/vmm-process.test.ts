@@ -83,7 +83,12 @@ describe('the command line of a VMM', () => {
     const args = commandLine(MACHINE);
     const root = args.filter((_value, at) => args[at - 1] === '-blockdev')[0] ?? '';
     assert.equal((JSON.parse(root) as { 'read-only': boolean })['read-only'], true);
-    assert.match(args.find((arg) => arg.startsWith('memory-backend-file')) ?? '', /share=off$/);
+    assert.match(
+      args.find((arg) => arg.startsWith('memory-backend-file')) ?? '',
+      /share=off,readonly=on,rom=off$/,
+    );
+    const older = commandLine({ ...MACHINE, vmmVersion: '7.2.22' });
+    assert.match(older.find((arg) => arg.startsWith('memory-backend-file')) ?? '', /share=off$/);
   });
 });
 

@@ -17,7 +17,8 @@ import type { LoadingMemory } from '../memory/sealed-cache.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import type { VmmStore } from '../vmm/vmm-store.ts';
+import { mapsReadOnly } from '../vmm/command-line.ts';
+import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
 import type { ForkOrigin } from './captures.ts';
@@ -163,7 +164,7 @@ export class PersistentMachines {
     const kept = new KeptMemory(keep);
     const { suspension, vmm } = await kept.check(templates.platform, vmms);
     const { shape, diskBytes } = suspension;
-    await using memory = await this.#openMemory(kept.memory);
+    await using memory = await this.#openMemory(kept.memory, vmm);
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
       const near = await localCopies.near(rootImagePath);
@@ -349,9 +350,9 @@ export class PersistentMachines {
   }
 
   /** A descriptor for a VMM that maps it privately. Memory that others go on from as well is not handed out itself. */
-  async #openMemory(path: string): Promise<LoadingMemory> {
+  async #openMemory(path: string, vmm: Vmm): Promise<LoadingMemory> {
     if ((await stat(path)).nlink > 1) return await this.#shared.take(path);
-    const file = await open(path, 'r+');
+    const file = await open(path, mapsReadOnly(vmm.version) ? 'r' : 'r+');
     return { fd: file.fd, ready: Promise.resolve(), [Symbol.asyncDispose]: () => file.close() };
   }
 

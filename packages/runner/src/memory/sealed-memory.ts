@@ -24,10 +24,10 @@ export interface UnsealedMemory {
 /**
  * Memory that many guests are made from, in a memfd that is sealed against writing.
  *
- * A VMM opens its memory for writing even where it maps it privately (before QEMU 8.2 it cannot be told otherwise) and
- * keeps that descriptor. With a plain file, a guest that broke out into its VMM could write through it into the
- * kernel of every other sandbox made from the same memory. The seal makes that impossible for whoever has the
- * descriptor. The memory goes when its last user does.
+ * A VMM has a descriptor that its memory can be written through: this one is open for that, and a QEMU before 8.2, which may
+ * run what was saved with it, opens it for writing too. With a plain file, a guest that broke out into its VMM could write
+ * into the kernel of every other sandbox made from the same memory. The seal makes that impossible for every descriptor.
+ * The memory goes when its last user does.
  */
 export class SealedMemory implements AsyncDisposable {
   readonly #file: FileHandle;

@@ -74,6 +74,16 @@ export function nodeName(name: DiskName): string {
   return `disk-${name}`;
 }
 
+/** Whether it maps memory privately without opening it for writing. */
+export function mapsReadOnly(vmmVersion: string): boolean {
+  return isAtLeast(vmmVersion, 8, 2);
+}
+
+function mapping({ memory, vmmVersion }: MachineOptions): string {
+  if (memory.sharing === 'shared') return 'share=on';
+  return mapsReadOnly(vmmVersion) ? 'share=off,readonly=on,rom=off' : 'share=off';
+}
+
 /** @param version of a VMM, e.g. `10.0.2` */
 function isAtLeast(version: string, major: number, minor: number): boolean {
   const [have = 0, haveMinor = 0] = version.split('.').map(Number);
@@ -112,7 +122,7 @@ export function commandLine(options: MachineOptions): string[] {
   );
   args.push(
     '-object',
-    `memory-backend-file,id=ram,size=${memMib}M,mem-path=${option(memory.path)},merge=off,dump=off,share=${memory.sharing === 'shared' ? 'on' : 'off'}`,
+    `memory-backend-file,id=ram,size=${memMib}M,mem-path=${option(memory.path)},merge=off,dump=off,${mapping(options)}`,
   );
   for (const name of ['qmp', 'agent', 'console']) {
     args.push('-chardev', `socket,id=${name},path=${option(socketDir)}/${name},server=on,wait=off`);
