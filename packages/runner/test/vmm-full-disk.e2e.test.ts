@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it, mock } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { FullDisk } from '../src/vmm/full-disk.ts';
+import { EnospcMonitor } from '../src/vmm/enospc-monitor.ts';
 import type { QmpClient, QmpEvent } from '../src/vmm/qmp.ts';
 import { log } from './support/machines.ts';
 
@@ -47,7 +47,7 @@ async function seconds(count: number): Promise<void> {
 
 describe('a guest on a host whose disk is full', () => {
   let vmm: ScriptedVmm;
-  let disk: FullDisk;
+  let disk: EnospcMonitor;
   let told: string[];
   let wentOn: number;
   beforeEach(() => {
@@ -55,7 +55,7 @@ describe('a guest on a host whose disk is full', () => {
     vmm = new ScriptedVmm();
     told = [];
     wentOn = 0;
-    disk = new FullDisk(
+    disk = new EnospcMonitor(
       vmm.qmp,
       log,
       (line) => told.push(line),
@@ -139,7 +139,7 @@ describe('a guest on a host whose disk is full', () => {
     vmm.write();
     const next = new ScriptedVmm();
     next.status = 'io-error';
-    assert.equal(await new FullDisk(next.qmp, log, ignore, ignore).look(), true);
+    assert.equal(await new EnospcMonitor(next.qmp, log, ignore, ignore).look(), true);
     await seconds(2);
     assert.equal(next.status, 'running');
   });

@@ -138,7 +138,7 @@ export function commandLine(options: MachineOptions): string[] {
   }
   const addDisk = (id: string, node: BlockNode): void => {
     args.push('-blockdev', JSON.stringify(node));
-    // A guest whose host disk is full is paused (`FullDisk`); any other error is reported to it.
+    // A guest whose host disk is full is paused (`EnospcMonitor`); any other error is reported to it.
     args.push(
       '-device',
       `virtio-blk-device,id=${id},drive=${String(node['node-name'])},num-queues=1,rerror=report,werror=enospc`,

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { commandLine } from './command-line.ts';
 import type { MachineOptions } from './command-line.ts';
-import { FullDisk } from './full-disk.ts';
+import { EnospcMonitor } from './enospc-monitor.ts';
 import { launchVmm } from './jail.ts';
 import { identifyProcess, isAlive, killProcess } from './process-identity.ts';
 import type { ProcessIdentity } from './process-identity.ts';
@@ -47,7 +47,7 @@ const GUEST_ENDS = new Map<unknown, string>([
   ['guest-reset', 'the guest restarted, or crashed'],
 ]);
 
-/** States of QEMU in which a guest is on its way somewhere, or is waited for elsewhere (`FullDisk`). */
+/** States of QEMU in which a guest is on its way somewhere, or is waited for elsewhere (`EnospcMonitor`). */
 const PASSING_STATES: ReadonlySet<unknown> = new Set([
   'running',
   'io-error',
@@ -67,7 +67,7 @@ export class Vm {
   #dir: string;
   readonly #exitListeners = new Set<(reason: string) => void>();
   readonly #log: Logger;
-  readonly #fullDisk: FullDisk;
+  readonly #enospc: EnospcMonitor;
   #exitReason: string | undefined;
   #console: Socket | undefined;
   #onConsole: ((chunk: Buffer) => void) | undefined;
@@ -89,7 +89,7 @@ export class Vm {
     this.#dir = dir;
     this.#log = log;
     const tell = (line: string): void => this.#onConsole?.(Buffer.from(`\n[releap] ${line}\n`));
-    this.#fullDisk = new FullDisk(qmp, log, tell, () => this.#onStood?.());
+    this.#enospc = new EnospcMonitor(qmp, log, tell, () => this.#onStood?.());
     qmp.onEvent(({ event, data }) => {
       if (event === 'SHUTDOWN') this.#guestEnd ??= GUEST_ENDS.get(data['reason']);
       if (event === 'STOP' && !this.#stopped) void this.#attendStop();
@@ -269,7 +269,7 @@ export class Vm {
   }
 
   async stop(): Promise<void> {
-    this.#fullDisk.hold(true);
+    this.#enospc.hold(true);
     this.#stopped = true;
     await this.qmp.execute('stop');
   }
@@ -300,7 +300,7 @@ export class Vm {
       await this.qmp.execute('cont');
       this.#stopped = false;
     } finally {
-      this.#fullDisk.hold(false);
+      this.#enospc.hold(false);
     }
   }
 
@@ -316,7 +316,7 @@ export class Vm {
       // It is ending, and that is noticed anyway.
       return;
     }
-    const isExpected = this.#stopped || this.#fullDisk.waits;
+    const isExpected = this.#stopped || this.#enospc.waits;
     if (isExpected || this.#detached || PASSING_STATES.has(status)) return;
     this.#failure = `the micro-VM stopped by itself (${String(status).slice(0, 40)})`;
     this.#log.error({ pid: this.identity.pid, status }, 'a guest was stopped by its VMM; ending it');
@@ -327,17 +327,17 @@ export class Vm {
 
   /** Pauses the guest while the host's disk is short of space. It continues by itself. */
   async pauseForSpace(isShort: () => boolean): Promise<void> {
-    if (!this.#stopped) await this.#fullDisk.pause(isShort);
+    if (!this.#stopped) await this.#enospc.pause(isShort);
   }
 
   /** Whether the guest cannot be expected to answer, for want of room on the host's disk. */
   get waitsForRoom(): boolean {
-    return this.#fullDisk.waits;
+    return this.#enospc.waits;
   }
 
   /** Whether the guest stands for want of room on the host's disk; it goes on by itself when there is some. */
   async standsForRoom(): Promise<boolean> {
-    return await this.#fullDisk.look();
+    return await this.#enospc.look();
   }
 
   /**

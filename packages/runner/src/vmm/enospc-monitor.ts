@@ -8,7 +8,7 @@ const RETRY_INTERVAL_MS = 1_000;
  * and each is let try again until there is room. To be told an error instead, a guest would make its file system
  * read-only and drop what it had not written yet.
  */
-export class FullDisk {
+export class EnospcMonitor {
   readonly #qmp: QmpClient;
   readonly #log: Logger;
   readonly #tell: (line: string) => void;
