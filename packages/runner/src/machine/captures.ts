@@ -26,8 +26,8 @@ import { writtenMemory } from '../memory/available-memory.ts';
 import { failpoint } from '../failpoint.ts';
 import type { Platform, Shape } from '../template/shape.ts';
 import type { Hardware } from '../vmm/device-model.ts';
-import { ForkBases } from './fork-bases.ts';
-import type { ForkedMemory, TakeVmm } from './fork-bases.ts';
+import { ForkMemoryCache } from './fork-memory-cache.ts';
+import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
 import { KeptMemory } from './kept-memory.ts';
 import type { RunningVm } from './machines.ts';
 import { takeDisk, takeMoment } from './moment.ts';
@@ -85,11 +85,11 @@ export interface CapturesOptions {
 /** Takes sandboxes as they are, to make others of them: at once, or later. */
 export class Captures {
   readonly #options: CapturesOptions;
-  readonly #bases: ForkBases;
+  readonly #bases: ForkMemoryCache;
 
   constructor(options: CapturesOptions) {
     this.#options = options;
-    this.#bases = new ForkBases(options.copiers, options.memoryBudget, options.log);
+    this.#bases = new ForkMemoryCache(options.copiers, options.memoryBudget, options.log);
   }
 
   /**

@@ -11,7 +11,7 @@ export { WarmPools } from './warm-pool.ts';
 export type { WarmPoolStats } from './warm-pool.ts';
 export { WarmVms } from './warm-vms.ts';
 export type { SlotSource, WantedVm, WarmVm, WarmVmm } from './warm-vms.ts';
-export type { TakeVmm } from './fork-bases.ts';
+export type { TakeVmm } from './fork-memory-cache.ts';
 export type { CapturedImage, ForkOrigin } from './captures.ts';
 export type { GuestHold } from './moment.ts';
 export { SnapshotFolders } from './snapshot-folder.ts';

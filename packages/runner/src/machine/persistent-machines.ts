@@ -22,7 +22,7 @@ import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
 import type { ForkOrigin } from './captures.ts';
-import type { ForkedMemory } from './fork-bases.ts';
+import type { ForkedMemory } from './fork-memory-cache.ts';
 import { KeptMemory } from './kept-memory.ts';
 import type { BootOptions, RunningVm, SandboxDisks } from './machines.ts';
 import { Pausing } from './pausing.ts';

@@ -55,7 +55,7 @@ export interface PreparedMemory {
  * Memory that the children of one source have in common. The first fork of a VM copies all of its memory; those that
  * follow only what has changed since, so that twenty children cost little more than one.
  */
-export class ForkBases {
+export class ForkMemoryCache {
   readonly #copiers: PageCopiers;
   readonly #budget: MemoryBudget;
   readonly #log: Logger;
