@@ -28,7 +28,7 @@ import type { Platform, Shape } from '../template/shape.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
-import { KeptMemory } from './kept-memory.ts';
+import { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './machines.ts';
 import { takeDisk, takeMoment } from './moment.ts';
 import type { GuestHold, MomentOptions } from './moment.ts';
@@ -243,7 +243,7 @@ export class Captures {
     const { vmId, running } = source;
     const record = await this.#record(vmId);
     const vmm = vmmVersionOf(record);
-    const kept = new KeptMemory(folder);
+    const kept = new SuspendImage(folder);
     // While its memory is copied the guest may write to all of it again.
     const written = await writtenMemory(running.vm.identity.pid);
     using _grant = await this.#options.memoryBudget.admit('a snapshot of this sandbox', vmId, written);
@@ -326,7 +326,7 @@ export class Captures {
 
   /** Another name for kept memory, devices and root image. */
   async #shareKept(from: string, to: string): Promise<void> {
-    const [source, target] = [new KeptMemory(from), new KeptMemory(to)];
+    const [source, target] = [new SuspendImage(from), new SuspendImage(to)];
     await linkOrCopy(source.memory, target.memory);
     await linkOrCopy(source.state, target.state);
     await linkOrCopy(heldImagePath(from), heldImagePath(to)).catch(() => undefined);

@@ -10,7 +10,7 @@ import { failpoint } from '../failpoint.ts';
 import type { Platform } from '../template/shape.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { StateFile } from '../vmm/save-state.ts';
-import type { KeptMemory } from './kept-memory.ts';
+import type { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './machines.ts';
 import { settled } from './settled.ts';
 import { vmmVersionOf } from './vm-folder.ts';
@@ -27,7 +27,7 @@ export class GuestLostError extends Error {
 export interface PausingOptions {
   running: RunningVm;
   record: VmRecord;
-  kept: KeptMemory;
+  kept: SuspendImage;
   jail: { root: string; uid: number };
   hardware: Hardware;
   platform: Platform;

@@ -23,7 +23,7 @@ import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { Shape } from '../template/shape.ts';
 import type { ForkOrigin } from './captures.ts';
 import type { ForkedMemory } from './fork-memory-cache.ts';
-import { KeptMemory } from './kept-memory.ts';
+import { SuspendImage } from './suspend-image.ts';
 import type { BootOptions, RunningVm, SandboxDisks } from './machines.ts';
 import { Pausing } from './pausing.ts';
 import { mibOf } from './restoring.ts';
@@ -119,7 +119,7 @@ export class PersistentMachines {
   async #openKeep(vmId: string): Promise<string> {
     const keep = this.#options.folders.keep(vmId);
     await mkdir(keep, { recursive: true, mode: 0o700 });
-    const kept = new KeptMemory(keep);
+    const kept = new SuspendImage(keep);
     if ((await kept.read()) !== undefined) throw new Error(`the memory of VM ${vmId} is still kept`);
     return keep;
   }
@@ -161,7 +161,7 @@ export class PersistentMachines {
     const { folders, templates, vmms, emptyDisks, localCopies, restore } = this.#options;
     const { vmId, signal, rootImagePath, purpose = 'resumed' } = options;
     const keep = folders.keep(vmId);
-    const kept = new KeptMemory(keep);
+    const kept = new SuspendImage(keep);
     const { suspension, vmm } = await kept.check(templates.platform, vmms);
     const { shape, diskBytes } = suspension;
     await using memory = await this.#openMemory(kept.memory, vmm);
@@ -270,7 +270,7 @@ export class PersistentMachines {
     return await Pausing.begin({
       running,
       record,
-      kept: new KeptMemory(folders.keep(vmId)),
+      kept: new SuspendImage(folders.keep(vmId)),
       jail: { root: folders.jail(vmId), uid: record.uid },
       hardware: hardwareOf(record, folders.path(vmId)),
       platform: templates.platform,
@@ -291,7 +291,7 @@ export class PersistentMachines {
         if (error instanceof DamagedListError) return undefined;
         throw error;
       }),
-      new KeptMemory(keep).read(),
+      new SuspendImage(keep).read(),
     ]);
     return {
       disk: disk !== undefined,
@@ -303,30 +303,30 @@ export class PersistentMachines {
 
   /** Whether memory is kept, whatever became of the disk. */
   async hasMemory(vmId: string): Promise<boolean> {
-    return (await new KeptMemory(this.#options.folders.keep(vmId)).read()) !== undefined;
+    return (await new SuspendImage(this.#options.folders.keep(vmId)).read()) !== undefined;
   }
 
   /** Whether kept memory could go on here. @throws NotResumableError saying why not */
   async checkMemory(vmId: string): Promise<void> {
     const { folders, templates, vmms } = this.#options;
-    await new KeptMemory(folders.keep(vmId)).check(templates.platform, vmms);
+    await new SuspendImage(folders.keep(vmId)).check(templates.platform, vmms);
   }
 
   /** Gives kept memory up. */
   async dropMemory(vmId: string): Promise<void> {
-    await new KeptMemory(this.#options.folders.keep(vmId)).remove();
+    await new SuspendImage(this.#options.folders.keep(vmId)).remove();
   }
 
   /** What a pause that was not finished has left. */
   async dropPartialMemory(vmId: string): Promise<void> {
-    await rm(new KeptMemory(this.#options.folders.keep(vmId)).next, { force: true });
+    await rm(new SuspendImage(this.#options.folders.keep(vmId)).next, { force: true });
   }
 
   /** Brings kept memory to the platters. For the background. */
   async settleMemory(vmId: string): Promise<void> {
     this.#settling.get(vmId)?.controller.abort();
     const controller = new AbortController();
-    const done = new KeptMemory(this.#options.folders.keep(vmId)).settle(controller.signal).finally(() => {
+    const done = new SuspendImage(this.#options.folders.keep(vmId)).settle(controller.signal).finally(() => {
       if (this.#settling.get(vmId)?.controller === controller) this.#settling.delete(vmId);
     });
     this.#settling.set(vmId, { controller, done });

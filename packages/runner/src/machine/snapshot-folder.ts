@@ -8,7 +8,7 @@ import type { ImageConfig } from '../image/image-config.ts';
 import type { Shape } from '../template/shape.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
 import { deviceModel } from '../vmm/device-model.ts';
-import { KeptMemory } from './kept-memory.ts';
+import { SuspendImage } from './suspend-image.ts';
 
 const SNAPSHOT_ID = /^[0-9a-f-]{36}$/;
 const FACTS = 'snapshot.json';
@@ -176,7 +176,7 @@ export class SnapshotFolders {
 export async function describeMemory(
   folder: string,
 ): Promise<Pick<NonNullable<SnapshotFacts['memory']>, 'requires' | 'objects'>> {
-  const kept = new KeptMemory(folder);
+  const kept = new SuspendImage(folder);
   const suspension = await kept.read();
   if (suspension === undefined) throw new Error(`there is no memory in ${folder}`);
   const { deviceModel: model, cpuModel, vmm } = suspension;

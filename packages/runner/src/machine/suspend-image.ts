@@ -44,7 +44,7 @@ export class NotResumableError extends Error {
  * devices, and `paused.json` says that both are whole. That file is the one fact about being paused: it appears after
  * them, by rename, and goes before the guest takes another step.
  */
-export class KeptMemory {
+export class SuspendImage {
   readonly memory: string;
   /** Takes the place of `memory` when it is whole. */
   readonly next: string;

@@ -3,7 +3,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
-import { KeptMemory, NotResumableError } from '../src/machine/kept-memory.ts';
+import { SuspendImage, NotResumableError } from '../src/machine/suspend-image.ts';
 import type { Platform } from '../src/template/shape.ts';
 
 let folder: string;
@@ -27,9 +27,9 @@ const VMMS = {
 };
 
 /** Whole, and not on the platters yet. */
-async function suspended(): Promise<{ kept: KeptMemory; keep: string }> {
+async function suspended(): Promise<{ kept: SuspendImage; keep: string }> {
   const keep = await mkdtemp(join(folder, 'keep-'));
-  const kept = new KeptMemory(keep);
+  const kept = new SuspendImage(keep);
   await writeFile(kept.memory, Buffer.alloc(1024 * 1024));
   await writeFile(kept.state, 'state');
   const { accelerator, cpuModel, hostCpu, mac } = PLATFORM;
