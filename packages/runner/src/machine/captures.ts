@@ -30,8 +30,8 @@ import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
 import { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './machines.ts';
-import { takeDisk, takeMoment } from './moment.ts';
-import type { GuestHold, MomentOptions } from './moment.ts';
+import { takeDisk, takeCheckpoint } from './checkpoint.ts';
+import type { GuestHold, CheckpointOptions } from './checkpoint.ts';
 import { settled } from './settled.ts';
 import { describeMemory } from './snapshot-folder.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
@@ -108,17 +108,22 @@ export class Captures {
     const statePath = join(keep, 'state');
     const began = performance.now();
     const preparing = this.#bases.prepare(vmId, running.vm, record, takeVmm);
-    const taking = takeMoment({ ...this.#moment(source, record, 'fork'), meanwhile: preparing }, statePath);
-    const [prepared, moment] = await settled([preparing, taking]).catch(async (error: unknown) => {
+    const taking = takeCheckpoint(
+      { ...this.#checkpointOptions(source, record, 'fork'), meanwhile: preparing },
+      statePath,
+    );
+    const [prepared, checkpoint] = await settled([preparing, taking]).catch(async (error: unknown) => {
       await preparing.then((made) => made.abandon()).catch(() => undefined);
       await taking.then((made) => made[Symbol.asyncDispose]()).catch(() => undefined);
       throw error;
     });
     await using unfinished = new AsyncDisposableStack();
-    const memory = await prepared.take(moment.memory, join(keep, 'delta')).catch(async (error: unknown) => {
-      await moment[Symbol.asyncDispose]();
-      throw error;
-    });
+    const memory = await prepared
+      .take(checkpoint.memory, join(keep, 'delta'))
+      .catch(async (error: unknown) => {
+        await checkpoint[Symbol.asyncDispose]();
+        throw error;
+      });
     unfinished.use(memory);
     let { vmm } = memory;
     unfinished.defer(async () => {
@@ -127,18 +132,18 @@ export class Captures {
     });
     const copied = memory.ready
       .catch(() => undefined)
-      .then(() => moment[Symbol.asyncDispose]())
+      .then(() => checkpoint[Symbol.asyncDispose]())
       .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a copy of its memory may remain'));
     await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
     const hardware = hardwareOf(record, folders.path(vmId));
     await holdSystemDisk(hardware, keep);
-    await forkChain(moment.disk, keep, true).catch(async (error: unknown) => {
+    await forkChain(checkpoint.disk, keep, true).catch(async (error: unknown) => {
       // The next fork may begin as soon as this one has failed.
       await copied;
       throw error;
     });
     const ms = Math.round(performance.now() - began);
-    log.info({ vm: vmId, child, ms, steps: moment.laps }, 'sandbox forked');
+    log.info({ vm: vmId, child, ms, steps: checkpoint.laps }, 'sandbox forked');
     const kept = unfinished.move();
     const dispose = (): Promise<void> => kept.disposeAsync();
     const take = (): WarmVmm | undefined => {
@@ -247,10 +252,13 @@ export class Captures {
     // While its memory is copied the guest may write to all of it again.
     const written = await writtenMemory(running.vm.identity.pid);
     using _grant = await this.#options.memoryBudget.admit('a snapshot of this sandbox', vmId, written);
-    await using moment = await takeMoment(this.#moment(source, record, 'snapshot'), kept.state);
-    const chain = await shareChain(moment.disk, folder);
+    await using checkpoint = await takeCheckpoint(
+      this.#checkpointOptions(source, record, 'snapshot'),
+      kept.state,
+    );
+    const chain = await shareChain(checkpoint.disk, folder);
     await saveChain(chain, true);
-    await this.#writeMemory(running, record, moment.memory, kept.memory);
+    await this.#writeMemory(running, record, checkpoint.memory, kept.memory);
     const requirements = {
       vmm,
       accelerator: platform.accelerator,
@@ -259,11 +267,11 @@ export class Captures {
       mac: platform.mac,
       shape: record.shape,
       diskBytes: running.diskBytes,
-      stateBytes: moment.stateBytes,
+      stateBytes: checkpoint.stateBytes,
     };
     await kept.complete(requirements, hardwareOf(record, this.#options.folders.path(vmId)));
     await kept.settle();
-    log.info({ vm: vmId, kind: 'full', steps: moment.laps }, 'snapshot taken');
+    log.info({ vm: vmId, kind: 'full', steps: checkpoint.laps }, 'snapshot taken');
     return {
       kind: 'full',
       vmId,
@@ -290,7 +298,7 @@ export class Captures {
   ): Promise<SnapshotFacts> {
     const { vmId } = source;
     const record = await this.#record(vmId);
-    const { disk, laps } = await takeDisk(this.#moment(source, record, 'snapshot'));
+    const { disk, laps } = await takeDisk(this.#checkpointOptions(source, record, 'snapshot'));
     const parent = parentId && (await readChain(this.#options.snapshots.path(parentId)));
     const noChanges = Boolean(parent) && isChildOf(disk, parent as DiskChain) && (await isTopUnchanged(disk));
     const content = noChanges ? belowTop(disk) : disk;
@@ -311,14 +319,14 @@ export class Captures {
   async #writeMemory(
     { vm }: RunningVm,
     record: VmRecord,
-    moment: GuestMemory,
+    checkpoint: GuestMemory,
     target: string,
   ): Promise<void> {
     const source = await memorySource(vm.identity.pid, record.memoryOrigin);
     await copyMemoryFile(source, target, CALM_NICENESS);
     const file = await open(target, 'r+');
     try {
-      await this.#options.copiers.calm.copy(moment, 'written', file.fd);
+      await this.#options.copiers.calm.copy(checkpoint, 'written', file.fd);
     } finally {
       await file.close();
     }
@@ -340,11 +348,11 @@ export class Captures {
     }
   }
 
-  #moment(
+  #checkpointOptions(
     { vmId, running, persistent, hold }: CaptureSource,
     record: VmRecord,
-    operation: MomentOptions['operation'],
-  ): MomentOptions {
+    operation: CheckpointOptions['operation'],
+  ): CheckpointOptions {
     const { folders, allowCopy } = this.#options;
     return {
       vmId,

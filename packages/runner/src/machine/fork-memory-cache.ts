@@ -46,7 +46,7 @@ export interface ForkedMemory extends AsyncDisposable {
 /** Memory for one child, before the moment is taken. */
 export interface PreparedMemory {
   /** @param deltaPath where what is different goes; must not exist */
-  take(moment: GuestMemory, deltaPath: string): Promise<ForkedMemory>;
+  take(checkpoint: GuestMemory, deltaPath: string): Promise<ForkedMemory>;
   /** Instead of `take`: there will be no child. */
   abandon(): Promise<void>;
 }
@@ -68,7 +68,7 @@ export class ForkMemoryCache {
   }
 
   /**
-   * Begins with what can be done before the moment. One fork of a VM after the other; the next one not before the memory
+   * Begins with what can be done before the checkpoint is taken. One fork of a VM after the other; the next one not before the memory
    * of the last is ready.
    * @param takeVmm a VMM that waits for memory: what the child has to itself is put into that
    */
@@ -82,12 +82,12 @@ export class ForkMemoryCache {
     if (await this.#isFar(share, vm, record)) return await this.#begin(vmId, vm, record, takeVmm);
     unfit.move();
     return {
-      take: async (moment, deltaPath) => {
+      take: async (checkpoint, deltaPath) => {
         await using unused = new AsyncDisposableStack();
         unused.use(share);
-        const delta = await this.#writeDelta(share, moment, deltaPath);
+        const delta = await this.#writeDelta(share, checkpoint, deltaPath);
         if (delta === undefined)
-          return await (await this.#begin(vmId, vm, record, takeVmm)).take(moment, deltaPath);
+          return await (await this.#begin(vmId, vm, record, takeVmm)).take(checkpoint, deltaPath);
         unused.move();
         return { ...share, ready: Promise.resolve(delta) };
       },
@@ -121,10 +121,10 @@ export class ForkMemoryCache {
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();
     unused.move();
-    const fill = async (moment: GuestMemory): Promise<object> => {
+    const fill = async (checkpoint: GuestMemory): Promise<object> => {
       try {
         await unsealed.seal(source, async (file) => {
-          await this.#copiers.copyTogether(moment, 'written', file.fd);
+          await this.#copiers.copyTogether(checkpoint, 'written', file.fd);
         });
       } catch (error) {
         grant[Symbol.dispose]();
@@ -138,11 +138,11 @@ export class ForkMemoryCache {
       return {};
     };
     return {
-      take: async (moment) => {
+      take: async (checkpoint) => {
         // Not before: to free so much takes a processor tens of milliseconds, of which a guest that is about to stand
         // would notice.
         this.forget(vmId);
-        return { ...memory.share(), ready: fill(moment), ...(vmm && { vmm }) };
+        return { ...memory.share(), ready: fill(checkpoint), ...(vmm && { vmm }) };
       },
       abandon: async () => {
         grant[Symbol.dispose]();
@@ -162,12 +162,12 @@ export class ForkMemoryCache {
   /** Undefined when there is too much of it. */
   async #writeDelta(
     { fd }: MemoryShare,
-    moment: GuestMemory,
+    checkpoint: GuestMemory,
     path: string,
   ): Promise<{ delta: string } | undefined> {
     const delta = await open(path, 'wx', 0o600);
     try {
-      const bytes = await this.#copiers.ahead.writeDelta(moment, fd, delta.fd, DELTA_MOST_BYTES);
+      const bytes = await this.#copiers.ahead.writeDelta(checkpoint, fd, delta.fd, DELTA_MOST_BYTES);
       this.#log.debug({ bytes }, 'memory of a fork differs from the last one');
       if (bytes !== undefined) return { delta: path };
     } finally {

@@ -13,7 +13,7 @@ export { WarmVms } from './warm-vms.ts';
 export type { SlotSource, WantedVm, WarmVm, WarmVmm } from './warm-vms.ts';
 export type { TakeVmm } from './fork-memory-cache.ts';
 export type { CapturedImage, ForkOrigin } from './captures.ts';
-export type { GuestHold } from './moment.ts';
+export type { GuestHold } from './checkpoint.ts';
 export { SnapshotFolders } from './snapshot-folder.ts';
 export type { SnapshotFacts } from './snapshot-folder.ts';
 export { heldImagePath } from './vm-folder.ts';

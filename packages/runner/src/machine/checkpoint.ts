@@ -24,7 +24,7 @@ export interface GuestHold {
   thaw(): Promise<void>;
 }
 
-export interface MomentOptions {
+export interface CheckpointOptions {
   vmId: string;
   running: RunningVm;
   record: VmRecord;
@@ -42,7 +42,7 @@ export interface MomentOptions {
 }
 
 /** One moment of a guest that has long gone on: to be read, and let go of soon. */
-export interface Moment extends AsyncDisposable {
+export interface Checkpoint extends AsyncDisposable {
   memory: GuestMemory;
   /** As it was; none of it changes again. */
   disk: DiskChain;
@@ -58,7 +58,7 @@ export interface Moment extends AsyncDisposable {
  * @param statePath where the device state goes; must not exist
  * @throws when it cannot be; the guest goes on all the same
  */
-export async function takeMoment(options: MomentOptions, statePath: string): Promise<Moment> {
+export async function takeCheckpoint(options: CheckpointOptions, statePath: string): Promise<Checkpoint> {
   const { running, record, jail, persistent, hold, allowCopy, operation } = options;
   const { vm } = running;
   const chain = await diskOf(options);
@@ -118,7 +118,7 @@ export async function takeMoment(options: MomentOptions, statePath: string): Pro
  * disk, however large it is.
  */
 export async function takeDisk(
-  options: MomentOptions,
+  options: CheckpointOptions,
 ): Promise<{ disk: DiskChain; laps: Record<string, number> }> {
   const { running, record, jail, persistent, hold, operation } = options;
   const chain = await diskOf(options);
@@ -155,7 +155,7 @@ async function layerOn(
   return await (layer ?? (await make())).putOnTop();
 }
 
-async function diskOf({ vmId, running, disk }: MomentOptions): Promise<DiskChain> {
+async function diskOf({ vmId, running, disk }: CheckpointOptions): Promise<DiskChain> {
   await checkGuestHasRoom(running.vm);
   const chain = await readChain(disk);
   if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
