@@ -13,7 +13,7 @@ it('what waits for the end of a step is done one after the other, in the order i
     log.push(`${name} ends`);
   };
   steps.begin(work('step'));
-  await Promise.all(['a', 'b', 'c'].map((name) => steps.hold(work(name))));
+  await Promise.all(['a', 'b', 'c'].map((name) => steps.runExclusive(work(name))));
   const expected = ['step', 'a', 'b', 'c'].flatMap((name) => [`${name} begins`, `${name} ends`]);
   assert.deepEqual(log, expected);
 });

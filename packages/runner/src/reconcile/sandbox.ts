@@ -150,7 +150,7 @@ export class Sandbox {
   async leave(): Promise<void> {
     const reason = 'control does not name this sandbox any more';
     await this.#steps.interrupt(reason);
-    await this.#steps.hold(async () => {
+    await this.#steps.runExclusive(async () => {
       if (!this.hasPersistentBytes) return await this.#work.destroy();
       const { status } = this.#state.observation;
       if (status === 'running' || !this.#state.isSettled(this.live !== undefined))
@@ -167,7 +167,7 @@ export class Sandbox {
 
   /** Takes it, as it runs, for later. Its steps wait. @throws when it does not run */
   async snapshot(id: string, kind: 'disk' | 'full', parentId: string | undefined): Promise<SnapshotFacts> {
-    return await this.#steps.hold(async () => {
+    return await this.#steps.runExclusive(async () => {
       const { manifest } = this.#state.past;
       if (!this.live || manifest === undefined) {
         throw new Error(`the sandbox is ${this.#state.observation.status}, and must be running`);
@@ -180,7 +180,7 @@ export class Sandbox {
   setClock(): void {
     if (this.live === undefined) return;
     this.#steps
-      .hold(async (signal) => await this.live?.setClock(signal))
+      .runExclusive(async (signal) => await this.live?.setClock(signal))
       .catch((error: unknown) => this.#log.warn({ err: error }, 'the clock of a guest could not be set'));
   }
 
@@ -221,7 +221,7 @@ export class Sandbox {
     if (live === undefined || this.#tidying) return;
     this.#tidying = true;
     live
-      .tidyDisk((work) => this.#steps.hold(work))
+      .tidyDisk((work) => this.#steps.runExclusive(work))
       .catch((error: unknown) => {
         if (this.live === live) this.#log.warn({ err: error }, 'the disk stays many layers');
       })

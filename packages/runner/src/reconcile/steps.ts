@@ -67,7 +67,7 @@ export class Steps {
    * Does something after what was asked for before, and before what is asked for later. What it throws is its caller's. The
    * signal is aborted when a step waits for it.
    */
-  async hold<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  async runExclusive<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const result = Promise.withResolvers<T>();
     this.#append(async (signal) => {
       await work(signal).then(result.resolve, result.reject);
