@@ -4,7 +4,7 @@ export type { BootOptions, MachinesOptions, RunningVm, VmSlot } from './machines
 export { NotResumableError } from './suspend-image.ts';
 export { GuestLostError } from './pausing.ts';
 export type { Pausing } from './pausing.ts';
-export type { Remains } from './persistent-machines.ts';
+export type { LocalState } from './persistent-machines.ts';
 export { openMachines } from './open-machines.ts';
 export type { OpenMachinesOptions } from './open-machines.ts';
 export { WarmPools } from './warm-pool.ts';

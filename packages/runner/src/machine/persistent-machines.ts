@@ -33,7 +33,7 @@ import { hardwareOf, heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 /** What is left of a persistent sandbox on this machine, VMM apart. */
-export interface Remains {
+export interface LocalState {
   disk: boolean;
   /** It is paused: memory and device state are kept, unused. */
   memory: boolean;
@@ -281,7 +281,7 @@ export class PersistentMachines {
   }
 
   /** What is left of it here. */
-  async remains(vmId: string): Promise<Remains> {
+  async remains(vmId: string): Promise<LocalState> {
     const { folders } = this.#options;
     const keep = folders.keep(vmId);
     const [record, disk, memory] = await Promise.all([

@@ -6,7 +6,7 @@ import { freshness } from './guest-config.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
 
 /** What a guest is told when it goes on as somebody. */
-export interface Renewal {
+export interface IdentityUpdate {
   hostname: string;
   machineId: string;
   /** Left as it is where that is not known. */
@@ -43,7 +43,7 @@ export function watch(running: RunningVm, events: SandboxEvents): Promise<never>
  */
 export async function renewIdentity(
   guest: GuestClient,
-  identity: Renewal,
+  identity: IdentityUpdate,
   { deadlineMs = RENEW_DEADLINE_MS, signal }: { deadlineMs?: number; signal?: AbortSignal } = {},
 ): Promise<void> {
   const options = { deadlineMs, ...(signal && { signal }) };
@@ -58,7 +58,7 @@ export async function renewIdentity(
 export async function renewRestored(
   agent: AgentConnection,
   guest: GuestClient,
-  identity: Renewal,
+  identity: IdentityUpdate,
 ): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
     const isLast = attempt === RENEWALS_MAX;

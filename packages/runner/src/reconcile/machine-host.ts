@@ -5,7 +5,7 @@ import type { Logger } from 'pino';
 import type { Assignment } from './assignment.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import type { Admission, ForkOrigin, Machines, Remains, RunningVm, WarmVms } from '../machine/index.ts';
+import type { Admission, ForkOrigin, Machines, LocalState, RunningVm, WarmVms } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { failpoint } from '../failpoint.ts';
@@ -14,12 +14,12 @@ import { setOomScore } from '../vmm/jail.ts';
 import { AgentConnection } from './agent-connection.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
 import { powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
-import type { Renewal } from './guest-life.ts';
+import type { IdentityUpdate } from './guest-life.ts';
 import { closeLogs, LiveMachine } from './live-machine.ts';
 import type { Logs } from './live-machine.ts';
 import { MachineStarts } from './machine-starts.ts';
 import { RootImages } from './root-images.ts';
-import type { HeldImage, LiveSandbox, Past, SandboxEvents, SandboxHost } from './sandbox-host.ts';
+import type { HeldImage, LiveSandbox, SandboxHistory, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
 /** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
 const CONFIGURE_DEADLINE_MS = 60_000;
@@ -78,7 +78,7 @@ export class MachineHost implements SandboxHost {
   async boot(
     assignment: Assignment,
     image: HeldImage,
-    past: Past,
+    past: SandboxHistory,
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
@@ -142,7 +142,7 @@ export class MachineHost implements SandboxHost {
 
   async resume(
     assignment: Assignment,
-    past: Past,
+    past: SandboxHistory,
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
@@ -204,7 +204,7 @@ export class MachineHost implements SandboxHost {
   async continueFork(
     assignment: Assignment,
     origin: ForkOrigin,
-    past: Past,
+    past: SandboxHistory,
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
@@ -243,7 +243,7 @@ export class MachineHost implements SandboxHost {
   /** A guest that was restored with its processes is told who it is now, and then they go on. @returns its ports */
   async #letGoOn(
     assignment: Assignment,
-    past: Past,
+    past: SandboxHistory,
     { running, agent, events }: { running: RunningVm; agent: AgentConnection; events: SandboxEvents },
     signal: AbortSignal,
   ): Promise<PortMapping[]> {
@@ -259,13 +259,13 @@ export class MachineHost implements SandboxHost {
   }
 
   /** What a restored guest is told of itself. Its environment only where the image is at hand that has a part in it. */
-  async #renewal({ vm_id: vmId, spec }: Assignment, past: Past): Promise<Renewal> {
+  async #renewal({ vm_id: vmId, spec }: Assignment, past: SandboxHistory): Promise<IdentityUpdate> {
     const { images } = this.#options;
     const image = past.manifest === undefined ? undefined : await images.find(past.manifest);
     return { ...identityOf(vmId, spec), ...(image && { env: environmentOf(spec, image.config) }) };
   }
 
-  async adopt(assignment: Assignment, past: Past, events: SandboxEvents): Promise<LiveSandbox> {
+  async adopt(assignment: Assignment, past: SandboxHistory, events: SandboxEvents): Promise<LiveSandbox> {
     const { machines, network, log } = this.#options;
     const vmId = assignment.vm_id;
     const slot = network.adopt(vmId);
@@ -296,7 +296,7 @@ export class MachineHost implements SandboxHost {
   async #awake(
     { vm }: RunningVm,
     agent: AgentConnection,
-    renewal: () => Promise<Renewal>,
+    renewal: () => Promise<IdentityUpdate>,
     patience: AbortSignal,
   ): Promise<void> {
     const stood = !(await vm.isRunning());
@@ -306,7 +306,7 @@ export class MachineHost implements SandboxHost {
     if (stood || frozen) await renewIdentity(guest, await renewal(), { signal: patience });
   }
 
-  async remains(vmId: string): Promise<Remains> {
+  async remains(vmId: string): Promise<LocalState> {
     return await this.#options.machines.persistent.remains(vmId);
   }
 
@@ -321,7 +321,7 @@ export class MachineHost implements SandboxHost {
     await this.#options.machines.persistent.checkMemory(vmId);
   }
 
-  async discardMemory(assignment: Assignment, past: Past, signal: AbortSignal): Promise<void> {
+  async discardMemory(assignment: Assignment, past: SandboxHistory, signal: AbortSignal): Promise<void> {
     const { machines, log } = this.#options;
     const vmId = assignment.vm_id;
     if (!(await this.remains(vmId)).memory) return;

@@ -8,7 +8,7 @@ import { machineSize } from '../template/shape.ts';
 import { isAlive } from '../vmm/process-identity.ts';
 import type { Assignment } from './assignment.ts';
 import type { RootImages } from './root-images.ts';
-import type { HeldImage, Past } from './sandbox-host.ts';
+import type { HeldImage, SandboxHistory } from './sandbox-host.ts';
 
 export interface MachineStartsOptions {
   machines: Machines;
@@ -36,7 +36,7 @@ export class MachineStarts {
   /** Runs a start of a sandbox whose disk lies on an image: when that is here, and it is its turn. */
   async whenAdmitted<T>(
     assignment: Assignment,
-    past: Past,
+    past: SandboxHistory,
     start: (queuedMs: number, rootImagePath: string) => Promise<T>,
     signal: AbortSignal,
   ): Promise<T> {

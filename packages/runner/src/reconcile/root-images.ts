@@ -3,7 +3,7 @@ import type { Assignment } from './assignment.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { heldImagePath } from '../machine/index.ts';
 import type { Machines } from '../machine/index.ts';
-import type { HeldImage, Past } from './sandbox-host.ts';
+import type { HeldImage, SandboxHistory } from './sandbox-host.ts';
 
 /** The root images that sandboxes begin with, and those that their disks lie on. */
 export class RootImages {
@@ -73,7 +73,7 @@ export class RootImages {
   /** The root image of a disk that has run: the one that is held, or the same fetched again. */
   async ofDisk(
     { vm_id: vmId, spec }: Assignment,
-    past: Past,
+    past: SandboxHistory,
     signal: AbortSignal,
   ): Promise<{ path: string; image: HeldImage | undefined }> {
     const path = await this.#machines.persistent.heldImage(vmId);

@@ -3,7 +3,7 @@ import type { Assignment } from './assignment.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import type { ImageConfig } from '../image/image-config.ts';
-import type { ForkOrigin, Remains, SnapshotFacts } from '../machine/index.ts';
+import type { ForkOrigin, LocalState, SnapshotFacts } from '../machine/index.ts';
 
 /** A root image that stays on this machine while it is held. */
 export interface HeldImage extends Disposable {
@@ -26,7 +26,7 @@ export interface SandboxEvents {
 }
 
 /** What is known of a sandbox that has run before. */
-export interface Past {
+export interface SandboxHistory {
   /** Digest of the root image that its disk lies on. */
   manifest?: string | undefined;
   /** Its ports are published where they were, if nobody else has taken the place. */
@@ -100,14 +100,14 @@ export interface SandboxHost {
   boot(
     assignment: Assignment,
     image: HeldImage,
-    past: Past,
+    past: SandboxHistory,
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
   /** Goes on from kept memory. After an error, `remains` tells whether the memory is still good. */
   resume(
     assignment: Assignment,
-    past: Past,
+    past: SandboxHistory,
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
@@ -121,14 +121,14 @@ export interface SandboxHost {
   continueFork(
     assignment: Assignment,
     origin: ForkOrigin,
-    past: Past,
+    past: SandboxHistory,
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
   /** Finds the VM of a previous runner again and lets its guest go on, should it stand; throws when it is gone. */
-  adopt(assignment: Assignment, past: Past, events: SandboxEvents): Promise<LiveSandbox>;
+  adopt(assignment: Assignment, past: SandboxHistory, events: SandboxEvents): Promise<LiveSandbox>;
   /** What is left here of a persistent sandbox. */
-  remains(vmId: string): Promise<Remains>;
+  remains(vmId: string): Promise<LocalState>;
   /** Brings kept memory to the platters, in the background, unless it is there. */
   settleMemory(vmId: string): void;
   /** @throws saying why kept memory cannot go on here */
@@ -137,7 +137,7 @@ export interface SandboxHost {
    * Gives kept memory up. The files that were only in it, written but not yet on the disk, are brought there first
    * where that can be done.
    */
-  discardMemory(assignment: Assignment, past: Past, signal: AbortSignal): Promise<void>;
+  discardMemory(assignment: Assignment, past: SandboxHistory, signal: AbortSignal): Promise<void>;
   end(vmId: string): Promise<void>;
   destroy(vmId: string): Promise<void>;
 }

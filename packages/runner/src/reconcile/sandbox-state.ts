@@ -2,7 +2,7 @@ import type { ObservedStatus } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { Assignment, Observation } from './assignment.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import type { Past } from './sandbox-host.ts';
+import type { SandboxHistory } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
 
 const TELLS_MANIFEST: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
@@ -14,7 +14,7 @@ export class SandboxState {
   assignment: Assignment;
   /** The one that the step at work, or else the last one, is for: what is observed belongs to that. */
   served: Assignment;
-  readonly past: Past;
+  readonly past: SandboxHistory;
   /** Whether the host was restarted since the last runner wrote this down. */
   readonly hostRestarted: boolean;
   #observation: Observation;
