@@ -9,9 +9,10 @@ class Start {
   begun = false;
   readonly done: Promise<unknown>;
 
-  constructor(admission: Admission, signal?: AbortSignal) {
-    this.done = admission.run(async () => {
+  constructor(admission: Admission, signal?: AbortSignal, guest: 'runs' | 'loads' = 'loads') {
+    this.done = admission.run(async (_waitedMs, guestRuns) => {
       this.begun = true;
+      if (guest === 'runs') guestRuns();
       await this.#end.promise;
     }, signal);
     this.done.catch(() => undefined);
@@ -67,12 +68,12 @@ test('a start that fails lets the next begin', async () => {
   assert.equal(await admission.run(() => Promise.resolve('a VM')), 'a VM');
 });
 
-test('a start that takes long lets the next begin, once', async () => {
+test('a start whose guest takes long lets the next begin, once', async () => {
   const admission = new Admission({ most: 1, turnMs: 1 });
-  const starts = [new Start(admission), new Start(admission)];
+  const starts = [new Start(admission, undefined, 'runs'), new Start(admission)];
   while (!starts[1]?.begun) await new Promise((resolve) => setTimeout(resolve, 1));
   const patient = new Admission({ most: 1, turnMs: 60_000 });
-  const [slow, next, last] = [new Start(patient), new Start(patient), new Start(patient)];
+  const [slow, next, last] = [new Start(patient, undefined, 'runs'), new Start(patient), new Start(patient)];
   await slow.end();
   assert.deepEqual(begun([next, last]), [true, false]);
   await next.end();

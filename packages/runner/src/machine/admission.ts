@@ -1,7 +1,7 @@
 import { availableParallelism } from 'node:os';
 import { Semaphore } from '../budget/semaphore.ts';
 
-/** How long one start may keep others waiting. Its guest may be slow on purpose. */
+/** How long a guest that runs may keep other starts waiting: it may be slow on purpose. */
 const TURN_MS = 5_000;
 
 /**
@@ -25,21 +25,27 @@ export class Admission {
   }
 
   /**
-   * Runs a start when it is its turn. One that takes long goes on, and lets the next begin.
-   * @param start gets the milliseconds that it has waited
+   * Runs a start when it is its turn. One whose guest takes long goes on, and lets the next begin.
+   * @param start gets the milliseconds that it has waited, and what to call when its guest begins to run
    * @param signal aborted while it waits: it leaves the queue
    * @throws the signal's reason in that case
    */
-  async run<T>(start: (waitedMs: number) => Promise<T>, signal?: AbortSignal): Promise<T> {
+  async run<T>(
+    start: (waitedMs: number, guestRuns: () => void) => Promise<T>,
+    signal?: AbortSignal,
+  ): Promise<T> {
     const askedAt = performance.now();
     const permit = await this.#starts.enter(signal);
     const leave = (): void => {
       permit[Symbol.dispose]();
       this.#wakeBackground();
     };
-    const timer = setTimeout(leave, this.#turnMs).unref();
+    let timer: NodeJS.Timeout | undefined;
+    const guestRuns = (): void => {
+      timer ??= setTimeout(leave, this.#turnMs).unref();
+    };
     try {
-      return await start(Math.round(performance.now() - askedAt));
+      return await start(Math.round(performance.now() - askedAt), guestRuns);
     } finally {
       clearTimeout(timer);
       leave();

@@ -97,7 +97,7 @@ export class MachineHost implements SandboxHost {
     try {
       // A cold boot takes seconds, and those behind it need none.
       await machines.templates.ensure(machineSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }));
-      const { running, slot, warm, queuedMs } = await admission.run(async (queuedMs) => {
+      const { running, slot, warm, queuedMs } = await admission.run(async (queuedMs, guestRuns) => {
         const made = await this.#starts.fresh(
           assignment,
           image,
@@ -105,6 +105,7 @@ export class MachineHost implements SandboxHost {
           signal,
         );
         restored = made.running;
+        guestRuns();
         failpoint(`${operation}:restored`);
         const died = watch(made.running, events);
         const config = guestConfig(vmId, spec, image, made.running, made.slot.dns);
@@ -154,9 +155,10 @@ export class MachineHost implements SandboxHost {
     let restored: RunningVm | undefined;
     try {
       const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
-      const resume = async (queuedMs: number, rootImagePath: string) => {
+      const resume = async (rootImagePath: string, queuedMs: number, guestRuns: () => void) => {
         const made = await this.#starts.fromMemory(assignment, rootImagePath, 'resumed', onConsole, signal);
         restored = made.running;
+        guestRuns();
         // The memory is used up: from here on nobody may interrupt, there are deadlines.
         const patience = AbortSignal.timeout(CONNECT_DEADLINE_MS);
         const ports = await this.#letGoOn(assignment, past, { ...made, agent, events }, patience);
@@ -216,9 +218,10 @@ export class MachineHost implements SandboxHost {
     let restored: RunningVm | undefined;
     try {
       const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
-      const resume = async (queuedMs: number, rootImagePath: string) => {
+      const resume = async (rootImagePath: string, queuedMs: number, guestRuns: () => void) => {
         const made = await this.#starts.asFork(assignment, rootImagePath, origin, onConsole, signal);
         restored = made.running;
+        guestRuns();
         const ports = await this.#letGoOn(assignment, past, { ...made, agent, events }, signal);
         failpoint('fork:thawed');
         return { ...made, ports, queuedMs };
@@ -326,7 +329,7 @@ export class MachineHost implements SandboxHost {
     const vmId = assignment.vm_id;
     if (!(await this.remains(vmId)).memory) return;
     try {
-      const restore = async (_queuedMs: number, rootImagePath: string) =>
+      const restore = async (rootImagePath: string) =>
         await this.#starts.fromMemory(assignment, rootImagePath, 'flushing', () => undefined, signal);
       const { running } = await this.#starts.whenAdmitted(assignment, past, restore, signal);
       const agent = new AgentConnection(() => undefined, log);

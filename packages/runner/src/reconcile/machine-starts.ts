@@ -37,13 +37,13 @@ export class MachineStarts {
   async whenAdmitted<T>(
     assignment: Assignment,
     past: SandboxHistory,
-    start: (queuedMs: number, rootImagePath: string) => Promise<T>,
+    start: (rootImagePath: string, queuedMs: number, guestRuns: () => void) => Promise<T>,
     signal: AbortSignal,
   ): Promise<T> {
     const { roots, admission } = this.#options;
     const root = await roots.ofDisk(assignment, past, signal);
     using _image = root.image;
-    return await admission.run(async (queuedMs) => await start(queuedMs, root.path), signal);
+    return await admission.run(async (...turn) => await start(root.path, ...turn), signal);
   }
 
   /** One that boots, on the disk that is kept or a new one: a waiting VM, or one that is restored now. */
