@@ -11,8 +11,8 @@ import { type Item, run, sha256, tarOf, temporaryFolder, writeOciLayout } from '
 import { propertyRuns } from '@releap/testing/repetitions';
 import { ImageError } from '../src/image/image-error.ts';
 import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
-import { mergeLayers } from '../src/image/merge-layers.ts';
-import type { MergedImage } from '../src/image/merge-layers.ts';
+import { mergeLayers } from '../src/image/oci-flatten.ts';
+import type { MergedImage } from '../src/image/oci-flatten.ts';
 import { writeRootImage } from '../src/image/root-image.ts';
 import { describeFolder, mergeTars } from './support/image-layers.ts';
 

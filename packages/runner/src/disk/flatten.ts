@@ -11,7 +11,7 @@ import {
 } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { contentId } from './lineage.ts';
-import { mergeLayers } from './merge-layers.ts';
+import { mergeLayers } from './qcow2-merge.ts';
 import { checkSpace } from './check-space.ts';
 
 /** So many of the lowest layers may stay as they are. */

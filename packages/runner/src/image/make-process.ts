@@ -10,7 +10,7 @@ import { setPriority } from 'node:os';
 import { createInterface } from 'node:readline';
 import { ImageError, toImageError } from './image-error.ts';
 import type { MakeJob, MakeMessage } from './make-root-image.ts';
-import { mergeLayers } from './merge-layers.ts';
+import { mergeLayers } from './oci-flatten.ts';
 import { writeRootImage } from './root-image.ts';
 
 const PROGRESS_EVERY_MS = 250;

@@ -3,7 +3,7 @@ import { ImageError, show } from './image-error.ts';
 import type { ImageErrorCode } from './image-error.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { ProcessError } from '../process/index.ts';
-import type { LayerSource } from './merge-layers.ts';
+import type { LayerSource } from './oci-flatten.ts';
 import { runTool } from './image-tool.ts';
 
 /** What `make-process.ts` is told. */

@@ -10,7 +10,7 @@ import type { FileHandle } from 'node:fs/promises';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { ImageError, show, toImageError } from './image-error.ts';
-import type { MergedImage } from './merge-layers.ts';
+import type { MergedImage } from './oci-flatten.ts';
 import { killGroup, NOT_FOUND_CODE, startProcess } from '../process/index.ts';
 
 export interface RootImageOptions {

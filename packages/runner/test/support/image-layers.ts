@@ -5,8 +5,8 @@ import path from 'node:path';
 import { sha256 } from '@releap/testing/oci';
 import { DEFAULT_IMAGE_LIMITS } from '../../src/image/image-limits.ts';
 import type { ImageLimits } from '../../src/image/image-limits.ts';
-import { mergeLayers } from '../../src/image/merge-layers.ts';
-import type { LayerSource, MergedImage } from '../../src/image/merge-layers.ts';
+import { mergeLayers } from '../../src/image/oci-flatten.ts';
+import type { LayerSource, MergedImage } from '../../src/image/oci-flatten.ts';
 
 /** Writes layers as files and merges them. */
 export async function mergeTars(

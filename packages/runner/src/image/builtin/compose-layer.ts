@@ -4,7 +4,7 @@ import { createReadStream } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { pipeline } from 'node:stream/promises';
 import type { TreeNode } from '../layer-tree.ts';
-import type { LayerSource } from '../merge-layers.ts';
+import type { LayerSource } from '../oci-flatten.ts';
 import { TAR_END, tarHeader, tarPadding } from '../tar-write.ts';
 
 export type LayerItem =
