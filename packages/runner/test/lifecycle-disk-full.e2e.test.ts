@@ -24,7 +24,7 @@ let runner: TestRunner;
 before(async () => {
   home = await mkdtemp(join(tmpdir(), 'releap-lf-'));
   // A file system of its own, with little more than what a host keeps in reserve.
-  await run('mount', ['-t', 'tmpfs', '-o', `size=${MEM_MIB + 300}m`, 'tmpfs', home]);
+  await run('mount', ['-t', 'tmpfs', '-o', `size=${MEM_MIB + 400}m`, 'tmpfs', home]);
   runner = await TestRunner.open(home);
   runner.spec = { ...SPEC, vcpus: 1, mem_mib: MEM_MIB, scratch_mib: 64, ports: [] };
   runner.want(ID, 1, 'running');
