@@ -37,7 +37,8 @@ async function withOlderVmm(): Promise<{ buildDir: string; version: string }> {
   const vmm = join(buildDir, 'qemu/newest');
   await cp(existsSync(real) ? real : join(BUILD_DIR, 'qemu/newest'), vmm, { recursive: true });
   if (!existsSync(real)) {
-    await writeFile(join(vmm, 'version'), '8.2.99\n');
+    // One whose options are those of the newest, which it is.
+    await writeFile(join(vmm, 'version'), '9.9.99\n');
     await writeFile(join(vmm, 'package'), 'another\n');
   }
   return { buildDir, version: (await readFile(join(vmm, 'version'), 'utf8')).trim() };
