@@ -7,7 +7,7 @@ import { after, before, describe, it, mock } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { encodeFrame, FrameType } from '../src/guest/frames.ts';
 import type { GuestProcess } from '../src/guest/index.ts';
-import { Outbox } from '../src/guest/outbox.ts';
+import { FrameWriter } from '../src/guest/frame-writer.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
@@ -109,7 +109,7 @@ describe('a sandbox that is captured while somebody writes to it', () => {
 
   it('that was captured with half of a message in it goes on all the same', async () => {
     const message = encodeFrame(FrameType.data, 1, Buffer.alloc(30_000));
-    mock.method(Outbox.prototype, 'hold', function (this: Outbox) {
+    mock.method(FrameWriter.prototype, 'hold', function (this: FrameWriter) {
       this.send(message.subarray(0, 1_000));
     });
     runner.want(SOURCE, 8, 'paused');

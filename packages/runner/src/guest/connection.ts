@@ -22,7 +22,7 @@ import {
 } from './frames.ts';
 import { GuestError, guestErrorCode, toGuestError } from './guest-error.ts';
 import { type GuestStream, InboundChannel, OutboundChannel } from './guest-stream.ts';
-import { Outbox } from './outbox.ts';
+import { FrameWriter } from './frame-writer.ts';
 import {
   type EntrypointState,
   type GuestHello,
@@ -66,7 +66,7 @@ export interface ConnectOptions {
 export class GuestConnection extends EventEmitter<GuestEvents> {
   /** The agent's answer to our HELLO. Rejects with the connection. */
   readonly hello: Promise<GuestHello>;
-  readonly outbox: Outbox;
+  readonly writer: FrameWriter;
   readonly #socket: Socket;
   readonly #log: Logger;
   readonly #streams = new Map<number, OpenStream>();
@@ -103,7 +103,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
       onExcess: () =>
         this.#end(new GuestError('protocol', 'the guest sends events, answers and greetings without end')),
     });
-    this.outbox = new Outbox(socket);
+    this.writer = new FrameWriter(socket);
     this.#log = log;
     this.#decoder = new FrameDecoder(randomBytes(16).toString('hex'));
     this.hello = this.#helloSettled.promise;
@@ -185,23 +185,23 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     if (this.#error !== undefined) throw this.#error;
     if (this.#streams.size >= MAX_STREAMS)
       throw new GuestError('state', `more than ${MAX_STREAMS} requests to one guest at once`);
-    if (this.outbox.waitingBytes > REQUESTS_WAITING_MAX_BYTES)
+    if (this.writer.waitingBytes > REQUESTS_WAITING_MAX_BYTES)
       throw new GuestError('state', 'the guest does not read what it is asked');
     const id = this.#nextStream;
     const message = encodeMessage(FrameType.open, id, { ...params, method });
     this.#nextStream += 2;
     const stream = this.#openStream(id);
     this.#streams.set(id, stream);
-    this.outbox.send(message);
+    this.writer.send(message);
     return stream;
   }
 
   #openStream(id: number): OpenStream {
     const settled = Promise.withResolvers<Record<string, unknown>>();
     settled.promise.catch(() => undefined);
-    const stdin = new OutboundChannel(this.outbox, id);
-    const stdout = new InboundChannel(this.outbox, id, Channel.stdout);
-    const stderr = new InboundChannel(this.outbox, id, Channel.stderr);
+    const stdin = new OutboundChannel(this.writer, id);
+    const stdout = new InboundChannel(this.writer, id, Channel.stdout);
+    const stderr = new InboundChannel(this.writer, id, Channel.stderr);
     // An error without a listener would end this process; who reads or writes sees it all the same.
     for (const channel of [stdin, stdout, stderr]) channel.on('error', () => undefined);
     const fail = (error: GuestError): void => {
@@ -229,7 +229,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
       },
       cancel: (error) => {
         if (!this.#streams.has(id)) return;
-        this.outbox.send(encodeFrame(FrameType.cancel, id));
+        this.writer.send(encodeFrame(FrameType.cancel, id));
         fail(error);
       },
     };
@@ -249,7 +249,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     const onClose = (error: GuestError): void => answered.reject(error);
     this.once('close', onClose);
     this.#pings.set(key, answered.resolve);
-    this.outbox.send(encodeFrame(FrameType.ping, 0, token));
+    this.writer.send(encodeFrame(FrameType.ping, 0, token));
     try {
       await answered.promise;
     } finally {
@@ -277,7 +277,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     this.#looseFrames[Symbol.dispose]();
     this.#socket.destroy();
     this.#helloSettled.reject(error);
-    this.outbox.close();
+    this.writer.close();
     for (const stream of this.#streams.values()) stream.fail(error);
     this.emit('close', error);
   }
@@ -400,7 +400,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     this.#entrypoint = new EntrypointReceiver(
       id,
       opening,
-      (frame) => this.outbox.send(frame),
+      (frame) => this.writer.send(frame),
       (error) => this.#end(error),
     );
     this.#entrypoint.listen(this.#listener);

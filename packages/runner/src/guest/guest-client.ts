@@ -192,7 +192,7 @@ export class GuestClient implements AsyncDisposable {
     options?: CallOptions,
   ): Promise<{ unwritten: string[]; clockNs: bigint | undefined; timingsUs: Record<string, number> }> {
     const params = { ...identityParams(config), ...defaultsParams(config) };
-    const answer = await this.#connection.outbox.release(() => this.#call('reconfigure', params, options));
+    const answer = await this.#connection.writer.release(() => this.#call('reconfigure', params, options));
     return {
       unwritten: readTexts(answer, 'unwritten'),
       clockNs: readClock(answer, 'clock_ns'),
@@ -345,12 +345,12 @@ export class GuestClient implements AsyncDisposable {
       flush_only: flushOnly,
     };
     const asked = this.#call('freeze', params, options);
-    if (silent === true) this.#connection.outbox.hold();
+    if (silent === true) this.#connection.writer.hold();
     try {
       const answer = await asked;
       return { inKernel: readFlag(answer, 'in_kernel'), stepsUs: readCounts(answer, 'steps_us') };
     } catch (error) {
-      this.#connection.outbox.release(() => undefined);
+      this.#connection.writer.release(() => undefined);
       throw error;
     }
   }
@@ -363,7 +363,7 @@ export class GuestClient implements AsyncDisposable {
     options: CallOptions & { clockNs?: bigint } = {},
   ): Promise<{ clockNs: bigint | undefined; stepsUs: Record<string, number> }> {
     const params = { clock_ns: options.clockNs?.toString() };
-    const answer = await this.#connection.outbox.release(() => this.#call('thaw', params, options));
+    const answer = await this.#connection.writer.release(() => this.#call('thaw', params, options));
     return { clockNs: readClock(answer, 'clock_ns'), stepsUs: readCounts(answer, 'steps_us') };
   }
 

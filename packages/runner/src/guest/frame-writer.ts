@@ -5,7 +5,7 @@ import type { StreamSink } from './guest-stream.ts';
 const SOCKET_BUFFER_BYTES = 1024 * 1024;
 
 /** What is said to a guest over one connection, in order; for a while to itself, where that must be. */
-export class Outbox implements StreamSink {
+export class FrameWriter implements StreamSink {
   readonly #socket: Socket;
   /** What is not to be sent yet; undefined when everything is. */
   #held: Buffer[] | undefined;
