@@ -20,7 +20,7 @@ import { WebSocket } from 'ws';
 import type { Deployment } from './deployment.ts';
 import { Intake } from './intake.ts';
 import type { AnyKindHandler } from './kind-handler.ts';
-import { Outbox, type OutgoingReports } from './outbox.ts';
+import { ReportOutbox, type OutgoingReports } from './report-outbox.ts';
 
 const CONNECT_DEADLINE_MS = 10_000;
 /** Control answers every ping; this long without one and the link is dialled anew. */
@@ -64,7 +64,7 @@ export interface ControlLinkOptions {
  */
 export class ControlLink {
   readonly #options: ControlLinkOptions;
-  readonly #outbox = new Outbox();
+  readonly #outbox = new ReportOutbox();
   readonly #intake: Intake;
   readonly #closing = new AbortController();
   readonly #logged = new Set<string>();

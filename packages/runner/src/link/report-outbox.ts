@@ -19,7 +19,7 @@ const ITEMS_PER_MESSAGE = Math.min(200, LINK_ITEMS_MAX);
  * replaces the older, because control only needs to know what is now. That bounds the outbox by what the runner has,
  * however long the link is down.
  */
-export class Outbox {
+export class ReportOutbox {
   #seq = 0;
   readonly #pending = new Map<string, { seq: number; report: OutgoingReport }>();
 
