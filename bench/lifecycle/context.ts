@@ -1,4 +1,4 @@
-import type { Outside } from '../outside/outside.ts';
+import type { Probe } from '../probe/probe.ts';
 import type { MeasuredService } from '../service.ts';
 import { type Samples, summarize } from '../statistics.ts';
 import type { Verdict } from '../report.ts';
@@ -7,7 +7,7 @@ import type { RunnerLog } from './runner-log.ts';
 /** What all measurements of the life cycle have. */
 export interface Context {
   service: MeasuredService;
-  outside: Outside;
+  probe: Probe;
   log: RunnerLog;
   /** Rounds of what is cheap to repeat, and of what is not. */
   rounds: { cheap: number; dear: number };

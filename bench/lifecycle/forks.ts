@@ -1,7 +1,7 @@
 /** Forks of a running sandbox: how long the source stands, and how soon the child does something. */
 import { uuidOf } from '@releap/testing/service';
 import type { Floor } from '../floor/floor.ts';
-import { monotonic, type Outside } from '../outside/outside.ts';
+import { monotonic, type Probe } from '../probe/probe.ts';
 import { type SuiteResult, summaryRows } from '../report.ts';
 import { inRounds, type Samples, timed } from '../statistics.ts';
 import { atMost, type Context, DIRTY_MIB, p, stepsNote, WARM_UP } from './context.ts';
@@ -27,17 +27,17 @@ const FLOOR_EACH = `floor: each of ${AT_ONCE} restored by hand`;
 const FLOOR_ALL = `floor: all ${AT_ONCE} of them`;
 
 export async function forks(context: Context, floor: Floor): Promise<SuiteResult[]> {
-  const { service, outside, log, rounds, progress, signal } = context;
+  const { service, probe, log, rounds, progress, signal } = context;
   const source = await Subject.create(service, { persistent: true });
   const freezes: Record<string, number>[] = [];
   const logged: Record<string, number>[] = [];
   let round = 0;
-  /** With the client outside talking to the source, or without: it keeps an emulated machine busy. */
+  /** With the probe talking to the source, or without: it keeps an emulated machine busy. */
   const ready = async (listening: boolean): Promise<void> => {
-    await outside.disconnect();
+    await probe.disconnect();
     await service.settled(1);
     await source.dirty(DIRTY_MIB);
-    if (listening) await source.listenedToBy(outside);
+    if (listening) await source.listenedToBy(probe);
   };
   const remove = async (ids: string[]): Promise<void> => {
     await Promise.all(ids.map((id) => service.service.remove(id)));
@@ -56,13 +56,13 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
     },
     async (note) => {
       await ready(true);
-      note(QUIET, await quietGap(outside, QUIET_MS));
+      note(QUIET, await quietGap(probe, QUIET_MS));
       if (round % 4 === 0) {
         let other = '';
         const create = async (): Promise<void> => {
           other = await service.createAndRun();
         };
-        note(OTHER, (await during(outside, create)).gap);
+        note(OTHER, (await during(probe, create)).gap);
         await remove([other]);
         await ready(true);
       }
@@ -70,10 +70,10 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
       const fork = async (): Promise<void> => {
         child = await source.forkAndRun();
       };
-      const seen = await during(outside, fork);
+      const seen = await during(probe, fork);
       const taken = await log.next('sandbox forked', source.uuid);
       // It is logged once child and source have nothing to do with each other any more.
-      note(FREEZE, (await outside.gap(seen.from, seen.from + (taken.time + 1 - seen.wall))).largest);
+      note(FREEZE, (await probe.gap(seen.from, seen.from + (taken.time + 1 - seen.wall))).largest);
       note(WHOLE, seen.gap);
       freezes.push(freezeSteps(taken.steps));
       await remove([child]);
@@ -120,7 +120,7 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
       note(FLOOR_ALL, Math.max(...bare));
     },
   );
-  await outside.disconnect();
+  await probe.disconnect();
   await source.remove();
 
   const pick = (names: string[]): Samples =>
@@ -164,13 +164,13 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
 
 /** The largest gap while something is done, and how long that took. */
 export async function during(
-  outside: Outside,
+  probe: Probe,
   action: () => Promise<unknown>,
 ): Promise<{ gap: number; took: number; from: number; wall: number }> {
   const wall = Date.now();
   const from = monotonic();
   const took = await timed(action);
-  return { gap: (await outside.gap(from, monotonic())).largest, took, from, wall };
+  return { gap: (await probe.gap(from, monotonic())).largest, took, from, wall };
 }
 
 /** How long each step of a freeze took, from the moments that the runner logs. */

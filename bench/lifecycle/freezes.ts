@@ -1,5 +1,5 @@
 /** How long a fork stops its source, by how much memory that has written to. */
-import type { Outside } from '../outside/outside.ts';
+import type { Probe } from '../probe/probe.ts';
 import { type SuiteResult, summaryRows } from '../report.ts';
 import type { MeasuredService } from '../service.ts';
 import { inRounds, type Samples } from '../statistics.ts';
@@ -23,7 +23,7 @@ const gapOf = (written: number): string => `${written} MiB written to: source's 
 const quietOf = (written: number): string => `${written} MiB written to: its gap in a quiet half second`;
 
 export async function freezes(context: Context): Promise<SuiteResult> {
-  const { service, outside, log, rounds, progress, signal } = context;
+  const { service, probe, log, rounds, progress, signal } = context;
   const all: Samples = {};
   const notes: string[] = [];
   for (const { written, memory, maxMs } of SIZES) {
@@ -38,24 +38,21 @@ export async function freezes(context: Context): Promise<SuiteResult> {
         onRound: (round) => progress(`fork with ${written} MiB written to, round ${round + 1}`),
       },
       async (note) => {
-        await calm(service, outside);
+        await calm(service, probe);
         await source.dirty(written);
-        await source.listenedToBy(outside);
-        note(quietOf(written), await quietGap(outside, QUIET_MS));
+        await source.listenedToBy(probe);
+        note(quietOf(written), await quietGap(probe, QUIET_MS));
         let child = '';
-        const seen = await during(outside, async () => {
+        const seen = await during(probe, async () => {
           child = await source.forkAndRun();
         });
         const forked = await log.next('sandbox forked', source.uuid);
-        note(
-          gapOf(written),
-          (await outside.gap(seen.from, seen.from + (forked.time + 1 - seen.wall))).largest,
-        );
+        note(gapOf(written), (await probe.gap(seen.from, seen.from + (forked.time + 1 - seen.wall))).largest);
         steps.push(freezeSteps(forked.steps));
         await service.service.remove(child);
       },
     );
-    await outside.disconnect();
+    await probe.disconnect();
     await source.remove();
     await service.settled(0);
     Object.assign(all, taken);
@@ -80,7 +77,7 @@ export async function freezes(context: Context): Promise<SuiteResult> {
   };
 }
 
-async function calm(service: MeasuredService, outside: Outside): Promise<void> {
-  await outside.disconnect();
+async function calm(service: MeasuredService, probe: Probe): Promise<void> {
+  await probe.disconnect();
   await service.settled(1);
 }

@@ -2,7 +2,7 @@
 import { access } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Floor } from '../floor/floor.ts';
-import { monotonic } from '../outside/outside.ts';
+import { monotonic } from '../probe/probe.ts';
 import { until } from '../processes.ts';
 import { type SuiteResult, summaryRows } from '../report.ts';
 import { inRounds, type Samples, timed } from '../statistics.ts';
@@ -31,7 +31,7 @@ const stoppedOf = (mib: number): string => `${mib} MiB: from stopped processors 
 const callOf = (mib: number): string => `${mib} MiB: from the call to \`paused\``;
 
 export async function pauseAndResume(context: Context, floor: Floor): Promise<SuiteResult[]> {
-  const { service, outside, log, rounds, progress, signal } = context;
+  const { service, probe, log, rounds, progress, signal } = context;
   const resumes: Samples = {};
   const pauses: Samples = {};
   const notes: string[] = [];
@@ -49,10 +49,10 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
       },
       async (note) => {
         await subject.dirty(dirty);
-        await subject.listenedToBy(outside);
-        note(JITTER, await quietGap(outside, QUIET_MS));
+        await subject.listenedToBy(probe);
+        note(JITTER, await quietGap(probe, QUIET_MS));
         note(callOf(dirty), await timed(() => subject.pause()));
-        const lastAnswer = wall(await outside.lastAnswer());
+        const lastAnswer = wall(await probe.lastAnswer());
         const { time, steps } = await log.next('sandbox paused', subject.uuid);
         const { frozen = NaN, ahead = 0, stopped = NaN, copied = NaN, safe = NaN, ended = NaN } = steps;
         note(outsideOf(dirty), time - (ended - safe) - lastAnswer);
@@ -71,7 +71,7 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
         if (dirty === DIRTY_MIB) note(FLOOR, (await floor.restore())[0] ?? Number.NaN);
       },
     );
-    await outside.disconnect();
+    await probe.disconnect();
     await subject.remove();
     notes.push(stepsNote(`steps of a pause with ${dirty} MiB`, logged));
     for (const [name, series] of Object.entries(taken)) {
@@ -120,7 +120,7 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
       ),
       notes: [
         ...notes,
-        `the client outside ${outside.first ? 'runs before all others (real-time)' : 'waits for its turn as all do'}`,
+        `the probe ${probe.first ? 'runs before all others (real-time)' : 'waits for its turn as all do'}`,
       ],
       samples: paused,
     },

@@ -105,7 +105,7 @@ interface Taken<Logged> {
 }
 
 async function fullSnapshots(context: Context): Promise<Taken<Record<string, number>[]>> {
-  const { service, outside, log, rounds, progress, signal } = context;
+  const { service, probe, log, rounds, progress, signal } = context;
   const subject = await Subject.create(service, { persistent: true });
   const logged: Record<string, number>[] = [];
   let number = 0;
@@ -120,19 +120,19 @@ async function fullSnapshots(context: Context): Promise<Taken<Record<string, num
     async (note) => {
       const name = `full-${++number}`;
       await subject.dirty(DIRTY_MIB);
-      await subject.listenedToBy(outside);
-      const quiet = await quietGap(outside, QUIET_MS);
+      await subject.listenedToBy(probe);
+      const quiet = await quietGap(probe, QUIET_MS);
       let id = '';
-      const taken = await during(outside, async () => {
+      const taken = await during(probe, async () => {
         id = await subject.snapshot('full', name);
       });
       const { time, steps } = await log.next('snapshot taken', subject.uuid);
-      note(FULL, (await outside.gap(taken.from, taken.from + (time + 1 - taken.wall))).largest);
+      note(FULL, (await probe.gap(taken.from, taken.from + (time + 1 - taken.wall))).largest);
       note(FULL_WHOLE, taken.gap);
       note(QUIET_FULL, quiet);
       note(FULL_READY, taken.took);
       logged.push(freezeSteps(steps));
-      await outside.disconnect();
+      await probe.disconnect();
       const image = { type: 'snapshot', name };
       note(FROM_FULL, await create(context, { image }));
       note(FROM_FULL_AGAIN, await create(context, { image }));
@@ -145,7 +145,7 @@ async function fullSnapshots(context: Context): Promise<Taken<Record<string, num
 }
 
 async function diskSnapshots(context: Context): Promise<Taken<Record<string, number>[][]>> {
-  const { service, outside, log, rounds, progress, signal } = context;
+  const { service, probe, log, rounds, progress, signal } = context;
   const logged: Record<string, number>[][] = [[], []];
   const subjects: Subject[] = [];
   for (const { scratch, written } of DISKS) {
@@ -172,9 +172,9 @@ async function diskSnapshots(context: Context): Promise<Taken<Record<string, num
         const subject = subjects[at];
         if (subject === undefined) continue;
         await subject.exec(`echo ${number} > /number`);
-        await subject.listenedToBy(outside);
-        const quiet = number % 2 === at ? await quietGap(outside, QUIET_MS) : undefined;
-        const taken = await during(outside, () => subject.snapshot('disk', `disk-${at}-${number}`));
+        await subject.listenedToBy(probe);
+        const quiet = number % 2 === at ? await quietGap(probe, QUIET_MS) : undefined;
+        const taken = await during(probe, () => subject.snapshot('disk', `disk-${at}-${number}`));
         const { steps } = await log.next('snapshot taken', subject.uuid);
         note(diskGap(disk), taken.gap);
         note(diskReady(disk), taken.took);
@@ -183,7 +183,7 @@ async function diskSnapshots(context: Context): Promise<Taken<Record<string, num
       }
     },
   );
-  await outside.disconnect();
+  await probe.disconnect();
   for (const subject of subjects) await subject.remove();
   const from = async (n: number): Promise<number> =>
     await create(context, { image: { type: 'snapshot', name: `disk-0-${n}` } });

@@ -1,8 +1,8 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { uuidOf } from '@releap/testing/service';
-import type { Outside } from '../outside/outside.ts';
-import { monotonic } from '../outside/outside.ts';
+import type { Probe } from '../probe/probe.ts';
+import { monotonic } from '../probe/probe.ts';
 import type { MeasuredService } from '../service.ts';
 
 const ECHO_PORT = 7;
@@ -49,10 +49,10 @@ export class Subject {
     );
   }
 
-  /** The client outside talks to it from now on, straight at its address: what is measured is the guest alone. */
-  async listenedToBy(outside: Outside): Promise<void> {
+  /** The probe talks to it from now on, straight at its address: what is measured is the guest alone. */
+  async listenedToBy(probe: Probe): Promise<void> {
     const { vm_ip } = await this.#service.call<{ vm_ip: string }>('GET', `/vms/${this.id}`);
-    await outside.connect(vm_ip, ECHO_PORT);
+    await probe.connect(vm_ip, ECHO_PORT);
     await sleep(CALM_MS);
   }
 
@@ -126,8 +126,8 @@ export class Subject {
 }
 
 /** The largest gap in a time in which nothing is asked of the service. */
-export async function quietGap(outside: Outside, ms: number): Promise<number> {
+export async function quietGap(probe: Probe, ms: number): Promise<number> {
   const from = monotonic();
   await sleep(ms);
-  return (await outside.gap(from, monotonic())).largest;
+  return (await probe.gap(from, monotonic())).largest;
 }

@@ -11,7 +11,7 @@ import { RunnerLog } from '../lifecycle/runner-log.ts';
 import { sharedMemory } from '../lifecycle/shared-memory.ts';
 import { snapshots } from '../lifecycle/snapshots.ts';
 import { Subject } from '../lifecycle/subject.ts';
-import { Outside } from '../outside/outside.ts';
+import { Probe } from '../probe/probe.ts';
 import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
 import { type Suite, temporaryFolder } from '../suite.ts';
 
@@ -23,10 +23,10 @@ export const lifecycle: Suite = async function* ({ samples, progress, signal }) 
   await using folder = await temporaryFolder();
   progress('starting a service');
   await using service = await MeasuredService.start({ warmPool: 0 });
-  await using outside = await Outside.start();
+  await using probe = await Probe.start();
   const context: Context = {
     service,
-    outside,
+    probe,
     log: new RunnerLog(service.service.home),
     rounds: { cheap: Math.ceil(samples * CHEAP), dear: samples },
     progress,

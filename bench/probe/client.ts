@@ -1,6 +1,6 @@
 /**
  * A client that talks to an echo server every millisecond, and remembers when it was answered: the next byte goes out
- * a millisecond after the last one, or with the answer where that took longer. Started by `outside.ts`, which asks for
+ * a millisecond after the last one, or with the answer where that took longer. Started by `probe.ts`, which asks for
  * what it needs over the channel between them. Its clock is the machine's monotonic one, which all processes share.
  */
 import { connect, type Socket } from 'node:net';

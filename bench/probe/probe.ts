@@ -21,7 +21,7 @@ export interface Gap {
   answers: number;
 }
 
-export class Outside implements AsyncDisposable {
+export class Probe implements AsyncDisposable {
   /** Whether it runs before everything else, so that it is not its own turn that it waits for. */
   readonly first: boolean;
   readonly #process: ChildProcess;
@@ -31,7 +31,7 @@ export class Outside implements AsyncDisposable {
     this.first = first;
   }
 
-  static async start(): Promise<Outside> {
+  static async start(): Promise<Probe> {
     const command = [process.execPath, join(import.meta.dirname, 'client.ts')];
     // sched(7): a real-time process runs as soon as it can.
     const realTime = ['chrt', '--fifo', '1'];
@@ -39,7 +39,7 @@ export class Outside implements AsyncDisposable {
     const [program = '', ...args] = first ? [...realTime, ...command] : command;
     const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'inherit', 'ipc'] });
     await once(child, 'spawn');
-    return new Outside(child, first);
+    return new Probe(child, first);
   }
 
   /** Talks to this echo server from now on. Resolves with its first answer. */
@@ -54,26 +54,26 @@ export class Outside implements AsyncDisposable {
   /** The longest time without an answer that touches the time between two moments of the monotonic clock. */
   async gap(from: number, to: number): Promise<Gap> {
     const said = await this.#ask({ type: 'gap', from, to });
-    if (said.type !== 'gap') throw new Error(`the client outside said ${said.type}`);
+    if (said.type !== 'gap') throw new Error(`the probe said ${said.type}`);
     return { largest: said.largest, at: said.at, answers: said.answers };
   }
 
   /** When it was answered last. */
   async lastAnswer(): Promise<number> {
     const said = await this.#ask({ type: 'last' });
-    if (said.type !== 'last') throw new Error(`the client outside said ${said.type}`);
+    if (said.type !== 'last') throw new Error(`the probe said ${said.type}`);
     return said.at;
   }
 
   async #ask(question: Question): Promise<Answer> {
     const ended = new AbortController();
-    const onExit = (): void => ended.abort(new Error('the client outside has ended'));
+    const onExit = (): void => ended.abort(new Error('the probe has ended'));
     this.#process.once('exit', onExit);
     try {
       const heard = once(this.#process, 'message', { signal: ended.signal });
       this.#process.send(question);
       const [said] = (await heard) as [Answer];
-      if (said.type === 'error') throw new Error(`the client outside: ${said.error}`);
+      if (said.type === 'error') throw new Error(`the probe: ${said.error}`);
       return said;
     } finally {
       this.#process.off('exit', onExit);
