@@ -9,6 +9,8 @@ const NETD = new URL('../../../../netd/', import.meta.url);
 const PROGRAM = fileURLToPath(new URL('src/main.ts', NETD));
 /** Far more than it needs for what it may hold at once; a leak ends in a restart and not in a host without memory. */
 const HEAP_MAX_MIB = 256;
+/** What it allocates dies young, a packet at a time; the default lets that grow to 48 MiB before it is collected. */
+const YOUNG_MAX_MIB = 2;
 const END_DEADLINE_MS = 10_000;
 
 /** Of the netd that this runner would start. */
@@ -56,6 +58,7 @@ export class NetdProcess {
           '--',
           process.execPath,
           `--max-old-space-size=${HEAP_MAX_MIB}`,
+          `--max-semi-space-size=${YOUNG_MAX_MIB}`,
           PROGRAM,
           this.socketPath,
           String(this.#uid),
