@@ -9,7 +9,7 @@ import { createInterface, type Interface } from 'node:readline';
 import { EmptyExt4Store } from '../../packages/runner/src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../../packages/runner/src/disk/qcow2.ts';
 import { GUEST } from '../../packages/runner/src/network/address-plan.ts';
-import { DEFAULT_SHAPE } from '../../packages/runner/src/runner.ts';
+import { DEFAULT_MACHINE_SIZE } from '../../packages/runner/src/runner.ts';
 import {
   type BlockNode,
   commandLine,
@@ -97,7 +97,7 @@ export const NODE = {
 
 /** What of a machine depends on what it is restored from. */
 interface Beginning {
-  shape: typeof DEFAULT_SHAPE;
+  shape: typeof DEFAULT_MACHINE_SIZE;
   memory: string;
   state: string;
   layer: string;
@@ -169,7 +169,7 @@ async function fromTemplate({ folder, cacheDir }: FloorOptions): Promise<Beginni
   const bytes = SCRATCH_MIB * 2 ** 20;
   await createEmptyQcow2(layer, bytes);
   return {
-    shape: DEFAULT_SHAPE,
+    shape: DEFAULT_MACHINE_SIZE,
     memory: join(template, 'memory'),
     state: join(template, 'state'),
     layer,
@@ -230,8 +230,8 @@ async function lastUsedTemplate(cacheDir: string): Promise<string> {
     const file = join(path, 'template.json');
     const made = await stat(file).catch(() => undefined);
     if (made === undefined) continue;
-    const { vcpus, memMib } = JSON.parse(await readFile(file, 'utf8')) as typeof DEFAULT_SHAPE;
-    if (vcpus !== DEFAULT_SHAPE.vcpus || memMib !== DEFAULT_SHAPE.memMib) continue;
+    const { vcpus, memMib } = JSON.parse(await readFile(file, 'utf8')) as typeof DEFAULT_MACHINE_SIZE;
+    if (vcpus !== DEFAULT_MACHINE_SIZE.vcpus || memMib !== DEFAULT_MACHINE_SIZE.memMib) continue;
     if (last === undefined || made.mtimeMs > last.at) last = { path, at: made.mtimeMs };
   }
   if (last === undefined) throw new Error(`no template of the default shape in ${folder}`);

@@ -1,1 +1,1 @@
-export { DEFAULT_SHAPE, type Runner, type RunnerOptions, startRunner } from './runner.ts';
+export { DEFAULT_MACHINE_SIZE, type Runner, type RunnerOptions, startRunner } from './runner.ts';

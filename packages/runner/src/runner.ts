@@ -46,7 +46,7 @@ const REHEARSAL_SCRATCH_MIB = 512;
 const DRAIN_DEADLINE_MS = 30_000;
 
 /** What a create without sizes asks for; its template is made before the runner calls itself ready. */
-export const DEFAULT_SHAPE = { vcpus: 2, memMib: 1024 };
+export const DEFAULT_MACHINE_SIZE = { vcpus: 2, memMib: 1024 };
 
 export interface RunnerOptions {
   /** `RELEAP_HOME`, absolute. The runner keeps its state in `runner/` below it. */
@@ -110,7 +110,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       ...guest,
       guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
       templateUid: TEMPLATE_UID,
-      defaultShape: DEFAULT_SHAPE,
+      defaultShape: DEFAULT_MACHINE_SIZE,
       log: log.child({ part: 'vmm' }),
     }),
     Network.open({
@@ -146,7 +146,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     machines,
     pools,
     slots: network,
-    shape: DEFAULT_SHAPE,
+    shape: DEFAULT_MACHINE_SIZE,
     size: options.warmPool.size,
     diskMaxMib: WARM_POOL_DISK_MAX_MIB,
     rehearsal: async () => ({
@@ -266,7 +266,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   link.start();
   usage.start();
   const warmed = (async () => {
-    await machines.templates.ensure(DEFAULT_SHAPE);
+    await machines.templates.ensure(DEFAULT_MACHINE_SIZE);
     ready = true;
     link.heartbeat();
     pools.start();

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { guestWithKernel } from '../src/machine/open-machines.ts';
-import { templateKey } from '../src/template/shape.ts';
+import { templateKey } from '../src/template/machine-size.ts';
 import { BUILD_DIR, SHAPE, testMachines } from './support/machines.ts';
 
 const PREPARE = fileURLToPath(new URL('../../../setup/own-kernel.mjs', import.meta.url));

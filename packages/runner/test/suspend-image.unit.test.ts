@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { SuspendImage, NotResumableError } from '../src/machine/suspend-image.ts';
-import type { Platform } from '../src/template/shape.ts';
+import type { Platform } from '../src/template/machine-size.ts';
 
 let folder: string;
 before(async () => {

@@ -6,8 +6,8 @@ import { after, before, describe, it, mock } from 'node:test';
 import { awaitAgent } from '../src/template/agent-hello.ts';
 import { SealedMemory } from '../src/memory/sealed-memory.ts';
 import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
-import { checkShape, machineSize, templateKey } from '../src/template/shape.ts';
-import type { Platform, Shape } from '../src/template/shape.ts';
+import { checkMachineSize, roundUpSize, templateKey } from '../src/template/machine-size.ts';
+import type { Platform, MachineSize } from '../src/template/machine-size.ts';
 import { TemplateStore } from '../src/template/template-store.ts';
 import type { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
@@ -81,13 +81,13 @@ describe('a shape', () => {
       { vcpus: 1, memMib: 64 },
       { vcpus: 1, memMib: Number.NaN },
     ]) {
-      assert.throws(() => checkShape(shape), /a micro-VM cannot have/);
+      assert.throws(() => checkMachineSize(shape), /a micro-VM cannot have/);
     }
   });
 
   it('is rounded up to one of few', () => {
     const sizes = (asked: [number, number][]) =>
-      asked.map(([vcpus, memMib]) => Object.values(machineSize({ vcpus, memMib })));
+      asked.map(([vcpus, memMib]) => Object.values(roundUpSize({ vcpus, memMib })));
     const asked: [number, number][] = [
       [1, 128],
       [2, 1024],
@@ -106,7 +106,7 @@ describe('a shape', () => {
       [16, 5120],
       [64, 65_536],
     ]);
-    assert.throws(() => machineSize({ vcpus: 1, memMib: 100 }), /a micro-VM cannot have/);
+    assert.throws(() => roundUpSize({ vcpus: 1, memMib: 100 }), /a micro-VM cannot have/);
   });
 
   it('has another template on another processor, kernel, agent, VMM or accelerator', () => {
@@ -152,7 +152,10 @@ describe('the template store', () => {
   } as Platform;
 
   /** One whose templates are there already, though no machine could be made from them. */
-  async function stored(shapes: Shape[], pinned?: Shape): Promise<{ store: TemplateStore; folder: string }> {
+  async function stored(
+    shapes: MachineSize[],
+    pinned?: MachineSize,
+  ): Promise<{ store: TemplateStore; folder: string }> {
     const cacheDir = await mkdtemp(join(dir, 'cache-'));
     const folder = join(cacheDir, 'templates');
     for (const shape of shapes) {
@@ -179,7 +182,7 @@ describe('the template store', () => {
 
   it('keeps the template of the default size loaded, whatever else is asked for', async () => {
     const shapes = [1, 2, 4, 8, 16].map((vcpus) => ({ vcpus, memMib: 128 }));
-    const [pinned, second, ...others] = shapes as [Shape, Shape, ...Shape[]];
+    const [pinned, second, ...others] = shapes as [MachineSize, MachineSize, ...MachineSize[]];
     const { store, folder } = await stored(shapes, pinned);
     const [first, unpinned] = [await store.ensure(pinned), await store.ensure(second)];
     for (const shape of others) await store.ensure(shape);
@@ -194,7 +197,7 @@ describe('the template store', () => {
   it('lets go of none that somebody still waits for, however many are loaded meanwhile', async () => {
     const shapes = [1, 2, 3, 4, 5].map((vcpus) => ({ vcpus, memMib: 128 }));
     const { store } = await stored(shapes);
-    const [slow, ...quick] = shapes as [Shape, ...Shape[]];
+    const [slow, ...quick] = shapes as [MachineSize, ...MachineSize[]];
     const load = SealedMemory.load.bind(SealedMemory);
     const go = Promise.withResolvers<void>();
     mock.method(SealedMemory, 'load', async (path: string) => {

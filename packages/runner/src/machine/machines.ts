@@ -9,7 +9,7 @@ import type { LocalCopies } from '../disk/local-copies.ts';
 import { checkChain, createChain, diskMib, forkChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import type { DiskSet, VmDisks } from '../disk/vm-disks.ts';
-import type { Shape } from '../template/shape.ts';
+import type { MachineSize } from '../template/machine-size.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { ageMicros } from '../vmm/process-identity.ts';
@@ -55,7 +55,7 @@ export interface SandboxDisks {
 export interface BootOptions {
   vmId: string;
   slot: VmSlot;
-  shape: Shape;
+  shape: MachineSize;
   disks: SandboxDisks;
   /** Guaranteed cores, and cores it may burst to. */
   cpu: { guaranteed: number; max: number };

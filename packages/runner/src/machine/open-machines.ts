@@ -6,7 +6,7 @@ import { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { LocalCopies } from '../disk/local-copies.ts';
 import { fileSha256 } from '../disk/file-sha256.ts';
-import type { Platform, Shape } from '../template/shape.ts';
+import type { Platform, MachineSize } from '../template/machine-size.ts';
 import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator } from '../vmm/accelerator.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
@@ -32,7 +32,7 @@ export interface OpenMachinesOptions {
   /** What new machines are made of; the newest model by default. */
   deviceModel?: number;
   /** Size of machine whose template is always kept. */
-  defaultShape?: Shape;
+  defaultShape?: MachineSize;
   /** MAC of all guests and `address/prefix,gateway`, which the template's guest takes before it has a sandbox. */
   guestNetwork: { mac: string; address: string };
   /** Unprivileged user and group of VMMs that make templates; no VM's. */

@@ -7,7 +7,7 @@ import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { CowClone } from '../memory/cow-clone.ts';
 import { failpoint } from '../failpoint.ts';
-import type { Platform } from '../template/shape.ts';
+import type { Platform } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { SuspendImage } from './suspend-image.ts';

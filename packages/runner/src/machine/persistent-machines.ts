@@ -20,7 +20,7 @@ import { bootId } from '../vmm/process-identity.ts';
 import { mapsReadOnly } from '../vmm/command-line.ts';
 import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
-import type { Shape } from '../template/shape.ts';
+import type { MachineSize } from '../template/machine-size.ts';
 import type { ForkOrigin } from './captures.ts';
 import type { ForkedMemory } from './fork-memory-cache.ts';
 import { SuspendImage } from './suspend-image.ts';
@@ -245,7 +245,7 @@ export class PersistentMachines {
     });
   }
 
-  async #completeMemory({ ready }: ForkedMemory, vmm: number, shape: Shape): Promise<void> {
+  async #completeMemory({ ready }: ForkedMemory, vmm: number, shape: MachineSize): Promise<void> {
     const { delta } = await ready;
     failpoint('fork:copied');
     if (delta === undefined) return;

@@ -5,7 +5,7 @@ import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { UnsealedMemory } from '../memory/sealed-memory.ts';
-import type { Platform, Shape } from '../template/shape.ts';
+import type { Platform, MachineSize } from '../template/machine-size.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
@@ -283,13 +283,13 @@ export class Restoring {
   }
 
   /** Most memory that a VM of this shape may have, its VMM included. */
-  memoryMib(shape: Shape): number {
+  memoryMib(shape: MachineSize): number {
     const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
     return shape.memMib + VMM_OVERHEAD_MIB + emulator;
   }
 
   /** What its cgroup allows. */
-  limits(shape: Shape, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
+  limits(shape: MachineSize, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
     return {
       cpu: cpu.guaranteed,
       cpuMax: cpu.max,

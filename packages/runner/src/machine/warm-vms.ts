@@ -1,5 +1,5 @@
 import { awaitAgent } from '../template/agent-hello.ts';
-import type { Shape } from '../template/shape.ts';
+import type { MachineSize } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import type { BootOptions, Machines, RunningVm, SandboxDisks, VmSlot } from './machines.ts';
 import type { EmptyVm } from './restoring.ts';
@@ -20,7 +20,7 @@ export interface WarmVmsOptions<S extends VmSlot> {
   pools: WarmPools;
   slots: SlotSource<S>;
   /** The machine size that is kept ready also while nobody asks. */
-  shape: Shape;
+  shape: MachineSize;
   /** How many restored VMs of that size wait at least; 0 for no waiting VMs at all. */
   size: number;
   /** Largest disk that a waiting VM can be given; a sandbox that wants more is started directly. */
@@ -35,7 +35,7 @@ export interface WarmVmsOptions<S extends VmSlot> {
 
 /** What a sandbox needs of a waiting VM. */
 export interface WantedVm {
-  shape: Shape;
+  shape: MachineSize;
   /** Size of its largest disk. */
   diskMib: number;
 }
@@ -115,7 +115,7 @@ export class WarmVms<S extends VmSlot> {
     return this.#options.size > 0 && diskMib <= this.#options.diskMaxMib;
   }
 
-  #templateRecipe(shape: Shape): Recipe<WaitingVm> {
+  #templateRecipe(shape: MachineSize): Recipe<WaitingVm> {
     const { machines, slots, diskMaxMib, size } = this.#options;
     return {
       name: nameOf('template', shape),
@@ -143,7 +143,7 @@ export class WarmVms<S extends VmSlot> {
     };
   }
 
-  #vmmRecipe(shape: Shape): Recipe<EmptyVm> {
+  #vmmRecipe(shape: MachineSize): Recipe<EmptyVm> {
     const { machines, slots, diskMaxMib } = this.#options;
     return {
       name: nameOf('vmm', shape),
@@ -161,11 +161,11 @@ export class WarmVms<S extends VmSlot> {
     };
   }
 
-  #background(vmId: string, slot: S, shape: Shape): Omit<BootOptions, 'disks'> {
+  #background(vmId: string, slot: S, shape: MachineSize): Omit<BootOptions, 'disks'> {
     return { vmId, slot, shape, cpu: { guaranteed: BACKGROUND_CORES, max: shape.vcpus } };
   }
 
-  #isDefault({ vcpus, memMib }: Shape): boolean {
+  #isDefault({ vcpus, memMib }: MachineSize): boolean {
     const { shape } = this.#options;
     return vcpus === shape.vcpus && memMib === shape.memMib;
   }
@@ -181,6 +181,6 @@ export class WarmVms<S extends VmSlot> {
   }
 }
 
-function nameOf(kind: 'template' | 'vmm', { vcpus, memMib }: Shape): string {
+function nameOf(kind: 'template' | 'vmm', { vcpus, memMib }: MachineSize): string {
   return `${kind} ${vcpus}x${memMib}`;
 }

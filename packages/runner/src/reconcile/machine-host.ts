@@ -9,7 +9,7 @@ import type { Admission, ForkOrigin, Machines, LocalState, RunningVm, WarmVms } 
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { failpoint } from '../failpoint.ts';
-import { machineSize } from '../template/shape.ts';
+import { roundUpSize } from '../template/machine-size.ts';
 import { setOomScore } from '../vmm/jail.ts';
 import { AgentConnection } from './agent-connection.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
@@ -96,7 +96,7 @@ export class MachineHost implements SandboxHost {
     let restored: RunningVm | undefined;
     try {
       // A cold boot takes seconds, and those behind it need none.
-      await machines.templates.ensure(machineSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }));
+      await machines.templates.ensure(roundUpSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }));
       const { running, slot, warm, queuedMs } = await admission.run(async (queuedMs, guestRuns) => {
         const made = await this.#starts.fresh(
           assignment,

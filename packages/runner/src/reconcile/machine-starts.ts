@@ -4,7 +4,7 @@ import type { Admission, ForkOrigin, Machines, RunningVm, WarmVms } from '../mac
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { failpoint } from '../failpoint.ts';
-import { machineSize } from '../template/shape.ts';
+import { roundUpSize } from '../template/machine-size.ts';
 import { isAlive } from '../vmm/process-identity.ts';
 import type { Assignment } from './assignment.ts';
 import type { RootImages } from './root-images.ts';
@@ -54,7 +54,7 @@ export class MachineStarts {
     signal: AbortSignal,
   ): Promise<StartedVm & { warm: boolean }> {
     const { machines, network, warm: waiting, log } = this.#options;
-    const shape = machineSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
+    const shape = roundUpSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
     const from =
       spec.origin?.type === 'snapshot' && !spec.persistent
         ? await machines.captures.diskOf(spec.origin.snapshot_id)

@@ -6,8 +6,8 @@ import { HOSTD } from '../host/hostd.ts';
 import { saveState } from '../vmm/save-state.ts';
 import { Vm } from '../vmm/vm.ts';
 import { awaitAgent } from './agent-hello.ts';
-import { kernelAppend } from './shape.ts';
-import type { Platform, Shape } from './shape.ts';
+import { kernelAppend } from './machine-size.ts';
+import type { Platform, MachineSize } from './machine-size.ts';
 
 /** A cold boot takes 2 to 10 s under emulation, on a machine with little else to do. */
 const BOOT_DEADLINE_MS = 60_000;
@@ -27,7 +27,7 @@ const SETTLE_MS = 1_500;
  */
 export async function makeTemplate(
   platform: Platform,
-  shape: Shape,
+  shape: MachineSize,
   folder: string,
   options: { jailUid: number; cgroupProcs: string[]; log: Logger; signal?: AbortSignal | undefined },
 ): Promise<void> {

@@ -9,8 +9,8 @@ import { lockFile } from '../lock/file-lock.ts';
 import { makeTemplate } from './make-template.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
-import { checkShape, templateKey } from './shape.ts';
-import type { Platform, Shape } from './shape.ts';
+import { checkMachineSize, templateKey } from './machine-size.ts';
+import type { Platform, MachineSize } from './machine-size.ts';
 
 /** Templates kept on the disk; the least recently used goes first. One takes about 100 MB. */
 const TEMPLATES_KEPT = 16;
@@ -36,7 +36,7 @@ interface Manifest {
 /** A template that VMs can be restored from, while it is held. */
 export interface LoadedTemplate {
   key: string;
-  shape: Shape;
+  shape: MachineSize;
   memory: SealedMemory;
   /** What that memory was loaded from, to copy. */
   origin: MemoryOrigin;
@@ -76,7 +76,7 @@ export class TemplateStore {
     platform: Platform;
     jailUid: number;
     cgroups: CgroupTree;
-    pinned?: Shape | undefined;
+    pinned?: MachineSize | undefined;
     log: Logger;
   }) {
     this.platform = options.platform;
@@ -91,8 +91,8 @@ export class TemplateStore {
    * The template of a shape: at once when it is loaded, in a tenth of a second when it is on the disk, else after
    * a cold boot. Whoever asks meanwhile, in this process or another, waits for the same boot.
    */
-  async ensure(shape: Shape): Promise<LoadedTemplate> {
-    checkShape(shape);
+  async ensure(shape: MachineSize): Promise<LoadedTemplate> {
+    checkMachineSize(shape);
     const key = templateKey(this.platform, shape);
     const present = this.#loaded.get(key);
     if (present !== undefined) {
@@ -113,7 +113,7 @@ export class TemplateStore {
   }
 
   /** Whether a restore needs no cold boot first. */
-  async has(shape: Shape): Promise<boolean> {
+  async has(shape: MachineSize): Promise<boolean> {
     const key = templateKey(this.platform, shape);
     return this.#loaded.has(key) || (await this.#verify(key)) !== undefined;
   }
@@ -137,7 +137,7 @@ export class TemplateStore {
     for (const loaded of all) await dispose(loaded);
   }
 
-  async #load(key: string, shape: Shape): Promise<LoadedTemplate> {
+  async #load(key: string, shape: MachineSize): Promise<LoadedTemplate> {
     if ((await this.#verify(key)) === undefined) await this.#make(key, shape);
     const folder = join(this.#folder, key);
     const now = new Date();
@@ -172,12 +172,12 @@ export class TemplateStore {
     }
   }
 
-  async #make(key: string, shape: Shape): Promise<void> {
+  async #make(key: string, shape: MachineSize): Promise<void> {
     await mkdir(this.#folder, { recursive: true, mode: 0o755 });
     await this.#coldBoots.run(() => this.#makeLocked(key, shape));
   }
 
-  async #makeLocked(key: string, shape: Shape): Promise<void> {
+  async #makeLocked(key: string, shape: MachineSize): Promise<void> {
     await using _lock = await lockFile(join(this.#folder, `.lock-${key}`), {
       wait: true,
       signal: this.#stop.signal,
@@ -205,7 +205,7 @@ export class TemplateStore {
     }
   }
 
-  async #makeOnce(key: string, shape: Shape): Promise<void> {
+  async #makeOnce(key: string, shape: MachineSize): Promise<void> {
     // Short, as unix sockets below it have little room for their path.
     const making = join(this.#folder, `.m-${process.pid}-${Date.now().toString(36)}`);
     await mkdir(making, { mode: 0o700 });

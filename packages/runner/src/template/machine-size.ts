@@ -5,7 +5,7 @@ import type { Hardware } from '../vmm/device-model.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';
 
 /** What a sandbox may ask for and a template depends on. */
-export interface Shape {
+export interface MachineSize {
   vcpus: number;
   memMib: number;
 }
@@ -33,7 +33,7 @@ export interface Platform {
 const SHAPE_LIMITS = { vcpus: 64, memMinMib: 128, memMaxMib: 1024 * 1024 };
 
 /** @throws when no machine can have that shape, saying what is allowed */
-export function checkShape({ vcpus, memMib }: Shape): void {
+export function checkMachineSize({ vcpus, memMib }: MachineSize): void {
   if (!Number.isInteger(vcpus) || vcpus < 1 || vcpus > SHAPE_LIMITS.vcpus) {
     throw new Error(`a micro-VM cannot have ${vcpus} CPUs: 1 to ${SHAPE_LIMITS.vcpus} are possible`);
   }
@@ -49,8 +49,8 @@ export function checkShape({ vcpus, memMib }: Shape): void {
  * its own, which takes a cold boot to make and memory to hold. Up to 1 GiB in steps of 128 MiB, up to 4 GiB in steps of
  * 512 MiB, then of 1 GiB; CPUs in powers of two.
  */
-export function machineSize(asked: Shape): Shape {
-  checkShape(asked);
+export function roundUpSize(asked: MachineSize): MachineSize {
+  checkMachineSize(asked);
   const { memMib } = asked;
   const step = memMib <= 1024 ? 128 : memMib <= 4096 ? 512 : 1024;
   return { vcpus: 2 ** Math.ceil(Math.log2(asked.vcpus)), memMib: Math.ceil(memMib / step) * step };
@@ -75,7 +75,7 @@ export function kernelAppend(platform: Platform): string {
 }
 
 /** Name of a template: a digest of everything it depends on. States with different keys never fit each other's machine. */
-export function templateKey(platform: Platform, shape: Shape): string {
+export function templateKey(platform: Platform, shape: MachineSize): string {
   const parts = {
     model: platform.hardware.deviceModel,
     system: platform.hardware.system?.sha256,
