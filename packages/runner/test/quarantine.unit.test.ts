@@ -62,7 +62,7 @@ class FileHost {
     return live as unknown as LiveSandbox;
   };
 
-  remains = async (vmId: string): Promise<object> => {
+  localState = async (vmId: string): Promise<object> => {
     const disk = await readFile(this.disk(vmId)).then(
       () => true,
       () => false,

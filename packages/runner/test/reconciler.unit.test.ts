@@ -62,7 +62,7 @@ class PaperHost {
     return this.live as unknown as LiveSandbox;
   };
 
-  remains = async (): Promise<object> => {
+  localState = async (): Promise<object> => {
     return { disk: true, memory: false, resumed: false, hostRestarted: false };
   };
 }

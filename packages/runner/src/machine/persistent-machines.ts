@@ -150,7 +150,7 @@ export class PersistentMachines {
    * Goes on from kept memory: the guest runs again, its processes frozen as they were.
    * @param options.rootImagePath the very image it ran on; not needed when that is held (`heldImage`)
    * @throws NotResumableError when the memory fits no VM here. Until the guest goes on, a failure costs the memory
-   *   nothing; `remains` tells.
+   *   nothing; `localState` tells.
    */
   async resume(
     options: Omit<BootOptions, 'shape' | 'disks'> & {
@@ -281,7 +281,7 @@ export class PersistentMachines {
   }
 
   /** What is left of it here. */
-  async remains(vmId: string): Promise<LocalState> {
+  async localState(vmId: string): Promise<LocalState> {
     const { folders } = this.#options;
     const keep = folders.keep(vmId);
     const [record, disk, memory] = await Promise.all([

@@ -309,8 +309,8 @@ export class MachineHost implements SandboxHost {
     if (stood || frozen) await renewIdentity(guest, await renewal(), { signal: patience });
   }
 
-  async remains(vmId: string): Promise<LocalState> {
-    return await this.#options.machines.persistent.remains(vmId);
+  async localState(vmId: string): Promise<LocalState> {
+    return await this.#options.machines.persistent.localState(vmId);
   }
 
   settleMemory(vmId: string): void {
@@ -327,7 +327,7 @@ export class MachineHost implements SandboxHost {
   async discardMemory(assignment: Assignment, past: SandboxHistory, signal: AbortSignal): Promise<void> {
     const { machines, log } = this.#options;
     const vmId = assignment.vm_id;
-    if (!(await this.remains(vmId)).memory) return;
+    if (!(await this.localState(vmId)).memory) return;
     try {
       const restore = async (rootImagePath: string) =>
         await this.#starts.fromMemory(assignment, rootImagePath, 'flushing', () => undefined, signal);

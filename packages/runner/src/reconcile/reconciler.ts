@@ -264,7 +264,7 @@ export class Reconciler implements HeldKind {
   /** A runner that ended in the middle of a move has left a record, but what it is about lies in the quarantine. */
   async #wasParked(vmId: string): Promise<boolean> {
     if (!this.#quarantine.has(vmId)) return false;
-    const { disk, memory } = await this.#deps.host.remains(vmId);
+    const { disk, memory } = await this.#deps.host.localState(vmId);
     if (disk || memory) return false;
     await this.#deps.records.remove(vmId);
     return true;

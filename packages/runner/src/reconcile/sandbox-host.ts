@@ -104,7 +104,7 @@ export interface SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
-  /** Goes on from kept memory. After an error, `remains` tells whether the memory is still good. */
+  /** Goes on from kept memory. After an error, `localState` tells whether the memory is still good. */
   resume(
     assignment: Assignment,
     past: SandboxHistory,
@@ -128,7 +128,7 @@ export interface SandboxHost {
   /** Finds the VM of a previous runner again and lets its guest go on, should it stand; throws when it is gone. */
   adopt(assignment: Assignment, past: SandboxHistory, events: SandboxEvents): Promise<LiveSandbox>;
   /** What is left here of a persistent sandbox. */
-  remains(vmId: string): Promise<LocalState>;
+  localState(vmId: string): Promise<LocalState>;
   /** Brings kept memory to the platters, in the background, unless it is there. */
   settleMemory(vmId: string): void;
   /** @throws saying why kept memory cannot go on here */

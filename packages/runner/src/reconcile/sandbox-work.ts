@@ -128,7 +128,7 @@ export class SandboxWork {
     const { origin, docker_data_mib } = served.spec;
     // A live VM has its disk, and consumes its memory: no file has to be looked at.
     const local =
-      isPersistent && vm !== 'live' ? await this.#host.remains(this.#state.vmId) : NOTHING_BESIDE_VM;
+      isPersistent && vm !== 'live' ? await this.#host.localState(this.#state.vmId) : NOTHING_BESIDE_VM;
     return {
       desired: served.desired,
       startFrom: served.start_from ?? 'disk',
@@ -153,7 +153,7 @@ export class SandboxWork {
     'remove-vm': async () => {
       await this.end();
       // The previous runner may have ended before it was.
-      if (this.#state.isPersistent && (await this.#host.remains(this.#state.vmId)).memory) {
+      if (this.#state.isPersistent && (await this.#host.localState(this.#state.vmId)).memory) {
         this.#host.settleMemory(this.#state.vmId);
       }
     },
@@ -290,7 +290,7 @@ export class SandboxWork {
         await this.#host.discardMemory(served, past, bootSignal);
         failpoint(`${operation}:discarded`);
         // An empty disk in the place of a lost one would look like a sandbox that works.
-        if (operation === 'start' && !(await this.#host.remains(this.#state.vmId)).disk)
+        if (operation === 'start' && !(await this.#host.localState(this.#state.vmId)).disk)
           throw new Error(DISK_GONE);
       }
       this.live = await this.#host.boot(served, image, past, this.#events(), bootSignal);
@@ -364,7 +364,7 @@ export class SandboxWork {
 
   async #outcomeFacts(cause: Cause) {
     const { vmId, isPersistent, past, hostRestarted } = this.#state;
-    const local = isPersistent ? await this.#host.remains(vmId) : NOTHING_BESIDE_VM;
+    const local = isPersistent ? await this.#host.localState(vmId) : NOTHING_BESIDE_VM;
     const mustResume = cause === 'paused' || cause === 'resume-failed';
     const unusable =
       local.memory && local.disk && mustResume

@@ -245,7 +245,7 @@ export class ModelHost implements SandboxHost {
     return this.#live(vm_id, events);
   }
 
-  async remains(vmId: string): ReturnType<SandboxHost['remains']> {
+  async localState(vmId: string): ReturnType<SandboxHost['localState']> {
     await this.#life.point('remains');
     if (this.#machine.fails('remains')) throw new Error('the list of the disk cannot be read');
     const { disk, memory, vmRecord } = this.#machine.local(vmId);
