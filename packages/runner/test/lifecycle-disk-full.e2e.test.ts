@@ -119,7 +119,7 @@ describe('on a host whose disk is full', () => {
       await fill(0);
       const written = runner.sh(ID, 'dd if=/dev/shm/data of=/more conv=fsync');
       written.catch(() => undefined);
-      await eventually('a guest that stands', async () => (await running.vm.standsForRoom()) || undefined);
+      await eventually('a guest that stands', async () => (await running.vm.isBlockedOnSpace()) || undefined);
       return pausing;
     });
     runner.want(ID, 100, 'paused');

@@ -18,7 +18,7 @@ it('a disk that was written as one layer when its sandbox had ended is not left 
         abandon: async (abandoned: unknown) => done.push(abandoned),
       },
     },
-    running: { vm: { detach: () => undefined, isStopped: false, waitsForRoom: false } },
+    running: { vm: { detach: () => undefined, isStopped: false, waitsForSpace: false } },
     agent: { close: () => undefined },
     logs: { console: log, entrypoint: log },
     log: pino({ enabled: false }),

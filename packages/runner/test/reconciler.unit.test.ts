@@ -170,7 +170,7 @@ async function adopt(agentSocketPath: string, detach = (): void => undefined): P
   const vm = {
     onExit: () => undefined,
     onStood: () => undefined,
-    standsForRoom: no,
+    isBlockedOnSpace: no,
     isRunning: async () => true,
     detach,
   };

@@ -110,11 +110,11 @@ export async function makeDisks(
  * A guest that stands for want of room answers nobody, so nothing is asked of it.
  * @throws DiskFullError when it does
  */
-export async function checkGuestHasRoom(vm: Vm): Promise<void> {
-  if (await vm.standsForRoom()) throw standsForRoom();
+export async function checkGuestHasSpace(vm: Vm): Promise<void> {
+  if (await vm.isBlockedOnSpace()) throw isBlockedOnSpace();
 }
 
-export function standsForRoom(): DiskFullError {
+export function isBlockedOnSpace(): DiskFullError {
   return new DiskFullError("the host's disk is full: the sandbox stands until there is room");
 }
 

@@ -2,7 +2,7 @@ import { openedChain } from '../disk/block-graph.ts';
 import { belowTop, flushTop, isTopEmpty, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { LiveLayer } from '../disk/live-layer.ts';
-import { checkGuestHasRoom } from '../disk/vm-disks.ts';
+import { checkGuestHasSpace } from '../disk/vm-disks.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { CowClone } from '../memory/cow-clone.ts';
@@ -156,7 +156,7 @@ async function layerOn(
 }
 
 async function diskOf({ vmId, running, disk }: CheckpointOptions): Promise<DiskChain> {
-  await checkGuestHasRoom(running.vm);
+  await checkGuestHasSpace(running.vm);
   const chain = await readChain(disk);
   if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
   return await openedChain(running.vm, chain);

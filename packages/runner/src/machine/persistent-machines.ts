@@ -198,7 +198,7 @@ export class PersistentMachines {
    * Goes on from the memory of a source that was just forked, its processes frozen as they were. What is on the disk is
    * in its folder already.
    */
-  async continueFork(
+  async startForkChild(
     options: Omit<BootOptions, 'shape' | 'disks'> & {
       rootImagePath: string;
       origin: ForkOrigin;

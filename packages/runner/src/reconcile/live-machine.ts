@@ -3,7 +3,7 @@ import type { Assignment } from './assignment.ts';
 import { nowNs } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import { checkGuestHasRoom, standsForRoom } from '../disk/vm-disks.ts';
+import { checkGuestHasSpace, isBlockedOnSpace } from '../disk/vm-disks.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import { GuestLostError } from '../machine/index.ts';
 import type {
@@ -68,7 +68,7 @@ export class LiveMachine implements LiveSandbox {
     const { vm } = options.running;
     this.#watch = new AgentWatch({
       ping: async (deadlineMs) => await (await this.guest()).ping(deadlineMs),
-      isExcused: () => vm.isStopped || vm.waitsForRoom,
+      isExcused: () => vm.isStopped || vm.waitsForSpace,
       tell: (line) => this.console.write(Buffer.from(`\n[releap] ${line}\n`)),
       log: this.#log,
     });
@@ -91,7 +91,7 @@ export class LiveMachine implements LiveSandbox {
   async suspend(): Promise<void> {
     const { assignment, machines, running } = this.#options;
     const vmId = assignment.vm_id;
-    await checkGuestHasRoom(running.vm);
+    await checkGuestHasSpace(running.vm);
     const guest = await this.guest();
     await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
       // All of it is in the memory that is kept; it would be missing only to a start that throws that away.
@@ -112,12 +112,12 @@ export class LiveMachine implements LiveSandbox {
         .thaw()
         .catch((second: unknown) => {
           // It hears it when there is room, and thaws by itself otherwise.
-          if (running.vm.waitsForRoom) return;
+          if (running.vm.waitsForSpace) return;
           throw new GuestLostError(
             `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
           );
         });
-      throw running.vm.waitsForRoom ? standsForRoom() : error;
+      throw running.vm.waitsForSpace ? isBlockedOnSpace() : error;
     }
     machines.persistent
       .settleMemory(vmId)

@@ -161,7 +161,7 @@ export class MachineHost implements SandboxHost {
         guestRuns();
         // The memory is used up: from here on nobody may interrupt, there are deadlines.
         const patience = AbortSignal.timeout(CONNECT_DEADLINE_MS);
-        const ports = await this.#letGoOn(assignment, past, { ...made, agent, events }, patience);
+        const ports = await this.#resumeGuest(assignment, past, { ...made, agent, events }, patience);
         failpoint('resume:thawed');
         return { ...made, ports, queuedMs };
       };
@@ -203,7 +203,7 @@ export class MachineHost implements SandboxHost {
     this.settleMemory(vmId);
   }
 
-  async continueFork(
+  async startForkChild(
     assignment: Assignment,
     origin: ForkOrigin,
     past: SandboxHistory,
@@ -222,7 +222,7 @@ export class MachineHost implements SandboxHost {
         const made = await this.#starts.asFork(assignment, rootImagePath, origin, onConsole, signal);
         restored = made.running;
         guestRuns();
-        const ports = await this.#letGoOn(assignment, past, { ...made, agent, events }, signal);
+        const ports = await this.#resumeGuest(assignment, past, { ...made, agent, events }, signal);
         failpoint('fork:thawed');
         return { ...made, ports, queuedMs };
       };
@@ -244,7 +244,7 @@ export class MachineHost implements SandboxHost {
   }
 
   /** A guest that was restored with its processes is told who it is now, and then they go on. @returns its ports */
-  async #letGoOn(
+  async #resumeGuest(
     assignment: Assignment,
     past: SandboxHistory,
     { running, agent, events }: { running: RunningVm; agent: AgentConnection; events: SandboxEvents },
@@ -282,8 +282,8 @@ export class MachineHost implements SandboxHost {
       void watch(running, events);
       agent.adopt(running.agentSocketPath);
       // One that stands for want of room answers when there is some.
-      if (!(await running.vm.standsForRoom())) {
-        await this.#awake(running, agent, () => this.#renewal(assignment, past), patience);
+      if (!(await running.vm.isBlockedOnSpace())) {
+        await this.#recoverPaused(running, agent, () => this.#renewal(assignment, past), patience);
       }
       const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
       return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
@@ -296,7 +296,7 @@ export class MachineHost implements SandboxHost {
   }
 
   /** It stands, or its processes do, when the last runner ended in the middle of a pause, a resume or a capture. */
-  async #awake(
+  async #recoverPaused(
     { vm }: RunningVm,
     agent: AgentConnection,
     renewal: () => Promise<IdentityUpdate>,

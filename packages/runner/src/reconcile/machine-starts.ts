@@ -132,7 +132,7 @@ export class MachineStarts {
       failpoint('fork:slot');
       const cpu = cpuShare(spec);
       const options = { vmId, slot, cpu, rootImagePath, origin, empty: vmm?.empty, onConsole, signal };
-      return { running: await machines.persistent.continueFork(options), slot };
+      return { running: await machines.persistent.startForkChild(options), slot };
     } catch (error) {
       await vmm?.discard();
       throw error;

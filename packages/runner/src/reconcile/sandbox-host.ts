@@ -118,7 +118,7 @@ export interface SandboxHost {
   /** Digest of the root image that a snapshot's disk lies on. @throws when the snapshot is not here */
   manifestOf(snapshotId: string): Promise<string>;
   /** Lets a child go on that `fork` of its source has taken, with an identity of its own. */
-  continueFork(
+  startForkChild(
     assignment: Assignment,
     origin: ForkOrigin,
     past: SandboxHistory,

@@ -266,7 +266,7 @@ export class SandboxWork {
     await this.#state.observe('booting');
     const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
     const { served, past } = this.#state;
-    this.live = await this.#host.continueFork(served, origin, past, this.#events(), bootSignal);
+    this.live = await this.#host.startForkChild(served, origin, past, this.#events(), bootSignal);
     this.#started = 'fork';
   }
 

@@ -331,12 +331,12 @@ export class Vm {
   }
 
   /** Whether the guest cannot be expected to answer, for want of room on the host's disk. */
-  get waitsForRoom(): boolean {
+  get waitsForSpace(): boolean {
     return this.#enospc.waits;
   }
 
   /** Whether the guest stands for want of room on the host's disk; it goes on by itself when there is some. */
-  async standsForRoom(): Promise<boolean> {
+  async isBlockedOnSpace(): Promise<boolean> {
     return await this.#enospc.look();
   }
 

@@ -223,7 +223,7 @@ export class ModelHost implements SandboxHost {
     return DIGEST;
   }
 
-  async continueFork(
+  async startForkChild(
     { vm_id }: Assignment,
     origin: ForkOrigin,
     _past: unknown,
