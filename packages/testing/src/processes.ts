@@ -44,7 +44,10 @@ export async function vmmPid(home: string, uuid: string): Promise<number | undef
   const text = await readFile(join(home, 'runner/vms', uuid, 'vm.json'), 'utf8').catch(() => '{}');
   const pid = (JSON.parse(text) as { process?: { pid: number } }).process?.pid;
   if (pid === undefined) return undefined;
-  return (await processStatus(pid))?.get('Name')?.startsWith('qemu') === true ? pid : undefined;
+  if ((await processStatus(pid)) === undefined) return undefined;
+  // Its name is that of the loader which starts it with libraries of its own.
+  const command = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
+  return command.includes('/qemu-system-') ? pid : undefined;
 }
 
 /** Also those that have ended and that nobody has waited for. */
