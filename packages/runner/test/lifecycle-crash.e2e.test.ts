@@ -195,7 +195,7 @@ describe('kept memory', () => {
   it('gone on from twice, draws different random numbers and tells the right time', async () => {
     await go(PAUSED);
     const copies = await mkdtemp(join(tmpdir(), 'releap-copy-'));
-    const names = ['memory', 'state', 'paused.json', 'layer-0.qcow2'];
+    const names = ['memory', 'state', 'paused.json', 'layer-0.qcow2', 'system.squashfs'];
     for (const name of names) await copyFile(keep(name), join(copies, name));
     const drawn: string[] = [];
     for (let turn = 0; turn < 2; turn += 1) {

@@ -190,7 +190,7 @@ describe('the development identity provider', () => {
     const browser = new Browser();
     let page = await browser.open(body['verification_uri'] ?? '');
     page = await browser.submit(page, { user_code: 'XXXX-XXXX' });
-    assert.match(page.text, /not a code that is waiting/);
+    assert.match(page.text, /unknown or has expired/);
     page = await browser.submit(page, { user_code: body['user_code'] ?? '' });
     await browser.submit(page, { abort: 'yes' });
     const poll = await post<{ error: string }>(places['token_endpoint'] ?? '', {
