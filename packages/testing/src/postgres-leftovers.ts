@@ -33,7 +33,7 @@ async function removeWhere(wanted: (owner: string) => boolean): Promise<void> {
       if (owner === undefined || !wanted(owner)) continue;
       const root = path.join(folder, name);
       await endServer(root);
-      await rm(root, { recursive: true, force: true });
+      await rm(root, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 });
     }
   }
 }

@@ -74,7 +74,7 @@ test('what killed runs have left is removed, and what a living one has stays', a
   assert.equal((await traces(left.home)).length, 2);
   await removeDeadRuns();
   await ended;
-  assert.deepEqual(await traces(left.home), []);
+  await until(async () => (await traces(left.home)).length === 0);
   assert.ok(!existsSync(dead.path));
   assert.equal((await traces(kept.home)).length, 2);
   assert.notEqual(await processStatus(kept.child.pid ?? 0), undefined);
@@ -82,7 +82,7 @@ test('what killed runs have left is removed, and what a living one has stays', a
   execFileSync('sh', ['-c', `printf 1-2 > ${living.path}/owner`]);
   kept.child.kill('SIGKILL');
   await removeDeadRuns();
-  assert.deepEqual(await traces(kept.home), []);
+  await until(async () => (await traces(kept.home)).length === 0);
   assert.deepEqual(await readdir(folder), []);
 });
 

@@ -43,7 +43,7 @@ export async function removeRun(folder: RunFolder): Promise<void> {
   await removeNetworks(tags);
   await unmountBelow(folder.path);
   await removePostgresOf(folder.owner);
-  await rm(folder.path, { recursive: true, force: true });
+  await rm(folder.path, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 });
 }
 
 /** Kills the processes of a run, but for this one. @returns what they were */
