@@ -138,7 +138,7 @@ func (t *stoppedThread) syscallOnce(number uintptr, arguments []uintptr) (result
 const scratchBelowStack = 512
 
 // ignoreChildren has the kernel reap the clones (SIGCHLD in wait(2)): they are born as children of the VMM, which waits for
-// none of them. hostd's jail says so too, but QEMU 10 sets the signal back.
+// none of them. hostd's jail ignores SIGCHLD too, but the shell that starts QEMU with its libraries resets it.
 func (t *stoppedThread) ignoreChildren() error {
 	// struct sigaction of the kernel: handler, flags, restorer, mask.
 	action := [4]uint64{sigIgn}

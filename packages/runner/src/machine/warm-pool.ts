@@ -260,7 +260,14 @@ export class WarmPools {
 
   /** Gives up what is not wanted any more, or what the host needs more. */
   async #tend(): Promise<void> {
-    const isShort = await this.#isShortOfMemory();
+    let isShort: boolean;
+    try {
+      isShort = await this.#isShortOfMemory();
+    } catch (error) {
+      // Not awaited by a caller: a rejection would end the runner.
+      this.#options.log.warn({ err: error }, 'the available memory cannot be read; the pools stay as they are');
+      return;
+    }
     for (const pool of this.#pools.values()) {
       if (pool.waiting.length > 0 && (isShort || pool.waiting.length > pool.demand.wanted)) {
         this.#options.log.debug({ recipe: pool.recipe.name, short: isShort }, 'a waiting VM is given up');
