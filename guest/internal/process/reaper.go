@@ -62,12 +62,12 @@ type Place interface {
 }
 
 // Table of the processes this agent started, and the one place that waits for children. Nothing is forked under its
-// lock: a start that the kernel holds up keeps nobody from being reaped or signalled.
+// lock: a start that blocks in the kernel must not delay reaping or signals.
 type Table struct {
 	mu      sync.Mutex
 	running map[int]*Process
 	// starting counts the forks under way. A child may end before its fork has returned here: until there are
-	// none, the status of whoever is not known is kept, and every orphan's with it.
+	// none, the status of unknown children is kept, including those of orphans.
 	starting int
 	early    map[int]syscall.WaitStatus
 	place    Place

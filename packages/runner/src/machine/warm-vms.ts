@@ -19,7 +19,7 @@ export interface WarmVmsOptions<S extends VmSlot> {
   machines: Machines;
   pools: WarmPools;
   slots: SlotSource<S>;
-  /** The machine size that is kept ready also while nobody asks. */
+  /** The machine size that is kept ready also without demand. */
   shape: MachineSize;
   /** How many restored VMs of that size wait at least; 0 for no waiting VMs at all. */
   size: number;
@@ -131,7 +131,7 @@ export class WarmVms<S extends VmSlot> {
           const alive = (): boolean => !made.vm.exited;
           await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive });
           await rehearsal?.run(made);
-          // While it waits it takes no time of anybody.
+          // While it waits it must use no CPU time.
           await made.vm.stop();
         } catch (error) {
           made.vm.detach();

@@ -100,7 +100,7 @@ export const RECOVERY: readonly Row<Facts, RecoveryStep>[] = [
   {
     when: { persistent: true, status: 'booting', origin: 'snapshot', hasManifest: false, hasRun: false },
     to: 'start-over',
-    why: 'nobody knows how much of the snapshot was copied',
+    why: 'how much of the snapshot was copied is unknown',
   },
   {
     when: { persistent: true, status: 'stopping', memory: 'none' },
