@@ -265,7 +265,10 @@ export class WarmPools {
       isShort = await this.#isShortOfMemory();
     } catch (error) {
       // Not awaited by a caller: a rejection would end the runner.
-      this.#options.log.warn({ err: error }, 'the available memory cannot be read; the pools stay as they are');
+      this.#options.log.warn(
+        { err: error },
+        'the available memory cannot be read; the pools stay as they are',
+      );
       return;
     }
     for (const pool of this.#pools.values()) {
