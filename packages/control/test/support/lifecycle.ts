@@ -69,10 +69,11 @@ export class Stage {
 
   /** Asks, and expects to be heard. */
   async ok(vm: Created, verb: Verb): Promise<Assignment> {
-    const before = this.runner.assignments.get(vm.uuid)?.generation ?? 0;
+    // Of the row: an earlier assignment may still be on its way to the runner.
+    const before = await this.row(vm);
     const answer = await this.do(vm, verb);
     assert.equal(answer.status, 200, answer.text);
-    return this.runner.assigned(vm.uuid, (one) => one.generation > before);
+    return this.runner.assigned(vm.uuid, (one) => one.generation > before.generation);
   }
 
   async refused(vm: Created, verb: Verb, message: RegExp): Promise<void> {
