@@ -29,7 +29,7 @@ import type { Hardware } from '../vmm/device-model.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
 import { SuspendImage } from './suspend-image.ts';
-import type { RunningVm } from './machines.ts';
+import type { RunningVm } from './boot-options.ts';
 import { takeDisk, takeCheckpoint } from './checkpoint.ts';
 import type { GuestHold, CheckpointOptions } from './checkpoint.ts';
 import { settled } from './settled.ts';

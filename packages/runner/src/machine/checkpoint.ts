@@ -8,7 +8,7 @@ import type { GuestMemory } from '../memory/guest-memory.ts';
 import { CowClone } from '../memory/cow-clone.ts';
 import { failpoint } from '../failpoint.ts';
 import { StateFile } from '../vmm/save-state.ts';
-import type { RunningVm } from './machines.ts';
+import type { RunningVm } from './boot-options.ts';
 import { settled } from './settled.ts';
 import type { VmRecord } from './vm-folder.ts';
 

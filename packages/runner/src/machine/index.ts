@@ -1,6 +1,7 @@
 export { Admission } from './admission.ts';
 export { Machines } from './machines.ts';
-export type { BootOptions, MachinesOptions, RunningVm, VmSlot } from './machines.ts';
+export type { MachinesOptions } from './machines.ts';
+export type { BootOptions, RunningVm, VmSlot } from './boot-options.ts';
 export { NotResumableError } from './suspend-image.ts';
 export { GuestLostError } from './pausing.ts';
 export type { Pausing } from './pausing.ts';

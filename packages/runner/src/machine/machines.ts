@@ -7,9 +7,7 @@ import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
 import { checkChain, createChain, diskMib, forkChain } from '../disk/disk-chain.ts';
-import type { DiskChain } from '../disk/disk-chain.ts';
 import type { DiskSet, VmDisks } from '../disk/vm-disks.ts';
-import type { MachineSize } from '../template/machine-size.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { ageMicros } from '../vmm/process-identity.ts';
@@ -18,6 +16,7 @@ import type { VmmStore } from '../vmm/vmm-store.ts';
 import { MemoryBudget } from '../memory/memory-budget.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
+import type { BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
 import { Captures } from './captures.ts';
 import { CopyAllowance } from './copy-allowance.ts';
 import { Digests } from './digests.ts';
@@ -31,47 +30,6 @@ import { SnapshotFolders } from './snapshot-folder.ts';
 import { Stopwatch } from './stopwatch.ts';
 import { VmFolders } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
-
-/** The part of a network slot that a VMM needs. */
-export interface VmSlot {
-  /** Unprivileged user and group of this VMM, and of no other on this machine. */
-  uid: number;
-  netnsPath: string;
-  /** Tap inside of it. */
-  tap: string;
-}
-
-/** What a sandbox has for disks. */
-export interface SandboxDisks {
-  /** Absolute path of the read-only root image. */
-  rootImagePath: string;
-  scratchMib: number;
-  /** Absent for none; the guest still has a tiny vdc. */
-  dockerDataMib?: number | undefined;
-  /** What the scratch disk begins with, instead of nothing. */
-  from?: DiskChain;
-}
-
-export interface BootOptions {
-  vmId: string;
-  slot: VmSlot;
-  shape: MachineSize;
-  disks: SandboxDisks;
-  /** Guaranteed cores, and cores it may burst to. */
-  cpu: { guaranteed: number; max: number };
-  onConsole?: ((chunk: Buffer) => void) | undefined;
-  signal?: AbortSignal | undefined;
-}
-
-/** A VM whose guest runs. Its agent answers, but has not been configured. */
-export interface RunningVm {
-  vm: Vm;
-  agentSocketPath: string;
-  /** Sizes of vdb and vdc, for the agent. */
-  diskBytes: { scratch: number; docker: number };
-  /** Milliseconds of each step, for logs and benchmarks. */
-  timings: Record<string, number>;
-}
 
 export interface MachinesOptions {
   /** Absolute; one folder a VM lies in it. Short: unix sockets are made below it. */

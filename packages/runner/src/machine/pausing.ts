@@ -11,7 +11,7 @@ import type { Platform } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { SuspendImage } from './suspend-image.ts';
-import type { RunningVm } from './machines.ts';
+import type { RunningVm } from './boot-options.ts';
 import { settled } from './settled.ts';
 import { vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';

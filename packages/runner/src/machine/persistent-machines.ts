@@ -24,7 +24,7 @@ import type { MachineSize } from '../template/machine-size.ts';
 import type { ForkOrigin } from './captures.ts';
 import type { ForkedMemory } from './fork-memory-cache.ts';
 import { SuspendImage } from './suspend-image.ts';
-import type { BootOptions, RunningVm, SandboxDisks } from './machines.ts';
+import type { BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
 import { Pausing } from './pausing.ts';
 import { mibOf } from './restoring.ts';
 import type { EmptyVm, RestoreSource } from './restoring.ts';

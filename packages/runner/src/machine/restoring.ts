@@ -10,7 +10,7 @@ import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';
-import type { BootOptions, VmSlot } from './machines.ts';
+import type { BootOptions, VmSlot } from './boot-options.ts';
 import { attachDisks } from './guest-disks.ts';
 import { settled } from './settled.ts';
 import type { Stopwatch } from './stopwatch.ts';

@@ -1,7 +1,8 @@
 import { awaitAgent } from '../template/agent-hello.ts';
 import type { MachineSize } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
-import type { BootOptions, Machines, RunningVm, SandboxDisks, VmSlot } from './machines.ts';
+import type { BootOptions, RunningVm, SandboxDisks, VmSlot } from './boot-options.ts';
+import type { Machines } from './machines.ts';
 import type { EmptyVm } from './restoring.ts';
 import type { Recipe, WaitingVm, WarmPools } from './warm-pool.ts';
 
