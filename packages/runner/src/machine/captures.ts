@@ -37,7 +37,7 @@ import { describeMemory } from './snapshot-folder.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
 import { hardwareOf, heldImagePath, holdSystemDisk, vmmVersionOf } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
-import type { WarmVmm } from './warm-vms.ts';
+import type { WarmVmm } from './warm-vm.ts';
 
 /** A VM that is to be captured while its guest runs. */
 export interface CaptureSource {

@@ -12,7 +12,7 @@ import type { Vm } from '../vmm/vm.ts';
 import { mibOf } from './restoring.ts';
 import { hardwareOf, vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
-import type { WantedVmm, WarmVmm } from './warm-vms.ts';
+import type { WantedVmm, WarmVmm } from './warm-vm.ts';
 
 /** A child that differs in more than this from the last one gets memory of its own, which those after it share. */
 const DELTA_MOST_BYTES = 24 * 1024 * 1024;
