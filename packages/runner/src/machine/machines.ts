@@ -1,31 +1,25 @@
-import { stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
 import type { CpuCounter } from '../metering/usage-reporter.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
-import { makeDisks } from '../disk/vm-disks.ts';
+import { diskMib } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
-import { checkChain, createChain, diskMib, forkChain } from '../disk/disk-chain.ts';
-import type { DiskSet, VmDisks } from '../disk/vm-disks.ts';
-import { memoryOf } from '../template/template-store.ts';
-import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
+import type { TemplateStore } from '../template/template-store.ts';
 import { ageMicros } from '../vmm/process-identity.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
 import { MemoryBudget } from '../memory/memory-budget.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
-import { SealedMemory } from '../memory/sealed-memory.ts';
-import type { BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
+import { BlankMachines } from './blank-machines.ts';
+import type { BootOptions, RunningVm } from './boot-options.ts';
 import { Captures } from './captures.ts';
 import { CopyAllowance } from './copy-allowance.ts';
 import { Digests } from './digests.ts';
+import { EphemeralDisks } from './ephemeral-disks.ts';
 import { Flattening } from './flattening.ts';
-import { attachDisks } from './guest-disks.ts';
 import { PersistentMachines } from './persistent-machines.ts';
-import { cgroupName, mibOf, Restoring } from './restoring.ts';
-import type { EmptyVm, RestoreSource } from './restoring.ts';
-import { settled } from './settled.ts';
+import { cgroupName, fromTemplate, mibOf, Restoring } from './restoring.ts';
 import { SnapshotFolders } from './snapshot-folder.ts';
 import { Stopwatch } from './stopwatch.ts';
 import { VmFolders } from './vm-folder.ts';
@@ -49,6 +43,8 @@ export class Machines {
   readonly templates: TemplateStore;
   /** Those whose disk outlives them. `adopt`, `destroy`, `usage` and `reclaim` are the same for all. */
   readonly persistent: PersistentMachines;
+  /** For the warm pools. */
+  readonly blank: BlankMachines;
   /** Forks and snapshots. */
   readonly captures: Captures;
   /** Of the disks that captures leave in many layers. */
@@ -59,16 +55,14 @@ export class Machines {
   readonly #folders: VmFolders;
   readonly #restoring: Restoring;
   readonly #cgroups: CgroupTree;
-  readonly #emptyDisks: EmptyExt4Store;
-  readonly #localCopies: LocalCopies;
+  readonly #ephemeral: EphemeralDisks;
   readonly #log: Logger;
 
   constructor(options: MachinesOptions) {
     this.#folders = new VmFolders(options.folder);
     this.#cgroups = options.cgroups;
     this.templates = options.templates;
-    this.#emptyDisks = options.emptyDisks;
-    this.#localCopies = options.localCopies;
+    this.#ephemeral = new EphemeralDisks({ ...options, folders: this.#folders });
     this.#log = options.log;
     this.#restoring = new Restoring({
       folders: this.#folders,
@@ -120,6 +114,14 @@ export class Machines {
       allowCopy,
       log: options.log,
     });
+    this.blank = new BlankMachines({
+      folders: this.#folders,
+      cgroups: this.#cgroups,
+      templates: this.templates,
+      restoring: this.#restoring,
+      ephemeral: this.#ephemeral,
+      persistent: this.persistent,
+    });
   }
 
   /**
@@ -135,8 +137,8 @@ export class Machines {
     const { disks } = options;
     const vm = await this.#restoring.restore(options, clock, (jail, owner) =>
       Promise.resolve({
-        ...this.#fromTemplate(template),
-        disks: () => this.#makeDisks(vmId, jail, owner, disks),
+        ...fromTemplate(this.templates, template),
+        disks: () => this.#ephemeral.make(vmId, jail, owner, disks),
         diskMaxMib: Math.max(
           diskMib(disks.scratchMib, false),
           mibOf(disks.from?.bytes ?? 0),
@@ -159,99 +161,6 @@ export class Machines {
       await vm.vm.kill();
       throw error;
     }
-  }
-
-  /**
-   * Restores a VM without an identity and runs its guest; `attach` makes it a sandbox's. For the pool.
-   * @param options.disks what it may use until then, to warm up; nothing by default
-   * @param options.diskMaxMib size of the largest disk that it can be given
-   */
-  async bootBlank(
-    options: Omit<BootOptions, 'disks'> & { disks?: SandboxDisks; diskMaxMib: number },
-  ): Promise<RunningVm> {
-    const template = await this.templates.ensure(options.shape);
-    const clock = new Stopwatch();
-    const { disks, diskMaxMib } = options;
-    const { vm, record } = await this.#restoring.restore(options, clock, (jail, owner) =>
-      Promise.resolve({
-        ...this.#fromTemplate(template),
-        disks: disks && (() => this.#makeDisks(options.vmId, jail, owner, disks, 'warm-up')),
-        diskMaxMib,
-      }),
-    );
-    try {
-      await vm.continue();
-      return {
-        vm,
-        agentSocketPath: vm.agentSocketPath,
-        diskBytes: record.diskBytes,
-        timings: clock.laps,
-      };
-    } catch (error) {
-      await vm.kill();
-      throw error;
-    }
-  }
-
-  /**
-   * Starts a VMM that waits for memory and state, which it gets when it becomes a sandbox's. For the pool. Its memory holds
-   * that of the template already.
-   * @param options.diskMaxMib size of the largest disk that it can be given
-   */
-  async startEmpty(options: Omit<BootOptions, 'disks'> & { diskMaxMib: number }): Promise<EmptyVm> {
-    const { origin } = await this.templates.ensure(options.shape);
-    const memory = await SealedMemory.begin(options.shape.memMib * 1024 * 1024);
-    try {
-      // What most sources of forks have begun with, and not written to.
-      await memory.fill(origin.path);
-      const empty = await this.#restoring.startEmpty(options, memory, options.diskMaxMib);
-      const { blocks } = await stat(`/proc/self/fd/${memory.memory.fd}`);
-      return { ...empty, base: origin, heldBytes: blocks * 512 };
-    } catch (error) {
-      await memory.abandon();
-      await memory.memory[Symbol.asyncDispose]();
-      throw error;
-    }
-  }
-
-  /**
-   * Makes a blank VM (`from`, its guest paused) the VM `vmId`: takes its folder over, limits it, attaches the disks and
-   * resumes the guest. The order makes a confusion impossible: a folder is taken over once, and a VM without a sandbox's
-   * name never has its disks.
-   * @param options.persistent the scratch disk outlives the VM; one that is kept is attached, and memory that was kept must be
-   *   gone
-   * @param options.warmedUp the blank VM has disks that it warmed up with
-   * @throws when it cannot be; then `destroy` of both names removes whatever there is
-   */
-  async attach(
-    blank: Vm,
-    from: string,
-    options: Omit<BootOptions, 'slot' | 'shape'> & { persistent?: boolean; warmedUp: boolean },
-  ): Promise<RunningVm> {
-    const { vmId, persistent = false, warmedUp } = options;
-    const clock = new Stopwatch();
-    const record = await this.#folders.load(from);
-    if (record === undefined) throw new Error(`there is no blank VM ${from}`);
-    await this.#folders.takeOver(from, vmId);
-    const vm = blank.movedTo(this.#folders.path(vmId));
-    vm.setConsole(options.onConsole);
-    const owner = { uid: record.uid, gid: record.uid };
-    const jail = this.#folders.jail(vmId);
-    const [disks] = await settled([
-      persistent
-        ? this.persistent.openDisks(vmId, jail, owner, options.disks)
-        : this.#makeDisks(vmId, jail, owner, options.disks),
-      this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(record.shape, options.cpu)),
-    ]);
-    clock.lap('prepare');
-    options.signal?.throwIfAborted();
-    await Promise.all([
-      this.#folders.save(vmId, { ...record, diskBytes: disks.bytes }),
-      attachDisks(vm, disks, warmedUp ? 'warm-up' : 'placeholders').then(() => clock.lap('attach')),
-    ]);
-    await vm.continue();
-    clock.lap('continue');
-    return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: disks.bytes, timings: clock.laps };
   }
 
   /** Finds a VM that an earlier runner started. @throws when it is gone */
@@ -359,34 +268,5 @@ export class Machines {
       this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be set back');
     });
     await this.persistent.dropPartialMemory(vmId);
-  }
-
-  /** Disks that end with their VM. */
-  async #makeDisks(
-    vmId: string,
-    jail: string,
-    owner: { uid: number; gid: number },
-    disks: SandboxDisks,
-    set?: DiskSet,
-  ): Promise<VmDisks> {
-    const folder = this.#folders.disk(vmId);
-    const scratch =
-      disks.from === undefined
-        ? await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay')
-        : await forkChain(disks.from, folder);
-    if (disks.from !== undefined) await checkChain(scratch);
-    const rootImagePath = await this.#localCopies.near(disks.rootImagePath);
-    const all = { ...disks, rootImagePath, scratch, persistent: false };
-    return await makeDisks(this.#emptyDisks, jail, owner, all, set);
-  }
-
-  #fromTemplate(template: LoadedTemplate): Omit<RestoreSource, 'disks' | 'diskMaxMib'> {
-    return {
-      vmm: this.templates.platform.vmm,
-      memory: memoryOf(template),
-      statePath: template.statePath,
-      hardware: this.templates.platform.hardware,
-      discard: () => this.templates.discard(template.key),
-    };
   }
 }

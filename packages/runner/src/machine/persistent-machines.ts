@@ -14,7 +14,6 @@ import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedCache } from '../memory/sealed-cache.ts';
 import type { LoadingMemory } from '../memory/sealed-cache.ts';
-import { memoryOf } from '../template/template-store.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import { mapsReadOnly } from '../vmm/command-line.ts';
@@ -26,7 +25,7 @@ import type { ForkedMemory } from './fork-memory-cache.ts';
 import { SuspendImage } from './suspend-image.ts';
 import type { BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
 import { Pausing } from './pausing.ts';
-import { mibOf } from './restoring.ts';
+import { fromTemplate, mibOf } from './restoring.ts';
 import type { EmptyVm, RestoreSource } from './restoring.ts';
 import { settled } from './settled.ts';
 import { hardwareOf, heldImagePath } from './vm-folder.ts';
@@ -88,13 +87,9 @@ export class PersistentMachines {
     const running = await restore(options, async (jail, owner) => {
       const scratch = await this.#openDisk(keep, diskMib(disks.scratchMib, true));
       return {
-        vmm: templates.platform.vmm,
+        ...fromTemplate(templates, template),
         disks: () => this.#makeDisks(jail, owner, keep, scratch, disks),
         diskMaxMib: largestMib(scratch, disks.dockerDataMib),
-        memory: memoryOf(template),
-        statePath: template.statePath,
-        hardware: templates.platform.hardware,
-        discard: () => templates.discard(template.key),
       };
     });
     return await finish(running, async () => {

@@ -6,6 +6,8 @@ import type { VmDisks } from '../disk/vm-disks.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { UnsealedMemory } from '../memory/sealed-memory.ts';
 import type { Platform, MachineSize } from '../template/machine-size.ts';
+import { memoryOf } from '../template/template-store.ts';
+import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { lastWords, Vm } from '../vmm/vm.ts';
@@ -44,6 +46,20 @@ export interface RestoreSource {
   hardware: Hardware;
   /** Called when the state does not load into a VM that is otherwise fine. */
   discard?: () => Promise<void>;
+}
+
+/** What a VM without a past of its own is restored from. */
+export function fromTemplate(
+  templates: TemplateStore,
+  template: LoadedTemplate,
+): Omit<RestoreSource, 'disks' | 'diskMaxMib'> {
+  return {
+    vmm: templates.platform.vmm,
+    memory: memoryOf(template),
+    statePath: template.statePath,
+    hardware: templates.platform.hardware,
+    discard: () => templates.discard(template.key),
+  };
 }
 
 type Prepare = (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource>;

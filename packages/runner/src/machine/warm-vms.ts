@@ -61,7 +61,7 @@ export class WarmVms<S extends VmSlot> {
     return {
       id: warm.id,
       attach: (options) =>
-        machines.attach(warm.vm, warm.id, { ...options, warmedUp: rehearsal !== undefined }),
+        machines.blank.attach(warm.vm, warm.id, { ...options, warmedUp: rehearsal !== undefined }),
       discard: () => this.#discard(warm),
     };
   }
@@ -96,7 +96,7 @@ export class WarmVms<S extends VmSlot> {
       least: this.#isDefault(shape) ? size : 0,
       make: async (id) => {
         const rehearsal = await this.#options.rehearsal?.();
-        const made = await machines.bootBlank({
+        const made = await machines.blank.boot({
           ...this.#background(id, await slots.take(id), shape),
           ...(rehearsal && { disks: rehearsal.disks }),
           diskMaxMib,
@@ -123,7 +123,7 @@ export class WarmVms<S extends VmSlot> {
       name: nameOf('vmm', shape),
       least: this.#isDefault(shape) ? 1 : 0,
       make: async (id) =>
-        await machines.startEmpty({
+        await machines.blank.startEmpty({
           ...this.#background(id, await slots.take(id), shape),
           diskMaxMib,
         }),
