@@ -13,16 +13,16 @@ import {
   type Frame,
   FrameDecoder,
   FrameType,
-  MAX_MESSAGE_BYTES,
   decodeObject,
   encodeFrame,
   encodeHello,
   encodeMessage,
   encodeResync,
 } from './frames.ts';
-import { GuestError, guestErrorCode, toGuestError } from './guest-error.ts';
-import { type GuestStream, InboundChannel, OutboundChannel } from './guest-stream.ts';
+import { GuestError, toGuestError } from './guest-error.ts';
+import type { GuestStream } from './guest-stream.ts';
 import { FrameWriter } from './frame-writer.ts';
+import { RequestStream } from './request-stream.ts';
 import {
   type EntrypointState,
   type GuestHello,
@@ -49,13 +49,6 @@ export interface GuestEvents {
   close: [GuestError];
 }
 
-interface OpenStream extends GuestStream {
-  parts: Buffer[];
-  partBytes: number;
-  settle(result: Record<string, unknown>): void;
-  fail(error: GuestError): void;
-}
-
 export interface ConnectOptions {
   log: Logger;
   signal?: AbortSignal;
@@ -69,7 +62,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
   readonly writer: FrameWriter;
   readonly #socket: Socket;
   readonly #log: Logger;
-  readonly #streams = new Map<number, OpenStream>();
+  readonly #streams = new Map<number, RequestStream>();
   readonly #pings = new Map<string, () => void>();
   readonly #decoder: FrameDecoder;
   readonly #helloSettled = Promise.withResolvers<GuestHello>();
@@ -190,49 +183,10 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     const id = this.#nextStream;
     const message = encodeMessage(FrameType.open, id, { ...params, method });
     this.#nextStream += 2;
-    const stream = this.#openStream(id);
+    const stream = new RequestStream(this.writer, id, () => this.#streams.delete(id));
     this.#streams.set(id, stream);
     this.writer.send(message);
     return stream;
-  }
-
-  #openStream(id: number): OpenStream {
-    const settled = Promise.withResolvers<Record<string, unknown>>();
-    settled.promise.catch(() => undefined);
-    const stdin = new OutboundChannel(this.writer, id);
-    const stdout = new InboundChannel(this.writer, id, Channel.stdout);
-    const stderr = new InboundChannel(this.writer, id, Channel.stderr);
-    // An error without a listener would end this process; who reads or writes sees it all the same.
-    for (const channel of [stdin, stdout, stderr]) channel.on('error', () => undefined);
-    const fail = (error: GuestError): void => {
-      this.#streams.delete(id);
-      settled.reject(error);
-      stdin.destroy(error);
-      stdout.destroy(error);
-      stderr.destroy(error);
-    };
-    return {
-      id,
-      result: settled.promise,
-      stdin,
-      stdout,
-      stderr,
-      parts: [],
-      partBytes: 0,
-      fail,
-      settle: (result) => {
-        this.#streams.delete(id);
-        stdin.shut();
-        stdout.finish();
-        stderr.finish();
-        settled.resolve(result);
-      },
-      cancel: (error) => {
-        if (!this.#streams.has(id)) return;
-        this.writer.send(encodeFrame(FrameType.cancel, id));
-        fail(error);
-      },
-    };
   }
 
   /** Resolves when the agent has echoed; rejects when the deadline passes or the connection ends. */
@@ -331,7 +285,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
       return;
     }
     const stream = this.#streams.get(id);
-    if (stream !== undefined) this.#streamFrame(stream, type, payload);
+    if (stream !== undefined) stream.accept(type, payload);
     else if (id % 2 === 0 || id >= this.#nextStream)
       throw new GuestError('protocol', `the guest sent a frame on stream ${id}, which nobody opened`);
     // else: an answer that crossed our CANCEL
@@ -341,54 +295,6 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
   #isLoose(type: number, id: number): boolean {
     if (type === FrameType.hello || type === FrameType.event || type === FrameType.pong) return true;
     return id !== this.#entrypointStream && !this.#streams.has(id);
-  }
-
-  #streamFrame(stream: OpenStream, type: number, payload: Buffer): void {
-    switch (type) {
-      case FrameType.data:
-        this.#output(stream, payload).accept(payload.subarray(1));
-        return;
-      case FrameType.end:
-        this.#output(stream, payload).finish();
-        return;
-      case FrameType.window:
-        if (payload.length !== 5 || payload[0] !== Channel.stdin)
-          throw new GuestError('protocol', 'the guest sent a malformed WINDOW');
-        stream.stdin.grant(payload.readUInt32BE(1));
-        return;
-      case FrameType.part:
-        stream.partBytes += payload.length;
-        if (stream.partBytes > MAX_MESSAGE_BYTES)
-          throw new GuestError(
-            'protocol',
-            `the guest sent an answer of more than ${MAX_MESSAGE_BYTES} bytes`,
-          );
-        stream.parts.push(Buffer.from(payload));
-        return;
-      case FrameType.result: {
-        const whole = stream.parts.length === 0 ? payload : Buffer.concat([...stream.parts, payload]);
-        stream.settle(decodeObject(whole));
-        return;
-      }
-      case FrameType.error: {
-        const body = decodeObject(payload);
-        stream.fail(
-          new GuestError(
-            guestErrorCode(body['code']),
-            readText(body, 'message', 8_192, 'the guest gave no reason'),
-          ),
-        );
-        return;
-      }
-      default:
-        throw new GuestError('protocol', `the guest sent frame type ${type} on a request`);
-    }
-  }
-
-  #output(stream: OpenStream, payload: Buffer): InboundChannel {
-    if (payload[0] === Channel.stdout) return stream.stdout;
-    if (payload[0] === Channel.stderr) return stream.stderr;
-    throw new GuestError('protocol', 'the guest sent data on a channel that is not its own');
   }
 
   #opened(id: number, payload: Buffer): void {
