@@ -225,17 +225,17 @@ test('files keep their bytes, mode and links; a write replaces them whole', asyn
   const client = await agent.connect();
   const content = randomBytes(3_000_001);
   const file = path.join(agent.folder, 'deep/er/file');
-  assert.equal(await client.writeFile(file, content, { mode: '750' }), content.length);
+  assert.equal(await client.files.write(file, content, { mode: '750' }), content.length);
   assert.deepEqual(await readFile(file), content);
-  assert.deepEqual(Buffer.concat(await client.readFile(file).toArray()), content);
-  assert.equal((await client.stat(file)).mode, '750');
+  assert.deepEqual(Buffer.concat(await client.files.read(file).toArray()), content);
+  assert.equal((await client.files.stat(file)).mode, '750');
 
   const link = path.join(agent.folder, 'link');
   await symlink(file, link);
-  await client.writeFile(link, Buffer.from('through the link'));
+  await client.files.write(link, Buffer.from('through the link'));
   assert.equal(await readFile(file, 'utf8'), 'through the link');
-  assert.equal((await client.stat(link)).type, 'symlink');
-  const followed = await client.stat(link, { follow: true });
+  assert.equal((await client.files.stat(link)).type, 'symlink');
+  const followed = await client.files.stat(link, { follow: true });
   assert.deepEqual([followed.type, followed.size, followed.mode], ['file', 16, '750']);
   assert.deepEqual(await readdir(path.dirname(file)), ['file']);
 });
@@ -245,8 +245,8 @@ test('ranges of a file can be read', async () => {
   const client = await agent.connect();
   const file = path.join(agent.folder, 'file');
   await writeFile(file, '0123456789');
-  assert.equal(await text(client.readFile(file, { offset: 3, length: 4 })), '3456');
-  assert.equal(await text(client.readFile(file, { offset: 20 })), '');
+  assert.equal(await text(client.files.read(file, { offset: 3, length: 4 })), '3456');
+  assert.equal(await text(client.files.read(file, { offset: 20 })), '');
 });
 
 test('an upload that breaks off leaves nothing behind', async () => {
@@ -260,7 +260,7 @@ test('an upload that breaks off leaves nothing behind', async () => {
       throw new Error('the client hung up');
     })(),
   );
-  await assert.rejects(client.writeFile(file, source), { code: 'aborted' });
+  await assert.rejects(client.files.write(file, source), { code: 'aborted' });
   await until(async () => (await readdir(agent.folder)).join() === 'agent.sock');
 });
 
@@ -269,34 +269,34 @@ test('a read given up in the middle does not hold the agent', async () => {
   const client = await agent.connect();
   const file = path.join(agent.folder, 'big');
   await writeFile(file, Buffer.alloc(5_000_000));
-  for await (const chunk of client.readFile(file)) {
+  for await (const chunk of client.files.read(file)) {
     assert.ok((chunk as Buffer).length > 0);
     break;
   }
-  assert.equal((await client.stat(file)).size, 5_000_000);
+  assert.equal((await client.files.stat(file)).size, 5_000_000);
 });
 
 test('folders are listed, made and removed, with errors that tell what was wrong', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   const folder = path.join(agent.folder, 'a/b');
-  await assert.rejects(client.makeDir(folder), { code: 'not_found' });
-  await client.makeDir(folder, { parents: true, mode: '700' });
+  await assert.rejects(client.files.makeDir(folder), { code: 'not_found' });
+  await client.files.makeDir(folder, { parents: true, mode: '700' });
   await mkdir(path.join(folder, 'sub'));
   await writeFile(path.join(folder, 'file'), 'x');
-  const { entries, truncated } = await client.listDir(folder);
+  const { entries, truncated } = await client.files.list(folder);
   assert.equal(truncated, false);
   assert.deepEqual(
     entries.map(({ name, type }) => `${name}:${type}`),
     ['file:file', 'sub:directory'],
   );
-  await assert.rejects(client.remove(folder), { code: 'not_empty' });
-  await assert.rejects(client.writeFile(folder, Buffer.from('x')), { code: 'is_directory' });
-  await assert.rejects(text(client.readFile(folder)), { code: 'is_directory' });
-  await assert.rejects(client.listDir(path.join(folder, 'file')), { code: 'not_directory' });
-  await assert.rejects(client.remove('/', { recursive: true }), { code: 'invalid' });
-  await client.remove(folder, { recursive: true });
-  await assert.rejects(client.stat(folder), { code: 'not_found' });
+  await assert.rejects(client.files.remove(folder), { code: 'not_empty' });
+  await assert.rejects(client.files.write(folder, Buffer.from('x')), { code: 'is_directory' });
+  await assert.rejects(text(client.files.read(folder)), { code: 'is_directory' });
+  await assert.rejects(client.files.list(path.join(folder, 'file')), { code: 'not_directory' });
+  await assert.rejects(client.files.remove('/', { recursive: true }), { code: 'invalid' });
+  await client.files.remove(folder, { recursive: true });
+  await assert.rejects(client.files.stat(folder), { code: 'not_found' });
 });
 
 test('a large folder comes whole although its list exceeds one frame', async () => {
@@ -307,7 +307,7 @@ test('a large folder comes whole although its list exceeds one frame', async () 
   await run(client, {
     shell: `cd ${folder} && seq -f 'a-rather-long-file-name-number-%g' 1 1000 | xargs touch`,
   });
-  const { entries, truncated } = await client.listDir(folder);
+  const { entries, truncated } = await client.files.list(folder);
   assert.equal(entries.length, 1000);
   assert.equal(truncated, false);
 });
@@ -317,11 +317,11 @@ test('special files neither hang nor crash the agent', async () => {
   const client = await agent.connect();
   const fifo = path.join(agent.folder, 'fifo');
   await run(client, { argv: ['mkfifo', fifo] });
-  await assert.rejects(text(client.readFile(fifo)), { code: 'invalid' });
-  await assert.rejects(client.writeFile(fifo, Buffer.from('x')), { code: 'invalid' });
-  assert.equal(await client.writeFile('/dev/null', Buffer.from('x')), 1);
-  assert.match(await text(client.readFile('/proc/self/status')), /^Name:/);
-  await assert.rejects(client.writeFile('/proc/no/such', Buffer.from('x')), { code: 'not_found' });
+  await assert.rejects(text(client.files.read(fifo)), { code: 'invalid' });
+  await assert.rejects(client.files.write(fifo, Buffer.from('x')), { code: 'invalid' });
+  assert.equal(await client.files.write('/dev/null', Buffer.from('x')), 1);
+  assert.match(await text(client.files.read('/proc/self/status')), /^Name:/);
+  await assert.rejects(client.files.write('/proc/no/such', Buffer.from('x')), { code: 'not_found' });
 });
 
 test('an environment of megabytes reaches the entrypoint, whose output and end are told', async () => {

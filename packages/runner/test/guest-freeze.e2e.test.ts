@@ -61,14 +61,14 @@ async function sh(shell: string): Promise<string> {
 
 /** Starts a command that goes on; answers its process group. */
 async function background(shell: string): Promise<string> {
-  await guest.writeFile('/dev/shm/command', Buffer.from(shell));
+  await guest.files.write('/dev/shm/command', Buffer.from(shell));
   return await sh(
     "setsid sh -c 'echo $$ > /dev/shm/group; . /dev/shm/command' > /dev/null 2>&1 & while [ ! -s /dev/shm/group ]; do sleep 0.01; done; cat /dev/shm/group; rm /dev/shm/group",
   );
 }
 
 async function contents(path: string): Promise<string> {
-  const file = guest.readFile(path);
+  const file = guest.files.read(path);
   let text = '';
   file.on('data', (chunk: Buffer) => {
     text += chunk.toString();

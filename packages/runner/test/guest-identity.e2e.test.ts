@@ -84,7 +84,7 @@ async function suspendParent(slot: TestSlot): Promise<void> {
   );
   await guest.sync();
   await guest.freeze({ processesOnly: true });
-  drawnBefore = await buffer(guest.readFile('/dev/shm/draws'));
+  drawnBefore = await buffer(guest.files.read('/dev/shm/draws'));
   {
     await using pausing = await service.machines.persistent.beginPause('parent', running);
     await pausing.finish();
@@ -135,7 +135,7 @@ describe('two sandboxes restored from one memory', () => {
         `for i in 1 2 3; do od -An -tx1 -N 16 /dev/urandom; cat /proc/sys/kernel/random/uuid; grep -F '[stack]' /proc/self/maps; done
         from=$(wc -l < /dev/shm/draws); while [ "$(wc -l < /dev/shm/draws)" -lt $((from + 10)) ]; do sleep 0.02; done`,
       );
-      const draws = await buffer(child(vmId).readFile('/dev/shm/draws'));
+      const draws = await buffer(child(vmId).files.read('/dev/shm/draws'));
       assert.deepEqual(draws.subarray(0, drawnBefore.length), drawnBefore);
       // One may have been drawn and not written when the parent stood.
       const own = draws.toString('latin1', drawnBefore.length).split('\n').slice(1);

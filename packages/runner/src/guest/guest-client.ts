@@ -1,19 +1,16 @@
 /** What the runner asks of a guest, typed. Everything it answers is checked before it is believed. */
-import { Readable } from 'node:stream';
 import { type ConnectOptions, GuestConnection } from './connection.ts';
 import type { EntrypointListener } from './entrypoint-output.ts';
+import { cancelOnAbort, GuestCalls } from './guest-calls.ts';
 import { GuestError } from './guest-error.ts';
-import type { GuestStream } from './guest-stream.ts';
+import { GuestFiles } from './guest-files.ts';
 import {
   type EntrypointState,
-  type FileEntry,
   type GuestHello,
   readBag,
   readClock,
   readCounts,
-  readEntries,
   readEntrypoint,
-  readEntry,
   readFlag,
   readInt,
   readText,
@@ -32,7 +29,6 @@ import type {
   ProcessDefaults,
 } from './requests.ts';
 
-const CALL_DEADLINE_MS = 30_000;
 /** A guest's clock is right when it is not further behind than this, an answer's way to us included … */
 const CLOCK_BEHIND_MS = 30;
 /** … nor further ahead than what the agent leaves as it is. */
@@ -53,10 +49,14 @@ const RESYNC_AFTER_MS = 750;
 const GREETINGS_MAX = 3;
 
 export class GuestClient implements AsyncDisposable {
+  readonly files: GuestFiles;
   readonly #connection: GuestConnection;
+  readonly #calls: GuestCalls;
 
   private constructor(connection: GuestConnection) {
     this.#connection = connection;
+    this.#calls = new GuestCalls(connection);
+    this.files = new GuestFiles(connection, this.#calls);
   }
 
   /**
@@ -131,37 +131,12 @@ export class GuestClient implements AsyncDisposable {
     return Promise.resolve();
   }
 
-  async #call(
-    method: string,
-    params: Record<string, unknown>,
-    options: CallOptions = {},
-  ): Promise<Record<string, unknown>> {
-    const stream = this.#connection.request(method, params);
-    stream.stdout.resume();
-    stream.stderr.resume();
-    return await this.#settle(stream, method, options);
-  }
-
-  async #settle(stream: GuestStream, method: string, options: CallOptions): Promise<Record<string, unknown>> {
-    const deadlineMs = options.deadlineMs ?? CALL_DEADLINE_MS;
-    const timer = setTimeout(() => {
-      stream.cancel(new GuestError('timeout', `the guest did not answer ${method} within ${deadlineMs} ms`));
-    }, deadlineMs);
-    const release = cancelOnAbort(stream, method, options.signal);
-    try {
-      return await stream.result;
-    } finally {
-      clearTimeout(timer);
-      release();
-    }
-  }
-
   /** Once a boot. An error leaves the guest half made: throw the machine away. */
   async configure(
     config: GuestConfig,
     options?: CallOptions,
   ): Promise<{ entrypoint: EntrypointState; timingsUs: unknown }> {
-    const answer = await this.#call(
+    const answer = await this.#calls.call(
       'configure',
       {
         ...identityParams(config),
@@ -192,7 +167,9 @@ export class GuestClient implements AsyncDisposable {
     options?: CallOptions,
   ): Promise<{ unwritten: string[]; clockNs: bigint | undefined; timingsUs: Record<string, number> }> {
     const params = { ...identityParams(config), ...defaultsParams(config) };
-    const answer = await this.#connection.writer.release(() => this.#call('reconfigure', params, options));
+    const answer = await this.#connection.writer.release(() =>
+      this.#calls.call('reconfigure', params, options),
+    );
     return {
       unwritten: readTexts(answer, 'unwritten'),
       clockNs: readClock(answer, 'clock_ns'),
@@ -224,86 +201,17 @@ export class GuestClient implements AsyncDisposable {
       stderr: stream.stderr,
       exit,
       signal: async (name) => {
-        await this.#call('signal', { stream: stream.id, signal: name });
+        await this.#calls.call('signal', { stream: stream.id, signal: name });
       },
       resize: async (size) => {
-        await this.#call('resize', { stream: stream.id, ...size });
+        await this.#calls.call('resize', { stream: stream.id, ...size });
       },
       cancel: () => stream.cancel(new GuestError('aborted', 'the command was cancelled')),
     };
   }
 
-  /** The file's bytes. Errors (such as `not_found`) come as the stream's error. */
-  readFile(path: string, options: { offset?: number; length?: number; signal?: AbortSignal } = {}): Readable {
-    const { signal, ...range } = options;
-    const stream = this.#connection.request('read-file', { path, ...range });
-    const release = cancelOnAbort(stream, 'read-file', signal);
-    stream.result.catch(() => undefined).finally(release);
-    stream.stdout.once('close', () => {
-      // Whoever stops in the middle does not want the rest. After the end there is nothing to cancel.
-      if (stream.stdout.readableEnded) return;
-      stream.cancel(new GuestError('aborted', `reading ${path} was given up`));
-    });
-    return stream.stdout;
-  }
-
-  /**
-   * Writes a file from a stream or buffer; it appears whole or not at all. When the guest refuses, a stream that
-   * was not read to its end is left to the caller.
-   * @returns bytes written
-   */
-  async writeFile(
-    path: string,
-    source: AsyncIterable<Uint8Array> | Uint8Array,
-    options: { mode?: string; signal?: AbortSignal } = {},
-  ): Promise<number> {
-    const stream = this.#connection.request('write-file', { path, mode: options.mode });
-    const release = cancelOnAbort(stream, 'write-file', options.signal);
-    const body =
-      source instanceof Readable ? source : Readable.from(source instanceof Uint8Array ? [source] : source);
-    const broken = (error?: Error | null): void => {
-      if (error || !body.readableEnded) {
-        stream.cancel(
-          new GuestError('aborted', `what was to be written to ${path} broke off`, { cause: error }),
-        );
-      }
-    };
-    body.once('error', broken).once('close', broken);
-    if (body.destroyed) broken(body.errored);
-    // Not pipeline(): when the guest refuses (no space left), the source must live on, it may be a request that
-    // is still to be answered.
-    body.pipe(stream.stdin);
-    try {
-      return readInt(await stream.result, 'bytes');
-    } finally {
-      body.unpipe(stream.stdin);
-      body.off('error', broken).off('close', broken);
-      release();
-    }
-  }
-
-  async listDir(path: string, options?: CallOptions): Promise<{ entries: FileEntry[]; truncated: boolean }> {
-    return readEntries(await this.#call('list-dir', { path }, options));
-  }
-
-  /** Of the entry itself; with `follow`, of what a link leads to. */
-  async stat(path: string, options: CallOptions & { follow?: boolean } = {}): Promise<FileEntry> {
-    return readEntry(await this.#call('stat', { path, follow: options.follow ?? false }, options));
-  }
-
-  async remove(path: string, options: CallOptions & { recursive?: boolean } = {}): Promise<void> {
-    await this.#call('remove', { path, recursive: options.recursive ?? false }, options);
-  }
-
-  async makeDir(
-    path: string,
-    options: CallOptions & { mode?: string; parents?: boolean } = {},
-  ): Promise<void> {
-    await this.#call('make-dir', { path, mode: options.mode, parents: options.parents ?? false }, options);
-  }
-
   async sync(options?: CallOptions): Promise<void> {
-    await this.#call('sync', {}, options);
+    await this.#calls.call('sync', {}, options);
   }
 
   /**
@@ -311,7 +219,7 @@ export class GuestClient implements AsyncDisposable {
    * times faster than the first. An agent that cannot does nothing.
    */
   async rehearseFreeze(options?: CallOptions): Promise<void> {
-    await this.#call('rehearse', {}, options).catch((error: unknown) => {
+    await this.#calls.call('rehearse', {}, options).catch((error: unknown) => {
       if (!(error instanceof GuestError && error.code === 'invalid')) throw error;
     });
   }
@@ -344,7 +252,7 @@ export class GuestClient implements AsyncDisposable {
       disk_only: diskOnly,
       flush_only: flushOnly,
     };
-    const asked = this.#call('freeze', params, options);
+    const asked = this.#calls.call('freeze', params, options);
     if (silent === true) this.#connection.writer.hold();
     try {
       const answer = await asked;
@@ -363,7 +271,7 @@ export class GuestClient implements AsyncDisposable {
     options: CallOptions & { clockNs?: bigint } = {},
   ): Promise<{ clockNs: bigint | undefined; stepsUs: Record<string, number> }> {
     const params = { clock_ns: options.clockNs?.toString() };
-    const answer = await this.#connection.writer.release(() => this.#call('thaw', params, options));
+    const answer = await this.#connection.writer.release(() => this.#calls.call('thaw', params, options));
     return { clockNs: readClock(answer, 'clock_ns'), stepsUs: readCounts(answer, 'steps_us') };
   }
 
@@ -389,12 +297,12 @@ export class GuestClient implements AsyncDisposable {
   async shutdown(options: CallOptions & { graceMs?: number } = {}): Promise<{ graceful: boolean }> {
     const graceMs = options.graceMs ?? 10_000;
     const deadlineMs = options.deadlineMs ?? graceMs + 10_000;
-    const answer = await this.#call('shutdown', { deadline_ms: graceMs }, { ...options, deadlineMs });
+    const answer = await this.#calls.call('shutdown', { deadline_ms: graceMs }, { ...options, deadlineMs });
     return { graceful: readFlag(answer, 'graceful') };
   }
 
   async status(options?: CallOptions): Promise<GuestStatus> {
-    const answer = await this.#call('status', {}, options);
+    const answer = await this.#calls.call('status', {}, options);
     const memory = readBag(answer, 'memory');
     const disk = readBag(answer, 'disk');
     return {
@@ -412,13 +320,4 @@ export class GuestClient implements AsyncDisposable {
       },
     };
   }
-}
-
-function cancelOnAbort(stream: GuestStream, method: string, signal: AbortSignal | undefined): () => void {
-  if (signal === undefined) return () => undefined;
-  const abort = (): void =>
-    stream.cancel(new GuestError('aborted', `${method} was cancelled`, { cause: signal.reason }));
-  if (signal.aborted) abort();
-  else signal.addEventListener('abort', abort, { once: true });
-  return () => signal.removeEventListener('abort', abort);
 }

@@ -74,25 +74,25 @@ export async function registerFiles(app: FastifyInstance, find: FindGuest): Prom
 
   app.get<Route>(base, { schema: { querystring: query } }, async (request, reply) => {
     const guest = await find(request.params.id);
-    const { entries, truncated } = await guest.listDir(request.query.path).catch(rethrow);
+    const { entries, truncated } = await guest.files.list(request.query.path).catch(rethrow);
     if (truncated) reply.header('x-releap-truncated', 'true');
     return entries.map(fileInfo);
   });
 
   app.get<Route>(`${base}/info`, { schema: { querystring: query } }, async (request) => {
     const guest = await find(request.params.id);
-    return fileInfo(await guest.stat(request.query.path).catch(rethrow));
+    return fileInfo(await guest.files.stat(request.query.path).catch(rethrow));
   });
 
   app.get<Route>(`${base}/download`, { schema: { querystring: query } }, async (request, reply) => {
     const guest = await find(request.params.id);
     const file = request.query.path;
-    const entry = await guest.stat(file, { follow: true }).catch(rethrow);
+    const entry = await guest.files.stat(file, { follow: true }).catch(rethrow);
     if (entry.type !== 'file')
       throw new ToolboxError(400, `${file} is a ${entry.type}, only files can be downloaded`);
     // Files of /proc have no size but content: those go without a length.
     const length = entry.size > 0 ? { length: entry.size } : {};
-    const body = guest.readFile(file, { ...length, signal: abortOnClose(reply) });
+    const body = guest.files.read(file, { ...length, signal: abortOnClose(reply) });
     await firstBytes(body).catch(rethrow);
     reply
       .type('application/octet-stream')
@@ -107,7 +107,7 @@ export async function registerFiles(app: FastifyInstance, find: FindGuest): Prom
     async (request, reply) => {
       const guest = await find(request.params.id);
       const recursive = request.query.recursive === 'true' || request.query.recursive === '1';
-      await guest.remove(request.query.path, { recursive }).catch(rethrow);
+      await guest.files.remove(request.query.path, { recursive }).catch(rethrow);
       return await reply.code(204).send();
     },
   );
@@ -118,7 +118,9 @@ export async function registerFiles(app: FastifyInstance, find: FindGuest): Prom
     async (request, reply) => {
       const guest = await find(request.params.id);
       const { path: folder, mode } = request.query;
-      await guest.makeDir(folder, { parents: true, ...(mode === undefined ? {} : { mode }) }).catch(rethrow);
+      await guest.files
+        .makeDir(folder, { parents: true, ...(mode === undefined ? {} : { mode }) })
+        .catch(rethrow);
       return await reply.code(201).send({ path: folder });
     },
   );
@@ -146,7 +148,7 @@ async function upload(
   const options = { signal: abortOnClose(reply), ...(mode === undefined ? {} : { mode }) };
   const body = await source(request);
   try {
-    return { path: target, bytes: await guest.writeFile(target, body, options) };
+    return { path: target, bytes: await guest.files.write(target, body, options) };
   } catch (error) {
     if (body instanceof Readable) body.resume(); // the client must get to read the answer
     throw toToolboxError(error);
