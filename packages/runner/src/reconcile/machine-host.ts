@@ -18,6 +18,7 @@ import type { IdentityUpdate } from './guest-life.ts';
 import { closeLogs, LiveMachine } from './live-machine.ts';
 import type { Logs } from './live-machine.ts';
 import { MachineStarts } from './machine-starts.ts';
+import type { StartedVm } from './machine-starts.ts';
 import { RootImages } from './root-images.ts';
 import type { HeldImage, LiveSandbox, SandboxHistory, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
@@ -44,6 +45,17 @@ export interface MachineHostOptions {
   /** Address that declared ports are published on. */
   listenHost: string;
   log: Logger;
+}
+
+/** How a guest continues from memory. */
+interface Continuation {
+  operation: 'resume' | 'fork';
+  /** Starts its VM; the processes of the guest are frozen. */
+  restore: (rootImagePath: string, onConsole: (chunk: Buffer) => void) => Promise<StartedVm>;
+  /** Ends the wait for the guest's agent, once its VM runs. */
+  patience: () => AbortSignal;
+  /** Called when the guest's VM runs and its agent did not do its part. */
+  abandon: (running: RunningVm) => Promise<void>;
 }
 
 /** Sandboxes as micro-VMs of this machine: image, network slot, VM, agent and logs brought together. */
@@ -147,39 +159,14 @@ export class MachineHost implements SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
-    const { log } = this.#options;
-    const { vm_id: vmId } = assignment;
-    const startedAt = performance.now();
-    const logs = this.#openLogs(vmId);
-    const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
-    let restored: RunningVm | undefined;
-    try {
-      const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
-      const resume = async (rootImagePath: string, queuedMs: number, guestRuns: () => void) => {
-        const made = await this.#starts.fromMemory(assignment, rootImagePath, 'resumed', onConsole, signal);
-        restored = made.running;
-        guestRuns();
-        // The memory is used up: from here on nobody may interrupt, there are deadlines.
-        const patience = AbortSignal.timeout(CONNECT_DEADLINE_MS);
-        const ports = await this.#resumeGuest(assignment, past, { ...made, agent, events }, patience);
-        failpoint('resume:thawed');
-        return { ...made, ports, queuedMs };
-      };
-      const { running, slot, ports, queuedMs } = await this.#starts.whenAdmitted(
-        assignment,
-        past,
-        resume,
-        signal,
-      );
-      const ms = Math.round(performance.now() - startedAt);
-      log.info({ vm: vmId, ms, queued_ms: queuedMs, steps: running.timings }, 'sandbox goes on');
-      return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
-    } catch (error) {
-      agent.close();
-      if (restored) await this.#suspendAgain(vmId, restored);
-      await closeLogs(logs);
-      throw error;
-    }
+    return await this.#continueGuest(assignment, past, events, signal, {
+      operation: 'resume',
+      restore: (rootImagePath, onConsole) =>
+        this.#starts.fromMemory(assignment, rootImagePath, 'resumed', onConsole, signal),
+      // The memory is used up: from here on nobody may interrupt, there are deadlines.
+      patience: () => AbortSignal.timeout(CONNECT_DEADLINE_MS),
+      abandon: (running) => this.#suspendAgain(assignment.vm_id, running),
+    });
   }
 
   /** A guest that runs and does not answer has lost nothing yet. */
@@ -210,34 +197,49 @@ export class MachineHost implements SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
-    const { log } = this.#options;
+    return await this.#continueGuest(assignment, past, events, signal, {
+      operation: 'fork',
+      restore: (rootImagePath, onConsole) =>
+        this.#starts.asFork(assignment, rootImagePath, origin, onConsole, signal),
+      patience: () => signal,
+      abandon: async ({ vm }) => vm.detach(),
+    });
+  }
+
+  /** Starts a VM whose guest continues from memory, as the sandbox of this assignment. */
+  async #continueGuest(
+    assignment: Assignment,
+    past: SandboxHistory,
+    events: SandboxEvents,
+    signal: AbortSignal,
+    how: Continuation,
+  ): Promise<LiveSandbox> {
     const { vm_id: vmId } = assignment;
     const startedAt = performance.now();
     const logs = this.#openLogs(vmId);
-    const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
+    const agent = new AgentConnection((data) => logs.entrypoint.write(data), this.#options.log);
     let restored: RunningVm | undefined;
     try {
-      const onConsole = (chunk: Buffer): void => logs.console.write(chunk);
-      const resume = async (rootImagePath: string, queuedMs: number, guestRuns: () => void) => {
-        const made = await this.#starts.asFork(assignment, rootImagePath, origin, onConsole, signal);
+      const start = async (rootImagePath: string, queuedMs: number, guestRuns: () => void) => {
+        const made = await how.restore(rootImagePath, (chunk) => logs.console.write(chunk));
         restored = made.running;
         guestRuns();
-        const ports = await this.#resumeGuest(assignment, past, { ...made, agent, events }, signal);
-        failpoint('fork:thawed');
+        const ports = await this.#resumeGuest(assignment, past, { ...made, agent, events }, how.patience());
+        failpoint(`${how.operation}:thawed`);
         return { ...made, ports, queuedMs };
       };
-      const { running, slot, ports, queuedMs } = await this.#starts.whenAdmitted(
-        assignment,
-        past,
-        resume,
-        signal,
-      );
+      const made = await this.#starts.whenAdmitted(assignment, past, start, signal);
+      const { running, slot, ports } = made;
+      const { operation } = how;
       const ms = Math.round(performance.now() - startedAt);
-      log.info({ vm: vmId, ms, queued_ms: queuedMs, steps: running.timings }, 'fork goes on');
+      this.#options.log.info(
+        { vm: vmId, operation, ms, queued_ms: made.queuedMs, steps: running.timings },
+        'sandbox continues from memory',
+      );
       return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
-      restored?.vm.detach();
+      if (restored) await how.abandon(restored);
       await closeLogs(logs);
       throw error;
     }
