@@ -3,9 +3,10 @@ import { GuestLostError } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
 import type { Turn } from './steps.ts';
 import type { Exit, LiveSandbox, SandboxEvents, SandboxHost } from './sandbox-host.ts';
+import { messageOf, NOTHING_BESIDE_VM, SandboxOutcome } from './sandbox-outcome.ts';
 import type { SandboxState } from './sandbox-state.ts';
-import { CONVERGENCE, DISK_GONE, LAST_STEPS, match, OUTCOMES, RECOVERY } from './sandbox-table.ts';
-import type { Cause, ConvergeStep, Facts, OutcomeFacts, RecoveryStep } from './sandbox-table.ts';
+import { CONVERGENCE, DISK_GONE, LAST_STEPS, match, RECOVERY } from './sandbox-table.ts';
+import type { ConvergeStep, Facts, RecoveryStep } from './sandbox-table.ts';
 
 /** From the first step to `running`, pulls not included. Twice what a cold boot takes under emulation. */
 const BOOT_DEADLINE_MS = 90_000;
@@ -57,12 +58,14 @@ export class SandboxWork {
   readonly #deps: SandboxWorkDeps;
   readonly #state: SandboxState;
   readonly #host: SandboxHost;
+  readonly #outcome: SandboxOutcome;
 
   /** @param mayRun whether an earlier runner may have left a VM */
   constructor(deps: SandboxWorkDeps, mayRun: boolean) {
     this.#deps = deps;
     this.#state = deps.state;
     this.#host = deps.host;
+    this.#outcome = new SandboxOutcome(deps.state, deps.host);
     this.#vm = mayRun ? 'unknown' : 'none';
   }
 
@@ -91,13 +94,13 @@ export class SandboxWork {
       await this.live?.shutDown(STOP_GRACE_MS, AbortSignal.timeout(DRAIN_DEADLINE_MS));
     }
     await this.end();
-    await this.#report('drained', error);
+    await this.#outcome.report('drained', error);
   }
 
   /** Its VM has ended by itself. */
   async attendExit(exit: Exit): Promise<void> {
     await this.end();
-    await this.#report('vm-ended', exit.guestEnd ?? exit.reason, exit);
+    await this.#outcome.report('vm-ended', exit.guestEnd ?? exit.reason, exit);
   }
 
   /** Removes the VM and all that was made for it; what outlives the VM of a persistent sandbox stays. */
@@ -161,11 +164,11 @@ export class SandboxWork {
       this.#state.past.manifest = undefined;
       await this.destroy();
     },
-    'report-stopped': async () => await this.#report('stopped'),
+    'report-stopped': async () => await this.#outcome.report('stopped'),
     'report-resume-failed': async () =>
-      await this.#report('resume-failed', 'it ended while it was being resumed'),
+      await this.#outcome.report('resume-failed', 'it ended while it was being resumed'),
     'report-lost': async () =>
-      await this.#report('vm-lost', 'the micro-VM ended while the runner was not running'),
+      await this.#outcome.report('vm-lost', 'the micro-VM ended while the runner was not running'),
   };
 
   /** Those that may fail answer whether there is anything left to do. */
@@ -202,7 +205,7 @@ export class SandboxWork {
     'report-stopped': async () => {
       await this.end();
       failpoint('stop:ended');
-      await this.#report('stopped');
+      await this.#outcome.report('stopped');
       failpoint('stop:stopped');
     },
     'refuse-pause': async () =>
@@ -213,7 +216,7 @@ export class SandboxWork {
     suspend: async () => await this.#suspend(),
     'report-paused': async () => {
       await this.end();
-      await this.#report('paused');
+      await this.#outcome.report('paused');
     },
   };
 
@@ -247,7 +250,7 @@ export class SandboxWork {
       await this.destroy();
       if (signal.aborted) return false;
       this.#deps.log.warn({ err: error, origin }, 'the origin of the sandbox could not be copied');
-      await this.#report('origin-failed', messageOf(error));
+      await this.#outcome.report('origin-failed', messageOf(error));
       return false;
     }
   }
@@ -303,7 +306,7 @@ export class SandboxWork {
       await this.end();
       if (signal.aborted) return false;
       this.#deps.log.warn({ err: error }, 'the sandbox could not be started');
-      await this.#report('boot-failed', messageOf(error));
+      await this.#outcome.report('boot-failed', messageOf(error));
       return false;
     }
   }
@@ -321,7 +324,7 @@ export class SandboxWork {
       await this.end();
       if (signal.aborted) return false;
       this.#deps.log.warn({ err: error }, 'the sandbox could not be resumed');
-      await this.#report('resume-failed', messageOf(error));
+      await this.#outcome.report('resume-failed', messageOf(error));
       return false;
     }
   }
@@ -342,43 +345,9 @@ export class SandboxWork {
       }
       const { exit } = this;
       await this.end();
-      await this.#report('suspend-failed', exit?.guestEnd ?? messageOf(error), exit);
+      await this.#outcome.report('suspend-failed', exit?.guestEnd ?? messageOf(error), exit);
     }
     await this.end();
-  }
-
-  /** Reports what it is, now that its VM is gone. @param why what led to that, if that is an error */
-  async #report(cause: Cause, why?: string, exit?: Exit): Promise<void> {
-    const { memory, unusable, ...local } = await this.#outcomeFacts(cause);
-    const facts: OutcomeFacts = { ...local, memory, cause, guestEnded: exit?.guestEnd !== undefined };
-    const outcome = match(OUTCOMES, facts);
-    if (outcome.status === 'paused' && memory === 'kept') this.#host.settleMemory(this.#state.vmId);
-    const error = outcome.error ?? (outcome.memoryLost ? (unusable ?? why ?? NOT_RUNNING) : why);
-    // A complete suspend image makes up for the end of its VM.
-    const isWhole = outcome.status === 'paused' && (cause === 'vm-lost' || cause === 'suspend-failed');
-    await this.#state.observe(outcome.status, {
-      ...(outcome.memoryLost ? { memory: false } : {}),
-      ...(error === undefined || isWhole ? {} : { error }),
-    });
-  }
-
-  async #outcomeFacts(cause: Cause) {
-    const { vmId, isPersistent, past, hostRestarted } = this.#state;
-    const local = isPersistent ? await this.#host.localState(vmId) : NOTHING_BESIDE_VM;
-    const mustResume = cause === 'paused' || cause === 'resume-failed';
-    const unusable =
-      local.memory && local.disk && mustResume
-        ? await this.#host.checkMemory(vmId).then(() => undefined, messageOf)
-        : undefined;
-    const memory = !local.memory ? 'none' : unusable === undefined ? 'kept' : 'unusable';
-    return {
-      persistent: isPersistent,
-      disk: local.disk,
-      memory,
-      unusable,
-      hasManifest: past.manifest !== undefined,
-      hostRestarted: local.hostRestarted || hostRestarted,
-    } as const;
   }
 
   #events(): SandboxEvents {
@@ -391,11 +360,4 @@ export class SandboxWork {
       onStood: this.#deps.onStood,
     };
   }
-}
-
-const NOTHING_BESIDE_VM = { disk: false, memory: false, resumed: false, hostRestarted: false };
-const NOT_RUNNING = 'it did not run when it was to be paused';
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
