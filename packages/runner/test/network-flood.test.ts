@@ -1,21 +1,17 @@
 import assert from 'node:assert/strict';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
 import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { eventually } from '@releap/testing/eventually';
 import { rounds } from '@releap/testing/repetitions';
 import dnsPacket from 'dns-packet';
-import pino from 'pino';
-import { Network } from '../src/network/network.ts';
 import { run } from '../src/process/index.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { attachGuest, createInternet, type Namespace } from './support/namespaces.ts';
+import type { Namespace } from './support/namespaces.ts';
+import { NetworkWorld } from './support/network-world.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -26,49 +22,22 @@ const DECLARED = [
   { vm_port: 5000, proto: 'udp' as const },
 ];
 
-const unique = `f${process.pid}`;
 const stack = new AsyncDisposableStack();
-let network: Network;
+let world: NetworkWorld;
 let flooder: Namespace;
 let neighbour: Namespace;
 let ports: { tcp: number; udp: number };
 
 before(async () => {
-  const home = await mkdtemp(join(tmpdir(), 'releap-flood-'));
-  stack.defer(() => rm(home, { recursive: true, force: true }));
-  const upstream = createSocket('udp4');
-  upstream.on('message', (bytes, peer) => {
-    const { id = 0, questions = [] } = dnsPacket.decode(bytes);
-    const answers = questions.map(({ name }) => ({ name, type: 'A', ttl: 1, data: '203.0.113.2' }));
-    const reply = dnsPacket.encode({ id, type: 'response', flags: 0, questions, answers });
-    upstream.send(reply, peer.port, peer.address);
-  });
-  upstream.bind(0, '127.0.0.1');
-  await once(upstream, 'listening');
-  stack.defer(() => void upstream.close());
-  stack.use(await createInternet(`${unique}-inet`));
-  network = await Network.open({
-    dir: join(home, 'network'),
-    identity: home,
-    listenHost: '127.0.0.1',
-    log: pino({ level: process.env['TEST_LOG'] ?? 'silent' }),
-    slots: 8,
-    ahead: 2,
-    dnsUpstreams: [`127.0.0.1:${upstream.address().port}`],
-    runDir: join(home, 'run'),
-  });
-  stack.defer(() => network.close());
-  flooder = stack.use(await attachGuest(`${unique}-flooder`, await network.take('flooder')));
+  world = stack.use(await NetworkWorld.start({ resolve: () => ['203.0.113.2'] }));
+  flooder = stack.use(await world.guest('flooder'));
   await flooder.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'flooder' });
   await flooder.ask('udp-server', { host: '0.0.0.0', port: 5000 });
-  const mapping = await network.forward('flooder', DECLARED);
+  const mapping = await world.network.forward('flooder', DECLARED);
   ports = { tcp: mapping[0]?.host_port ?? 0, udp: mapping[1]?.host_port ?? 0 };
-  const bound = { enabled: true, allow: ['*.example'] };
-  neighbour = stack.use(
-    await attachGuest(`${unique}-neighbour`, await network.take('neighbour', { egress: bound })),
-  );
+  neighbour = stack.use(await world.guest('neighbour', { enabled: true, allow: ['*.example'] }));
   await neighbour.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'neighbour' });
-  const other = await network.forward('neighbour', DECLARED);
+  const other = await world.network.forward('neighbour', DECLARED);
   neighbourPort = other[0]?.host_port ?? 0;
 });
 after(() => stack.disposeAsync());
@@ -87,7 +56,7 @@ async function greeting(port: number): Promise<string> {
 
 /** Does all that a neighbour and the runner do, again and again, until the flood is over. */
 async function whileFlooded(flood: Promise<unknown>): Promise<number> {
-  const pid = await network.netdPid();
+  const pid = await world.network.netdPid();
   const over = new AbortController();
   const flooding = flood.finally(() => {
     over.abort();
@@ -104,13 +73,13 @@ async function whileFlooded(flood: Promise<unknown>): Promise<number> {
     assert.match((await neighbour.ask('tcp', { host: '203.0.113.2', port: 80 })).text ?? '', /^internet/);
     assert.match(await greeting(neighbourPort), /^neighbour/);
     // Creates and deletes go on: a slot, a policy in the firewall, a port in netd.
-    await network.take('created', { egress: { enabled: true, allow: ['a.example'] } });
-    await network.forward('created', [{ vm_port: 1, proto: 'tcp' }]);
-    await network.release('created');
+    await world.network.take('created', { egress: { enabled: true, allow: ['a.example'] } });
+    await world.network.forward('created', [{ vm_port: 1, proto: 'tcp' }]);
+    await world.network.release('created');
     await turn();
   }
   await flooding;
-  assert.equal(await network.netdPid(), pid, 'netd was replaced');
+  assert.equal(await world.network.netdPid(), pid, 'netd was replaced');
   return times;
 }
 
@@ -171,7 +140,7 @@ test('a sandbox that opens connections without end fills its own share of the co
     ms: FLOOD_MS,
   });
   await whileFlooded(flood);
-  const { hostAddress } = network.adopt('flooder') ?? assert.fail();
+  const { hostAddress } = world.network.adopt('flooder') ?? assert.fail();
   const held = (await run('conntrack', ['-L', '-s', hostAddress])).trim().split('\n').length;
   assert.ok(held > 1_000 && held <= 4_096, `${held} connections`);
 });

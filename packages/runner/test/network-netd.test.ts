@@ -8,76 +8,27 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { eventually } from '@releap/testing/eventually';
-import dnsPacket from 'dns-packet';
-import pino from 'pino';
 import { run } from '../src/process/index.ts';
 import { serviceTag } from '../src/network/address-plan.ts';
-import { Network, type NetworkOptions } from '../src/network/network.ts';
+import { Network } from '../src/network/network.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { attachGuest, createInternet, type Namespace } from './support/namespaces.ts';
+import { NetworkWorld } from './support/network-world.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
-const log = pino({ level: process.env['TEST_LOG'] ?? 'silent' });
-const unique = `d${process.pid}`;
-const stack = new AsyncDisposableStack();
-let home = '';
-let network: Network;
-let upstream: string;
-
-function options(over: Partial<NetworkOptions> = {}): NetworkOptions {
-  return {
-    dir: join(home, 'network'),
-    identity: home,
-    listenHost: '127.0.0.1',
-    log,
-    slots: 8,
-    ahead: 1,
-    dnsUpstreams: [upstream],
-    runDir: join(home, 'run'),
-    ...over,
-  };
-}
+let world: NetworkWorld;
 
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-netd-'));
-  stack.defer(() => rm(home, { recursive: true, force: true }));
-  upstream = await startNameServer();
-  stack.use(await createInternet(`${unique}-inet`));
-  network = await Network.open(options());
-  stack.defer(() => network.close());
-});
-after(() => stack.disposeAsync());
-
-/** Every name is at an address of its own: `a7.example` at 203.0.113.7. */
-async function startNameServer(): Promise<string> {
-  const socket = createSocket('udp4');
-  socket.on('message', (bytes, peer) => {
-    const query = dnsPacket.decode(bytes);
-    const name = query.questions?.[0]?.name ?? '';
-    const data = `203.0.113.${/^a(\d+)\./.exec(name)?.[1] ?? 9}`;
-    const reply = dnsPacket.encode({
-      id: query.id ?? 0,
-      type: 'response',
-      flags: 0,
-      questions: query.questions ?? [],
-      answers: [{ name, type: 'A', ttl: 1, data }],
-    });
-    socket.send(reply, peer.port, peer.address);
+  world = await NetworkWorld.start({
+    // Every name is at an address of its own: `a7.example` at 203.0.113.7.
+    resolve: (name) => [`203.0.113.${/^a(\d+)\./.exec(name)?.[1] ?? 9}`],
+    network: { ahead: 1 },
   });
-  socket.bind(0, '127.0.0.1');
-  await once(socket, 'listening');
-  stack.defer(() => void socket.close());
-  return `127.0.0.1:${socket.address().port}`;
-}
-
-async function guest(vmId: string, allow?: string[]): Promise<Namespace> {
-  const slot = await network.take(vmId, allow === undefined ? {} : { egress: { enabled: true, allow } });
-  return await attachGuest(`${unique}-${vmId}`, slot);
-}
+});
+after(() => world[Symbol.asyncDispose]());
 
 async function netdPid(): Promise<number> {
-  return (await network.netdPid()) ?? assert.fail('netd does not run');
+  return (await world.network.netdPid()) ?? assert.fail('netd does not run');
 }
 
 async function isAlive(pid: number): Promise<boolean> {
@@ -103,7 +54,7 @@ async function dial(port: number): Promise<{ socket: Socket; said: () => string 
 const TCP_8080 = [{ vm_port: 8080, proto: 'tcp' as const }];
 
 test('netd has no privileges, and reaches nothing but sandboxes and name servers', async () => {
-  await using served = await guest('served');
+  await using served = await world.guest('served');
   await served.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'guest' });
   const status = await readFile(`/proc/${await netdPid()}/status`, 'utf8');
   const uid = /^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)$/m.exec(status)?.slice(1) ?? [];
@@ -130,22 +81,22 @@ test('netd has no privileges, and reaches nothing but sandboxes and name servers
       script,
       target,
     ]);
-  assert.equal(await attempt(`${network.adopt('served')?.hostAddress}:80`), 'in');
+  assert.equal(await attempt(`${world.network.adopt('served')?.hostAddress}:80`), 'in');
   for (const target of [`127.0.0.1:${address.port}`, '203.0.113.2:80', '169.254.169.254:80', '10.9.0.2:80'])
     assert.match(await attempt(target), /refused|prohibited|No route/);
-  await network.release('served');
+  await world.network.release('served');
 });
 
 test('names and forwards go on while no runner runs, and connections outlive its restart', async () => {
-  await using open = await guest('open');
-  await using bound = await guest('bound', ['*.example']);
+  await using open = await world.guest('open');
+  await using bound = await world.guest('bound', { enabled: true, allow: ['*.example'] });
   await open.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
-  const mapping = await network.forward('open', TCP_8080);
+  const mapping = await world.network.forward('open', TCP_8080);
   const held = await dial(mapping[0]?.host_port ?? 0);
   assert.deepEqual(await bound.ask('resolve', { name: 'a2.example' }), { answers: ['203.0.113.2'] });
   const pid = await netdPid();
 
-  await network.detach();
+  await world.network.detach();
   assert.deepEqual(await open.ask('resolve', { name: 'a1.example' }), { answers: ['203.0.113.1'] });
   (await dial(mapping[0]?.host_port ?? 0)).socket.destroy();
   assert.deepEqual(await bound.ask('resolve', { name: 'other.org' }), { error: 'ENOTFOUND' });
@@ -157,30 +108,30 @@ test('names and forwards go on while no runner runs, and connections outlive its
       const answer = await bound.ask('resolve', { name: 'a3.example' });
       return answer.answers;
     }),
-    Network.open(options()).then((opened) => (network = opened)),
+    world.reopen(),
   ]);
   assert.deepEqual(late, ['203.0.113.3']);
   assert.match((await bound.ask('tcp', { host: '203.0.113.3', port: 80 })).text ?? '', /^internet/);
 
   assert.equal(await netdPid(), pid);
-  assert.deepEqual(await network.forward('open', TCP_8080, mapping), mapping);
+  assert.deepEqual(await world.network.forward('open', TCP_8080, mapping), mapping);
   held.socket.write('still here');
   await eventually('an echo on the old connection', () => held.said().endsWith('still here'));
   held.socket.destroy();
-  await network.release('open');
-  await network.release('bound');
+  await world.network.release('open');
+  await world.network.release('bound');
 });
 
 test('a netd that is killed is started again and is told everything anew', async () => {
-  await using open = await guest('again');
-  await using bound = await guest('rules', ['*.example']);
+  await using open = await world.guest('again');
+  await using bound = await world.guest('rules', { enabled: true, allow: ['*.example'] });
   await open.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
-  const mapping = await network.forward('again', TCP_8080);
+  const mapping = await world.network.forward('again', TCP_8080);
   const before = await netdPid();
   await kill(before);
   // The runner serves on meanwhile: slots are taken and given back without netd.
-  await network.take('meanwhile');
-  await network.release('meanwhile');
+  await world.network.take('meanwhile');
+  await world.network.release('meanwhile');
   assert.deepEqual(
     await eventually(
       'names',
@@ -192,41 +143,41 @@ test('a netd that is killed is started again and is told everything anew', async
   assert.deepEqual(await bound.ask('resolve', { name: 'other.org' }), { error: 'ENOTFOUND' });
   assert.deepEqual(await bound.ask('resolve', { name: 'a4.example' }), { answers: ['203.0.113.4'] });
   (await dial(mapping[0]?.host_port ?? 0)).socket.destroy();
-  assert.deepEqual(await network.forward('again', TCP_8080), mapping);
-  await network.release('again');
-  await network.release('rules');
+  assert.deepEqual(await world.network.forward('again', TCP_8080), mapping);
+  await world.network.release('again');
+  await world.network.release('rules');
 });
 
 test('ports that are published while netd is being killed are published by the next one', async () => {
-  await using served = await guest('racing');
+  await using served = await world.guest('racing');
   await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
   process.kill(await netdPid(), 'SIGKILL');
-  const mapping = await network.forward('racing', TCP_8080);
+  const mapping = await world.network.forward('racing', TCP_8080);
   (await dial(mapping[0]?.host_port ?? 0)).socket.destroy();
-  await network.release('racing');
+  await world.network.release('racing');
 });
 
 test('a netd that hangs is replaced, and no old port leads to the next holder of an address', async () => {
-  await network.detach();
-  network = await Network.open(options({ netdReplyMs: 1_500 }));
-  await using served = await guest('hung');
+  await world.network.detach();
+  await world.reopen({ netdReplyMs: 1_500 });
+  await using served = await world.guest('hung');
   await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
-  const mapping = await network.forward('hung', TCP_8080);
+  const mapping = await world.network.forward('hung', TCP_8080);
   const before = await netdPid();
   process.kill(before, 'SIGSTOP');
-  await network.release('hung');
+  await world.network.release('hung');
   const port = mapping[0]?.host_port ?? 0;
   // Before the release was done: another netd serves by now, and none has that port.
   const refused = connect({ host: '127.0.0.1', port });
   const [error] = (await once(refused, 'error')) as [NodeJS.ErrnoException];
   assert.equal(error.code, 'ECONNREFUSED');
-  assert.notEqual(await eventually('a new netd', () => network.netdPid()), before);
+  assert.notEqual(await eventually('a new netd', () => world.network.netdPid()), before);
 });
 
 test('a port that somebody took while netd was away is published when it is free again', async () => {
-  await using served = await guest('robbed');
+  await using served = await world.guest('robbed');
   await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
-  const [mapping] = await network.forward('robbed', TCP_8080);
+  const [mapping] = await world.network.forward('robbed', TCP_8080);
   const port = mapping?.host_port ?? 0;
   process.kill(await netdPid(), 'SIGKILL');
   const robber = createServer();
@@ -245,12 +196,12 @@ test('a port that somebody took while netd was away is published when it is free
     (await dial(port)).socket.destroy();
     return true;
   });
-  await network.release('robbed');
+  await world.network.release('robbed');
 });
 
 test('questions are led to another port of netd when the one it had is taken', async () => {
-  await using asking = await guest('asking');
-  const table = `releap_${serviceTag(home)}`;
+  await using asking = await world.guest('asking');
+  const table = `releap_${serviceTag(world.home)}`;
   const led = async (): Promise<[string, number]> => {
     const rules = await run('nft', ['list', 'chain', 'inet', table, 'resolver']);
     const match = /dnat ip to ([\d.]+):(\d+)/.exec(rules);
@@ -272,18 +223,18 @@ test('questions are led to another port of netd when the one it had is taken', a
   );
   assert.notEqual((await led())[1], port);
   robber.close();
-  await network.release('asking');
+  await world.network.release('asking');
 });
 
 test('netd ends with the service, and by itself when its folder goes', async () => {
   const other = await mkdtemp(join(tmpdir(), 'releap-netd-'));
-  const second = await Network.open(options({ dir: join(other, 'n'), identity: other, slots: 2 }));
+  const second = await Network.open(world.options({ dir: join(other, 'n'), identity: other, slots: 2 }));
   const pid = (await second.netdPid()) ?? assert.fail();
   await second.detach();
   assert.equal(await isAlive(pid), true);
   await rm(join(other, 'n', 'netd'), { recursive: true });
   await eventually('it has ended', async () => !(await isAlive(pid)));
-  const third = await Network.open(options({ dir: join(other, 'n'), identity: other, slots: 2 }));
+  const third = await Network.open(world.options({ dir: join(other, 'n'), identity: other, slots: 2 }));
   const next = (await third.netdPid()) ?? assert.fail();
   await third.close();
   assert.equal(await readFile(`/proc/${next}/cmdline`, 'utf8').catch(() => ''), '');

@@ -10,17 +10,16 @@ import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import dnsPacket from 'dns-packet';
-import pino from 'pino';
 import { run } from '../src/process/index.ts';
 import { parseCidr } from '@releap/contract/netd';
 import type { HostdService } from '../src/host/hostd-service.ts';
 import { DEFAULT_UID_BASE, makeAddressPlan, serviceTag } from '../src/network/address-plan.ts';
 import { createSlots, type Slot } from '../src/network/slot.ts';
 import { listNetns } from '../src/network/host-state.ts';
-import { Network, type NetworkOptions } from '../src/network/network.ts';
+import { Network } from '../src/network/network.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { attachGuest, createInternet, type Namespace } from './support/namespaces.ts';
+import { attachGuest } from './support/namespaces.ts';
+import { NetworkWorld } from './support/network-world.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -32,89 +31,34 @@ const ZONE: Record<string, string[]> = {
   'big.example': Array.from({ length: 90 }, (_, index) => `203.0.113.${index + 10}`),
 };
 
-const log = pino({ level: process.env['TEST_LOG'] ?? 'silent' });
-const unique = `t${process.pid}`;
-const stack = new AsyncDisposableStack();
-let home = '';
-let internet: Namespace;
-let network: Network;
-let upstream: string;
-
-function options(over: Partial<NetworkOptions> = {}): NetworkOptions {
-  return {
-    dir: join(home, 'network'),
-    identity: home,
-    listenHost: '127.0.0.1',
-    log,
-    slots: 8,
-    ahead: 2,
-    tenantPrivateNetworks: ['10.9.0.0/16'],
-    dnsUpstreams: [upstream],
-    runDir: join(home, 'run'),
-    ...over,
-  };
-}
-
-async function guest(vmId: string, egress?: { enabled: boolean; allow: string[] }): Promise<Namespace> {
-  const slot = await network.take(vmId, { egress });
-  return await attachGuest(`${unique}-${vmId}`, slot);
-}
+let world: NetworkWorld;
 
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-net-'));
-  stack.defer(() => rm(home, { recursive: true, force: true }));
-  stack.defer(removeLeftovers);
-  upstream = await startNameServer();
-  internet = stack.use(await createInternet(`${unique}-inet`));
-  network = await Network.open(options());
-  stack.defer(() => network.close());
-});
-after(() => stack.disposeAsync());
-
-/** Namespaces' names outlive this process, whatever else of a failed test does not. */
-async function removeLeftovers(): Promise<void> {
-  const names = (await listNetns()).filter((name) => name.startsWith(`rl${serviceTag(home)}-`));
-  for (const name of names) await run('ip', ['netns', 'delete', name]);
-}
-
-async function startNameServer(): Promise<string> {
-  const socket = createSocket('udp4');
-  socket.on('message', (bytes, peer) => {
-    const query = dnsPacket.decode(bytes);
-    const name = query.questions?.[0]?.name ?? '';
-    const found = ZONE[name];
-    const answers = (found ?? []).map((data) => ({ name, type: 'A', ttl: 30, data }));
-    const flags = found === undefined ? 3 : 0;
-    const questions = query.questions ?? [];
-    socket.send(
-      dnsPacket.encode({ id: query.id ?? 0, type: 'response', flags, questions, answers }),
-      peer.port,
-      peer.address,
-    );
+  world = await NetworkWorld.start({
+    resolve: (name) => ZONE[name],
+    ttl: 30,
+    network: { tenantPrivateNetworks: ['10.9.0.0/16'] },
   });
-  socket.bind(0, '127.0.0.1');
-  await once(socket, 'listening');
-  stack.defer(() => void socket.close());
-  return `127.0.0.1:${socket.address().port}`;
-}
+});
+after(() => world[Symbol.asyncDispose]());
 
 const FORWARDING = '/proc/sys/net/ipv4/ip_forward';
 const GREETING = 'internet 203.0.113.1\n';
 
 test('a guest reaches the internet through the address of its host', async () => {
-  await using alone = await guest('plain');
+  await using alone = await world.guest('plain');
   assert.deepEqual(await alone.ask('tcp', { host: '203.0.113.2', port: 80, text: 'hi' }), {
     text: `${GREETING}hi`,
   });
   assert.deepEqual(await alone.ask('udp', { host: '203.0.113.2', port: 99, text: 'ping' }), { text: 'ping' });
-  await network.release('plain');
+  await world.network.release('plain');
 });
 
 test('what a guest may not reach refuses it at once', async (t) => {
-  await using one = await guest('denied');
-  await using two = await guest('neighbour');
+  await using one = await world.guest('denied');
+  await using two = await world.guest('neighbour');
   await two.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'neighbour' });
-  const neighbour = network.adopt('neighbour')?.hostAddress;
+  const neighbour = world.network.adopt('neighbour')?.hostAddress;
   for (const [what, host, port] of [
     ['another sandbox', neighbour, 80],
     ['a sandbox that is not there', neighbour?.replace(/\d+$/, '250'), 80],
@@ -133,12 +77,12 @@ test('what a guest may not reach refuses it at once', async (t) => {
   }
   const udp = await one.ask('udp', { host: '10.9.0.2', port: 99, text: 'x' });
   assert.match(udp.error ?? '', /^(EHOSTUNREACH|ECONNREFUSED|EACCES)$/);
-  await network.release('denied');
-  await network.release('neighbour');
+  await world.network.release('denied');
+  await world.network.release('neighbour');
 });
 
 test('packets with a borrowed source address go nowhere', async () => {
-  await using liar = await guest('liar');
+  await using liar = await world.guest('liar');
   await liar.ip('address add 172.16.0.9/32 dev eth0', 'address add 203.0.113.77/32 dev eth0');
   for (const from of ['172.16.0.9', '203.0.113.77']) {
     const answer = await liar.ask('udp', {
@@ -153,16 +97,16 @@ test('packets with a borrowed source address go nowhere', async () => {
   assert.deepEqual(await liar.ask('udp', { host: '203.0.113.2', port: 99, text: 'truth' }), {
     text: 'truth',
   });
-  const { seen } = await internet.ask('udp-seen', {});
+  const { seen } = await world.internet.ask('udp-seen', {});
   assert.deepEqual(
     seen?.filter(({ text }) => /lie|truth/.test(text)).map(({ text }) => text),
     ['truth'],
   );
-  await network.release('liar');
+  await world.network.release('liar');
 });
 
 test('a frame from another MAC, and IPv6 of any kind, stop at the tap', async () => {
-  await using odd = await guest('odd');
+  await using odd = await world.guest('odd');
   await odd.ip('address add fd00::2/64 dev eth0 nodad', 'route add default via fd00::1');
   assert.match(
     (await odd.ask('tcp', { host: 'fd00::1', port: 80, wait: 500 })).error ?? '',
@@ -178,24 +122,24 @@ test('a frame from another MAC, and IPv6 of any kind, stop at the tap', async ()
     (await odd.ask('tcp', { host: '203.0.113.2', port: 80, wait: 500 })).error ?? '',
     /TIMEOUT|UNREACH/,
   );
-  await network.release('odd');
+  await world.network.release('odd');
 });
 
 test('the namespace of a slot neither opens connections itself nor has IPv6', async () => {
-  const slot = await network.take('inside');
+  const slot = await world.network.take('inside');
   const inside = ['nsenter', `--net=${slot.netnsPath}`, '--'];
   const script = `require('net').connect(80, '203.0.113.2').on('error', (e) => console.log(e.code)).setTimeout(300, () => { console.log('TIMEOUT'); process.exit() })`;
   const said = await run('nsenter', [...inside.slice(1), process.execPath, '-e', script]);
   assert.match(said, /^(TIMEOUT|EPERM)/);
   assert.equal(await run('ip', ['-n', slot.netns, '-6', 'address', 'show']), '');
-  await network.release('inside');
+  await world.network.release('inside');
 });
 
 test('the rules of a slot are what nft makes of their text', async () => {
-  const slot = await network.take('ruled');
+  const slot = await world.network.take('ruled');
   const { serviceAddress, text } = await rulesOf(slot);
   assert.ok(serviceAddress.length > 0 && text.includes(slot.hostAddress));
-  const scratch = `${unique}-rules`;
+  const scratch = `${world.unique}-rules`;
   await run('ip', ['netns', 'add', scratch]);
   try {
     const inside = (netns: string, tool: string, ...args: string[]): string[] => [
@@ -211,13 +155,18 @@ test('the rules of a slot are what nft makes of their text', async () => {
   } finally {
     await run('ip', ['netns', 'delete', scratch]);
   }
-  await network.release('ruled');
+  await world.network.release('ruled');
 });
 
 /** What the runner asks hostd to make of that slot. */
 async function rulesOf(slot: Slot): Promise<{ serviceAddress: string; text: string }> {
-  const block = (await readFile(join(home, 'network/block'), 'utf8')).trim();
-  const plan = makeAddressPlan(serviceTag(home), parseCidr(block) ?? assert.fail(), 8, DEFAULT_UID_BASE);
+  const block = (await readFile(join(world.home, 'network/block'), 'utf8')).trim();
+  const plan = makeAddressPlan(
+    serviceTag(world.home),
+    parseCidr(block) ?? assert.fail(),
+    8,
+    DEFAULT_UID_BASE,
+  );
   const asked: { create_slot: { rules: string; service_address: string } }[] = [];
   const hostd = { request: async (one: (typeof asked)[0]) => void asked.push(one) };
   await createSlots(hostd as unknown as HostdService, plan, [slot.index]);
@@ -226,32 +175,34 @@ async function rulesOf(slot: Slot): Promise<{ serviceAddress: string; text: stri
 }
 
 test('only the runner may connect to a sandbox: no other user of the host, and nobody outside', async () => {
-  await using open = await guest('open');
+  await using open = await world.guest('open');
   await open.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'guest' });
-  const address = network.adopt('open')?.hostAddress ?? '';
+  const address = world.network.adopt('open')?.hostAddress ?? '';
   const script =
     'use IO::Socket::INET; print IO::Socket::INET->new(PeerAddr => shift, Timeout => 30) ? "in" : $!';
   const attempt = ['perl', '-e', script, `${address}:80`];
   assert.equal(await run('perl', attempt.slice(1)), 'in');
   const nobody = await run('setpriv', ['--reuid=65534', '--regid=65534', '--clear-groups', ...attempt]);
   assert.match(nobody, /refused/);
-  await internet.ip(`route add ${address} via 203.0.113.1`);
-  assert.deepEqual(await internet.ask('tcp', { host: address, port: 80, wait: 300 }), { error: 'TIMEOUT' });
-  await network.release('open');
+  await world.internet.ip(`route add ${address} via 203.0.113.1`);
+  assert.deepEqual(await world.internet.ask('tcp', { host: address, port: 80, wait: 300 }), {
+    error: 'TIMEOUT',
+  });
+  await world.network.release('open');
 });
 
 test('names are resolved at the gateway, over UDP and TCP; IPv6 addresses are never given', async () => {
-  await using any = await guest('names');
+  await using any = await world.guest('names');
   assert.deepEqual(await any.ask('resolve', { name: 'web.example' }), { answers: ['203.0.113.2'] });
   assert.deepEqual(await any.ask('resolve', { name: 'web.example', type: 'AAAA' }), { error: 'ENODATA' });
   assert.equal((await any.ask('resolve', { name: 'big.example' })).answers?.length, 90);
   assert.deepEqual(await any.ask('resolve', { name: 'missing.example' }), { error: 'ENOTFOUND' });
   assert.deepEqual(await any.ask('resolve', { name: 'rebind.web.example' }), { error: 'ENOTFOUND' });
-  await network.release('names');
+  await world.network.release('names');
 });
 
 test('with a domain policy only what the names resolved to is reachable', async () => {
-  await using bound = await guest('bound', { enabled: true, allow: ['web.example', '*.web.example'] });
+  await using bound = await world.guest('bound', { enabled: true, allow: ['web.example', '*.web.example'] });
   const web = { host: '203.0.113.2', port: 80 };
   assert.deepEqual(await bound.ask('tcp', web), { error: 'ECONNREFUSED' });
   assert.deepEqual(await bound.ask('resolve', { name: 'other.example' }), { error: 'ENOTFOUND' });
@@ -264,11 +215,11 @@ test('with a domain policy only what the names resolved to is reachable', async 
   // A name server that is not ours is not on the list.
   const own = await bound.ask('resolve', { name: 'web.example', server: '203.0.113.4', wait: 2_000 });
   assert.notEqual(own.error, undefined);
-  await network.release('bound');
+  await world.network.release('bound');
 });
 
 test('with an address policy the rest is refused, and a private network is open when it is named', async () => {
-  await using bound = await guest('nets', {
+  await using bound = await world.guest('nets', {
     enabled: true,
     allow: ['203.0.113.3', '10.9.0.0/24', '0.0.0.0/5', '169.254.169.254'],
   });
@@ -277,14 +228,14 @@ test('with an address policy the rest is refused, and a private network is open 
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), refused);
   assert.match((await bound.ask('tcp', { host: '10.9.0.2', port: 80 })).text ?? '', /^internet 10\.9\.0\.1/);
   assert.deepEqual(await bound.ask('tcp', { host: '169.254.169.254', port: 80 }), refused);
-  await network.release('nets');
-  await using free = await guest('freed');
+  await world.network.release('nets');
+  await using free = await world.guest('freed');
   assert.deepEqual(await free.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
-  await network.release('freed');
+  await world.network.release('freed');
 });
 
 test('declared ports reach the guest, TCP half-open and UDP, and keep their numbers over a restart', async () => {
-  await using served = await guest('served');
+  await using served = await world.guest('served');
   await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
   await served.ask('udp-server', { host: '0.0.0.0', port: 5000 });
   const ports = [
@@ -292,8 +243,8 @@ test('declared ports reach the guest, TCP half-open and UDP, and keep their numb
     { vm_port: 5000, proto: 'udp' as const },
     { vm_port: 9999, proto: 'tcp' as const },
   ];
-  const mapping = await network.forward('served', ports);
-  assert.deepEqual(await network.forward('served', ports), mapping);
+  const mapping = await world.network.forward('served', ports);
+  assert.deepEqual(await world.network.forward('served', ports), mapping);
   const body = 'x'.repeat(300_000);
   const said = await talk(mapping[0]?.host_port ?? 0, body);
   assert.ok(said.startsWith('guest 100.'), said.slice(0, 40));
@@ -301,96 +252,100 @@ test('declared ports reach the guest, TCP half-open and UDP, and keep their numb
   assert.equal(await datagram(mapping[1]?.host_port ?? 0, 'hello'), 'hello');
   await assert.rejects(talk(mapping[2]?.host_port ?? 0, ''), { code: 'ECONNRESET' });
 
-  await network.detach();
-  network = await Network.open(options());
-  assert.deepEqual(await network.forward('served', ports, mapping), mapping);
+  await world.network.detach();
+  await world.reopen();
+  assert.deepEqual(await world.network.forward('served', ports, mapping), mapping);
   assert.ok((await talk(mapping[0]?.host_port ?? 0, '')).startsWith('guest'));
-  await network.release('served');
+  await world.network.release('served');
   await assert.rejects(talk(mapping[0]?.host_port ?? 0, ''), { code: 'ECONNREFUSED' });
 });
 
 test('a restarted runner finds slots, policies and pins; what nobody claims is reclaimed', async () => {
-  await using bound = await guest('kept', { enabled: true, allow: ['web.example'] });
-  const before = await network.take('kept');
-  await network.take('orphan');
+  await using bound = await world.guest('kept', { enabled: true, allow: ['web.example'] });
+  const before = await world.network.take('kept');
+  await world.network.take('orphan');
   await bound.ask('resolve', { name: 'web.example' });
-  await network.detach();
+  await world.network.detach();
   // Half-made by a run that was killed: a namespace that no record tells of.
-  await run('ip', ['netns', 'add', `rl${serviceTag(home)}-7`]);
-  network = await Network.open(options());
-  assert.deepEqual(network.adopt('kept'), before);
-  assert.deepEqual(await network.take('kept'), before);
-  assert.notEqual(network.adopt('orphan'), undefined);
+  await run('ip', ['netns', 'add', `rl${serviceTag(world.home)}-7`]);
+  await world.reopen();
+  assert.deepEqual(world.network.adopt('kept'), before);
+  assert.deepEqual(await world.network.take('kept'), before);
+  assert.notEqual(world.network.adopt('orphan'), undefined);
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { error: 'ECONNREFUSED' });
   assert.deepEqual(await bound.ask('resolve', { name: 'other.example' }), { error: 'ENOTFOUND' });
-  await network.reclaim(new Set(['kept']));
-  assert.equal(network.adopt('orphan'), undefined);
-  assert.equal((await run('ip', ['netns', 'list'])).includes(`rl${serviceTag(home)}-7`), false);
-  await network.release('kept');
+  await world.network.reclaim(new Set(['kept']));
+  assert.equal(world.network.adopt('orphan'), undefined);
+  assert.equal((await run('ip', ['netns', 'list'])).includes(`rl${serviceTag(world.home)}-7`), false);
+  await world.network.release('kept');
 });
 
 test('connections of a former tenant are forgotten by the host', async () => {
-  const { hostAddress } = await network.take('talker');
+  const { hostAddress } = await world.network.take('talker');
   {
-    await using talker = await attachGuest(`${unique}-talker`, await network.take('talker'));
+    await using talker = await attachGuest(`${world.unique}-talker`, await world.network.take('talker'));
     await talker.ask('udp', { host: '203.0.113.2', port: 99, text: 'hello' });
     assert.match(await run('conntrack', ['-L', '-s', hostAddress]), /dport=99/);
   }
-  await network.release('talker');
+  await world.network.release('talker');
   assert.equal(await run('conntrack', ['-L', '-s', hostAddress]), '');
 });
 
 test('slots run out with an error that says so, and released numbers serve again', async () => {
-  const slots = await Promise.all(Array.from({ length: 8 }, (_, index) => network.take(`many-${index}`)));
+  const slots = await Promise.all(
+    Array.from({ length: 8 }, (_, index) => world.network.take(`many-${index}`)),
+  );
   assert.equal(new Set(slots.map((slot) => slot.uid)).size, 8);
-  await assert.rejects(network.take('too-many'), /no free network slot: all 8 are taken/);
-  await network.release('many-3');
-  assert.equal((await network.take('late')).index, slots[3]?.index);
-  await network.reclaim(new Set());
+  await assert.rejects(world.network.take('too-many'), /no free network slot: all 8 are taken/);
+  await world.network.release('many-3');
+  assert.equal((await world.network.take('late')).index, slots[3]?.index);
+  await world.network.reclaim(new Set());
 });
 
 test('our table comes back when somebody flushes all rules, and foreign tables are left alone', async () => {
-  await network.detach();
-  network = await Network.open(options({ firewallWatchMs: 20 }));
-  await using bound = await guest('flushed', { enabled: true, allow: ['web.example'] });
+  await world.network.detach();
+  await world.reopen({ firewallWatchMs: 20 });
+  await using bound = await world.guest('flushed', { enabled: true, allow: ['web.example'] });
   await run('nft', ['flush', 'ruleset']);
   await run('nft', ['add', 'table', 'inet', 'somebody']);
-  const table = `inet releap_${serviceTag(home)}`;
+  const table = `inet releap_${serviceTag(world.home)}`;
   while (!(await run('nft', ['list', 'tables'])).includes(table)) await sleep(20);
   assert.match(await run('nft', ['list', 'tables']), /inet somebody/);
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { error: 'ECONNREFUSED' });
   assert.deepEqual(await bound.ask('resolve', { name: 'web.example' }), { answers: ['203.0.113.2'] });
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
-  await network.release('flushed');
+  await world.network.release('flushed');
   await run('nft', ['delete', 'table', 'inet', 'somebody']);
 });
 
 test('hostd killed at any step is started again, and slots are given and taken back all the same', async () => {
-  await network.detach();
+  await world.network.detach();
   const failpoints = await mkdtemp(join(tmpdir(), 'releap-failpoints-'));
   process.env['RELEAP_CRASH_AT'] = failpoints;
   try {
-    network = await Network.open(options({ ahead: 1 }));
+    await world.reopen({ ahead: 1 });
     for (const step of ['namespace', 'veth', 'addresses', 'made', 'unlinked', 'namespace removed']) {
       await writeFile(join(failpoints, `hostd slot ${step}`), '');
-      const slots = await Promise.all(['one', 'two', 'three'].map((name) => network.take(`${name}-${step}`)));
-      await using guest = await attachGuest(`${unique}-killed`, slots[2] ?? assert.fail());
+      const slots = await Promise.all(
+        ['one', 'two', 'three'].map((name) => world.network.take(`${name}-${step}`)),
+      );
+      await using guest = await attachGuest(`${world.unique}-killed`, slots[2] ?? assert.fail());
       assert.deepEqual(await guest.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
-      await network.reclaim(new Set());
+      await world.network.reclaim(new Set());
       assert.deepEqual(await readdir(failpoints), [], `hostd was not killed at '${step}'`);
       for (const { hostAddress } of slots)
         assert.equal(await run('conntrack', ['-L', '-s', hostAddress]), '');
     }
     assert.equal(
       new Set(
-        (await Promise.all([0, 1, 2, 3, 4, 5, 6, 7].map((n) => network.take(`all-${n}`)))).map(
+        (await Promise.all([0, 1, 2, 3, 4, 5, 6, 7].map((n) => world.network.take(`all-${n}`)))).map(
           (s) => s.index,
         ),
       ).size,
       8,
     );
-    await network.reclaim(new Set());
+    await world.network.reclaim(new Set());
   } finally {
     delete process.env['RELEAP_CRASH_AT'];
     await rm(failpoints, { recursive: true });
@@ -398,8 +353,8 @@ test('hostd killed at any step is started again, and slots are given and taken b
 });
 
 test('a runner killed at any moment keeps every slot it gave, and leaves nothing once closed', async () => {
-  await network.detach();
-  const { log: _, ...plain } = options();
+  await world.network.detach();
+  const { log: _, ...plain } = world.options();
   const child = fileURLToPath(new URL('./support/network-child.ts', import.meta.url));
   for (const lines of [0, 1, 3, 6, 9]) {
     const runner = spawn(process.execPath, [child, JSON.stringify(plain)], {
@@ -413,24 +368,26 @@ test('a runner killed at any moment keeps every slot it gave, and leaves nothing
     const ended = once(runner, 'exit');
     runner.kill('SIGKILL');
     await ended;
-    network = await Network.open(options());
+    await world.reopen();
     const last = said.at(-1)?.split(' ');
-    if (last?.[1] !== undefined) assert.equal(network.adopt(last[0] ?? '')?.hostAddress, last[1]);
+    if (last?.[1] !== undefined) assert.equal(world.network.adopt(last[0] ?? '')?.hostAddress, last[1]);
     // The next one finds what this one left; only in the end is it all reclaimed.
-    await network.detach();
+    await world.network.detach();
   }
-  network = await Network.open(options());
-  await network.reclaim(new Set());
-  const slot = await network.take('after');
+  await world.reopen();
+  await world.network.reclaim(new Set());
+  const slot = await world.network.take('after');
   assert.equal((await listNetns()).includes(slot.netns), true);
-  await network.release('after');
+  await world.network.release('after');
 });
 
 test('two services side by side share no name and no address; closing leaves nothing', async () => {
   const otherHome = await mkdtemp(join(tmpdir(), 'releap-net-'));
-  const other = await Network.open(options({ dir: join(otherHome, 'n'), identity: otherHome, slots: 2 }));
+  const other = await Network.open(
+    world.options({ dir: join(otherHome, 'n'), identity: otherHome, slots: 2 }),
+  );
   try {
-    const [mine, theirs] = [await network.take('mine'), await other.take('theirs')];
+    const [mine, theirs] = [await world.network.take('mine'), await other.take('theirs')];
     assert.notEqual(mine.hostAddress, theirs.hostAddress);
     assert.notEqual(mine.netns, theirs.netns);
     assert.notEqual(mine.uid, theirs.uid);
@@ -439,16 +396,16 @@ test('two services side by side share no name and no address; closing leaves not
     await rm(otherHome, { recursive: true, force: true });
   }
   assert.equal((await readFile(FORWARDING, 'utf8')).trim(), '1');
-  await network.close();
+  await world.network.close();
   const left = [
     await run('ip', ['-o', 'link']),
     await run('ip', ['netns', 'list']),
     await run('nft', ['list', 'tables']),
     await run('ip', ['route', 'show', 'table', 'all']),
   ].join('\n');
-  assert.doesNotMatch(left, new RegExp(`${serviceTag(home)}|${serviceTag(otherHome)}|100\\.`));
+  assert.doesNotMatch(left, new RegExp(`${serviceTag(world.home)}|${serviceTag(otherHome)}|100\\.`));
   assert.equal((await readFile(FORWARDING, 'utf8')).trim(), '0');
-  network = await Network.open(options());
+  await world.reopen();
 });
 
 async function talk(port: number, text: string): Promise<string> {
