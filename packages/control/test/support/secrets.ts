@@ -1,0 +1,23 @@
+import { inspect } from '@releap/testing/inspect';
+import type { Answer, Caller, World } from '@releap/testing/world';
+import type { Encryption } from '../../src/encryption/encryption.ts';
+import { lookUpPlaceholder, type Substitution } from '../../src/secrets/placeholders.ts';
+
+/** What tests ask of a world's secrets. @param world asked for at each call, so that it may start later */
+export function secretsOf(world: () => World, encryption: Encryption) {
+  return {
+    put: (name: string, body: unknown = { value: 'x' }, by: Caller = world().call): Promise<Answer> =>
+      by('PUT', `/secrets/${name}`, body),
+    stored: async (caller: Caller, name: string) => {
+      const { rows } = await world().database.pool.query(
+        'select * from secrets where project_id = $1 and name = $2 and deleted_at is null',
+        [caller.projectId, name],
+      );
+      return rows[0];
+    },
+    envOf: async (uuid: string): Promise<Record<string, string>> =>
+      (await inspect(world().database, { uuid })).env,
+    lookUp: (uuid: string, placeholder: string | undefined): Promise<Substitution | null> =>
+      lookUpPlaceholder(world().database.pool, encryption, uuid, placeholder ?? ''),
+  };
+}
