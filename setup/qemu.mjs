@@ -3,8 +3,8 @@
  * that it needs, so that it runs the same whatever the machine installs, upgrades or removes. Plain Node >= 18, no
  * dependencies: set-up runs it before anything is there.
  *
- * A folder of one holds `version` (as QEMU says it), `package`, and `qemu-system-x86_64`, which starts it from wherever the
- * folder lies; the rest is that program's own affair.
+ * A folder of one holds `version` (as QEMU says it), `package`, and `bin`, `lib`, `modules` and `firmware`. How it is started
+ * from wherever the folder lies: `vmmCommand` of packages/runner/src/vmm/vmm-store.ts.
  */
 import { existsSync } from 'node:fs';
 import { chmod, copyFile, mkdir, readdir, readFile, realpath, rm, writeFile } from 'node:fs/promises';
@@ -27,17 +27,6 @@ const LIBRARY_FOLDERS = ['usr/lib/x86_64-linux-gnu', 'lib/x86_64-linux-gnu'];
 const LOADER = 'ld-linux-x86-64.so.2';
 
 /**
- * The loader is called by name and told where the libraries are: `RPATH` would have to be written into the files, and
- * `LD_LIBRARY_PATH` would not choose the loader, which must be of the same build as the C library.
- */
-const LAUNCHER = `#!/bin/sh
-here=\${0%/*}
-export QEMU_MODULE_DIR="$here/modules"
-exec "$here/lib/${LOADER}" --inhibit-cache --library-path "$here/lib" --argv0 ${NAME} \\
-  "$here/bin/${NAME}" -L "$here/firmware" "$@"
-`;
-
-/**
  * Has the newest QEMU in `folder/newest`. Where the machine has one of its own when this is done first, a copy of it is in
  * `folder/machine`: earlier versions of Releap have saved VMs with it.
  * @param {object} options
@@ -51,7 +40,7 @@ export async function ensureQemu({ folder, withOlder = false }) {
   await ensureUnpacked({
     folder: newest,
     what: 'the VMM',
-    mark: NAME,
+    mark: `bin/${NAME}`,
     newest: (refresh) => newestQemu(path.join(folder, 'apt'), refresh),
     unpack,
   });
@@ -61,7 +50,7 @@ export async function ensureQemu({ folder, withOlder = false }) {
     await ensureUnpacked({
       folder: older,
       what: 'an older VMM for the tests',
-      mark: NAME,
+      mark: `bin/${NAME}`,
       newest: async () => await ofMachine(path.join(folder, 'apt')),
       unpack,
     });
@@ -147,9 +136,10 @@ async function pack(root, program, made) {
     for (const [name, source] of await librariesOf(file, loader, libraries))
       await copyFile(source, path.join(made, 'lib', name));
   }
-  await writeFile(path.join(made, NAME), LAUNCHER);
-  for (const file of [NAME, `bin/${NAME}`, `lib/${LOADER}`]) await chmod(path.join(made, file), 0o755);
-  const said = await run(path.join(made, NAME), ['--version']);
+  for (const file of [`bin/${NAME}`, `lib/${LOADER}`]) await chmod(path.join(made, file), 0o755);
+  const lib = path.join(made, 'lib');
+  const command = ['--inhibit-cache', '--library-path', lib, path.join(made, 'bin', NAME)];
+  const said = await run(path.join(lib, LOADER), [...command, '--version']);
   const version = /version (\d+\.\d+\.\d+)/.exec(said)?.[1];
   if (version === undefined) throw new SetupError(`QEMU says no version: ${said.slice(0, 200)}`);
   await writeFile(path.join(made, 'version'), `${version}\n`);

@@ -17,7 +17,7 @@ import {
   placeholderNode,
 } from '../../packages/runner/src/vmm/command-line.ts';
 import { DEVICE_MODEL } from '../../packages/runner/src/vmm/device-model.ts';
-import { unpackedVmm } from '../../packages/runner/src/vmm/vmm-store.ts';
+import { unpackedVmm, vmmCommand } from '../../packages/runner/src/vmm/vmm-store.ts';
 import { endOf } from '../processes.ts';
 import type { PausedCopy } from './paused-copy.ts';
 import type { FloorMachine } from './restore.ts';
@@ -150,10 +150,12 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
     .filter((arg, at) => !guards.includes(arg) && !guards.includes(all[at - 1] ?? ''))
     .map((arg) => arg.replaceAll('{sockets}/', `${folder}/{slot}-`));
   const { state, layer, greeting, resizeTo } = begins;
+  const command = vmmCommand(vmm.folder);
   return {
     slots,
-    qemu: vmm.program,
-    args,
+    qemu: command.program,
+    args: [...command.args, ...args],
+    env: command.env,
     state,
     layer,
     scratchNode: NODE.scratch,

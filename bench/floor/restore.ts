@@ -22,6 +22,7 @@ export interface FloorMachine {
   slots: number;
   qemu: string;
   args: string[];
+  env: Record<string, string>;
   /** Device state, handed to QEMU as descriptor 3. */
   state: string;
   /** The write layer that a guest begins with, copied for each. */
@@ -135,7 +136,10 @@ async function restore(slot: number): Promise<number> {
   const log = openSync(at('qemu.log'), 'w');
   const args = machine.args.map((arg) => arg.replaceAll('{slot}', String(slot)));
   const start = process.hrtime.bigint();
-  const qemu = spawn(machine.qemu, args, { stdio: ['ignore', log, log, state] });
+  const qemu = spawn(machine.qemu, args, {
+    env: { ...process.env, ...machine.env },
+    stdio: ['ignore', log, log, state],
+  });
   const exited = once(qemu, 'exit');
   running.add(qemu);
   const sockets: Socket[] = [];

@@ -102,9 +102,6 @@ func (p *process) prepare(address, size uintptr) error {
 		return fmt.Errorf("process %d: %w", p.pid, err)
 	}
 	_, err = p.whileStopped(0, func(thread *stoppedThread) (int, error) {
-		if err := thread.ignoreChildren(); err != nil {
-			return 0, err
-		}
 		result, _, err := thread.syscall(unix.SYS_MADVISE, address, size, unix.MADV_DOFORK)
 		if err != nil {
 			return 0, err

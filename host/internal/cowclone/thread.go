@@ -15,7 +15,6 @@ const (
 	requestSetSigmask    = 0x420b
 	eventStop            = 128
 	sigmaskBytes         = 8
-	sigIgn               = 1
 )
 
 // stoppedThread is the main thread of the VMM in a ptrace-stop.
@@ -132,28 +131,6 @@ func (t *stoppedThread) syscallOnce(number uintptr, arguments []uintptr) (result
 		return 0, forked, fmt.Errorf("cannot read registers: %w", err)
 	}
 	return after.result(), forked, nil
-}
-
-// Below the stack pointer and the red zone (128 bytes at most): nothing of the thread's own is there.
-const scratchBelowStack = 512
-
-// ignoreChildren has the kernel reap the clones (SIGCHLD in wait(2)): they are born as children of the VMM, which waits for
-// none of them. hostd's jail ignores SIGCHLD too, but the shell that starts QEMU with its libraries resets it.
-func (t *stoppedThread) ignoreChildren() error {
-	// struct sigaction of the kernel: handler, flags, restorer, mask.
-	action := [4]uint64{sigIgn}
-	at := (t.before.stack() - scratchBelowStack) &^ 15
-	local := unix.Iovec{Base: (*byte)(unsafe.Pointer(&action))}
-	local.SetLen(int(unsafe.Sizeof(action)))
-	remote := unix.RemoteIovec{Base: at, Len: int(unsafe.Sizeof(action))}
-	if _, err := unix.ProcessVMWritev(t.process.pid, []unix.Iovec{local}, []unix.RemoteIovec{remote}, 0); err != nil {
-		return fmt.Errorf("cannot write to its stack: %w", err)
-	}
-	result, _, err := t.syscall(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), at, 0, sigmaskBytes)
-	if err == nil && result < 0 {
-		err = fmt.Errorf("its signals cannot be set: %w", unix.Errno(-result))
-	}
-	return err
 }
 
 // waitStopped waits for the next ptrace-stop and gives its wait status.

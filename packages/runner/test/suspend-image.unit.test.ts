@@ -20,7 +20,7 @@ const PLATFORM = {
   hostCpu: 'cpu',
   mac: '02:00:00:00:00:01',
 } as Platform;
-const VMM = { version: '7.2.22', program: '/vmm' };
+const VMM = { version: '7.2.22', folder: '/vmm' };
 const VMMS = {
   versions: ['7.2.22'],
   forState: (version: string) => (version === VMM.version ? VMM : undefined),

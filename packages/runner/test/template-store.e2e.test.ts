@@ -114,7 +114,7 @@ describe('a shape', () => {
       accelerator: 'tcg',
       cpuModel: 'max',
       hostCpu: 'a',
-      vmm: { version: '7.2.22', program: '/vmm' },
+      vmm: { version: '7.2.22', folder: '/vmm' },
       tscKhz: 1,
       kernel: { path: '/k', sha256: '1' },
       initramfs: { path: '/i', sha256: '2' },
@@ -131,7 +131,7 @@ describe('a shape', () => {
     const others = [
       templateKey({ ...platform, accelerator: 'kvm' }, SHAPE),
       templateKey({ ...platform, hostCpu: 'b' }, SHAPE),
-      templateKey({ ...platform, vmm: { version: '8.2.0', program: '/vmm' } }, SHAPE),
+      templateKey({ ...platform, vmm: { version: '8.2.0', folder: '/vmm' } }, SHAPE),
       templateKey({ ...platform, tscKhz: 2 }, SHAPE),
       templateKey({ ...platform, initramfs: { path: '/i', sha256: '3' } }, SHAPE),
       templateKey(hardware(DEVICE_MODEL, '5'), SHAPE),
@@ -148,7 +148,7 @@ describe('the template store', () => {
     kernel: { path: '', sha256: '' },
     initramfs: { path: '', sha256: '' },
     hardware: { deviceModel: DEVICE_MODEL },
-    vmm: { version: '7.2.22', program: '/vmm' },
+    vmm: { version: '7.2.22', folder: '/vmm' },
   } as Platform;
 
   /** One whose templates are there already, though no machine could be made from them. */

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { QmpClient } from '../src/vmm/qmp.ts';
-import { unpackedVmm } from '../src/vmm/vmm-store.ts';
+import { unpackedVmm, vmmCommand } from '../src/vmm/vmm-store.ts';
 import type { QmpError } from '../src/vmm/qmp.ts';
 
 const BUILD_DIR = fileURLToPath(new URL('../../../build', import.meta.url));
@@ -60,11 +60,12 @@ describe('the QMP client', () => {
     const path = join(dir, 'real');
     const vmm = await unpackedVmm(BUILD_DIR);
     assert.ok(vmm);
-    const qemu = spawn(
-      vmm.program,
-      ['-machine', 'none', '-nodefaults', '-nographic', '-qmp', `unix:${path},server=on,wait=off`],
-      { stdio: 'ignore' },
-    );
+    const { program, args, env } = vmmCommand(vmm.folder);
+    const machine = ['-machine', 'none', '-nodefaults', '-nographic'];
+    const qemu = spawn(program, [...args, ...machine, '-qmp', `unix:${path},server=on,wait=off`], {
+      env,
+      stdio: 'ignore',
+    });
     const exited = new Promise((resolve) => qemu.once('exit', resolve));
     try {
       const client = await QmpClient.connect(path, { deadlineMs: 60_000 });

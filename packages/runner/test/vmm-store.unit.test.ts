@@ -70,7 +70,7 @@ describe('the VMMs of a service', () => {
     await open();
     assert.deepEqual(await present(), ['10.0.2']);
     await record('vms/a/vm.json', { process: { pid: 1 } });
-    assert.equal((await open()).forState('7.2.22')?.program, join(dir, 'vmm/7.2.22/qemu-system-x86_64'));
+    assert.equal((await open()).forState('7.2.22')?.folder, join(dir, 'vmm/7.2.22'));
     await rm(join(dir, 'vms'), { recursive: true });
     await record('vms/a/keep/paused.json', { vmm: '7.2.22' });
     await open();

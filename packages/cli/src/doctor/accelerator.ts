@@ -38,10 +38,10 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
   const kernel = options.env['RELEAP_GUEST_KERNEL'] || join(options.root, 'build/kernel/vmlinuz');
   if (!options.trial)
     return check('warn', '/dev/kvm opens; whether guests run on it was not tried (--no-trial)');
-  const qemu = join(vmmFolder(options.root), 'qemu-system-x86_64');
-  if (!existsSync(kernel) || !existsSync(qemu))
+  const vmm = vmmFolder(options.root);
+  if (!existsSync(kernel) || !existsSync(vmm))
     return check('warn', '/dev/kvm opens; whether guests run on it cannot be tried before set-up has run');
-  const { booted, ms } = await bootTrialGuest(qemu, kernel, options.signal);
+  const { booted, ms } = await bootTrialGuest(vmm, kernel, options.signal);
   if (booted && options.probe && serversFinding(options.cache)?.accelerator === 'tcg')
     return check(
       'warn',
@@ -92,14 +92,26 @@ const TRIAL_ARGS = (
 
 /** A kernel without a root file system: on a real accelerator it panics, and with that ends, within a second or two. */
 async function bootTrialGuest(
-  qemu: string,
+  vmm: string,
   kernel: string,
   signal: AbortSignal,
 ): Promise<{ booted: boolean; ms: number }> {
   const started = performance.now();
+  // The VMM runs with the loader and the libraries that it was unpacked with.
+  const lib = join(vmm, 'lib');
+  const program = ['--inhibit-cache', '--library-path', lib, join(vmm, 'bin/qemu-system-x86_64')];
   const { output } = await runTool(
-    qemu,
-    TRIAL_ARGS.concat('-kernel', kernel, '-append', 'console=ttyS0 panic=-1 nokaslr'),
+    join(lib, 'ld-linux-x86-64.so.2'),
+    [
+      ...program,
+      '-L',
+      join(vmm, 'firmware'),
+      ...TRIAL_ARGS,
+      '-kernel',
+      kernel,
+      '-append',
+      'console=ttyS0 panic=-1 nokaslr',
+    ],
     { timeoutMs: TRIAL_MS, signal, until: (text) => text.includes('Kernel panic') },
   );
   return { booted: output.includes('Kernel panic'), ms: performance.now() - started };

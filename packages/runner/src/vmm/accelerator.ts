@@ -3,8 +3,9 @@ import { access, constants, mkdir, readFile, rename, writeFile } from 'node:fs/p
 import { release } from 'node:os';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
-import { killGroup, startProcess } from '../process/index.ts';
+import { killGroup, startProcess, toolEnvironment } from '../process/index.ts';
 import { bootId } from './process-identity.ts';
+import { vmmCommand } from './vmm-store.ts';
 import type { Vmm } from './vmm-store.ts';
 
 /** How guest code is run: by the processor itself, or by an emulator about ten times slower. */
@@ -142,7 +143,11 @@ async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promis
   args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
   args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
   args.push('-kernel', kernel, '-initrd', initramfs, '-append', 'console=ttyS0 quiet panic=-1');
-  const child = startProcess(vmm.program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const command = vmmCommand(vmm.folder);
+  const child = startProcess(command.program, [...command.args, ...args], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...toolEnvironment(), ...command.env },
+  });
   let text = '';
   let stderr = '';
   const timer = setTimeout(() => killGroup(child), PROBE_DEADLINE_MS);

@@ -2,6 +2,7 @@ import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { HOSTD } from '../host/hostd.ts';
+import type { VmmCommand } from './vmm-store.ts';
 
 /** Three sockets, three disks with their chains, tap, memory, state, event and timer descriptors: far below this. */
 const OPEN_FILES_MAX = 256;
@@ -12,8 +13,8 @@ const THREADS_MAX = 512;
 const OOM_SCORE_ADJ = { guaranteed: 500, spot: 800 } as const;
 
 export interface LaunchOptions {
-  /** Absolute path of the program, and its arguments. */
-  program: string;
+  command: VmmCommand;
+  /** Its arguments after those of the command. */
   args: string[];
   /** Folder that it is chrooted into. */
   root: string;
@@ -34,7 +35,7 @@ export interface LaunchOptions {
  * gives up root before any guest code runs.
  */
 export function launchVmm(options: LaunchOptions): ChildProcess {
-  const { root, netns, cgroupProcs, fileMaxMib, outputFd, inheritFds = [], program, args } = options;
+  const { root, netns, cgroupProcs, fileMaxMib, outputFd, inheritFds = [], command, args } = options;
   const child = spawn(
     HOSTD,
     [
@@ -51,14 +52,15 @@ export function launchVmm(options: LaunchOptions): ChildProcess {
       root,
       ...cgroupProcs.flatMap((file) => ['--cgroup', file]),
       '--',
-      program,
+      command.program,
+      ...command.args,
       ...args,
     ],
     {
       detached: true,
       cwd: '/',
       stdio: ['ignore', outputFd, outputFd, ...inheritFds],
-      env: { PATH: process.env['PATH'] ?? '/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' },
+      env: { LC_ALL: 'C', ...command.env },
     },
   );
   child.unref();

@@ -10,6 +10,7 @@ import { launchVmm } from './jail.ts';
 import { identifyProcess, isAlive, killProcess } from './process-identity.ts';
 import type { ProcessIdentity } from './process-identity.ts';
 import { connectUnix, QmpClient } from './qmp.ts';
+import { vmmCommand } from './vmm-store.ts';
 import type { Vmm } from './vmm-store.ts';
 
 /** QEMU listens on its sockets within 30 ms of its start; this is for a machine under heavy load. */
@@ -128,7 +129,7 @@ export class Vm {
     let child: ChildProcess;
     try {
       child = launchVmm({
-        program: vmm.program,
+        command: vmmCommand(vmm.folder),
         args: commandLine({ ...machine, vmmVersion: vmm.version, socketDir: dir, jail }),
         root: jail.root,
         netns: options.netns,

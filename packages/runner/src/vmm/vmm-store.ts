@@ -7,11 +7,19 @@ import { linkOrCopy } from '../disk/disk-chain.ts';
 export interface Vmm {
   /** As QEMU says it, e.g. `10.0.2`. */
   version: string;
-  /** Absolute path of what starts it, with QEMU's own arguments. */
+  /** Absolute path of its folder. */
+  folder: string;
+}
+
+/** A program to execute, with the arguments and variables that it needs before any others. */
+export interface VmmCommand {
   program: string;
+  args: string[];
+  env: Record<string, string>;
 }
 
 const PROGRAM = 'qemu-system-x86_64';
+const LOADER = 'ld-linux-x86-64.so.2';
 const VERSION = /^\d+\.\d+\.\d+$/;
 /** Files that say which VMM they belong to: of a VM that may run, and of saved memory. */
 const RECORDS: ReadonlySet<string> = new Set(['vm.json', 'paused.json']);
@@ -19,6 +27,30 @@ const RECORDS: ReadonlySet<string> = new Set(['vm.json', 'paused.json']);
 const MACHINES_OWN = 'machine';
 /** How far below the folders of VMs, snapshots and quarantined entries such a file lies. */
 const RECORDS_DEPTH = 4;
+
+/**
+ * How the VMM in a folder is started. Its loader is executed and told where the libraries are: `RPATH` would have to be written
+ * into the files, and `LD_LIBRARY_PATH` would not choose the loader, which must be of the same build as the C library. No
+ * shell in between: what the jail sets (ignored signals, limits) is what QEMU gets.
+ * @param folder as the process that executes it sees it
+ */
+export function vmmCommand(folder: string): VmmCommand {
+  const [lib, program] = [join(folder, 'lib'), join(folder, 'bin', PROGRAM)];
+  return {
+    program: join(lib, LOADER),
+    args: [
+      '--inhibit-cache',
+      '--library-path',
+      lib,
+      '--argv0',
+      PROGRAM,
+      program,
+      '-L',
+      join(folder, 'firmware'),
+    ],
+    env: { QEMU_MODULE_DIR: join(folder, 'modules') },
+  };
+}
 
 /** What a VMM's folder says about itself. */
 async function readVmm(folder: string): Promise<(Vmm & { package: string }) | undefined> {
@@ -28,9 +60,7 @@ async function readVmm(folder: string): Promise<(Vmm & { package: string }) | un
       () => '',
     );
   const [version, packageName] = await Promise.all([text('version'), text('package')]);
-  return VERSION.test(version)
-    ? { version, program: join(folder, PROGRAM), package: packageName }
-    : undefined;
+  return VERSION.test(version) ? { version, folder, package: packageName } : undefined;
 }
 
 /** The newest VMM that set-up has unpacked, where there is one. */
