@@ -155,24 +155,35 @@ describe('a state machine over a table of one’s own', () => {
   });
 
   it('repeats a command that PostgreSQL ended because of a deadlock', async () => {
-    const [one, two] = [await add('ready'), await add('ready')];
-    const moved = await database.transaction(async (rival) => {
-      await rival.query('select 1 from test_volumes where id = $1 for update', [two]);
-      const both = volumes.apply('grow', [
-        { id: one, size: 1 },
-        { id: two, size: 1 },
-      ]);
-      await until(async () => {
+    const [one, two, gate] = [await add('ready'), await add('ready'), await add('ready')];
+    const lock = 'select 1 from test_volumes where id = $1 for update';
+    const waiting = async (count: number): Promise<void> =>
+      until(async () => {
         const { rowCount } = await database.pool.query(
           `select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`,
         );
-        return rowCount === 1;
+        return rowCount === count;
       });
-      // Each waits for the other now; the one that has waited longer is ended.
-      await rival.query('select 1 from test_volumes where id = $1 for update', [one]);
-      return { both };
+    const moved = await database.transaction(async (rival) => {
+      // Only the command may find the deadlock: PostgreSQL ends the one that looks for it.
+      await rival.query(`set local deadlock_timeout = '1h'`);
+      await rival.query(lock, [two]);
+      const grown = await database.transaction(async (gatekeeper) => {
+        await gatekeeper.query(lock, [gate]);
+        const all = volumes.apply(
+          'grow',
+          [one, gate, two].map((id) => ({ id, size: 1 })),
+        );
+        await waiting(1);
+        const locked = rival.query(lock, [one]);
+        await waiting(2);
+        return { all, locked };
+      });
+      // The gate is open, so the command waits for the rival, which waits for the command.
+      await grown.locked;
+      return { all: grown.all };
     });
-    assert.equal((await moved.both).length, 2);
+    assert.equal((await moved.all).length, 3);
   });
 
   it('says why an event is refused, and what is allowed', () => {
