@@ -3,6 +3,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
+import { BackgroundDurability } from '../src/machine/background-durability.ts';
 import { SuspendImage, NotResumableError } from '../src/machine/suspend-image.ts';
 import type { Platform } from '../src/template/machine-size.ts';
 
@@ -52,17 +53,48 @@ const isDurable = async (keep: string): Promise<boolean> => (await readdir(keep)
 it('memory that is about to be used is not called durable, however far it had come', async () => {
   for (let ticks = 0; ticks < 60; ticks++) {
     const { kept, keep } = await suspended();
-    const controller = new AbortController();
-    const settling = kept.settle(controller.signal);
+    const durability = new BackgroundDurability();
+    const done = durability.run('vm', kept);
     for (let tick = 0; tick < ticks; tick++) await new Promise((resolve) => setImmediate(resolve));
-    controller.abort();
+    durability.abort('vm');
     await kept.unsettle();
-    await settling;
+    await done;
     assert.equal(await isDurable(keep), false, `after ${ticks} ticks`);
     // Not used after all.
     await kept.settle();
     assert.equal(await isDurable(keep), true);
   }
+});
+
+/** Waits in the middle of writing that it is durable. */
+class SlowImage extends SuspendImage {
+  readonly writes = Promise.withResolvers<void>();
+  readonly go = Promise.withResolvers<void>();
+
+  override async markDurable(...args: Parameters<SuspendImage['markDurable']>): Promise<void> {
+    this.writes.resolve();
+    await this.go.promise;
+    await super.markDurable(...args);
+  }
+}
+
+it('a folder in which memory is made durable is removed when nothing writes to it any more', async () => {
+  const { keep } = await suspended();
+  const image = new SlowImage(keep);
+  const durability = new BackgroundDurability();
+  const done = durability.run('vm', image);
+  await image.writes.promise;
+  // As after a restart of the runner: begun again, and then removed.
+  const again = durability.run('vm', image);
+  let stopped = false;
+  const stopping = durability.stop('vm').then(() => (stopped = true));
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  assert.equal(stopped, false);
+  image.go.resolve();
+  await stopping;
+  await rm(keep, { recursive: true });
+  await Promise.all([done, again]);
+  await assert.rejects(readdir(keep), { code: 'ENOENT' });
 });
 
 it('a resume that fails after the host was restarted costs the memory nothing', async () => {

@@ -193,6 +193,7 @@ export class Machines {
     this.captures.forget(vmId);
     // The cgroup was made before the VMM, under a name that follows from the first record.
     await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
+    await this.persistent.stopSettling(vmId);
     await this.#folders.remove(vmId);
   }
 

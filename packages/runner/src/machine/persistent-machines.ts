@@ -22,6 +22,7 @@ import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { MachineSize } from '../template/machine-size.ts';
 import type { ForkOrigin } from './captures.ts';
 import type { ForkedMemory } from './fork-memory-cache.ts';
+import { BackgroundDurability } from './background-durability.ts';
 import { SuspendImage } from './suspend-image.ts';
 import type { BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
 import { Pausing } from './pausing.ts';
@@ -69,8 +70,7 @@ export interface PersistentMachinesOptions {
 export class PersistentMachines {
   readonly #options: PersistentMachinesOptions;
   readonly #shared: SealedCache;
-  /** Kept memory that is being brought to the platters, by VM. */
-  readonly #settling = new Map<string, { controller: AbortController; done: Promise<void> }>();
+  readonly #durability = new BackgroundDurability();
 
   constructor(options: PersistentMachinesOptions) {
     this.#options = options;
@@ -174,7 +174,7 @@ export class PersistentMachines {
         hardware: kept.hardware(suspension),
       };
     };
-    this.#settling.get(vmId)?.controller.abort();
+    this.#durability.abort(vmId);
     const unsettled = kept.unsettle();
     unsettled.catch(() => undefined);
     const running = await restore({ ...options, shape }, prepare, purpose);
@@ -317,20 +317,19 @@ export class PersistentMachines {
     await rm(new SuspendImage(this.#options.folders.keep(vmId)).next, { force: true });
   }
 
-  /** Brings kept memory to the platters. For the background. */
+  /** Makes kept memory durable. For the background. */
   async settleMemory(vmId: string): Promise<void> {
-    this.#settling.get(vmId)?.controller.abort();
-    const controller = new AbortController();
-    const done = new SuspendImage(this.#options.folders.keep(vmId)).settle(controller.signal).finally(() => {
-      if (this.#settling.get(vmId)?.controller === controller) this.#settling.delete(vmId);
-    });
-    this.#settling.set(vmId, { controller, done });
-    await done;
+    await this.#durability.run(vmId, new SuspendImage(this.#options.folders.keep(vmId)));
   }
 
-  /** Resolves when what is being brought to the platters is there. */
+  /** Before the folder of a VM is removed: nothing writes to it any more. */
+  async stopSettling(vmId: string): Promise<void> {
+    await this.#durability.stop(vmId);
+  }
+
+  /** Resolves when all kept memory is durable. */
   async settled(): Promise<void> {
-    await Promise.allSettled([...this.#settling.values()].map(({ done }) => done));
+    await this.#durability.idle();
   }
 
   /** The disk that is kept, or a new one. @throws when what is there is not what was made there */

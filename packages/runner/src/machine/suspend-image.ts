@@ -121,20 +121,33 @@ export class SuspendImage {
     await rm(this.next, { force: true });
   }
 
+  /** Makes it durable: from then on it survives the end of the host too. */
+  async settle(): Promise<void> {
+    const suspension = await this.flush();
+    if (suspension !== undefined) await this.markDurable(suspension);
+  }
+
   /**
-   * Brings it to the platters, so that it survives the host's own end too. For the background: it takes as long as
-   * there is to write.
-   * @param signal aborted before `unsettle`: what is about to be used must not be called durable any more
+   * Writes all of it to the disk. It takes as long as there is to write.
+   * @returns what was written; undefined when there is nothing, or it is not worth it any more
    */
-  async settle(signal?: AbortSignal): Promise<void> {
+  async flush(signal?: AbortSignal): Promise<Suspension | undefined> {
     const suspension = await this.read();
-    if (suspension === undefined || !(await this.#isWhole(suspension))) return;
+    if (suspension === undefined || !(await this.#isWhole(suspension))) return undefined;
     for (const path of [this.memory, this.state, this.#marker, this.#folder]) {
-      if (signal?.aborted === true) return;
+      if (signal?.aborted === true) return undefined;
       await syncLarge(path);
     }
+    return suspension;
+  }
+
+  /**
+   * Says so, of what `flush` has written.
+   * @param signal aborted before `unsettle`: what is about to be used must not be called durable any more
+   */
+  async markDurable({ id }: Suspension, signal?: AbortSignal): Promise<void> {
     // Names the suspension, for by now there may be another, or none.
-    await writeFile(`${this.#durable}.next`, suspension.id, { mode: 0o600 });
+    await writeFile(`${this.#durable}.next`, id, { mode: 0o600 });
     await syncPath(`${this.#durable}.next`);
     if (signal?.aborted === true) return;
     // At once: nobody can begin to use it between the question and this.
