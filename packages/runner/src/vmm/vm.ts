@@ -261,7 +261,10 @@ export class Vm {
       qmp.execute('migrate-incoming', { uri: `fd:${fd}` }),
     ]);
     const { data } = await arrived;
-    if (data['status'] !== 'completed') throw new Error('the VMM could not load the saved state');
+    if (data['status'] === 'completed') return;
+    // It prints the reason after that, and exits.
+    await this.ended(KILL_DEADLINE_MS).catch(() => undefined);
+    throw new Error('the VMM could not load the saved state');
   }
 
   /** Who gets what the guest prints from now on. */
