@@ -130,9 +130,11 @@ test('a flood of datagrams and connections to the ports of a sandbox leaves its 
 });
 
 test('a sandbox that opens connections without end fills its own share of the connection table', async () => {
+  // Connections to the other one, which are closed and not forgotten yet, may fill its share already.
+  const opener = stack.use(await world.guest('opener'));
   const many = Array.from({ length: 60_000 }, (_, index) => index + 1_024);
   const packet = bomb.toString('base64');
-  const flood = flooder.ask('udp-flood', {
+  const flood = opener.ask('udp-flood', {
     host: '203.0.113.2',
     ports: many,
     packets: [packet],
@@ -140,7 +142,7 @@ test('a sandbox that opens connections without end fills its own share of the co
     ms: FLOOD_MS,
   });
   await whileFlooded(flood);
-  const { hostAddress } = world.network.adopt('flooder') ?? assert.fail();
+  const { hostAddress } = world.network.adopt('opener') ?? assert.fail();
   const held = (await run('conntrack', ['-L', '-s', hostAddress])).trim().split('\n').length;
   assert.ok(held > 1_000 && held <= 4_096, `${held} connections`);
 });
