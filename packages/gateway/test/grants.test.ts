@@ -4,8 +4,11 @@ import { once } from 'node:events';
 import http, { type IncomingMessage } from 'node:http';
 import { connect, type AddressInfo, type Socket } from 'node:net';
 import { after, before, beforeEach, test } from 'node:test';
-import { GATEWAY_SILENT_MS, newToken, newUuid } from '@releap/contract';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { GATEWAY_GRANTS_MAX, GATEWAY_SILENT_MS, newToken, newUuid } from '@releap/contract';
+import { until } from '@releap/testing/eventually';
 import pino from 'pino';
+import { Grants } from '../src/control/grants.ts';
 import { type Gateway, headerPolicy, startGateway, type TargetKind } from '../src/index.ts';
 import { type FakeControl, startFakeControl } from './support/fake-control.ts';
 
@@ -121,10 +124,10 @@ test('a tunnel ends when its credential is revoked', async () => {
 test('a gateway that cannot be told of a revocation does not use what it was granted', async () => {
   assert.equal(await get(), 200);
   control.talking = false;
-  await new Promise((resolve) => setTimeout(resolve, GATEWAY_SILENT_MS + 50));
+  await sleep(GATEWAY_SILENT_MS + 50);
   const asked = control.asked.length;
   const answer = get();
-  while (control.asked.length === asked) await new Promise((resolve) => setTimeout(resolve, 5));
+  while (control.asked.length === asked) await sleep(5);
   control.talking = true;
   control.disconnect();
   assert.equal(await answer, 200, 'asked again on the next connection');
@@ -164,11 +167,50 @@ test('a target of another kind has its own route, credential and headers', async
   assert.equal(seen[0]?.headers['x-site-token'], undefined);
 });
 
-test('the one used for longest ago is released first when there are too many', async () => {
-  // Expired ones count too: a short life makes each request ask anew and release the one before.
+test('a grant that has expired is released when its target is used again', async () => {
   control.decide = () => ({ vm_id: sandbox, data_url: dataUrl, ttl_ms: 1 });
-  for (let i = 0; control.released.length < 100; i++) {
-    assert.ok(i < 5_000, `${control.released.length} were released`);
+  for (let i = 0; i < 120; i++) {
     assert.equal(await get(), 200);
+    // Longer than the grant may be used.
+    await sleep(5);
+  }
+  const ids = control.asked.map(({ id }) => id);
+  assert.equal(ids.length, 120, 'each request is decided anew');
+  // They are told in batches of a hundred, before the questions that follow.
+  const released = control.released.filter((id) => ids.includes(id)).toSorted((a, b) => a - b);
+  assert.deepEqual(released, ids.slice(0, released.length));
+  assert.ok(released.length > 0);
+});
+
+test('the one used for longest ago is released first when there are too many', async () => {
+  await using other = await startFakeControl('gateway-credential', 'data-token');
+  other.decide = () => ({ vm_id: sandbox, data_url: dataUrl });
+  const grants = new Grants({
+    controlUrl: other.url,
+    credential: () => Promise.resolve('gateway-credential'),
+    kinds: ['site'],
+    decisionMs: 60_000,
+    log: pino({ level: 'silent' }),
+  });
+  const use = async (first: number, count: number): Promise<void> => {
+    const names = Array.from({ length: count }, (_none, index) => String(first + index));
+    const leases = await Promise.all(
+      names.map((name) => grants.lease({ kind: 'site', sandbox: name }, null)),
+    );
+    for (const lease of leases) lease[Symbol.dispose]();
+  };
+  try {
+    for (let first = 0; first < GATEWAY_GRANTS_MAX; first += 1_000) await use(first, 1_000);
+    assert.equal(other.released.length, 0);
+    await use(0, 1);
+    await use(GATEWAY_GRANTS_MAX, 100);
+    await until(() => other.released.length > 0);
+    const names = new Map(other.asked.map(({ id, target }) => [id, target.sandbox]));
+    assert.deepEqual(
+      other.released.map((id) => names.get(id)),
+      Array.from({ length: 100 }, (_none, index) => String(index + 1)),
+    );
+  } finally {
+    await grants.close();
   }
 });
