@@ -184,6 +184,19 @@ describe('a micro-VM', () => {
     await remove(running, 'stopped');
   });
 
+  it('may use all of its memory, though it is the first to write to most of it', async () => {
+    const running = await boot('full-memory');
+    const guest = await configured(running);
+    const fill =
+      'mount -o remount,size=100% /dev/shm; dd if=/dev/zero of=/dev/shm/fill bs=1M count=380 2> /dev/null';
+    assert.equal(
+      await sh(guest, `${fill}; ls -s -k /dev/shm/fill; rm /dev/shm/fill`),
+      '389120 /dev/shm/fill\n',
+    );
+    guest.close();
+    await remove(running, 'full-memory');
+  });
+
   it('is ended before the service by a host without memory', async () => {
     const running = await boot('victim');
     const score = await readFile(`/proc/${running.vm.identity.pid}/oom_score_adj`, 'utf8');

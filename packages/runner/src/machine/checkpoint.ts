@@ -33,7 +33,7 @@ export interface CheckpointOptions {
   jail: string;
   persistent: boolean;
   hold: GuestHold;
-  /** Lets the VMM have twice its memory while a copy of it exists. */
+  /** Lets the VMM have its memory once more while a copy of it exists. */
   allowCopy: (allowed: boolean) => Promise<void>;
   /** What else must be done before the guest stands. */
   meanwhile?: Promise<unknown> | undefined;

@@ -6,7 +6,7 @@ const AGAIN_MS = 5_000;
 /** After so many tries the VM keeps the room until it ends; its log has said so each time. */
 const TRIES = 60;
 
-/** Lets a VM have twice its memory while a copy-on-write clone of it exists. */
+/** Lets a VM have its memory once more while a copy-on-write clone of it exists. */
 export class CopyAllowance {
   readonly #cgroups: CgroupTree;
   readonly #usualMib: (record: VmRecord) => number;

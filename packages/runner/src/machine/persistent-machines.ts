@@ -61,7 +61,7 @@ export interface PersistentMachinesOptions {
   memoryBudget: MemoryBudget;
   /** Restores a VM with its disks; its guest is paused afterwards. */
   restore: Restore;
-  /** Lets a VM have twice its memory while a copy of it exists, and no longer. */
+  /** Lets a VM have its memory once more while a copy of it exists, and no longer. */
   allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
   log: Logger;
 }

@@ -298,10 +298,14 @@ export class Restoring {
     return join(this.#folders.path(vmId), 'state');
   }
 
-  /** Most memory that a VM of this shape may have, its VMM included. */
+  /**
+   * Most memory that a VM of this shape may have, its VMM included. The guest's counts twice: writing to a page that the
+   * sealed memory does not hold yet adds an empty page there, beside the guest's own, and the kernel charges both to the
+   * guest that is first.
+   */
   memoryMib(shape: MachineSize): number {
     const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
-    return shape.memMib + VMM_OVERHEAD_MIB + emulator;
+    return 2 * shape.memMib + VMM_OVERHEAD_MIB + emulator;
   }
 
   /** What its cgroup allows. */
