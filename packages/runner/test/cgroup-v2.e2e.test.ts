@@ -53,8 +53,8 @@ async function copyIn(root: string): Promise<void> {
   const tar = spawn('tar', ['-C', root, '-c', '.'], { stdio: ['ignore', 'pipe', 'inherit'] });
   unpack.stdout.resume();
   unpack.stderr.resume();
-  await pipeline(tar.stdout, unpack.stdin);
-  assert.equal((await unpack.exit).exitCode, 0);
+  const copied = pipeline(tar.stdout, unpack.stdin).then(() => unpack.exit);
+  assert.equal((await runner.explained(ID, copied)).exitCode, 0);
 }
 
 it('the tests of cgroups pass under version 2, in a guest whose kernel has nothing else', async () => {

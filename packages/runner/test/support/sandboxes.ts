@@ -16,7 +16,8 @@ import { Reconciler } from '../../src/reconcile/reconciler.ts';
 import { SnapshotReconciler } from '../../src/reconcile/snapshot-reconciler.ts';
 import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
-import { eventually } from '@releap/testing/eventually';
+import { readLog } from '../../src/logs/log-file.ts';
+import { eventually, until } from '@releap/testing/eventually';
 import { BUILD_DIR, log, TEST_CACHE } from './machines.ts';
 import { SPEC } from './sandbox-spec.ts';
 import type {
@@ -27,6 +28,8 @@ import type {
 } from '../../src/reconcile/assignment.ts';
 
 const PATIENCE_MS = 180_000;
+const END_REPORTED_MS = 5_000;
+const CONSOLE_TAIL_BYTES = 2_000;
 const TEMPLATE_UID = 1_899_999_999;
 
 /** The test images have no command of their own. This one says what happens to it. */
@@ -243,9 +246,26 @@ export class TestRunner {
         text += chunk.toString();
       });
     }
-    const { exitCode } = await child.exit;
+    const { exitCode } = await this.explained(vmId, child.exit);
     if (exitCode !== 0) throw new Error(`${shell} ended with ${exitCode}: ${text}`);
     return text;
+  }
+
+  /** What a guest answers; when its connection breaks, the error has what was reported of it and the end of its console. */
+  async explained<T>(vmId: string, answer: Promise<T>): Promise<T> {
+    try {
+      return await answer;
+    } catch (error) {
+      const last = () => this.observations.findLast((observation) => observation.vm_id === vmId);
+      // A VM's end is reported a moment after its connection has broken.
+      await until(() => last()?.status !== 'running', END_REPORTED_MS).catch(() => undefined);
+      const console = await readLog(join(this.home, 'logs', vmId, 'console.log'));
+      const { status, error: reason } = last() ?? {};
+      throw new Error(
+        `${String(error)}; the sandbox is ${status} (${reason}); its console:\n${console?.subarray(-CONSOLE_TAIL_BYTES).toString()}`,
+        { cause: error },
+      );
+    }
   }
 
   async #close(): Promise<void> {
