@@ -89,8 +89,8 @@ async function holdsNothingElse(): Promise<void> {
   if (record !== undefined) assert.ok(isAlive(JSON.parse(record).process));
 }
 
-const PAUSING = ['recorded', 'frozen', 'stopped', 'saved', 'marked', 'ended', 'paused'];
-const RESUMING = ['recorded', 'slot', 'loaded', 'consumed', 'continued', 'thawed', 'running'];
+const PAUSING = ['recorded', 'frozen', 'stopped', 'saved', 'renamed', 'marked', 'ended', 'paused'];
+const RESUMING = ['recorded', 'slot', 'held', 'loaded', 'consumed', 'continued', 'thawed', 'running'];
 const STOPPING = ['recorded', 'down', 'ended', 'stopped'];
 const STARTING = ['recorded', 'discarded', 'restored', 'configured', 'booted', 'running'];
 

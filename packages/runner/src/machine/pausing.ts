@@ -1,7 +1,7 @@
-import { open, rename, rm, stat } from 'node:fs/promises';
+import { open, rename, rm } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { findGuestMemory, guestMemoryFile, memorySource } from '../memory/guest-memory.ts';
+import { findGuestMemory, memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
@@ -10,6 +10,7 @@ import { failpoint } from '../failpoint.ts';
 import type { Platform } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { StateFile } from '../vmm/save-state.ts';
+import { isOwnMemory } from './mapped-memory.ts';
 import type { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
 import { settled } from './settled.ts';
@@ -28,6 +29,8 @@ export interface PausingOptions {
   running: RunningVm;
   record: VmRecord;
   kept: SuspendImage;
+  /** Of the VM. */
+  folder: string;
   jail: { root: string; uid: number };
   hardware: Hardware;
   platform: Platform;
@@ -71,7 +74,7 @@ export class Pausing implements AsyncDisposable {
     const { running, record, kept } = options;
     const { pid } = running.vm.identity;
     const memory = await findGuestMemory(pid, record.shape.memMib * 1024 * 1024);
-    const next = (await isOwnFile(pid, kept.memory)) ? undefined : kept.next;
+    const next = (await isOwnMemory(pid, kept.memory, options.folder)) ? undefined : kept.next;
     try {
       if (next !== undefined) await copyMemoryFile(await memorySource(pid, record.memoryOrigin), next);
       // What was kept before is of no use any more.
@@ -117,6 +120,7 @@ export class Pausing implements AsyncDisposable {
       this.#lap('copied');
       failpoint('pause:saved');
       if (this.#next !== undefined) await rename(this.#next, kept.memory);
+      failpoint('pause:renamed');
       const facts = {
         vmm: vmmVersionOf(record),
         accelerator: platform.accelerator,
@@ -178,13 +182,4 @@ export class Pausing implements AsyncDisposable {
   #lap(name: string): void {
     this.#laps[name] = Math.round((performance.now() - this.#began) * 10) / 10;
   }
-}
-
-/**
- * Whether the VM began with the very file that is kept, and nobody else goes on from that. Then what it has written
- * since is all that is missing in the file; and writing that there changes nothing for the VM, which has it already.
- */
-async function isOwnFile(pid: number, path: string): Promise<boolean> {
-  const [began, kept] = await Promise.all([stat(guestMemoryFile(pid)), stat(path).catch(() => undefined)]);
-  return kept !== undefined && kept.ino === began.ino && kept.dev === began.dev && kept.nlink === 1;
 }

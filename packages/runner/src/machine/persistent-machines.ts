@@ -13,11 +13,9 @@ import { failpoint } from '../failpoint.ts';
 import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { SealedCache } from '../memory/sealed-cache.ts';
-import type { LoadingMemory } from '../memory/sealed-cache.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import { mapsReadOnly } from '../vmm/command-line.ts';
-import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
+import type { VmmStore } from '../vmm/vmm-store.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { MachineSize } from '../template/machine-size.ts';
 import type { ForkOrigin } from './captures.ts';
@@ -25,6 +23,7 @@ import type { ForkedMemory } from './fork-memory-cache.ts';
 import { BackgroundDurability } from './background-durability.ts';
 import { SuspendImage } from './suspend-image.ts';
 import type { BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
+import { openMemory } from './mapped-memory.ts';
 import { Pausing } from './pausing.ts';
 import { fromTemplate, mibOf } from './restoring.ts';
 import type { EmptyVm, RestoreSource } from './restoring.ts';
@@ -69,12 +68,12 @@ export interface PersistentMachinesOptions {
 /** VMs whose disk outlives them, and whose memory can. */
 export class PersistentMachines {
   readonly #options: PersistentMachinesOptions;
-  readonly #shared: SealedCache;
+  readonly #sealed: SealedCache;
   readonly #durability = new BackgroundDurability();
 
   constructor(options: PersistentMachinesOptions) {
     this.#options = options;
-    this.#shared = new SealedCache(options.memoryBudget);
+    this.#sealed = new SealedCache(options.memoryBudget);
   }
 
   /** Like `Machines.boot`, on the disk that is kept or a new one. Memory that was kept must be gone. */
@@ -159,11 +158,12 @@ export class PersistentMachines {
     const kept = new SuspendImage(keep);
     const { suspension, vmm } = await kept.check(templates.platform, vmms);
     const { shape, diskBytes } = suspension;
-    await using memory = await this.#openMemory(kept.memory, vmm);
+    await using opened = new AsyncDisposableStack();
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
       const near = await localCopies.near(rootImagePath);
       const disks = { rootImagePath: near, scratch, persistent: true };
+      const memory = opened.use(await openMemory(kept.memory, folders.path(vmId), vmm, this.#sealed));
       return {
         vmm,
         disks: () => makeDisks(emptyDisks, jail, owner, disks),
@@ -266,6 +266,7 @@ export class PersistentMachines {
       running,
       record,
       kept: new SuspendImage(folders.keep(vmId)),
+      folder: folders.path(vmId),
       jail: { root: folders.jail(vmId), uid: record.uid },
       hardware: hardwareOf(record, folders.path(vmId)),
       platform: templates.platform,
@@ -341,13 +342,6 @@ export class PersistentMachines {
     const flat = chain.layers.length >= LAYERS_MAX ? await flattenChain(chain) : chain;
     await dropUnused(flat);
     return flat === chain ? chain : await growChain(flat, true);
-  }
-
-  /** A descriptor for a VMM that maps it privately. Memory that others go on from as well is not handed out itself. */
-  async #openMemory(path: string, vmm: Vmm): Promise<LoadingMemory> {
-    if ((await stat(path)).nlink > 1) return await this.#shared.take(path);
-    const file = await open(path, mapsReadOnly(vmm.version) ? 'r' : 'r+');
-    return { fd: file.fd, ready: Promise.resolve(), [Symbol.asyncDispose]: () => file.close() };
   }
 
   /** Path of the root image that the disk was first booted on, where it could be held. */
