@@ -4,7 +4,7 @@ import { after, before, test } from 'node:test';
 import { parseSandboxId } from '@releap/contract';
 import { testKeys } from '@releap/testing/keys';
 import { OPERATOR_TOKEN } from '@releap/testing/credentials';
-import { type ScriptedRunner, startWorld, type World } from '@releap/testing/world';
+import { startWorld, type ScriptedRunner, type World } from '@releap/testing/world';
 import { type Home, home } from './home.ts';
 import { type Outcome, rlpHere } from './rlp.ts';
 
@@ -160,11 +160,7 @@ test('the operator lists, drains and undrains hosts, evicts spot sandboxes and g
   assert.match(await succeed(['host', 'drain', runner.id.slice(0, 8)]), new RegExp(`${dear} +stays running`));
   assert.match(await succeed(['host', 'ls']), /online, draining/);
   assert.equal(await succeed(['host', 'undrain', runner.id]), runner.id);
-  const { rows } = await world.database.pool.query<{ org_id: string }>(
-    'select org_id from projects where id = $1',
-    [world.call.projectId],
-  );
-  const org = rows[0]?.org_id ?? '';
+  const org = world.orgId;
   const before = Number(await succeed(['admin', 'grant', org, '100', '--once', 'invoice-1']));
   assert.equal(Number(await succeed(['admin', 'grant', org, '100', '--once', 'invoice-1'])), before);
   const unknown = await rlp(['admin', 'grant', '11111111-1111-4111-8111-111111111111', '1']);

@@ -89,11 +89,11 @@ describe('rlp fork', () => {
   test('is refused when there are no credits', async () => {
     await using poor = await startService({ billing: { mode: 'enforce' } });
     const project = await poor.project();
-    const org = `(select org_id from projects where id = '${project.projectId}')`;
-    const { database } = poor.world;
-    const { rows } = await database.pool.query<{ id: string }>(`select ${org} as id`);
     const give = (amount: string) =>
-      poor.world.operator('POST', `/operator/orgs/${rows[0]?.id}/grants`, { amount, kind: 'adjustment' });
+      poor.world.operator('POST', `/operator/orgs/${poor.world.orgId}/grants`, {
+        amount,
+        kind: 'adjustment',
+      });
     assert.equal((await give('1000')).status, 200);
     await project.create('web', { persistent: true });
     assert.equal((await give('-1001')).status, 200);

@@ -4,7 +4,7 @@ import { chmod, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { OPERATOR_TOKEN } from '@releap/testing/credentials';
-import { type ScriptedRunner, startWorld, until, type World } from '@releap/testing/world';
+import { startWorld, until, hosts, type ScriptedRunner, type World } from '@releap/testing/world';
 import { home, type Home } from './home.ts';
 import { sendJson, startRelay } from './relay.ts';
 import { json, type Outcome, rlpHere } from './rlp.ts';
@@ -35,7 +35,7 @@ async function operated(options: Parameters<typeof startWorld>[0] = {}): Promise
     scripts,
     folder,
     runner: (id) => world.runner({ script: scripts.script, ...(id === undefined ? {} : { id }) }),
-    hosts: async () => (await world.operator('GET', '/operator/hosts')).body.hosts,
+    hosts: () => hosts(world),
     [Symbol.asyncDispose]: async () => {
       await folder[Symbol.asyncDispose]();
       await world[Symbol.asyncDispose]();

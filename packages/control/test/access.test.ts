@@ -9,6 +9,7 @@ import type { Database } from '@releap/database';
 import type { QueryConfig, QueryResult } from 'pg';
 import { createAuthenticator } from '../src/auth/authenticator.ts';
 import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
+import { inspectApiKeys, tablesWith } from '@releap/testing/inspect';
 import { caller, startWorld, until, type World } from '@releap/testing/world';
 import { credentialOf, GATEWAY_TOKEN, JOIN_TOKEN, OPERATOR_TOKEN } from '@releap/testing/credentials';
 
@@ -83,16 +84,14 @@ describe('credentials', () => {
 
   it('stores only the hash of a key, and writes its last use in batches', async () => {
     await world.call('GET', '/vms');
-    const { rows } = await world.database.pool.query('select * from api_keys where project_id = $1', [
-      world.call.projectId,
-    ]);
-    assert.ok(!JSON.stringify(rows).includes(world.call.key));
-    assert.match(rows[0].key_prefix, /^rlp_.{8}$/);
+    const [row] = await inspectApiKeys(world.database, { project_id: world.call.projectId });
+    assert.match(row?.key_prefix ?? '', /^rlp_.{8}$/);
+    assert.deepEqual(await tablesWith(world.database, world.call.key), []);
     await using other = await startWorld();
     await other.call('GET', '/vms');
     await other.restart();
-    const used = await other.database.pool.query('select last_used_at from api_keys');
-    assert.ok(used.rows[0].last_used_at instanceof Date);
+    const [used] = await inspectApiKeys(other.database);
+    assert.ok(used?.last_used_at instanceof Date);
   });
 
   it('loses no last use to a database that is away when it is to be written', async () => {
@@ -108,11 +107,8 @@ describe('credentials', () => {
     await assert.rejects(authenticator.flush());
     away = false;
     await authenticator.flush();
-    const { rows } = await world.database.pool.query(
-      'select last_used_at from api_keys where project_id = $1',
-      [projectId],
-    );
-    assert.ok(rows[0].last_used_at instanceof Date);
+    const [used] = await inspectApiKeys(world.database, { project_id: projectId });
+    assert.ok(used?.last_used_at instanceof Date);
   });
 });
 
@@ -134,10 +130,8 @@ describe('the bootstrap', () => {
       Array.from({ length: 4 }, () => ensureBootstrap(other.database, { keyName: 'default' })),
     );
     assert.equal(new Set(made.map((one) => one.projectId)).size, 1);
-    const { rows } = await other.database.pool.query(
-      'select count(*)::integer as live from api_keys where revoked_at is null',
-    );
-    assert.deepEqual(rows, [{ live: 1 }]);
+    const live = (await inspectApiKeys(other.database)).filter((key) => key.revoked_at === null);
+    assert.equal(live.length, 1);
   });
 
   it('of one server leaves the keys of other servers on the same database alone', async () => {

@@ -4,6 +4,7 @@ import { after, before, describe, it } from 'node:test';
 import type { CpuReading } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
+import { inspectLedger, inspectReading } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { createBurstMeter } from '../src/billing/burst.ts';
@@ -49,11 +50,10 @@ describe('burst', () => {
     meter.take(runnerId, [read(90, 130)]);
     await meter.charge(PRICES);
     assert.equal(await charged(database, vm, 'burst'), cost(45 * SECOND));
-    const { rows } = await database.pool.query(
-      'select note, kind from ledger_entries where sandbox_id = $1',
-      [vm],
+    assert.deepEqual(
+      (await inspectLedger(database, { sandbox_id: vm })).map(({ kind, note }) => [kind, note]),
+      [['burst', '45 core-seconds above the guarantee in 60 s']],
     );
-    assert.deepEqual(rows, [{ kind: 'burst', note: '45 core-seconds above the guarantee in 60 s' }]);
   });
 
   it('costs nothing within the guarantee, and idle minutes earn nothing for later ones', async () => {
@@ -148,11 +148,7 @@ describe('burst', () => {
         // Never less than over the whole time at once, never more than over each second by itself.
         const micros = steps.reduce((sum, one) => sum + one.seconds * Math.max(0, one.cores - 500) * 1000, 0);
         assert.ok((await charged(database, vm, 'burst')) <= cost(micros) + 1n);
-        const { rows } = await database.pool.query<{ cpu_usec: string; age_usec: string }>(
-          'select cpu_usec, age_usec from cpu_readings where sandbox_id = $1',
-          [vm],
-        );
-        assert.ok(Number(rows[0]?.age_usec ?? 0) <= age * SECOND);
+        assert.ok(Number((await inspectReading(database, vm))?.age_usec ?? 0) <= age * SECOND);
         for (const { balance, sum } of await accounts(database)) assert.equal(balance, sum);
       }),
       { numRuns: propertyRuns(25) },

@@ -5,7 +5,7 @@ import { openFresh } from '@releap/testing/postgres';
 import { chargeMeters } from '../src/billing/charge-meters.ts';
 import { createClockSteps } from '../src/billing/clock-steps.ts';
 import { charged, exactCost, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
-import { create, quiet, startWorld, until, waitFor } from '@releap/testing/world';
+import { create, quiet, startWorld, until, waitFor, host } from '@releap/testing/world';
 
 const HOURS_MS = 3 * 3_600_000;
 const SIZE = { millicores: 125, memMib: 1024, gpus: 0, spot: false };
@@ -59,13 +59,7 @@ describe('when the clock is set', () => {
     await waitFor(world.call, first.id, 'running');
     // Waits for room that there is not, so that every sweep looks for some.
     await create(world.call, world, { cpu: 2 });
-    const seen = async (): Promise<number> => {
-      const { rows } = await world.database.pool.query<{ seen: number }>(
-        'select extract(epoch from last_seen_at)::double precision as seen from runners where id = $1',
-        [runner.id],
-      );
-      return rows[0]?.seen ?? 0;
-    };
+    const seen = async (): Promise<number> => Date.parse((await host(world, runner.id))?.last_seen_at ?? '');
     const { now } = Date;
     const clock = mock.method(Date, 'now', () => now() - HOURS_MS);
     try {

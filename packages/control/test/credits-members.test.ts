@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { formatAmount, parseAmount } from '@releap/contract';
 import { PRICES } from './support/billing.ts';
+import { inspectLedger, inspectMeters } from '@releap/testing/inspect';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { caller, until, waitFor, type Answer } from '@releap/testing/world';
 import { OPERATOR_TOKEN } from '@releap/testing/credentials';
@@ -163,19 +164,11 @@ describe('a new user', () => {
     await waitFor(key, id, 'running');
     assert.equal((await key('DELETE', `/vms/${id}`)).status, 200);
     await waitFor(key, id, 'deleted').catch(() => undefined);
-    await until(
-      async () =>
-        (await world.database.pool.query('select 1 from sandbox_meters where org_id = $1', [orgId]))
-          .rowCount === 0,
-    );
-    const { rows } = await world.database.pool.query(
-      'select sum(amount) as sum from ledger_entries where org_id = $1',
-      [orgId],
-    );
-    assert.equal(
-      (await nia('GET', `/orgs/${orgId}/credits`)).body.balance,
-      formatAmount(BigInt(rows[0].sum)),
-    );
+    const ofOrg = { org_id: orgId };
+    await until(async () => (await inspectMeters(world.database, ofOrg)).length === 0);
+    let sum = 0n;
+    for (const { amount } of await inspectLedger(world.database, ofOrg)) sum += BigInt(amount);
+    assert.equal((await nia('GET', `/orgs/${orgId}/credits`)).body.balance, formatAmount(sum));
   });
 });
 

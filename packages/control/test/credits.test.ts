@@ -8,6 +8,7 @@ import { after, before, describe, it } from 'node:test';
 import { formatAmount, parseAmount } from '@releap/contract';
 import { accounts, PRICES } from './support/billing.ts';
 import { Stage } from './support/lifecycle.ts';
+import { inspectLedger, inspectMeters, inspectReading } from '@releap/testing/inspect';
 import {
   caller,
   create,
@@ -37,9 +38,7 @@ before(async () => {
     billing: { mode: 'enforce', prices: PRICES, meterMs: 1_000, passMs: 50 },
   });
   stage = await Stage.on(world);
-  orgId = (
-    await world.database.pool.query('select org_id from projects where id = $1', [world.call.projectId])
-  ).rows[0].org_id;
+  ({ orgId } = world);
   const call = caller(() => world.internalUrl, OPERATOR_TOKEN, '');
   operator = (method, path, body, headers) =>
     call(method, path, body, headers === undefined ? {} : { headers });
@@ -64,10 +63,9 @@ async function setBalance(wanted: string): Promise<void> {
   if (missing !== 0n) await grant(formatAmount(missing), 'adjustment');
 }
 
-async function row(vm: Created): Promise<{ status: string; error: string | null }> {
-  return (await world.database.pool.query('select status, error from sandboxes where id = $1', [vm.uuid]))
-    .rows[0];
-}
+/** How often its use was charged. */
+const charges = async (vm: Created): Promise<number> =>
+  (await inspectLedger(world.database, { sandbox_id: vm.uuid })).length;
 
 describe('an organization without credits', () => {
   it('is refused create, start and resume with 402, and goes on as soon as it is granted some', async () => {
@@ -140,29 +138,22 @@ describe('an organization without credits', () => {
     stage.left.delete(vm.uuid);
     await setBalance('-0.4');
     // Charged again, and still within its grace.
-    const before = await world.database.pool.query('select 1 from ledger_entries where sandbox_id = $1', [
-      vm.uuid,
-    ]);
-    await until(
-      async () =>
-        (await world.database.pool.query('select 1 from ledger_entries where sandbox_id = $1', [vm.uuid]))
-          .rowCount !== before.rowCount,
-    );
-    assert.equal((await row(vm)).status, 'running');
+    const before = await charges(vm);
+    await until(async () => (await charges(vm)) !== before);
+    assert.equal((await stage.row(vm)).status, 'running');
     await setBalance('-0.5');
     await waitFor(world.call, vm.id, 'deleted').catch(() => undefined);
-    await until(async () => (await row(vm)).status === 'deleted');
-    const { error } = await row(vm);
+    await until(async () => (await stage.row(vm)).status === 'deleted');
+    const { error } = await stage.row(vm);
     assert.match(
       error ?? '',
       /^deleted because its organization is out of credits: the balance of -0\.5\d* is beyond the overdraft limit of 0\.5$/,
     );
-    const { rows } = await world.database.pool.query(
-      `select amount, note, org_id from ledger_entries where sandbox_id = $1 and kind = 'deletion'`,
-      [vm.uuid],
-    );
-    assert.deepEqual(rows, [{ amount: '0', note: error, org_id: orgId }]);
-    assert.equal((await row(stopped)).status, 'stopped', 'what costs nothing is left alone');
+    const deletion = { sandbox_id: vm.uuid, kind: 'deletion' };
+    assert.deepEqual(await inspectLedger(world.database, deletion), [
+      { ...deletion, amount: '0', note: error, org_id: orgId },
+    ]);
+    assert.equal((await stage.row(stopped)).status, 'stopped', 'what costs nothing is left alone');
     const none = await operator('PUT', `/operator/orgs/${orgId}/overdraft-limit`, { overdraft_limit: null });
     assert.equal(none.body.overdraft_limit_source, 'global');
     await setBalance('1000');
@@ -172,20 +163,10 @@ describe('an organization without credits', () => {
     const vm = await create(world.call, world);
     await waitFor(world.call, vm.id, 'running');
     await until(
-      async () =>
-        (
-          await world.database.pool.query(
-            `select 1 from ledger_entries where sandbox_id = $1 and kind = 'usage'`,
-            [vm.uuid],
-          )
-        ).rowCount !== 0,
+      async () => (await inspectLedger(world.database, { sandbox_id: vm.uuid, kind: 'usage' })).length !== 0,
     );
     await world.call('DELETE', `/vms/${vm.id}`);
-    await until(
-      async () =>
-        (await world.database.pool.query('select 1 from sandbox_meters where sandbox_id = $1', [vm.uuid]))
-          .rowCount === 0,
-    );
+    await until(async () => (await inspectMeters(world.database, { sandbox_id: vm.uuid })).length === 0);
     for (const { balance, sum } of await accounts(world.database)) assert.equal(balance, sum);
   });
 });
@@ -199,24 +180,17 @@ describe('burst', () => {
         readings: [{ vm_id: vm.uuid, incarnation: 'one', cpu_usec: cpu, age_usec: age }],
       });
     const told = async (age: number): Promise<void> =>
-      until(async () => {
-        const { rows } = await world.database.pool.query<{ age_usec: string }>(
-          'select age_usec from cpu_readings where sandbox_id = $1',
-          [vm.uuid],
-        );
-        return rows[0]?.age_usec === String(age);
-      });
+      until(async () => (await inspectReading(world.database, vm.uuid))?.age_usec === String(age));
     tell(1_000_000, 9_000_000);
     await told(1_000_000);
     // A minute, of which an eighth of a core is guaranteed, and all of one was used.
     tell(61_000_000, 69_000_000);
     await told(61_000_000);
-    const { rows } = await world.database.pool.query(
-      `select amount, note from ledger_entries where sandbox_id = $1 and kind = 'burst'`,
-      [vm.uuid],
-    );
-    assert.deepEqual(rows, [
+    const burst = { sandbox_id: vm.uuid, kind: 'burst' };
+    assert.deepEqual(await inspectLedger(world.database, burst), [
       {
+        ...burst,
+        org_id: orgId,
         amount: String(-525n * (PRICES.burstCpuSecond / 10_000n)),
         note: '52.5 core-seconds above the guarantee in 60 s',
       },
@@ -232,11 +206,7 @@ describe('burst', () => {
     const seq = stage.runner.report();
     await until(() => stage.runner.acked >= seq);
     assert.equal(stage.runner.closeCode, undefined);
-    const { rows: readings } = await world.database.pool.query<{ age_usec: string }>(
-      'select age_usec from cpu_readings where sandbox_id = $1 and age_usec = 0',
-      [vm.uuid],
-    );
-    assert.deepEqual(readings, []);
+    assert.notEqual((await inspectReading(world.database, vm.uuid))?.age_usec, '0');
   });
 });
 
@@ -247,12 +217,8 @@ describe('a server that does not enforce credits', () => {
     await stage.runner.connect();
     const vm = await create(world.call, world);
     await waitFor(world.call, vm.id, 'running');
-    await until(
-      async () =>
-        (await world.database.pool.query('select 1 from ledger_entries where sandbox_id = $1', [vm.uuid]))
-          .rowCount !== 0,
-    );
-    assert.equal((await row(vm)).status, 'running');
+    await until(async () => (await charges(vm)) !== 0);
+    assert.equal((await stage.row(vm)).status, 'running');
     const { body } = await operator('PUT', `/operator/orgs/${orgId}/overdraft-limit`, {
       overdraft_limit: null,
     });
@@ -296,8 +262,9 @@ describe('grants', () => {
 
   it('under one Idempotency-Key are given once, also by twenty requests at the same time', async () => {
     const headers = { 'idempotency-key': 'grant-of-the-month' };
-    const before =
-      (await world.database.pool.query(`select 1 from credit_ledger where kind = 'grant'`)).rowCount ?? 0;
+    const given = async (): Promise<number> =>
+      (await inspectLedger(world.database, { kind: 'grant' })).length;
+    const before = await given();
     const answers = await Promise.all(
       Array.from({ length: 20 }, () => operator('POST', grants(), { amount: '3' }, headers)),
     );
@@ -306,9 +273,7 @@ describe('grants', () => {
       answers.filter((answer) => answer.headers.get('idempotency-replayed') === 'true').length,
       19,
     );
-    const after = (await world.database.pool.query(`select 1 from credit_ledger where kind = 'grant'`))
-      .rowCount;
-    assert.equal(after, before + 1);
+    assert.equal(await given(), before + 1);
     const other = await operator('POST', grants(), { amount: '4' }, headers);
     assert.equal(other.status, 409);
     assert.match(other.body.error, /"grant-of-the-month" was used for another request/);

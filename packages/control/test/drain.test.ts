@@ -1,7 +1,6 @@
 /** What an operator asks of hosts: to see them, to drain them, to evict spot sandboxes. */
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import type { HostRecord } from '@releap/contract';
 import { Stage } from './support/lifecycle.ts';
 import {
   caller,
@@ -10,6 +9,7 @@ import {
   startWorld,
   until,
   waitFor,
+  hosts,
   type Answer,
   type World,
 } from '@releap/testing/world';
@@ -24,7 +24,6 @@ afterEach(async () => world[Symbol.asyncDispose]());
 
 const ask = (verb: string, body?: object, id = stage.runner.id): Promise<Answer> =>
   world.operator('POST', `/operator/hosts/${id}/${verb}`, body);
-const hosts = async (): Promise<HostRecord[]> => (await world.operator('GET', '/operator/hosts')).body.hosts;
 const status = async (vm: { id: string }) => (await world.call('GET', `/vms/${vm.id}`)).body.status;
 /** Leaves everything to the runner again. */
 const obey = (): void => {
@@ -38,8 +37,8 @@ describe('GET /operator/hosts', () => {
     await stage.paused({ mem_mib: 2048 });
     const vm = await stage.running({ persistent: false, cpu: 2 });
     await world.call('POST', `/vms/${vm.id}/snapshots`, { name: 's' });
-    await until(async () => (await hosts())[0]?.used.disk_mib === 3 * 512 + 2048 + 1);
-    const [host] = await hosts();
+    await until(async () => (await hosts(world))[0]?.used.disk_mib === 3 * 512 + 2048 + 1);
+    const [host] = await hosts(world);
     assert.ok(host);
     assert.deepEqual(
       [host.id, host.region, host.status, host.ready, host.draining, host.draining_since, host.force],
@@ -150,7 +149,7 @@ describe('POST /operator/hosts/:id/drain', () => {
     await stage.runner.connect();
     await stage.runner.observed(assignment, { status: 'running', manifest_name: 'sha256:1' });
     await stage.runner.assigned(vm.uuid, (one) => one.desired === 'paused');
-    assert.equal((await hosts())[0]?.draining, true);
+    assert.equal((await hosts(world))[0]?.draining, true);
   });
 
   it('one that cannot be paused goes on with the reason, and is not asked again at once', async () => {
@@ -171,7 +170,7 @@ describe('POST /operator/hosts/:id/drain', () => {
   it('a host that is away keeps what it has until it is back', async () => {
     const vm = await stage.running();
     stage.runner.drop();
-    await until(async () => (await hosts())[0]?.status === 'offline');
+    await until(async () => (await hosts(world))[0]?.status === 'offline');
     assert.deepEqual((await ask('drain')).body.moved.paused, []);
     assert.equal(await status(vm), 'running');
     obey();
@@ -196,7 +195,7 @@ describe('POST /operator/hosts/:id/evict', () => {
       remaining: [{ vm_id: three.id, reason: 'it is booting, and must be running' }],
     });
     assert.equal(await status(plain), 'running');
-    assert.equal((await hosts())[0]?.draining, false);
+    assert.equal((await hosts(world))[0]?.draining, false);
   });
 
   it('404: not on that host. 409: not in the spot tier, or not running', async () => {

@@ -2,10 +2,26 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import { RUNNER_LINK_PATH, type HostRecord, type SandboxStatus } from '@releap/contract';
+import { RUNNER_LINK_PATH, type SandboxStatus } from '@releap/contract';
+import {
+  inspectSandboxes,
+  inspectSnapshots,
+  isTornDown,
+  type InspectedSandbox,
+} from '@releap/testing/inspect';
 import { credentialOf, joinAs } from '@releap/testing/credentials';
 import { startSignedInWorld } from '@releap/testing/issuer';
-import { create, obedient, startWorld, until, waitFor, type Answer, type World } from '@releap/testing/world';
+import {
+  create,
+  obedient,
+  startWorld,
+  until,
+  waitFor,
+  host,
+  hosts,
+  type Answer,
+  type World,
+} from '@releap/testing/world';
 import { WebSocket } from 'ws';
 import { Stage } from './support/lifecycle.ts';
 import { Shots } from './support/snapshots.ts';
@@ -19,16 +35,14 @@ beforeEach(async () => {
 afterEach(async () => world[Symbol.asyncDispose]());
 
 const forget = (id = stage.runner.id): Promise<Answer> => world.operator('DELETE', `/operator/hosts/${id}`);
-const hosts = async (): Promise<HostRecord[]> => (await world.operator('GET', '/operator/hosts')).body.hosts;
 
 /** As if it had been silent for longer than the deadline. */
 async function lose(on: World = world, runner = stage.runner): Promise<void> {
   runner.drop();
-  const row = async (sql: string): Promise<number | null> =>
-    (await on.database.pool.query(sql, [runner.id])).rowCount;
-  await until(async () => (await row(`select 1 from runners where id = $1 and status <> 'online'`)) === 1);
-  await row(
+  await until(async () => (await host(on, runner.id))?.status !== 'online');
+  await on.database.pool.query(
     `update runners set status = 'lost', ready = false, last_seen_at = now() - interval '2 minutes' where id = $1`,
+    [runner.id],
   );
 }
 
@@ -64,7 +78,7 @@ describe('a host that is forgotten', () => {
     await lose();
     for (const [vm, status] of live) await stage.force(vm, status);
     assert.equal((await stage.row(deleting)).status, 'deleting');
-    assert.equal((await stage.row(deleted)).held, true);
+    assert.equal((await stage.row(deleted)).assigned_to_runner, true);
 
     const answer = await forget();
     assert.equal(answer.status, 200, answer.text);
@@ -75,17 +89,17 @@ describe('a host that is forgotten', () => {
     for (const vm of [...live.map(([one]) => one), running, ephemeral, stopped, paused]) {
       const row = await stage.row(vm);
       assert.deepEqual(
-        [row.status, row.desired, row.held, row.error],
+        [row.status, row.desired, row.assigned_to_runner, row.error],
         ['failed', 'deleted', false, `its host ${stage.runner.id} was forgotten by the operator`],
       );
       const { body } = await world.call('GET', `/vms/${vm.id}`);
       assert.deepEqual([body.status, body.error], ['failed', row.error]);
     }
     const own = await stage.row(failed);
-    assert.deepEqual([own.status, own.held, own.error], ['failed', false, 'of its own']);
+    assert.deepEqual([own.status, own.assigned_to_runner, own.error], ['failed', false, 'of its own']);
     for (const vm of [deleting, deleted]) {
       const row = await stage.row(vm);
-      assert.deepEqual([row.status, row.desired, row.held], ['deleted', 'deleted', false]);
+      assert.deepEqual([row.status, row.desired, row.assigned_to_runner], ['deleted', 'deleted', false]);
     }
     // What has failed is deleted as ever.
     assert.equal((await world.call('DELETE', `/vms/${running.id}`)).status, 200);
@@ -128,8 +142,7 @@ describe('a host that is forgotten', () => {
     }
     const job = (await world.call('GET', `/jobs/${pending.job_id}`)).body;
     assert.equal(job.status, 'failed');
-    const { rowCount } = await world.database.pool.query('select 1 from snapshots where held');
-    assert.equal(rowCount, 0);
+    assert.ok(!(await inspectSnapshots(world.database)).some((row) => row.assigned_to_runner));
   });
 
   it('gives its builds to another host at once', async () => {
@@ -152,9 +165,9 @@ describe('a host that is forgotten', () => {
   it('leaves the list, and takes nothing more: its credential and the join token open nothing for its id', async () => {
     const { id } = stage.runner;
     await lose();
-    assert.equal((await hosts()).length, 1);
+    assert.equal((await hosts(world)).length, 1);
     assert.equal((await forget()).status, 200);
-    assert.deepEqual(await hosts(), []);
+    assert.deepEqual(await hosts(world), []);
     assert.equal(await dial(credentialOf(id)), 401);
     assert.equal((await joinAs(world.internalUrl, id, { token: credentialOf(id) })).status, 401);
     assert.equal((await joinAs(world.internalUrl, id, { credential: 'another one' })).status, 409);
@@ -164,7 +177,7 @@ describe('a host that is forgotten', () => {
     await world.runner({ script: obedient });
     const vm = await create(world.call, world);
     await waitFor(world.call, vm.id, 'running');
-    assert.equal((await hosts()).length, 1);
+    assert.equal((await hosts(world)).length, 1);
   });
 
   it('is forgotten once: again it is 200 and changes nothing, and finishes what was interrupted', async () => {
@@ -180,7 +193,10 @@ describe('a host that is forgotten', () => {
       two.uuid,
     ]);
     assert.equal((await forget()).body.sandboxes, 1);
-    assert.deepEqual([(await stage.row(two)).status, (await stage.row(two)).held], ['failed', false]);
+    assert.deepEqual(
+      [(await stage.row(two)).status, (await stage.row(two)).assigned_to_runner],
+      ['failed', false],
+    );
   });
 
   it('no longer holds up the deletion of a project that has sandboxes there', async () => {
@@ -192,18 +208,16 @@ describe('a host that is forgotten', () => {
     await waitFor(key, vm.id, 'running');
     await lose(mine, runner);
     await owner('DELETE', `/projects/${projectId}`);
-    const row = async (what: string): Promise<boolean> =>
-      (await mine.database.pool.query<{ is: boolean }>(what, [projectId])).rows[0]?.is === true;
-    const tornDown = 'select torn_down_at is not null as is from projects where id = $1';
-    await until(() =>
-      row(`select status in ('deleting', 'deleted') as is from sandboxes where project_id = $1`),
-    );
-    assert.equal(await row('select held as is from sandboxes where project_id = $1'), true);
-    assert.equal(await row(tornDown), false);
+    const tornDown = (): Promise<boolean> => isTornDown(mine.database, projectId);
+    const only = async (): Promise<InspectedSandbox | undefined> =>
+      (await inspectSandboxes(mine.database, { project_id: projectId }))[0];
+    await until(async () => ['deleting', 'deleted'].includes((await only())?.status ?? ''));
+    assert.equal((await only())?.assigned_to_runner, true);
+    assert.equal(await tornDown(), false);
     assert.equal((await mine.operator('DELETE', `/operator/hosts/${runner.id}`)).status, 200);
     // It is tried again half a minute after the last time.
     await mine.database.pool.query('update projects set teardown_after = now() where id = $1', [projectId]);
-    await until(() => row(tornDown));
+    await until(tornDown);
   });
 });
 
@@ -220,11 +234,11 @@ describe('DELETE /operator/hosts/:id', () => {
       ),
     );
     stage.runner.drop();
-    await until(async () => (await hosts())[0]?.status === 'offline');
+    await until(async () => (await hosts(world))[0]?.status === 'offline');
     assert.match((await forget()).body.error, /is offline/);
     assert.deepEqual(await stage.row(vm), before);
     await stage.runner.connect();
-    await until(async () => (await hosts())[0]?.ready === true);
+    await until(async () => (await hosts(world))[0]?.ready === true);
   });
 
   it('404 for a host that was never seen; 401 without the operator token', async () => {

@@ -1,6 +1,7 @@
 /** A fork that was acknowledged succeeds, though its source is deleted right after. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { inspect, inspectMeters } from '@releap/testing/inspect';
 import { silent, startWorld, until, waitFor, type Created, type World } from '@releap/testing/world';
 import { Stage } from './support/lifecycle.ts';
 
@@ -23,11 +24,7 @@ async function forkedAndDeleted(source: Created): Promise<Created> {
   assert.equal(answer.status, 200, answer.text);
   const deleted = await world.call('DELETE', `/vms/${source.id}`);
   assert.deepEqual([deleted.status, deleted.body], [200, { vm_id: source.id, status: 'deleting' }]);
-  const { rows } = await world.database.pool.query<{ id: string }>(
-    'select id from sandboxes where job_id = $1',
-    [answer.body.job_id],
-  );
-  const uuid = rows[0]?.id ?? '';
+  const { id: uuid } = await inspect(world.database, { jobId: answer.body.job_id });
   stage.left.add(uuid);
   await stage.runner.assigned(uuid);
   stage.runner.options.script = script;
@@ -46,18 +43,15 @@ async function isKept(source: Created, desired: string): Promise<void> {
     ],
     [row.generation, desired],
   );
-  const { rowCount } = await world.database.pool.query(
-    'select 1 from sandbox_meters where sandbox_id = $1 and closed_at is null',
-    [source.uuid],
-  );
-  assert.equal(rowCount, 0, 'no meter runs');
+  const meters = await inspectMeters(world.database, { sandbox_id: source.uuid });
+  assert.ok(!meters.some((meter) => meter.closed_at === null), 'no meter runs');
 }
 
 async function isRemoved(source: Created): Promise<void> {
   await stage.runner.assigned(source.uuid, (one) => one.desired === 'deleted');
   await stage.report(source, 'deleted');
   await waitFor(world.call, source.id, 'deleted');
-  assert.equal((await stage.row(source)).held, false);
+  assert.equal((await stage.row(source)).assigned_to_runner, false);
 }
 
 describe('DELETE of the source of a fork that its host has not taken yet', () => {
@@ -126,12 +120,7 @@ describe('DELETE of the source of a fork that its host has not taken yet', () =>
     await world.database.pool.query(`update sandboxes set status = 'booting' where job_id = $1`, [
       answer.body.job_id,
     ]);
-    await until(async () => {
-      const { rows } = await world.database.pool.query('select pending_fork from sandboxes where id = $1', [
-        source.uuid,
-      ]);
-      return rows[0].pending_fork === null;
-    });
+    await until(async () => (await stage.row(source)).pending_fork === null);
     assert.equal(await statusOf(source), 'running');
   });
 

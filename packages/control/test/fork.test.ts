@@ -14,7 +14,7 @@ import {
   type Created,
   type World,
 } from '@releap/testing/world';
-import { inspect } from '@releap/testing/inspect';
+import { inspect, inspectSandboxes } from '@releap/testing/inspect';
 
 let world: World;
 let stage: Stage;
@@ -33,11 +33,7 @@ async function forked(vm: Created, body?: object): Promise<Created> {
   stage.runner.options.script = silent;
   const answer = await fork(vm, body);
   assert.equal(answer.status, 200, answer.text);
-  const { rows } = await world.database.pool.query<{ id: string }>(
-    'select id from sandboxes where job_id = $1',
-    [answer.body.job_id],
-  );
-  const uuid = rows[0]?.id ?? '';
+  const { id: uuid } = await inspect(world.database, { jobId: answer.body.job_id });
   stage.left.add(uuid);
   await stage.runner.assigned(uuid);
   stage.runner.options.script = before;
@@ -45,7 +41,7 @@ async function forked(vm: Created, body?: object): Promise<Created> {
 }
 
 async function refused(vm: Created, message: RegExp): Promise<void> {
-  const count = async () => (await world.database.pool.query('select count(*) from sandboxes')).rows[0].count;
+  const count = async () => (await inspectSandboxes(world.database)).length;
   const before = [await stage.row(vm), await count()];
   const answer = await fork(vm);
   assert.deepEqual([answer.status, Object.keys(answer.body)], [409, ['error']], answer.text);
@@ -107,7 +103,8 @@ describe('POST /vms/:id/fork', () => {
     for (const key of same) assert.deepEqual((child as Record<string, unknown>)[key], source[key], key);
     assert.equal((await read(vm_id)).forked_from, vm.id);
     assert.equal((await world.call('GET', `/jobs/${job_id}`)).body.status, 'done');
-    assert.deepEqual(await stage.row(vm), before, 'the source is as it was');
+    const { updated_at } = before;
+    assert.deepEqual({ ...(await stage.row(vm)), updated_at }, before, 'the source is as it was');
     // What has run never begins again.
     await world.call('POST', `/vms/${vm_id}/stop`);
     assert.equal(
@@ -297,7 +294,11 @@ describe('a fork that is interrupted', () => {
       await stage.report(child, 'deleting');
       await stage.report(child, 'deleted');
       assert.deepEqual(
-        [(await read(child.id)).status, (await stage.row(child)).held, (await stage.row(vm)).status],
+        [
+          (await read(child.id)).status,
+          (await stage.row(child)).assigned_to_runner,
+          (await stage.row(vm)).status,
+        ],
         ['deleted', false, 'running'],
       );
     });

@@ -1,15 +1,14 @@
 /** cpu, mem_mib, scratch_mib: guaranteed (spec, POST /vms). Guarantees are allocated once, and fairly. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { inspectSandboxes } from '@releap/testing/inspect';
+import { create, startWorld, until, waitFor, host, hosts, type World } from '@releap/testing/world';
 
 const SPOT = { cpu: 8, mem: 4, disk: 4, tier: 'spot' } as const;
 
 const counts = async (world: World): Promise<Record<string, number>> => {
-  const { rows } = await world.database.pool.query<{ status: string; n: number }>(
-    'select status, count(*)::integer as n from sandboxes group by status',
-  );
-  return Object.fromEntries(rows.map(({ status, n }) => [status, n]));
+  const sandboxes = Map.groupBy(await inspectSandboxes(world.database), ({ status }) => status);
+  return Object.fromEntries(Array.from(sandboxes, ([status, { length }]) => [status, length]));
 };
 
 describe('guarantees', () => {
@@ -38,9 +37,9 @@ describe('guarantees', () => {
     // Four spot sandboxes take one gibibyte: they go, and no more than that.
     const wanted = await create(other.call, other, { mem_mib: 1024 });
     await waitFor(other.call, wanted.id, 'running');
-    const [host] = (await other.operator('GET', '/operator/hosts')).body.hosts;
-    assert.ok(host.used.mem_mib <= host.allocatable.mem_mib);
-    assert.equal(host.allocatable.mem_mib, 4096);
+    const [only] = await hosts(other);
+    assert.ok(only !== undefined && only.used.mem_mib <= only.allocatable.mem_mib);
+    assert.equal(only.allocatable.mem_mib, 4096);
   });
 
   it('the single-machine setting overcommits burstable sandboxes too', async () => {
@@ -58,12 +57,7 @@ describe('a request that only some host fits', () => {
     await world.runner({ facts: { cores: 2 } });
     const large = await world.runner({ facts: { cores: 16 } });
     large.drop();
-    await until(async () => {
-      const { hosts } = (await world.operator('GET', '/operator/hosts')).body;
-      return hosts.some(
-        (one: { id: string; status: string }) => one.id === large.id && one.status === 'lost',
-      );
-    });
+    await until(async () => (await host(world, large.id))?.status === 'lost');
     const vm = await create(world.call, world, { mode: 'dedicated', cpu: 12 });
     await world.control.sweep();
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.status, 'pending');

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type ApiError, badRequest, tokenDigest } from '@releap/contract';
 import type { IdGenerator } from '../src/idempotency/id-generator.ts';
 import { canonical, createIdempotency, type Idempotency } from '../src/idempotency/idempotency.ts';
+import { inspectSandboxes } from '@releap/testing/inspect';
 import { startWorld, type World } from '@releap/testing/world';
 
 let world: World;
@@ -13,8 +14,7 @@ before(async () => {
 after(async () => world[Symbol.asyncDispose]());
 
 const withKey = (key: string): RequestInit => ({ headers: { 'idempotency-key': key } });
-const count = async (): Promise<number> =>
-  (await world.database.pool.query('select 1 from sandboxes')).rowCount ?? 0;
+const count = async (): Promise<number> => (await inspectSandboxes(world.database)).length;
 
 describe('POST /vms with an Idempotency-Key', () => {
   it('makes one sandbox and gives the same answer, token included, to everybody who repeats it', async () => {

@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { ImageList } from '@releap/contract';
 import type { BuildJob } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
-import { silent, startWorld, until, type Caller, type World } from '@releap/testing/world';
+import { silent, startWorld, until, host, type Caller, type World } from '@releap/testing/world';
 import { inspect } from '@releap/testing/inspect';
 
 let world: World;
@@ -246,10 +246,7 @@ describe('a build', () => {
     const { body } = await mine.call('POST', '/images', { name: 'resumed', source: 'localhost:5000/x' });
     await until(() => jobs.length === 1);
     runner.drop();
-    await until(
-      async () =>
-        (await mine.database.pool.query(`select 1 from runners where status = 'offline'`)).rowCount === 1,
-    );
+    await until(async () => (await host(mine, runner.id))?.status === 'offline');
     await runner.connect();
     await until(() => jobs.length === 2);
     assert.deepEqual(jobs[1], jobs[0]);

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { Stage } from './support/lifecycle.ts';
+import { inspectSandboxes } from '@releap/testing/inspect';
 import { create, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
 
 let world: World;
@@ -239,10 +240,9 @@ describe('a host without room', () => {
       ...Array.from({ length: 4 }, () => create(mine.call, mine, { cpu: 1.5 })),
     ]);
     await until(async () => {
-      const { rows } = await mine.database.pool.query(
-        `select sum(cpu) as cpu from sandboxes where status in ('assigned', 'building', 'booting', 'running')`,
-      );
-      return rows[0].cpu === 1.5;
+      const rows = await inspectSandboxes(mine.database);
+      const placed = rows.filter(({ status }) => /^(assigned|building|booting|running)$/.test(status));
+      return placed.reduce((sum, { cpu }) => sum + cpu, 0) === 1.5;
     });
     assert.ok(answers.filter((answer) => answer.status === 200).length <= 1);
   });
@@ -308,7 +308,11 @@ describe('a host that is silent for too long', () => {
     await away.report(gone, 'deleted');
     await away.report(broken, 'failed', { error: 'its disk is damaged' });
     assert.deepEqual(
-      [(await away.row(gone)).error, (await away.row(gone)).held, (await away.row(broken)).error],
+      [
+        (await away.row(gone)).error,
+        (await away.row(gone)).assigned_to_runner,
+        (await away.row(broken)).error,
+      ],
       ['its host no longer has it', false, 'its disk is damaged'],
     );
     for (const vm of [gone, broken]) {
@@ -330,13 +334,13 @@ describe('a control server that restarts', () => {
       [await before.paused(), 'resume', 'running'],
     ] as const;
     for (const [vm, verb] of asked) assert.equal((await before.do(vm, verb)).status, 200);
-    const { rows } = await mine.database.pool.query('select id, generation from sandboxes');
+    const rows = await inspectSandboxes(mine.database);
     await mine.restart();
     before.runner.assignments.clear();
     before.left.clear();
     await before.runner.connect();
     for (const [vm, , status] of asked) await waitFor(mine.call, vm.id, status);
     for (const { id, generation } of rows)
-      assert.equal(before.runner.assignments.get(id as string)?.generation, generation);
+      assert.equal(before.runner.assignments.get(id)?.generation, generation);
   });
 });

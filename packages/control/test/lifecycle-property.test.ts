@@ -5,13 +5,14 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
+import { inspect } from '@releap/testing/inspect';
 import { toAssignment as flat, type Assignment, type Observation } from '@releap/testing/runner-messages';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import { toAssignment } from '../src/sandboxes/assignment.ts';
 import { createLifecycle, type Lifecycle } from '../src/sandboxes/lifecycle.ts';
-import { columns, SANDBOX_COLUMNS, type SandboxRow } from '@releap/database';
+import type { SandboxRow } from '@releap/database';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { assignable } from '../src/sandboxes/environment.ts';
 import type { Change } from '../src/sandboxes/transition-sql.ts';
@@ -79,14 +80,7 @@ async function apply(id: string, { trigger, ...said }: Pull): Promise<SandboxRow
   return (await lifecycle.apply(trigger, [change]))[0];
 }
 
-async function readRow(id: string): Promise<SandboxRow> {
-  const { rows } = await database.pool.query<SandboxRow>(
-    `select ${columns('s', SANDBOX_COLUMNS)} from sandboxes s where id = $1`,
-    [id],
-  );
-  assert.ok(rows[0]);
-  return rows[0];
-}
+const readRow = (id: string): Promise<SandboxRow> => inspect(database, { uuid: id });
 
 async function newSandbox(persistent: boolean, source?: Life): Promise<string> {
   const id = newUuid();

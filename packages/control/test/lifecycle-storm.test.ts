@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { inspect, inspectSandboxes } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
 import * as fc from 'fast-check';
 import { TRANSIENT } from '../src/sandboxes/transitions.ts';
@@ -82,12 +83,8 @@ describe('a storm of calls', () => {
         // The whole list once more: what was lost on the way is said again.
         runner.drop();
         await runner.connect();
-        const { rows } = await world.database.pool.query<{ id: string }>(
-          'select id from sandboxes where id = any($1)',
-          [vms.map((vm) => vm.uuid)],
-        );
-        assert.equal(rows.length, vms.length);
         for (const vm of vms) {
+          await inspect(world.database, vm);
           await until(async () => {
             const { body } = await world.call('GET', `/vms/${vm.id}`);
             const host = hosts.byId.get(vm.uuid);
@@ -96,12 +93,11 @@ describe('a storm of calls', () => {
           });
         }
         await Promise.all(vms.map((vm) => world.call('DELETE', `/vms/${vm.id}`)));
-        await until(async () => {
-          const left = await world.database.pool.query(
-            `select 1 from sandboxes where status <> 'deleted' or held`,
-          );
-          return left.rowCount === 0;
-        });
+        await until(async () =>
+          (await inspectSandboxes(world.database)).every(
+            (row) => row.status === 'deleted' && !row.assigned_to_runner,
+          ),
+        );
         for (const vm of vms) {
           const host = hosts.byId.get(vm.uuid);
           assert.deepEqual([host?.vm, host?.disk, host?.memory], [false, false, false]);

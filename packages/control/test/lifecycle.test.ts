@@ -36,7 +36,7 @@ describe('POST /vms/:id/stop', () => {
       [record.status, record.vm_ip, record.host_ip, record.port_map, record.error],
       ['stopped', undefined, undefined, [], null],
     );
-    assert.equal((await stage.row(vm)).held, true);
+    assert.equal((await stage.row(vm)).assigned_to_runner, true);
   });
 
   it('stopping or stopped → unchanged, success', async () => {

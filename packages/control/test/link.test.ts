@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { after, before, describe, it } from 'node:test';
 import { RUNNER_LINK_PATH } from '@releap/contract';
+import { inspectSandboxes } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
 import * as fc from 'fast-check';
 import { WebSocket } from 'ws';
@@ -332,9 +333,10 @@ describe('a runner that is silent for too long', () => {
     assert.deepEqual([again.desired, again.generation], ['running', before.generation + 1]);
     await until(async () => (await mine.call('GET', `/vms/${persistent.id}`)).body.status === 'running');
     assert.equal((await mine.call('GET', `/vms/${ephemeral.id}`)).body.status, 'lost');
-    await until(
-      async () => (await mine.database.pool.query('select 1 from sandboxes where held')).rowCount === 1,
-    );
+    await until(async () => {
+      const rows = await inspectSandboxes(mine.database);
+      return rows.filter((row) => row.assigned_to_runner).length === 1;
+    });
   });
 
   it('is not lost while it is heard, however long', async () => {

@@ -7,6 +7,7 @@ import { after, before, describe, it } from 'node:test';
 import { SANDBOX_STATUSES, type SandboxStatus } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
+import { inspectMeters, type InspectedMeter } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { chargeMeters } from '../src/billing/charge-meters.ts';
@@ -31,19 +32,8 @@ after(async () => database.close());
 
 const metered = (status: SandboxStatus): boolean => (METERED_STATUSES as readonly string[]).includes(status);
 
-interface Meter {
-  id: string;
-  opened_at: Date;
-  metered_until: Date;
-  closed_at: Date | null;
-}
-async function meters(sandboxId: string): Promise<Meter[]> {
-  const { rows } = await database.pool.query<Meter>(
-    'select id, opened_at, metered_until, closed_at from sandbox_meters where sandbox_id = $1 order by id',
-    [sandboxId],
-  );
-  return rows;
-}
+const meters = (sandboxId: string): Promise<InspectedMeter[]> =>
+  inspectMeters(database, { sandbox_id: sandboxId });
 const charge = (options: Partial<Parameters<typeof chargeMeters>[2]> = {}) =>
   chargeMeters(database.pool, PRICES, { meterMs: 60_000, ...options });
 

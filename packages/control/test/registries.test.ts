@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { rename } from 'node:fs/promises';
 import { after, before, describe, it } from 'node:test';
 import { newToken, RegistryList, RegistryRecord, type RootSource } from '@releap/contract';
+import { tablesWith } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
 import { keyPath, testKeys } from '@releap/testing/keys';
@@ -271,20 +272,13 @@ describe('a pull', () => {
     assert.equal(runner.assignments.get(vm.uuid)?.desired, 'deleted');
   });
 
-  it('the rows of sandboxes, images and jobs never hold it', async () => {
+  it('no table contains it', async () => {
     const own = await world.stranger();
     await put('rows.example', { password: 'never-in-a-row' }, own);
     await using _runner = await world.runner({ script: silent });
     await create(own, world, { image: 'rows.example/app' });
     await own('POST', '/images', { name: 'x', source: 'rows.example/app' });
-    for (const table of ['sandboxes', 'images', 'jobs', 'registry_credentials']) {
-      const { rows } = await world.database.pool.query<{ row: string }>(
-        `select t::text as row from ${table} t`,
-      );
-      assert.ok(
-        !rows.some(({ row }) => row.includes('never-in-a-row') || row.includes('"credential"')),
-        table,
-      );
-    }
+    for (const text of ['never-in-a-row', '"credential"'])
+      assert.deepEqual(await tablesWith(world.database, text), []);
   });
 });

@@ -9,12 +9,14 @@ import {
   takesSnapshots,
   until,
   waitFor,
+  host,
+  hosts,
   type Answer,
   type Created,
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
-import { inspect } from '@releap/testing/inspect';
+import { inspect, inspectSnapshot } from '@releap/testing/inspect';
 
 let world: World;
 let stage: Stage;
@@ -63,9 +65,7 @@ describe('POST /vms from a snapshot', () => {
     other.heartbeat(true);
     const from = await disk({ env: { A: '1' }, ports: [{ vm_port: 80 }], scratch_mib: 700, mem_mib: 256 });
     // The sandbox may have landed on either; from here on only the other would be chosen.
-    const { runner_id } = (
-      await world.database.pool.query('select runner_id from snapshots where id = $1', [from.id])
-    ).rows[0];
+    const { runner_id } = await inspectSnapshot(world.database, from.id);
     const holder = runner_id === other.id ? other : stage.runner;
     const answer = await restore(from, { mem_mib: 2048, persistent: true });
     const record = await waitFor(world.call, answer.body.vm_id, 'running');
@@ -87,10 +87,7 @@ describe('POST /vms from a snapshot', () => {
       ['disk', {}, []],
     );
     other.heartbeat(false);
-    await until(async () => {
-      const { rows } = await world.database.pool.query('select ready from runners where id = $1', [other.id]);
-      return !rows[0].ready;
-    });
+    await until(async () => (await host(world, other.id))?.ready === false);
   });
 
   it('full: goes on with its memory, cores and disk, persistent, with env, ports and egress policy of its source', async () => {
@@ -230,11 +227,7 @@ describe('POST /vms from a snapshot', () => {
   it('waits for the host that keeps the snapshot, and says so when that does not come in time', async () => {
     const from = await disk();
     stage.runner.heartbeat(false);
-    await until(
-      async () =>
-        !(await world.database.pool.query('select ready from runners where id = $1', [stage.runner.id]))
-          .rows[0].ready,
-    );
+    await until(async () => (await host(world, stage.runner.id))?.ready === false);
     other.heartbeat(true);
     const answer = await restore(from);
     await new Promise((resolve) => setTimeout(resolve, 300));
@@ -251,10 +244,8 @@ describe('POST /vms from a snapshot', () => {
     other.heartbeat(false);
     stage.runner.heartbeat(true);
     await until(async () => {
-      const { rows } = await world.database.pool.query(
-        `select id from runners where ready and region = 'here'`,
-      );
-      return rows.length === 1 && rows[0].id === stage.runner.id;
+      const ready = (await hosts(world)).filter((one) => one.ready && one.region === 'here');
+      return ready.length === 1 && ready[0]?.id === stage.runner.id;
     });
   });
 
@@ -264,8 +255,7 @@ describe('POST /vms from a snapshot', () => {
     stage.runner.options.script = () => undefined;
     const one = await restore(from);
     const uuid = async (answer: Answer): Promise<string> =>
-      (await world.database.pool.query('select id from sandboxes where job_id = $1', [answer.body.job_id]))
-        .rows[0].id;
+      (await inspect(world.database, { jobId: answer.body.job_id })).id;
     const first = await stage.runner.assigned(await uuid(one));
     await stage.runner.observed(first, { status: 'failed', error: 'no space left' });
     assert.deepEqual((await world.call('GET', `/vms/${one.body.vm_id}`)).body.status, 'failed');

@@ -2,7 +2,16 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { after, before, describe, it } from 'node:test';
-import { create, obedient, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import {
+  create,
+  obedient,
+  silent,
+  startWorld,
+  until,
+  waitFor,
+  host,
+  type World,
+} from '@releap/testing/world';
 
 let world: World;
 before(async () => {
@@ -139,7 +148,6 @@ describe('the deployment of a runner', () => {
       [stray.closeCode, stray.closeReason],
       [4006, `the runner belongs to deployment ${other}, this is ${rows[0]?.id}`],
     );
-    const known = await world.database.pool.query('select 1 from runners where id = $1', [stray.id]);
-    assert.equal(known.rowCount, 0, 'nothing of it is stored');
+    assert.equal(await host(world, stray.id), undefined, 'nothing of it is stored');
   });
 });

@@ -4,6 +4,7 @@ import { newToken, newUuid } from '@releap/contract';
 import { createEncryption } from '../src/encryption/encryption.ts';
 import { copySecrets } from '../src/secrets/placeholders.ts';
 import { eraseUnused } from '../src/secrets/secrets.ts';
+import { inspect } from '@releap/testing/inspect';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import {
   create,
@@ -188,8 +189,7 @@ describe('what is made from a sandbox with secrets', () => {
 
   /** The environment that the host is given for the sandbox of a job. */
   async function begun(job: string): Promise<{ uuid: string; env: Record<string, string> }> {
-    const { rows } = await mine.database.pool.query('select sandbox_id from jobs where id = $1', [job]);
-    const uuid = String(rows[0].sandbox_id);
+    const { id: uuid } = await inspect(mine.database, { jobId: job });
     return { uuid, env: (await runner.assigned(uuid)).spec.env };
   }
   async function source(name: string): Promise<{ id: string; uuid: string; env: Record<string, string> }> {

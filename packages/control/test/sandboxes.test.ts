@@ -10,6 +10,7 @@ import {
   startWorld,
   until,
   waitFor,
+  hosts,
   type Caller,
   type Created,
   type ScriptedRunner,
@@ -112,9 +113,7 @@ describe('GET /vms/:id', () => {
   it('returns a wait for running on deleting too, and a wait_exact only on its own status', async () => {
     const quiet = await world.runner({ region: 'here', script: silent });
     await runner[Symbol.asyncDispose]();
-    await until(
-      async () => (await world.database.pool.query(`select 1 from runners where ready`)).rowCount === 1,
-    );
+    await until(async () => (await hosts(world)).filter((one) => one.ready).length === 1);
     const vm = await create(world.call, world);
     const assignment = await quiet.assigned(vm.uuid);
     const wait = world.call('GET', `/vms/${vm.id}?wait=running&timeout_ms=60000`);

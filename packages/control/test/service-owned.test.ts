@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, it } from 'node:test';
 import { formatSandboxId, newToken, newUuid } from '@releap/contract';
+import { inspect } from '@releap/testing/inspect';
 import { create, REGION, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { createSandbox } from '../src/sandboxes/insert.ts';
 
@@ -49,10 +50,7 @@ it('are placed and run like others, with their environment', async () => {
     [assignment.desired, assignment.spec.name, assignment.spec.env],
     ['running', 'instance', { A: '1' }],
   );
-  await until(async () => {
-    const { rows } = await world.database.pool.query('select status from sandboxes where id = $1', [id]);
-    return rows[0].status === 'running';
-  });
+  await until(async () => (await inspect(world.database, { uuid: id })).status === 'running');
 
   const mine = await create(world.call, world);
   await waitFor(world.call, mine.id, 'running');

@@ -26,7 +26,7 @@ describe('several snapshots of one sandbox', () => {
     const third = await shots.pending(vm);
     assert.equal((await world.call('GET', `/jobs/${second.job_id}`)).body.status, 'queued');
     assert.deepEqual(
-      [stage.runner.snapshots.has(second.id), (await shots.rowOf(second.id)).held],
+      [stage.runner.snapshots.has(second.id), (await shots.rowOf(second.id)).assigned_to_runner],
       [false, false],
     );
     await stage.runner.observedSnapshot(await stage.runner.snapshotAssigned(first.id), CAPTURED);
@@ -84,7 +84,7 @@ describe('two servers on one database', () => {
     const child = (await call('POST', `/vms/${vm.id}/fork`)).body;
     await waitFor(call, child.vm_id, 'running');
     assert.equal((await call('DELETE', `/snapshots/${answer.body.id}`)).status, 200);
-    await until(async () => !(await shots.rowOf(answer.body.id)).held);
+    await until(async () => !(await shots.rowOf(answer.body.id)).assigned_to_runner);
     await second.close();
   });
 });
@@ -152,14 +152,14 @@ describe('DELETE /snapshots/:id', () => {
     stage.runner.options.snapshot = () => undefined;
     assert.deepEqual((await shots.remove(id)).body, { id, deleted: true });
     const gone = await stage.runner.snapshotAssigned(id, (one) => one.desired === 'deleted');
-    assert.deepEqual([gone.generation, (await shots.rowOf(id)).held], [2, true]);
+    assert.deepEqual([gone.generation, (await shots.rowOf(id)).assigned_to_runner], [2, true]);
     stage.runner.drop();
     await until(() => stage.runner.closeCode !== undefined);
     stage.runner.snapshots.clear();
     shots.obeyAgain();
     await stage.runner.connect();
     assert.equal((await stage.runner.snapshotAssigned(id)).desired, 'deleted');
-    await until(async () => !(await shots.rowOf(id)).held);
+    await until(async () => !(await shots.rowOf(id)).assigned_to_runner);
     assert.equal((await shots.remove(id)).status, 404);
   });
 

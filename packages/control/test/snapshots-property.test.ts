@@ -4,11 +4,12 @@ import { after, before, it } from 'node:test';
 import { ApiError, newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
+import { inspect, inspectSnapshots } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
 import { createSnapshot, type SnapshotContext } from '../src/snapshots/create.ts';
 import { deleteSnapshot } from '../src/snapshots/delete.ts';
 import { createSnapshots } from '../src/snapshots/snapshots.ts';
-import { columns, SNAPSHOT_COLUMNS, type SnapshotRow } from '@releap/database';
+import type { SnapshotRow } from '@releap/database';
 import { SNAPSHOT_MACHINE, SNAPSHOT_TRANSITIONS, type SnapshotEvent } from '../src/snapshots/transitions.ts';
 import { quiet } from '@releap/testing/world';
 import { propertyRuns } from '@releap/testing/repetitions';
@@ -50,13 +51,7 @@ async function newSandbox(): Promise<string> {
   return id;
 }
 
-const rowsOf = async (vm: string): Promise<SnapshotRow[]> =>
-  (
-    await database.pool.query(
-      `select ${columns('s', SNAPSHOT_COLUMNS)} from snapshots s where sandbox_id = $1 order by created_at, id`,
-      [vm],
-    )
-  ).rows;
+const rowsOf = (vm: string): Promise<SnapshotRow[]> => inspectSnapshots(database, { sandbox_id: vm });
 
 /** What holds of all of them at any moment. */
 async function hold(vm: string): Promise<SnapshotRow[]> {
@@ -140,11 +135,7 @@ async function act(vm: string, name: () => string, one: Act): Promise<void> {
   const to = refused || expected === undefined || expected.to === 'same' ? row.status : expected.to;
   assert.equal(after?.status, to, `${one.trigger} from ${row.status}`);
   if (after.status === 'ready' && row.status === 'pending') {
-    const { rows: vms } = await database.pool.query(
-      'select parent_snapshot_id from sandboxes where id = $1',
-      [vm],
-    );
-    assert.equal(vms[0].parent_snapshot_id, row.id);
+    assert.equal((await inspect(database, { uuid: vm })).parent_snapshot_id, row.id);
   }
 }
 
@@ -159,9 +150,9 @@ it('any snapshots of a sandbox follow the table, take turns, keep their lineage,
       }
       // The host does what it should from now on, the newest first are deleted, and nothing is left.
       for (let rows = await hold(vm); rows.some((row) => row.assigned_to_runner); rows = await hold(vm)) {
-        const held = rows.filter((row) => row.assigned_to_runner);
-        const newest = held.filter((row) => row.desired === 'ready').at(-1);
-        for (const row of held) {
+        const assigned = rows.filter((row) => row.assigned_to_runner);
+        const newest = assigned.filter((row) => row.desired === 'ready').at(-1);
+        for (const row of assigned) {
           if (row.desired !== 'deleted' && row.status !== 'pending') continue;
           const status = row.desired === 'deleted' ? 'deleted' : 'ready';
           await context.snapshots.apply(`observe:${status}`, [

@@ -206,7 +206,7 @@ describe('a snapshot that does not succeed', () => {
     assert.equal((await stage.row(vm)).status, 'running');
     const gone = await stage.runner.snapshotAssigned(id, (one) => one.desired === 'deleted');
     await stage.runner.observedSnapshot(gone, { status: 'deleted' });
-    assert.equal((await shots.rowOf(id)).held, false);
+    assert.equal((await shots.rowOf(id)).assigned_to_runner, false);
     shots.obeyAgain();
     assert.deepEqual((await shots.remove(id)).body, { id, deleted: true });
   });

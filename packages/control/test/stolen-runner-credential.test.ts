@@ -21,6 +21,7 @@ import {
   startWorld,
   until,
   waitFor,
+  host,
   type Answer,
   type Created,
   type ScriptedRunner,
@@ -162,11 +163,8 @@ describe('a stolen runner credential', () => {
   it('is revoked by the operator: its connection ends, and only their permission joins the host again', async () => {
     const permitted = await world.operator('POST', `/operator/hosts/${stolen.id}/join-permission`);
     assert.equal(permitted.status, 200, permitted.text);
-    const { hosts } = (await world.operator('GET', '/operator/hosts')).body as {
-      hosts: { id: string; status: string; ready: boolean }[];
-    };
-    const host = hosts.find(({ id }) => id === stolen.id);
-    assert.deepEqual([host?.status, host?.ready], ['offline', false], 'nothing is placed there any more');
+    const its = await host(world, stolen.id);
+    assert.deepEqual([its?.status, its?.ready], ['offline', false], 'nothing is placed there any more');
     await until(() => stolen.closeCode !== undefined);
     assert.equal((await dial(credentialOf(stolen.id), stolen.id)).status, 401);
     const join = (token: string, id = stolen.id): Promise<Response> =>

@@ -2,6 +2,13 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { pino } from 'pino';
 import { createTeardown } from '../src/teardown/teardown.ts';
+import {
+  inspectSandboxes,
+  inspectSnapshots,
+  isTornDown,
+  tablesWith,
+  inspectApiKeys,
+} from '@releap/testing/inspect';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { create, silent, until, waitFor } from '@releap/testing/world';
 import { GatewayClient } from '@releap/testing/gateway-client';
@@ -15,13 +22,9 @@ describe('the deletion of a project', () => {
   });
   after(() => world[Symbol.asyncDispose]());
 
-  const tornDown = async (projectId: string): Promise<boolean> => {
-    const { rows } = await world.database.pool.query<{ done: boolean }>(
-      'select torn_down_at is not null and teardown_after is null as done from projects where id = $1',
-      [projectId],
-    );
-    return rows[0]?.done === true;
-  };
+  const tornDown = (projectId: string): Promise<boolean> => isTornDown(world.database, projectId);
+  const isGone = (row: { status: string; assigned_to_runner: boolean }): boolean =>
+    row.status === 'deleted' && !row.assigned_to_runner;
   const count = async (sql: string, id: string): Promise<number> =>
     (await world.database.pool.query<{ n: number }>(`select count(*)::integer as n from ${sql}`, [id]))
       .rows[0]?.n ?? -1;
@@ -54,16 +57,13 @@ describe('the deletion of a project', () => {
     await until(() => tornDown(projectId));
     assert.equal(runner.assignments.get(running.uuid)?.desired, 'deleted');
     assert.equal(runner.assignments.get(stopped.uuid)?.desired, 'deleted');
-    assert.equal(
-      await count(
-        `sandboxes where project_id = $1 and (status <> 'deleted' or held or env <> '{}')`,
-        projectId,
-      ),
-      0,
-    );
+    const sandboxes = await inspectSandboxes(world.database, { project_id: projectId });
+    assert.deepEqual(sandboxes.map(isGone), [true, true]);
+    assert.deepEqual(await tablesWith(world.database, 'hunter2'), []);
     assert.equal(await count('images where project_id = $1', projectId), 0);
     assert.equal(await count(`jobs where project_id = $1 and status in ('queued', 'running')`, projectId), 0);
-    assert.equal(await count('api_keys where project_id = $1 and revoked_at is null', projectId), 0);
+    const keys = await inspectApiKeys(world.database, { project_id: projectId });
+    assert.ok(keys.every((one) => one.revoked_at !== null));
   });
 
   test('takes away snapshots, those that descend from others first', async () => {
@@ -87,8 +87,9 @@ describe('the deletion of a project', () => {
     await owner('DELETE', `/projects/${projectId}`);
     await until(() => tornDown(projectId));
     assert.deepEqual([...new Set(removed)], ids.toReversed());
-    const left = `snapshots where project_id = $1 and (status <> 'deleted' or held or env <> '{}')`;
-    assert.equal(await count(left, projectId), 0);
+    const snapshots = await inspectSnapshots(world.database, { project_id: projectId });
+    assert.deepEqual(snapshots.map(isGone), [true, true, true]);
+    assert.deepEqual(await tablesWith(world.database, 'hunter2'), []);
   });
 
   test('waits for a host that does not answer, and goes on after a restart of the server', async () => {
@@ -128,11 +129,9 @@ describe('the deletion of a project', () => {
     assert.ok(answers.every(({ status }) => status === 200 || status === 401));
     await until(() => tornDown(projectId));
     const made = answers.filter(({ status }) => status === 200).length;
-    assert.equal(await count('sandboxes where project_id = $1', projectId), made);
-    assert.equal(
-      await count(`sandboxes where project_id = $1 and (status <> 'deleted' or held)`, projectId),
-      0,
-    );
+    const sandboxes = await inspectSandboxes(world.database, { project_id: projectId });
+    assert.equal(sandboxes.length, made);
+    assert.ok(sandboxes.every(isGone));
     await world.restart();
   });
 

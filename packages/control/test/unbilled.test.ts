@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Database } from '@releap/database';
+import { inspectLedger, inspectMeters } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
 import { chargeMeters } from '../src/billing/charge-meters.ts';
 import { organizationsCrossing } from '../src/billing/unbilled.ts';
@@ -32,7 +33,7 @@ async function running(micros: bigint, credits: bigint): Promise<{ orgId: string
   return { orgId, id };
 }
 const entries = async (id: string): Promise<number> =>
-  (await database.pool.query('select 1 from ledger_entries where sandbox_id = $1', [id])).rowCount ?? 0;
+  (await inspectLedger(database, { sandbox_id: id })).length;
 const crossing = (limit = 0n): Promise<string[]> => organizationsCrossing(database.pool, PRICES, limit);
 
 describe('use that is not charged yet', () => {
@@ -84,11 +85,11 @@ describe('a meter that cannot be charged', () => {
       [[poison.id, poison.orgId, 'bigint out of range']],
     );
     for (const one of fine) assert.ok((await charged(database, one.id)) >= exactCost(SIZE, 120_000_000n));
-    const { rows } = await database.pool.query(
-      `select parked_reason, parked_until > now() as parked from sandbox_meters where sandbox_id = $1`,
-      [poison.id],
+    const meters = await inspectMeters(database, { sandbox_id: poison.id });
+    assert.deepEqual(
+      meters.map((one) => [one.parked_reason, (one.parked_until?.getTime() ?? 0) > Date.now()]),
+      [['bigint out of range', true]],
     );
-    assert.deepEqual(rows, [{ parked_reason: 'bigint out of range', parked: true }]);
     // It holds up nobody while it is parked, and is tried again afterwards.
     const again = await running(120_000_000n, 0n);
     assert.deepEqual((await chargeMeters(database.pool, PRICES, { meterMs: 60_000 })).parked, []);

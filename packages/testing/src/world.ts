@@ -1,6 +1,6 @@
 /** What the tests of the control plane share: a server on a fresh database, its callers and its scripted runners. */
 import assert from 'node:assert/strict';
-import { newUuid, type SandboxRecord } from '@releap/contract';
+import { newUuid, type HostRecord, type SandboxRecord } from '@releap/contract';
 import {
   ensureBootstrap,
   mintApiKey,
@@ -12,6 +12,7 @@ import { openDatabase, type Database } from '@releap/database';
 import { caller, type Caller } from './callers.ts';
 import { GATEWAY_TOKEN, OPERATOR_TOKEN, TOKENS } from './credentials.ts';
 import { PATIENCE_MS, until } from './eventually.ts';
+import { inspect } from './inspect.ts';
 import { quiet } from './logging.ts';
 import { endFirst, freshDatabase } from './postgres.ts';
 import { REGION, ScriptedRunner, type RunnerOptions } from './scripted-runner.ts';
@@ -36,6 +37,8 @@ export interface World extends AsyncDisposable {
   internalUrl: string;
   /** With the default project's key. */
   call: Caller;
+  /** The organization of the default project, and of the strangers' projects. */
+  orgId: string;
   /** With the operator's token, on the internal listener. */
   operator: Caller;
   /** With the token of gateways, on the internal listener. */
@@ -82,6 +85,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
       return world.control.internalUrl;
     },
     call: caller(base, bootstrap.apiKey, bootstrap.projectId),
+    orgId: bootstrap.orgId,
     operator: caller(() => world.control.internalUrl, OPERATOR_TOKEN, ''),
     gateway: caller(() => world.control.internalUrl, GATEWAY_TOKEN, ''),
     async stranger() {
@@ -142,16 +146,24 @@ export interface Created {
 export async function create(call: Caller, world: World, body: object = {}): Promise<Created> {
   const answer = await call('POST', '/vms', { image: 'busybox', ...body });
   assert.equal(answer.status, 200, answer.text);
-  const { rows } = await world.database.pool.query<{ sandbox_id: string }>(
-    'select sandbox_id from jobs where id = $1',
-    [answer.body.job_id],
-  );
+  const { id: uuid } = await inspect(world.database, { jobId: answer.body.job_id });
   return {
     id: answer.body.vm_id,
-    uuid: rows[0]?.sandbox_id ?? '',
+    uuid,
     token: answer.body.access_token,
     jobId: answer.body.job_id,
   };
+}
+
+/** The hosts as the operator sees them. */
+export async function hosts(world: World): Promise<HostRecord[]> {
+  const answer = await world.operator('GET', '/operator/hosts');
+  assert.equal(answer.status, 200, answer.text);
+  return answer.body.hosts as HostRecord[];
+}
+
+export async function host(world: World, id: string): Promise<HostRecord | undefined> {
+  return (await hosts(world)).find((one) => one.id === id);
 }
 
 export async function waitFor(call: Caller, id: string, status: string): Promise<SandboxRecord> {

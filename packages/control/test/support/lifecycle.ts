@@ -1,6 +1,7 @@
 /** Sandboxes in the states that the tests of the life cycle begin with. */
 import assert from 'node:assert/strict';
 import type { SandboxStatus } from '@releap/contract';
+import { inspect, type InspectedSandbox } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
 import { TRANSIENT } from '../../src/sandboxes/transitions.ts';
 import {
@@ -103,20 +104,8 @@ export class Stage {
     );
   }
 
-  async row(vm: Created): Promise<{
-    status: SandboxStatus;
-    desired: string;
-    generation: number;
-    has_memory: boolean;
-    start_from: string;
-    error: string | null;
-    held: boolean;
-  }> {
-    const { rows } = await this.world.database.pool.query(
-      'select status, desired, generation, has_memory, start_from, error, held from sandboxes where id = $1',
-      [vm.uuid],
-    );
-    return rows[0];
+  row(vm: Created): Promise<InspectedSandbox> {
+    return inspect(this.world.database, vm);
   }
 
   /** As if the time of its present state were over. */

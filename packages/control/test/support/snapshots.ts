@@ -1,5 +1,7 @@
 /** Snapshots in the states that tests of them begin with. */
 import assert from 'node:assert/strict';
+import type { SnapshotRow } from '@releap/database';
+import { inspectSnapshot, inspectSnapshots } from '@releap/testing/inspect';
 import type { Stage } from './lifecycle.ts';
 import { PATIENCE_MS, takesSnapshots, type Answer, type Created, type World } from '@releap/testing/world';
 
@@ -65,22 +67,14 @@ export class Shots {
   }
 
   async refused(vm: Created, body: object, message: RegExp): Promise<void> {
-    const count = async () =>
-      (await this.#world.database.pool.query('select count(*) from snapshots')).rows[0].count;
-    const before = await count();
+    const before = await inspectSnapshots(this.#world.database);
     const answer = await this.take(vm, { name: this.fresh(), ...body });
     assert.deepEqual([answer.status, Object.keys(answer.body)], [409, ['error']], answer.text);
     assert.match(answer.body.error, message);
-    assert.equal(await count(), before, 'nothing is written');
+    assert.deepEqual(await inspectSnapshots(this.#world.database), before, 'nothing is written');
   }
 
-  async rowOf(
-    id: string,
-  ): Promise<{ held: boolean; status: string; desired: string; parent_id: string | null }> {
-    const { rows } = await this.#world.database.pool.query(
-      'select held, status, desired, parent_id from snapshots where id = $1',
-      [id],
-    );
-    return rows[0];
+  rowOf(id: string): Promise<SnapshotRow> {
+    return inspectSnapshot(this.#world.database, id);
   }
 }
