@@ -71,7 +71,7 @@ export async function memoryOf(pid: number): Promise<Memory> {
   };
 }
 
-/** MiB of sealed memory that a runner holds for guests to begin with, whoever maps it. */
+/** MiB of sealed memory that a runner holds as the initial memory of guests, whichever process maps it. */
 export async function sealedMib(pid: number): Promise<number> {
   const folder = `/proc/${pid}/fd`;
   const sizes = new Map<number, number>();

@@ -15,7 +15,7 @@ export interface Verdict {
 
 export interface SuiteResult {
   title: string;
-  /** What is promised, in one sentence; shown with the numbers so that nobody has to look it up. */
+  /** The goal, in one sentence; shown with the numbers so that a reader need not look it up. */
   goal: string;
   unit: string;
   rows: Row[];

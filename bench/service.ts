@@ -119,7 +119,7 @@ export class MeasuredService implements AsyncDisposable {
           };
           return record.process?.pid;
         } catch {
-          // Made or removed at this very moment.
+          // Created or removed just now.
           return undefined;
         }
       }),
@@ -127,7 +127,7 @@ export class MeasuredService implements AsyncDisposable {
     return pids.filter((pid) => pid !== undefined);
   }
 
-  /** The service's own processes with the part that each is, without VMMs and tools that run for a moment. */
+  /** The service's own processes with the role of each, without VMMs and short-lived tools. */
   async processes(): Promise<{ pid: number; part: string }[]> {
     const { postgres, ...roles } = await partPids(this.service.home);
     const partOf = new Map(Object.entries(roles).map(([role, pid]) => [pid, role]));

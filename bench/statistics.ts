@@ -47,7 +47,7 @@ export interface RoundOptions {
   onRound?: (round: number) => void;
 }
 
-/** Takes whatever samples `run` notes, round after round. Those of the first `warmUp` rounds are thrown away. */
+/** Takes the samples that `run` notes, round after round. Those of the first `warmUp` rounds are thrown away. */
 export async function inRounds(
   { rounds, maxMs = Infinity, warmUp, signal, onRound }: RoundOptions,
   run: (note: (name: string, value: number) => void) => Promise<void>,
@@ -65,7 +65,7 @@ export async function inRounds(
   return samples;
 }
 
-/** Takes samples of several contenders in turns, so that whatever else the machine does meets all of them alike. */
+/** Takes samples of several contenders in turns, so that other load on the machine affects all of them alike. */
 export async function interleave(
   contenders: Record<string, () => Promise<number>>,
   options: RoundOptions,

@@ -15,7 +15,7 @@ export interface SuiteOptions {
 /** One or more tables, in a stable order; all at the end, or each when it is done. */
 export type Suite = (options: SuiteOptions) => Promise<SuiteResult[]> | AsyncGenerator<SuiteResult>;
 
-/** A folder that goes with its user. Its path is short, as unix sockets below it have little room for theirs. */
+/** A folder that is removed with its user. Its path is short, as the paths of unix sockets below it are limited. */
 export async function temporaryFolder(): Promise<{ path: string } & AsyncDisposable> {
   const path = await mkdtemp(join(tmpdir(), 'rlb-'));
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };

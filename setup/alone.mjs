@@ -1,4 +1,4 @@
-/** One set-up at a time in one folder: `npm start` and `npm test` may be typed at the same moment. */
+/** One set-up at a time in one folder: `npm start` and `npm test` may be started concurrently. */
 import { spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import { say, SetupError } from './command.mjs';

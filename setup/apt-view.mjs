@@ -88,7 +88,7 @@ class AptView {
     this.config = config;
   }
 
-  /** Reads the lists anew. */
+  /** Updates the lists. */
   async update() {
     say('reading the lists of Debian packages for what is unpacked and not installed');
     await run('apt-get', ['-c', this.config, '-q', 'update'], { env: ENV });

@@ -64,7 +64,7 @@ async function disableServices(packages) {
   await run('systemctl', ['disable', ...services]).catch((error) => say(error.message));
 }
 
-/** Whether what a package is wanted for is there already, whoever installed it. */
+/** Whether what a package is wanted for is there already, from any source. */
 async function isThere({ command, file }) {
   return file === undefined ? (await findCommand(command)) !== undefined : existsSync(file);
 }
@@ -95,7 +95,7 @@ export async function ensurePackages(packages) {
   await disableServices(missing);
 }
 
-/** Reads the lists anew, where this user may. */
+/** Updates the lists, where this user may. */
 export async function refreshLists() {
   if (isRoot && (await findCommand('apt-get')) !== undefined) await update();
 }
@@ -132,7 +132,7 @@ export async function downloadPackage(name, folder) {
   return path.join(folder, file);
 }
 
-/** The package that a meta package such as the kernel's stands for. */
+/** The package that a meta package such as the kernel's depends on. */
 export async function dependencyMatching(name, pattern) {
   const read = async () => {
     const text = await run('apt-cache', ['depends', '--no-recommends', '--no-suggests', name], { env: ENV });

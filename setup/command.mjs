@@ -11,7 +11,7 @@ export function say(message) {
   process.stderr.write(`\u001b[2mset-up\u001b[0m  ${message}\n`);
 }
 
-/** The absolute path of a command, or undefined. Looks where root's tools lie, whatever PATH says. */
+/** The absolute path of a command, or undefined. Looks where root's tools are, too, regardless of PATH. */
 export async function findCommand(name) {
   const folders = [
     ...(process.env.PATH ?? '').split(path.delimiter),

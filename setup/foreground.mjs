@@ -3,8 +3,8 @@ import { spawn } from 'node:child_process';
 import { constants } from 'node:os';
 
 /**
- * The child stays in our process group, so that whoever kills the group reaches it too; of a Ctrl-C it may so
- * hear twice, from the terminal and from us. The channel tells it when we are gone without a word.
+ * The child stays in our process group, so that a kill of the group reaches it too; so it may receive a Ctrl-C
+ * twice, from the terminal and from us. The channel tells it when we have ended without a message.
  *
  * @param {string} file
  * @param {string[]} args

@@ -1,8 +1,8 @@
 /**
- * The Debian packages that Releap stands on, and what each is for. `command` tells that it is there already,
- * whoever installed it.
+ * The Debian packages that Releap uses, and the purpose of each. `command` tells that it is there already,
+ * from any source.
  *
- * `file` does, for what brings no command. `service` is started by nobody but its own package, and not wanted.
+ * `file` does, for packages without a command. `service` is started by its own package alone, and not wanted.
  *
  * @typedef {{ name: string, why: string, command?: string, file?: string, service?: string }} DebianPackage
  */

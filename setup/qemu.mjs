@@ -145,7 +145,7 @@ async function pack(root, program, made) {
   await writeFile(path.join(made, 'version'), `${version}\n`);
 }
 
-/** Copies what is called so; of two of a name, the one in the first folder. @returns {Promise<string[]>} what was copied */
+/** Copies what has this name; of two of a name, the one in the first folder. @returns {Promise<string[]>} what was copied */
 async function copyMatching(folders, pattern, target) {
   const found = new Map();
   for (const folder of folders) {

@@ -1,4 +1,4 @@
-/** `npm run soak [-- PAUSES STOPS]`: set-up, then one sandbox through its life cycle again and again. */
+/** `npm run soak [-- PAUSES STOPS]`: set-up, then one sandbox through its life cycle repeatedly. */
 import path from 'node:path';
 import { foreground } from './foreground.mjs';
 import { main, NODE, REPO, setUp } from './setup.mjs';

@@ -238,20 +238,20 @@ describe('a full disk', () => {
     }
   });
 
-  /** Takes all but some of the room. */
+  /** Fills the disk but for this much. */
   async function fill(leaveMib: number): Promise<void> {
     const { bavail, bsize } = await statfs(disk);
     await using ballast = await open(join(disk, 'ballast'), 'w');
     try {
       await ballast.write(Buffer.alloc(bavail * bsize - leaveMib * 2 ** 20));
-      // The last bytes, whoever else takes some meanwhile.
+      // The last bytes, though other processes take some meanwhile.
       if (leaveMib === 0) for (;;) await ballast.write(Buffer.alloc(4096));
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error;
     }
   }
 
-  test('a create fails with the reason and leaves nothing; with room again the next one runs', async () => {
+  test('a create fails with the reason and leaves nothing; with free space again the next one runs', async () => {
     assert.ok(service);
     await fill(RESERVE_MIB - 10);
     const { body } = await service.call<{ vm_id: string }>('POST', '/vms', SMALL);
@@ -263,7 +263,7 @@ describe('a full disk', () => {
     await service.remove((await service.create(SMALL)).id);
   });
 
-  test('not one byte free: what runs stands while it writes and loses nothing, a create fails, both can be deleted', async () => {
+  test('not one byte free: a running guest blocks on ENOSPC while it writes and loses nothing, a create fails, both can be deleted', async () => {
     assert.ok(service);
     const { id } = await service.create({ ...SMALL, scratch_mib: 128 });
     const { id: gone } = await service.create({ ...SMALL, scratch_mib: 128, persistent: true });

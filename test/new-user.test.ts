@@ -12,7 +12,7 @@ import { terminal } from './support/terminal.ts';
 const PATIENCE_MS = 120_000;
 const SIZE = ['--cpu', '1', '--mem', '256', '--scratch', '64'];
 
-/** What a person does who has heard of Releap this morning. */
+/** The first steps of a new user. */
 describe('a new user, in a browser and a terminal', () => {
   let service: Service;
   let folder: string;
@@ -57,7 +57,7 @@ describe('a new user, in a browser and a terminal', () => {
     assert.equal((await device.ended).code, 0, device.outcome.stderr);
   });
 
-  test('makes an organization and a project in it, and invites somebody', async () => {
+  test('makes an organization and a project in it, and invites another user', async () => {
     org = (await ada.output(['org', 'create', 'Office'])).trim();
     await ada.output(['project', 'create', 'web', '--org', 'Office']);
     await ada.output(['project', 'use', 'web']);
@@ -75,7 +75,7 @@ describe('a new user, in a browser and a terminal', () => {
   const create = async (key: string): Promise<{ status: number; body: Record<string, unknown> }> =>
     await service.call('POST', '/vms', { image: 'busybox', cpu: 1, mem_mib: 256, scratch_mib: 64 }, key);
 
-  test('is refused without credits, goes on when granted some, and is stopped when they have run out', async () => {
+  test('is refused without credits, continues when granted some, and is stopped when they have run out', async () => {
     const key = (await grace.output(['key', 'create', 'script', '--project', 'web'])).trim();
     assert.match(key, /^rlp_/);
     const poor = await create(key);

@@ -186,7 +186,7 @@ describe('an image from a real registry', () => {
     assert.match(refused.body.error, /broken.*no-such-tag/);
   });
 
-  test('a registry that nobody runs, or that says nothing, fails by its address', async () => {
+  test('a registry that does not listen, or does not respond, fails by its address', async () => {
     const port = await freePort();
     assert.match(await failure(`localhost:${port}/app:1`), new RegExp(`localhost:${port}.*refused`));
   });

@@ -105,7 +105,7 @@ describe('secrets and a registry that wants a password', () => {
     assert.equal(await inside(), placeholder);
   });
 
-  test('releap rotate-key adds a key; the server takes it up and wraps anew what the old one has wrapped', async () => {
+  test('releap rotate-key adds a key; the server starts to use it and rewraps what the old one has wrapped', async () => {
     const main = join(REPO, 'packages/server/src/main.ts');
     const said = execFileSync(process.execPath, [main, 'rotate-key'], {
       env: { ...process.env, RELEAP_HOME: service.home },

@@ -75,7 +75,7 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
       },
     );
 
-    await t.test('refuses a second server on its home, and says who has it', async () => {
+    await t.test('refuses a second server on its home, and names the process that has it', async () => {
       assert.equal(await failedStart(service, { RELEAP_PORT: '0' }), 1);
       assert.match(
         service.output,
@@ -92,7 +92,7 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
     }
 
     await t.test(
-      'its parts end when it is killed, and the next start goes on with the same key',
+      'its parts end when it is killed, and the next start continues with the same key',
       async () => {
         const { api_key: key } = service.bootstrap;
         await service.kill();

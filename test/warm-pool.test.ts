@@ -9,7 +9,7 @@ import { leftovers } from '@releap/testing/leftovers';
 import { partPids, processStatus } from '@releap/testing/processes';
 import { Service, uuidOf } from '@releap/testing/service';
 
-/** The default shape, which the pool has; all else differs from sandbox to sandbox. */
+/** The default size, which the pool has; all else differs from sandbox to sandbox. */
 const REQUEST = { image: 'busybox', scratch_mib: 64 };
 
 describe('sandboxes out of the pool of waiting machines', () => {
@@ -149,7 +149,7 @@ describe('sandboxes out of the pool of waiting machines', () => {
     assert.notEqual((await waiting()).name, name);
   });
 
-  test('a machine that waits takes no time of anybody', async () => {
+  test('a waiting machine uses no CPU time of others', async () => {
     const { pid } = await waiting();
     await eventually('it stands still', async () => {
       const before = await cpuTicks(pid);

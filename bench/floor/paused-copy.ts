@@ -15,8 +15,8 @@ export interface PausedCopy {
 }
 
 /**
- * Copies what a runner keeps of a paused sandbox. Copies, for the service takes memory that has a second name for
- * somebody else's too.
+ * Copies the suspend image of a paused sandbox. Links would not do: the service takes memory with a second link for
+ * that of another process too.
  * @param keep folder of the runner
  * @param folder empty
  */

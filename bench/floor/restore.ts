@@ -17,7 +17,7 @@ import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 
-/** All that is known before the clock starts. `{slot}` stands for the number of a guest. */
+/** All that is known before the clock starts. `{slot}` is replaced by the number of a guest. */
 export interface FloorMachine {
   slots: number;
   qemu: string;
@@ -56,7 +56,7 @@ function frame(type: number, stream: number, body: unknown): Buffer {
   return Buffer.concat([head, payload]);
 }
 
-/** QEMU makes its sockets a moment after it has started. */
+/** QEMU creates its sockets some time after it has started. */
 async function connected(path: string): Promise<Socket> {
   for (const end = Date.now() + ATTEMPT_DEADLINE_MS; ; ) {
     const socket = connect(path);
@@ -205,7 +205,7 @@ async function restore(slot: number): Promise<number> {
   }
 }
 
-// Whoever started us has gone: no guest may stay.
+// Our parent has ended: no guest may remain.
 process.stdin.once('end', () => process.exit(0));
 process.once('exit', () => {
   for (const qemu of running) qemu.kill('SIGKILL');

@@ -67,7 +67,7 @@ export class Gvisor implements AsyncDisposable {
   }
 
   async #start(args: string[]): Promise<void> {
-    // A detached container keeps what it was given as output, and whoever reads that would wait for its end.
+    // A detached container keeps its output open, and its reader would wait for its end.
     const detached = args.includes('--detach');
     if (!detached) {
       await run('runsc', [...this.#flags, ...args], { timeout: DEADLINE_MS });

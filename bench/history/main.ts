@@ -47,7 +47,7 @@ interface Plan {
 
 const say = (text: string): void => void process.stderr.write(`${text}\n`);
 
-/** Whatever named statements this process sends, with the last values of each. */
+/** The named statements that this process sends, with the last values of each. */
 const sent = new Map<string, Sent>();
 type Query = (this: unknown, ...args: unknown[]) => unknown;
 const prototype = Client.prototype as unknown as { query: Query };

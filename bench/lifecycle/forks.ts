@@ -1,4 +1,4 @@
-/** Forks of a running sandbox: how long the source stands, and how soon the child does something. */
+/** Forks of a running sandbox: how long the source is paused, and how soon the child responds. */
 import { uuidOf } from '@releap/testing/service';
 import type { Floor } from '../floor/floor.ts';
 import { monotonic, type Probe } from '../probe/probe.ts';
@@ -88,8 +88,8 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
       ];
       logged.push({
         'until source and child are apart': apart - asked,
-        'until the child goes on': goesOn - apart,
-        'until its command is answered': answered - goesOn,
+        'until the child runs': resumed - apart,
+        'until its command is answered': answered - resumed,
       });
       await remove([child]);
       note(FLOOR, (await floor.restore())[0] ?? Number.NaN);
@@ -129,7 +129,7 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
   const children = { ...pick([CHILD, FLOOR]), ...many };
   return [
     {
-      title: 'Fork: how long the source stands',
+      title: 'Fork: how long the source is paused',
       goal:
         `A client outside talks to a running sandbox that has ${DIRTY_MIB} MiB written to since the fork before. ` +
         `Its largest gap around a fork is at most ${FREEZE_GOAL_MS} ms at p95.`,
@@ -142,11 +142,11 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
       samples: gaps,
     },
     {
-      title: 'Fork: how soon the child answers',
+      title: 'Fork: how soon the child responds',
       goal:
         'From `POST /vms/:id/fork` to the first answered command of the child, a long poll until it runs included. ' +
         `p50 at most ${CHILD_GOAL} times the floor. No goal is set for ${AT_ONCE} forks of one source at once; a ` +
-        'client that is told that another fork is being taken asks again 3 ms later.',
+        'client that gets 409 because another fork is being taken asks again 3 ms later.',
       unit: 'ms',
       rows: summaryRows(children),
       verdicts: [
@@ -173,12 +173,12 @@ export async function during(
   return { gap: (await probe.gap(from, monotonic())).largest, took, from, wall };
 }
 
-/** How long each step of a freeze took, from the moments that the runner logs. */
+/** How long each step of a freeze took, from the times that the runner logs. */
 export function freezeSteps(steps: Record<string, number>): Record<string, number> {
   const { frozen = NaN, stopped, taken = NaN, thawed = NaN } = steps;
   return {
     'processes frozen': frozen,
-    ...(stopped === undefined ? {} : { 'processors stopped': stopped - frozen }),
+    ...(stopped === undefined ? {} : { 'virtual CPUs stopped': stopped - frozen }),
     taken: taken - (stopped ?? frozen),
     'thaw answered': thawed - taken,
   };

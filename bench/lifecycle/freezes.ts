@@ -59,10 +59,10 @@ export async function freezes(context: Context): Promise<SuiteResult> {
     notes.push(stepsNote(`steps of the freeze with ${written} MiB`, steps));
   }
   return {
-    title: 'Fork: how long the source stands, by memory written to',
+    title: 'Fork: how long the source is paused, by memory written to',
     goal:
       'As above, with sources that have written to more and less of their memory: the page tables of what they have written ' +
-      `are copied while they stand. At most ${FREEZE_GOAL_MS} ms at p95 with ${GOAL_MIB} MiB.`,
+      `are copied while they are frozen. At most ${FREEZE_GOAL_MS} ms at p95 with ${GOAL_MIB} MiB.`,
     unit: 'ms',
     rows: summaryRows(all),
     verdicts: [

@@ -27,7 +27,7 @@ const JITTER = 'the client alone: its largest gap in half a second before a paus
 const resume = (mib: number): string => `resume, ${mib} MiB written to`;
 const outsideOf = (mib: number): string => `${mib} MiB: from the last answer to safe`;
 const askedOf = (mib: number): string => `${mib} MiB: from asking the guest's agent to safe`;
-const stoppedOf = (mib: number): string => `${mib} MiB: from stopped processors to safe`;
+const stoppedOf = (mib: number): string => `${mib} MiB: from stopped virtual CPUs to safe`;
 const callOf = (mib: number): string => `${mib} MiB: from the call to \`paused\``;
 
 export async function pauseAndResume(context: Context, floor: Floor): Promise<SuiteResult[]> {
@@ -61,11 +61,11 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
         logged.push({
           'copied ahead': ahead,
           'processes frozen': frozen,
-          'processors stopped': stopped - ahead - frozen,
-          'rest and devices saved': copied - stopped,
+          'virtual CPUs stopped': stopped - precopied - frozen,
+          'remaining memory and device state saved': copied - stopped,
           'said so': safe - copied,
         });
-        // The memory is on its way to the platters, which the next step does not have to wait for, nor to bear.
+        // The memory is still being fsynced, which the next step must neither wait for nor suffer from.
         await until('the memory is on the disk', () => exists(join(subject.keep, 'durable')));
         note(resume(dirty), await timed(() => subject.resumeAndRun()));
         if (dirty === DIRTY_MIB) note(FLOOR, (await floor.restore())[0] ?? Number.NaN);
@@ -107,7 +107,7 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
     {
       title: 'Pause',
       goal:
-        `The guest stands for at most ${PAUSE_GOAL_MS} ms at p95 until its state is safe, whatever it has written to. ` +
+        `The guest is paused for at most ${PAUSE_GOAL_MS} ms at p95 until its state is safe, however much it has written to. ` +
         'The same memory is written to again before each pause.',
       unit: 'ms',
       rows: summaryRows(paused),
@@ -120,14 +120,14 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
       ),
       notes: [
         ...notes,
-        `the probe ${probe.first ? 'runs before all others (real-time)' : 'waits for its turn as all do'}`,
+        `the probe has ${probe.first ? 'real-time' : 'normal'} priority`,
       ],
       samples: paused,
     },
   ];
 }
 
-/** A moment of the monotonic clock on the wall's. */
+/** A time of the monotonic clock as wall time. */
 function wall(moment: number): number {
   return Date.now() - (monotonic() - moment);
 }

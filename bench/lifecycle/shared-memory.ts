@@ -66,8 +66,8 @@ export async function sharedMemory(context: Context): Promise<SuiteResult> {
     rows,
     verdicts: [],
     notes: [
-      'held besides: memory that the runner holds for guests to begin with (templates, and for five minutes what a ' +
-        'source was when it was forked first) and that none of these VMMs has looked at; it exists once',
+      'unmapped: memory that the runner holds for new guests (templates, and for five minutes the fork memory cache of ' +
+        'a source) and that none of these VMMs has mapped; it exists once',
       'each more: what all VMMs of the row take more than those of the first one of its kind, divided by how many they ' +
         'are more',
     ],

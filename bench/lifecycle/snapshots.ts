@@ -1,4 +1,4 @@
-/** Snapshots: how long their sandbox stands, and how soon what is made from one does something. */
+/** Snapshots: how long their sandbox is paused, and how soon a sandbox that is made from one responds. */
 import { type SuiteResult, summaryRows } from '../report.ts';
 import { inRounds, type Samples, timed } from '../statistics.ts';
 import { atMost, type Context, DIRTY_MIB, p, stepsNote, WARM_UP } from './context.ts';
@@ -46,7 +46,7 @@ export async function snapshots(context: Context): Promise<SuiteResult[]> {
   const [small, large] = DISKS;
   return [
     {
-      title: 'Snapshots: how long the sandbox stands',
+      title: 'Snapshots: how long the sandbox is paused',
       goal:
         `The largest gap that a client outside has. Full, with ${DIRTY_MIB} MiB of memory written to since the ` +
         `one before: at most ${FULL_GOAL_MS} ms at p95. Of the disk: at most ${DISK_GOAL_MS} ms, however large it is.`,
@@ -73,7 +73,7 @@ export async function snapshots(context: Context): Promise<SuiteResult[]> {
       samples: freezes,
     },
     {
-      title: 'Snapshots: how soon a sandbox made from one answers',
+      title: 'Snapshots: how soon a sandbox made from one responds',
       goal:
         'From `POST /vms` to the first answered command. As fast as a create from the image in the same run, and from ' +
         `the newest snapshot of a chain of ${CHAIN} as fast as from the first (a tenth is left for noise).`,

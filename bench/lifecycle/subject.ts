@@ -10,7 +10,7 @@ const ECHO_PORT = 7;
 const CALM_MS = 100;
 const AGAIN_MS = 3;
 
-/** A sandbox that things are done to, with an echo server in it that whoever is outside can talk to. */
+/** The sandbox under test, with an echo server in it for clients outside. */
 export class Subject {
   readonly id: string;
   readonly uuid: string;
@@ -38,7 +38,7 @@ export class Subject {
 
   /**
    * Writes to so much of the guest's memory, always to the same pages and never what they held before: a random
-   * megabyte, again and again. (So many random bytes would take an emulated guest minutes.)
+   * megabyte, over and over. (So many random bytes would take an emulated guest minutes.)
    */
   async dirty(mib: number): Promise<void> {
     const seed = '/dev/shm/seed';

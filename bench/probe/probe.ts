@@ -1,8 +1,8 @@
 /**
- * How long a guest stands still, seen from outside. A guest's own clock stops with it, and what it says of itself it
- * says before and after. So somebody else talks to it all the time, in a process that does nothing else, and the
+ * How long a guest is paused, measured from outside. A guest's own clock is paused with it, and its own report covers
+ * only before and after. So a client talks to it all the time, in a process that does nothing else, and the
  * longest time without an answer is an upper bound: it has a millisecond of waiting and the way there and back in it,
- * and whatever else kept either side from running.
+ * and all else that kept either side from running.
  */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -51,7 +51,7 @@ export class Probe implements AsyncDisposable {
     await this.#ask({ type: 'disconnect' });
   }
 
-  /** The longest time without an answer that touches the time between two moments of the monotonic clock. */
+  /** The longest time without an answer that overlaps the time between two readings of the monotonic clock. */
   async gap(from: number, to: number): Promise<Gap> {
     const said = await this.#ask({ type: 'gap', from, to });
     if (said.type !== 'gap') throw new Error(`the probe said ${said.type}`);

@@ -114,7 +114,7 @@ export const burst: Suite = async ({ samples, progress, signal }) => {
   const result: SuiteResult = {
     title: 'Bursts and sustained creates, without a pool',
     goal:
-      `What the machine does when it is full. The first rows have ${AT_ONCE} clients that begin together: p50 at most ` +
+      `What the machine does when it is full. The first rows have ${AT_ONCE} clients that start together: p50 at most ` +
       `${MEDIAN_GOAL} times the slowest one. The last row has ${LANES} clients that create a sandbox of ${SMALL.mem_mib} MiB, ` +
       `run \`true\` and delete it, ${SUSTAINED} times: at least ${SUSTAINED_GOAL} a second, which is 1.5 times what version ` +
       '0.1 did on a machine of two cores without hardware virtualisation.',

@@ -36,14 +36,14 @@ export const lifecycle: Suite = async function* ({ samples, progress, signal }) 
   await using floor = await pausedFloor(service, folder.path);
   yield* await pauseAndResume(context, floor);
   {
-    // As a service is configured when nobody says otherwise: a VMM waits for the child's memory.
+    // With the default configuration of a service: a VMM waits for the child's memory.
     await using pooled = await MeasuredService.start({ warmPool: DEFAULT_POOL });
     const withPool = { ...context, service: pooled, log: new RunnerLog(pooled.service.home) };
     yield* await forks(withPool, floor);
   }
   yield await freezes(context);
   yield* await snapshots(context);
-  // Nothing of what came before is still held for a while in this one.
+  // No memory of earlier measurements is still cached in this one.
   await using fresh = await MeasuredService.start({ warmPool: 0 });
   yield await sharedMemory({ ...context, service: fresh });
 };

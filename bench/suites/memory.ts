@@ -73,8 +73,8 @@ export const memory: Suite = async ({ samples, progress, signal }) => {
       },
     ],
     notes: [
-      `the template is ${last.template.toFixed(1)} MiB, held in memory once for all sandboxes of a shape. What of it no guest ` +
-        `maps counts for no process; divided among ${SANDBOXES} it makes ${megabytes(WITH_TEMPLATE).toFixed(1)} MB each, and less ` +
+      `the template is ${last.template.toFixed(1)} MiB, held in memory once for all sandboxes of a machine size. Pages of it that no guest ` +
+        `maps count for no process; divided among ${SANDBOXES} it makes ${megabytes(WITH_TEMPLATE).toFixed(1)} MB each, and less ` +
         'the more there are',
       `of a VMM's share ${mean(({ anonymous }) => anonymous)} MiB are its own and the guest's changed pages, ` +
         `${mean(({ shared }) => shared)} MiB its part of the template, the rest its part of programs and libraries`,

@@ -1,4 +1,4 @@
-/** One sandbox through its life cycle again and again, with data in it that would show the loss of a byte. */
+/** One sandbox through its life cycle repeatedly, with data in it that would show the loss of a byte. */
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { connect } from 'node:net';
@@ -121,7 +121,7 @@ class Soak {
     return `${acked} rows were acknowledged, ${this.#verified.rows} are there`;
   }
 
-  /** Two of the running sandbox: each has all of it, and nobody draws what another has drawn. */
+  /** Two of the running sandbox: each has all of it, and none draws the random numbers of another. */
   async forks(): Promise<string> {
     const source = this.#id;
     const { nonce } = await this.#goesOn();
@@ -209,7 +209,7 @@ class Soak {
   async #goesOn(): Promise<Standing> {
     let first: Standing | undefined;
     return await eventually(
-      'the workload goes on',
+      'the workload continues',
       async () => {
         const now = await this.#standing();
         assert.deepEqual(now.errors, []);

@@ -149,7 +149,7 @@ def verify(n, last):
             with open(f"{FILES}/{name}", "rb") as file:
                 found = hashlib.sha256(file.read()).hexdigest()
         except FileNotFoundError:
-            # The workload goes on meanwhile, and says first what it removes.
+            # The workload continues meanwhile, and says first what it removes.
             assert name not in listing(), f"{name} is gone"
             continue
         assert found == digest, f"{name} is not what was written"
@@ -161,7 +161,7 @@ if sys.argv[1] == "verify":
 else:
     os.makedirs("/data", exist_ok=True)
     connect().execute("create table if not exists rows (n integer primary key, payload blob not null, hash text not null)")
-    # Before anybody connects to it.
+    # Before a client connects to it.
     guarded(server, socket.create_server(("", 8080)))
     for work in (writer, reader, files):
         guarded(work)

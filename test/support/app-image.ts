@@ -20,7 +20,7 @@ done
 `;
 
 /**
- * The layers of an image as somebody would build it: busybox with a user below, and an application with its
+ * The layers of an image as a user would build it: busybox with a user below, and an application with its
  * entrypoint `/app/start.sh` on top, which tells how it was started and answers what is put into `inbox`.
  */
 export async function appImage(more: readonly Item[] = []): Promise<Buffer[]> {

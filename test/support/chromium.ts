@@ -2,7 +2,7 @@ import { chromium, type Browser, type Page } from 'playwright-core';
 
 const DEADLINE_MS = 120_000;
 
-/** Debian's, with a profile of its own that nobody has used. */
+/** Debian's, with an unused profile of its own. */
 export async function startChromium(): Promise<Browser> {
   // Its sandbox refuses root, who runs these tests.
   return await chromium.launch({

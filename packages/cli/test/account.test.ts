@@ -84,7 +84,7 @@ describe('rlp org', () => {
     assert.equal((await organizations(ada)).length, 1);
   });
 
-  test('what is unknown, personal or not its owner’s is told, and the rest goes on', async () => {
+  test('reports what is unknown, personal or not owned by the caller, and processes the rest', async () => {
     await using ada = await accounts.signedIn('ada');
     await using bob = await accounts.signedIn('bob');
     const shared = await makeOrg(bob, 'shared');

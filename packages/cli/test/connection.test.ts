@@ -71,7 +71,7 @@ describe('which service', () => {
 });
 
 describe('a service that is not well', () => {
-  test('nobody listens', async () => {
+  test('that nothing listens on', async () => {
     const outcome = await rlpHere(null, ['ps', '--url', 'http://127.0.0.1:2', '--api-key', 'k']);
     assert.deepEqual(outcome, {
       code: 3,
@@ -86,7 +86,7 @@ describe('a service that is not well', () => {
     assert.match(stderr, /^rlp: .*API key.*\n$/);
   });
 
-  test('that has had enough for the moment: a read is repeated when it says, a change is not', async () => {
+  test('that is rate limited: a read is repeated after Retry-After, a change is not', async () => {
     await using relay = await relayed();
     let refused = 0;
     const full = (request: IncomingMessage, response: ServerResponse): unknown => {

@@ -132,7 +132,7 @@ describe('rlp host drain', () => {
     assert.equal(await it.project.status(other.id), 'deleted');
   });
 
-  test('gives up waiting when its time is over, and when somebody takes the host back', async () => {
+  test('gives up waiting when its time is over, and when the operator ends the drain', async () => {
     await using it = await operated();
     const { id } = await it.runner();
     await it.project.create('other');
@@ -306,7 +306,7 @@ describe("the operator's token", () => {
     await using relay = await startRelay();
     await using folder = await home({ url: relay.url, internalUrl: relay.url, key: 'rlp_any' });
     await chmod(folder.path, 0o755);
-    // Root reads everything, so the question is asked as nobody, who must be able to read the program.
+    // Root reads everything, so the command runs as the user `nobody`, who must be able to read the program.
     const nobody = { uid: 65_534, gid: 65_534, cwd: '/', env: { RELEAP_HOME: folder.path } };
     const main = join(import.meta.dirname, '../src/main.ts');
     const version = process.getuid?.() === 0 && spawnSync(process.execPath, [main, '--version'], nobody);

@@ -93,7 +93,7 @@ describe('a change that does not succeed: exit code 1, and the reason', () => {
 });
 
 describe('rlp stop, start, pause, resume', () => {
-  test('take several, go on after a refusal, and tell all of it as JSON', async () => {
+  test('take several, continue after a refusal, and report all of it as JSON', async () => {
     const project = await service.project();
     await project.create('one');
     const two = await project.create('two', { persistent: true });
@@ -123,7 +123,7 @@ describe('rlp stop, start, pause, resume', () => {
     assert.deepEqual(json(outcome), [{ vm: 'slow-pause', vm_id: id, status: 'pausing' }]);
   });
 
-  test('gives up waiting when its time is over, and says that it goes on', async () => {
+  test('gives up waiting when its time is over, and says that the operation continues', async () => {
     const project = await service.project();
     await project.create('slow-stop', { persistent: true });
     service.scripts.set(

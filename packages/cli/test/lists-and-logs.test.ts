@@ -88,7 +88,7 @@ describe('rlp ps', () => {
 });
 
 describe('rlp rm', () => {
-  test('deletes each, goes on after one that is unknown, and tells', async () => {
+  test('deletes each, continues after an unknown one, and reports', async () => {
     const project = await newProject(host.world);
     const [a, b] = [await project.create('a'), await project.create('b')];
     const outcome = await project.rlp(['rm', 'a', 'nobody', 'b']);
@@ -117,7 +117,7 @@ describe('rlp logs', () => {
     assert.equal(json(await project.rlp(['logs', '--json', 'web']))['text'], 'hello\n');
   });
 
-  test('-f goes on where an answer ended, printing nothing twice, until the sandbox has ended', async () => {
+  test('-f continues where a response ended, without repeating output, until the sandbox has ended', async () => {
     const project = await newProject(host.world);
     const { id, uuid } = await project.create('web');
     const write = (text: string): void => host.log(uuid, 'entrypoint').write(Buffer.from(text));

@@ -50,7 +50,7 @@ export interface User {
   email: string;
 }
 
-/** Somebody who is signed in, with what the issuer and the service know of them. */
+/** A signed-in user, with what the issuer and the service know of them. */
 export interface SignedIn extends Person {
   user: User & { id: string };
   tokens: Tokens;
@@ -63,7 +63,7 @@ export interface Accounts extends AsyncDisposable {
   world: World;
   url: string;
   issuer: string;
-  /** Of a user that nobody else is. */
+  /** Of a user that no other test uses. */
   user(name: string): User;
   signedIn(name: string): Promise<SignedIn>;
   /** What `rlp login` remembers. */

@@ -97,7 +97,7 @@ function environment(target: Target | null, options: RlpOptions): Record<string,
     PATH: process.env['PATH'] ?? '',
     HOME: process.env['HOME'] ?? '/',
     RELEAP_HOME: '/nonexistent',
-    // Nobody is signed in, whoever runs the tests.
+    // No user is signed in, whatever the configuration of the user that runs the tests.
     XDG_CONFIG_HOME: '/nonexistent',
     ...(target ? { RELEAP_URL: target.url, RELEAP_API_KEY: target.key } : {}),
     ...options.env,

@@ -241,7 +241,7 @@ describe('rlp exec', () => {
     assert.match(none.stderr, /"nobody"/);
   });
 
-  test('a deleted sandbox does not stand in the way of a new one of its name', async () => {
+  test('a deleted sandbox does not prevent a new one of its name', async () => {
     const project = await web();
     assert.equal((await project.rlp(['rm', '--wait', 'web'])).code, 0);
     await project.create('web');
@@ -263,7 +263,7 @@ describe('rlp exec', () => {
     assert.deepEqual(outcome, { code: 0, stdout: '', stderr: '' });
   });
 
-  test('a command that ends without reading its stdin ends rlp, though nobody ends our own', async () => {
+  test('a command that ends without reading its stdin ends rlp, though the stdin of rlp stays open', async () => {
     const project = await web();
     assert.equal((await rlp(project, ['exec', 'web', '--', 'true'])).code, 0);
   });

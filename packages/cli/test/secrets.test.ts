@@ -103,7 +103,7 @@ describe('rlp secret', () => {
     const run = await project.rlp(['run', 'busybox', '--secret', 'A', '--secret', 'B', '--no-wait']);
     assert.equal(run.code, 0, run.stderr);
     const uuid = project.uuidOf(run.stdout.trim());
-    // A sandbox is given stand-ins, which become the values on their way out.
+    // A sandbox gets placeholders, which are replaced by the values on their way out.
     const { env } = (await service.runner.assigned(uuid)).spec;
     assert.deepEqual(Object.keys(env).sort(), ['A', 'B']);
     const outcome = await project.rlp(['run', 'busybox', '--secret', 'C']);

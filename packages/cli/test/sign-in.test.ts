@@ -51,8 +51,8 @@ async function enterCode(stderr: string, user: User | undefined): Promise<void> 
 }
 
 /**
- * A service whose issuer is the real one, but for what a test has it answer: a code that has run out, tokens that nobody
- * can read. It is asked often, so that nobody waits for it.
+ * A service whose issuer is the real one, except for the responses that a test replaces: an expired code, malformed
+ * tokens. It is polled at short intervals, so that tests do not wait for it.
  */
 async function faultyIssuer(answer: (real: Response) => Promise<object | undefined>) {
   const issuer = await startRelay({ url: accounts.issuer });
@@ -340,7 +340,7 @@ describe('a sign-in', () => {
     }
   });
 
-  test('a lock that a killed process left behind does not stand in the way', async () => {
+  test('a lock that a killed process left behind does not block the next one', async () => {
     await using ada = await accounts.signedIn('ada');
     const lock = join(ada.config, 'releap/credentials.json.lock');
     await writeFile(lock, '1\n');

@@ -127,7 +127,7 @@ describe('rlp snapshot ls', () => {
 });
 
 describe('rlp snapshot rm', () => {
-  test('takes names and ids, goes on after a failure, and tells', async () => {
+  test('takes names and ids, continues after a failure, and reports', async () => {
     const project = await service.project();
     // Each of a sandbox of its own: what is taken of one sandbox descends from what was taken of it before.
     for (const name of ['one', 'two', 'parent']) {

@@ -12,7 +12,7 @@ import {
 } from '@releap/testing/world';
 import { type HereOptions, type Outcome, rlpHere, type Target } from './rlp.ts';
 
-/** A project of its own, whose sandboxes nobody else lists. */
+/** A project of its own, whose sandboxes no other caller lists. */
 export interface Project extends Target {
   call: Caller;
   projectId: string;

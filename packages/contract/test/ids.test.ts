@@ -146,6 +146,6 @@ test('a bearer header is read as RFC 6750 says, and nothing else is', () => {
     assert.equal(bearerToken(header), null, header);
 });
 
-test('a name that nobody chose is sandbox- and 8 hex digits', () => {
+test('a generated name is sandbox- and 8 hex digits', () => {
   assert.match(newSandboxName(), /^sandbox-[0-9a-f]{8}$/);
 });

@@ -43,7 +43,7 @@ test('the first part is a host when it looks like one', () => {
   }
 });
 
-test('a digest stands beside a tag or without one', () => {
+test('a digest follows a tag, or is there without one', () => {
   const pinned = parseImageReference(`localhost:5000/app@${DIGEST}`);
   assert.equal(pinned.digest, DIGEST);
   assert.equal(pinned.tag, undefined);

@@ -64,7 +64,7 @@ describe('credentials', () => {
     });
   }
 
-  it('a revoked key stops working within a second; the others go on', async () => {
+  it('a revoked key stops working within a second; other keys continue to work', async () => {
     const { token, id } = await mintApiKey(world.database.pool, world.call.projectId, 'short-lived');
     const other = caller(() => world.url, token, world.call.projectId);
     assert.equal((await other('GET', '/vms')).status, 200);
@@ -164,7 +164,7 @@ describe('the bootstrap', () => {
 });
 
 describe('the public listener', () => {
-  it('has no internal and no operator routes: 404 whoever asks', async () => {
+  it('has no internal and no operator routes: 404 with any credential', async () => {
     const id = '00000000-0000-4000-8000-000000000000';
     for (const key of [OPERATOR_TOKEN, GATEWAY_TOKEN, JOIN_TOKEN, world.call.key, '']) {
       const call = caller(() => world.url, key, '');
@@ -201,7 +201,7 @@ describe('the HTTP server', () => {
     }
   });
 
-  it('answers what is not HTTP, and paths that are no paths, with 400 and an error', async () => {
+  it('answers malformed HTTP and malformed paths with 400 and an error', async () => {
     assert.equal((await world.call('GET', '/vms/%ff')).status, 400);
     const socket = connect(world.control.port, '127.0.0.1');
     socket.end('NOT HTTP AT ALL\r\n\r\n');
@@ -217,7 +217,7 @@ describe('the HTTP server', () => {
     assert.deepEqual([broken.status, broken.body], [400, { error: 'the request body must be UTF-8' }]);
   });
 
-  it('takes no harm from __proto__, constructor and NUL characters', async () => {
+  it('is not affected by __proto__, constructor and NUL characters', async () => {
     const answer = await world.call(
       'POST',
       '/vms',
@@ -228,7 +228,7 @@ describe('the HTTP server', () => {
     assert.equal(nul.status, 400);
   });
 
-  it('lets a DELETE say that its empty body is JSON', async () => {
+  it('accepts a DELETE with an empty body of type JSON', async () => {
     const answer = await world.call('DELETE', '/vms/x', undefined, {
       headers: { 'content-type': 'application/json' },
     });

@@ -38,7 +38,7 @@ async function setUp(options: Parameters<typeof newSandbox>[2] = {}) {
 }
 
 describe('burst', () => {
-  it('is what was used above the guarantee over a minute; the first reading is where counting begins', async () => {
+  it('is the use above the guarantee over a minute; counting starts at the first reading', async () => {
     const { vm, meter, read } = await setUp();
     meter.take(runnerId, [read(30, 55)]);
     await meter.charge(PRICES);
@@ -84,7 +84,7 @@ describe('burst', () => {
     assert.equal(await charged(database, vm, 'burst'), cost(15 * SECOND));
   });
 
-  it('begins anew with another life of the micro-VM, whose counters begin at zero', async () => {
+  it('starts again with a new incarnation of the micro-VM, whose counters start at zero', async () => {
     const { vm, meter, read } = await setUp();
     for (const [age, cpu, life] of [
       [0, 0, 'first'],
@@ -129,7 +129,7 @@ describe('burst', () => {
         const { vm, read } = await setUp();
         let meters = [createBurstMeter(database, () => 0), createBurstMeter(database, () => 0)];
         let [age, cpu] = [0, 0];
-        /** What the database was told last: the model charges between two of those. */
+        /** The last readings in the database: the model charges between two of those. */
         for (const { seconds, cores, fate } of steps) {
           age += seconds;
           cpu += (seconds * cores) / 1000;

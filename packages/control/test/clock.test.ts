@@ -1,4 +1,4 @@
-/** The clock of a machine is set, or the machine is suspended: neither is time that anybody has used, or waited for. */
+/** The clock of a machine is set, or the machine is suspended: neither counts as time of use or of waiting. */
 import assert from 'node:assert/strict';
 import { describe, it, mock } from 'node:test';
 import { openFresh } from '@releap/testing/postgres';
@@ -57,7 +57,7 @@ describe('when the clock is set', () => {
     const runner = await world.runner({ facts: { cores: 2 } });
     const first = await create(world.call, world, { cpu: 1 });
     await waitFor(world.call, first.id, 'running');
-    // Waits for room that there is not, so that every sweep looks for some.
+    // Waits for capacity that no host has, so that every sweep looks for some.
     await create(world.call, world, { cpu: 2 });
     const seen = async (): Promise<number> => Date.parse((await host(world, runner.id))?.last_seen_at ?? '');
     const { now } = Date;

@@ -22,7 +22,7 @@ before(async () => {
 });
 after(async () => database.close());
 
-/** As a create does. @returns whether it was taken in */
+/** As a create does. @returns whether it was admitted */
 async function create(queue: CreateQueue): Promise<boolean> {
   const id = newUuid();
   const place = queue.admit(id, ORG);
@@ -36,7 +36,7 @@ const empty = async (): Promise<void> => {
   await database.pool.query('delete from sandboxes');
 };
 
-/** Looks all the time until it is disposed of. */
+/** Refreshes the queue continuously until it is disposed of. */
 function looking(queue: CreateQueue): AsyncDisposable {
   const over = new AbortController();
   const work = (async () => {
@@ -51,7 +51,7 @@ function looking(queue: CreateQueue): AsyncDisposable {
 }
 
 describe('the queue of creates', () => {
-  it('takes in as many as may wait and no more, also while it is looked at', async () => {
+  it('admits as many as may wait and no more, also while it is refreshed', async () => {
     for (let round = 0; round < ROUNDS; round++) {
       await empty();
       const queue = new CreateQueue(database, ALL);
@@ -62,7 +62,7 @@ describe('the queue of creates', () => {
     }
   });
 
-  it('never takes in more when they come at once', async () => {
+  it('never admits more when they arrive concurrently', async () => {
     for (let round = 0; round < ROUNDS; round++) {
       await empty();
       const queue = new CreateQueue(database, ALL);
@@ -72,7 +72,7 @@ describe('the queue of creates', () => {
     }
   });
 
-  it('has room again for those that got a host, and for one that was withdrawn', async () => {
+  it('has a place again for each sandbox that got a host, and for one that was withdrawn', async () => {
     await empty();
     const queue = new CreateQueue(database, ALL);
     for (let n = 0; n < MOST - 1; n++) await create(queue);
@@ -90,7 +90,7 @@ describe('the queue of creates', () => {
 });
 
 describe('the share of the create queue that an organization has', () => {
-  it('is half of the queue for one alone, and what is free for a newcomer', async () => {
+  it('is half of the queue for one alone, and the free places for a newcomer', async () => {
     await empty();
     const queue = new CreateQueue(database, { most: 1000, share: 1 });
     const [greedy, other] = [newUuid(), newUuid()];
@@ -108,7 +108,7 @@ describe('the share of the create queue that an organization has', () => {
     assert.equal(admitted(newUuid()), 125);
   });
 
-  it('always leaves a place for an organization that has none waiting, whoever comes in which order', () => {
+  it('always leaves a place for an organization that has none waiting, whatever the order of arrival', () => {
     const events = fc.array(
       fc.record({ org: fc.integer({ min: 0, max: 4 }), leave: fc.boolean(), pick: fc.nat() }),
       { maxLength: 400 },
@@ -128,7 +128,7 @@ describe('the share of the create queue that an organization has', () => {
           const own = places.filter((one) => one.org === name).length;
           if ('refused' in place) assert.ok(own > 0 || places.length === most);
           else {
-            // Model: at that moment it had less than its share of what was free.
+            // Model: when it was admitted, it had less than its share of the free places.
             assert.ok(own < share * (most - places.length));
             places.push({ org: name, place });
           }

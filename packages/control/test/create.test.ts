@@ -295,7 +295,7 @@ describe('POST /vms refuses', () => {
   });
 });
 
-describe('POST /vms and room on the hosts', () => {
+describe('POST /vms and the capacity of hosts', () => {
   it('fails a sandbox of an architecture that no host has, with the reason', async () => {
     const vm = await create(world.call, world, { cpu_arch: 'arm64' });
     const record = await waitFor(world.call, vm.id, 'failed');
@@ -312,7 +312,7 @@ describe('POST /vms and room on the hosts', () => {
     );
   });
 
-  it('lets a sandbox wait for room up to the deadline, then fails it with the reason', async () => {
+  it('lets a sandbox wait for capacity up to the deadline, then fails it with the reason', async () => {
     await using tight = await startWorld({
       limits: {
         overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' },
@@ -339,7 +339,7 @@ describe('POST /vms and room on the hosts', () => {
     await waitFor(tight.call, third.id, 'running');
   });
 
-  it('what is larger than any host fails alone, and everybody else is placed', async () => {
+  it('a sandbox that is larger than any host fails alone; all others are placed', async () => {
     await using open = await startWorld();
     await open.runner();
     const most = 2_147_483_647;

@@ -1,4 +1,4 @@
-/** `GET /orgs/:id/credits`, and the way of a new user from signing in to running out of credits and going on. */
+/** `GET /orgs/:id/credits`, and the path of a new user from signing in to running out of credits and being granted new ones. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { formatAmount, parseAmount } from '@releap/contract';
@@ -98,7 +98,7 @@ describe('GET /orgs/:id/credits', () => {
     assert.equal((await ada('GET', `/orgs/${orgId}/credits?limit=many`)).status, 400);
   });
 
-  it('may be read by any member, and by nobody else: 404 as for one that does not exist; 401 without a token or with a key', async () => {
+  it('may be read by members only: 404 as for one that does not exist; 401 without a token or with a key', async () => {
     const { orgId, key } = await world.tenant(ada, 'shared');
     const bob = await world.as('bob');
     const eve = await world.as('eve');
@@ -118,7 +118,7 @@ describe('GET /orgs/:id/credits', () => {
 });
 
 describe('a new user', () => {
-  it('signs in, makes an organization and a project, invites, mints a key, creates a sandbox, runs out of credits, is refused, is granted, and goes on', async () => {
+  it('signs in, makes an organization and a project, invites, mints a key, creates a sandbox, runs out of credits, is refused, is granted some, and continues', async () => {
     const nia = await world.as('nia');
     const org = await nia('POST', '/orgs', { name: 'nia and friends' });
     const orgId: string = org.body.id;

@@ -63,12 +63,12 @@ async function setBalance(wanted: string): Promise<void> {
   if (missing !== 0n) await grant(formatAmount(missing), 'adjustment');
 }
 
-/** How often its use was charged. */
+/** Number of charges of its use. */
 const charges = async (vm: Created): Promise<number> =>
   (await inspectLedger(world.database, { sandbox_id: vm.uuid })).length;
 
 describe('an organization without credits', () => {
-  it('is refused create, start and resume with 402, and goes on as soon as it is granted some', async () => {
+  it('is refused create, start and resume with 402, and succeeds as soon as it is granted some', async () => {
     await grant('1000');
     const stopped = await stage.stopped();
     const paused = await stage.paused();
@@ -172,7 +172,7 @@ describe('an organization without credits', () => {
 });
 
 describe('burst', () => {
-  it('is charged from the CPU counters that a host tells over its link; what is no reading is ignored', async () => {
+  it('is charged from the CPU counters that a host reports over its link; an invalid reading is ignored', async () => {
     const vm = await stage.running();
     const tell = (age: number, cpu: number): void =>
       stage.runner.send({
@@ -202,7 +202,7 @@ describe('burst', () => {
         readings: [{ vm_id: vm.uuid, incarnation: 'one', cpu_usec: -1, age_usec: 0 }],
       }),
     );
-    // A reading that cannot be is ignored, and the link stays.
+    // An impossible reading is ignored, and the link stays open.
     const seq = stage.runner.report();
     await until(() => stage.runner.acked >= seq);
     assert.equal(stage.runner.closeCode, undefined);
@@ -279,7 +279,7 @@ describe('grants', () => {
     assert.match(other.body.error, /"grant-of-the-month" was used for another request/);
   });
 
-  it('want the token of the installation, an organization that exists, and an amount that can be', async () => {
+  it('need the operator token, an existing organization, and a valid amount', async () => {
     const withKey = caller(() => world.internalUrl, world.call.key, '');
     assert.equal((await withKey('POST', grants(), { amount: '1' })).status, 401);
     assert.equal((await withKey('GET', grants())).status, 401);
@@ -294,7 +294,7 @@ describe('grants', () => {
     assert.equal((await operator('POST', grants(), { amount: '0', kind: 'adjustment' })).status, 400);
   });
 
-  it('that make a balance too large to be kept are refused, and change nothing', async () => {
+  it('that would overflow the balance are refused, and change nothing', async () => {
     await world.database.pool.query(
       `insert into credit_ledger (org_id, amount, kind) values ($1, 9000000000000000000, 'adjustment')`,
       [orgId],

@@ -1,4 +1,4 @@
-/** What an operator asks of hosts: to see them, to drain them, to evict spot sandboxes. */
+/** The operations of an operator on hosts: list, drain, evict spot sandboxes. */
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { Stage } from './support/lifecycle.ts';
@@ -32,7 +32,7 @@ const obey = (): void => {
 };
 
 describe('GET /operator/hosts', () => {
-  it('shows facts, room, status and what each host holds', async () => {
+  it('shows facts, capacity, status and the resources of each host', async () => {
     await stage.running();
     await stage.paused({ mem_mib: 2048 });
     const vm = await stage.running({ persistent: false, cpu: 2 });
@@ -66,7 +66,7 @@ describe('GET /operator/hosts', () => {
 });
 
 describe('POST /operator/hosts/:id/drain', () => {
-  it('pauses what is persistent, stops it where its memory cannot be saved, evicts spot, lets ephemeral ones go on; says so', async () => {
+  it('pauses what is persistent, stops it where its memory cannot be saved, evicts spot, lets ephemeral ones continue; reports it', async () => {
     const paused = await stage.running();
     const stopped = await stage.running({ docker_data_mib: 512 });
     const spotPaused = await stage.running({ spot: true });
@@ -139,7 +139,7 @@ describe('POST /operator/hosts/:id/drain', () => {
     await stage.ok(stopped, 'start');
   });
 
-  it('goes on with what comes to run, over a restart of the server', async () => {
+  it('continues with sandboxes that start to run later, over a restart of the server', async () => {
     stage.runner.options.script = () => undefined;
     const vm = await create(world.call, world, { persistent: true });
     const assignment = await stage.runner.assigned(vm.uuid);
@@ -152,7 +152,7 @@ describe('POST /operator/hosts/:id/drain', () => {
     assert.equal((await hosts(world))[0]?.draining, true);
   });
 
-  it('one that cannot be paused goes on with the reason, and is not asked again at once', async () => {
+  it('one that cannot be paused continues with the reason, and is not asked again at once', async () => {
     const vm = await stage.running();
     await ask('drain');
     await stage.report(vm, 'running', { error: 'no space left on device' });
@@ -167,7 +167,7 @@ describe('POST /operator/hosts/:id/drain', () => {
     await until(async () => (await status(vm)) === 'pausing');
   });
 
-  it('a host that is away keeps what it has until it is back', async () => {
+  it('a disconnected host keeps its sandboxes until it is connected again', async () => {
     const vm = await stage.running();
     stage.runner.drop();
     await until(async () => (await hosts(world))[0]?.status === 'offline');

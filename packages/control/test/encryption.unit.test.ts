@@ -22,7 +22,7 @@ const unavailable = (why: RegExp) => (error: unknown) =>
   error instanceof KeysUnavailableError && why.test(error.message);
 
 describe('an encrypted value', () => {
-  it('is what it was when it is opened for its owner, and shows nothing of it', async () => {
+  it('is decrypted for its owner, and contains no part of the plain text', async () => {
     const { encryption } = await open();
     await fc.assert(
       fc.asyncProperty(text, async (value) => {
@@ -53,7 +53,7 @@ describe('an encrypted value', () => {
     }
   });
 
-  it('does not open when any byte of it is another, or it is cut', async () => {
+  it('does not open when any byte of it is changed, or it is truncated', async () => {
     const { encryption } = await open();
     const sealed = await encryption.encrypt('some value', owner);
     for (let at = 0; at < sealed.envelope.length; at++) {
@@ -87,7 +87,7 @@ describe('rotation', () => {
     assert.equal((await stat(file)).mode & 0o777, 0o600);
   });
 
-  it('wraps an old value anew without touching it; then the old key may go', async () => {
+  it('rewraps an old value without changing it; then the old key may be removed', async () => {
     const { file, encryption } = await open();
     const old = await encryption.encrypt('value', owner);
     const id = await addKey(file);
@@ -110,13 +110,13 @@ describe('the key file', () => {
     assert.equal((await stat(file)).mode & 0o777, 0o600);
   });
 
-  it('is not made anew while there are values that the lost one would open', async () => {
+  it('is not created again while there are values that the lost one would open', async () => {
     const keys = fileKeys(keyPath(), quiet);
     await keys.prepare(false);
     await assert.rejects(keys.current(), unavailable(/does not exist/));
   });
 
-  it('is refused while others may read it, and taken as soon as they may not', async () => {
+  it('is refused while other users may read it, and accepted once they may not', async () => {
     const { file, keys } = await open();
     for (const mode of [0o640, 0o604, 0o660, 0o622]) {
       await chmod(file, mode);
@@ -128,7 +128,7 @@ describe('the key file', () => {
 
   it('is refused when it is another user’s', { skip: process.getuid?.() !== 0 && 'needs root' }, async () => {
     const { file, keys } = await open();
-    // Root's own file is good for everybody; that of a stranger is not good for root.
+    // Root's own file is trusted by every user; that of another user is not trusted by root.
     await chown(file, 12_345, 12_345);
     await assert.rejects(keys.current(), unavailable(/belongs to user 12345/));
   });
@@ -144,7 +144,7 @@ describe('the key file', () => {
     await rm(file);
   });
 
-  it('with other content is refused, and its content is not told', async () => {
+  it('with other content is refused, and the error does not contain its content', async () => {
     const key = Buffer.alloc(32, 7).toString('base64');
     for (const content of [
       '',

@@ -1,4 +1,4 @@
-/** The spot tier: who has to go when one that pays in full finds no room. */
+/** The spot tier: which sandboxes are evicted when a non-spot one finds no capacity. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
@@ -49,7 +49,7 @@ const gone = (...args: Parameters<typeof chooseEviction>): string[] | undefined 
     ?.evict.map((one) => one.id)
     .sort();
 
-describe('the choice of who is evicted', () => {
+describe('the choice of sandboxes to evict', () => {
   it('the newest of those that are enough alone', () => {
     const all = [spot('old', 'a', 2), spot('new', 'a', 2), spot('newest, too small', 'a', 0.5)];
     assert.deepEqual(gone(need({ cpu: 2 }), [host('a')], all, overcommit), ['new']);
@@ -67,7 +67,7 @@ describe('the choice of who is evicted', () => {
     assert.deepEqual(gone(need({ cpu: 3, mem_mib: 1000 }), [host('a')], all, overcommit)?.length, 3);
   });
 
-  it('nobody where it would not help: too little, another region, a draining or absent host', () => {
+  it('is empty where eviction would not help: too little, another region, a draining or absent host', () => {
     assert.equal(gone(need({ cpu: 4 }), [host('a')], [spot('x', 'a', 2)], overcommit), undefined);
     const enough = [spot('y', 'a', 4, 8000)];
     for (const extra of [{ region: 'there' }, { draining: true }, { ready: false }])
@@ -80,7 +80,7 @@ describe('the choice of who is evicted', () => {
     );
   });
 
-  it('any choice makes room, and no one of it could stay', () => {
+  it('frees enough capacity, and no sandbox of it could stay', () => {
     const rooms = fc.record({ cpu: fc.integer({ min: 0, max: 4 }), mem: fc.integer({ min: 0, max: 4000 }) });
     fc.assert(
       fc.property(fc.array(rooms, { maxLength: 8 }), rooms, (given, wanted) => {
@@ -112,7 +112,7 @@ describe('a host that is full', () => {
   };
   const read = async (world: World, vm: Created) => (await world.call('GET', `/vms/${vm.id}`)).body;
 
-  it('spot, persistent: paused, with spot_evicted_at, and what pays in full gets its room', async () => {
+  it('spot, persistent: paused, with spot_evicted_at, and the non-spot sandbox gets its capacity', async () => {
     await using world = await crowded();
     const kept = await running(world, { persistent: true });
     const evicted = await running(world, { persistent: true, spot: true });
@@ -147,7 +147,7 @@ describe('a host that is full', () => {
   });
 
   for (const verb of ['start', 'resume'] as const) {
-    it(`for a ${verb} of one that is not spot: refused, and a moment later it succeeds`, async () => {
+    it(`for a ${verb} of a non-spot sandbox: refused, and succeeds when repeated`, async () => {
       await using world = await crowded();
       const resting = await running(world, { persistent: true });
       const [rest, status] = verb === 'start' ? ['stop', 'stopped'] : ['pause', 'paused'];
@@ -163,7 +163,7 @@ describe('a host that is full', () => {
     });
   }
 
-  it('for a fork: refused, and a moment later it succeeds', async () => {
+  it('for a fork: refused, and succeeds when repeated', async () => {
     await using world = await crowded();
     const source = await running(world, { persistent: true });
     const evicted = await running(world, { spot: true });
@@ -176,7 +176,7 @@ describe('a host that is full', () => {
     await waitFor(world.call, child.body.vm_id, 'running');
   });
 
-  it('evicts nobody for another spot sandbox, nor twice for one that waits', async () => {
+  it('evicts none for another spot sandbox, and none twice for a waiting one', async () => {
     const slow = new Set<string>();
     await using world = await crowded((assignment, runner) => {
       if (assignment.desired === 'deleted') slow.add(assignment.vm_id);
@@ -202,7 +202,7 @@ describe('a host that is full', () => {
     );
   });
 
-  it('gives the room to the one that it was made for, and not to a spot one that came before it', async () => {
+  it('gives the capacity to the sandbox that it was freed for, and not to an earlier spot one', async () => {
     await using world = await crowded();
     await running(world, {});
     const evicted = await running(world, { spot: true });
@@ -213,7 +213,7 @@ describe('a host that is full', () => {
     assert.equal((await read(world, early)).status, 'pending');
   });
 
-  it('one that cannot be paused goes on, and is left alone for a while', async () => {
+  it('one that cannot be paused continues, and is left alone for a while', async () => {
     let pauses = 0;
     await using world = await crowded((assignment, runner) => {
       if (assignment.desired !== 'paused') return obedient(assignment, runner);

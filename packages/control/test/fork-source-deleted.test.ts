@@ -31,7 +31,7 @@ async function forkedAndDeleted(source: Created): Promise<Created> {
   return { id: answer.body.vm_id, uuid, token: answer.body.access_token, jobId: answer.body.job_id };
 }
 
-/** Its host has been told nothing since, and it costs nothing. */
+/** Its host has no newer assignment of it, and it is not charged. */
 async function isKept(source: Created, desired: string): Promise<void> {
   assert.equal(await statusOf(source), 'deleting');
   const row = await stage.row(source);
@@ -84,7 +84,7 @@ describe('DELETE of the source of a fork that its host has not taken yet', () =>
     await isRemoved(two);
   });
 
-  it('ends in deleted when its own time is over, though nobody ever says that the fork is taken', async () => {
+  it('ends in deleted when its own time is over, though the host never reports that the fork is taken', async () => {
     for (const source of [await stage.running(), await stage.paused()]) {
       const child = await forkedAndDeleted(source);
       await stage.timeOver(source);
@@ -109,7 +109,7 @@ describe('DELETE of the source of a fork that its host has not taken yet', () =>
     await isRemoved(source);
   });
 
-  it('lets go of a source that was not deleted as well: it can be deleted at once from then on', async () => {
+  it('releases a source that was not deleted, too: from then on a DELETE takes effect at once', async () => {
     const source = await stage.running();
     const script = stage.runner.options.script;
     stage.runner.options.script = silent;

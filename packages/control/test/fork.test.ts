@@ -1,4 +1,4 @@
-/** Forks as callers and hosts see them: a test for every row of what the service promises. */
+/** Forks as clients and hosts see them: a test for every row of the specification. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { SandboxForkResponse, SANDBOX_STATUSES } from '@releap/contract';
@@ -105,7 +105,7 @@ describe('POST /vms/:id/fork', () => {
     assert.equal((await world.call('GET', `/jobs/${job_id}`)).body.status, 'done');
     const { updated_at } = before;
     assert.deepEqual({ ...(await stage.row(vm)), updated_at }, before, 'the source is as it was');
-    // What has run never begins again.
+    // A fork never boots from its origin again once it has run.
     await world.call('POST', `/vms/${vm_id}/stop`);
     assert.equal(
       (await stage.runner.assigned(id, (one) => one.desired === 'stopped')).spec.origin,
@@ -143,7 +143,7 @@ describe('POST /vms/:id/fork', () => {
     assert.equal((await read(child.id)).status, 'running');
   });
 
-  it('a capture that fails: the child is failed with the reason, and the source goes on', async () => {
+  it('a capture that fails: the child is failed with the reason, and the source continues', async () => {
     const vm = await stage.running();
     const child = await forked(vm);
     await stage.report(child, 'failed', { error: 'no space left on device' });
@@ -227,7 +227,7 @@ describe('POST /vms/:id/fork', () => {
     stage.runner.options.script = obedientExcept(stage.left);
   });
 
-  it('409: no room on its host for what would run; a paused one needs only disk', async () => {
+  it('409: no capacity on its host for a running fork; a paused one needs only disk', async () => {
     const small = await world.runner({
       region: 'here',
       facts: { cores: 1, mem_mib: 300, disk_mib: 100_000 },
@@ -304,7 +304,7 @@ describe('a fork that is interrupted', () => {
     });
   }
 
-  it('whose host goes away and returns goes on where it was', async () => {
+  it('continues after its host was disconnected and has returned', async () => {
     await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000 } });
     const runner = await mine.runner();
     const vm = await create(mine.call, mine, { persistent: true });

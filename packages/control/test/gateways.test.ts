@@ -39,7 +39,7 @@ describe('a decision on the toolbox of a sandbox', () => {
     }
   });
 
-  it("wants the gateway's credential, and nobody else's opens the link", async () => {
+  it("is made with the gateway's credential; no other one opens the link", async () => {
     for (const credential of ['wrong', world.call.key, newToken('sandbox'), OPERATOR_TOKEN, JOIN_TOKEN]) {
       using client = new GatewayClient(world.internalUrl, credential);
       await assert.rejects(client.open());

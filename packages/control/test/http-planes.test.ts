@@ -202,7 +202,7 @@ describe('planes', () => {
     path: string,
     body: RequestInit['body'],
     type?: string,
-    // oxlint-disable-next-line typescript/no-explicit-any -- the test looks at whatever came
+    // oxlint-disable-next-line typescript/no-explicit-any -- the test reads arbitrary bodies
   ): Promise<{ status: number; body: any }> => {
     const response = await fetch(base + path, {
       method: 'POST',
@@ -283,7 +283,7 @@ describe('planes', () => {
     );
   });
 
-  it('have a 404 and an error form of their own under a prefix, and share none of them', async () => {
+  it('have their own 404 and error format under a prefix, and share neither', async () => {
     const wrong = await post('/facade/json', '{}', 'application/json');
     assert.equal(wrong.status, 418);
     assert.match(wrong.body.fault.detail, /name is required/);

@@ -17,7 +17,7 @@ const withKey = (key: string): RequestInit => ({ headers: { 'idempotency-key': k
 const count = async (): Promise<number> => (await inspectSandboxes(world.database)).length;
 
 describe('POST /vms with an Idempotency-Key', () => {
-  it('makes one sandbox and gives the same answer, token included, to everybody who repeats it', async () => {
+  it('makes one sandbox and gives the same answer, token included, to every repetition', async () => {
     const before = await count();
     const body = { image: 'busybox', env: { A: '1' } };
     const answers = await Promise.all(
@@ -48,7 +48,7 @@ describe('POST /vms with an Idempotency-Key', () => {
     assert.notEqual(stranger.body.vm_id, mine.body.vm_id);
   });
 
-  it('keeps no refusal: the same request may go better later', async () => {
+  it('stores no refusal: the same request may succeed later', async () => {
     const body = { image: 'not-there' };
     const first = await world.call('POST', '/vms', body, withKey('three'));
     assert.equal(first.status >= 400, true);
@@ -112,7 +112,7 @@ describe('repeated work', () => {
     return { id: fresh.uuid(), token: fresh.token('apiKey') };
   };
 
-  it('is waited for, whichever server does it', async () => {
+  it('is waited for, on any server', async () => {
     runs = 0;
     const slow = async (fresh: IdGenerator): Promise<unknown> => {
       await sleep(200);
@@ -124,7 +124,7 @@ describe('repeated work', () => {
     assert.equal(runs, 1);
   });
 
-  it('that takes longer than anybody wants to wait is refused with 409', async () => {
+  it('is refused with 409 when it takes longer than the wait limit', async () => {
     const patient = store({ patienceMs: 50, leaseMs: 60_000 });
     const [begun, done] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const first = patient.run(request('long'), async (fresh) => {
@@ -165,7 +165,7 @@ describe('repeated work', () => {
     assert.equal((await store().run(request('refused'), work)).replayed, false);
   });
 
-  it('cannot be opened with another secret, and is done anew once it has expired', async () => {
+  it('cannot be opened with another secret, and is done again once it has expired', async () => {
     const done = await store().run(request('old'), work);
     await assert.rejects(
       createIdempotency({ database: world.database, secret: () => Promise.resolve('another') }).run(
@@ -184,7 +184,7 @@ describe('repeated work', () => {
     assert.equal(rowCount, 0);
   });
 
-  it('is forgotten once it has expired, however much of it there is, and nothing else is', async () => {
+  it('is removed once it has expired, in any number, and nothing else is', async () => {
     await world.database.pool.query(
       `insert into idempotency_keys (id, request_hash, salt, expires_at)
        select sha256(('old ' || n)::bytea), sha256('request'), 'salt', now() - interval '1 second' from generate_series(1, 2500) n`,

@@ -124,7 +124,7 @@ describe('POST /images', () => {
     for (const { job_id, attempt } of runner.cancelled)
       assert.ok(
         attempt > (jobs.find((job) => job.job_id === job_id)?.attempt ?? 0),
-        'it is a newer generation',
+        'it has a newer generation',
       );
     const last = jobs.findLast(({ job_id }) => job_id === posted[3]) as BuildJob;
     runner.built(last, { manifest_name: digest('04'), layer_count: 1 });
@@ -177,7 +177,7 @@ describe('GET /images', () => {
     assert.deepEqual(names, ['c', 'b', 'a', 'busybox']);
   });
 
-  it('lets an image of the project stand before the built-in one of the same name, for that project alone', async () => {
+  it('prefers an image of the project to the built-in one of the same name, for that project alone', async () => {
     const own = await world.stranger();
     await own('POST', '/images', { name: 'busybox', source: 'localhost:5000/mine' });
     assert.deepEqual(
@@ -255,7 +255,7 @@ describe('a build', () => {
     assert.equal((await imageOf(mine.call, 'resumed')).status, 'ready');
   });
 
-  it('is failed for good when its hosts go away again and again', async () => {
+  it('fails for good when its hosts are lost repeatedly', async () => {
     await using mine = await startWorld({
       builtinImages: [],
       limits: { buildLeaseMs: 50, buildAttempts: 2 },
@@ -270,7 +270,7 @@ describe('a build', () => {
     assert.match((await imageOf(mine.call, 'cursed')).error, /was lost 2 times/);
   });
 
-  it('that nobody takes is failed after its deadline', async () => {
+  it('that no runner takes is failed after its deadline', async () => {
     await using mine = await startWorld({ builtinImages: [], limits: { buildDeadlineMs: 300 } });
     const { body } = await mine.call('POST', '/images', { name: 'waiting', source: 'localhost:5000/x' });
     await ended(mine.call, body.job_id);

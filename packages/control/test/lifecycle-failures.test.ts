@@ -1,4 +1,4 @@
-/** What becomes of a sandbox when a stop, start, pause or resume does not succeed, its host goes away, or has no room. */
+/** A sandbox whose stop, start, pause or resume does not succeed, or whose host is disconnected or has no capacity. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { Stage } from './support/lifecycle.ts';
@@ -16,7 +16,7 @@ after(async () => world[Symbol.asyncDispose]());
 const read = async (id: string) => (await world.call('GET', `/vms/${id}`)).body;
 
 describe('what does not succeed on the host', () => {
-  it('pause: the sandbox goes on running, says why, and can be paused again', async () => {
+  it('pause: the sandbox continues to run, has the reason, and can be paused again', async () => {
     const vm = await stage.running();
     await stage.ok(vm, 'pause');
     await stage.report(vm, 'running', { error: 'no space left on the device', vm_ip: '100.64.1.1' });
@@ -118,7 +118,7 @@ describe('what does not succeed on the host', () => {
     assert.deepEqual([status, desired], ['stopped', 'stopped']);
   });
 
-  it('takes nothing late, repeated or foreign for an answer', async () => {
+  it('ignores late, repeated and foreign observations', async () => {
     const vm = await stage.running();
     const old = await stage.row(vm);
     const pausing = await stage.ok(vm, 'pause');
@@ -137,7 +137,7 @@ describe('what does not succeed on the host', () => {
 });
 
 describe('deadlines', () => {
-  it('stopping, pausing: lost, and it comes back with what its host says at last', async () => {
+  it('stopping, pausing: lost, until its host reports its status', async () => {
     for (const [verb, status] of [
       ['stop', 'stopped'],
       ['pause', 'paused'],
@@ -155,7 +155,7 @@ describe('deadlines', () => {
     }
   });
 
-  it('pausing, and the host says at last that it could not: running', async () => {
+  it('pausing, and the host reports a failure at last: running', async () => {
     const vm = await stage.running();
     await stage.ok(vm, 'pause');
     await stage.timeOver(vm);
@@ -205,15 +205,15 @@ describe('deadlines', () => {
   });
 });
 
-describe('a host without room', () => {
-  it('start and resume 409: says what is missing, changes nothing; and is taken once there is room', async () => {
+describe('a host without capacity', () => {
+  it('start and resume 409: says what is missing, changes nothing; and succeeds once there is capacity', async () => {
     await using mine = await startWorld({
       limits: { overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' } },
     });
     const tight = await Stage.on(mine, { facts: { cores: 4, mem_mib: 4096 } });
     const sleeper = await tight.stopped({ cpu: 2, mem_mib: 1024 });
     const dozer = await tight.paused({ cpu: 2, mem_mib: 1024 });
-    // What stands still holds no cores: others may have them.
+    // A paused sandbox occupies no cores: others may have them.
     const busy = await tight.running({ cpu: 3, mem_mib: 1024 });
     const message = /lacks the capacity for it now: it needs 2 cores \(1 free\)$/;
     await tight.refused(sleeper, 'start', message);
@@ -228,7 +228,7 @@ describe('a host without room', () => {
     await tight.refused(busy, 'start', /it needs 3 cores \(0 free\)$/);
   });
 
-  it('gives the last room to one of several that start at the same time, and never to a create as well', async () => {
+  it('gives the last capacity to one of several concurrent starts, and never to a create as well', async () => {
     await using mine = await startWorld({
       limits: { overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' } },
     });
@@ -324,7 +324,7 @@ describe('a host that is silent for too long', () => {
 });
 
 describe('a control server that restarts', () => {
-  it('goes on with a stop, a pause, a start and a resume that it had acknowledged', async () => {
+  it('completes a stop, a pause, a start and a resume that it had acknowledged', async () => {
     await using mine = await startWorld();
     const before = await Stage.on(mine);
     const asked = [

@@ -1,4 +1,4 @@
-/** A resource that does not exist, with the least that a state machine needs, on a real PostgreSQL. */
+/** A minimal resource with a state machine, made up for this test, on a real PostgreSQL. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
@@ -130,7 +130,7 @@ describe('a state machine over a table of one’s own', () => {
     assert.deepEqual(await volumes.apply('name', [{ id }]), [], 'no statement at all');
   });
 
-  it('has one winner of many that come together', async () => {
+  it('has one winner of many concurrent events', async () => {
     const id = await add('ready');
     const events = ['delete', 'grow', 'delete', 'grow', 'delete'] as const;
     const results = await Promise.all(

@@ -1,6 +1,6 @@
 /**
- * Random lives of sandboxes on a real PostgreSQL: calls, a host that answers late, twice, in the wrong order or
- * not at all, deaths, restarts and deadlines, several at the same time. The table without SQL is the model.
+ * Random histories of sandboxes on a real PostgreSQL: calls, a host that answers late, twice, in the wrong order or
+ * not at all, crashes, restarts and deadlines, several at the same time. The table without SQL is the model.
  */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
@@ -30,7 +30,7 @@ const PROJECT = newUuid();
 const RUNNER = newUuid();
 let database: Database;
 let lifecycle: Lifecycle;
-/** What was told to hosts, by sandbox, in order. */
+/** Assignments that were sent to hosts, by sandbox, in order. */
 const told = new Map<string, Assignment[]>();
 
 before(async () => {
@@ -113,7 +113,7 @@ class Life {
   readonly id: string;
   readonly host: HostModel;
   facts: Facts;
-  /** Somebody has been told that it runs: from now on its disk must not get lost. */
+  /** A client has read that it runs: from now on its disk must not be lost. */
   hasRun = false;
 
   constructor(id: string, persistent: boolean, source?: Life) {
@@ -142,7 +142,7 @@ class Life {
     this.facts.has_memory = this.facts.assigned_to_runner = true;
   }
 
-  /** Does them at the same time: whatever came of it must be what some order of them makes. */
+  /** Applies them concurrently: the result must be that of some sequential order. */
   async pull(pulls: Pull[]): Promise<void> {
     const before = this.facts;
     const rows = await Promise.all(pulls.map((pull) => apply(this.id, pull)));
@@ -155,7 +155,7 @@ class Life {
         const pull = pulls[index];
         assert.ok(pull);
         const result = move(facts, pull);
-        // The fence is part of the row, and grows with what is wanted.
+        // The generation is part of the row, and grows with the desired state.
         const row = rows[index];
         facts =
           result.moved && row
@@ -176,7 +176,7 @@ class Life {
     this.hold(now);
   }
 
-  /** What holds of every row at any moment. */
+  /** Invariants of every row. */
   hold(row: SandboxRow): void {
     assert.equal(row.deadline_at !== null, (TRANSIENT as readonly string[]).includes(row.status), row.status);
     if (['running', 'stopped', 'paused'].includes(row.status)) assert.equal(row.desired, row.status);
@@ -190,7 +190,7 @@ class Life {
       assert.notEqual(row.desired, 'deleted', 'the disk of what has run is kept');
   }
 
-  /** The host hears the newest that it was told, does it, and is heard. */
+  /** The host receives its newest assignment, applies it, and reports the result. */
   async obey(how: Outcome): Promise<void> {
     const newest = told.get(this.id)?.at(-1);
     if (newest) this.host.receive(newest);
@@ -212,7 +212,7 @@ class Life {
     ]);
   }
 
-  /** Everybody does what he should from now on, and nothing is lost any more. */
+  /** From now on the host and the server do what they should, and no message is lost. */
   async settle(): Promise<SandboxRow> {
     for (let round = 0; round < 12; round++) {
       const before = await readRow(this.id);
@@ -253,7 +253,7 @@ const named = (text: string, act: Act): Step => ({ text, act });
 const steps: fc.Arbitrary<Step> = fc.oneof(
   { weight: 2, arbitrary: user.map((trigger) => named(trigger, (life) => life.pull([{ trigger }]))) },
   {
-    // Something that it is in a state for, so that lives get far.
+    // An event that its status allows, so that histories get long.
     weight: 7,
     arbitrary: fc.nat({ max: 11 }).map((pick) =>
       named(`possible call ${pick}`, (life) => {
@@ -335,7 +335,7 @@ async function live({ persistent, begun, steps: all }: LifeStory): Promise<Life>
   return life;
 }
 
-/** Nobody waits for anybody any more, and the rows say what the host has. Then it is deleted. */
+/** No side waits for another any more, and the rows agree with the host. Then it is deleted. */
 async function restsAndGoes(life: Life): Promise<void> {
   const rest = await life.settle();
   const { host } = life;
@@ -354,8 +354,8 @@ async function restsAndGoes(life: Life): Promise<void> {
   assert.deepEqual([host.vm, host.disk, host.memory], [false, false, false]);
 }
 
-describe('any life of a sandbox', () => {
-  it('follows the table, has one winner at a time, comes to rest where its host agrees, and can be deleted', async () => {
+describe('any history of a sandbox', () => {
+  it('follows the table, has one winner at a time, converges with its host, and can be deleted', async () => {
     await fc.assert(
       fc.asyncProperty(lives, async (given) => {
         await restsAndGoes(await live(given));
@@ -364,7 +364,7 @@ describe('any life of a sandbox', () => {
     );
   });
 
-  it('can be deleted at any moment, though its host never says a word again', async () => {
+  it('can be deleted at any time, though its host never responds again', async () => {
     await fc.assert(
       fc.asyncProperty(lives, async (given) => {
         const life = await live(given);
@@ -377,7 +377,7 @@ describe('any life of a sandbox', () => {
     );
   });
 
-  it('and of its fork: neither costs the other anything, whatever becomes of both', async () => {
+  it('and of its fork: neither costs the other anything, whatever the outcome of both', async () => {
     const families = fc
       .record({
         paused: fc.boolean(),

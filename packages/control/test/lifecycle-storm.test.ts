@@ -1,4 +1,4 @@
-/** Many callers at once on the real server, over a real link to a host whose work fails, whose line breaks, and across restarts. */
+/** Many concurrent callers on the real server, over a real link to a host whose work fails and whose connection breaks, and across restarts. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -11,13 +11,13 @@ import { VERBS } from './support/lifecycle.ts';
 import { create, startWorld, until, waitFor, type Created, type ScriptedRunner } from '@releap/testing/world';
 import { propertyRuns } from '@releap/testing/repetitions';
 
-/** All sandboxes of one host, which does what it is told after a moment, as the dice fall. */
+/** All sandboxes of one host, which does what it is told after a delay, as the random numbers decide. */
 class Hosts {
   readonly byId = new Map<string, HostModel>();
   readonly #working = new Map<string, Promise<void>>();
   #draw: (() => number) | undefined;
 
-  /** From now on some of its work fails; without dice, nothing does. */
+  /** From now on some of its work fails; without a generator, none does. */
   roll(draw?: () => number): void {
     this.#draw = draw;
   }
@@ -35,7 +35,7 @@ class Hosts {
         host.converge(this.#outcome());
         for (const { vm_id, generation, ...seen } of host.said.slice(heard)) {
           runner.observe({ vm_id, generation }, seen);
-          // Said twice, as after a line that broke before the acknowledgement.
+          // Reported twice, as after a connection that broke before the acknowledgement.
           if ((this.#draw?.() ?? 1) < 0.2) runner.observe({ vm_id, generation }, seen);
         }
       }),
@@ -67,7 +67,7 @@ describe('a storm of calls', () => {
             const vm = vms[Math.floor(draw() * vms.length)] ?? vms[0];
             const verb = VERBS[Math.floor(draw() * VERBS.length)] ?? 'stop';
             const answer = await world.call('POST', `/vms/${vm?.id}/${verb}`).catch(() => undefined);
-            // No answer at all: the server was just restarting.
+            // No response: the server was just restarting.
             if (answer !== undefined)
               assert.ok([200, 409, 503].includes(answer.status), `${verb}: ${answer.status} ${answer.text}`);
             await sleep(draw() * 6);
@@ -80,7 +80,7 @@ describe('a storm of calls', () => {
         await Promise.all(callers);
 
         hosts.roll();
-        // The whole list once more: what was lost on the way is said again.
+        // The whole list once more: lost messages are sent again.
         runner.drop();
         await runner.connect();
         for (const vm of vms) {

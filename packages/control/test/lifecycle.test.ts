@@ -1,4 +1,4 @@
-/** Stop, start, pause and resume as callers see them: a test for every row of what the service promises. */
+/** Stop, start, pause and resume as clients see them: a test for every row of the specification. */
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { after, before, describe, it } from 'node:test';
@@ -16,7 +16,7 @@ before(async () => {
 after(async () => world[Symbol.asyncDispose]());
 
 const read = async (id: string) => (await world.call('GET', `/vms/${id}`)).body;
-/** All statuses but these, and but `pending`: the scheduler takes up whatever is, at any moment. */
+/** All statuses but these, and but `pending`: the scheduler may place a pending one at any time. */
 const others = (...allowed: SandboxStatus[]): SandboxStatus[] =>
   SANDBOX_STATUSES.filter((status) => status !== 'pending' && !allowed.includes(status));
 
@@ -118,7 +118,7 @@ describe('POST /vms/:id/start', () => {
     assert.equal((await read(vm.id)).status, 'running');
   });
 
-  it('boots the image that it ran before, whatever its tag means by now', async () => {
+  it('boots the image that it ran before, even if its tag means another one by now', async () => {
     const vm = await stage.running({ image: 'registry.example/app:1' });
     const { digest } = (await stage.ok(vm, 'stop')).spec.root as { digest?: string };
     assert.equal(digest, (await read(vm.id)).manifest_name);

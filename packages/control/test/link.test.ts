@@ -20,7 +20,7 @@ after(async () => world[Symbol.asyncDispose]());
 const status = async (id: string): Promise<string> => (await world.call('GET', `/vms/${id}`)).body.status;
 
 describe('the link of a runner', () => {
-  it('tells a runner all that it is to hold when it connects, and only that', async () => {
+  it('sends a runner all of its assignments when it connects, and only those', async () => {
     await using runner = await world.runner({ script: silent });
     const vm = await create(world.call, world);
     await runner.assigned(vm.uuid);
@@ -65,7 +65,7 @@ describe('the link of a runner', () => {
     assert.equal(await status(vm.id), 'deleted');
   });
 
-  it('turns a failure into failed with its reason, and has the host give back what it holds', async () => {
+  it('turns a failure into failed with its reason, and has the host release its resources', async () => {
     await using runner = await world.runner({ script: silent });
     const vm = await create(world.call, world);
     const assignment = await runner.assigned(vm.uuid);
@@ -96,7 +96,7 @@ describe('the link of a runner', () => {
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.error.length, 4001);
   });
 
-  it('cuts a reason between characters: half of one would be refused for ever, and all that its host says with it', async () => {
+  it('cuts a reason between characters: half of one would be refused for ever, with all reports of its message', async () => {
     await using runner = await world.runner({ script: silent });
     const vm = await create(world.call, world);
     const error = `${'x'.repeat(3_999)}🙂 and more`;
@@ -136,7 +136,7 @@ describe('the link of a runner', () => {
     assert.match(await closedByServer(Number(port), handshake), /^HTTP\/1\.1 401 /);
   });
 
-  it('refuses who has not the token, an unknown region, and a first message that is no hello', async () => {
+  it('refuses a runner without the token, an unknown region, and a first message that is no hello', async () => {
     const dial = (headers: Record<string, string>): Promise<number> =>
       new Promise((resolve, reject) => {
         const socket = new WebSocket(world.internalUrl.replace('http', 'ws') + RUNNER_LINK_PATH, { headers });
@@ -263,7 +263,7 @@ describe('the link of a runner', () => {
     for (const vm of made) assert.equal(await status(vm.id), 'running');
   });
 
-  it('syncs no faster than its runner reads, however much there is to tell', async () => {
+  it('syncs no faster than its runner reads, however many assignments there are', async () => {
     await using runner = await world.runner({ script: silent });
     const vm = await create(world.call, world);
     await runner.assigned(vm.uuid);
@@ -310,7 +310,7 @@ describe('the link of a runner', () => {
 });
 
 describe('a runner that is silent for too long', () => {
-  it('loses its sandboxes, which say so; delete works; what was persistent comes back with it', async () => {
+  it('loses its sandboxes, which say so; delete works; persistent ones return with it', async () => {
     await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000 } });
     const runner = await mine.runner();
     const ephemeral = await create(mine.call, mine);
@@ -339,7 +339,7 @@ describe('a runner that is silent for too long', () => {
     });
   });
 
-  it('is not lost while it is heard, however long', async () => {
+  it('is not lost while it sends messages, for any length of time', async () => {
     await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000, linkSilentMs: 60_000 } });
     await mine.runner();
     const vm = await create(mine.call, mine);
@@ -347,7 +347,7 @@ describe('a runner that is silent for too long', () => {
     assert.equal((await mine.call('GET', `/vms/${vm.id}?wait=lost&timeout_ms=5000`)).body.status, 'running');
   });
 
-  it('is disconnected when it holds the line and says nothing', async () => {
+  it('is disconnected when its connection is open and silent', async () => {
     await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000, linkSilentMs: 1_000 } });
     const runner = await mine.runner({ mute: true });
     await until(() => runner.closeCode !== undefined);

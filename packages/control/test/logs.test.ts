@@ -36,7 +36,7 @@ describe('GET /vms/:id/logs, /entrypoint-logs', () => {
     assert.equal((await world.call('GET', `/vms/${vm.id}/entrypoint-logs`)).text, 'hello\n');
   });
 
-  it('follows a log as it grows, and lets go of the host when the caller leaves', async () => {
+  it('follows a log as it grows, and closes the request to the host when the client leaves', async () => {
     const vm = await running();
     let closed = false;
     runner.logs.set(`/vms/${vm.uuid}/logs/entrypoint?follow=1`, (_request, response) => {
@@ -63,7 +63,7 @@ describe('GET /vms/:id/logs, /entrypoint-logs', () => {
     await until(() => closed);
   });
 
-  it('however many follow logs of one host, everybody else still reads there', async () => {
+  it('any number of clients may follow logs of one host: others can still read there', async () => {
     const vm = await running();
     const other = await running();
     let followers = 0;

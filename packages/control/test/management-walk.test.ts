@@ -88,7 +88,7 @@ class Walk {
     return person;
   }
 
-  /** What anybody who is no member gets, and anybody who is one of what is gone. */
+  /** The response to a caller who is no member, and to any caller of a deleted one. */
   roleIn(org: ModelOrg, who: number): 'owner' | 'member' | undefined {
     return org.deleted ? undefined : org.members.get(who);
   }
@@ -276,7 +276,7 @@ class Walk {
     for (const key of project.keys) key.revoked = true;
   }
 
-  /** Everything that everybody can see is what the model has, and no more. */
+  /** All that each caller can see is what the model has, and no more. */
   async compare(): Promise<void> {
     for (const [who, me] of this.people.entries()) {
       const shown = (

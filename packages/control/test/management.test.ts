@@ -148,7 +148,7 @@ describe('organizations', () => {
 });
 
 describe('members', () => {
-  test('are listed with role, and removed by an owner; whoever is none is 404', async () => {
+  test('are listed with role, and removed by an owner; 404 for a user who is no member', async () => {
     const { orgId } = await world.tenant(owner);
     await join(orgId, member);
     const { members } = (await owner('GET', `/orgs/${orgId}/members`)).body;
@@ -366,7 +366,7 @@ describe('projects', () => {
 });
 
 describe('API keys', () => {
-  test('the token is told once and works; lists show its prefix only', async () => {
+  test('the token is shown once and works; lists show its prefix only', async () => {
     const { projectId } = await world.tenant(owner);
     const minted = await owner('POST', `/projects/${projectId}/api-keys`, { name: 'ci' });
     const { id, token, key_prefix: prefix } = minted.body;
@@ -401,7 +401,7 @@ describe('API keys', () => {
         (await owner('GET', `/projects/${projectId}/api-keys`)).body.api_keys[0].last_used_at;
     };
     let used = await use();
-    // A batch may be written at that very moment, and not at each.
+    // A batch may be written right now, though not at each request.
     for (let tries = 0; tries < 3 && (await used()) !== null; tries += 1) used = await use();
     assert.equal(await used(), null);
     await world.restart();
@@ -464,7 +464,7 @@ describe('API keys', () => {
 });
 
 describe('the audit log', () => {
-  test('tells owners who did what, when and from where, newest first, in pages', async () => {
+  test('shows owners who did what, when and from where, newest first, in pages', async () => {
     const { orgId, projectId } = await world.tenant(owner, 'Audited');
     await join(orgId, member);
     await member('PATCH', `/orgs/${orgId}`, { name: 'taken over' });
@@ -520,7 +520,7 @@ describe('the audit log', () => {
     refused(await stranger('GET', `/orgs/${orgId}/audit`), 404);
   });
 
-  test('believes no X-Forwarded-For, but that of the proxies it was told of', async () => {
+  test('ignores X-Forwarded-For, except from the configured proxies', async () => {
     const { orgId } = await world.tenant(owner);
     const init = { headers: { 'x-forwarded-for': '203.0.113.9' } };
     const lastIp = async (): Promise<string> =>

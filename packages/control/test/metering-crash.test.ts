@@ -23,7 +23,7 @@ const ROUNDS = 5;
 const SANDBOXES = 60;
 const CHILD = path.join(import.meta.dirname, 'support/metering-child.ts');
 
-it('metering that is killed in the middle, again and again, beside grants and lifecycle changes, charges every microsecond once', async () => {
+it('metering that is killed repeatedly in the middle, beside grants and lifecycle changes, charges every microsecond once', async () => {
   const orgs = await Promise.all([newOrg(database), newOrg(database), newOrg(database)]);
   const size = { millicores: 1_777, memMib: 3_333, gpus: 1, spot: true };
   const vms = await Promise.all(

@@ -97,7 +97,7 @@ describe('meters', () => {
     await charge();
     const size = { millicores: 125, memMib: 1024, gpus: 0, spot: false };
     assert.equal(await charged(database, id), exactCost(size, 90_000_000n));
-    // It is back: the time between was nobody's.
+    // It is back: the time between is not charged.
     await database.pool.query('update runners set last_seen_at = now() where id = $1', [runnerId]);
     await setStatus(database, id, 'running');
     assert.equal((await meters(id)).length, 1);

@@ -112,7 +112,7 @@ describe('GET /metrics', () => {
   });
 
   it('reads sandboxes by status and the ledger from the database', async () => {
-    // Values of before are kept for a while: another server has none yet.
+    // Values are cached for a while: another server has none yet.
     await using other = await world.another();
     await world.database.pool.query(
       `update sandbox_meters set metered_until = now() - interval '100 seconds', parked_until = now() + interval '1 hour'`,
@@ -141,7 +141,7 @@ describe('GET /metrics', () => {
     assert.ok((find(samples, 'releap_task_duration_seconds_count', { task: 'placement' }) ?? 0) >= 1);
   });
 
-  it('gets no new series from unknown paths, methods and ids, however many', async () => {
+  it('gets no new series from unknown paths, methods and ids, in any number', async () => {
     const series = async (): Promise<Set<string>> =>
       new Set(
         (await scrape())

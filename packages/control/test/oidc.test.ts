@@ -25,7 +25,7 @@ describe('OIDC tokens on the management plane', () => {
     assert.match(answer.headers.get('www-authenticate') ?? '', /^Bearer/);
   };
 
-  test('a good one makes the user at first sight, with a personal organization of which he is owner', async () => {
+  test('a valid one creates the user on first sight, with a personal organization that they own', async () => {
     const token = await world.issuer.token('ada', { claims: { email: 'ada@example.org', name: 'Ada' } });
     const answer = await me(token);
     assert.equal(answer.status, 200);
@@ -46,7 +46,7 @@ describe('OIDC tokens on the management plane', () => {
     assert.equal(orgs.body.organizations.length, 1);
   });
 
-  test('e-mail address and name follow the issuer; what a token does not tell stays', async () => {
+  test('e-mail address and name follow the issuer; claims that a token does not have stay', async () => {
     const first = await me(
       await world.issuer.token('grace', { claims: { email: 'g@example.org', name: 'G' } }),
     );
@@ -78,7 +78,7 @@ describe('OIDC tokens on the management plane', () => {
     await refused(await world.issuer.token('ada', { claims: { exp: undefined } }), /exp/);
   });
 
-  test('one that was good is refused once it has expired, although its signature was looked at already', async () => {
+  test('a valid one is refused once it has expired, although its signature was verified before', async () => {
     const token = await world.issuer.token('ada', { expiresIn: -52 });
     assert.equal((await me(token)).status, 200);
     await until(async () => (await me(token)).status === 401);
@@ -149,7 +149,7 @@ describe('OIDC tokens on the management plane', () => {
     assert.equal((await me(await world.issuer.token('ada', { header: { typ: 'JWT' } }))).status, 200);
   });
 
-  test('huge ones are refused before anybody looks into them', async () => {
+  test('huge ones are refused before they are parsed', async () => {
     await refused(await world.issuer.token('ada', { claims: { groups: 'g'.repeat(8_000) } }), /at most 8192/);
     assert.equal(
       (await me(await world.issuer.token('ada', { claims: { groups: 'g'.repeat(5_000) } }))).status,
@@ -184,7 +184,7 @@ describe('OIDC tokens on the management plane', () => {
     assert.match(withToken.body.error, /API key \(rlp_…\), and not the OIDC token/);
   });
 
-  test('whatever is sent as a token is refused, and never is a failure of ours', async () => {
+  test('any malformed token is refused, and never causes an internal error', async () => {
     const part = fc.oneof(
       fc.base64String({ maxLength: 60 }).map((text) => text.replaceAll(/[+/=]/g, '')),
       fc.jsonValue().map((value) => Buffer.from(JSON.stringify(value)).toString('base64url')),
@@ -212,7 +212,7 @@ describe('OIDC tokens on the management plane', () => {
     );
   });
 
-  test('a key that the issuer has just begun to use is found, and one that it withdrew is not good for ever', async () => {
+  test('a key that the issuer has just started to use is found, and one that it withdrew expires', async () => {
     const old = await world.issuer.token('ada');
     const before = world.issuer.keys;
     const fresh = await world.issuer.addKey();
@@ -220,7 +220,7 @@ describe('OIDC tokens on the management plane', () => {
     assert.equal((await me(await world.issuer.token('ada', { key: fresh }))).status, 200);
     assert.equal((await me(old)).status, 200);
     world.issuer.keys = [fresh];
-    // The next question to the issuer, whatever its reason, takes the old key away.
+    // The next request to the issuer, for any reason, removes the old key.
     await sleep(220);
     const unknown = await world.issuer.token('ada', { header: { kid: 'nobody' } });
     await refused(unknown, /key that the issuer does not have/);
@@ -261,7 +261,7 @@ describe('the issuer', () => {
     await world.as('grace');
   });
 
-  test('when it is away, known keys go on; unknown ones are 503, as all are that come before the first answer', async () => {
+  test('while it is unavailable, known keys work; unknown ones are 503, as are all before the first response', async () => {
     await using world = await startSignedInWorld({}, { coolDownMs: 1, maxKeyAgeMs: 50 });
     const ada = await world.as('ada');
     await world.issuer.down();
@@ -278,14 +278,14 @@ describe('the issuer', () => {
     assert.equal((await ada('GET', '/me')).status, 200);
   });
 
-  test('that says it is another one is not believed', async () => {
+  test('that claims to be another one is refused', async () => {
     await using world = await startSignedInWorld({}, { coolDownMs: 1 });
     world.issuer.claimedIssuer = `${world.issuer.url}/`;
     const token = await world.issuer.token('ada');
     assert.equal((await caller(() => world.url, token, '')('GET', '/me')).status, 503);
   });
 
-  test('may be missing: management routes say so with 503, the others go on', async () => {
+  test('may be missing: management routes say so with 503, the others work', async () => {
     await using world = await startWorld();
     const answer = await caller(() => world.url, 'a.b.c', '')('GET', '/orgs');
     assert.equal(answer.status, 503);
@@ -295,7 +295,7 @@ describe('the issuer', () => {
   });
 });
 
-test('a second, independent provider (oauth2-mock-server): its tokens open the same doors', async () => {
+test('a second, independent provider (oauth2-mock-server): its tokens are accepted alike', async () => {
   const provider = new OAuth2Server();
   await provider.issuer.keys.generate('RS256');
   await provider.start(0, '127.0.0.1');

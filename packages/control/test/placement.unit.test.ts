@@ -41,7 +41,7 @@ const reason = (choice: ReturnType<typeof choose>): string =>
   'reason' in choice ? `${choice.unsatisfiable ? 'never: ' : 'later: '}${choice.reason}` : 'placed';
 
 describe('placement', () => {
-  it('takes the host with the most room', () => {
+  it('takes the host with the most capacity', () => {
     const busy = host('busy', { used: { cpu: 1, mem_mib: 2048, disk_mib: 0, gpus: 0 } });
     assert.equal(chosen(choose(need(), [busy, host('idle')], overcommit)), 'idle');
   });
@@ -57,7 +57,7 @@ describe('placement', () => {
     assert.equal(chosen(choose(need({ arch: 'arm64' }), hosts, overcommit)), 'arm');
   });
 
-  it('keeps to the one host that has what it begins with, and says what is the matter with that', () => {
+  it('requires the host that has its source, and says why that is not eligible', () => {
     const one = { used: { cpu: 8, mem_mib: 0, disk_mib: 0, gpus: 0 } };
     assert.equal(chosen(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b')], overcommit)), 'b');
     for (const [extra, why] of [
@@ -71,7 +71,7 @@ describe('placement', () => {
       );
   });
 
-  it('gives nothing to a host that is being drained', () => {
+  it('places nothing on a host that is being drained', () => {
     const draining = host('a', { draining: true });
     assert.equal(chosen(choose(need(), [draining, host('b')], overcommit)), 'b');
     assert.match(
@@ -102,7 +102,7 @@ describe('placement', () => {
     );
   });
 
-  it('says at once what no host will ever be able to take', () => {
+  it('says at once what fits no host, even an empty one', () => {
     assert.match(
       reason(choose(need({ cpu: 5 }), [host('a')], overcommit)),
       /^never: .* large enough for 5 cores.*the largest have 4 cores/,
@@ -117,12 +117,12 @@ describe('placement', () => {
     );
   });
 
-  it('still gives a host that has lost a GPU what wants none', () => {
+  it('still places sandboxes without GPUs on a host that has lost a GPU', () => {
     const used = { cpu: 0, mem_mib: 0, disk_mib: 0, gpus: 1 };
     assert.equal(chosen(choose(need(), [host('a', { used })], overcommit)), 'a');
   });
 
-  it('says of what a sandbox takes how much of it its host has promised too much', () => {
+  it('says of what a sandbox takes how much of it its host has over-allocated', () => {
     const full = host('a', { used: { cpu: 4.5, mem_mib: 5000, disk_mib: 99_999, gpus: 1 } });
     assert.equal(
       shortfall(need({ disk_mib: 0 }), full, overcommit),
@@ -131,7 +131,7 @@ describe('placement', () => {
     assert.equal(shortfall(need({ disk_mib: 0 }), host('b'), overcommit), undefined);
   });
 
-  it('waits while nobody is connected, and for one that is away and would fit', () => {
+  it('waits while no host is connected, and for a disconnected one that would fit', () => {
     assert.match(
       reason(choose(need(), [], overcommit)),
       /^later: no host of region "here" is connected and ready/,
@@ -193,7 +193,7 @@ describe('placement', () => {
     assert.equal(regionOf([], {}), 'east');
   });
 
-  it('never promises more than there is, whatever comes in which order', () => {
+  it('never allocates more than there is, in any order of arrival', () => {
     const needs = fc.array(
       fc.record({
         cpu: fc.constantFrom(0.125, 0.5, 1, 3),

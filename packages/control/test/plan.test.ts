@@ -44,7 +44,7 @@ const request = (
 const OLD = { waitedMs: RESERVE_AFTER_MS };
 
 describe('a placement round', () => {
-  it('places whatever fits, behind a large request that has only just come', () => {
+  it('places sandboxes that fit behind a large request that has only just arrived', () => {
     const plan = planRound([request('large', { cpu: 16 }), request('small')], [host('a', 8)], options);
     assert.deepEqual(plan.place, [{ id: 'small', runnerId: 'a' }]);
     assert.deepEqual(plan.reservations, []);
@@ -71,7 +71,7 @@ describe('a placement round', () => {
     assert.deepEqual(plan.place, [{ id: 'small', runnerId: 'a' }]);
   });
 
-  it('backfills a reserved host with what takes nothing that the reservation needs', () => {
+  it('backfills a reserved host with sandboxes that use nothing that the reservation needs', () => {
     const waitsForGpu = request('gpu', { cpu: 4, gpus: 1 }, OLD);
     const busy = { ...host('a'), used: { cpu: 8, mem_mib: 0, disk_mib: 0, gpus: 1 } };
     const small = ['s1', 's2', 's3', 's4', 's5'].map((id) => request(id));

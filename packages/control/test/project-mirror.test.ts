@@ -30,7 +30,7 @@ after(async () => world[Symbol.asyncDispose]());
 
 const secret = { value: 'a value', allowed_domains: ['A.example'], description: 'd' };
 const login = { username: 'u', password: 'a password' };
-/** Everything but what differs because it was written at another moment. */
+/** Everything but the fields that differ because it was written at another time. */
 const timeless = ({ status, body, text }: Answer): unknown => [
   status,
   body === undefined
@@ -146,7 +146,7 @@ describe('the mirror of a project', () => {
       ].map((row) => [...row, member.id, projectId]),
     );
     assert.doesNotMatch(log.text, /needle/);
-    // A write that was refused tells of nothing that was done.
+    // A refused write is not in the audit log as done.
     await member('PUT', `/projects/${projectId}/secrets/A-B`, secret);
     assert.equal(
       (await owner('GET', `/orgs/${orgId}/audit?limit=1`)).body.entries[0].action,

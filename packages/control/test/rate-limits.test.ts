@@ -23,7 +23,7 @@ async function key(projectId = world.call.projectId): Promise<Caller> {
 }
 
 describe('rate limits', () => {
-  it('of a key are told with every answer, and one request too many is refused with 429 and the time to wait', async () => {
+  it('of a key are in every response, and one request too many is refused with 429 and the time to wait', async () => {
     const call = await key();
     for (let left = 4; left >= 0; left--) {
       const answer = await call('GET', '/regions');
@@ -40,7 +40,7 @@ describe('rate limits', () => {
     assert.equal((await (await key())('GET', '/regions')).status, 200, 'another key is not meant');
   });
 
-  it('of an organization hold for its keys together, and another organization is not meant', async () => {
+  it('of an organization hold for its keys together, and not for another organization', async () => {
     const second = await world.stranger();
     await world.database.pool.query(
       `with one as (insert into organizations (id, name) values (gen_random_uuid(), 'other') returning id)
@@ -56,7 +56,7 @@ describe('rate limits', () => {
     assert.deepEqual(headersOf(last).slice(0, 2), ['12', '0']);
   });
 
-  it('of an address hold for requests without valid credentials; those with them, health and the inside go on', async () => {
+  it('of an address hold for requests without valid credentials; those with them, health and the internal listener continue to work', async () => {
     const bad = caller(() => world.url, newToken('apiKey'), '');
     const nobody = caller(() => world.url, '', '');
     const statuses = [

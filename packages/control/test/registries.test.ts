@@ -102,7 +102,7 @@ describe('registry credentials', () => {
     assert.equal((await call('DELETE', '/registries/a%2Fb')).status, 400);
   });
 
-  it('want a key', async () => {
+  it('need a key', async () => {
     const headers = { authorization: `Bearer ${newToken('apiKey')}` };
     for (const [method, path] of [
       ['PUT', '/registries/a.b'],
@@ -124,7 +124,7 @@ describe('registry credentials', () => {
     assert.equal((await one('GET', '/registries/mine.example')).body.username, 'one');
   });
 
-  it('503 on writes while encryption is unavailable; reads go on', async () => {
+  it('503 on writes while encryption is unavailable; reads succeed', async () => {
     await put('kept.example');
     await rename(file, `${file}.away`);
     try {
@@ -217,7 +217,7 @@ describe('a pull', () => {
     assert.equal(rootOf(await runner.assigned(vm.uuid)).credential?.password, password);
   });
 
-  it('is told why there is none when its key is away, so that the failure says it', async () => {
+  it('gets the reason why there is none when its key is missing, so that the failure says it', async () => {
     const own = await world.stranger();
     await put('away.example', { password }, own);
     await using runner = await world.runner();
@@ -235,7 +235,7 @@ describe('a pull', () => {
     }
   });
 
-  it('is not told after something newer: what is deleted while it is unlocked stays deleted', async () => {
+  it('is not sent after a newer generation: a sandbox deleted while it is unlocked stays deleted', async () => {
     const own = await world.stranger();
     await put('slow.example', { password }, own);
     await using runner = await world.runner();
@@ -262,7 +262,7 @@ describe('a pull', () => {
           ? message.items.filter(({ id }) => id === vm.uuid).map(({ generation }) => generation)
           : [],
       );
-    // The next create goes the same way, so whatever was held up has come before it.
+    // The next create takes the same path, so any delayed message has arrived before it.
     const next = await create(own, world, { image: 'slow.example/app' });
     await runner.assigned(next.uuid);
     assert.deepEqual(

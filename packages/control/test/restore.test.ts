@@ -1,4 +1,4 @@
-/** Sandboxes that begin with a snapshot: `POST /vms` with `{type: snapshot, name}`. */
+/** Sandboxes whose source is a snapshot: `POST /vms` with `{type: snapshot, name}`. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { toAssignment } from '@releap/testing/runner-messages';
@@ -90,7 +90,7 @@ describe('POST /vms from a snapshot', () => {
     await until(async () => (await host(world, other.id))?.ready === false);
   });
 
-  it('full: goes on with its memory, cores and disk, persistent, with env, ports and egress policy of its source', async () => {
+  it('full: continues with its memory, cores and disk, persistent, with env, ports and egress policy of its source', async () => {
     const from = await full({
       env: { A: '1' },
       ports: [{ vm_port: 80 }],
@@ -119,7 +119,7 @@ describe('POST /vms from a snapshot', () => {
     );
   });
 
-  it('boots the root image of the snapshot, whatever its tag means by now', async () => {
+  it('boots the root image of the snapshot, even if its tag means another one by now', async () => {
     const from = await disk({ image: 'registry.example/app:1' });
     const { assignment } = await restored(from);
     assert.deepEqual(assignment.spec.root, {
@@ -224,7 +224,7 @@ describe('POST /vms from a snapshot', () => {
     await world.database.pool.query(`update runners set status = 'online' where id = $1`, [stage.runner.id]);
   });
 
-  it('waits for the host that keeps the snapshot, and says so when that does not come in time', async () => {
+  it('waits for the host that has the snapshot, and says so when that does not connect in time', async () => {
     const from = await disk();
     stage.runner.heartbeat(false);
     await until(async () => (await host(world, stage.runner.id))?.ready === false);

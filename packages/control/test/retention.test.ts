@@ -1,4 +1,4 @@
-/** What grows with time: partitions, and the purge of what has ended. */
+/** Data that grows with time: partitions, and the purge of ended rows. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
@@ -45,7 +45,7 @@ const snapshotOf = async (
   return id;
 };
 
-describe('the purge of what has ended', () => {
+describe('the purge of ended rows', () => {
   it('removes deleted sandboxes after their time, with their placeholders, and keeps all others', async () => {
     const { projectId } = await newOrg(database);
     const old = await deletedFor(projectId, DAYS + 1);
@@ -124,14 +124,14 @@ describe('partitions', () => {
       )
     ).rows.map((row) => row.name);
 
-  it('are there for this month and the next two, and making them again changes nothing', async () => {
+  it('exist for this month and the next two, and creating them again changes nothing', async () => {
     const before = await partitions('credit_usage');
     assert.ok(before.length >= 5, before.join());
     await makePartitions(database, quiet);
     assert.deepEqual(await partitions('credit_usage'), before);
   });
 
-  it('take what is written now, and refuse changes by whatever name they are reached', async () => {
+  it('take what is written now, and refuse changes under each of their names', async () => {
     const { orgId } = await newOrg(database);
     await database.pool.query(
       `insert into audit_log (id, org_id, actor_kind, action, target_kind, target_id, outcome)

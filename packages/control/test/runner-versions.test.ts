@@ -92,7 +92,7 @@ describe('an older runner, which knows fewer kinds and fields', () => {
 });
 
 describe('a newer runner, which knows more kinds, statuses, message types and fields', () => {
-  it('goes on with all that both know', async () => {
+  it('continues with all that both know', async () => {
     await using runner = await world.runner({
       hello: {
         protocol: 7,
@@ -134,7 +134,7 @@ describe('a newer runner, which knows more kinds, statuses, message types and fi
 });
 
 describe('the deployment of a runner', () => {
-  it('is told it at the first connection, and is refused by another one with both ids', async () => {
+  it('is sent to it at the first connection; another deployment refuses the runner, with both ids', async () => {
     await using runner = await world.runner();
     const welcome = runner.received.find((message) => message.type === 'welcome');
     const { rows } = await world.database.pool.query<{ id: string }>('select id from deployment');

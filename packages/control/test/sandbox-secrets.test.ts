@@ -101,7 +101,7 @@ describe('POST /vms with secrets', () => {
     }
   });
 
-  it('uses a new value and new domains from the moment they are written', async () => {
+  it('uses a new value and new domains as soon as they are written', async () => {
     await put('TURNED', { value: 'old' });
     const vm = await create(call, world, { secrets: ['TURNED'] });
     const { TURNED: placeholder } = await envOf(vm.uuid);
@@ -144,7 +144,7 @@ describe('POST /vms with secrets', () => {
     assert.equal((await call('GET', '/secrets/ENDED')).status, 200);
   });
 
-  it('a copy of a sandbox gets placeholders of its own, and those in its memory go on working', async () => {
+  it('a copy of a sandbox gets its own placeholders, and those in its memory continue to work', async () => {
     await put('FORKED', { value: 'v' });
     await put('FORKED_2', { value: 'w' });
     const source = await create(call, world, { secrets: ['FORKED', 'FORKED_2'] });

@@ -158,7 +158,7 @@ describe('GET /vms/:id', () => {
     for (const status of SANDBOX_STATUSES) assert.match(answer.body.error, new RegExp(status));
   });
 
-  it('lets go of a wait whose caller has gone away', async () => {
+  it('ends a wait whose client has disconnected', async () => {
     const vm = await running();
     const leaving = new AbortController();
     const wait = world.call('GET', `/vms/${vm.id}?wait=paused&timeout_ms=60000`, undefined, {
@@ -259,7 +259,7 @@ describe('DELETE /vms/:id', () => {
 });
 
 describe('GET /vms/:id, DELETE /vms/:id, GET /jobs/:id, logs: 404', () => {
-  it('an id under the name of another region is unknown, whatever is asked of it', async () => {
+  it('an id under the name of another region is unknown to every operation', async () => {
     const vm = await running({ persistent: true });
     const id = vm.id.replace(/^here-/, 'there-');
     for (const [method, tail, body] of [

@@ -1,4 +1,4 @@
-/** Nobody waits for a row while they hold the scheduler lock: one locked sandbox must not stop all placements. */
+/** The scheduler never waits for a row lock with the scheduler lock: one locked sandbox must not stop all placements. */
 import assert from 'node:assert/strict';
 import { after, before, it } from 'node:test';
 import { create, startWorld, waitFor, type World } from '@releap/testing/world';

@@ -144,7 +144,7 @@ describe('secrets', () => {
     assert.equal((await world.database.pool.query('select 1 from secrets where id = $1', [id])).rowCount, 0);
   });
 
-  it('want a key: 401 without, and with one of nobody', async () => {
+  it('need a key: 401 without one, and with an unknown one', async () => {
     for (const [method, path] of [
       ['PUT', '/secrets/A'],
       ['GET', '/secrets'],
@@ -195,7 +195,7 @@ describe('secrets', () => {
     await world.database.pool.query('delete from secrets where id = $1', [row.id]);
   });
 
-  it('503 on writes while encryption is unavailable; what was not written is not there, and reads go on', async () => {
+  it('503 on writes while encryption is unavailable; what was not written is not there, and reads succeed', async () => {
     await put('BEFORE');
     await rename(file, `${file}.away`);
     try {
@@ -260,7 +260,7 @@ describe('at rest', () => {
     assert.equal((await lookUp(vm.uuid, placeholder))?.value, 'rotated value');
   });
 
-  it('rotation: a server does it by itself, and goes on past a value that does not open', async () => {
+  it('rotation: a server does it by itself, and continues past a value that does not open', async () => {
     const own = keyPath();
     await using other = await startWorld({ builtinImages: [], keys: testKeys(own) });
     for (let n = 0; n < 5; n++) await other.call('PUT', `/secrets/S${n}`, { value: `v${n}` });
@@ -304,7 +304,7 @@ describe('at rest', () => {
       `select '/proc/' || pg_backend_pid() || '/root' || current_setting('data_directory') as folder`,
     );
     const folder = rows[0]?.folder ?? '';
-    // What is stored as it is, is found: the search works, also in the write-ahead log.
+    // The search finds text that is stored in plain form, also in the write-ahead log.
     assert.ok(filesWith(folder, 'needle.example').length > 0);
     for (const value of values) {
       assert.deepEqual(filesWith(folder, value), []);

@@ -24,7 +24,7 @@ import {
 } from '@releap/testing/world';
 
 describe('a control server that restarts', () => {
-  it('goes on with a sandbox that was written and not placed yet', async () => {
+  it('continues with a sandbox that was written and not placed yet', async () => {
     await using world = await startWorld();
     const vm = await create(world.call, world);
     await world.restart();
@@ -32,7 +32,7 @@ describe('a control server that restarts', () => {
     await waitFor(world.call, vm.id, 'running');
   });
 
-  it('goes on with a sandbox that was placed and not started yet', async () => {
+  it('continues with a sandbox that was placed and not started yet', async () => {
     await using world = await startWorld();
     const runner = await world.runner({ script: silent });
     const vm = await create(world.call, world);
@@ -44,7 +44,7 @@ describe('a control server that restarts', () => {
     assert.equal((await world.call('GET', `/jobs/${vm.jobId}`)).body.status, 'done');
   });
 
-  it('takes in what was observed while it was away, once the runner repeats it', async () => {
+  it('applies what was observed while it was down, once the runner repeats it', async () => {
     await using world = await startWorld();
     const runner = await world.runner({ script: silent });
     const vm = await create(world.call, world);
@@ -56,7 +56,7 @@ describe('a control server that restarts', () => {
     await waitFor(world.call, vm.id, 'running');
   });
 
-  it('ends what was overdue while it was away', async () => {
+  it('ends what became overdue while it was down', async () => {
     await using world = await startWorld();
     await using _runner = await world.runner({ script: silent });
     const vm = await create(world.call, world);
@@ -66,7 +66,7 @@ describe('a control server that restarts', () => {
     assert.match((await waitFor(world.call, vm.id, 'failed')).error ?? '', /assigned for longer than/);
   });
 
-  it('does not lose runners that could not speak while it was away', async () => {
+  it('does not mark runners as lost that could not report while it was down', async () => {
     await using world = await startWorld({ limits: { runnerLostAfterMs: 4_000 } });
     const runner = await world.runner();
     const vm = await create(world.call, world);
@@ -185,7 +185,7 @@ describe('the database', () => {
 });
 
 describe('two servers on one database', () => {
-  it('wake each other: a wait at one sees what a runner tells the other', async () => {
+  it('notify each other: a wait at one sees what a runner reports to the other', async () => {
     await using world = await startWorld();
     const other = await world.another();
     const runner = await world.runner({ script: silent });
@@ -201,14 +201,14 @@ describe('two servers on one database', () => {
     await runner.assigned(vm.uuid, (one) => one.desired === 'deleted');
   });
 
-  /** Whatever is notified until the servers have connected again is lost to them. */
+  /** Notifications until the servers have connected again are lost to them. */
   const deafen = (world: World): Promise<unknown> =>
     world.database.pool.query(
       `select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and application_name = 'releap-listen'`,
     );
 
-  it('lose nothing with a notification: a runner is told what was decided while its server could not hear', async () => {
+  it('lose nothing with a notification: a runner gets the changes that its server was not notified of', async () => {
     await using world = await startWorld();
     const other = await world.another();
     const runner = await world.runner();
@@ -228,7 +228,7 @@ describe('two servers on one database', () => {
     await waitFor(world.call, vm.id, 'deleted');
   });
 
-  it('place a sandbox once, though both try, and promise no room twice', async () => {
+  it('place a sandbox once, though both try, and allocate no capacity twice', async () => {
     await using world = await startWorld({
       limits: { overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' } },
     });

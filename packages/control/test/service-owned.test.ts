@@ -1,4 +1,4 @@
-/** Sandboxes that a part of the service owns: no tenant of their project sees, reaches or counts them. */
+/** Sandboxes that a part of the service owns: tenants of their project cannot list, reach or count them. */
 import assert from 'node:assert/strict';
 import { after, before, it } from 'node:test';
 import { formatSandboxId, newToken, newUuid } from '@releap/contract';

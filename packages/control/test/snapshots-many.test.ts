@@ -41,7 +41,7 @@ describe('several snapshots of one sandbox', () => {
     assert.equal((await shots.taken(vm)).parent_id, third.id);
   });
 
-  it('one that waits for its turn can be deleted, and one that is being taken makes way when it is', async () => {
+  it('one that waits for its turn can be deleted, and one that is being taken frees its turn when it is', async () => {
     const vm = await shots.ephemeral();
     const first = await shots.pending(vm);
     const second = await shots.pending(vm);
@@ -71,7 +71,7 @@ describe('several snapshots of one sandbox', () => {
 describe('two servers on one database', () => {
   it('a fork and a snapshot asked of one reach the runner that is connected to the other', async () => {
     const second = await world.another();
-    // Each knows of the other from its next beat on.
+    // Each knows the other from its next heartbeat on.
     await Promise.all([world.control.sweep(), second.sweep()]);
     const vm = await stage.running();
     const call = caller(() => second.url, world.call.key, world.call.projectId);

@@ -1,4 +1,4 @@
-/** Random lives of the snapshots of one sandbox on a real PostgreSQL, with the table without SQL as the model. */
+/** Random histories of the snapshots of one sandbox on a real PostgreSQL, with the table without SQL as the model. */
 import assert from 'node:assert/strict';
 import { after, before, it } from 'node:test';
 import { ApiError, newUuid } from '@releap/contract';
@@ -53,7 +53,7 @@ async function newSandbox(): Promise<string> {
 
 const rowsOf = (vm: string): Promise<SnapshotRow[]> => inspectSnapshots(database, { sandbox_id: vm });
 
-/** What holds of all of them at any moment. */
+/** Invariants of all of them. */
 async function hold(vm: string): Promise<SnapshotRow[]> {
   const rows = await rowsOf(vm);
   const byId = new Map(rows.map((row) => [row.id, row]));
@@ -107,7 +107,7 @@ async function act(vm: string, name: () => string, one: Act): Promise<void> {
   const row = rows[rows.length - 1 - (one.which % Math.max(1, rows.length))];
   if (row === undefined) return;
   const observed = one.trigger.startsWith('observe:');
-  // A host says nothing of what it was not told.
+  // A host reports nothing that it is not assigned.
   if (observed && !row.assigned_to_runner) return;
   const stale = observed && one.stale;
   const expected = stale ? undefined : SNAPSHOT_MACHINE.decide(one.trigger, { status: row.status });
@@ -148,7 +148,7 @@ it('any snapshots of a sandbox follow the table, take turns, keep their lineage,
         await act(vm, () => `${vm}-${++count}`, one);
         await hold(vm);
       }
-      // The host does what it should from now on, the newest first are deleted, and nothing is left.
+      // From now on the host applies its assignments; deleted from the newest on, none is left.
       for (let rows = await hold(vm); rows.some((row) => row.assigned_to_runner); rows = await hold(vm)) {
         const assigned = rows.filter((row) => row.assigned_to_runner);
         const newest = assigned.filter((row) => row.desired === 'ready').at(-1);

@@ -1,4 +1,4 @@
-/** Snapshots as callers and hosts see them: a test for every row of what the service promises. */
+/** Snapshots as clients and hosts see them: a test for every row of the specification. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { SANDBOX_STATUSES, SnapshotCreateResponse, SnapshotRecord } from '@releap/contract';
@@ -193,7 +193,7 @@ describe('POST /vms/:id/snapshots', () => {
 });
 
 describe('a snapshot that does not succeed', () => {
-  it('failed on its host: says why, its job too, the sandbox goes on, and its host removes what it has', async () => {
+  it('failed on its host: says why, its job too, the sandbox continues, and its host removes what it has', async () => {
     const vm = await shots.ephemeral();
     const { id, job_id } = await shots.pending(vm);
     const assignment = await stage.runner.snapshotAssigned(id);

@@ -183,7 +183,7 @@ describe('a stolen runner credential', () => {
 });
 
 describe('the join token', () => {
-  it('joins a new runner, again with the same credential, and takes over none that is known', async () => {
+  it('joins a new runner, again with the same credential, and takes over no known one', async () => {
     const id = randomUUID();
     for (let i = 0; i < 2; i++) assert.equal((await joinAs(world.internalUrl, id)).status, 200);
     const taken = await joinAs(world.internalUrl, id, { credential: 'another' });

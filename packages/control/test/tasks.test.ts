@@ -39,7 +39,7 @@ const hanging: PeriodicTask = {
 };
 
 describe('periodic tasks', () => {
-  it('go on beside one that always throws and one that never ends', async () => {
+  it('continue beside one that always throws and one that never ends', async () => {
     const task = counting('counting');
     const seen: TaskRun[] = [];
     const released: string[] = [];

@@ -46,7 +46,7 @@ describe('the deletion of a project', () => {
     assert.equal(image.status, 200, image.text);
 
     assert.deepEqual((await owner('DELETE', `/projects/${projectId}`)).body, { deleted: projectId });
-    // Gone for everybody at once.
+    // Gone for every caller at once.
     assert.equal((await key('GET', '/vms')).status, 401);
     assert.equal((await owner('DELETE', `/projects/${projectId}`)).status, 404);
     assert.equal((await owner('GET', `/projects/${projectId}/api-keys`)).status, 404);
@@ -92,7 +92,7 @@ describe('the deletion of a project', () => {
     assert.deepEqual(await tablesWith(world.database, 'hunter2'), []);
   });
 
-  test('waits for a host that does not answer, and goes on after a restart of the server', async () => {
+  test('waits for a host that does not answer, and continues after a restart of the server', async () => {
     const runner = await world.runner({ script: silent });
     await using _ = runner;
     const { projectId, key } = await world.tenant(owner);

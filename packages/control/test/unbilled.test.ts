@@ -45,7 +45,7 @@ describe('use that is not charged yet', () => {
     assert.equal(await entries(id), 1);
   });
 
-  it('counts against the balance by the minute: who runs out is charged at once, and nobody else', async () => {
+  it('counts against the balance by the minute: an organization that runs out is charged at once, and no other', async () => {
     const minute = 60_000_000n;
     const cost = exactCost(SIZE, minute);
     const poor = await running(minute, cost);
@@ -90,7 +90,7 @@ describe('a meter that cannot be charged', () => {
       meters.map((one) => [one.parked_reason, (one.parked_until?.getTime() ?? 0) > Date.now()]),
       [['bigint out of range', true]],
     );
-    // It holds up nobody while it is parked, and is tried again afterwards.
+    // It delays no other charge while it is parked, and is tried again afterwards.
     const again = await running(120_000_000n, 0n);
     assert.deepEqual((await chargeMeters(database.pool, PRICES, { meterMs: 60_000 })).parked, []);
     assert.ok((await charged(database, again.id)) > 0n);

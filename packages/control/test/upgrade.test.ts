@@ -53,7 +53,7 @@ describe('a database of the schema 0006', () => {
     assert.deepEqual(counts, [
       { jobs: 13, placeholders: 12, audit: 31, audit_first: 31, exact: true, ledger: true },
     ]);
-    // It goes on from there.
+    // Charging continues from there.
     const stopped = (await call('GET', '/vms')).body.vms.find(
       (vm: { status: string }) => vm.status === 'failed',
     );

@@ -50,7 +50,7 @@ async function starter(dir: string): Promise<{ postmaster: number; kill(): Promi
   };
 }
 
-/** A dead process that nobody has waited for yet is dead. */
+/** A dead process that has not been reaped yet is dead. */
 async function alive(pid: number): Promise<boolean> {
   const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => 'State:\tX');
   return !/^State:\s+[ZX]/m.test(status);
@@ -185,7 +185,7 @@ describe('the private PostgreSQL', () => {
     await assert.rejects(stat(link), { code: 'ENOENT' });
   });
 
-  test("goes on with Debian's PostgreSQL on a folder that one has written", async (t) => {
+  test("starts with Debian's PostgreSQL on a folder that one has written", async (t) => {
     const [debian] = await debianBinaries();
     if (debian === undefined) return t.skip("Debian's package postgresql is not installed");
     const dir = path.join(await closedFolder(), 'postgres');

@@ -105,7 +105,7 @@ insert into t values (7);
     await client.end();
   });
 
-  it('let live requests through while they wait for a lock, and go on when it is free', async () => {
+  it('let live requests through while they wait for a lock, and continue when it is free', async () => {
     const url = await emptyDatabase();
     await run(url, [one('create table busy (id integer)')]);
     const [holder, reader] = [new Client({ connectionString: url }), new Client({ connectionString: url })];

@@ -24,7 +24,7 @@ const stack = new AsyncDisposableStack();
 const log = pino({ level: 'silent' });
 let gateway: Gateway;
 let base: string;
-/** Another one that waits for nobody. The first has patience with a machine that does other things. */
+/** Another one with short deadlines. The first tolerates a machine that is busy with other work. */
 let hasty: Gateway;
 let control: FakeControl;
 let dataUrl: string;
@@ -247,7 +247,7 @@ test('a reader that stops reading stops the runner from sending', async () => {
   request.destroy();
 });
 
-test('a body that is too long or stands still is refused', async () => {
+test('a body that is too long or stalls is refused', async () => {
   const told = await call(`/toolbox/${running}/x`, { method: 'POST', body: Buffer.alloc(4_000_001) }).catch(
     () => null,
   );
@@ -260,7 +260,7 @@ test('a body that is too long or stands still is refused', async () => {
   );
 });
 
-test('who asks for leave to send gets the refusal instead of the leave', async () => {
+test('a client that sends Expect: 100-continue gets the refusal instead of the 100', async () => {
   const expect = 'Expect: 100-continue\r\nContent-Length: 3\r\n';
   const head = `POST /toolbox/${running}/x HTTP/1.1\r\nHost: a\r\n${expect}`;
   const refused = await raw(`${head}Authorization: Bearer ${newToken('apiKey')}\r\n\r\n`);

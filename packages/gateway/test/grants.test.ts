@@ -92,7 +92,7 @@ test('a decision is asked for once and then held, until control revokes it', asy
   assert.equal(control.asked.length >= 2, true);
 });
 
-test('a decision that has changed is asked for again, and open requests go on', async () => {
+test('a decision that has changed is asked for again, and open requests continue', async () => {
   const response = await fetch(`http://127.0.0.1:${gateway.port}/toolbox/${sandbox}/endless`, {
     headers: { authorization: `Bearer ${key}` },
   });

@@ -56,7 +56,7 @@ beforeEach(() => {
   asked = [];
 });
 
-/** A port that is free for UDP may be somebody's for TCP. */
+/** A port that is free for UDP may be taken for TCP. */
 async function bothAtOnePort(): Promise<{ udp: Socket; tcp: Server; port: number }> {
   for (let tries = 20; ; tries -= 1) {
     const udp = createSocket('udp4');
@@ -130,7 +130,7 @@ test('an answer follows its aliases, and nothing that came along is believed or 
   ]);
 });
 
-test('a name outside the policy is answered without asking anybody', async () => {
+test('a name outside the policy is answered without asking a resolver', async () => {
   const { rcode } = await ask(client('www.example'), 'evil.example');
   assert.equal(rcode, 'NXDOMAIN');
   assert.deepEqual(asked, []);
@@ -266,7 +266,7 @@ test('name servers come from resolv.conf or from the configuration, which is che
   }
 });
 
-test('who is no sandbox gets no answer, and closing ends open connections', async () => {
+test('a sender that is no sandbox gets no answer, and closing ends open connections', async () => {
   const forwarder = await DnsForwarder.open({
     address: '127.0.0.1',
     servers,
@@ -286,7 +286,7 @@ test('who is no sandbox gets no answer, and closing ends open connections', asyn
   socket.close();
 });
 
-test('a header that promises thousands of records is refused without making room for them', async () => {
+test('a header that announces thousands of records is refused without allocating memory for them', async () => {
   const responder = new Responder(servers, log);
   for (const at of [4, 6, 8, 10]) {
     const message = Buffer.alloc(12);
@@ -322,7 +322,7 @@ test('a sandbox that floods the name server is left without answers, and its nei
   }
 });
 
-test('a sandbox that is denied again and again fills no log', async () => {
+test('a sandbox that is denied repeatedly fills no log', async () => {
   let lines = 0;
   const counting: Log = { ...log, info: () => void (lines += 1) };
   const responder = new Responder(servers, counting);

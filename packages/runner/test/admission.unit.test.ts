@@ -41,7 +41,7 @@ test('starts run in order of arrival, so many at a time', async () => {
   assert.equal(admission.waiting, 0);
 });
 
-test('a start that is cancelled while it waits leaves the queue, and never begins', async () => {
+test('a start that is cancelled while it waits leaves the queue, and never runs', async () => {
   const admission = new Admission({ most: 1 });
   const cancelled = new AbortController();
   const [first, second, third] = [
@@ -59,7 +59,7 @@ test('a start that is cancelled while it waits leaves the queue, and never begin
   await assert.rejects(new Start(admission, cancelled.signal).done, { message: 'it is not wanted any more' });
 });
 
-test('a start that fails lets the next begin', async () => {
+test('the next start runs after one that fails', async () => {
   const admission = new Admission({ most: 1 });
   await assert.rejects(
     admission.run(() => Promise.reject(new Error('no VM'))),
@@ -68,7 +68,7 @@ test('a start that fails lets the next begin', async () => {
   assert.equal(await admission.run(() => Promise.resolve('a VM')), 'a VM');
 });
 
-test('a start whose guest takes long lets the next begin, once', async () => {
+test('the next start runs beside one whose guest takes long, once', async () => {
   const admission = new Admission({ most: 1, turnMs: 1 });
   const starts = [new Start(admission, undefined, 'runs'), new Start(admission)];
   while (!starts[1]?.begun) await new Promise((resolve) => setTimeout(resolve, 1));
@@ -80,7 +80,7 @@ test('a start whose guest takes long lets the next begin, once', async () => {
   await Promise.all([last.end(), ...starts.map((start) => start.end())]);
 });
 
-test('what is made ahead of time waits until a core is left beside the starts', async () => {
+test('speculative work waits until a core is left beside the starts', async () => {
   const admission = new Admission({ most: 1 });
   await admission.spare();
   const start = new Start(admission);

@@ -3,7 +3,7 @@ import { it, mock } from 'node:test';
 import { pino } from 'pino';
 import { AgentWatch } from '../src/reconcile/agent-watch.ts';
 
-it('an agent that does not answer for a while is told of once, and again when it answers', async () => {
+it('an agent that does not respond for a while is reported once, and again when it responds', async () => {
   mock.timers.enable({ apis: ['setInterval'] });
   const told: string[] = [];
   let answers = true;

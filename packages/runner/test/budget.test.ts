@@ -56,7 +56,7 @@ test('a copy is refused where it would leave the host without memory', () => {
   });
 });
 
-test('readers that follow a log are bounded, and one that leaves makes room for the next', async () => {
+test('readers that follow a log are bounded, and one that leaves frees its place for the next', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'releap-logs-'));
   const live = new LogFile(join(folder, 'vm', 'console.log'));
   const app = Fastify();

@@ -19,7 +19,7 @@ const id = (n: number): string => `71111111-2222-4333-8444-${String(n).padStart(
 const SOURCE = id(1);
 const EPHEMERAL = id(2);
 const MEM_MIB = 256;
-/** A host keeps 256 MiB free; one full snapshot and what little two sandboxes write come on top. */
+/** A host keeps 256 MiB free; one full snapshot and the few writes of two sandboxes come on top. */
 const HOME_MIB = MEM_MIB + 420;
 
 let home: string;
@@ -49,7 +49,7 @@ async function fill(leaveMib: number): Promise<AsyncDisposable> {
   const ballast = join(home, 'ballast');
   await eventually('a disk that is full', async () => {
     const { bavail, bsize } = await statfs(home);
-    // What else writes to it may take some of the room meanwhile.
+    // Other processes may take some of the space meanwhile.
     await run('fallocate', ['-l', String(bavail * bsize - leaveMib * 1024 * 1024), ballast]);
     return true;
   });
@@ -83,7 +83,7 @@ async function goesOn(): Promise<void> {
 
 describe('on a host whose disk is full', () => {
   for (const leaveMib of [0, 1, 24]) {
-    it(`with ${leaveMib} MiB free, forks and snapshots fail and say so, leave nothing, and sources go on`, async () => {
+    it(`with ${leaveMib} MiB free, forks and snapshots fail and say so, leave nothing, and sources continue`, async () => {
       {
         await using _ballast = await fill(leaveMib);
         const child = fork();
@@ -96,14 +96,14 @@ describe('on a host whose disk is full', () => {
           assert.match(disk.error ?? disk.status, /disk.* is full/);
         }
         assert.deepEqual(await readdir(join(home, 'snapshots')), []);
-        // A guest stands as soon as it writes anything when there is no room at all.
+        // Without any space a guest blocks on ENOSPC at its first write.
         if (leaveMib > 1) await goesOn();
       }
       await goesOn();
     });
   }
 
-  it('all of them work again as soon as there is room', async () => {
+  it('all of them work again as soon as there is space', async () => {
     const child = fork();
     await runner.reported(1, 'running', { of: child });
     assert.match(await runner.sh(child, 'sha256sum -c /dev/shm/sum'), /OK/);

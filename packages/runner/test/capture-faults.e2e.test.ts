@@ -39,7 +39,7 @@ const FILL = `mkdir -p /data; [ -e /data/file ] || dd if=/dev/urandom of=/data/f
 
 let runner: TestRunner;
 let generation = 1;
-/** Its VMM before anything was made of it. */
+/** Its VMM before any capture. */
 let first: VmFacts;
 /** Children and snapshots. */
 let last = 10;
@@ -158,17 +158,17 @@ describe('kill -9 of the helper that copies memory', () => {
     const helpers = await copiersOf(first.pid);
     assert.equal(helpers.length, 1);
     for (const pid of helpers) process.kill(pid, 'SIGKILL');
-    // The copy goes with it, a moment later: until then it can be read.
+    // The copy ends with it, after some milliseconds: until then it can be read.
     while ((await copiersOf(first.pid)).length + (await childrenOf(first.pid)).length > 0) await sleep(5);
   };
 
-  it('before it copies: the fork fails with the reason, and the source goes on', async () => {
+  it('before it copies: the fork fails with the reason, and the source continues', async () => {
     firstBefore(CowClone.prototype, 'take', killHelper);
     assert.match(await failedFork(), /memory of a running micro-VM could not be copied/);
     await goesOn();
   });
 
-  it('after it has copied: fork and snapshot fail with the reason, and the source goes on', async () => {
+  it('after it has copied: fork and snapshot fail with the reason, and the source continues', async () => {
     firstBefore(PageCopier.prototype, 'copy', killHelper);
     assert.match(await failedFork(), /pages of the guest could not be copied/);
     await goesOn();
@@ -180,7 +180,7 @@ describe('kill -9 of the helper that copies memory', () => {
 });
 
 describe("a fork whose child's disk cannot be made", () => {
-  it('fails when its memory is not copied any more, so that the next one may begin', async () => {
+  it('fails when its memory is not copied any more, so that the next one may start', async () => {
     let copies = 0;
     firstBefore(PageCopier.prototype, 'copy', async () => {
       copies += 1;
@@ -214,7 +214,7 @@ describe('a VMM that cannot be traced', () => {
     };
   }
 
-  it('is not captured; what is captured after that never changes again, however often it failed', async () => {
+  it('is not captured; a capture after that never changes again, however often it failed', async () => {
     await runner.sh(SOURCE, 'echo 1 > /before; sync');
     const layers = (await diskOf(join(runner.home, 'vms', SOURCE, 'keep'))).layers.length;
     {
@@ -223,7 +223,7 @@ describe('a VMM that cannot be traced', () => {
     }
     const { status, snapshot_id } = await snapshot();
     assert.equal(status, 'ready');
-    // Only what was captured has cost it a layer.
+    // Only a successful capture adds a layer.
     assert.equal((await diskOf(join(runner.home, 'vms', SOURCE, 'keep'))).layers.length, layers + 1);
     const folder = join(runner.home, 'snapshots', snapshot_id);
     const then = await contentOf(folder);
@@ -232,7 +232,7 @@ describe('a VMM that cannot be traced', () => {
     await goesOn();
   });
 
-  it('is not forked, which is said; it is paused all the same', async () => {
+  it('is not forked, with the reason; it can be paused all the same', async () => {
     const tracer = await trace();
     assert.match(
       await failedFork(),
@@ -280,7 +280,7 @@ describe("kill -9 of the source's VMM", () => {
     await failedAndStartsAgain();
   });
 
-  it('while its helper copies, the helper killed too: whatever comes of it is definite', async () => {
+  it('while its helper copies, the helper killed too: every outcome is definite', async () => {
     const source = identifyProcess(first.pid);
     const helpers = async (): Promise<void> => {
       for (const pid of await copiersOf(first.pid)) process.kill(pid, 'SIGKILL');
@@ -291,7 +291,7 @@ describe("kill -9 of the source's VMM", () => {
     assert.ok(['ready', 'failed'].includes(status));
     await runner.reconciler.get(SOURCE)?.idle();
     // Killed in the very microseconds of the fork, it takes the VMM with it: that is a failure with a reason, too.
-    // A VMM that is killed is not gone at once: only one that still does what it is to do goes on.
+    // A killed VMM is not gone at once: only one that still responds continues.
     const wrong = await goesOn().then(
       () => undefined,
       (error: unknown) => error,

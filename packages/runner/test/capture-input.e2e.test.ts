@@ -16,7 +16,7 @@ isolateNetwork(fileURLToPath(import.meta.url));
 
 const id = (n: number): string => `31111111-2222-4333-8444-${String(n).padStart(12, '0')}`;
 const SOURCE = id(1);
-/** No power of two: pieces of it end anywhere in the frames and buffers on their way. */
+/** Not a power of two: pieces of it end anywhere in the frames and buffers on their way. */
 const PIECE = Buffer.alloc(60_011, 'input ');
 
 let runner: TestRunner;
@@ -62,8 +62,8 @@ async function fedCommand(shell: string): Promise<{ child: GuestProcess; fed: Re
   return { child, fed };
 }
 
-describe('a sandbox that is captured while somebody writes to it', () => {
-  it('is forked and snapshotted: the input arrives whole, and who goes on from there hears its new host', async () => {
+describe('a sandbox that is captured while a client writes to it', () => {
+  it('is forked and snapshotted: the input arrives whole, and the copies hear their new host', async () => {
     const { child, fed } = await fedCommand('sha256sum');
     let said = '';
     child.stdout.on('data', (chunk: Buffer) => {
@@ -95,7 +95,7 @@ describe('a sandbox that is captured while somebody writes to it', () => {
     for (const vmId of [id(2), id(4)]) assert.equal(await runner.sh(vmId, 'echo here'), 'here\n');
   });
 
-  it('is paused and resumed again and again', async () => {
+  it('is paused and resumed repeatedly', async () => {
     for (const round of [1, 2, 3]) {
       const { fed } = await fedCommand('cat > /dev/null');
       runner.want(SOURCE, 2 * round, 'paused');
@@ -107,7 +107,7 @@ describe('a sandbox that is captured while somebody writes to it', () => {
     }
   });
 
-  it('that was captured with half of a message in it goes on all the same', async () => {
+  it('that was captured with half of a message in it continues all the same', async () => {
     const message = encodeFrame(FrameType.data, 1, Buffer.alloc(30_000));
     mock.method(FrameWriter.prototype, 'hold', function (this: FrameWriter) {
       this.send(message.subarray(0, 1_000));

@@ -49,7 +49,7 @@ async function until(condition: () => boolean): Promise<void> {
     assert.ok(performance.now() < end, condition.toString());
 }
 
-/** A control plane that says what a test has it say. */
+/** A control plane that sends the messages of a test. */
 class Control implements AsyncDisposable {
   readonly #server: WebSocketServer;
   socket: WebSocket | undefined;
@@ -158,7 +158,7 @@ class Linked implements AsyncDisposable {
 }
 
 describe('the link of a runner', () => {
-  it('says which version, kinds and deployment it has, and joins the deployment that welcomes it first', async () => {
+  it('sends its version, kinds and deployment, and joins the deployment that welcomes it first', async () => {
     await using control = await Control.start([WELCOME, { type: 'sync', items: [] }]);
     await using runner = new Linked(control);
     await until(() => runner.synced === 1);
@@ -237,7 +237,7 @@ describe('with an older control plane', () => {
     assert.deepEqual([runner.assigned, runner.synced], [[], 0]);
   });
 
-  it('that knows fewer kinds, its sandboxes are assigned; nothing of the other kind is an orphan', async () => {
+  it('that knows fewer kinds, sandboxes are assigned; no resource of the other kind is an orphan', async () => {
     const id = randomUUID();
     await using control = await Control.start([
       { ...WELCOME, kinds: ['sandbox'] },
@@ -254,7 +254,7 @@ describe('with an older control plane', () => {
 });
 
 describe('with a newer control plane', () => {
-  it('does what both know: unknown fields and messages are ignored, unknown kinds answered', async () => {
+  it('does what both know: unknown fields and messages are ignored, unknown kinds reported', async () => {
     const [known, volume, odd] = [randomUUID(), randomUUID(), randomUUID()];
     await using control = await Control.start([
       { ...WELCOME, capabilities: ['x'], kinds: [...WELCOME.kinds, 'volume'], cell: 'a' },

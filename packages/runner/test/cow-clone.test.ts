@@ -8,7 +8,7 @@ import { CowClone } from '../src/memory/cow-clone.ts';
 const STOP_AND_CONTINUE = `$| = 1; print "begun\\n";
   while (1) { kill(STOP => $ARGV[0]); select(undef, undef, undef, 0.0003 * rand); kill(CONT => $ARGV[0]); select(undef, undef, undef, 0.0006 * rand) }`;
 
-it('copies a process that is stopped and let go on meanwhile, and leaves it as it was', async () => {
+it('copies a process that is stopped and continued meanwhile, and leaves it as it was', async () => {
   for (let round = 0; round < 20; round += 1) {
     const child = spawn('perl', ['-e', '$| = 1; print "begun\\n"; print "more\\n" while <STDIN>'], {
       stdio: ['pipe', 'pipe', 'inherit'],

@@ -97,7 +97,7 @@ describe('a machine of the present device model', () => {
     await sh('echo own > /lib/modules/own && rm /lib/modules/$(uname -r)/modules.softdep');
   });
 
-  it('is resumed with the very system disk that it was booted with, whatever set-up has built since', async () => {
+  it('is resumed with the same system disk that it was booted with, even if set-up has built another since', async () => {
     await go('paused');
     const { deviceModel, system } = await savedWith();
     assert.equal(deviceModel, DEVICE_MODEL);
@@ -134,7 +134,7 @@ describe('a machine of the present device model', () => {
     const left = (await readdir(join(folder, 'system'))).map((name) => join(folder, 'system', name));
     assert.deepEqual(new Set(left), new Set([placed[0], placed[2]]));
     assert.equal((await stat(needed)).nlink, 2);
-    // Cut off by a power failure: as long as it was, and zeros.
+    // Truncated by a power failure: of the same length, and zeros.
     const [, , last = ''] = placed;
     await rm(last);
     await writeFile(last, Buffer.alloc(5));

@@ -49,7 +49,7 @@ const sha256 = async (path: string): Promise<string> =>
     .digest('hex');
 
 describe('the identity of a layer', () => {
-  it('is its own, goes with it to all disks that share it, and is not that of what is merged of it', async () => {
+  it('is unique, the same in all disks that share the layer, and not that of the layer that it is merged into', async () => {
     const source = await createChain(store, join(dir, 'source'), 64, 'journal');
     const { base, layers } = await manifestOf(source.folder);
     assert.deepEqual(base, { kind: 'journal', version: 1, bytes: 64 * 2 ** 20, file: 'base.ext4' });
@@ -72,7 +72,7 @@ describe('the identity of a layer', () => {
     assert.ok(!(await idsOf(two.folder)).includes(merged?.id ?? ''));
   });
 
-  it('tells a child from what only has layers of the same names', async () => {
+  it('tells a child from a disk whose layers only have the same names', async () => {
     const parent = await createChain(store, join(dir, 'parent'), 64, 'journal');
     const child = await forkChain(parent, join(dir, 'child'));
     const stranger = await createChain(store, join(dir, 'stranger'), 64, 'journal');
@@ -97,7 +97,7 @@ describe('a disk that an earlier version has written', () => {
     return { disk, snapshot };
   }
 
-  it('gets identities, which are the same wherever its layers are and however often it is upgraded', async () => {
+  it('gets identities, which do not depend on where its layers are and how often it is upgraded', async () => {
     const { disk, snapshot } = await former('former');
     const before = await readFile(join(disk.folder, 'disk.json'), 'utf8');
     const read = await readChain(disk.folder);
@@ -117,7 +117,7 @@ describe('a disk that an earlier version has written', () => {
     assert.deepEqual(await idsOf(disk.folder), ids);
   });
 
-  it('is upgraded once, by whoever reads it first, and loses no layer that is added meanwhile', async () => {
+  it('is upgraded once, by its first reader, and loses no layer that is added meanwhile', async () => {
     for (let round = 0; round < 20; round++) {
       const { disk } = await former(`race-${round}`);
       const readers = Array.from({ length: 4 }, () => readChain(disk.folder));
@@ -127,7 +127,7 @@ describe('a disk that an earlier version has written', () => {
     }
   });
 
-  it('of a later version is refused, and not taken for one that is not there', async () => {
+  it('of a later version is refused, and not treated as missing', async () => {
     const folder = join(dir, 'later');
     await mkdir(folder);
     await writeFile(join(folder, 'disk.json'), '{"version":3,"disks":[]}');
@@ -146,7 +146,7 @@ describe('digests', () => {
     return { folders, snapshots, digests, chain };
   }
 
-  it('are found for what never changes again, and only for that', async () => {
+  it('are computed for immutable files, and only for those', async () => {
     const { folders, snapshots, digests, chain } = await host('found');
     await shareChain({ ...chain, layers: chain.layers.slice(0, 1) }, await snapshots.begin(SNAPSHOT)).then(
       (shared) => saveChain(shared),
@@ -161,7 +161,7 @@ describe('digests', () => {
       (await manifestOf(folder)).layers.map(({ bytes, sha256 }) => ({ bytes, sha256 }));
     assert.deepEqual(await of(folders.keep(VM)), [digest, { bytes: null, sha256: null }]);
     assert.deepEqual(await of(snapshots.path(SNAPSHOT)), [digest]);
-    // And they go on with the layer.
+    // And both continue with the layer.
     const child = await forkChain(
       (await readChain(snapshots.path(SNAPSHOT))) as DiskChain,
       join(dir, 'heir'),
@@ -169,7 +169,7 @@ describe('digests', () => {
     assert.deepEqual((await of(child.folder))[0], digest);
   });
 
-  it('are not looked for below a VM that may write there', async () => {
+  it('are not computed below a VM that may write there', async () => {
     const { folders, digests, chain } = await host('running');
     await writeFile(join(folders.path(VM), 'vm.json'), '{}');
     await digests.sweep();
@@ -179,7 +179,7 @@ describe('digests', () => {
     );
   });
 
-  it('of the memory of a full snapshot are written with what it needs to be restored', async () => {
+  it('of the memory of a full snapshot are written with its restore data', async () => {
     const { snapshots, digests, chain } = await host('full');
     const folder = await snapshots.begin(SNAPSHOT);
     await saveChain(await shareChain(chain, folder));
@@ -203,7 +203,7 @@ describe('digests', () => {
     assert.equal(after?.vmm, '7.2.22');
   });
 
-  it('never undo what is done to a disk while they are looked for', async () => {
+  it('never undo a change to a disk while they are computed', async () => {
     const { folders, digests, chain } = await host('busy');
     let now = chain;
     const sweeps: Promise<void>[] = [];
@@ -244,7 +244,7 @@ describe('digests', () => {
     const found = await doctor();
     assert.equal(found?.status, 'damaged');
     assert.equal(found?.detail, `${path} is not what was written there`);
-    // The top is still written to, and says nothing.
+    // The top is still written to, and has no digest.
     await appendFile(chainPath(chain, 'layer-1.qcow2'), 'more');
     await rm(path);
     assert.match((await doctor())?.detail ?? '', /layer-0\.qcow2 is missing/);

@@ -35,7 +35,7 @@ after(async () => {
 const OWNER = { uid: 1_900_000_001, gid: 1_900_000_001 };
 
 describe('an empty write layer', () => {
-  it('is sound, empty and of the right size in the eyes of qemu-img, whatever the size', async () => {
+  it('is sound, empty and of the right size according to qemu-img, for every size', async () => {
     const size = fc.oneof(
       fc.integer({ min: 1, max: 4096 }),
       fc.integer({ min: 1, max: 64 * 1024 }).map((mib) => mib * 2048),
@@ -74,7 +74,7 @@ describe('an empty write layer', () => {
 });
 
 describe('the store of empty file systems', () => {
-  it('makes a size once however many ask, sound, sparse, and with the same bytes each time', async () => {
+  it('makes a size once for concurrent calls, sound, sparse, and with the same bytes each time', async () => {
     const digests: string[] = [];
     for (const name of ['one', 'two']) {
       const store = new EmptyExt4Store(join(dir, name));
@@ -126,7 +126,7 @@ describe('the disks of a VM', () => {
     await makeDisks(store, jail, OWNER, options);
   });
 
-  it('says so when the host has no room', async () => {
+  it('says so when the host has no space', async () => {
     const small = join(dir, 'small');
     await mkdir(small);
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'releap-test', small]);
@@ -145,7 +145,7 @@ describe('the disks of a VM', () => {
 });
 
 describe('a chain of layers', () => {
-  it('is shared by what begins with it: those below never change again, each has a top of its own', async () => {
+  it('is shared by its descendants: lower layers never change again, each disk has its own top', async () => {
     const store = new EmptyExt4Store(join(dir, 'cache'));
     const source = await createChain(store, join(dir, 'source'), 64, 'journal');
     const child = await forkChain(source, join(dir, 'child'));
@@ -187,7 +187,7 @@ describe('a chain of layers', () => {
             ),
             [['check-errors', 0]],
           );
-          // What a runner has left that ended while it flattened goes as well.
+          // Files of a runner that ended during a compaction are removed as well.
           await writeFile(join(folder, 'layer-99.qcow2.partial'), 'half');
           await dropUnused(flat);
           assert.deepEqual(
@@ -207,7 +207,7 @@ describe('a chain of layers', () => {
     );
   });
 
-  it('is never rewritten as a whole for a little that is new, and never stays many layers', () => {
+  it('is never rewritten as a whole for little new data, and never keeps many layers', () => {
     const sizes = fc.array(fc.integer({ min: 200_000, max: 1_000_000_000 }), { minLength: 2, maxLength: 96 });
     fc.assert(
       fc.property(sizes, (layers) => {
@@ -231,7 +231,7 @@ describe('a chain of layers', () => {
     assert.ok(copied < 8 * 10_000 + 2 * 10_000, `${copied} MB were copied`);
   });
 
-  it('whose tables name one cluster again and again is not merged', async () => {
+  it('whose tables name one cluster repeatedly is not merged', async () => {
     const store = new EmptyExt4Store(join(dir, 'cache'));
     const first = await createChain(store, join(dir, 'swollen'), 64, 'journal');
     execFileSync('qemu-io', ['-c', 'write -P 1 1M 64k', nested(first)]);
@@ -253,7 +253,7 @@ describe('a chain of layers', () => {
     );
   });
 
-  it('with zeros that take room is merged to one where they take none', async () => {
+  it('with zeros that take space is merged to one where they take none', async () => {
     const store = new EmptyExt4Store(join(dir, 'cache'));
     const first = await createChain(store, join(dir, 'zeros'), 64, 'journal');
     // Written out, as a guest does that writes zeros.
@@ -266,7 +266,7 @@ describe('a chain of layers', () => {
     assert.ok(blocks * 512 < 1024 * 1024, `${blocks * 512} bytes`);
   });
 
-  it('that is damaged is not merged, and stays what it was', async () => {
+  it('that is damaged is not merged, and stays unchanged', async () => {
     const store = new EmptyExt4Store(join(dir, 'cache'));
     const first = await createChain(store, join(dir, 'damaged'), 64, 'journal');
     execFileSync('qemu-io', ['-c', 'write -P 1 1M 64k', nested(first)]);
@@ -293,7 +293,7 @@ describe('a chain of layers', () => {
     await assert.rejects(writeFlat(chain, controller.signal), /not any more/);
   });
 
-  it('is not merged where that would take the last room, in which guests write', async () => {
+  it('is not merged where that would take the last space, in which guests write', async () => {
     const folder = join(dir, 'tight');
     await mkdir(folder);
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=300m', 'releap-test', folder]);
@@ -312,7 +312,7 @@ describe('a chain of layers', () => {
     }
   });
 
-  it('of an older version, whose lowest layer stands on nothing, reads the same and goes on', async () => {
+  it('of an older version, whose lowest layer has no backing file, reads the same and can be extended', async () => {
     const store = new EmptyExt4Store(join(dir, 'cache'));
     const chain = await createChain(store, join(dir, 'older'), 64, 'journal');
     execFileSync('qemu-io', ['-c', 'write -P 9 5M 1M', nested(chain)]);
@@ -349,7 +349,7 @@ describe('a chain of layers', () => {
   });
 });
 
-/** Something that a guest does to its disk, in the words of qemu-io. */
+/** A guest's operation on its disk, as a command of qemu-io. */
 const WRITE = fc
   .record({
     what: fc.constantFrom('write -P 17', 'write -P 200', 'write -z', 'write -z -u', 'discard'),

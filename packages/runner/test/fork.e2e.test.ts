@@ -44,7 +44,7 @@ async function fork(n: number, desired: 'running' | 'paused' = 'running'): Promi
 }
 
 describe('fork of a running sandbox', () => {
-  it('goes on with its memory, disk and processes, under a name, address and machine id of its own', async () => {
+  it('continues with its memory, disk and processes, under its own name, address and machine id', async () => {
     const source = runner.observations.find(({ status }) => status === 'running');
     const child = await fork(1);
     assert.notEqual(child.vm_ip, source?.vm_ip);
@@ -62,7 +62,7 @@ describe('fork of a running sandbox', () => {
     assert.equal(await sh('echo $GREETING', id(1)), 'from 1\n');
   });
 
-  it('leaves the source as it was, and neither sees what the other does', async () => {
+  it('leaves the source unchanged, and neither sees writes of the other', async () => {
     assert.match(await sh('cd /; sha256sum -c /dev/shm/sums; hostname'), /file: OK\n.*m: OK\nsubject/);
     await sh('echo source > /dev/shm/who; echo source > /data/who; sync');
     await sh('echo child > /dev/shm/who; echo child > /data/who; sync', id(1));
@@ -70,7 +70,7 @@ describe('fork of a running sandbox', () => {
     assert.equal(await sh('cat /dev/shm/who /data/who', id(1)), 'child\nchild\n');
   });
 
-  it('draws random numbers that nobody else draws, and has the right time', async () => {
+  it('draws random numbers that no other guest draws, and has the right time', async () => {
     await Promise.all([fork(2), fork(3)]);
     const drawn = new Set<string>();
     for (const vmId of [SOURCE, id(1), id(2), id(3)]) {
@@ -86,7 +86,7 @@ describe('fork of a running sandbox', () => {
     }
   });
 
-  it('has all of its memory as well where the source has written much since the fork before, and again little', async () => {
+  it('has all of its memory, too, when the source has written much since the fork before, and then little', async () => {
     const right = async (n: number): Promise<void> => {
       assert.equal(await sh(`cd /; sha256sum -c /dev/shm/more.sum`, id(n)), 'dev/shm/more: OK\n');
     };
@@ -100,7 +100,7 @@ describe('fork of a running sandbox', () => {
       await fork(n);
       await right(n);
     }
-    // What they share has not changed under them.
+    // The memory that they share has not changed.
     for (const n of [14, 15]) await right(n);
     for (const n of [14, 15, 16]) {
       runner.want(id(n), 9, 'deleted');
@@ -131,7 +131,7 @@ describe('fork of a running sandbox', () => {
 });
 
 describe('fork of a paused sandbox', () => {
-  it('is paused as the source is, and both go on from the same memory, each for itself', async () => {
+  it('is paused as the source is, and both resume from the same memory, independently', async () => {
     runner.want(SOURCE, 2, 'paused');
     await runner.reported(2, 'paused', { of: SOURCE });
     const children = [await fork(4, 'paused'), await fork(5, 'paused')];

@@ -75,7 +75,7 @@ test('megabytes pass through a command unharmed in both directions', async () =>
   assert.equal(received.digest('hex'), sent.digest('hex'));
 });
 
-test('output that nobody reads stops the command, not the agent', async () => {
+test('output that is not read blocks the command, not the agent', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   const flood = client.exec({ shell: 'yes' });
@@ -87,7 +87,7 @@ test('output that nobody reads stops the command, not the agent', async () => {
   await until(async () => (await client.status()).execs === 0);
 });
 
-test('a command that does not exist or cannot run says so with 127 and 126', async () => {
+test('a command that does not exist or cannot run exits with 127 and 126', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   const plain = path.join(agent.folder, 'plain');
@@ -130,7 +130,7 @@ test('a timeout ends the whole process group, also one that ignores SIGTERM', as
   const inTime = async (timeoutMs: number): Promise<Awaited<ReturnType<typeof run>>> => {
     const shell = 'trap "" TERM; sleep 1000 & echo $!; wait; wait';
     const ended = await run(client, { shell, timeoutMs, killGraceMs: 100 });
-    // Its time was over before it had begun, on a machine that stood still.
+    // Its time was over before it had started, on a machine that was suspended.
     return ended.stdout === '' && timeoutMs < 60_000 ? await inTime(4 * timeoutMs) : ended;
   };
   const result = await inTime(1_000);
@@ -205,7 +205,7 @@ test('a lost connection ends no command, and a new one finds the agent as it was
   const first = await agent.connect();
   const file = path.join(agent.folder, 'later');
   const go = path.join(agent.folder, 'go');
-  // It must not have ended when the connection does, however late we are.
+  // It must not have ended when the connection does, however slow this test is.
   const running = first.exec({
     shell: `echo going; while [ ! -e ${go} ]; do sleep 0.02; done; echo "still writing"; echo done > ${file}`,
   });
@@ -249,7 +249,7 @@ test('ranges of a file can be read', async () => {
   assert.equal(await text(client.files.read(file, { offset: 20 })), '');
 });
 
-test('an upload that breaks off leaves nothing behind', async () => {
+test('an interrupted upload leaves nothing behind', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   const file = path.join(agent.folder, 'target');
@@ -264,7 +264,7 @@ test('an upload that breaks off leaves nothing behind', async () => {
   await until(async () => (await readdir(agent.folder)).join() === 'agent.sock');
 });
 
-test('a read given up in the middle does not hold the agent', async () => {
+test('a read that is cancelled in the middle does not block the agent', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   const file = path.join(agent.folder, 'big');
@@ -324,7 +324,7 @@ test('special files neither hang nor crash the agent', async () => {
   await assert.rejects(client.files.write('/proc/no/such', Buffer.from('x')), { code: 'not_found' });
 });
 
-test('an environment of megabytes reaches the entrypoint, whose output and end are told', async () => {
+test('an environment of megabytes reaches the entrypoint, whose output and end are reported', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   const states: EntrypointState[] = [];
@@ -353,7 +353,7 @@ test('an environment of megabytes reaches the entrypoint, whose output and end a
   await assert.rejects(client.configure({}), { code: 'state' });
 });
 
-test('an entrypoint that cannot start is told, and the sandbox still takes commands', async () => {
+test('an entrypoint that cannot start is reported, and the sandbox still runs commands', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   let log = '';
@@ -370,7 +370,7 @@ test('an entrypoint that cannot start is told, and the sandbox still takes comma
   assert.equal((await run(client, { shell: 'echo fine' })).stdout, 'fine\n');
 });
 
-test('entrypoint output that was not taken comes again on the next connection, at its offset', async () => {
+test('unacknowledged entrypoint output is sent again on the next connection, at its offset', async () => {
   await using agent = await startAgent();
   const first = await agent.connect();
   const kept: string[] = [];
@@ -399,7 +399,7 @@ test('entrypoint output that was not taken comes again on the next connection, a
   assert.equal((await second.hello()).configured, true);
 });
 
-test('an entrypoint that floods loses nothing while somebody reads', async () => {
+test('an entrypoint that floods its output loses nothing while a client reads', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   let size = 0;
@@ -413,7 +413,7 @@ test('an entrypoint that floods loses nothing while somebody reads', async () =>
   await until(() => size === 2_000_000);
 });
 
-test('shutdown asks the entrypoint first and says whether it went by itself', async () => {
+test('shutdown signals the entrypoint first and reports whether it ended by itself', async () => {
   await using agent = await startAgent();
   const client = await agent.connect();
   let log = '';

@@ -44,7 +44,7 @@ const frame = fc.record({
   payload: fc.uint8Array({ maxLength: 300 }),
 });
 
-test('frames come out as they went in, however the bytes are cut', () => {
+test('frames are decoded as they were sent, for every split of the bytes', () => {
   fc.assert(
     fc.property(fc.array(frame, { maxLength: 12 }), fc.array(fc.nat(), { maxLength: 30 }), (frames, cuts) => {
       const bytes = Buffer.concat(
@@ -62,7 +62,7 @@ test('frames come out as they went in, however the bytes are cut', () => {
   );
 });
 
-test('whatever an earlier connection left before our HELLO is discarded', () => {
+test('bytes of an earlier connection before our HELLO are discarded', () => {
   const leftover = fc.oneof(
     fc.uint8Array({ maxLength: 200 }).map((bytes) => Buffer.from(bytes)),
     fc.nat({ max: 16 }).map((length) => MAGIC.subarray(0, length)),

@@ -8,7 +8,7 @@ import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
 import { BUILD_DIR, log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
 
-/** On a machine with time to spare it is right within 100. */
+/** On an idle machine the error is below 100. */
 const CLOCK_TOLERANCE_MS = 3_000;
 
 let slot: TestSlot;
@@ -59,7 +59,7 @@ async function sh(shell: string): Promise<string> {
   return text.trim();
 }
 
-/** Starts a command that goes on; answers its process group. */
+/** Starts a command that keeps running; returns its process group. */
 async function background(shell: string): Promise<string> {
   await guest.files.write('/dev/shm/command', Buffer.from(shell));
   return await sh(
@@ -95,7 +95,7 @@ async function assertStands(): Promise<void> {
 }
 
 describe('a freeze', () => {
-  it('stops the processes at once, tells how long each step took, and thaw lets them go on', async () => {
+  it('stops the processes at once, reports how long each step took, and thaw resumes them', async () => {
     await guest.sync();
     const { stepsUs } = await guest.freeze({ processesOnly: true });
     assert.deepEqual(Object.keys(stepsUs).sort(), ['disk', 'processes', 'wait']);
@@ -107,7 +107,7 @@ describe('a freeze', () => {
     await counts();
   });
 
-  it('of the disk alone lets processes go on, and has who writes wait', async () => {
+  it('of the disk alone lets processes run, and blocks those that write', async () => {
     const { stepsUs } = await guest.freeze({ diskOnly: true });
     assert.ok((stepsUs['disk'] ?? 0) > 0);
     assert.equal(stepsUs['processes'], 0);
@@ -132,7 +132,7 @@ describe('a freeze', () => {
   });
 
   it('does not wait for a process that waits for its disk', async () => {
-    // The user's own freeze of the file system: who writes waits in the kernel, deaf to signals.
+    // The user's own freeze of the file system: writers wait in the kernel, in uninterruptible sleep.
     await sh('mkdir -p /own && mount -t ext4 /dev/vdb /own && fsfreeze --freeze /own');
     const writer = await background('echo written > /waited');
     await becomes(writer, 'D');
@@ -141,7 +141,7 @@ describe('a freeze', () => {
     await assertStands();
     await guest.thaw();
     await counts();
-    // Its disk is frozen already, by somebody else.
+    // Its disk is frozen already, by another process.
     await assert.rejects(guest.freeze(), { code: 'internal' });
     await counts();
     await sh(
@@ -158,7 +158,7 @@ describe('a freeze', () => {
     await sh(`kill -KILL ${stopped}`);
   });
 
-  it('ends in time whatever processes do, and leaves them as they were when it fails', async () => {
+  it('ends in time whatever processes do, and restores them when it fails', async () => {
     const forking = await background(
       'for i in 1 2 3 4 5 6; do (while :; do /bin/true; (:); done) & done; wait',
     );
@@ -169,7 +169,7 @@ describe('a freeze', () => {
     await sh(`kill -KILL -${forking}`);
     await counts();
 
-    // A user who is root finds the freezer, and thaws from outside of it what was frozen.
+    // A user who is root finds the freezer, and thaws the frozen processes from outside of it.
     await sh('mkdir -p /freezer && mount -t cgroup -o freezer none /freezer');
     const thawing = await background(
       'echo $$ > /freezer/tasks; while :; do echo THAWED > /freezer/user/freezer.state; done',
@@ -181,7 +181,7 @@ describe('a freeze', () => {
     await sh(`kill -KILL ${thawing}`);
     await counts();
 
-    // What was frozen before by its user is so afterwards.
+    // A cgroup that its user froze before stays frozen.
     const kept = await background(
       'mkdir /freezer/user/own; echo $$ > /freezer/user/own/tasks; while :; do date > /own-count; done',
     );
@@ -195,8 +195,8 @@ describe('a freeze', () => {
   });
 });
 
-describe('a thaw that is written while the processors stand', () => {
-  it('is done when they go on, and sets the clock that stood with them', async () => {
+describe('a thaw that is written while the virtual CPUs are paused', () => {
+  it('is done when they resume, and sets the clock that was paused with them', async () => {
     await guest.freeze({ processesOnly: true });
     const before = await contents('/proc/uptime');
     await running.vm.stop();

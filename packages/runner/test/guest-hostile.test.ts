@@ -117,7 +117,7 @@ for (const [what, behave] of Object.entries(violations)) {
   });
 }
 
-test('a guest that hangs up fails what was asked of it', async () => {
+test('a guest that disconnects fails its pending requests', async () => {
   assert.equal((await endOf((socket) => socket.once('data', () => socket.destroy()))).code, 'disconnected');
 });
 
@@ -130,7 +130,7 @@ test('a guest that never answers is given up after the deadline', async () => {
   client.close();
 });
 
-test('answers of the wrong shape are refused', async () => {
+test('answers that do not match the schema are refused', async () => {
   const answers = fc.oneof(
     fc.object(),
     fc.record({ exit_code: fc.anything(), entries: fc.anything(), bytes: fc.anything() }),
@@ -165,7 +165,7 @@ test('random bytes after HELLO end the connection or do nothing', async () => {
   );
 });
 
-test('a guest that reads nothing is not asked without end', async () => {
+test('a guest that reads nothing gets a bounded number of requests', async () => {
   await using guest = await hostileGuest((socket) => socket.pause());
   await using client = await GuestClient.connect(guest.socketPath, { log });
   const ask = (): void => {

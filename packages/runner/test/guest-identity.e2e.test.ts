@@ -9,7 +9,7 @@ import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
 import { BUILD_DIR, log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
 
-/** On a machine with time to spare it is right within 100; the parent stood for longer than this. */
+/** On an idle machine the error is below 100; the parent was paused for longer than this. */
 const CLOCK_TOLERANCE_MS = 3_000;
 const CPU = { guaranteed: 0.5, max: 2 };
 const machineId = (digit: string): string => digit.repeat(32);
@@ -94,7 +94,7 @@ async function suspendParent(slot: TestSlot): Promise<void> {
   await new Promise((resolve) => setTimeout(resolve, CLOCK_TOLERANCE_MS + 1_000));
 }
 
-/** A machine with a copy of all that the parent was, which has become somebody else. */
+/** A VM with a copy of all of its parent's state, which has a new identity. */
 async function fork(vmId: string, slot: TestSlot, digit: string): Promise<void> {
   await mkdir(join(service.home, 'vms', vmId), { recursive: true, mode: 0o700 });
   await cp(keep('parent'), keep(vmId), { recursive: true });
@@ -126,7 +126,7 @@ describe('two sandboxes restored from one memory', () => {
     await fork('right', second, 'c');
   });
 
-  it('never draw the same random numbers, whatever drew before', async () => {
+  it('never draw the same random numbers, though all have the same state of the generator', async () => {
     const seen: Set<string>[] = [];
     for (const vmId of ['left', 'right']) {
       // New processes: what they draw, and the places where the kernel puts a program.
@@ -137,7 +137,7 @@ describe('two sandboxes restored from one memory', () => {
       );
       const draws = await buffer(child(vmId).files.read('/dev/shm/draws'));
       assert.deepEqual(draws.subarray(0, drawnBefore.length), drawnBefore);
-      // One may have been drawn and not written when the parent stood.
+      // One may have been drawn and not written when the parent was paused.
       const own = draws.toString('latin1', drawnBefore.length).split('\n').slice(1);
       seen.push(new Set([...fresh.split('\n'), ...own.filter((line) => line.length > 8)]));
     }
@@ -149,7 +149,7 @@ describe('two sandboxes restored from one memory', () => {
     );
   });
 
-  it('are called by their own names, in all places where the parent was called by its', async () => {
+  it('have their own names, in all places where the parent had its', async () => {
     for (const [vmId, digit] of [
       ['left', 'b'],
       ['right', 'c'],
@@ -167,7 +167,7 @@ describe('two sandboxes restored from one memory', () => {
     }
   });
 
-  it('have the right time, and one that has only ever gone forward', async () => {
+  it('have the right time, and a clock that never goes back', async () => {
     for (const vmId of ['left', 'right']) {
       const guest = child(vmId);
       const asked = Date.now();
@@ -185,7 +185,7 @@ describe('two sandboxes restored from one memory', () => {
     }
   });
 
-  it('take another name even where its files cannot be written, and say which', async () => {
+  it('take the new name even where its files cannot be written, and report those', async () => {
     const guest = child('left');
     await sh(guest, 'rm /etc/hostname; mkdir -p /etc/hostname/x; mount -t tmpfs -o ro none /etc/hostname');
     await guest.freeze({ processesOnly: true });

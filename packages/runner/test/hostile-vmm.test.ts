@@ -68,7 +68,7 @@ function lying(edges: readonly Edge[], top: unknown): Answers {
   };
 }
 
-/** A disk of three layers that lies in a folder and in a jail, and a file beside them that is none of it. */
+/** A disk of three layers that lies in a folder and in a jail, and a file beside them that does not belong to it. */
 async function disk(): Promise<{ chain: DiskChain; jail: string; home: string }> {
   const home = await mkdtemp(join(dir, 'home-'));
   const folder = join(home, 'vm', 'disk');
@@ -137,7 +137,7 @@ describe('a VMM that lies about its block graph', () => {
     });
   }
 
-  it('names a top node that is none', async () => {
+  it('names a top node that does not exist', async () => {
     for (const top of [7, '', null, ['a'], 'x'.repeat(100)]) {
       await using vmm = await fakeVmm(lying([], top));
       await assert.rejects(topNode(vmm), /no disk/);
@@ -157,7 +157,7 @@ describe('a VMM that lies about its block graph', () => {
     const { chain, jail, home } = await disk();
     const flat = await flatOf(chain);
     const climbing = `x/../../../../victim`;
-    // Between the top and the base, where the layers are that go: a node whose file is somebody else's.
+    // Between the top and the base, where the layers are that are removed: a node whose file is not of this disk.
     const edges = chainEdges(['layer-2.qcow2', climbing, 'layer-1.qcow2', 'layer-0.qcow2']);
     await using vmm = await fakeVmm(lying(edges, 'node-layer-2.qcow2'));
     const now = await putBelow(vmm, chain, flat, { jail, persistent: false });
@@ -166,7 +166,7 @@ describe('a VMM that lies about its block graph', () => {
     assert.deepEqual((await readdir(jail)).sort(), ['scratch-flat-1.qcow2', 'scratch-layer-2.qcow2']);
   });
 
-  it('refuses what it is told, and its disk is what it was', async () => {
+  it('refuses its commands, and its disk is unchanged', async () => {
     const { chain, jail } = await disk();
     const flat = await flatOf(chain);
     const graph = graphOf(chainEdges(chain.layers.toReversed()));
@@ -182,7 +182,7 @@ describe('a VMM that lies about its block graph', () => {
     );
   });
 
-  it('never makes the runner touch a file that is not of its disk, whatever the names are', async () => {
+  it('never makes the runner touch a file that is not of its disk, for any name', async () => {
     const name = fc.oneof(
       fc.constantFrom(
         'layer-0.qcow2',
@@ -217,7 +217,7 @@ describe('a VMM that lies about its block graph', () => {
 });
 
 describe('a VMM that lies about its commands', () => {
-  it('answers with numbers that nobody asked under, and is not believed', async () => {
+  it('sends responses with ids of no request, which are ignored', async () => {
     await using vmm = await fakeVmm(({ id }, socket) => {
       for (const other of [id + 1, -1, 1e300, 'x', null, [id]]) {
         socket.write(`${JSON.stringify({ return: 'wrong', id: other })}\n`);

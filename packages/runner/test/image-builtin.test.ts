@@ -62,7 +62,7 @@ test('the debian image has Python, git, curl and a working apt', { timeout: 600_
   assert.equal(run('unsquashfs', ['-cat', image.path, 'etc/resolv.conf']), '');
 });
 
-test('a mirror that cannot be reached is told, and leaves nothing', async () => {
+test('a mirror that cannot be reached is reported, and leaves nothing', async () => {
   await using dir = await temporaryFolder();
   const store = new ImageStore({ cacheDir: dir.path, log });
   const proxy = process.env['http_proxy'];

@@ -86,7 +86,7 @@ test('later layers replace, hide and empty what lies below', async () => {
   );
 });
 
-test('a whiteout hides only what lies below, wherever it stands in its layer', async () => {
+test('a whiteout hides only what lies below, at any position in its layer', async () => {
   const below = [dir('a'), file('a/x', 'old'), file('a/y', 'old')];
   const expected = { a: 'directory 755', 'a/x': 'file new' };
   assert.deepEqual(await merge(below, [file('a/x', 'new'), file('a/.wh..wh..opq', '')]), expected);
@@ -209,7 +209,7 @@ test('a bomb is stopped while it is unpacked', async () => {
   }
 });
 
-test('a layer that is not what the configuration says, or no archive at all, is told', async () => {
+test('a layer that does not match the configuration, or is no archive, is reported', async () => {
   await using work = await temporaryFolder();
   const blob = path.join(work.path, 'blob');
   const tar = await tarOf([file('a')]);
@@ -272,7 +272,7 @@ test('any bytes at all are read as an archive or refused as one', async () => {
   );
 });
 
-// ---- The same rules, written down once more in the plainest way, over names without symbolic links on the way.
+// ---- The same rules as a simple model, over names without symbolic links on the way.
 
 interface Plain {
   type: string;
@@ -449,7 +449,7 @@ test('the root image is what umoci unpacks from the same layers', async () => {
   );
 });
 
-test('the same layers give the same image, byte for byte, whatever packs them', async () => {
+test('the same layers give the same image, byte for byte, however they are packed', async () => {
   await using work = await temporaryFolder();
   const tar = await tarOf([dir('.'), file('a'), link('b', 'a'), file('z', 'x'.repeat(300_000))]);
   const images: string[] = [];
@@ -510,7 +510,7 @@ test('extended attributes and sparse files arrive as they are', async () => {
   }
 });
 
-test('a full disk is told as such, and no half image stays', async (t) => {
+test('a full disk is reported as such, and no partial image stays', async (t) => {
   await using work = await temporaryFolder();
   const small = path.join(work.path, 'small');
   run('mkdir', [small]);

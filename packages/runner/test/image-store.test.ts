@@ -137,7 +137,7 @@ test('every way to pack a layer gives the same tree', async () => {
   }
 });
 
-test('a cached image costs neither a child process nor a question', async () => {
+test('a cached image costs neither a child process nor a request', async () => {
   await using store = openStore();
   const own = path.join(scratch.path, 'own-registry');
   await mkdir(own);
@@ -156,7 +156,7 @@ test('a cached image costs neither a child process nor a question', async () => 
   assert.equal(await later.has(from(ref)), false);
 });
 
-test('many who ask at once, in two processes, make it once', async () => {
+test('concurrent callers in two processes make it once', async () => {
   await using first = openStore();
   await using second = openStore(path.dirname(first.images));
   const { ref } = await push('crowd:1', { a: 'a' });
@@ -174,7 +174,7 @@ test('many who ask at once, in two processes, make it once', async () => {
   await assertTidy(first);
 });
 
-test('who gives up waiting does not spoil it for the others', async () => {
+test('a caller that stops waiting does not end the work for the others', async () => {
   await using store = openStore();
   const { ref } = await push('patient:1', { a: 'a' });
   const impatient = new AbortController();
@@ -200,7 +200,7 @@ test('a layer that two images share is fetched once', async () => {
   assert.equal(added.length, 3);
 });
 
-test('the platform is chosen from an index, and its absence is told', async () => {
+test('the platform is chosen from an index, and its absence is reported', async () => {
   await using store = openStore();
   const amd = await push('multi-amd:1', { a: 'amd64' });
   const arm = await push('multi-arm:1', { a: 'arm64' }, { architecture: 'arm64' });
@@ -275,7 +275,7 @@ test('the platform is chosen from an index, and its absence is told', async () =
   await refuses(store.ensure(from(`${handmade.host}/app:none`)), 'not-found', /has no image .*app:none/);
 });
 
-test('what a registry does not have, or nobody answers, is told', async () => {
+test('what a registry does not have, and a registry that does not respond, are reported', async () => {
   await using store = openStore();
   await refuses(
     store.ensure(from(`${registry.host}/nothing:1`)),
@@ -309,7 +309,7 @@ test('a registry that never answers is given up on', async () => {
   await assertTidy(store);
 });
 
-test('a registry with authentication gets the credential, and nobody else profits from it', async () => {
+test('a registry with authentication gets the credential, and no other caller profits from it', async () => {
   const dir = path.join(scratch.path, 'private-registry');
   await mkdir(dir);
   const { username, password } = REGISTRY_USER;
@@ -335,7 +335,7 @@ test('a registry with authentication gets the credential, and nobody else profit
   await assertTidy(store);
 });
 
-test('a credential that control cannot give fails what needs the registry, and nothing else', async () => {
+test('a credential that control cannot send fails the pulls from the registry, and nothing else', async () => {
   await using store = openStore();
   const { ref, digest } = await push('locked:1', { a: 'locked' });
   const no_credential = 'its key is away';
@@ -365,7 +365,7 @@ test('a password is in no file and in no reason, also when the registry says it 
   }
 });
 
-test('a registry that lies about a manifest or a layer is caught', async () => {
+test('a registry that sends another manifest or layer than its digest says is refused', async () => {
   const { digest, layout } = await push('honest:1', { a: 'honest content' });
   const blob = async (of: string): Promise<Buffer> =>
     await readFile(path.join(layout, 'blobs', 'sha256', of.slice(7)));
@@ -402,7 +402,7 @@ test('a registry that lies about a manifest or a layer is caught', async () => {
   assert.equal((await store.ensure(from(`${liar.host}/app@${digest}`))).digest, digest);
 });
 
-test('a configuration that lies about its layers is caught, and another try fetches anew', async () => {
+test('a configuration that lies about its layers is refused, and another try fetches it again', async () => {
   await using store = openStore();
   const { ref } = await push('wrong-diff:1', { a: 'a' }, { diffIds: [sha256('something else')] });
   await refuses(
@@ -416,7 +416,7 @@ test('a configuration that lies about its layers is caught, and another try fetc
   await assertTidy(store);
 });
 
-test('images that break out, blow up or are none are refused with nothing left', async () => {
+test('images that leave their folder, expand without bound or are invalid are refused with nothing left', async () => {
   await using store = openStore(undefined, { uncompressedBytes: 1 << 20 });
   const escape = await push('escape:1', { '../../etc/cron.d/x': 'x' });
   await refuses(
@@ -487,7 +487,7 @@ test('a process killed in the middle leaves nothing visible, and the next one st
     }
     await killed;
     await using store = openStore(cacheDir);
-    // What the dead one had started ends by itself before its work can be taken away.
+    // Child processes of the dead one end by themselves before its work is removed.
     for (let left = 600; left > 0; left -= 1) {
       await store.start();
       if ((await readdir(path.join(store.images, 'staging'))).length === 0) break;
@@ -525,7 +525,7 @@ async function descendantsUsing(dir: string): Promise<string[]> {
   }
 }
 
-test('tidying up takes what was used longest ago and nothing that is in use', async () => {
+test('garbage collection removes the least recently used images and none that is in use', async () => {
   await using store = openStore(undefined, { cacheBytes: 1, blobBytes: 1 });
   const images = [];
   for (const name of ['leased', 'recent', 'linked', 'old']) {
@@ -556,7 +556,7 @@ test('tidying up takes what was used longest ago and nothing that is in use', as
   assert.equal(await store.find(old.digest), undefined);
 });
 
-test('an image whose files were damaged on disk is made anew', async () => {
+test('an image whose files were damaged on disk is made again', async () => {
   await using store = openStore();
   const { ref, digest } = await push('damaged:1', { a: 'a' });
   const image = await store.ensure(from(ref));

@@ -39,7 +39,7 @@ it('what is above the budget waits until half of it is there again', () => {
   assert.deepEqual(it.calls, ['pause', 'resume']);
 });
 
-it('a peer that never lets go is cut off, and one that pauses in between is not', () => {
+it('a peer that never releases its place is disconnected, and one that pauses in between is not', () => {
   let cuts = 0;
   using steady = budget(() => {
     cuts += 1;

@@ -105,7 +105,7 @@ async function content(vmId: string, upTo: number): Promise<void> {
   assert.equal(await runner.sh(vmId, 'cat /dev/shm/wrong 2> /dev/null; true'), '');
 }
 
-describe('a sandbox that is captured again and again while it runs', () => {
+describe('a sandbox that is captured repeatedly while it runs', () => {
   for (const vmId of [EPHEMERAL, PERSISTENT]) {
     it(`keeps its disk and few layers (${vmId === PERSISTENT ? 'persistent' : 'not persistent'})`, async () => {
       if (vmId === PERSISTENT) await runner.sh(vmId, 'head -c 96000000 /dev/urandom > /large; sync');
@@ -117,7 +117,7 @@ describe('a sandbox that is captured again and again while it runs', () => {
       await content(vmId, CAPTURES);
       const { layers, base } = await diskOf(vmId);
       assert.ok(layers.some((name) => /^flat-\d+\.qcow2$/.test(name)));
-      // Far more than all that came later: that is not copied, and goes on being shared by all that descend from it.
+      // Far more than all later writes: it is not copied, and stays shared by all its descendants.
       if (vmId === PERSISTENT) assert.equal(layers[0], 'layer-0.qcow2');
       // What the VMM has closed is removed after that.
       await eventually('no other files', async () => {
@@ -128,7 +128,7 @@ describe('a sandbox that is captured again and again while it runs', () => {
     });
   }
 
-  it('is told when nothing was written since its last snapshot, however long the line', async () => {
+  it('is told when nothing was written since its last snapshot, in a chain of any length', async () => {
     await runner.sh(EPHEMERAL, STOP_WORK);
     await snapshot(EPHEMERAL);
     const again = await snapshot(EPHEMERAL);
@@ -138,7 +138,7 @@ describe('a sandbox that is captured again and again while it runs', () => {
     await runner.sh(EPHEMERAL, 'rm /data/more');
   });
 
-  it('what begins with its last snapshot has all of it', async () => {
+  it('a sandbox from its last snapshot has all of its data', async () => {
     await snapshot(EPHEMERAL);
     const child = id(20);
     const snapshotId = newest.get(EPHEMERAL) ?? '';

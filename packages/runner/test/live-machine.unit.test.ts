@@ -5,7 +5,7 @@ import { LiveMachine } from '../src/reconcile/live-machine.ts';
 import type { LiveMachineOptions } from '../src/reconcile/live-machine.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 
-it('a disk that was written as one layer when its sandbox had ended is not left beside it', async () => {
+it('a disk that is written as one layer after its sandbox has ended is removed', async () => {
   const flat = { folder: '/nowhere', layers: ['flat-9.qcow2'], bytes: 1 };
   const done: unknown[] = [];
   const log = { close: async () => undefined };

@@ -33,7 +33,7 @@ describe('a cache on another file system', () => {
     execFileSync('umount', [cache]);
   });
 
-  it('has each of its images copied once, for all that ask at once and after a restart', async () => {
+  it('has each of its images copied once, for concurrent callers and after a restart', async () => {
     const image = join(cache, 'image');
     await writeFile(image, 'image');
     const copies = await LocalCopies.open(join(dir, 'far'), cache);

@@ -14,7 +14,7 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-test('a log keeps at most two files, however much is written', async () => {
+test('a log keeps at most two files, for any amount of output', async () => {
   const log = new LogFile(join(folder, 'big', 'console.log'));
   for (let i = 0; i < 40; i++) {
     log.write(Buffer.alloc(LOG_FILE_MAX_BYTES / 8, 'a'));
@@ -36,7 +36,7 @@ test('what is printed faster than stored is dropped, and the drop is marked', as
   assert.match(String((await readLog(log.path))?.subarray(-200).toString()), /bytes dropped.*\nlater$/s);
 });
 
-test('a follower gets every byte once, also what is written while it begins', async () => {
+test('a follower gets every byte once, also those written while it starts', async () => {
   const log = new LogFile(join(folder, 'follow', 'console.log'));
   log.write(Buffer.from('1'));
   let seen = '';
@@ -53,7 +53,7 @@ test('a follower gets every byte once, also what is written while it begins', as
   assert.ok(ended);
 });
 
-test('a log that never was is told apart from an empty one', async () => {
+test('a missing log is told apart from an empty one', async () => {
   assert.equal(await readLog(join(folder, 'none', 'console.log')), undefined);
   const log = new LogFile(join(folder, 'empty', 'console.log'));
   log.write(Buffer.alloc(0));

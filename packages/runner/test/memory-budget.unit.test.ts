@@ -11,7 +11,7 @@ it('memory that is granted and not written yet is not granted twice', async () =
   const budget = new MemoryBudget({ maxBytes: 10_000 * MIB, available: async () => available });
   const first = await budget.admit('a fork', 'a', 500 * MIB);
   await assert.rejects(budget.admit('a fork', 'b', 300 * MIB), refused);
-  // Two that ask at the same moment, too.
+  // Also two concurrent requests.
   const both = await Promise.allSettled([
     budget.admit('a fork', 'c', 200 * MIB),
     budget.admit('a fork', 'd', 200 * MIB),
@@ -35,7 +35,7 @@ it('what is held for forks and snapshots is bounded for the host and for each or
   assert.equal(budget.heldBy('a'), 400 * MIB);
 });
 
-it('spare memory makes room for what is needed, that of the largest owner first', async () => {
+it('spare memory is evicted for what is needed, that of the largest owner first', async () => {
   const budget = new MemoryBudget({ maxBytes: 1_000 * MIB, available: async () => 64_000 * MIB });
   const released: string[] = [];
   for (const [owner, mib] of [

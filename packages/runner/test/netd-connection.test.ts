@@ -36,7 +36,7 @@ async function connect(replyMs = 60_000): Promise<{ connection: NetdConnection; 
 const say = (message: object | string): boolean =>
   netd.write(`${typeof message === 'string' ? message : JSON.stringify(message)}\n`);
 
-test('requests are answered by their number, in whatever order', async () => {
+test('responses are matched by their number, in any order', async () => {
   const { connection, events } = await connect();
   say(HELLO);
   const [first, second] = [
@@ -72,7 +72,7 @@ for (const [what, line] of [
   });
 }
 
-test('a netd that does not answer, or does not read, is given up', async () => {
+test('requests to a netd that does not respond, or does not read, time out', async () => {
   const silent = await connect(50);
   await assert.rejects(silent.connection.request({ type: 'ping' }), /no answer to ping/);
   const deaf = await connect();

@@ -43,7 +43,7 @@ function planOf(identity: string, taken: Cidr[] = []) {
   return makeAddressPlan(tag, chooseBlock(tag, DEFAULT_RANGE, taken), MAX_SLOTS, DEFAULT_UID_BASE);
 }
 
-test('an address and a prefix read back as what was written', () => {
+test('an address and a prefix are formatted as they were parsed', () => {
   fc.assert(fc.property(address, (value) => parseIpv4(formatIpv4(value)) === value));
   fc.assert(fc.property(cidr, (value) => assert.deepEqual(parseCidr(formatCidr(value)), value)));
 });
@@ -58,7 +58,7 @@ test('overlap is symmetric, and agrees with membership', () => {
   );
 });
 
-test('what only looks like an address is none', () => {
+test('text that only looks like an address is refused', () => {
   for (const text of [
     '',
     '1.2.3',

@@ -54,7 +54,7 @@ async function greeting(port: number): Promise<string> {
   return text;
 }
 
-/** Does all that a neighbour and the runner do, again and again, until the flood is over. */
+/** Does repeatedly all that a neighbour and the runner do, until the flood is over. */
 async function whileFlooded(flood: Promise<unknown>): Promise<number> {
   const pid = await world.network.netdPid();
   const over = new AbortController();
@@ -72,7 +72,7 @@ async function whileFlooded(flood: Promise<unknown>): Promise<number> {
     );
     assert.match((await neighbour.ask('tcp', { host: '203.0.113.2', port: 80 })).text ?? '', /^internet/);
     assert.match(await greeting(neighbourPort), /^neighbour/);
-    // Creates and deletes go on: a slot, a policy in the firewall, a port in netd.
+    // Creates and deletes continue: a slot, a policy in the firewall, a port in netd.
     await world.network.take('created', { egress: { enabled: true, allow: ['a.example'] } });
     await world.network.forward('created', [{ vm_port: 1, proto: 'tcp' }]);
     await world.network.release('created');
@@ -89,10 +89,10 @@ const question = dnsPacket.encode({
   flags: 256,
   questions: [{ name: 'flood.example', type: 'A', class: 'IN' }],
 });
-/** Promises 65,535 records of each kind in twelve bytes. */
+/** Announces 65,535 records of each kind in twelve bytes. */
 const bomb = Buffer.from([0, 7, 1, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
 
-test('a flood of questions, thousands a second, leaves its neighbour with names, ports and a network', async () => {
+test('a flood of DNS queries, thousands a second, leaves its neighbour with names, ports and a network', async () => {
   const packets = [question, bomb, Buffer.alloc(1_400, 1)].map((bytes) => bytes.toString('base64'));
   const flood = flooder.ask('udp-flood', {
     host: '172.16.0.1',

@@ -87,7 +87,7 @@ test('netd has no privileges, and reaches nothing but sandboxes and name servers
   await world.network.release('served');
 });
 
-test('names and forwards go on while no runner runs, and connections outlive its restart', async () => {
+test('names and forwards work while no runner runs, and connections outlive its restart', async () => {
   await using open = await world.guest('open');
   await using bound = await world.guest('bound', { enabled: true, allow: ['*.example'] });
   await open.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
@@ -122,14 +122,14 @@ test('names and forwards go on while no runner runs, and connections outlive its
   await world.network.release('bound');
 });
 
-test('a netd that is killed is started again and is told everything anew', async () => {
+test('a netd that is killed is started again and gets its whole configuration again', async () => {
   await using open = await world.guest('again');
   await using bound = await world.guest('rules', { enabled: true, allow: ['*.example'] });
   await open.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
   const mapping = await world.network.forward('again', TCP_8080);
   const before = await netdPid();
   await kill(before);
-  // The runner serves on meanwhile: slots are taken and given back without netd.
+  // The runner continues meanwhile: slots are taken and released without netd.
   await world.network.take('meanwhile');
   await world.network.release('meanwhile');
   assert.deepEqual(
@@ -174,7 +174,7 @@ test('a netd that hangs is replaced, and no old port leads to the next holder of
   assert.notEqual(await eventually('a new netd', () => world.network.netdPid()), before);
 });
 
-test('a port that somebody took while netd was away is published when it is free again', async () => {
+test('a port that another process took while netd was down is published when it is free again', async () => {
   await using served = await world.guest('robbed');
   await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
   const [mapping] = await world.network.forward('robbed', TCP_8080);
@@ -199,7 +199,7 @@ test('a port that somebody took while netd was away is published when it is free
   await world.network.release('robbed');
 });
 
-test('questions are led to another port of netd when the one it had is taken', async () => {
+test('DNS queries are redirected to another port of netd when its former one is taken', async () => {
   await using asking = await world.guest('asking');
   const table = `releap_${serviceTag(world.home)}`;
   const led = async (): Promise<[string, number]> => {

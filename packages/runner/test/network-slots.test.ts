@@ -71,7 +71,7 @@ test('what a guest may not reach refuses it at once', async (t) => {
   ] as const) {
     await t.test(what, async () => {
       const answer = await one.ask('tcp', { host, port });
-      // ENETUNREACH is the guest kernel's own word on multicast.
+      // The guest kernel itself answers ENETUNREACH for multicast.
       assert.match(answer.error ?? JSON.stringify(answer), /^(ECONNREFUSED|EHOSTUNREACH|ENETUNREACH)$/);
     });
   }
@@ -81,7 +81,7 @@ test('what a guest may not reach refuses it at once', async (t) => {
   await world.network.release('neighbour');
 });
 
-test('packets with a borrowed source address go nowhere', async () => {
+test('packets with a spoofed source address are dropped', async () => {
   await using liar = await world.guest('liar');
   await liar.ip('address add 172.16.0.9/32 dev eth0', 'address add 203.0.113.77/32 dev eth0');
   for (const from of ['172.16.0.9', '203.0.113.77']) {
@@ -158,7 +158,7 @@ test('the rules of a slot are what nft makes of their text', async () => {
   await world.network.release('ruled');
 });
 
-/** What the runner asks hostd to make of that slot. */
+/** The slot that the runner asks hostd to create. */
 async function rulesOf(slot: Slot): Promise<{ serviceAddress: string; text: string }> {
   const block = (await readFile(join(world.home, 'network/block'), 'utf8')).trim();
   const plan = makeAddressPlan(
@@ -174,7 +174,7 @@ async function rulesOf(slot: Slot): Promise<{ serviceAddress: string; text: stri
   return { serviceAddress, text: rules };
 }
 
-test('only the runner may connect to a sandbox: no other user of the host, and nobody outside', async () => {
+test('only the runner may connect to a sandbox: no other user of the host, and no other machine', async () => {
   await using open = await world.guest('open');
   await open.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'guest' });
   const address = world.network.adopt('open')?.hostAddress ?? '';
@@ -260,13 +260,13 @@ test('declared ports reach the guest, TCP half-open and UDP, and keep their numb
   await assert.rejects(talk(mapping[0]?.host_port ?? 0, ''), { code: 'ECONNREFUSED' });
 });
 
-test('a restarted runner finds slots, policies and pins; what nobody claims is reclaimed', async () => {
+test('a restarted runner finds slots, policies and pins; those that it does not claim are reclaimed', async () => {
   await using bound = await world.guest('kept', { enabled: true, allow: ['web.example'] });
   const before = await world.network.take('kept');
   await world.network.take('orphan');
   await bound.ask('resolve', { name: 'web.example' });
   await world.network.detach();
-  // Half-made by a run that was killed: a namespace that no record tells of.
+  // Left by a killed run: a namespace without a record.
   await run('ip', ['netns', 'add', `rl${serviceTag(world.home)}-7`]);
   await world.reopen();
   assert.deepEqual(world.network.adopt('kept'), before);
@@ -303,7 +303,7 @@ test('slots run out with an error that says so, and released numbers serve again
   await world.network.reclaim(new Set());
 });
 
-test('our table comes back when somebody flushes all rules, and foreign tables are left alone', async () => {
+test('our table comes back when another program flushes all rules, and foreign tables are left alone', async () => {
   await world.network.detach();
   await world.reopen({ firewallWatchMs: 20 });
   await using bound = await world.guest('flushed', { enabled: true, allow: ['web.example'] });
@@ -352,7 +352,7 @@ test('hostd killed at any step is started again, and slots are given and taken b
   }
 });
 
-test('a runner killed at any moment keeps every slot it gave, and leaves nothing once closed', async () => {
+test('a runner killed at any time keeps every slot it gave, and leaves nothing once closed', async () => {
   await world.network.detach();
   const { log: _, ...plain } = world.options();
   const child = fileURLToPath(new URL('./support/network-child.ts', import.meta.url));

@@ -28,7 +28,7 @@ after(async () => await runner.dispose());
 
 const recordPath = (): string => join(home, 'state', `${ID}.json`);
 
-/** Files that were replaced a moment before may be empty afterwards. */
+/** Files that were replaced shortly before may be empty afterwards. */
 async function powerFailure(...emptied: string[]): Promise<void> {
   const vmm = await vmFacts(home, ID).catch(() => undefined);
   await runner.letGo();
@@ -50,14 +50,14 @@ describe('after a power failure of the host', () => {
     assert.equal(await runner.sh(ID, 'cat /file'), 'here\n');
   });
 
-  it('a sandbox with an empty record has its disk, and is what control says', async () => {
+  it('a sandbox with an empty record has its disk, and reaches its assigned state', async () => {
     await powerFailure(recordPath());
     runner.want(ID, 2, 'running');
     await runner.reported(2, 'running');
     assert.equal(await runner.sh(ID, 'cat /file'), 'here\n');
   });
 
-  it('a sandbox that was paused a moment before can be started from its disk', async () => {
+  it('a sandbox that was paused just before can be started from its disk', async () => {
     runner.want(ID, 3, 'paused');
     await runner.reported(3, 'paused');
     await runner.reconciler.get(ID)?.idle();
@@ -84,7 +84,7 @@ describe('after a power failure of the host', () => {
     await runner.reported(13, 'deleted');
   });
 
-  it('a sandbox with an empty record that control does not know goes', async () => {
+  it('a sandbox with an empty record that control does not know is removed', async () => {
     await powerFailure(recordPath());
     assert.deepEqual(await readdir(join(home, 'vms')), [ID]);
     await runner.sync([]);

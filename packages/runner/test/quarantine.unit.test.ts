@@ -105,7 +105,7 @@ class World {
     return world;
   }
 
-  /** A link begins, and control names these and nothing else. */
+  /** A link is connected, and control names these and nothing else. */
   async sync(...assignments: Assignment[]): Promise<void> {
     this.absences.linked();
     this.reconciler.linked();
@@ -130,7 +130,7 @@ function wanted(vmId: string, generation = 1, desired: DesiredState = 'running',
   return { vm_id: vmId, generation, desired, spec: { ...SPEC, ...more } };
 }
 
-describe('what control does not name any more', () => {
+describe('a sandbox that control does not name any more', () => {
   it('is stopped, and its disk is kept in quarantine', async () => {
     const world = await World.open();
     await world.sync(wanted(FIRST));
@@ -153,7 +153,7 @@ describe('what control does not name any more', () => {
     assert.deepEqual({ status, manifest_name }, { status: 'stopped', manifest_name: 'sha256:0' });
   });
 
-  it('is back when another runner of this host is told of it', async () => {
+  it('is back when another runner of this host is assigned it', async () => {
     const world = await World.open();
     await world.sync(wanted(FIRST));
     await world.sync();
@@ -245,7 +245,7 @@ describe('a sync that leaves out most of a host', () => {
       await world.idle();
       return (await world.quarantined()).length === ids.length;
     });
-    // It was a word for one sync.
+    // The confirmation is for one sync.
     assert.deepEqual(await readdir(join(world.home, 'quarantine')), ['sandboxes']);
   });
 
@@ -317,7 +317,7 @@ describe('the quarantine', () => {
     assert.equal(quarantine.entries.length, 2);
   });
 
-  it('gives nothing back to a place that is taken', async () => {
+  it('restores nothing to a path that is taken', async () => {
     const { quarantine, home } = await parked(FIRST);
     await mkdir(join(home, 'vms', FIRST));
     await assert.rejects(quarantine.restore(FIRST), /exists already/);

@@ -20,7 +20,7 @@ import type { Assignment, Observation } from '../src/reconcile/assignment.ts';
 
 const VM = '81111111-2222-4333-8444-000000000001';
 const OTHER = '81111111-2222-4333-8444-000000000002';
-/** What nobody hurries waits for ever. */
+/** A background task that never runs. */
 const HURRIED_MS = 60_000;
 
 let folder: string;
@@ -31,7 +31,7 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-/** A machine without one: what it is asked for is counted, and a shutdown waits until it is hurried. */
+/** A machine without a VM: its calls are counted, and a shutdown waits until it is hurried. */
 class PaperHost {
   booted: string[] = [];
   events: SandboxEvents | undefined;
@@ -95,7 +95,7 @@ async function opened() {
   return { host, reconciler, observations, reports, want };
 }
 
-it('a deletion hurries a stop that has just begun', { timeout: HURRIED_MS }, async () => {
+it('a deletion hurries a stop that has just started', { timeout: HURRIED_MS }, async () => {
   const { reconciler, observations, reports, want } = await opened();
   want(VM, 1, 'running');
   await reconciler.get(VM)?.idle();
@@ -105,7 +105,7 @@ it('a deletion hurries a stop that has just begun', { timeout: HURRIED_MS }, asy
   assert.equal(observations.at(-1)?.status, 'deleted');
 });
 
-it('a deletion hurries a stop that something else was to follow', { timeout: HURRIED_MS }, async () => {
+it('a deletion hurries a stop that another operation was to follow', { timeout: HURRIED_MS }, async () => {
   const { reconciler, observations, want } = await opened();
   want(VM, 1, 'running');
   await reconciler.get(VM)?.idle();
@@ -131,7 +131,7 @@ it('a guest that powers itself off while it is being paused is stopped', async (
   assert.deepEqual({ status, error }, { status: 'stopped', error: 'the guest powered itself off' });
 });
 
-it('a record that cannot be read, and whose VM cannot be ended, keeps no other from being found again', async () => {
+it('an unreadable record, whose VM cannot be ended, prevents no other from being re-attached', async () => {
   const state = await mkdtemp(join(folder, 'state-'));
   await writeFile(join(state, 'not an id.json'), '');
   const host = new PaperHost();
@@ -149,7 +149,7 @@ it('a record that cannot be read, and whose VM cannot be ended, keeps no other f
   await reconciler.recover();
 });
 
-it('nothing begins once the service goes down', async () => {
+it('nothing starts once the service stops', async () => {
   const { host, reconciler, want } = await opened();
   want(VM, 1, 'running');
   await reconciler.get(VM)?.idle();
@@ -184,7 +184,7 @@ async function adopt(agentSocketPath: string, detach = (): void => undefined): P
   return await host.adopt(assignment, {}, { onExit: () => undefined, onStood: () => undefined });
 }
 
-it('a micro-VM that cannot be adopted is let go of, before it is ended', async () => {
+it('a micro-VM that cannot be adopted is detached before it is ended', async () => {
   let detached = false;
   const adopted = adopt(join(folder, 'nobody'), () => {
     detached = true;
@@ -193,7 +193,7 @@ it('a micro-VM that cannot be adopted is let go of, before it is ended', async (
   assert.ok(detached);
 });
 
-it('a guest that says that it is frozen, and nothing more, is not waited for at length', async () => {
+it('a guest that reports that it is frozen, and nothing more, is not waited for at length', async () => {
   const hello = {
     protocol: 1,
     agent: 'x',
@@ -208,7 +208,7 @@ it('a guest that says that it is frozen, and nothing more, is not waited for at 
     socket.once('data', (asked: Buffer) => {
       const { nonce } = JSON.parse(asked.subarray(asked.indexOf('{')).toString()) as { nonce: string };
       socket.write(Buffer.concat([MAGIC, encodeMessage(FrameType.hello, 0, { ...hello, nonce })]));
-      // Asked for more than that, it says nothing until nobody waits any longer.
+      // Asked for more than that, it responds only after the caller has given up.
       socket.once('data', () => patience.abort());
     });
   }).listen(join(folder, 'agent'));

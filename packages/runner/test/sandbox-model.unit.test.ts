@@ -1,4 +1,4 @@
-/** The real sandbox on a machine that exists in memory only, with its runner crashing at every step. */
+/** The real sandbox on a machine in memory, with its runner crashing at every step. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DesiredState, ObservedStatus } from '@releap/contract';
@@ -28,7 +28,7 @@ const log = pino({ enabled: false });
 
 type Want = { desired: DesiredState; startFrom?: 'disk' | 'memory' };
 
-/** A runner with its machine and what control wants: a runner that crashes is replaced, and told again. */
+/** A runner with its machine and the desired state: a runner that crashes is replaced, and gets it again. */
 class Scene {
   readonly machine = new ModelMachine();
   readonly wanted = new Map<string, Assignment>();
@@ -148,7 +148,7 @@ const OF: Record<string, ObservedStatus> = {
   deleted: 'deleted',
 };
 
-/** What a host may be asked, one after the other, of a sandbox that has run. */
+/** Sequences of assignments of a sandbox that has run. */
 const WALKS: Want[][] = [
   [RUN],
   [RUN, STOP],
@@ -191,7 +191,7 @@ test('a runner that crashes at any step, once, loses no byte and reaches what is
   }
 });
 
-test('a fork survives a crash at any step: the child has what its source had, and the source goes on', async () => {
+test('a fork survives a crash at any step: the child has what its source had, and the source continues', async () => {
   for (const isPaused of [false, true]) {
     for (let crashIn = 0, hasCrashed = true; hasCrashed; crashIn += 1) {
       const scene = new Scene();
@@ -225,7 +225,7 @@ test('a VM of a previous runner is looked for before anything else, though the f
   assert.ok(scene.machine.bytes(SOURCE).has(byte));
 });
 
-test('what is asked of a source right after its fork waits until the fork has been taken', async () => {
+test('an assignment of a source right after its fork waits until the fork has been taken', async () => {
   for (const want of [STOP, PAUSE]) {
     const scene = new Scene();
     scene.want(SOURCE, RUN);

@@ -65,7 +65,7 @@ function all<F>(domain: Domain<F>): F[] {
   return made as F[];
 }
 
-/** Every row of a table must be the first that matches something: one that never is says something untrue. */
+/** Every row of a table must be the first match of some state: one that never is would be wrong. */
 function unreachable<F extends object, To>(table: readonly Row<F, To>[], domain: Domain<F>): string[] {
   const left = new Set(table);
   for (const facts of all(domain)) {
@@ -100,7 +100,7 @@ test('no step removes a disk that has been used, or starts a second VM', () => {
   }
 });
 
-test('an outcome promises only what is there', () => {
+test('an outcome claims only what is there', () => {
   for (const facts of all(OUTCOME_FACTS)) {
     const { status, memoryLost } = match(OUTCOMES, facts);
     if (status === 'paused' && !memoryLost) assert.equal(facts.memory, 'kept');

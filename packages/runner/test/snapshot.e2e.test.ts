@@ -57,7 +57,7 @@ async function begin(vmId: string, origin: Origin, more: Partial<SandboxSpec> = 
 }
 
 describe('a snapshot of the disk', () => {
-  it('is what the disk was, files that were never synced too, and the sandbox goes on', async () => {
+  it('is what the disk was, files that were never synced too, and the sandbox continues', async () => {
     await sh(EPHEMERAL, 'echo one > /data/state');
     const first = await runner.snapshot(wanted(10, EPHEMERAL));
     assert.equal(first.status, 'ready', first.error);
@@ -91,7 +91,7 @@ describe('a snapshot of the disk', () => {
     assert.match(await sh(id(22), 'sha256sum -c /sum; cat /data/state'), /file: OK\ntwo/);
   });
 
-  it('of a sandbox that was made from one goes on with the chain', async () => {
+  it('of a sandbox that was made from one extends the chain', async () => {
     const taken = await runner.snapshot(wanted(14, id(20), { parent_id: id(10) }));
     assert.equal(taken.status, 'ready', taken.error);
     await begin(id(23), { type: 'snapshot', snapshot_id: id(14), kind: 'disk' }, { persistent: false });
@@ -100,7 +100,7 @@ describe('a snapshot of the disk', () => {
 });
 
 describe('a full snapshot', () => {
-  it('is memory, processes and disk of one moment, which any number of sandboxes go on from', async () => {
+  it('is memory, processes and disk of one point in time, from which any number of sandboxes resume', async () => {
     await sh(
       PERSISTENT,
       `dd if=/dev/urandom of=/dev/shm/m bs=1M count=16 2> /dev/null; sha256sum /dev/shm/m > /dev/shm/sum
@@ -133,7 +133,7 @@ describe('a full snapshot', () => {
     assert.match(await sh(id(25), 'sha256sum -c /sum'), /file: OK/);
   });
 
-  it('is taken once: what was reported ready and is gone is failed, and never something else', async () => {
+  it('is taken once: one that was reported ready and is missing fails, and is never taken again', async () => {
     const before = await stat(join(snapshotFolder(15), 'memory'));
     const again = await runner.snapshot(wanted(15, PERSISTENT, { generation: 2 }));
     assert.equal(again.status, 'ready');
@@ -144,7 +144,7 @@ describe('a full snapshot', () => {
   });
 });
 
-describe('a snapshot that cannot be had', () => {
+describe('a snapshot that cannot be taken', () => {
   it('fails with the reason, and the sandbox is as it was', async () => {
     runner.want(PERSISTENT, 2, 'paused');
     await runner.reported(2, 'paused', { of: PERSISTENT });
@@ -156,7 +156,7 @@ describe('a snapshot that cannot be had', () => {
     await runner.reported(3, 'running', { of: PERSISTENT });
   });
 
-  it('begun from by a sandbox: that fails with the reason', async () => {
+  it('as the source of a sandbox: that fails with the reason', async () => {
     runner.want(id(26), 1, 'running', {
       start_from: 'memory',
       spec: { ...SPEC, origin: { type: 'snapshot', snapshot_id: id(98), kind: 'full' } },
@@ -166,8 +166,8 @@ describe('a snapshot that cannot be had', () => {
   });
 });
 
-describe('snapshots that nobody wants any more', () => {
-  it('go, and what began with them keeps what it has', async () => {
+describe('snapshots that are no longer needed', () => {
+  it('are removed, and sandboxes made from them keep their data', async () => {
     for (const n of [10, 11, 12, 13, 14]) {
       const { status } = await runner.snapshot(wanted(n, EPHEMERAL, { generation: 2, desired: 'deleted' }));
       assert.equal(status, 'deleted');

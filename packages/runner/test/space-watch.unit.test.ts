@@ -6,7 +6,7 @@ import { SpaceWatch } from '../src/disk/space-watch.ts';
 
 const MIB = 2 ** 20;
 
-it('a file system that is nearly full is told of until there is enough again, and looked at more often', async () => {
+it('a file system that is nearly full is reported until there is enough space again, and checked more often', async () => {
   mock.timers.enable({ apis: ['setTimeout'] });
   let freeBytes = 100_000 * MIB;
   let looks = 0;

@@ -6,7 +6,7 @@ import { cpuShare } from '../src/reconcile/machine-starts.ts';
 import { setOomScore } from '../src/vmm/jail.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 
-it('a spot VMM weighs less than a guaranteed one of its size, and may use as much when nobody else wants it', () => {
+it('a spot VMM weighs less than a guaranteed one of its size, and may use as much when no other needs it', () => {
   const guaranteed = cpuShare({ ...SPEC, spot: false });
   const spot = cpuShare({ ...SPEC, spot: true });
   assert.ok(spot.guaranteed < guaranteed.guaranteed);

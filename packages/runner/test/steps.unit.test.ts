@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { pino } from 'pino';
 import { Steps } from '../src/reconcile/steps.ts';
 
-it('what waits for the end of a step is done one after the other, in the order in which it came', async () => {
+it('calls that wait for the end of a step run one after the other, in order of arrival', async () => {
   const steps = new Steps(pino({ enabled: false }), () => undefined);
   const log: string[] = [];
   const work = (name: string) => async (): Promise<void> => {

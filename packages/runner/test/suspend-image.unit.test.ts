@@ -27,7 +27,7 @@ const VMMS = {
   forState: (version: string) => (version === VMM.version ? VMM : undefined),
 };
 
-/** Whole, and not on the platters yet. */
+/** Whole, and not fsynced yet. */
 async function suspended(): Promise<{ kept: SuspendImage; keep: string }> {
   const keep = await mkdtemp(join(folder, 'keep-'));
   const kept = new SuspendImage(keep);
@@ -50,7 +50,7 @@ async function restartHost(keep: string): Promise<void> {
 
 const isDurable = async (keep: string): Promise<boolean> => (await readdir(keep)).includes('durable');
 
-it('memory that is about to be used is not called durable, however far it had come', async () => {
+it('memory that is about to be used is not reported as durable, whatever its progress', async () => {
   for (let ticks = 0; ticks < 60; ticks++) {
     const { kept, keep } = await suspended();
     const durability = new BackgroundDurability();
@@ -97,19 +97,19 @@ it('a folder in which memory is made durable is removed when nothing writes to i
   await assert.rejects(readdir(keep), { code: 'ENOENT' });
 });
 
-it('a resume that fails after the host was restarted costs the memory nothing', async () => {
+it('a resume that fails after the host was restarted does not lose the memory', async () => {
   const { kept, keep } = await suspended();
   await kept.settle();
   await restartHost(keep);
   await kept.check(PLATFORM, VMMS);
   await kept.unsettle();
   await kept.check(PLATFORM, VMMS);
-  // Perhaps it was used before the host ended.
+  // It may have been used before the host went down.
   await restartHost(keep);
   await assert.rejects(kept.check(PLATFORM, VMMS), NotResumableError);
 });
 
-it('memory that a restart of the host has overtaken is never called durable', async () => {
+it('memory from before a restart of the host is never reported as durable', async () => {
   const { kept, keep } = await suspended();
   await restartHost(keep);
   await kept.settle();

@@ -72,8 +72,8 @@ describe('sealed memory', () => {
   });
 });
 
-describe('a shape', () => {
-  it('is refused when no machine can have it', () => {
+describe('a machine size', () => {
+  it('is refused when a machine cannot have it', () => {
     for (const shape of [
       { vcpus: 0, memMib: 512 },
       { vcpus: 1.5, memMib: 512 },
@@ -180,7 +180,7 @@ describe('the template store', () => {
     await store.close();
   });
 
-  it('keeps the template of the default size loaded, whatever else is asked for', async () => {
+  it('keeps the template of the default size loaded, whichever others are asked for', async () => {
     const shapes = [1, 2, 4, 8, 16].map((vcpus) => ({ vcpus, memMib: 128 }));
     const [pinned, second, ...others] = shapes as [MachineSize, MachineSize, ...MachineSize[]];
     const { store, folder } = await stored(shapes, pinned);
@@ -194,7 +194,7 @@ describe('the template store', () => {
     await unpinned.state.close();
   });
 
-  it('lets go of none that somebody still waits for, however many are loaded meanwhile', async () => {
+  it('unloads none that a caller still waits for, however many are loaded meanwhile', async () => {
     const shapes = [1, 2, 3, 4, 5].map((vcpus) => ({ vcpus, memMib: 128 }));
     const { store } = await stored(shapes);
     const [slow, ...quick] = shapes as [MachineSize, ...MachineSize[]];
@@ -220,7 +220,7 @@ describe('the template store', () => {
     }
   });
 
-  it('makes a template once for all who ask, again when it is damaged, and again when it does not load', async () => {
+  it('makes a template once for concurrent callers, again when it is damaged, and again when it does not load', async () => {
     using slot = new TestSlot(1);
     const cacheDir = join(dir, 'cache');
     await mkdir(cacheDir);
@@ -230,7 +230,7 @@ describe('the template store', () => {
     await using other = await testMachines({ cacheDir });
     const folder = join(cacheDir, 'templates');
 
-    // Two services that share a cache, and two askers in each.
+    // Two services that share a cache, and two callers in each.
     const loaded = await Promise.all(
       [one, one, other].map(async ({ machines }) => await machines.templates.ensure(SHAPE)),
     );
@@ -246,7 +246,7 @@ describe('the template store', () => {
     assert.ok(memory.blocks * 512 < memory.size / 2, 'what the guest never touched takes no room');
     assert.deepEqual(await one.cgroups.list(), []);
 
-    // A crash of the machine, or somebody's rm.
+    // A crash of the machine, or an rm by an operator.
     await truncate(join(folder, key, 'state'), 100);
     assert.equal(await one.machines.templates.has(SHAPE), true, 'what is loaded is not affected');
     await using restarted = await testMachines({ cacheDir });

@@ -115,7 +115,7 @@ test('execute ends a command at its timeout with 408 and what it wrote', async (
     assert.equal(response.status, 408);
     const ended = (await response.json()) as { error: string; result: string };
     assert.ok(ended.error.includes(`timeout of ${timeout} s`), ended.error);
-    // Its time was over before it had begun, on a machine that stood still.
+    // Its time was over before it had started, on a machine that was suspended.
     return ended.result === '' && timeout < 60 ? await inTime(4 * timeout) : ended;
   };
   const body = await inTime(0.5);

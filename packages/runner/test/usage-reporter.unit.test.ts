@@ -19,7 +19,7 @@ function reporter(running: string[], read: (vmId: string) => Promise<CpuCounter 
 }
 
 describe('the reporter of CPU use', () => {
-  it('tells the counters of every micro-VM that runs, in whole microseconds', async () => {
+  it('reports the counters of every running micro-VM, in whole microseconds', async () => {
     const { one, told } = reporter(['a', 'b'], async () => counter);
     await one.report();
     const reading = { incarnation: 'boot-1-2', cpu_usec: 1_000_000, age_usec: 2_000_000 };
@@ -31,7 +31,7 @@ describe('the reporter of CPU use', () => {
     ]);
   });
 
-  it('leaves out those that have ended and those that cannot be read, and tells the others', async () => {
+  it('leaves out those that have ended and those that cannot be read, and reports the others', async () => {
     const { one, told } = reporter(['gone', 'broken', 'good'], async (vmId) => {
       if (vmId === 'broken') throw new Error('EIO');
       return vmId === 'gone' ? undefined : counter;
@@ -43,7 +43,7 @@ describe('the reporter of CPU use', () => {
     );
   });
 
-  it('says nothing when nothing runs, and never more at once than a message may hold', async () => {
+  it('sends nothing when nothing runs, and never more at once than a message may hold', async () => {
     const none = reporter([], async () => counter);
     await none.one.report();
     assert.deepEqual(none.told, []);

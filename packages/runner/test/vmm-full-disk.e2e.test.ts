@@ -5,7 +5,7 @@ import { EnospcMonitor } from '../src/vmm/enospc-monitor.ts';
 import type { QmpClient, QmpEvent } from '../src/vmm/qmp.ts';
 import { log } from './support/machines.ts';
 
-/** A VMM whose guest stands whenever it has no room. */
+/** A VMM whose guest is paused (ENOSPC) whenever it has no space. */
 class ScriptedVmm {
   status = 'running';
   hasRoom = true;
@@ -64,7 +64,7 @@ describe('a guest on a host whose disk is full', () => {
   });
   afterEach(() => mock.timers.reset());
 
-  it('is let try again until there is room, and its owner is told when it stands and when it goes on', async () => {
+  it('is resumed until there is space, and its owner is notified when it is blocked on ENOSPC and when it resumes', async () => {
     vmm.hasRoom = false;
     vmm.write();
     vmm.write();
@@ -95,7 +95,7 @@ describe('a guest on a host whose disk is full', () => {
     assert.equal(await disk.look(), true);
     await seconds(2);
     assert.equal(vmm.status, 'paused');
-    // Somebody else had stopped it, and let it continue.
+    // Another owner had stopped it, and let it continue.
     vmm.status = 'running';
     await seconds(1);
     assert.equal(vmm.status, 'paused');
@@ -106,7 +106,7 @@ describe('a guest on a host whose disk is full', () => {
     assert.equal(wentOn, 1);
   });
 
-  it('that is stopped by somebody else is left to them, however short of space the disk is', async () => {
+  it('that is stopped by another owner stays stopped, however short of space the disk is', async () => {
     disk.hold(true);
     vmm.status = 'paused';
     await disk.pause(() => true);
@@ -114,7 +114,7 @@ describe('a guest on a host whose disk is full', () => {
     assert.deepEqual({ continued: vmm.continued, waits: disk.waits }, { continued: 0, waits: false });
   });
 
-  it('is not let go on while somebody holds it, also when that begins in the middle of a try', async () => {
+  it('is not resumed while another owner holds it, also when that starts in the middle of a try', async () => {
     vmm.hasRoom = false;
     vmm.write();
     disk.hold(true);
@@ -130,7 +130,7 @@ describe('a guest on a host whose disk is full', () => {
     assert.equal(vmm.continued, 1);
   });
 
-  it('that stood before is found standing, and nothing is done for an error that the guest was told of', async () => {
+  it('that was paused before is found paused, and nothing is done for an error that the guest was told of', async () => {
     assert.equal(await disk.look(), false);
     vmm.hasRoom = false;
     vmm.write('report');

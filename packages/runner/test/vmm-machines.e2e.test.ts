@@ -116,7 +116,7 @@ describe('a micro-VM', () => {
     while (!console.includes('printed')) await new Promise((resolve) => setTimeout(resolve, 5));
     const usage = await restarted.machines.usage('life');
     assert.ok(usage && usage.cpuMicros > 0 && usage.memoryBytes > 0);
-    // It is the same life for whoever counts, whichever runner tells it.
+    // It is the same incarnation for metering, whichever runner reports it.
     const later = await restarted.machines.cpuCounter('life');
     assert.ok(counted && later);
     assert.equal(later.incarnation, counted.incarnation);
@@ -130,7 +130,7 @@ describe('a micro-VM', () => {
     await assert.rejects(restarted.machines.adopt('life'), /never completed|has ended/);
   });
 
-  it('is shut in: no root, a root folder, network and cgroup of its own, filtered system calls', async () => {
+  it('is jailed: no root, its own root folder, network and cgroup, filtered system calls', async () => {
     const running = await boot('jail');
     const { pid } = running.vm.identity;
     const status = await processStatus(pid);
@@ -171,10 +171,10 @@ describe('a micro-VM', () => {
     await remove(running, 'death');
   });
 
-  it('fails with the reason when it is stopped by anything but us', async () => {
+  it('fails with the reason when it is stopped by another process than the runner', async () => {
     const running = await boot('stopped');
     const reason = new Promise<string>((resolve) => running.vm.onExit(resolve));
-    // What we stop ourselves is nobody's failure.
+    // A VMM that the runner stops has not failed.
     await running.vm.stop();
     await running.vm.continue();
     assert.equal(await running.vm.isRunning(), true);
@@ -205,7 +205,7 @@ describe('a micro-VM', () => {
     await remove(running, 'victim');
   });
 
-  it('is never made twice under one name, and what fails to start can be made again', async () => {
+  it('is never created twice under one name, and one that fails to start can be created again', async () => {
     const running = await boot('twice');
     await assert.rejects(boot('twice'), { code: 'EEXIST' });
     assert.equal(running.vm.exited, false);
@@ -219,7 +219,7 @@ describe('a micro-VM', () => {
     await remove(await boot('twice'), 'twice');
   });
 
-  it('says so when its record cannot be written, however soon that is known', async () => {
+  it('says so when its record cannot be written, as soon as that is known', async () => {
     mock.method(VmFolders.prototype, 'save', async () => await Promise.reject(new Error('no space left')));
     firstBefore(Vm.prototype, 'loadState', async () => await sleep(50));
     await assert.rejects(boot('full'), /no space left/);
@@ -244,7 +244,7 @@ describe('a micro-VM', () => {
     assert.deepEqual(await service.cgroups.list(), []);
   });
 
-  it('is reclaimed when nobody claims it, whatever is known of it', async () => {
+  it('is reclaimed when no sandbox claims it, whatever is known of it', async () => {
     const running = await boot('orphan');
     running.vm.detach();
     await truncate(join(service.home, 'vms', 'orphan', 'vm.json'), 0);

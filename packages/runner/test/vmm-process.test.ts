@@ -32,7 +32,7 @@ describe('the command line of a VMM', () => {
     );
   });
 
-  it('shuts the VMM in, as an unprivileged user, with its sandbox on', () => {
+  it('jails the VMM, as an unprivileged user, with its sandbox on', () => {
     const args = commandLine(MACHINE);
     const value = (name: string) => args[args.indexOf(name) + 1];
     assert.equal(value('-run-with'), 'chroot=/home/a,,b/vms/x/jail,user=1234:1234');
@@ -47,7 +47,7 @@ describe('the command line of a VMM', () => {
     assert.ok(args.includes('-nodefaults') && args.includes('-no-user-config'));
   });
 
-  it('opens no file of a sandbox before it is shut in: its disks are placeholders', () => {
+  it('opens no file of a sandbox before it is jailed: its disks are placeholders', () => {
     const args = commandLine(MACHINE);
     const nodes = args
       .filter((_value, at) => args[at - 1] === '-blockdev')
@@ -108,11 +108,11 @@ describe('a process identity', () => {
     assert.throws(() => identifyProcess(identity.pid), /no process/);
   });
 
-  it('tells its age also on a host that was suspended, since it was booted', () => {
+  it('has the right age, also on a host that was suspended since it was booted', () => {
     const module = new URL('../src/vmm/process-identity.ts', import.meta.url).href;
     const script = `import(${JSON.stringify(module)}).then(({ ageMicros, identifyProcess }) =>
       console.log(ageMicros(identifyProcess(process.pid))))`;
-    // In it the clock that counts suspensions is ahead of the one that does not, as after one of a day.
+    // In it the clock that counts suspensions is a day later than the one that does not, as after a suspension.
     const suspended = ['--time', '--boottime', '86400', '--fork', process.execPath, '-e', script];
     const age = Number(execFileSync('unshare', suspended, { encoding: 'utf8' }));
     assert.ok(age > 0 && age < 3_600_000_000, `${age} microseconds`);

@@ -23,7 +23,7 @@ after(async () => {
 
 const GREETING = '{"QMP": {"version": {}, "capabilities": []}}\n';
 
-/** A peer that says what a test wants it to. */
+/** A peer that sends what a test wants. */
 async function peer(name: string, talk: (socket: Socket) => void): Promise<{ path: string } & Disposable> {
   const path = join(dir, name);
   const sockets = new Set<Socket>();
@@ -101,7 +101,7 @@ describe('the QMP client', () => {
     });
   });
 
-  it('gives up on a peer that listens and never greets', async () => {
+  it('gives up on a peer that accepts the connection and never sends a greeting', async () => {
     using silent = await peer('silent', () => undefined);
     await assert.rejects(QmpClient.connect(silent.path, { deadlineMs: 50 }), { kind: 'Timeout' });
   });
@@ -130,7 +130,7 @@ describe('the QMP client', () => {
     ['a number', '42\n'],
     ['a line without end', 'x'.repeat(1024 * 1024 + 70_000)],
   ] as const) {
-    it(`hangs up on a VMM that sends ${what}`, async () => {
+    it(`disconnects a VMM that sends ${what}`, async () => {
       using hostile = await peer(
         `hostile-${what.replaceAll(' ', '-')}`,
         greeted((socket) => socket.write(bytes)),

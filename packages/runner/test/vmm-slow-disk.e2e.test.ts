@@ -11,7 +11,7 @@ import { identifyProcess } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
 import { log } from './support/machines.ts';
 
-/** A VMM that answers when it is told to. */
+/** A VMM that responds when the test tells it to. */
 class SlowVmm {
   readonly #process = spawn('sleep', ['1000'], { stdio: 'ignore' });
   readonly #servers: Server[] = [];
@@ -63,7 +63,7 @@ class SlowVmm {
   }
 }
 
-/** Longer than the disk of a host under heavy load takes to write down what it has. */
+/** Longer than the disk of a host under heavy load takes to flush its writes. */
 const FLUSH_MS = 15_000;
 
 let vmm: SlowVmm;
@@ -76,7 +76,7 @@ afterEach(async () => {
   await vmm.close();
 });
 
-it('a VMM whose disk is slow is waited for when its guest is stopped, captured, and goes on', async () => {
+it('a VMM whose disk is slow is waited for when its guest is stopped, captured, and resumed', async () => {
   const adopting = vmm.adopt();
   await eventually('a connection', () => vmm.connected || undefined);
   vmm.greet();

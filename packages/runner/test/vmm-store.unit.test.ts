@@ -42,7 +42,7 @@ const open = () =>
 const present = async (): Promise<string[]> => (await readdir(join(dir, 'vmm'))).sort();
 
 describe('the VMMs of a service', () => {
-  it('are the newest one, and each that a VM, saved memory or a quarantined entry names', async () => {
+  it('are the newest one, and each that a VM, a suspend image or a quarantined entry names', async () => {
     await unpack('newest', '8.2.2');
     await open();
     for (const path of [
@@ -77,7 +77,7 @@ describe('the VMMs of a service', () => {
     assert.deepEqual(await present(), ['10.0.2', '7.2.22']);
   });
 
-  it('run what their series has saved, and nothing else', async () => {
+  it('restore memory that their series has saved, and no other', async () => {
     await unpack('newest', '10.0.3');
     const store = await open();
     assert.equal(store.forState('10.0.3'), store.newest);
@@ -94,7 +94,7 @@ describe('the VMMs of a service', () => {
     assert.equal(await readFile(join(dir, 'vmm/10.0.2/bin/qemu'), 'utf8'), 'build 2');
   });
 
-  it('stay when it cannot be told what needs them, and half a record needs none', async () => {
+  it('stay when it is unknown what needs them, and a partial record needs none', async () => {
     await unpack('newest', '8.2.2');
     await open();
     await unpack('newest', '10.0.2');
@@ -107,7 +107,7 @@ describe('the VMMs of a service', () => {
     assert.deepEqual(await present(), ['10.0.2']);
   });
 
-  it('are missing before set-up has run, which is said', async () => {
+  it('are missing before set-up has run, and the error says so', async () => {
     await assert.rejects(open(), /there is no VMM in .*build\/qemu: run the set-up/);
   });
 });

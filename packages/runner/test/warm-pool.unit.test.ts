@@ -11,7 +11,7 @@ import { identifyProcess } from '../src/vmm/process-identity.ts';
 import type { Vm } from '../src/vmm/vm.ts';
 import { quiet as log } from '@releap/testing/logging';
 
-/** A recipe whose VMs are nothing but names, with memory of this very process. */
+/** A recipe whose VMs are only names, with memory of this process. */
 class FakeRecipe implements Recipe<WaitingVm> {
   readonly name: string;
   readonly least: number;
@@ -71,7 +71,7 @@ function open(more: Partial<WarmPoolsOptions> = {}): WarmPools {
 const waiting = (pools: WarmPools, recipe: string): number | undefined =>
   pools.stats.find((one) => one.recipe === recipe)?.waiting;
 
-test('demand is what is asked for while one is made, beside what waits anyway', () => {
+test('demand is the number of requests while one is made, beside the configured number', () => {
   let now = 0;
   const demand = new Demand(2, () => now);
   assert.equal(demand.wanted, 2);
@@ -83,7 +83,7 @@ test('demand is what is asked for while one is made, beside what waits anyway', 
   assert.equal(demand.wanted, 2);
 });
 
-test('what nobody configured is kept only where it was asked for repeatedly, and for a while', () => {
+test('a size that is not configured is kept only where it was asked for repeatedly, and for a while', () => {
   let now = 0;
   const demand = new Demand(0, () => now);
   demand.arrived();
@@ -96,7 +96,7 @@ test('what nobody configured is kept only where it was asked for repeatedly, and
   assert.deepEqual([demand.wanted, demand.isOver], [0, true]);
 });
 
-test('what is taken is replaced, and no two takers get the same', async () => {
+test('a taken VM is replaced, and no two callers get the same', async () => {
   const recipe = new FakeRecipe('a', 2);
   const pools = open({ parallel: 2 });
   pools.add(recipe);
@@ -113,7 +113,7 @@ test('what is taken is replaced, and no two takers get the same', async () => {
   assert.equal(take(), undefined);
 });
 
-test('so many are made at a time, and none while the cores are needed', async () => {
+test('a bounded number is made at a time, and none while the cores are needed', async () => {
   const recipe = new FakeRecipe('a', 5);
   const gate = Promise.withResolvers<void>();
   const pools = open({ parallel: 2, spare: () => gate.promise });
@@ -146,7 +146,7 @@ test('all recipes together keep to the memory budget', async () => {
   assert.equal(a.removed + b.removed, a.made + b.made);
 });
 
-test('a host that is short of memory gets none made', async () => {
+test('none is made on a host that is short of memory', async () => {
   const recipe = new FakeRecipe('a', 2);
   const pools = open({ available: () => Promise.resolve(0) });
   pools.add(recipe);
@@ -170,7 +170,7 @@ test('one that ends by itself or cannot be made is removed, and another one take
   await pools.close();
 });
 
-test('one whose process is gone is given to nobody', async () => {
+test('one whose process is gone is not given out', async () => {
   const recipe = new FakeRecipe('a', 1);
   recipe.isDead = true;
   const pools = open();
@@ -190,7 +190,7 @@ test('one whose process is gone is given to nobody', async () => {
   await pools.close();
 });
 
-test('metrics tell of each recipe what waits, what ought to, and how often it was asked for', async () => {
+test('metrics have, for each recipe, the waiting VMs, their target, and the number of requests', async () => {
   const recipe = new FakeRecipe('template 2x1024', 1);
   const pools = open();
   pools.add(recipe);

@@ -93,7 +93,7 @@ describe('the configuration', () => {
     assert.equal(found, 'DATABASE_URL=mysql://root:***@localhost/x: must be a postgres:// URL');
   });
 
-  test('either takes a text or says what is wrong with it, whatever the text', () => {
+  test('either takes a text or says what is wrong with it, for any text', () => {
     const names = Object.keys(VARIABLES) as VariableName[];
     fc.assert(
       fc.property(fc.constantFrom(...names), fc.string({ unit: 'binary' }), (name, text) => {

@@ -130,7 +130,7 @@ describe('the development identity provider', () => {
     assert.equal((await browser.submit(page, { email: 'a@b', name: 'a\u0007b' })).status, 400);
   });
 
-  test('a form that another site sends, or another browser, signs nobody in', async () => {
+  test('a form that another site sends, or another browser, signs no user in', async () => {
     const browser = new Browser();
     const page = await begin(browser);
     const foreign = await browser.submit(page, ADA, { headers: { origin: 'https://evil.example' } });

@@ -35,7 +35,7 @@ describe('a log file', () => {
     assert.equal((await stat(path.join(dir, 'part.log'))).mode & 0o777, 0o600);
   });
 
-  test('goes on after it could not be written', async () => {
+  test('continues after it could not be written', async () => {
     const dir = path.join(await folder(), 'log');
     const file = new RotatingFile(path.join(dir, 'a-folder'), 1000);
     await new RotatingFile(path.join(dir, 'a-folder', 'x'), 1000).close();

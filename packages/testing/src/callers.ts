@@ -3,7 +3,7 @@ export interface Answer {
   status: number;
   headers: Headers;
   text: string;
-  // oxlint-disable-next-line typescript/no-explicit-any -- tests look at whatever came
+  // oxlint-disable-next-line typescript/no-explicit-any -- tests read arbitrary bodies
   body: any;
 }
 

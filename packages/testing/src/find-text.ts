@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process';
 
-/** The files below a folder that hold one of these texts, whatever else they hold. Files that vanish meanwhile are none. */
+/** The files below a folder that contain one of these texts. Files that vanish meanwhile are skipped. */
 export function filesWith(folder: string, ...texts: string[]): string[] {
   const { status, stdout, stderr } = spawnSync(
     'grep',

@@ -128,7 +128,7 @@ export interface Person extends Caller {
 
 export interface SignedInWorld extends World {
   issuer: TestIssuer;
-  /** Signs somebody in, at first sight too. */
+  /** Signs a user in, also at first sight. */
   as(subject: string, claims?: Record<string, unknown>): Promise<Person>;
   /** An organization with a project, by its owner. */
   tenant(owner: Person, name?: string): Promise<{ orgId: string; projectId: string; key: Caller }>;

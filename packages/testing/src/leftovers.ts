@@ -32,7 +32,7 @@ export async function leftovers(home: string): Promise<string[]> {
 
 /**
  * What a running service still has of one sandbox (by its bare UUID), logs left out; and what it has that belongs to
- * nobody: namespaces, interfaces and cgroups that no record of the service names. Empty once it is wholly gone.
+ * no sandbox: namespaces, interfaces and cgroups that no record of the service names. Empty once it is wholly gone.
  */
 export async function tracesOf(home: string, uuid: string): Promise<string[]> {
   const tag = homeTag(home);

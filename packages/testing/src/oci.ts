@@ -12,7 +12,7 @@ import type { Header } from 'tar-stream';
 
 export type Item = Partial<Header> & { name: string; content?: string | Buffer };
 
-/** A folder that is gone after the test, whatever happens. */
+/** A folder that is removed after the test, whatever the outcome. */
 export async function temporaryFolder(): Promise<AsyncDisposable & { path: string }> {
   const dir = await mkdtemp(path.join(os.tmpdir(), 'releap-image-test-'));
   return { path: dir, [Symbol.asyncDispose]: async () => await rm(dir, { recursive: true, force: true }) };

@@ -2,13 +2,13 @@ import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 
-/** Below those that the kernel gives to whoever asks for any (ip_local_port_range): nobody gets one by chance. */
+/** Below the ports that the kernel chooses itself (ip_local_port_range): no other process gets one by chance. */
 const FIRST_PORT = 12_000;
 const PORTS = 20_000;
 const TRIES = 100;
 const given = new Set<number>();
 
-/** A port that is free, and stays so until it is used: between the two nobody but another caller of this takes it. */
+/** A port that is free, and stays so until it is used: until then only another caller of this function takes it. */
 export async function freePort(): Promise<number> {
   for (let tries = TRIES; ; tries -= 1) {
     const port = FIRST_PORT + randomInt(PORTS);

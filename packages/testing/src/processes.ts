@@ -50,7 +50,7 @@ export async function vmmPid(home: string, uuid: string): Promise<number | undef
   return command.includes('/qemu-system-') ? pid : undefined;
 }
 
-/** Also those that have ended and that nobody has waited for. */
+/** Also those that have ended and have not been reaped. */
 export async function childrenOf(parent: number): Promise<number[]> {
   const found: number[] = [];
   for (const name of await readdir('/proc')) {

@@ -86,7 +86,7 @@ export interface HandmadeRegistry extends AsyncDisposable {
   asked: string[];
 }
 
-/** A registry that answers whatever `answer` says: for what no honest one would do. */
+/** A registry that answers with the responses of `answer`, including those that no honest one would give. */
 export async function handmadeRegistry(
   answer: (path: string, request: IncomingMessage, response: ServerResponse) => void,
 ): Promise<HandmadeRegistry> {

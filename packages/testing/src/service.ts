@@ -104,7 +104,7 @@ export class Service implements AsyncDisposable {
     return service;
   }
 
-  /** A service that another process has started, and that goes on afterwards. */
+  /** A service that another process has started, and that continues afterwards. */
   static async attach(home: string, port: number): Promise<Service> {
     const service = new Service(home, port, {}, true);
     await service.#readBootstrap();
@@ -133,7 +133,7 @@ export class Service implements AsyncDisposable {
   async boot(env: Record<string, string> = {}): Promise<void> {
     const child = this.spawn(env);
     this.#process = child;
-    // After a kill it is the control plane of the run before that answers for a moment.
+    // After a kill the control plane of the run before may still answer.
     let ready = false;
     const banner = `127.0.0.1:${this.port}/openapi.json`;
     for (const lines of [child.stdout, child.stderr]) {

@@ -1,4 +1,4 @@
-// Flood sends UDP packets as fast as it can: flood HOST SECONDS. In turn a question, and twelve bytes that promise thousands
+// Flood sends UDP packets as fast as it can: flood HOST SECONDS. In turn a question, and twelve bytes that announce thousands
 // of records. It prints how many it has sent.
 package main
 

@@ -85,7 +85,7 @@ export function exactCost(size: MeteredSize, micros: bigint, prices: Prices = PR
   return (micros * meterRate(size, prices)) / METER_SCALE;
 }
 
-/** Every account beside the sum of its ledger, as one moment has them. */
+/** Every account beside the sum of its ledger, read in one statement. */
 export async function accounts(
   database: Database,
 ): Promise<{ org_id: string; balance: bigint; sum: bigint }[]> {

@@ -59,7 +59,7 @@ export class HostModel {
     return wanted && assignment.spec.origin !== undefined && !this.disk;
   }
 
-  /** Memory and disk of the source as they are now; whatever becomes of it the source has lost nothing. */
+  /** Memory and disk of the source as they are now; the source loses nothing, whatever the outcome. */
   #copies(outcome: Outcome): boolean {
     const { source } = this;
     if (outcome !== 'well' || source === undefined || !(source.vm || source.memory)) {

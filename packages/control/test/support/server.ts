@@ -15,6 +15,6 @@ const control = await startControl({
   log: quiet,
 });
 process.on('SIGTERM', () => void control.close().then(() => process.disconnect()));
-// The parent is gone: nobody is left to stop this.
+// The parent is gone: no process is left to stop this one.
 process.on('disconnect', () => process.exit());
 process.send?.({ url: control.url, internalUrl: control.internalUrl });

@@ -24,7 +24,7 @@ export class Shots {
     return this.#world.call('POST', `/vms/${vm.id}/snapshots`, body);
   }
 
-  // oxlint-disable-next-line typescript/no-explicit-any -- tests look at whatever came
+  // oxlint-disable-next-line typescript/no-explicit-any -- tests read arbitrary bodies
   async read(id: string): Promise<any> {
     return (await this.#world.call('GET', `/snapshots/${id}`)).body;
   }

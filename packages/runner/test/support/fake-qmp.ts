@@ -1,4 +1,4 @@
-/** A VMM that says what a test wants it to, over a real QMP connection. */
+/** A VMM that responds as a test tells it, over a real QMP connection. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -25,7 +25,7 @@ export class FakeError {
 
 export interface FakeVmm extends AsyncDisposable {
   qmp: QmpClient;
-  /** All that it was told, in order. */
+  /** All commands that it received, in order. */
   commands: FakeCommand[];
 }
 

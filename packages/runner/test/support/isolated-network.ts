@@ -11,7 +11,7 @@ const MARK = 'RELEAP_TEST_NETWORK';
 export function isolateNetwork(file: string): void {
   if (process.env[MARK] === '1') {
     spawnSync('ip', ['link', 'set', 'lo', 'up']);
-    // A new namespace begins with the switches of the machine, on which a service may be running.
+    // A new namespace inherits the sysctls of the machine, on which a service may be running.
     writeFileSync('/proc/sys/net/ipv4/ip_forward', '0');
     return;
   }

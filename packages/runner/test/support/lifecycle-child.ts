@@ -1,4 +1,4 @@
-// A runner that is to be killed at a failpoint: brings one sandbox from where it is to what is wanted.
+// A runner that is to be killed at a failpoint: brings one sandbox from its present to the desired state.
 // Arguments: home, sandbox id, JSON of the steps [{generation, desired, start_from?}].
 import { TestRunner } from './sandboxes.ts';
 import type { Assignment } from '../../src/reconcile/assignment.ts';

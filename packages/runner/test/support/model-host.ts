@@ -16,7 +16,7 @@ interface Vmm {
 /** What is on a machine of one sandbox: it outlives the runner. */
 interface Local {
   vmm: Vmm | undefined;
-  /** The VMM's record: whether it went on from memory, and before which start of the host. */
+  /** The VMM's record: whether it resumed from memory, and before which start of the host. */
   vmRecord: { resumed: boolean; hostRun: number } | undefined;
   disk: Set<number> | undefined;
   memory: Set<number> | undefined;
@@ -44,7 +44,7 @@ export class ModelMachine {
   readonly locals = new Map<string, Local>();
   readonly records = new Map<string, string>();
   readonly faults = new Set<Fault>();
-  /** What it is a mistake to have done: it fails the test. */
+  /** Violated invariants: any fails the test. */
   readonly violations: string[] = [];
   hostRun = 1;
   #next = 1;
@@ -95,7 +95,7 @@ export class ModelMachine {
   }
 }
 
-/** One life of the runner: from its start to its crash. */
+/** One run of the runner: from its start to its crash. */
 export class RunnerLife {
   readonly machine: ModelMachine;
   readonly crashed: Promise<void>;
@@ -118,7 +118,7 @@ export class RunnerLife {
     this.#crash.resolve();
   }
 
-  /** Between any two of these the runner may crash: what would come next never does. */
+  /** Between any two of these the runner may crash: the next step is never done. */
   async point(where: string): Promise<void> {
     this.crashIn -= 1;
     if (this.crashIn < 0) this.crash(where);
@@ -190,7 +190,7 @@ export class ModelHost implements SandboxHost {
     if (this.#machine.fails('resume')) throw new Error('no slot is free');
     signal.throwIfAborted();
     const dirty = local.memory;
-    // The VMM is there and stands; then its memory is used up, and then it runs.
+    // The VMM exists and is paused; then its memory is used up, and then it runs.
     this.#startVmm(vm_id, new Set(), true);
     await this.#life.point('resume: restored');
     (local.vmm as unknown as Vmm).dirty = dirty;

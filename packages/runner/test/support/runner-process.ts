@@ -55,7 +55,7 @@ export class RunnerProcess {
   }
 
   /**
-   * Finds again what an earlier runner of the same home has left.
+   * Re-attaches to what an earlier runner of the same home has left.
    * @param waiting VMs that are kept waiting for sandboxes
    */
   static async open(home: string, waiting = 0): Promise<RunnerProcess> {
@@ -67,7 +67,7 @@ export class RunnerProcess {
     return new RunnerProcess(child, crashes);
   }
 
-  /** From here on it kills itself when it comes to `point`. */
+  /** From here on it kills itself at the failpoint `point`. */
   async arm(point: string): Promise<void> {
     await writeFile(join(this.#crashes, point), '');
   }
@@ -128,7 +128,7 @@ export class RunnerProcess {
 /** What the host has of one VM. */
 export interface VmFacts {
   pid: number;
-  /** Whatever else is in its cgroup or was made by it, living or dead: there must be none. */
+  /** Processes in its cgroup or started by it, living or dead: there must be none. */
   others: number[];
   /** Most bytes of memory that it may have. */
   memoryLimit: number;

@@ -46,7 +46,7 @@ class TestHost extends MachineHost {
   }
 }
 
-/** A guest that tells whole seconds has the right time, however long its answer takes. */
+/** A guest whose clock has whole seconds has the right time, however long its answer takes. */
 export async function assertClock(seconds: () => Promise<string>): Promise<void> {
   const asked = Date.now() / 1000;
   const said = Number(await seconds());
@@ -133,7 +133,7 @@ export class TestRunner {
   }
 
   /**
-   * As a runner begins: finds again what an earlier one of the same home has left.
+   * As a runner starts: re-attaches to what an earlier one of the same home has left.
    * @param options.waiting VMs that are kept waiting for sandboxes
    */
   static async open(
@@ -193,7 +193,7 @@ export class TestRunner {
     this.reconciler.assign(assignment);
   }
 
-  /** A link begins, and control names these and nothing else. */
+  /** A link is connected, and control names these and nothing else. */
   async sync(assignments: Assignment[], snapshots: SnapshotAssignment[] = []): Promise<void> {
     this.reconciler.linked();
     this.snapshots.linked();
@@ -205,7 +205,7 @@ export class TestRunner {
     await this.reconciler.moved();
   }
 
-  /** What came of wanting a snapshot. */
+  /** The outcome of a snapshot. */
   async snapshot(snapshot: SnapshotAssignment): Promise<SnapshotObservation> {
     this.snapshots.assign(snapshot);
     await this.snapshots.idle();
@@ -291,7 +291,7 @@ export class TestRunner {
     await this.#cgroups.close();
   }
 
-  /** Removes everything, whatever state a test has left it in. */
+  /** Removes everything, in any state that a test has left it in. */
   async dispose(): Promise<void> {
     await this.pools.close();
     await this.reconciler.detach().catch(() => undefined);

@@ -92,7 +92,7 @@ const interrupt = (): void => {
   void removeRun(folder).finally(() => process.exit(130));
 };
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, interrupt);
-// Whoever started this was killed.
+// The parent process was killed.
 process.on('disconnect', interrupt);
 try {
   await testAll(readOptions(process.argv.slice(2)), process.env['RELEAP_TEST_GO'] || undefined);
@@ -109,7 +109,7 @@ if (!interrupted) {
   if (results.passed === 0) results.failed = Math.max(results.failed, 1);
   process.stdout.write(`\n${results.passed} passed, ${results.failed} failed\n`);
   process.exitCode = results.failed > 0 ? 1 : 0;
-  // The channel to whoever started this would keep the process.
+  // The channel to the parent would keep the process alive.
   process.off('disconnect', interrupt);
   if (process.connected) process.disconnect();
 }

@@ -1,6 +1,6 @@
 /** Runs jobs in the order given, as many at a time as their classes allow. */
 export interface PoolLimits<Class extends string> {
-  /** Jobs at a time, of whatever class. */
+  /** Jobs at a time, of any class. */
   all: number;
   /** Jobs of one class at a time. */
   of: Record<Class, number>;

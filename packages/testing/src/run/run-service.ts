@@ -17,7 +17,7 @@ export class SharedService {
     await this.#started;
   }
 
-  /** Stops the service, whatever runs in it. Counts as one test: it ends with 0 and leaves nothing on the machine. */
+  /** Stops the service in any state. Counts as one test: it ends with 0 and leaves nothing on the machine. */
   async stop(results: Results): Promise<void> {
     const service = await this.#started;
     if (service === undefined) return;
