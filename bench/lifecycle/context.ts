@@ -10,7 +10,7 @@ export interface Context {
   probe: Probe;
   log: RunnerLog;
   /** Rounds of what is cheap to repeat, and of what is not. */
-  rounds: { cheap: number; dear: number };
+  rounds: { cheap: number; expensive: number };
   progress: (text: string) => void;
   signal: AbortSignal;
 }

@@ -82,9 +82,9 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
       const asked = Date.now();
       note(CHILD, await timed(fork));
       const answered = Date.now();
-      const [apart, goesOn] = [
+      const [apart, resumed] = [
         (await log.next('sandbox forked', source.uuid)).time,
-        (await log.next('fork goes on', uuidOf(child))).time,
+        (await log.next('sandbox continues from memory', uuidOf(child))).time,
       ];
       logged.push({
         'until source and child are apart': apart - asked,
@@ -98,7 +98,7 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
 
   const many: Samples = await inRounds(
     {
-      rounds: Math.min(ROUNDS_AT_ONCE, rounds.dear),
+      rounds: Math.min(ROUNDS_AT_ONCE, rounds.expensive),
       maxMs: MAX_AT_ONCE_MS,
       warmUp: 0,
       signal,

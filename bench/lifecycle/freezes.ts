@@ -31,7 +31,7 @@ export async function freezes(context: Context): Promise<SuiteResult> {
     const steps: Record<string, number>[] = [];
     const taken = await inRounds(
       {
-        rounds: rounds.dear,
+        rounds: rounds.expensive,
         maxMs,
         warmUp: WARM_UP,
         signal,

@@ -38,7 +38,7 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
   for (const { dirty, memory, maxMs } of SIZES) {
     const subject = await Subject.create(service, { persistent: true, mem_mib: memory });
     const logged: Record<string, number>[] = [];
-    const count = dirty > DIRTY_MIB ? rounds.dear : rounds.cheap;
+    const count = dirty > DIRTY_MIB ? rounds.expensive : rounds.cheap;
     const taken = await inRounds(
       {
         rounds: count,
@@ -54,16 +54,16 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
         note(callOf(dirty), await timed(() => subject.pause()));
         const lastAnswer = wall(await probe.lastAnswer());
         const { time, steps } = await log.next('sandbox paused', subject.uuid);
-        const { frozen = NaN, ahead = 0, stopped = NaN, copied = NaN, safe = NaN, ended = NaN } = steps;
+        const { frozen = NaN, ahead: precopied = 0, stopped = NaN, copied = NaN, safe = NaN, ended = NaN } = steps;
         note(outsideOf(dirty), time - (ended - safe) - lastAnswer);
-        note(askedOf(dirty), safe - ahead);
+        note(askedOf(dirty), safe - precopied);
         note(stoppedOf(dirty), safe - stopped);
         logged.push({
-          'copied ahead': ahead,
+          'pre-copied': precopied,
           'processes frozen': frozen,
           'virtual CPUs stopped': stopped - precopied - frozen,
           'remaining memory and device state saved': copied - stopped,
-          'said so': safe - copied,
+          'reported': safe - copied,
         });
         // The memory is still being fsynced, which the next step must neither wait for nor suffer from.
         await until('the memory is on the disk', () => exists(join(subject.keep, 'durable')));

@@ -68,8 +68,7 @@ export async function sharedMemory(context: Context): Promise<SuiteResult> {
     notes: [
       'unmapped: memory that the runner holds for new guests (templates, and for five minutes the fork memory cache of ' +
         'a source) and that none of these VMMs has mapped; it exists once',
-      'each more: what all VMMs of the row take more than those of the first one of its kind, divided by how many they ' +
-        'are more',
+      'per extra VMM: the sum of the row less that of the first row of its kind, divided by the number of extra VMMs',
     ],
   };
 }
@@ -81,8 +80,8 @@ function row(what: string, vmms: number, { pss, unmapped }: Together, before?: T
     values: {
       VMMs: vmms,
       'sum of PSS': pss,
-      'held besides': unmapped,
-      'each more': more === undefined || before === undefined ? '' : (pss - before.pss) / more,
+      unmapped,
+      'per extra VMM': more === undefined || before === undefined ? '' : (pss - before.pss) / more,
     },
   };
 }

@@ -111,11 +111,11 @@ async function fullSnapshots(context: Context): Promise<Taken<Record<string, num
   let number = 0;
   const samples = await inRounds(
     {
-      rounds: rounds.dear,
+      rounds: rounds.expensive,
       maxMs: MAX_FULL_MS,
       warmUp: WARM_UP,
       signal,
-      onRound: (round) => progress(`full snapshot, round ${round + 1} of ${rounds.dear}`),
+      onRound: (round) => progress(`full snapshot, round ${round + 1} of ${rounds.expensive}`),
     },
     async (note) => {
       const name = `full-${++number}`;
@@ -157,7 +157,7 @@ async function diskSnapshots(context: Context): Promise<Taken<Record<string, num
     subjects.push(subject);
   }
   // As many as the chain is to be long, at least.
-  const count = Math.max(CHAIN, rounds.dear);
+  const count = Math.max(CHAIN, rounds.expensive);
   let number = 0;
   const freezes = await inRounds(
     {
@@ -189,11 +189,11 @@ async function diskSnapshots(context: Context): Promise<Taken<Record<string, num
     await create(context, { image: { type: 'snapshot', name: `disk-0-${n}` } });
   const creates = await inRounds(
     {
-      rounds: rounds.dear,
+      rounds: rounds.expensive,
       maxMs: MAX_CREATE_MS,
       warmUp: WARM_UP,
       signal,
-      onRound: (round) => progress(`creates from snapshots, round ${round + 1} of ${rounds.dear}`),
+      onRound: (round) => progress(`creates from snapshots, round ${round + 1} of ${rounds.expensive}`),
     },
     async (note) => {
       note(IMAGE, await create(context, {}));

@@ -28,7 +28,7 @@ export const lifecycle: Suite = async function* ({ samples, progress, signal }) 
     service,
     probe,
     log: new RunnerLog(service.service.home),
-    rounds: { cheap: Math.ceil(samples * CHEAP), dear: samples },
+    rounds: { cheap: Math.ceil(samples * CHEAP), expensive: samples },
     progress,
     signal,
   };
