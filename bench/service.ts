@@ -29,7 +29,7 @@ export class MeasuredService implements AsyncDisposable {
     const service = new MeasuredService(started, options.warmPool);
     try {
       service.#toolbox = await started.toolboxUrl();
-      // One sandbox through everything: what is loaded or made on first use is no part of any sample.
+      // One sandbox through everything: no sample includes what is loaded or created on first use.
       await service.remove(await service.createAndRun());
       await service.settled(0);
       return service;

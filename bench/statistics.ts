@@ -1,7 +1,7 @@
 /** Measured values of each contender, in the order in which they were taken. */
 export type Samples = Record<string, number[]>;
 
-/** What is said of a series of measurements, all in the unit of the samples. */
+/** Statistics of a series of measurements, all in the unit of the samples. */
 export interface Summary {
   n: number;
   p50: number;
@@ -41,7 +41,7 @@ export interface RoundOptions {
   /** No round begins later than this after the first; a busy machine then gives fewer samples, and `n` tells. */
   maxMs?: number;
   warmUp: number;
-  /** Aborted when the rest is not wanted any more. */
+  /** Aborted when the rest is no longer needed. */
   signal: AbortSignal;
   /** Negative while warming up, then from 0. */
   onRound?: (round: number) => void;

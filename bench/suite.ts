@@ -8,7 +8,7 @@ export interface SuiteOptions {
   samples: number;
   /** Tells how far it is. */
   progress: (text: string) => void;
-  /** Aborted when the user wants to stop: the suite takes away what it made and rejects. */
+  /** Aborted when the user stops the run: the suite removes what it created and rejects. */
   signal: AbortSignal;
 }
 

@@ -1,5 +1,5 @@
 /**
- * What the API is compared with: node:http and `pg`, nothing else. Runs the very statements of the control plane,
+ * The baseline of the API: node:http and `pg`, nothing else. Runs the same statements as the control plane,
  * prepared, on the same database: no authentication, no validation, no look-up of the image, no placement. Forked by
  * the api suite.
  */

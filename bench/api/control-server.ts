@@ -19,7 +19,7 @@ const control = await startControl({
     ...CONTROL_LIMITS,
     createQueue: 100_000_000,
     createQueueShare: 100,
-    // Nothing ever boots here, and nothing is to fail for it.
+    // No sandbox ever boots here, and none is to fail for it.
     deadlines: { ...CONTROL_LIMITS.deadlines, pending: HOUR_MS, assigned: HOUR_MS },
   },
   log,
@@ -31,7 +31,7 @@ if (apiKey === undefined) throw new Error('a fresh database gave no API key');
 const ready: ServerReady = { url: control.url, internalUrl: control.internalUrl, apiKey, projectId };
 process.send?.(ready);
 process.once('disconnect', () => {
-  // The database may be gone before us, and there is nothing to keep.
+  // The database may be gone first, and there is nothing to store.
   setTimeout(() => process.exit(0), 5_000).unref();
   control.close().then(
     () => process.exit(0),

@@ -1,4 +1,4 @@
-/** A host of the real protocol that takes every sandbox in and never boots one: the VM side, left out. */
+/** A host of the real protocol that accepts every sandbox and never boots one: the VM side, left out. */
 import { createHash, randomBytes } from 'node:crypto';
 import { newUuid, RUNNER_JOIN_PATH, RUNNER_LINK_PATH } from '@releap/contract';
 import {
@@ -84,7 +84,7 @@ export class SilentRunner implements AsyncDisposable {
   }
 
   #take(data: Buffer): void {
-    // Read like a real one, or the control plane would have it easier.
+    // Parsed as by a real one, or the control plane would have less load.
     const reading = readControlMessage(data.toString('utf8'));
     if (reading.outcome !== 'message' || reading.message.type !== 'desired') return;
     for (const { kind, id, generation, desired } of reading.message.items) {

@@ -51,7 +51,7 @@ end
   );
 }
 
-/** @throws when any request failed: what is fast because it refuses is no measurement */
+/** @throws when any request failed: a fast refusal is no measurement */
 export async function runLoad(script: string, url: string, seconds: number): Promise<LoadResult> {
   const args = ['-t', '1', '-c', String(CONNECTIONS), '-d', `${seconds}s`, '-s', script, url];
   const { stdout } = await run('wrk', args, { timeout: (seconds + 30) * 1000 });

@@ -1,6 +1,6 @@
 /**
- * Starts the floor's process in a network namespace of its own, on the template that a service here has used last or
- * on what was kept of a paused sandbox.
+ * Starts the floor's process in its own network namespace, on the template that a service here has used last or
+ * on the suspend image of a paused sandbox.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readdir, readFile, stat, writeFile } from 'node:fs/promises';

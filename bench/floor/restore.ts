@@ -1,6 +1,6 @@
 /**
- * The floor: what a create or a resume costs when nothing but QEMU and the guest do it. Restores a template, or what
- * was kept of a paused sandbox, by hand (plain spawn, QMP, one message to the agent) and runs `true` in it. No jail, no
+ * The floor: what a create or a resume costs with QEMU and the guest alone. Restores a template, or the suspend image
+ * of a paused sandbox, by hand (plain spawn, QMP, one message to the agent) and runs `true` in it. No jail, no
  * cgroup, no record, no API, no code of the runner on the way; the network namespace, the taps and the disks are there
  * before the clock starts.
  *
@@ -25,7 +25,7 @@ export interface FloorMachine {
   env: Record<string, string>;
   /** Device state, handed to QEMU as descriptor 3. */
   state: string;
-  /** The write layer that a guest begins with, copied for each. */
+  /** The initial write layer of a guest, copied for each. */
   layer: string;
   /** Name of the scratch disk's top node. */
   scratchNode: string;
@@ -105,7 +105,7 @@ async function runTrue(socket: Socket): Promise<void> {
   for await (const chunk of socket as AsyncIterable<Buffer>) {
     pending = Buffer.concat([pending, chunk]);
     if (!greeted) {
-      // What comes before belongs to a conversation of the time when the template was made.
+      // Earlier bytes are of the connection over which the template was made.
       const at = pending.indexOf(MAGIC);
       if (at < 0) continue;
       pending = pending.subarray(at + MAGIC.length);

@@ -1,4 +1,4 @@
-/** Writes history into a database, fast: rows of what has ended, as a service that is years old has them. */
+/** Writes history into a database, fast: the ended rows of a service that is years old. */
 import { Client } from 'pg';
 
 /** Rows a statement, so that progress shows and a statement stays within minutes. */
@@ -15,7 +15,7 @@ export async function fillHistory(
   const client = new Client({ connectionString: url });
   await client.connect();
   try {
-    // The rows are of what has ended: no meter opens, no bridge runs, no balance changes.
+    // The rows have ended: no meter opens, no bridge runs, no balance changes.
     await client.query(
       'set session_replication_role = replica; set statement_timeout = 0; set synchronous_commit = off',
     );

@@ -4,12 +4,12 @@ import { type Samples, summarize } from '../statistics.ts';
 import type { Verdict } from '../report.ts';
 import type { RunnerLog } from './runner-log.ts';
 
-/** What all measurements of the life cycle have. */
+/** Shared by all measurements of the life cycle. */
 export interface Context {
   service: MeasuredService;
   probe: Probe;
   log: RunnerLog;
-  /** Rounds of what is cheap to repeat, and of what is not. */
+  /** Rounds of measurements that are cheap to repeat, and of expensive ones. */
   rounds: { cheap: number; expensive: number };
   progress: (text: string) => void;
   signal: AbortSignal;
@@ -27,7 +27,7 @@ export function atMost(what: string, value: number, most: number, unit = ''): Ve
   return { what, value, goal: `at most ${most}${unit}`, met: value <= most };
 }
 
-/** Medians of what the runner wrote down of the steps of many operations, as one sentence. */
+/** Medians of the steps that the runner logged of many operations, as one sentence. */
 export function stepsNote(what: string, steps: Record<string, number>[]): string {
   const names = [...new Set(steps.flatMap((one) => Object.keys(one)))];
   const shown = names.map((name) => {

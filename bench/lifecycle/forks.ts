@@ -72,7 +72,7 @@ export async function forks(context: Context, floor: Floor): Promise<SuiteResult
       };
       const seen = await during(probe, fork);
       const taken = await log.next('sandbox forked', source.uuid);
-      // It is logged once child and source have nothing to do with each other any more.
+      // It is logged once child and source are independent.
       note(FREEZE, (await probe.gap(seen.from, seen.from + (taken.time + 1 - seen.wall))).largest);
       note(WHOLE, seen.gap);
       freezes.push(freezeSteps(taken.steps));

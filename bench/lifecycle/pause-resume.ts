@@ -54,7 +54,14 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
         note(callOf(dirty), await timed(() => subject.pause()));
         const lastAnswer = wall(await probe.lastAnswer());
         const { time, steps } = await log.next('sandbox paused', subject.uuid);
-        const { frozen = NaN, ahead: precopied = 0, stopped = NaN, copied = NaN, safe = NaN, ended = NaN } = steps;
+        const {
+          frozen = NaN,
+          ahead: precopied = 0,
+          stopped = NaN,
+          copied = NaN,
+          safe = NaN,
+          ended = NaN,
+        } = steps;
         note(outsideOf(dirty), time - (ended - safe) - lastAnswer);
         note(askedOf(dirty), safe - precopied);
         note(stoppedOf(dirty), safe - stopped);
@@ -63,7 +70,7 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
           'processes frozen': frozen,
           'virtual CPUs stopped': stopped - precopied - frozen,
           'remaining memory and device state saved': copied - stopped,
-          'reported': safe - copied,
+          reported: safe - copied,
         });
         // The memory is still being fsynced, which the next step must neither wait for nor suffer from.
         await until('the memory is on the disk', () => exists(join(subject.keep, 'durable')));
@@ -118,10 +125,7 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
           PAUSE_GOAL_MS,
         ),
       ),
-      notes: [
-        ...notes,
-        `the probe has ${probe.first ? 'real-time' : 'normal'} priority`,
-      ],
+      notes: [...notes, `the probe has ${probe.first ? 'real-time' : 'normal'} priority`],
       samples: paused,
     },
   ];

@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { until } from '../processes.ts';
 
-/** What the runner has written down of one operation. */
+/** What the runner has logged of one operation. */
 export interface LoggedSteps {
   /** When, in milliseconds of the wall clock. */
   time: number;

@@ -1,4 +1,4 @@
-/** What forks of one source take together. */
+/** Memory that forks of one source use together. */
 import { memoryOf, sealedMib } from '../processes.ts';
 import type { Row, SuiteResult } from '../report.ts';
 import { type Context, DIRTY_MIB } from './context.ts';

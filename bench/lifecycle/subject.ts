@@ -6,7 +6,7 @@ import { monotonic } from '../probe/probe.ts';
 import type { MeasuredService } from '../service.ts';
 
 const ECHO_PORT = 7;
-/** Nothing of what came before is on its way any more. */
+/** No earlier request is in flight any more. */
 const CALM_MS = 100;
 const AGAIN_MS = 3;
 
@@ -42,7 +42,7 @@ export class Subject {
    */
   async dirty(mib: number): Promise<void> {
     const seed = '/dev/shm/seed';
-    // Those who served connections that ended with a pause do not know of it.
+    // Servers of connections that a pause has ended do not notice that.
     await this.exec(
       `killall -q cat; dd if=/dev/urandom of=${seed} bs=1M count=1 2> /dev/null; ` +
         `cat ${`${seed} `.repeat(mib)} 1<> /dev/shm/dirty`,
@@ -111,7 +111,7 @@ export class Subject {
     return id;
   }
 
-  /** What the runner keeps of it, once it is paused. */
+  /** Its suspend image, once it is paused. */
   get keep(): string {
     return join(this.#service.service.home, 'runner/vms', this.uuid, 'keep');
   }

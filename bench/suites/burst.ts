@@ -1,4 +1,4 @@
-/** Many at once: how long ten creates take together, and how many a second the machine keeps up. */
+/** Many at once: how long ten creates take together, and how many a second the machine sustains. */
 import { Floor } from '../floor/floor.ts';
 import { summaryRows, type SuiteResult, type Verdict } from '../report.ts';
 import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
@@ -6,7 +6,7 @@ import { interleave, type Samples, summarize, timed } from '../statistics.ts';
 import { type Suite, temporaryFolder } from '../suite.ts';
 
 const AT_ONCE = 10;
-/** Bounds the whole run where the machine has much else to do. */
+/** Bounds the whole run on a busy machine. */
 const BURSTS_MAX_MS = 300_000;
 /** The first ones are not to wait for the last one. */
 const MEDIAN_GOAL = 0.6;

@@ -1,4 +1,4 @@
-/** One sandbox from nothing to its first answered command, next to what it could cost at best and to gVisor. */
+/** One sandbox from its create to its first answered command, next to the floor and to gVisor. */
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Floor } from '../floor/floor.ts';

@@ -15,7 +15,7 @@ import { Probe } from '../probe/probe.ts';
 import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
 import { type Suite, temporaryFolder } from '../suite.ts';
 
-/** Rounds of what is cheap to repeat, for each that was asked for. */
+/** Rounds of cheap measurements for each requested one. */
 const CHEAP = 2.5;
 const DEFAULT_POOL = 2;
 
@@ -48,7 +48,7 @@ export const lifecycle: Suite = async function* ({ samples, progress, signal }) 
   yield await sharedMemory({ ...context, service: fresh });
 };
 
-/** Restores by hand what the service itself has kept of a paused sandbox. */
+/** Restores by hand the suspend image that the service has saved of a paused sandbox. */
 async function pausedFloor(service: MeasuredService, folder: string): Promise<Floor> {
   const [keep, floor] = [join(folder, 'paused'), join(folder, 'floor')];
   await mkdir(keep);

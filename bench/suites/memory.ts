@@ -1,4 +1,4 @@
-/** What sits in memory while nothing happens: of each idle sandbox, and of our own processes. */
+/** Resident memory of an idle machine: of each sandbox, and of our own processes. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { memoryOf, type Memory, sealedMib } from '../processes.ts';
 import { summaryRows, type SuiteResult } from '../report.ts';
@@ -75,7 +75,7 @@ export const memory: Suite = async ({ samples, progress, signal }) => {
     notes: [
       `the template is ${last.template.toFixed(1)} MiB, held in memory once for all sandboxes of a machine size. Pages of it that no guest ` +
         `maps count for no process; divided among ${SANDBOXES} it makes ${megabytes(WITH_TEMPLATE).toFixed(1)} MB each, and less ` +
-        'the more there are',
+        'with more sandboxes',
       `of a VMM's share ${mean(({ anonymous }) => anonymous)} MiB are its own and the guest's changed pages, ` +
         `${mean(({ shared }) => shared)} MiB its part of the template, the rest its part of programs and libraries`,
     ],

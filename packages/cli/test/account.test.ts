@@ -103,7 +103,7 @@ describe('rlp org', () => {
     ]);
   });
 
-  test('a name that means two wants an id', async () => {
+  test('an ambiguous name needs an id', async () => {
     await using ada = await accounts.signedIn('ada');
     const [a, b] = [await makeOrg(ada, 'twins'), await makeOrg(ada, 'twins')];
     const outcome = await ada.rlp(['org', 'members', 'twins']);
@@ -118,7 +118,7 @@ describe('rlp org', () => {
     await using eve = await accounts.signedIn('eve');
     const shared = await makeOrg(ada, 'shared');
     for (const one of [bob, eve]) await addMember(shared, ada, one);
-    // An issuer may say anything; this one refuses such a name.
+    // An issuer may send any name; this one refuses such a name.
     await accounts.world.database.pool.query('update users set name = $2 where id = $1', [
       eve.user.id,
       'eve\u001b[2J',
@@ -190,7 +190,7 @@ describe('rlp project', () => {
     assert.deepEqual(await projects(), []);
   });
 
-  test('use: a key of its own for this machine, which commands on sandboxes then take', async () => {
+  test('use: creates a key for this machine, which commands on sandboxes then use', async () => {
     await using ada = await accounts.signedIn('ada');
     const web = await makeProject(ada, 'web');
     await grant((await personal(ada)).id);
@@ -206,7 +206,7 @@ describe('rlp project', () => {
     assert.equal(
       (await ada.rlp(['ps', '--url', 'http://127.0.0.1:2'])).code,
       3,
-      'it is told to no other service',
+      'it is sent to no other service',
     );
   });
 
@@ -249,7 +249,7 @@ describe('rlp project', () => {
     assert.deepEqual([session?.project, session?.keys], [undefined, {}]);
   });
 
-  test('use when the service is out of order changes nothing', async () => {
+  test('use changes nothing when the service fails', async () => {
     await using ada = await accounts.signedIn('ada');
     const web = await makeProject(ada, 'web');
     await using relay = await startRelay({ url: accounts.url });
@@ -291,7 +291,7 @@ describe('rlp key', () => {
     assert.equal((await rlpHere({ url: accounts.url, key: token }, ['ps'])).code, 3);
   });
 
-  test('which project: the one in use, the only one, or it has to be said', async () => {
+  test('which project: the one in use, the only one, or an explicit one', async () => {
     await using ada = await accounts.signedIn('ada');
     assert.match((await ada.rlp(['key', 'ls'])).stderr, /there is no project yet/);
     const web = await makeProject(ada, 'web');
@@ -409,7 +409,7 @@ describe('rlp admin grant', () => {
     );
   });
 
-  test('what is no id or no amount, and no token to be read', async () => {
+  test('refuses an invalid id or amount, and a token that cannot be read', async () => {
     await using ada = await accounts.signedIn('ada');
     await using relay = await startRelay();
     await using folder = await home({ url: relay.url, internalUrl: relay.url, key: 'rlp_any' });

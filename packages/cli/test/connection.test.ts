@@ -36,7 +36,7 @@ describe('which service', () => {
     assert.equal((await rlpHere(null, ['ps', ...flags], { env: wrong })).code, 0);
   });
 
-  test("the key of this machine's server is never told to another one", async () => {
+  test("the key of this machine's server is never sent to another one", async () => {
     await using relay = await relayed();
     await using folder = await home(null, {
       'bootstrap.json': JSON.stringify({ base_url: 'http://127.0.0.1:2', api_key: 'rlp_secret' }),
@@ -53,7 +53,7 @@ describe('which service', () => {
     assert.match(outcome.stderr, /RELEAP_URL.*RELEAP_API_KEY.*\/nonexistent\/bootstrap\.json/);
   });
 
-  test('a broken bootstrap.json is told without its contents', async () => {
+  test('a malformed bootstrap.json is reported without its contents', async () => {
     await using folder = await home(null, { 'bootstrap.json': '{"api_key": "rlp_secret", oops' });
     const outcome = await rlpHere(null, ['ps'], { env: { RELEAP_HOME: folder.path } });
     assert.equal(outcome.code, 3);
@@ -70,7 +70,7 @@ describe('which service', () => {
   });
 });
 
-describe('a service that is not well', () => {
+describe('an unhealthy service', () => {
   test('that nothing listens on', async () => {
     const outcome = await rlpHere(null, ['ps', '--url', 'http://127.0.0.1:2', '--api-key', 'k']);
     assert.deepEqual(outcome, {
@@ -102,7 +102,7 @@ describe('a service that is not well', () => {
     assert.deepEqual([change.code, change.stderr], [1, 'rlp: too many requests\n']);
   });
 
-  test('something else that listens there', async () => {
+  test('another kind of server at that address', async () => {
     await using relay = await relayed();
     relay.answers.set('GET /vms', (_request, response) => void response.end('<html>hello</html>'));
     assert.match((await rlpHere(relay, ['ps'])).stderr, /is it a Releap service/);
@@ -112,7 +112,7 @@ describe('a service that is not well', () => {
     assert.match((await rlpHere(relay, ['ps'])).stderr, /answered 502 to \/vms/);
   });
 
-  test('a server that hangs up', async () => {
+  test('a server that closes the connection', async () => {
     const server = createServer((socket) => socket.destroy()).listen(0, '127.0.0.1');
     await new Promise((resolve) => server.once('listening', resolve));
     const address = server.address();
@@ -157,7 +157,7 @@ describe('the program', () => {
     assert.match(unknown.stderr, /^rlp: unknown command 'dance'\n$/);
   });
 
-  test('doctor tells about this machine in text and JSON', async () => {
+  test('doctor describes this machine in text and JSON', async () => {
     const outcome = await rlp(null, ['doctor', '--no-trial', '--json']);
     const report = JSON.parse(outcome.stdout) as {
       ready: boolean;

@@ -63,7 +63,7 @@ test('a sandbox is run, listed, stopped, started, paused, resumed, forked and de
   assert.equal((await rlp(['stop', 'web'])).code, 4);
 });
 
-test('what the service refuses is told in its words', async () => {
+test('prints the error of the service when it refuses a request', async () => {
   const { code, stderr } = await rlp(['run', 'busybox', '--secret', 'UNKNOWN', '--no-wait']);
   assert.equal(code, 1);
   assert.match(stderr, /^rlp: secrets: the project has no secret "UNKNOWN"/);
@@ -107,7 +107,7 @@ test('a log is printed, and followed until the sandbox has ended', async () => {
   assert.equal(await succeed(['logs', '-f', 'chatty']), 'one\ntwo');
 });
 
-test('snapshots are taken, listed, begun with and deleted', async () => {
+test('snapshots are taken, listed, restored from and deleted', async () => {
   await succeed(['run', 'busybox', '--name', 'source']);
   const id = await succeed(['snapshot', 'create', 'source', 'base']);
   assert.match(await succeed(['snapshot', 'ls']), new RegExp(`\\nbase +disk +ready .*${id}`));
@@ -118,7 +118,7 @@ test('snapshots are taken, listed, begun with and deleted', async () => {
   await succeed(['rm', '--wait', 'source', second]);
 });
 
-test('an image is built, and one that fails tells why', async () => {
+test('an image is built, and a failed build has its reason', async () => {
   const id = await succeed(['images', 'create', 'app', 'registry.example.com/app:1']);
   const [image] = JSON.parse(await succeed(['images', 'ls', '--json'])) as { id: string; status: string }[];
   assert.deepEqual([image?.id, image?.status], [id, 'ready']);

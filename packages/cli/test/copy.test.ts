@@ -42,7 +42,7 @@ describe('rlp cp', () => {
     assert.ok(bytes.equals(await readFile(join(folder.path, 'back'))));
   });
 
-  test('a folder as target takes the file under its own name', async () => {
+  test('a file that is copied to a folder keeps its name', async () => {
     await using folder = await temporary();
     await mkdir(join(folder.path, 'in'));
     await mkdir(join(folder.path, 'out'));
@@ -79,7 +79,7 @@ describe('rlp cp', () => {
     assert.equal((await project.rlp(['cp', `web:${inside}`, '-'])).stdout, 'piped');
   });
 
-  test('what is not there is told, here and there', async () => {
+  test('a missing file is reported, local and remote', async () => {
     const local = await project.rlp(['cp', '/no/such/file', 'web:/tmp/x']);
     assert.deepEqual(local, {
       code: 1,
@@ -97,7 +97,7 @@ describe('rlp cp', () => {
       assert.equal((await project.rlp(['cp', ...ends])).code, 2);
   });
 
-  test('a copy that breaks off leaves the old file as it was', async () => {
+  test('an interrupted copy leaves the old file unchanged', async () => {
     await using folder = await temporary();
     const target = join(folder.path, 'old');
     await writeFile(target, 'old');

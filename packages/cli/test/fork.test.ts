@@ -68,7 +68,7 @@ describe('rlp fork', () => {
     assert.match(stderr, /^rlp: sandbox \S+ has failed: no space left\n$/);
   });
 
-  test('is tried again when it is refused for now, as one request', async () => {
+  test('is repeated after a temporary refusal, as one request', async () => {
     const project = await service.project();
     const { id } = await project.create('web', { persistent: true });
     await using relay = await startRelay({ url: project.url });

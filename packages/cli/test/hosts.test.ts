@@ -109,7 +109,7 @@ describe('rlp host ls', () => {
 });
 
 describe('rlp host drain', () => {
-  test('tells what becomes of each sandbox', async () => {
+  test('prints the outcome for each sandbox', async () => {
     await using it = await operated();
     const { id } = await it.runner();
     const kept = await it.project.create('kept', { persistent: true });
@@ -154,7 +154,7 @@ describe('rlp host drain', () => {
     assert.match((await back).stderr, /is not draining any more/);
   });
 
-  test('undrain takes it back', async () => {
+  test('undrain ends it', async () => {
     await using it = await operated();
     const { id } = await it.runner();
     assert.equal((await host(it.folder, ['drain', id])).code, 0);
@@ -163,7 +163,7 @@ describe('rlp host drain', () => {
     assert.equal((await it.hosts())[0]?.draining, false);
   });
 
-  test('a host that is unknown, or that could be two', async () => {
+  test('a host that is unknown or ambiguous', async () => {
     await using it = await operated();
     await it.runner('aaaa0000-0000-4000-8000-000000000001');
     await it.runner('aaaa0000-0000-4000-8000-000000000002');
@@ -202,7 +202,7 @@ describe('rlp host evict', () => {
     });
   });
 
-  test('--all: every spot sandbox; what stays is told, and the exit code is 1', async () => {
+  test('--all: every spot sandbox; remaining ones are printed, and the exit code is 1', async () => {
     await using it = await operated();
     const one = await it.runner();
     const a = await it.project.create('a', { spot: true });
@@ -242,7 +242,7 @@ describe('rlp host evict', () => {
 });
 
 describe('rlp host forget', () => {
-  test('a lost host, once told --yes; by its whole id again, it finishes what was interrupted', async () => {
+  test('a lost host, with --yes; a repeated call with its whole id finishes an interrupted one', async () => {
     await using it = await operated(SHORT_PATIENCE);
     const runner = await it.runner();
     const { id } = runner;
@@ -283,7 +283,7 @@ describe('rlp host forget', () => {
 });
 
 describe("the operator's token", () => {
-  test('is not there, cannot be read, is no token: each is said, and never what is in the file', async () => {
+  test('missing, unreadable or invalid: each is reported, without the content of the file', async () => {
     await using relay = await startRelay();
     const server = { url: relay.url, internalUrl: relay.url, key: 'rlp_any' };
     await using none = await home(server, { 'operator.token': undefined });
@@ -302,7 +302,7 @@ describe("the operator's token", () => {
     assert.deepEqual(relay.calls, []);
   });
 
-  test('of another user: says as whom to call it', async (t) => {
+  test('of another user: names the user to run as', async (t) => {
     await using relay = await startRelay();
     await using folder = await home({ url: relay.url, internalUrl: relay.url, key: 'rlp_any' });
     await chmod(folder.path, 0o755);
@@ -316,7 +316,7 @@ describe("the operator's token", () => {
     assert.match(String(stderr), /operator\.token may not be read by this user\. .* as the user it runs as/);
   });
 
-  test('is told to the service of its machine, and to no other', async () => {
+  test('is sent to the service of its machine, and to no other', async () => {
     await using it = await operated();
     await using other = await startRelay({ url: it.world.internalUrl });
     const { folder } = it;
@@ -337,7 +337,7 @@ describe("the operator's token", () => {
     assert.deepEqual(other.calls, []);
   });
 
-  test('that the service does not take, and a service that is down', async () => {
+  test('refused by the service, and a service that is down', async () => {
     await using it = await operated();
     const server = { url: it.world.url, internalUrl: it.world.internalUrl, key: it.project.key };
     await using old = await home(server, { 'operator.token': 'the-token-of-yesterday' });

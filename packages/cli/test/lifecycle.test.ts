@@ -4,7 +4,7 @@ import { json } from './rlp.ts';
 import { but, type Service, startService } from './world.ts';
 
 const wanted = { stop: 'stopped', start: 'running', pause: 'paused', resume: 'running' } as const;
-/** How a sandbox comes to where the verb begins. */
+/** Brings a sandbox into the status from which the verb starts. */
 const FIRST = { stop: [], start: ['stop'], pause: [], resume: ['pause'] } as const;
 const VERBS = ['stop', 'start', 'pause', 'resume'] as const;
 
@@ -16,7 +16,7 @@ after(() => service[Symbol.asyncDispose]());
 
 for (const verb of VERBS) {
   describe(`rlp ${verb}`, () => {
-    test('asks, waits until it is done, and prints the id', async () => {
+    test('requests it, waits until it is done, and prints the id', async () => {
       const project = await service.project();
       const { id } = await project.create('web', { persistent: true });
       for (const earlier of FIRST[verb]) assert.equal((await project.rlp([earlier, 'web'])).code, 0);
@@ -111,7 +111,7 @@ describe('rlp stop, start, pause, resume', () => {
     assert.match(plain.stderr, /^rlp: no sandbox has the name or id "three"/);
   });
 
-  test('--no-wait returns at once, with the status on its way', async () => {
+  test('--no-wait returns at once, with the transient status', async () => {
     const project = await service.project();
     const { id } = await project.create('slow-pause', { persistent: true });
     service.scripts.set(
@@ -135,7 +135,7 @@ describe('rlp stop, start, pause, resume', () => {
     assert.match(stderr, /is still stopping after 1 s; it continues in the background/);
   });
 
-  test('want a sandbox, and a time that is one', async () => {
+  test('need a sandbox, and a valid duration', async () => {
     const project = await service.project();
     const { id } = await project.create('web', { persistent: true });
     assert.equal((await project.rlp(['stop'])).code, 2);

@@ -56,7 +56,7 @@ describe('rlp ps', () => {
     assert.equal((await ps('-a')).stdout.trim().split('\n').length, 2);
   });
 
-  test('shows ports, and no control characters of strangers', async () => {
+  test('shows ports, and no control characters of tenants', async () => {
     const project = await newProject(host.world);
     scripts.set(
       'exposed',
@@ -184,7 +184,7 @@ describe('rlp images', () => {
     assert.equal((await project.rlp(['images', 'ls', '--json'])).code, 0);
   });
 
-  test('create waits for its job and tells why it failed', async (t) => {
+  test('create waits for its job and prints why it failed', async (t) => {
     const project = await newProject(host.world);
     const made = await project.rlp(['images', 'create', 'app', 'node:20']);
     const [image] = (await project.call('GET', '/images')).body.images;

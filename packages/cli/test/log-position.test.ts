@@ -17,14 +17,14 @@ async function positionAfter(text: string): Promise<LogPosition> {
   return position;
 }
 
-test('a log that has grown is taken up where it was', async () => {
+test('a log that has grown is continued at the last position', async () => {
   for (const count of [1, 5, 100, 2000]) {
     const position = await positionAfter(lines(0, count));
     assert.equal(await position.findIn(pieces(lines(0, count + 50))), lines(0, count).length);
   }
 });
 
-test('a log whose beginning was dropped is taken up where it was, as often as that happens', async () => {
+test('a log whose beginning was dropped is continued at the last position, each time', async () => {
   const position = await positionAfter(lines(0, 2000));
   const shorter = lines(1000, 2300);
   const printed = await position.findIn(pieces(shorter));
@@ -35,7 +35,7 @@ test('a log whose beginning was dropped is taken up where it was, as often as th
   assert.equal(again.slice(await position.findIn(pieces(again))), lines(2300, 2500));
 });
 
-test('a log of which nothing is left that was printed is printed whole', async () => {
+test('a log without any part that was printed is printed whole', async () => {
   const position = await positionAfter(lines(0, 2000));
   assert.equal(await position.findIn(pieces(lines(3000, 5000))), 0);
   assert.equal(await position.findIn(pieces('')), 0);

@@ -55,7 +55,7 @@ export interface SignedIn extends Person {
   user: User & { id: string };
   tokens: Tokens;
   /** A call of the management plane. */
-  call(method: string, path: string, body?: object): Promise<{ status: number; body: any }>; // oxlint-disable-line typescript/no-explicit-any -- tests look at whatever came
+  call(method: string, path: string, body?: object): Promise<{ status: number; body: any }>; // oxlint-disable-line typescript/no-explicit-any -- tests read arbitrary bodies
 }
 
 /** A service with the development identity provider, for all tests of a file: each takes users of its own. */

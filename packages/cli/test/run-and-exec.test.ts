@@ -152,7 +152,7 @@ describe('rlp run', () => {
     assert.deepEqual([keys.size, keys.has(undefined)], [1, false], 'they are one request');
   });
 
-  test('what the service refuses is told in its own words', async () => {
+  test('prints the error of the service when it refuses the create', async () => {
     const project = await newProject(host.world);
     const refused = await project.rlp(['run', 'a b', '--', 'true']);
     assert.deepEqual([refused.code, refused.stdout], [125, '']);
@@ -230,7 +230,7 @@ describe('rlp exec', () => {
     }
   });
 
-  test('an unknown or ambiguous name is told with what there is', async () => {
+  test('an unknown or ambiguous name is reported with the existing ones', async () => {
     const project = await newProject(host.world);
     const [one, two] = [await project.create('web'), await project.create('web')];
     const twice = await project.rlp(['exec', 'web', '--', 'true']);
@@ -286,12 +286,12 @@ describe('rlp exec', () => {
     assert.deepEqual(outcome, { code: 0, stdout: 'b\n/tmp\nnobody\n', stderr: '' });
   });
 
-  test('a command whose time is over ends in 124', async () => {
+  test('a command that exceeds its timeout ends in 124', async () => {
     const project = await web();
     assert.equal((await project.rlp(['exec', '--timeout', '300ms', 'web', '--', 'sleep', '60'])).code, 124);
   });
 
-  test('a command that cannot start is told, with the code of a shell', async () => {
+  test('a command that cannot start is reported, with the exit code of a shell', async () => {
     const project = await web();
     const outcome = await project.rlp(['exec', 'web', '--', '/no/such/command']);
     assert.equal(outcome.code, 127);
@@ -308,7 +308,7 @@ describe('rlp exec', () => {
     assert.equal(outcome.stdout, 'ready\ncaught\n');
   });
 
-  test('a sandbox that does not run is told in the words of the service', async () => {
+  test('prints the error of the service for a sandbox that does not run', async () => {
     const project = await newProject(host.world);
     const { id } = await project.create('web', { persistent: true });
     assert.equal((await project.rlp(['pause', 'web'])).code, 0);
@@ -341,7 +341,7 @@ describe('rlp exec', () => {
     assert.match(refused.stderr, /--no-stdin/);
   });
 
-  test('a connection that breaks in the middle is told', async () => {
+  test('a connection that breaks in the middle is reported', async () => {
     await using doomed = await startMachineHost();
     const project = await newProject(doomed.world);
     await project.create('web');
@@ -351,7 +351,7 @@ describe('rlp exec', () => {
     assert.match(outcome.stderr, /ended before the command did/);
   });
 
-  test('words of the command that look like options need -- and say so', async () => {
+  test('arguments of the command that look like options need --, and the error says so', async () => {
     const project = await newProject(host.world);
     const outcome = await project.rlp(['exec', 'web', 'ls', '-la']);
     assert.equal(outcome.code, 2);

@@ -43,14 +43,14 @@ describe('rlp secret', () => {
       ['TOKEN', ['api.example.com', '*.example.org'], 'CI'],
     );
     assert.equal((await set(['B', '--json'], 'x\r\n')).stdout, '{\n  "name": "B"\n}\n');
-    // The service shows no value again: what it was sent.
+    // The service never returns a value: the request has it.
     const sent = ['TOKEN', 'B'].map(
       (one) => (JSON.parse(relay.bodies.get(`PUT /secrets/${one}`) ?? '') as { value: string }).value,
     );
     assert.deepEqual(sent, [' s3cret\nsecond line', 'x']);
   });
 
-  test('a value that is empty, too large or no text, or a name that is none, is never sent', async () => {
+  test('a value that is empty, too large or no text, or an invalid name, is never sent', async () => {
     const project = await service.project();
     await using relay = await startRelay({ url: project.url });
     const target = { url: relay.url, key: project.key };
@@ -96,7 +96,7 @@ describe('rlp secret', () => {
     assert.equal((await project.rlp(['secret', 'rm', ''])).code, 2);
   });
 
-  test('run --secret gives it to the sandbox; what the service refuses is told', async () => {
+  test('run --secret gives it to the sandbox; a refusal of the service is printed', async () => {
     const project = await service.project();
     for (const name of ['A', 'B'])
       assert.equal((await project.rlp(['secret', 'set', name], { input: `of ${name}` })).code, 0);
@@ -111,7 +111,7 @@ describe('rlp secret', () => {
     assert.match(outcome.stderr, /^rlp: secrets: the project has no secret "C"/);
   });
 
-  test('a service that cannot encrypt: its words and its status', async () => {
+  test('a service that cannot encrypt: its error and its status', async () => {
     await using keyless = await startService();
     const project = await keyless.project();
     const away = await project.rlp(['secret', 'set', 'A', '--json'], { input: 'x' });
@@ -145,7 +145,7 @@ describe('rlp registry', () => {
     assert.equal((await project.rlp(['registry', 'ls', '--json'])).stdout, '[]\n');
   });
 
-  test('without a user, of another kind, or for what is no host', async () => {
+  test('without a user, of another kind, or for an invalid host', async () => {
     const project = await service.project();
     const input = 'x';
     assert.equal((await project.rlp(['registry', 'set', 'ghcr.io'], { input })).code, 2);

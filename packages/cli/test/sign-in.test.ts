@@ -16,7 +16,7 @@ before(async () => {
 });
 after(() => accounts[Symbol.asyncDispose]());
 
-/** What a person does in a browser with the address that `rlp login` shows. */
+/** The steps of a user in a browser with the address that `rlp login` shows. */
 type Visit = (address: string) => Promise<unknown>;
 
 /** Opens the address, signs in and follows the way back. */
@@ -127,7 +127,7 @@ describe('rlp login', () => {
     assert.match(who.stdout, / at http:\S+\nno project in use\n$/);
   });
 
-  test('a browser that comes back with another state is sent away, and the right one is still taken', async () => {
+  test('a redirect with another state is refused, and the right one is still accepted', async () => {
     await using ada = await person();
     const statuses: number[] = [];
     const outcome = await browse(ada, async (address) => {
@@ -139,7 +139,7 @@ describe('rlp login', () => {
     assert.deepEqual([outcome.code, statuses], [0, [404, 404, 404]], outcome.stderr);
   });
 
-  test('what the issuer refuses is told, and nothing is kept', async () => {
+  test('a refusal of the issuer is printed, and nothing is stored', async () => {
     await using ada = await person();
     const { code, stdout, stderr } = await browse(ada, async (address) => {
       // Where an issuer sends a browser whose user has said no.
@@ -196,7 +196,7 @@ describe('rlp login', () => {
     assert.match(expired.stderr, /did not work: expired_token/);
   });
 
-  test('takes the ID token where access tokens cannot be read, as far as the service takes it', async () => {
+  test('uses the ID token where access tokens are opaque, if the service accepts it', async () => {
     await using ada = await person();
     await using opaque = await faultyIssuer(async (real) =>
       real.status === 200
@@ -213,7 +213,7 @@ describe('rlp login', () => {
     assert.match(outcome.stderr, /rlp: .*(audience|issuer|not valid).*\n$/);
   });
 
-  test('a service without an issuer, one that is none, one that is down', async () => {
+  test('a service without an issuer, another kind of server, one that is down', async () => {
     await using bare = await startWorld();
     await using ada = await person();
     const none = await ada.rlp(['login', '--url', bare.url]);
@@ -233,7 +233,7 @@ describe('rlp login', () => {
     assert.match(down.stderr, /nothing listens there/);
   });
 
-  test('an issuer that is down, that is another, or that could be listened to', async () => {
+  test('an issuer that is down, that is another one, or that has no TLS', async () => {
     await using ada = await person();
     await using relay = await startRelay({ url: accounts.url });
     const config = { client_id: 'releap-cli', audience: 'releap', scopes: ['openid'] };
@@ -265,7 +265,7 @@ describe('a sign-in', () => {
   const past = new Date(Date.now() - 1000).toISOString();
   const sessionOf = (who: SignedIn, more: object) => who.remember(accounts.sessionOf(who, more));
 
-  test('is refreshed when it ends, once for all who ask at the same time', async () => {
+  test('is refreshed when it expires, once for concurrent commands', async () => {
     await using ada = await accounts.signedIn('ada');
     await sessionOf(ada, { expires_at: past });
     // In processes of their own: what keeps them apart is a lock file.
@@ -283,7 +283,7 @@ describe('a sign-in', () => {
     assert.equal((await ada.rlp(['org', 'ls'])).code, 0, 'the new refresh token is good');
   });
 
-  test('that the issuer does not prolong, or cannot: exit code 3, and what to do', async () => {
+  test('that the issuer does not or cannot refresh: exit code 3, and what to do', async () => {
     await using ada = await accounts.signedIn('ada');
     await sessionOf(ada, { expires_at: past, refresh_token: 'used' });
     const refused = await ada.rlp(['org', 'ls']);
@@ -298,12 +298,12 @@ describe('a sign-in', () => {
     await sessionOf(ada, { expires_at: past, issuer: issuer.url });
     assert.match((await ada.rlp(['org', 'ls'])).stderr, /has another issuer than when you signed in/);
     assert.deepEqual(issuer.calls, []);
-    // A token is told to who gave it alone: it is still good.
+    // A token is sent only to the issuer that gave it: it is still valid.
     await sessionOf(ada, { expires_at: past });
     assert.equal((await ada.rlp(['org', 'ls'])).code, 0);
   });
 
-  test('that the service does not take any more: says to sign in again', async () => {
+  test('that the service does not accept any more: says to sign in again', async () => {
     await using ada = await accounts.signedIn('ada');
     const claims = { iss: accounts.issuer, aud: 'releap', sub: ada.user.id, exp: 4_000_000_000 };
     const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url');
@@ -351,7 +351,7 @@ describe('a sign-in', () => {
 });
 
 describe('rlp logout', () => {
-  test('forgets the tokens, and revokes them and the keys of this machine', async () => {
+  test('removes the tokens, and revokes them and the keys of this machine', async () => {
     await using ada = await accounts.signedIn('ada');
     const web = (await ada.rlp(['project', 'create', 'web'])).stdout.trim();
     assert.equal((await ada.rlp(['project', 'use', 'web'])).code, 0);
@@ -370,7 +370,7 @@ describe('rlp logout', () => {
     });
   });
 
-  test('of a service that is away still forgets, and says what was not revoked', async () => {
+  test('of a service that is down still removes them, and says what was not revoked', async () => {
     await using ada = await person();
     const user = { id: '11111111-1111-4111-8111-111111111111', ...accounts.user('ada') };
     const tokens = await signInByDevice(accounts.issuer, user);

@@ -129,7 +129,7 @@ describe('rlp snapshot ls', () => {
 describe('rlp snapshot rm', () => {
   test('takes names and ids, continues after a failure, and reports', async () => {
     const project = await service.project();
-    // Each of a sandbox of its own: what is taken of one sandbox descends from what was taken of it before.
+    // Each of its own sandbox: a snapshot of a sandbox descends from the one before.
     for (const name of ['one', 'two', 'parent']) {
       await project.create(`of-${name}`);
       assert.equal((await project.rlp(['snapshot', 'create', `of-${name}`, name])).code, 0);
@@ -172,7 +172,7 @@ describe('rlp run --from-snapshot', () => {
     assert.deepEqual(assigned?.spec.origin, { type: 'snapshot', snapshot_id: snapshot, kind: 'disk' });
   });
 
-  test('with an image beside it, or a command without --, nothing is asked', async () => {
+  test('with an image beside it, or a command without --, sends no request', async () => {
     const project = await service.project();
     await using relay = await startRelay({ url: project.url });
     for (const args of [

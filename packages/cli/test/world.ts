@@ -52,7 +52,7 @@ export async function newProject(world: World): Promise<Project> {
   };
 }
 
-/** What a host does with the sandboxes of a name; with all others it does as it is told. */
+/** What a host does with the sandboxes of a name; for all others it applies the assignment. */
 export class Scripts {
   readonly #byName = new Map<string, Script>();
 
@@ -64,7 +64,7 @@ export class Scripts {
   }
 }
 
-/** Does as it is told until a sandbox is to be `desired`: then it says something else. */
+/** Applies assignments until a sandbox is to be `desired`: then it reports something else. */
 export function but(
   desired: Assignment['desired'],
   say: (assignment: Assignment, runner: ScriptedRunner) => void,

@@ -6,7 +6,7 @@ import { formatAmount, formatDecimal, parseAmount, parseDecimal } from '../src/i
 const NANO = 1_000_000_000n;
 
 describe('amounts', () => {
-  it('come back as they went, whatever their size and sign', () => {
+  it('are formatted as they were parsed, for every size and sign', () => {
     fc.assert(
       fc.property(fc.bigInt({ min: -(2n ** 63n), max: 2n ** 63n - 1n }), (nano) => {
         assert.equal(parseAmount(formatAmount(nano)), nano);
@@ -28,7 +28,7 @@ describe('amounts', () => {
     );
   });
 
-  it('are told as the shortest decimal string', () => {
+  it('are formatted as the shortest decimal string', () => {
     for (const [nano, text] of [
       [0n, '0'],
       [NANO, '1'],
@@ -55,7 +55,7 @@ describe('amounts', () => {
     );
   });
 
-  it('refuse what is no decimal, is too fine or too long', () => {
+  it('refuse text that is no decimal, has too many decimals or is too long', () => {
     for (const text of [
       '',
       ' 1',

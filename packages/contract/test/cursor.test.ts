@@ -86,7 +86,7 @@ test('a Date and a time without a fraction are positions too', () => {
   assert.equal(read('2026-01-02T03:04:05.1+00:00'), '2026-01-02T03:04:05.100000Z');
 });
 
-test('making a cursor of what is no position is a bug and throws', () => {
+test('making a cursor of an invalid position is a bug and throws', () => {
   const id = '01234567-89ab-4def-8123-456789abcdef';
   assert.throws(() => encodeCursor(SANDBOX_CURSORS, { created_at: 'yesterday', id }), TypeError);
   assert.throws(

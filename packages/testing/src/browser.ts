@@ -1,4 +1,4 @@
-/** As much of a browser as it takes to sign in: cookies, redirects within one site, forms. */
+/** The parts of a browser that a sign-in needs: cookies, redirects within one site, forms. */
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 
@@ -69,7 +69,7 @@ export class Browser {
   }
 }
 
-/** What a browser says that a form comes from (Fetch standard, "append a request Origin header"). */
+/** The Origin header that a browser sends with a form (Fetch standard, "append a request Origin header"). */
 function originOf({ url, headers }: Page): string {
   return headers.get('referrer-policy') === 'no-referrer' ? 'null' : new URL(url).origin;
 }
@@ -95,7 +95,7 @@ export async function discover(issuer: string): Promise<Record<string, string>> 
   return (await response.json()) as Record<string, string>;
 }
 
-/** What a terminal and the person before it do. */
+/** The steps of a terminal and its user. */
 export async function signInByDevice(
   issuer: string,
   person: { email: string; name: string },
@@ -130,7 +130,7 @@ export async function signInByDevice(
   return done.body;
 }
 
-/** What a dashboard does, and a command line with a browser beside it. */
+/** The steps of a dashboard, and of a command line with a browser beside it. */
 export async function signInByCode(
   issuer: string,
   person: { email: string; name: string },

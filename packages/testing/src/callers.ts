@@ -1,4 +1,4 @@
-/** Calls of an API whose answers tests look at as they came. */
+/** Calls of an API whose responses tests read unchanged. */
 export interface Answer {
   status: number;
   headers: Headers;

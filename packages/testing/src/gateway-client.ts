@@ -1,4 +1,4 @@
-/** Speaks for a gateway: asks a control server for decisions, and notes what it revokes. */
+/** Plays a gateway: asks a control server for decisions, and records revocations. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import {
@@ -67,7 +67,7 @@ export class GatewayClient implements Disposable {
     return answer;
   }
 
-  /** The refusal that it must be. */
+  /** @throws when it is not a refusal */
   async refusal(sandbox: string, token: string): Promise<{ status: number; error: string }> {
     const answer = await this.resolve(sandbox, token);
     if (answer.type !== 'refusal') assert.fail(JSON.stringify({ ...answer, data_token: '' }));

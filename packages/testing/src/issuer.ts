@@ -89,7 +89,7 @@ export class TestIssuer implements AsyncDisposable {
     await once(server, 'close');
   }
 
-  /** A good token, but for what is asked to be otherwise. */
+  /** A valid token, except for the given claims. */
   async token(subject: string, options: TokenOptions = {}): Promise<string> {
     const key = options.key ?? this.keys[0];
     assert.ok(key !== undefined);

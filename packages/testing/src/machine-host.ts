@@ -1,6 +1,6 @@
 /**
- * A host whose sandboxes are the machine of the tests: what becomes of them follows a script, and what is done in them
- * is done for real. A gateway leads to the runner's own data server and toolbox, and these to an agent of the guest that
+ * A host whose sandboxes are the machine of the tests: their status follows a script, and operations in them
+ * are real. A gateway leads to the runner's own data server and toolbox, and these to an agent of the guest that
  * runs as an ordinary process: commands run here, files are written here, paths are paths here.
  */
 import { randomUUID } from 'node:crypto';

@@ -46,7 +46,7 @@ export const FACTS: RunnerFacts = {
   gpus: 0,
 };
 
-/** What a script does with an assignment: says what it observes, one after the other. */
+/** A script's reaction to an assignment: it reports observations, one after the other. */
 export type Script = (assignment: Assignment, runner: ScriptedRunner) => void | Promise<void>;
 
 export interface RunnerOptions {
@@ -62,13 +62,13 @@ export interface RunnerOptions {
   connect: boolean;
   /** Put over the hello. */
   hello: Partial<HelloMessage>;
-  /** Says nothing but what a test has it say, though silence ends a link. */
+  /** Sends only the messages of a test, though silence ends a link. */
   mute: boolean;
-  /** Resolves once the server knows that this runner is away. */
+  /** Resolves once the server knows that this runner is disconnected. */
   noticed?: (id: string) => Promise<void>;
 }
 
-/** Brings everything to where it is wanted, by the shortest way. */
+/** Brings everything to its desired state, with as few observations as possible. */
 export const obedient: Script = (assignment, runner) => {
   const is = {
     running: ['building', 'booting', 'running'],
@@ -112,10 +112,10 @@ export const takesSnapshots: RunnerOptions['snapshot'] = (assignment, runner) =>
       ...(assignment.kind === 'full' ? CAPTURED_MEMORY : {}),
     });
 };
-/** Takes everything in and says nothing. */
+/** Accepts everything and reports nothing. */
 export const silent: Script = () => undefined;
 
-/** A peer of the real protocol: it dials the real link and speaks as it was told to. */
+/** A peer of the real protocol: it connects the real link and follows its script. */
 export class ScriptedRunner implements AsyncDisposable {
   readonly id: string;
   readonly options: RunnerOptions;
@@ -312,7 +312,7 @@ export class ScriptedRunner implements AsyncDisposable {
     return this.assignments.get(uuid) as Assignment;
   }
 
-  /** Breaks the connection without a word. */
+  /** Breaks the connection without a close frame. */
   drop(): void {
     clearInterval(this.#beat);
     this.#socket?.terminate();
@@ -358,7 +358,7 @@ export class ScriptedRunner implements AsyncDisposable {
     }
   }
 
-  /** Goes away, and waits until the server has noticed. */
+  /** Disconnects, and waits until the server has noticed. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.drop();
     this.stopData();

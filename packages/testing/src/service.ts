@@ -152,7 +152,7 @@ export class Service implements AsyncDisposable {
     return pid;
   }
 
-  /** The end of what it said, for the message of a failure. */
+  /** The end of its output, for the message of a failure. */
   get lastWords(): string {
     return this.output.slice(-LAST_WORDS);
   }
@@ -284,7 +284,7 @@ export class Service implements AsyncDisposable {
     return await this.#end('SIGTERM');
   }
 
-  /** The supervisor dies without a word. */
+  /** Kills the supervisor with SIGKILL. */
   async kill(): Promise<void> {
     await this.#end('SIGKILL');
   }

@@ -28,7 +28,7 @@ interface Event {
 /** Runs one file. Never rejects: a file that cannot be run has failed. */
 export async function runFile(file: string, repository: string, timeoutMs: number): Promise<FileResult> {
   const started = performance.now();
-  // node:test asks a file that takes too long to end; one that waits for its own end does not hear that.
+  // node:test sends a signal to a file that takes too long; one that waits for its own end does not react to it.
   const hard = setTimeout(() => void killTestProcess(file), timeoutMs + GRACE_MS);
   const result: FileResult = { passed: 0, failed: 0, failures: [], ms: 0, output: '' };
   const shown: Event[] = [];

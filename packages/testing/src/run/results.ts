@@ -1,4 +1,4 @@
-/** What a run has found, and how it is told. */
+/** The results of a run, and their report. */
 import path from 'node:path';
 import { styleText } from 'node:util';
 
