@@ -23,6 +23,7 @@ type plan struct {
 	docker   *boot.Disk
 	defaults exec.Defaults
 	entry    *entrypoint.Spec
+	reserve  int64 // bytes of memory that the sandbox does not get
 }
 
 func parsePlan(v jsonlite.Value) (p plan, err error) {
@@ -46,6 +47,9 @@ func parsePlan(v jsonlite.Value) (p plan, err error) {
 		return p, fault.New(fault.Invalid, "disks.root and disks.scratch are needed together")
 	}
 	if p.defaults, err = parseDefaults(v, exec.Defaults{Dir: "/"}); err != nil {
+		return p, err
+	}
+	if p.reserve, err = v.Get("reserve_bytes").Int("reserve_bytes", 0, 0, 1<<62); err != nil {
 		return p, err
 	}
 	e := v.Get("entrypoint")
@@ -130,8 +134,8 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	if err != nil {
 		return err
 	}
-	if !a.pid1 && (p.root != nil || p.network != nil) {
-		return fault.New(fault.State, "disks and network can only be configured where the agent is PID 1")
+	if !a.pid1 && (p.root != nil || p.network != nil || p.reserve > 0) {
+		return fault.New(fault.State, "disks, network and memory can only be configured where the agent is PID 1")
 	}
 	a.mu.Lock()
 	if a.configured || a.busy {
@@ -141,7 +145,7 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	a.busy = true
 	a.mu.Unlock()
 	watch.lap("parse")
-	err = a.apply(&p, watch)
+	reserved, err := a.apply(&p, watch)
 	a.mu.Lock()
 	a.busy = false
 	if err == nil {
@@ -158,28 +162,36 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	w := &jsonlite.Writer{}
 	w.Open('{').Key("entrypoint")
 	a.entry.State().Describe(w)
+	w.Key("reserved_bytes").Int(reserved)
 	w.Key("timings_us").Raw(watch.w.Close('}').Bytes())
 	s.Result(w.Close('}'))
 	return nil
 }
 
-func (a *Agent) apply(p *plan, watch *stopwatch) error {
+// apply returns how many bytes of memory it has reserved.
+func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 	if a.pid1 {
 		if err := p.identity.Renew(); err != nil {
-			return err
+			return 0, err
 		}
 		watch.last = time.Now() // the clock was moved
 	}
+	if p.reserve > 0 { // first, while what is free lies in few pieces
+		if reserved, err = boot.Reserve(p.reserve); err != nil {
+			return 0, err
+		}
+		watch.lap("reserve")
+	}
 	if p.network != nil {
 		if err := p.network.Apply(); err != nil {
-			return err
+			return 0, err
 		}
 		watch.lap("network")
 	}
 	if p.root != nil {
 		keep, err := boot.Assemble(p.root, p.scratch, watch.lap)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if a.freezer != nil {
 			a.freezer.SetScratch(keep)
@@ -188,7 +200,7 @@ func (a *Agent) apply(p *plan, watch *stopwatch) error {
 	}
 	if p.docker != nil {
 		if err := p.docker.MountAt("/var/lib/docker"); err != nil {
-			return err
+			return 0, err
 		}
 		watch.lap("docker")
 	}
@@ -198,11 +210,11 @@ func (a *Agent) apply(p *plan, watch *stopwatch) error {
 			address = p.network.Address.String()
 		}
 		if errs := p.identity.WriteFiles(address, ""); len(errs) > 0 {
-			return errs[0]
+			return 0, errs[0]
 		}
 		watch.lap("files")
 	}
-	return nil
+	return reserved, nil
 }
 
 // NetworkOption reads "address/prefix,gateway" of the kernel's command line.

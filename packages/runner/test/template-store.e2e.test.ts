@@ -6,7 +6,13 @@ import { after, before, describe, it, mock } from 'node:test';
 import { awaitAgent } from '../src/template/agent-hello.ts';
 import { SealedMemory } from '../src/memory/sealed-memory.ts';
 import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
-import { checkMachineSize, roundUpSize, templateKey } from '../src/template/machine-size.ts';
+import {
+  checkMachineSize,
+  guestSize,
+  roundUpSize,
+  templateKey,
+  usableMib,
+} from '../src/template/machine-size.ts';
 import type { Platform, MachineSize } from '../src/template/machine-size.ts';
 import { TemplateStore } from '../src/template/template-store.ts';
 import type { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
@@ -107,6 +113,14 @@ describe('a machine size', () => {
       [64, 65_536],
     ]);
     assert.throws(() => roundUpSize({ vcpus: 1, memMib: 100 }), /a micro-VM cannot have/);
+  });
+
+  it('leaves a sandbox what it asked for, in whole huge pages', () => {
+    const usable = (memMib: number): number => usableMib(guestSize({ vcpus: 1, memMib }));
+    for (const memMib of [128, 512, 1024, 4096, 160, 1100, 4098]) assert.equal(usable(memMib), memMib);
+    // Rather a MiB more than one less.
+    assert.equal(usable(129), 130);
+    assert.deepEqual(guestSize({ vcpus: 2, memMib: 1024 }), { vcpus: 2, memMib: 1024 });
   });
 
   it('has another template on another processor, kernel, agent, VMM or accelerator', () => {

@@ -297,9 +297,9 @@ describe('the pools of waiting VMs', () => {
     assert.equal(warm.takeVm({ shape: SHAPE, diskMib: 96 }), undefined);
 
     const disks = { rootImagePath, scratchMib: 96 };
-    const running = await taken.attach({ vmId: 'pooled', disks, cpu: CPU });
+    const running = await taken.attach({ vmId: 'pooled', shape: SHAPE, disks, cpu: CPU });
     assert.equal(running.diskBytes.scratch, 96 * 1024 * 1024);
-    await assert.rejects(taken.attach({ vmId: 'other', disks, cpu: CPU }), /no blank VM/);
+    await assert.rejects(taken.attach({ vmId: 'other', shape: SHAPE, disks, cpu: CPU }), /no blank VM/);
     const guest = await configured(running);
     assert.equal(await sh(guest, 'echo mine > /file; sync; cat /file'), 'mine\n');
     guest.close();

@@ -25,13 +25,18 @@ export class CgroupTree {
     this.#folders = [...new Set(parents.values())];
   }
 
+  /** Name of the folder of a service's cgroups in each hierarchy. @param home as for `open` */
+  static nameOf(home: string): string {
+    return `releap-${createHash('sha256').update(home).digest('hex').slice(0, 12)}`;
+  }
+
   /**
    * @param home the service's home folder; its absolute path names the cgroups
    * @throws when the controllers cannot be had, naming the file that refused
    */
   static async open(home: string): Promise<CgroupTree> {
     const layout = await detectLayout();
-    const name = `releap-${createHash('sha256').update(home).digest('hex').slice(0, 12)}`;
+    const name = CgroupTree.nameOf(home);
     const parents = new Map<Controller, string>();
     if (layout.version === 2) {
       const folder = join(layout.root, name);

@@ -135,13 +135,14 @@ export class GuestClient implements AsyncDisposable {
   async configure(
     config: GuestConfig,
     options?: CallOptions,
-  ): Promise<{ entrypoint: EntrypointState; timingsUs: unknown }> {
+  ): Promise<{ entrypoint: EntrypointState; reservedBytes: number; timingsUs: unknown }> {
     const answer = await this.#calls.call(
       'configure',
       {
         ...identityParams(config),
         ...defaultsParams(config),
         disks: config.disks,
+        reserve_bytes: config.reserveBytes,
         entrypoint:
           config.entrypoint === undefined
             ? undefined
@@ -153,7 +154,11 @@ export class GuestClient implements AsyncDisposable {
       },
       options,
     );
-    return { entrypoint: readEntrypoint(readBag(answer, 'entrypoint')), timingsUs: answer['timings_us'] };
+    return {
+      entrypoint: readEntrypoint(readBag(answer, 'entrypoint')),
+      reservedBytes: readInt(answer, 'reserved_bytes', 0),
+      timingsUs: answer['timings_us'],
+    };
   }
 
   /**

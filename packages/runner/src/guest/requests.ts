@@ -43,6 +43,8 @@ export interface ProcessDefaults {
 
 export interface GuestConfig extends GuestIdentity, ProcessDefaults {
   disks?: { root: GuestDisk; scratch: GuestDisk; docker?: GuestDisk };
+  /** Memory of the machine that the sandbox does not get. */
+  reserveBytes?: number;
   /** The image's command; its env, user and workingDir go over those of the sandbox. */
   entrypoint?: ProcessDefaults & {
     argv: string[];

@@ -97,6 +97,7 @@ export class BlankMachines {
    * Makes a blank VM (`from`, its guest paused) the VM `vmId`: takes its folder over, limits it, attaches the disks and
    * resumes the guest. The order makes a confusion impossible: a folder is taken over once, and a VM without a sandbox's
    * name never has its disks.
+   * @param options.shape of that machine, with what the sandbox does not get of it
    * @param options.persistent the scratch disk outlives the VM; one that is kept is attached, and memory that was kept must be
    *   gone
    * @param options.warmedUp the blank VM has disks that it warmed up with
@@ -105,7 +106,7 @@ export class BlankMachines {
   async attach(
     blank: Vm,
     from: string,
-    options: Omit<BootOptions, 'slot' | 'shape'> & { persistent?: boolean; warmedUp: boolean },
+    options: Omit<BootOptions, 'slot'> & { persistent?: boolean; warmedUp: boolean },
   ): Promise<RunningVm> {
     const { vmId, persistent = false, warmedUp } = options;
     const clock = new Stopwatch();
@@ -120,12 +121,12 @@ export class BlankMachines {
       persistent
         ? this.#persistent.openDisks(vmId, jail, owner, options.disks)
         : this.#ephemeral.make(vmId, jail, owner, options.disks),
-      this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(record.shape, options.cpu)),
+      this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(options.shape, options.cpu)),
     ]);
     clock.lap('prepare');
     options.signal?.throwIfAborted();
     await Promise.all([
-      this.#folders.save(vmId, { ...record, diskBytes: disks.bytes }),
+      this.#folders.save(vmId, { ...record, shape: options.shape, diskBytes: disks.bytes }),
       attachDisks(vm, disks, warmedUp ? 'warm-up' : 'placeholders').then(() => clock.lap('attach')),
     ]);
     await vm.continue();

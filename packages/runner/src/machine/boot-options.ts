@@ -1,5 +1,5 @@
 import type { DiskChain } from '../disk/disk-chain.ts';
-import type { MachineSize } from '../template/machine-size.ts';
+import type { GuestSize } from '../template/machine-size.ts';
 import type { Vm } from '../vmm/vm.ts';
 
 /** The part of a network slot that a VMM needs. */
@@ -25,7 +25,7 @@ export interface SandboxDisks {
 export interface BootOptions {
   vmId: string;
   slot: VmSlot;
-  shape: MachineSize;
+  shape: GuestSize;
   disks: SandboxDisks;
   /** Guaranteed cores, and cores it may burst to. */
   cpu: { guaranteed: number; max: number };

@@ -24,7 +24,7 @@ import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { writtenMemory } from '../memory/available-memory.ts';
 import { failpoint } from '../failpoint.ts';
-import type { Platform, MachineSize } from '../template/machine-size.ts';
+import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
@@ -63,7 +63,7 @@ export interface ForkOrigin extends AsyncDisposable {
   /** Resolves when the source is not needed for it any more, whatever came of it. */
   copied: Promise<void>;
   statePath: string;
-  shape: MachineSize;
+  shape: GuestSize;
   hardware: Hardware;
   /** The VMM that has that memory already, for the caller to use or discard; undefined when there is none, or any more. */
   takeVmm: () => WarmVmm | undefined;

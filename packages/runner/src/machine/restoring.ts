@@ -5,7 +5,8 @@ import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { UnsealedMemory } from '../memory/sealed-memory.ts';
-import type { Platform, MachineSize } from '../template/machine-size.ts';
+import { usableMib } from '../template/machine-size.ts';
+import type { GuestSize, Platform } from '../template/machine-size.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
@@ -186,7 +187,7 @@ export class Restoring {
   ): Promise<RestoredVm> {
     const { vmId, shape, cpu } = options;
     const { vm } = empty;
-    const record = { ...empty.record, ...(purpose && { purpose }) };
+    const record = { ...empty.record, shape, ...(purpose && { purpose }) };
     try {
       await this.#folders.save(empty.id, record);
       await this.#folders.takeOver(empty.id, vmId);
@@ -303,13 +304,13 @@ export class Restoring {
    * sealed memory does not hold yet adds an empty page there, beside the guest's own, and the kernel charges both to the
    * guest that is first.
    */
-  memoryMib(shape: MachineSize): number {
+  memoryMib(shape: GuestSize): number {
     const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
-    return 2 * shape.memMib + VMM_OVERHEAD_MIB + emulator;
+    return 2 * usableMib(shape) + VMM_OVERHEAD_MIB + emulator;
   }
 
   /** What its cgroup allows. */
-  limits(shape: MachineSize, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
+  limits(shape: GuestSize, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
     return {
       cpu: cpu.guaranteed,
       cpuMax: cpu.max,

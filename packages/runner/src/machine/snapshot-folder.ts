@@ -5,7 +5,7 @@ import { knownDigest } from '../disk/known-digests.ts';
 import { idOfFile } from '../disk/manifest.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import type { ImageConfig } from '../image/image-config.ts';
-import type { MachineSize } from '../template/machine-size.ts';
+import type { GuestSize } from '../template/machine-size.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
 import { deviceModel } from '../vmm/device-model.ts';
 import { SuspendImage } from './suspend-image.ts';
@@ -28,7 +28,7 @@ export interface SnapshotFacts {
   scratchBytes: number;
   /** Of a full one. */
   memory?: {
-    shape: MachineSize;
+    shape: GuestSize;
     vmm: string;
     hostCpu: string;
     accelerator: Accelerator;

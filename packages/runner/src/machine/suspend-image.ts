@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { renameSync } from 'node:fs';
 import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Platform, MachineSize } from '../template/machine-size.ts';
+import type { GuestSize, Platform } from '../template/machine-size.ts';
 import { isKnownDeviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { bootId } from '../vmm/process-identity.ts';
@@ -24,7 +24,7 @@ export interface Suspension {
   /** Digest of the system disk that the guest was booted with; it lies beside the memory. */
   system?: string;
   mac: string;
-  shape: MachineSize;
+  shape: GuestSize;
   diskBytes: { scratch: number; docker: number };
   stateBytes: number;
   /** The host's run in which it was made: until it is on the platters, it is good for that one only. */

@@ -2,7 +2,7 @@ import { link, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/p
 import { join } from 'node:path';
 import { linkOrCopy } from '../disk/disk-chain.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
-import type { MachineSize } from '../template/machine-size.ts';
+import type { GuestSize } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
 
@@ -13,7 +13,7 @@ const OLDEST_DEVICE_MODEL = 2;
 export interface VmRecord {
   cgroup: string;
   uid: number;
-  shape: MachineSize;
+  shape: GuestSize;
   /** Its devices, and digest of its system disk (`heldSystemPath`). Absent: device model 2. */
   hardware?: { deviceModel: number; system?: string };
   /** Version of the VMM that it runs in: what is saved of it runs again with that one. Absent until it was started. */

@@ -20,7 +20,7 @@ export interface WantedVmm extends WantedVm {
 export interface WarmVm {
   /** Its name until `attach`; its slot is held under this name. */
   id: string;
-  attach(options: Omit<BootOptions, 'slot' | 'shape'> & { persistent?: boolean }): Promise<RunningVm>;
+  attach(options: Omit<BootOptions, 'slot'> & { persistent?: boolean }): Promise<RunningVm>;
   discard(): Promise<void>;
 }
 

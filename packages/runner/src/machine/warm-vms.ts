@@ -135,8 +135,9 @@ export class WarmVms<S extends VmSlot> {
     };
   }
 
-  #background(vmId: string, slot: S, shape: MachineSize): Omit<BootOptions, 'disks'> {
-    return { vmId, slot, shape, cpu: { guaranteed: BACKGROUND_CORES, max: shape.vcpus } };
+  #background(vmId: string, slot: S, { vcpus, memMib }: MachineSize): Omit<BootOptions, 'disks'> {
+    // What a sandbox does not get of that memory is reserved when it takes the VM.
+    return { vmId, slot, shape: { vcpus, memMib }, cpu: { guaranteed: BACKGROUND_CORES, max: vcpus } };
   }
 
   #isDefault({ vcpus, memMib }: MachineSize): boolean {

@@ -5,6 +5,7 @@ import type { GuestConfig } from '../guest/index.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { RunningVm } from '../machine/index.ts';
 import { GUEST } from '../network/address-plan.ts';
+import { guestSize } from '../template/machine-size.ts';
 import type { HeldImage } from './sandbox-host.ts';
 
 /** RFC 1035 §2.3.4 */
@@ -19,6 +20,7 @@ export function guestConfig(
   dns: string[],
 ): GuestConfig {
   const { config } = image;
+  const { reservedMib } = guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
   const argv = [...config.entrypoint, ...config.cmd];
   return {
     ...identityOf(vmId, spec),
@@ -32,6 +34,7 @@ export function guestConfig(
         ? {}
         : { docker: { device: 'vdc', bytes: running.diskBytes.docker } }),
     },
+    ...(reservedMib !== undefined && { reserveBytes: reservedMib * 1024 * 1024 }),
     env: environmentOf(spec, config),
     ...(config.user === '' ? {} : { user: config.user }),
     ...(config.workingDir === '' ? {} : { workingDir: config.workingDir }),

@@ -1,5 +1,6 @@
+import type { Logger } from 'pino';
 import { GuestError } from '../guest/index.ts';
-import type { GuestClient } from '../guest/index.ts';
+import type { GuestClient, GuestConfig } from '../guest/index.ts';
 import type { RunningVm } from '../machine/index.ts';
 import type { AgentConnection } from './agent-connection.ts';
 import { freshness } from './guest-config.ts';
@@ -13,6 +14,8 @@ export interface IdentityUpdate {
   env?: Record<string, string>;
 }
 
+/** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
+const CONFIGURE_DEADLINE_MS = 60_000;
 /** Setting the clock and thawing; seconds only on a machine that is overloaded. */
 const RENEW_DEADLINE_MS = 60_000;
 /** A guest that has heard it has answered by then, on any machine that is not hopelessly overloaded. */
@@ -35,6 +38,21 @@ export function watch(running: RunningVm, events: SandboxEvents): Promise<never>
     events.onExit({ reason, guestEnd: running.vm.guestEnd });
   });
   return died.promise;
+}
+
+/** Makes a blank guest a sandbox. */
+export async function configure(
+  guest: GuestClient,
+  config: GuestConfig,
+  signal: AbortSignal,
+  log: Logger,
+): Promise<void> {
+  const options = { signal, deadlineMs: CONFIGURE_DEADLINE_MS };
+  const { reservedBytes } = await guest.configure(config, options);
+  const { reserveBytes: asked = 0 } = config;
+  // The limit of the VMM's cgroup counts on it: a guest that uses the rest would be ended by the host's kernel.
+  if (reservedBytes < asked)
+    log.warn({ asked, reserved: reservedBytes }, 'the guest reserved too little memory');
 }
 
 /**

@@ -9,11 +9,11 @@ import type { Admission, ForkOrigin, Machines, LocalState, RunningVm, WarmVms } 
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { failpoint } from '../failpoint.ts';
-import { roundUpSize } from '../template/machine-size.ts';
+import { guestSize } from '../template/machine-size.ts';
 import { setOomScore } from '../vmm/jail.ts';
 import { AgentConnection } from './agent-connection.ts';
 import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
-import { powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
+import { configure, powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
 import type { IdentityUpdate } from './guest-life.ts';
 import { closeLogs, LiveMachine } from './live-machine.ts';
 import type { Logs } from './live-machine.ts';
@@ -22,8 +22,6 @@ import type { StartedVm } from './machine-starts.ts';
 import { RootImages } from './root-images.ts';
 import type { HeldImage, LiveSandbox, SandboxHistory, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 
-/** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
-const CONFIGURE_DEADLINE_MS = 60_000;
 const VMM_END_GRACE_MS = 1_000;
 const CONNECT_DEADLINE_MS = 20_000;
 /**
@@ -108,7 +106,7 @@ export class MachineHost implements SandboxHost {
     let restored: RunningVm | undefined;
     try {
       // A cold boot takes seconds, and those behind it need none.
-      await machines.templates.ensure(roundUpSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }));
+      await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }));
       const { running, slot, warm, queuedMs } = await admission.run(async (queuedMs, guestRuns) => {
         const made = await this.#starts.fresh(
           assignment,
@@ -123,7 +121,7 @@ export class MachineHost implements SandboxHost {
         const config = guestConfig(vmId, spec, image, made.running, made.slot.dns);
         const configured = agent
           .open(made.running.agentSocketPath, signal)
-          .then((guest) => guest.configure(config, { signal, deadlineMs: CONFIGURE_DEADLINE_MS }));
+          .then((guest) => configure(guest, config, signal, log.child({ vm: vmId })));
         // When the VMM dies its connections close first; its end is the better reason.
         const failed = configured.catch(async (error: unknown) => {
           if (!signal.aborted) await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);

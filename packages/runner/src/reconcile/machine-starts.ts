@@ -4,7 +4,7 @@ import type { Admission, ForkOrigin, Machines, RunningVm, WarmVms } from '../mac
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { failpoint } from '../failpoint.ts';
-import { roundUpSize } from '../template/machine-size.ts';
+import { guestSize } from '../template/machine-size.ts';
 import { isAlive } from '../vmm/process-identity.ts';
 import type { Assignment } from './assignment.ts';
 import type { RootImages } from './root-images.ts';
@@ -54,7 +54,7 @@ export class MachineStarts {
     signal: AbortSignal,
   ): Promise<StartedVm & { warm: boolean }> {
     const { machines, network, warm: waiting, log } = this.#options;
-    const shape = roundUpSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
+    const shape = guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
     const from =
       spec.origin?.type === 'snapshot' && !spec.persistent
         ? await machines.captures.diskOf(spec.origin.snapshot_id)
@@ -75,7 +75,7 @@ export class MachineStarts {
         // The sandbox's policy first: its VM never runs on a network without it.
         const slot = await network.transfer(warm.id, vmId, egressOf(spec));
         failpoint('create:slot');
-        const running = await warm.attach({ ...options, persistent: spec.persistent });
+        const running = await warm.attach({ ...options, shape, persistent: spec.persistent });
         return { running, slot, warm: true };
       } catch (error) {
         // It died while it waited, or in the hand-over: the sandbox goes on with another.

@@ -10,6 +10,15 @@ export interface MachineSize {
   memMib: number;
 }
 
+/** The size of a machine with a guest in it. */
+export interface GuestSize extends MachineSize {
+  /**
+   * What the agent withholds of that memory, because the sandbox asked for less than the machine has; absent for
+   * nothing. It stays withheld in everything that is made from the guest's memory.
+   */
+  reservedMib?: number;
+}
+
 /** What this machine gives to every template. */
 export interface Platform {
   accelerator: Accelerator;
@@ -56,6 +65,21 @@ export function roundUpSize(asked: MachineSize): MachineSize {
   return { vcpus: 2 ** Math.ceil(Math.log2(asked.vcpus)), memMib: Math.ceil(memMib / step) * step };
 }
 
+/** Guests reserve memory in huge pages. */
+const RESERVED_STEP_MIB = 2;
+
+/** The machine for a sandbox that asked for `asked`, and how much of its memory the sandbox does not get. */
+export function guestSize(asked: MachineSize): GuestSize {
+  const machine = roundUpSize(asked);
+  const steps = Math.floor((machine.memMib - asked.memMib) / RESERVED_STEP_MIB);
+  return { ...machine, ...(steps > 0 && { reservedMib: steps * RESERVED_STEP_MIB }) };
+}
+
+/** Memory that a guest can use. */
+export function usableMib({ memMib, reservedMib = 0 }: GuestSize): number {
+  return memMib - reservedMib;
+}
+
 /**
  * Command line of the guest's kernel. Under emulation:
  * - mitigations guard against speculation, which emulated code does not do;
@@ -64,7 +88,14 @@ export function roundUpSize(asked: MachineSize): MachineSize {
  *   it is not watched: the watchdog has only the PIT's tick to compare with, and would leave the guest with that.
  */
 export function kernelAppend(platform: Platform): string {
-  const parts = ['console=ttyS0', 'quiet', 'panic=-1', 'reboot=t', `releap.net=${platform.guestNet}`];
+  const parts = [
+    'console=ttyS0',
+    'quiet',
+    'init_on_alloc=0',
+    'panic=-1',
+    'reboot=t',
+    `releap.net=${platform.guestNet}`,
+  ];
   const { systemDisk } = deviceModel(platform.hardware.deviceModel);
   if (systemDisk !== undefined) parts.push(`releap.system=${systemDisk}`);
   if (platform.accelerator === 'tcg') {

@@ -235,7 +235,7 @@ export const VARIABLES = {
     schema: AbsolutePath,
     defaultText: "the distribution's",
     description:
-      "Kernel of the guests for x86-64: a bzImage (`vmlinuz`) or an ELF `vmlinux` of the operator's own, for example one built for paravirtual KVM. It is tried like the default one and gets templates of its own. `npm start` prepares it; sandboxes that were made with another kernel keep theirs until they start anew.",
+      "Kernel of the guests for x86-64: a bzImage (`vmlinuz`) or an ELF `vmlinux` of the operator's own, for example one built for paravirtual KVM. With huge pages (`CONFIG_HUGETLBFS`). It is tried like the default one and gets templates of its own. `npm start` prepares it; sandboxes that were made with another kernel keep theirs until they start anew.",
     group: 'This machine',
   }),
   RELEAP_GUEST_MODULES: variable({

@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, readFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { detectLayout, memoryLimit } from '../src/cgroup/cgroup-files.ts';
+import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
+import { VmFolders } from '../src/machine/vm-folder.ts';
+import { isolateNetwork } from './support/isolated-network.ts';
+import { SPEC } from './support/sandbox-spec.ts';
+import { TestRunner } from './support/sandboxes.ts';
+
+isolateNetwork(fileURLToPath(import.meta.url));
+
+/** Of a machine of 256 MiB. */
+const ASKED_MIB = 160;
+const WHOLE = '31111111-2222-4333-8444-000000000001';
+const PART = '31111111-2222-4333-8444-000000000002';
+const CHILD = '31111111-2222-4333-8444-000000000003';
+const MORE = `dd if=/dev/zero of=/dev/null bs=${ASKED_MIB}M count=1 2>/dev/null; echo $?`;
+
+let runner: TestRunner;
+before(async () => {
+  runner = await TestRunner.open(await mkdtemp(join(tmpdir(), 'releap-am-')), { waiting: 1 });
+  await runner.warmedUp();
+});
+after(async () => await runner.dispose());
+
+/** What the host lets a VM have, in MiB. */
+async function limitMib(vmId: string): Promise<number> {
+  const layout = await detectLayout();
+  const root = layout.version === 2 ? layout.root : (layout.roots.memory ?? assert.fail('no memory cgroups'));
+  const { file } = memoryLimit(layout.version, 0);
+  const record = await new VmFolders(join(runner.home, 'vms')).load(vmId);
+  const cgroup = record?.cgroup ?? assert.fail(`${vmId} has no VM`);
+  return Number(await readFile(join(root, CgroupTree.nameOf(runner.home), cgroup, file), 'utf8')) / 2 ** 20;
+}
+
+async function availableMib(vmId: string): Promise<number> {
+  return Number(await runner.sh(vmId, `awk '/MemAvailable/ {print int($2 / 1024)}' /proc/meminfo`));
+}
+
+it('a sandbox that asks for less than its machine has gets no more, and its VMM neither', async () => {
+  runner.want(WHOLE, 1, 'running');
+  await runner.reported(1, 'running', { of: WHOLE });
+  runner.spec = { ...SPEC, mem_mib: ASKED_MIB };
+  runner.want(PART, 1, 'running');
+  await runner.reported(1, 'running', { of: PART });
+  // A guest's memory may be charged to it twice (`Restoring.memoryMib`).
+  assert.equal((await limitMib(WHOLE)) - (await limitMib(PART)), 2 * (SPEC.mem_mib - ASKED_MIB));
+  const [whole, part] = [await availableMib(WHOLE), await availableMib(PART)];
+  assert.ok(part < ASKED_MIB && whole - part > (SPEC.mem_mib - ASKED_MIB) / 2, `${part} of ${whole} MiB`);
+});
+
+it('a process that takes more is ended in the guest, and the sandbox runs on', async () => {
+  assert.equal(await runner.sh(WHOLE, MORE), '0\n');
+  assert.equal(await runner.sh(PART, MORE), '137\n');
+  // The usual way to have huge pages does not give the sandbox what it must not have.
+  await runner.sh(PART, 'echo 0 > /proc/sys/vm/nr_hugepages');
+  assert.equal(await runner.sh(PART, MORE), '137\n');
+  assert.equal(await runner.sh(PART, 'echo alive'), 'alive\n');
+});
+
+it('a fork, and a sandbox that is resumed, have neither more nor less', async () => {
+  const limit = await limitMib(PART);
+  const origin = { type: 'fork' as const, vm_id: PART };
+  runner.want(CHILD, 1, 'running', { start_from: 'memory', spec: { ...runner.spec, origin } });
+  await runner.reported(1, 'running', { of: CHILD });
+  runner.want(PART, 2, 'paused');
+  await runner.reported(2, 'paused', { of: PART });
+  runner.want(PART, 3, 'running', { start_from: 'memory' });
+  await runner.reported(3, 'running', { of: PART });
+  for (const vmId of [PART, CHILD]) {
+    assert.equal(await limitMib(vmId), limit);
+    assert.equal(await runner.sh(vmId, MORE), '137\n');
+    assert.equal(await runner.sh(vmId, 'echo alive'), 'alive\n');
+  }
+});
