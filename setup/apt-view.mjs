@@ -16,8 +16,8 @@ export async function machineView(folder) {
 }
 
 /**
- * The machine's Debian release with its backports, which are preferred. Which server it comes from is what the machine's own
- * sources say.
+ * The machine's Debian release with its backports, which are preferred, from the servers that the machine's own
+ * sources name.
  * @param {string} folder absolute
  * @param {string} codename such as `bookworm`
  */
@@ -53,7 +53,7 @@ export async function backportsView(folder, codename) {
     'Dir::Etc::PreferencesParts "/dev/null";',
     `Dir::State::Lists "${folder}/lists";`,
     `APT::Default-Release "${codename}-backports";`,
-    // What other packages of the machine do after an update of its lists is not about these.
+    // Hooks of other packages after an update of the machine's lists do not apply to these lists.
     '#clear APT::Update::Pre-Invoke;',
     '#clear APT::Update::Post-Invoke;',
     '#clear APT::Update::Post-Invoke-Success;',
@@ -73,7 +73,7 @@ async function openView(folder, settings) {
     'Dir::Cache::SrcPkgCache "";',
     // Only dpkg's lock, which nothing here needs, is in a place of the machine's.
     'Debug::NoLocking "true";',
-    // Our folder need not be open to apt's unprivileged downloader.
+    // Apt's unprivileged downloader may have no access to our folder.
     'APT::Sandbox::User "root";',
     'APT::Install-Recommends "false";',
     'Acquire::Retries "3";',

@@ -1,4 +1,4 @@
-/** Debian packages: which are missing, and how they come here. */
+/** Debian packages: which are missing, and their installation. */
 import { existsSync, rmSync } from 'node:fs';
 import { chmod, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
@@ -9,7 +9,7 @@ const isRoot = process.getuid?.() === 0;
 const APT = ['-q', '-o', 'DPkg::Lock::Timeout=300', '-o', 'Acquire::Retries=3'];
 const ENV = { DEBIAN_FRONTEND: 'noninteractive', LC_ALL: 'C.UTF-8' };
 const POLICY = '/usr/sbin/policy-rc.d';
-/** By its text we know a file of ours that an earlier set-up left when it was killed. */
+/** Identifies our file when an earlier set-up was killed and left it. */
 const POLICY_TEXT =
   '#!/bin/sh\n# Written by the set-up of Releap while it installs packages; may be removed.\nexit 101\n';
 
@@ -22,7 +22,7 @@ async function update() {
   updated = true;
 }
 
-/** Once with the lists that are here, and once more with new ones: old lists name files that are gone. */
+/** Once with the present lists, and once more with updated ones: old lists name files that are gone. */
 async function withLists(action) {
   try {
     return await action();
@@ -33,7 +33,7 @@ async function withLists(action) {
 }
 
 /**
- * Packages that we need only as tools must not start services of theirs. The file that says so must not outlive
+ * Packages that we need only as tools must not start their services. The policy file that prevents it must not outlive
  * us: with it, nothing on this machine would start services any more.
  */
 async function withoutServices(action) {
@@ -123,7 +123,7 @@ export async function downloadPackage(name, folder) {
   const existing = await find();
   if (existing !== undefined) return path.join(folder, existing);
   say(`downloading ${name}`);
-  // As root inside our own folder: apt's unprivileged downloader cannot be expected to reach it.
+  // As root inside our own folder: apt's unprivileged downloader may have no access to it.
   await withLists(() =>
     run('apt-get', [...APT, '-o', 'APT::Sandbox::User=root', 'download', name], { cwd: folder, env: ENV }),
   );

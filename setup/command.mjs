@@ -6,7 +6,7 @@ import path from 'node:path';
 
 export class SetupError extends Error {}
 
-/** One line for a person; set-up is quiet when there is nothing to do. */
+/** One line for the user; set-up prints nothing when there is nothing to do. */
 export function say(message) {
   process.stderr.write(`\u001b[2mset-up\u001b[0m  ${message}\n`);
 }

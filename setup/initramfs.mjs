@@ -13,7 +13,7 @@ import { promisify } from 'node:util';
 import { gunzip, gzip } from 'node:zlib';
 
 /**
- * What the guest cannot do without until it has its system disk, which holds all others (system-disk.mjs): each module
+ * The modules that the guest needs before it has its system disk, which holds all others (system-disk.mjs): each module
  * costs memory in every sandbox. A name may be missing only when the kernel has it built in.
  */
 export const GUEST_MODULES = [

@@ -11,8 +11,8 @@ import { kernelSource } from './packages.mjs';
 import { ensureUnpacked } from './unpacked.mjs';
 
 /**
- * Has a kernel in `folder`: `vmlinuz`, `modules/`, `version`, and `package` that names what it came from. What was saved
- * with an older one needs no file of it: a guest's memory holds its kernel.
+ * Has a kernel in `folder`: `vmlinuz`, `modules/`, `version`, and `package` that names its packages. Memory that was saved
+ * with an older kernel needs no file of it: a guest's memory holds its kernel.
  * @param {{ folder: string, packages: string }} options absolute folders
  */
 export async function ensureKernel({ folder, packages }) {

@@ -97,12 +97,12 @@ export async function ensureOwnKernel(folder, agentPath, ifInputsChanged, env = 
       await writeFile(path.join(made, 'version'), `${path.basename(own.modules)}\n`);
       await buildSystemDisk({ kernelDir: made, out: path.join(made, 'system.squashfs') });
     }
-    // Last: by it one knows that all is there.
+    // Last: it marks the folder as complete.
     await buildInitramfs({ kernelDir: made, agentPath, out });
   });
 }
 
-/** As kernels without modules say it. */
+/** In the words of kernels without modules. */
 async function allBuiltIn(folder) {
   await mkdir(path.join(folder, 'modules'));
   const lines = GUEST_MODULES.map((name) => `kernel/${name}.ko\n`);

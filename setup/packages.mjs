@@ -29,7 +29,7 @@ export const PACKAGES = [
   { name: 'zstd', command: 'zstd', why: "unpacks modules of the guests' kernel (Ubuntu)" },
 ];
 
-/** What the tests need on top: the real counterparts of what Releap talks to. */
+/** Additional packages for the tests: the real counterparts of what Releap talks to. */
 /** @type {DebianPackage[]} */
 export const TEST_PACKAGES = [
   {
@@ -45,14 +45,14 @@ export const TEST_PACKAGES = [
   { name: 'chromium', command: 'chromium', why: 'a real browser to sign in with' },
 ];
 
-/** What the measurements need on top. */
+/** Additional packages for the measurements. */
 /** @type {DebianPackage[]} */
 export const BENCH_PACKAGES = [
   { name: 'wrk', command: 'wrk', why: 'HTTP load from a second process' },
   { name: 'runsc', command: 'runsc', why: 'gVisor, to compare with' },
 ];
 
-/** Only when no Go compiler is there. */
+/** Only without a Go compiler. */
 /** @type {DebianPackage} */
 export const GO_PACKAGE = { name: 'golang-go', command: 'go', why: 'builds the guest agent' };
 
@@ -84,5 +84,5 @@ export function kernelSource(osRelease) {
     : DEBIAN_KERNEL;
 }
 
-/** Downloaded, never installed: what the built-in busybox image is made of. */
+/** Downloaded, never installed: the contents of the built-in busybox image. */
 export const IMAGE_PACKAGES = ['busybox-static'];

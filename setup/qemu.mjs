@@ -18,7 +18,7 @@ const NAME = 'qemu-system-x86_64';
 const PACKAGE = 'qemu-system-x86';
 /** From here on a file of memory can be mapped privately without being opened for writing. */
 const OLDEST = [8, 2];
-/** Of firmware, what machines of ours may load. The first folder of two that have a file is the one that QEMU takes. */
+/** Firmware that our machines may load. Of two folders with a file of one name, QEMU uses the first. */
 const FIRMWARE = /^(?:bios|kvmvapic|linuxboot|multiboot|pvh|qboot|vgabios)[\w.-]*$/;
 const FIRMWARE_FOLDERS = ['usr/share/qemu', 'usr/share/seabios'];
 /** Of loadable parts, the accelerators. */

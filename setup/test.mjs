@@ -21,7 +21,7 @@ await main(async () => {
       ...(nightly ? { RELEAP_TEST_NIGHTLY: '1' } : {}),
     },
   );
-  // It tells its results itself unless it crashed.
+  // It prints its results itself unless it crashed.
   told = code === 0 || code === 1;
   process.exitCode = code;
 });

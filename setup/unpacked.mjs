@@ -1,6 +1,6 @@
 /**
- * What is taken out of the distribution's packages without installing them, and replaced when the distribution has a newer
- * one. Plain Node >= 18, no dependencies: set-up runs it before anything is there.
+ * Files that are unpacked from the distribution's packages without installing them, and replaced when the distribution has newer
+ * ones. Plain Node >= 18, no dependencies: set-up runs it before anything is there.
  */
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
@@ -11,7 +11,7 @@ import { say } from './command.mjs';
 const CHECK_EVERY_MS = 24 * 60 * 60_000;
 
 /**
- * Has `folder` made from the newest packages; its file `package` names them. What is there stays when no newer one can be
+ * Has `folder` made from the newest packages; its file `package` names them. The present one stays when no newer one can be
  * had.
  * @template {{ id: string }} Source
  * @param {object} options

@@ -15,7 +15,7 @@ import { sharedService } from '@releap/testing/shared-service';
 const SMALL = { image: 'busybox', cpu: 1, mem_mib: 256, scratch_mib: 64 };
 const UUID = '0192f0c1-2345-7abc-8def-0123456789ab';
 
-describe('bad input, told to a live service', () => {
+describe('bad input to a live service', () => {
   let service: Service;
   before(async () => {
     service = await sharedService();
@@ -53,7 +53,7 @@ describe('bad input, told to a live service', () => {
     return { status: answer.status, error };
   }
 
-  /** A create that is taken, and cannot be: gives the reason. */
+  /** A create that is accepted and fails: returns the reason. */
   async function failure(request: Record<string, unknown>): Promise<string> {
     const made = await service.call<{ vm_id: string; job_id: string }>('POST', '/vms', {
       ...SMALL,
@@ -70,14 +70,14 @@ describe('bad input, told to a live service', () => {
     return String(body['error']);
   }
 
-  test('bodies that are not what they should be', async () => {
+  test('bodies of the wrong form', async () => {
     for (const text of ['', '{', '[]', '"busybox"', 'null', '{"image":"busybox"', '\0']) {
       const { status, error } = await raw(text);
       assert.equal(status, 400, `${JSON.stringify(text)}: ${error}`);
     }
     const type = await raw('image=busybox', { 'content-type': 'application/x-www-form-urlencoded' });
     assert.ok([400, 415].includes(type.status), `${type.status} ${type.error}`);
-    // Refused for what it says of itself: an answer in the middle of a body is often lost.
+    // Refused because of its headers: a response in the middle of a body is often lost.
     const large = request(`${service.bootstrap.base_url}/vms`, {
       method: 'POST',
       headers: {
@@ -133,7 +133,7 @@ describe('bad input, told to a live service', () => {
     assert.deepEqual(body.vms, []);
   });
 
-  test('names and ids of nothing', async () => {
+  test('unknown names and ids', async () => {
     assert.match(await refused(404, 'POST', '/vms', { ...SMALL, image: 'no-such-image' }), /no-such-image/);
     for (const id of [UUID, `local-${'a'.repeat(26)}`, 'local-x', '..%2f..', '%00', 'a'.repeat(400)]) {
       await refused(404, 'GET', `/vms/${id}`);
@@ -149,7 +149,7 @@ describe('bad input, told to a live service', () => {
     await refused(400, 'POST', '/images', { name: 'x', source: { type: 'registry', ref: 'a b' } });
   });
 
-  test('credentials that are none', async () => {
+  test('invalid credentials', async () => {
     for (const key of ['', 'rlp_', 'rlp_nothing', 'rlpv_nothing', `${service.bootstrap.api_key}x`]) {
       const { status } = await service.call('GET', '/vms', undefined, key);
       assert.equal(status, 401, key);
@@ -162,7 +162,7 @@ describe('bad input, told to a live service', () => {
     await service.remove(id);
   });
 
-  test('what no machine here can run fails with what it lacks', async () => {
+  test('a sandbox that fits no machine here fails with what is lacking', async () => {
     assert.match(await failure({ cpu_arch: 'arm64' }), /architecture arm64.*amd64/);
     assert.match(await failure({ gpu_host: 1 }), /1 GPU/);
     const host = Math.floor(totalmem() / 2 ** 20);
@@ -176,7 +176,7 @@ describe('bad input, told to a live service', () => {
     );
   });
 
-  test('the toolbox: commands and paths that cannot be', async () => {
+  test('the toolbox: impossible commands and paths', async () => {
     const { id } = await service.create(SMALL);
     const base = `${await service.toolboxUrl()}/${id}`;
     const ask = async (path: string, init: RequestInit = {}): Promise<number> => {
@@ -210,7 +210,7 @@ describe('bad input, told to a live service', () => {
 });
 
 describe('a full disk', () => {
-  /** What a host's disk must have free before a sandbox is put on it. */
+  /** Free space that a host's disk must have before a sandbox is placed on it. */
   const RESERVE_MIB = 256;
   const ROOM_MIB = 160;
   let service: Service | undefined;

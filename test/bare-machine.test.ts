@@ -18,7 +18,7 @@ const SUITES = process.env['RELEAP_TEST_BARE']?.split(',') ?? (isNightly() ? ['t
 const MINUTES = 40;
 const CERTIFICATES = '/etc/ssl/certs/ca-certificates.crt';
 
-/** What a person types, the second terminal included; `$1` is where the service's output goes. */
+/** The commands of a user, the second terminal included; `$1` is the file for the service's output. */
 const WALK = `
 cd /releap
 npm start > "$1" 2>&1 & service=$!
@@ -42,7 +42,7 @@ echo ended in order
 async function bareRoot(root: string, suite: string): Promise<void> {
   const wanted = ['--variant=apt', '--include=nodejs,npm,mount', '--aptopt=APT::Install-Recommends "false"'];
   execFileSync('mmdebstrap', [...wanted, suite, root], { stdio: ['ignore', 'ignore', 'inherit'] });
-  // What this machine reaches the network with.
+  // The network configuration of this machine.
   await mkdir(join(root, CERTIFICATES, '..'), { recursive: true });
   await copyFile(CERTIFICATES, join(root, CERTIFICATES));
   await copyFile('/etc/resolv.conf', join(root, 'etc/resolv.conf'));
@@ -84,7 +84,7 @@ function enter(root: string, home: string): ChildProcess {
   });
 }
 
-/** What the service of a home has made on the machine, outside of its root folder: by a hash of the home. */
+/** Kernel objects of the service of a home on the machine, outside of its root folder: named by a hash of the home. */
 async function leftOf(home: string): Promise<string[]> {
   const tag = createHash('sha256').update(home).digest('hex').slice(0, 8);
   return (await readdir('/sys/class/net')).filter((name) => name.includes(tag));

@@ -18,7 +18,7 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-/** No figure is looked at: only that each way that is measured leads to its end. */
+/** No figure is checked: only that each measured path runs to its end. */
 it('the measurement of a create runs to its end, its floor included', { timeout: DEADLINE_MS }, async () => {
   const { stdout } = await run(process.execPath, [MAIN, 'create-exec', '--quick', '--results', folder], {
     timeout: DEADLINE_MS,

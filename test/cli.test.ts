@@ -30,7 +30,7 @@ describe('rlp, against a live service', () => {
     await eventually('an empty list', async () => ((await output(['ps', '-q'])) === '' ? true : undefined));
   }
 
-  test('run --rm: a command in a new sandbox, its output and exit code, and nothing stays', async () => {
+  test('run --rm: a command in a new sandbox, its output and exit code, and nothing is left', async () => {
     const { code, stdout, stderr } = await rlp([
       'run',
       '--rm',
@@ -98,7 +98,7 @@ describe('rlp, against a live service', () => {
     assert.notEqual((await rlp(['cp', 'demo:/no/such', 'x'])).code, 0);
   });
 
-  test('logs -f: what was, what comes, until the sandbox ends; rm ends it', async () => {
+  test('logs -f: past and new lines, until the sandbox ends; rm ends it', async () => {
     const following = start(['logs', '-f', '--console', 'demo']);
     following.child.stdin?.end();
     await eventually('the beginning', () =>
@@ -129,7 +129,7 @@ describe('rlp, against a live service', () => {
     assert.notEqual(json.code, 0);
   });
 
-  test('fork, snapshot, run --from-snapshot: others begin where one is; host ls counts them', async () => {
+  test('fork, snapshot, run --from-snapshot: copies have the state of one sandbox; host ls counts them', async () => {
     const id = (await output(['run', ...SIZE, '--persistent', '--name', 'origin', 'busybox'])).trim();
     await output(['exec', 'origin', '--', 'sh', '-c', 'echo kept > /root/file; echo here > /dev/shm/file']);
     const fork = (await output(['fork', 'origin', '--name', 'copy'])).trim();
@@ -145,7 +145,7 @@ describe('rlp, against a live service', () => {
     await noneListed();
   });
 
-  test('login, org and project create, project use: a new person runs a sandbox in a project of their own', async () => {
+  test('login, org and project create, project use: a new user runs a sandbox in their own project', async () => {
     const login = start(['login']);
     login.child.stdin?.end();
     const address = await eventually(
@@ -170,7 +170,7 @@ describe('rlp, against a live service', () => {
     assert.equal((await rlp(['whoami'])).code, 3);
   });
 
-  test('interrupted while a command runs, run --rm still takes the sandbox away', async () => {
+  test('interrupted while a command runs, run --rm still deletes the sandbox', async () => {
     const { child, outcome, ended } = start([
       'run',
       '--rm',

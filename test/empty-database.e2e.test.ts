@@ -70,12 +70,12 @@ describe('a service that is started once on an empty database, and then on its o
 
   it('has every persistent byte, also where its runner has joined no deployment yet', async () => {
     const deployment = join(service.home, 'runner/deployment');
-    // As a runner of an older version has left it.
+    // As an older version of the runner has left it.
     await rm(deployment);
     await service.boot({ DATABASE_URL: await emptyDatabase() });
     await eventually('quarantine', async () => (await quarantined()).length === 1, 60_000);
     await service.stop();
-    // It has joined the empty one: the operator says that this was wrong.
+    // It has joined the empty one: the operator corrects that.
     await rm(deployment);
     await service.boot();
     await eventually('the way back', async () => (await quarantined()).length === 0, 60_000);

@@ -29,7 +29,7 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     });
   });
 
-  test('the guest runs a kernel of its own, and sees nothing of the host', async () => {
+  test('the guest runs its own kernel, and sees nothing of the host', async () => {
     const { result } = await service.exec(vm.id, 'uname -r; cat /proc/1/comm; ls /');
     assert.match(result, /cloud-amd64/);
     assert.doesNotMatch(result, /releap/i);
@@ -72,7 +72,7 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     assert.equal((await fetch(`${base}/download?path=/no/such`, { headers })).status, 404);
   });
 
-  test('the toolbox wants a credential, and takes the sandbox token for that sandbox only', async () => {
+  test('the toolbox needs a credential, and accepts the sandbox token for that sandbox only', async () => {
     const url = `${await service.toolboxUrl()}/${vm.id}/process/execute`;
     const post = (authorization?: string): Promise<Response> =>
       fetch(url, {
@@ -108,7 +108,7 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     assert.equal(await answer.text(), 'from inside\n');
   });
 
-  test('the console log is kept after the end, and DELETE leaves nothing of the sandbox', async () => {
+  test('the console log is readable after the end, and DELETE leaves nothing of the sandbox', async () => {
     const before = await service.call('GET', `/vms/${vm.id}/logs`);
     assert.equal(before.status, 200);
     const gone = await service.call<{ status: string }>('DELETE', `/vms/${vm.id}`);

@@ -44,7 +44,7 @@ async function read(id: string, file: string): Promise<string> {
 }
 
 for (const state of ['running', 'paused'] as const) {
-  test(`every fork of a ${state} source that is deleted at once comes to life, with its memory and disk`, async () => {
+  test(`every fork of a ${state} source that is deleted at once runs, with its memory and disk`, async () => {
     const children: { id: string; source: string; word: string }[] = [];
     for (let n = 0; n < FORKS; n++) {
       const { id: source } = await service.create(SMALL);

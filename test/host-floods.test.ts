@@ -60,7 +60,7 @@ describe('a sandbox that floods its host', () => {
     await service.exec(flooder.id, 'chmod 755 /flood');
   }
 
-  /** Until the flood is over the neighbour's commands are answered, and the host stays ready and heard of. */
+  /** Until the flood is over the neighbour's commands are answered, and the host stays ready and online. */
   async function whileFlooded(flood: Promise<unknown>): Promise<void> {
     const { runner } = await partPids(service.home);
     const token = (await readFile(join(service.home, 'operator.token'), 'utf8')).trim();
@@ -86,7 +86,7 @@ describe('a sandbox that floods its host', () => {
     assert.equal((await partPids(service.home)).runner, runner, 'the runner was replaced');
   }
 
-  test('with questions, thousands a second: its neighbour answers and the host stays ready', async () => {
+  test('with DNS queries, thousands a second: its neighbour answers and the host stays ready', async () => {
     const flood = service.exec(flooder.id, `/flood 172.16.0.1:53 ${FLOOD_S}`, { timeout: FLOOD_S + 60 });
     await whileFlooded(flood);
     const sent = Number((await flood).result);

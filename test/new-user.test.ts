@@ -21,7 +21,7 @@ describe('a new user, in a browser and a terminal', () => {
     folder = await mkdtemp(join(tmpdir(), 'releap-user-'));
     for (const name of ['ada', 'grace']) await mkdir(join(folder, name));
     chromium = await startChromium();
-    // So dear that what is left after the adjustment lasts for seconds, and what is granted for as long as it takes.
+    // Prices at which the adjusted balance lasts for seconds, and the granted one for the rest of the test.
     service = await Service.start({
       RELEAP_BILLING: 'enforce',
       RELEAP_METER_SECONDS: '1',
@@ -39,7 +39,7 @@ describe('a new user, in a browser and a terminal', () => {
   const grace = terminal(() => ({ service, folder: join(folder, 'grace') }));
   let org = '';
 
-  test('signs in where the command line says, and by a code that it shows', async () => {
+  test('signs in at the address that the command line prints, and by a code that it prints', async () => {
     const login = ada.start(['login']);
     login.child.stdin?.end();
     const address = await eventually('an address', () => /^ {2}(http\S+)$/m.exec(login.outcome.stderr)?.[1]);
@@ -89,7 +89,7 @@ describe('a new user, in a browser and a terminal', () => {
 
     await ada.output(['admin', 'grant', '--adjustment', '--', org, '-2999']);
     await eventually(
-      'the end of what is not paid for',
+      'the end of unpaid sandboxes',
       async () => ((await ada.output(['ps', '-q'])) === '' ? true : undefined),
       PATIENCE_MS,
     );

@@ -37,7 +37,7 @@ describe('an image from a real registry', () => {
       },
     });
     registry.push(layout, 'app:1');
-    // A cache of its own: everything here is pulled, not found.
+    // Its own cache: everything here is pulled, not found.
     service = await Service.start({ RELEAP_CACHE: await makeImagelessCache(join(folder.path, 'cache')) });
   });
 
@@ -53,7 +53,7 @@ describe('an image from a real registry', () => {
     return body;
   }
 
-  /** Creates a sandbox that cannot start, and gives the reason. */
+  /** Creates a sandbox that cannot start, and returns the reason. */
   async function failure(image: unknown): Promise<string> {
     const { status, body } = await service.call<{ vm_id: string; job_id: string }>('POST', '/vms', {
       ...SMALL,
@@ -91,7 +91,7 @@ describe('an image from a real registry', () => {
     assert.equal(body['manifest_name'], digest);
   });
 
-  test('its entrypoint runs as it says: arguments, user, working folder, environment', async () => {
+  test('its entrypoint runs as configured: arguments, user, working folder, environment', async () => {
     const said = await eventually('its last lines', async () => {
       const text = await log('entrypoint-logs');
       // Two pipes: what came through one is in order, what came through both is not.
@@ -111,7 +111,7 @@ describe('an image from a real registry', () => {
     );
   });
 
-  test('what is run in it has the same user, folder and environment', async () => {
+  test('commands in it have the same user, folder and environment', async () => {
     const { result } = await service.exec(
       id,
       'id -un; pwd; echo "$COLOUR, $SHADE"; touch mine && stat -c %U mine',
@@ -136,7 +136,7 @@ describe('an image from a real registry', () => {
     assert.match(await log('entrypoint-logs'), /got hello\n/);
   });
 
-  test('becomes a named image that is ready, and boots what was built also when the tag has moved', async () => {
+  test('becomes a named image that is ready, and boots the built image also when the tag has moved', async () => {
     const { job, image } = await build('my-app', `${registry.host}/app:1`);
     assert.equal((job as { status: string }).status, 'done');
     assert.deepEqual(

@@ -52,7 +52,7 @@ async function kernelWith(name, modules, builtIn = []) {
 }
 
 describe('the initramfs', () => {
-  it('holds the agent as init and the modules behind what they need, and is the same each time', async () => {
+  it('holds the agent as init and the modules in dependency order, and is reproducible', async () => {
     const options = { kernelDir: join(BUILD_DIR, 'kernel'), agentPath: join(BUILD_DIR, 'guest', 'agent') };
     const first = await buildInitramfs({ ...options, out: join(dir, 'a.cpio.gz') });
     const second = await buildInitramfs({ ...options, out: join(dir, 'b.cpio.gz') });
@@ -84,7 +84,7 @@ describe('the initramfs', () => {
     assert.ok(loaded.has('virtio_mmio') && loaded.has('squashfs') && loaded.has('overlay'));
   });
 
-  it('treats - and _ in module names alike, and takes what is built in as given', async () => {
+  it('treats - and _ in module names alike, and skips modules that are built in', async () => {
     const kernel = await kernelWith('names', { 'virtio-rng': 'virtio,core_x', virtio: '' }, ['lib/core-x']);
     const modules = await resolveModules(kernel, ['virtio_rng']);
     assert.deepEqual(
@@ -93,7 +93,7 @@ describe('the initramfs', () => {
     );
   });
 
-  it('unpacks modules that are compressed as any distribution does it', async () => {
+  it('unpacks modules in the compressions of all distributions', async () => {
     const kernel = await kernelWith('compressed', { plain: 'a', a: 'b', b: 'c', c: '' });
     const deep = join(kernel, 'modules', 'kernel', 'deep');
     const content = (name) => readFile(join(deep, `${name}.ko`));
@@ -113,7 +113,7 @@ describe('the initramfs', () => {
     await assert.rejects(resolveModules(kernel, ['plain']), /b\.ko\.xz cannot be unpacked with xz/);
   });
 
-  it('says which module is missing and who needs it, or that they go round in a circle', async () => {
+  it('says which module is missing and what needs it, or that dependencies form a cycle', async () => {
     const kernel = await kernelWith('broken', { a: 'b', c: 'd', d: 'c' });
     await assert.rejects(resolveModules(kernel, ['a']), /kernel module b is neither in .* \(needed by a\)/);
     await assert.rejects(resolveModules(kernel, ['c']), /depend on each other: c -> d -> c/);

@@ -19,7 +19,7 @@ after(() => rm(dir, { recursive: true, force: true }));
 const refused = (env, pattern) =>
   assert.rejects(ownKernel(env), (error) => error instanceof SetupError && pattern.test(error.message));
 
-test('a kernel that is none is refused with its name and what is allowed', async () => {
+test('a file that is no kernel is refused with its name and what is allowed', async () => {
   assert.equal(await ownKernel({}), undefined);
   assert.equal(await ownKernel({ RELEAP_GUEST_KERNEL: '' }), undefined);
   await refused({ RELEAP_GUEST_KERNEL: 'vmlinuz' }, /RELEAP_GUEST_KERNEL=vmlinuz: must be an absolute path/);
@@ -58,7 +58,7 @@ test('modules that are no folder, or belong to no kernel, are refused', async ()
   );
 });
 
-test('a kernel gets an initramfs of its own, and a system disk where it has modules', async () => {
+test('a kernel gets its own initramfs, and a system disk where it has modules', async () => {
   const folder = path.join(dir, 'made');
   const agent = path.join(BUILD, 'guest/agent');
   const kernel = path.join(BUILD, 'kernel/vmlinuz');

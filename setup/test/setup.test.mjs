@@ -11,7 +11,7 @@ import { BENCH_PACKAGES, GO_PACKAGE, kernelSource, PACKAGES, TEST_PACKAGES } fro
 import { isNewEnough } from '../qemu.mjs';
 import { isCheckDue } from '../unpacked.mjs';
 
-test('a set-up with nothing to do says nothing', async () => {
+test('a set-up with nothing to do prints nothing', async () => {
   const program = path.resolve(import.meta.dirname, '../setup.mjs');
   const { stdout, stderr } = await promisify(execFile)(process.execPath, [program]);
   assert.equal(stdout + stderr, '');
@@ -34,7 +34,7 @@ test('two set-ups of one folder take turns', async () => {
   assert.deepEqual(await Promise.all(turns), [1, 2, 3]);
 });
 
-test('a lock is given back when the work under it fails', async () => {
+test('a lock is released when the work under it fails', async () => {
   const folder = await mkdtemp(path.join(tmpdir(), 'releap-setup-'));
   after(() => rm(folder, { recursive: true, force: true }));
   const lock = path.join(folder, 'lock');
@@ -45,7 +45,7 @@ test('a lock is given back when the work under it fails', async () => {
   assert.equal(await alone(lock, () => Promise.resolve('yes')), 'yes');
 });
 
-test('a tool that fails is named, with what it said last', async () => {
+test('a tool that fails is named, with the end of its output', async () => {
   await assert.rejects(run('sh', ['-c', 'echo first; echo the reason >&2; exit 7']), (error) => {
     assert.ok(error instanceof SetupError);
     assert.match(error.message, /'sh .*' failed \(7\):\nfirst\nthe reason/);
@@ -65,7 +65,7 @@ test("root's tools are found with any PATH", async () => {
   }
 });
 
-test('every package says what it is for and how one sees that it is there', () => {
+test('every package has its purpose, and the command or file that shows that it is installed', () => {
   for (const { name, why, command, file } of [...PACKAGES, ...TEST_PACKAGES, ...BENCH_PACKAGES, GO_PACKAGE]) {
     assert.ok(why.length > 0 && (command ?? file) !== undefined, name);
   }

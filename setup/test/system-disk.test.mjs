@@ -19,7 +19,7 @@ after(async () => {
   await rm(dir, { recursive: true, force: true });
 });
 
-it('the system disk has modules without their compression and what they need, and is the same each time', async () => {
+it('the system disk has uncompressed modules and their dependencies, and is reproducible', async () => {
   const kernelDir = join(dir, 'kernel');
   const version = (await readFile(join(KERNEL, 'version'), 'utf8')).trim();
   const modules = join(kernelDir, 'modules/kernel');
@@ -30,7 +30,7 @@ it('the system disk has modules without their compression and what they need, an
   const find = (name) =>
     execFileSync('find', [join(KERNEL, 'modules'), '-name', `${name}.ko*`], { encoding: 'utf8' }).trim();
   const [fuse, virtiofs] = [find('fuse'), find('virtiofs')];
-  // As Debian 12 has them, and as others do.
+  // As in Debian 12, and as in others.
   await writeFile(join(modules, 'fuse.ko'), await readModule(fuse));
   await writeFile(join(modules, 'virtiofs.ko.gz'), gzipSync(await readModule(virtiofs)));
   const out = join(dir, 'system.squashfs');

@@ -117,7 +117,7 @@ describe('the private PostgreSQL', () => {
     assert.ok(acknowledged >= 200);
   });
 
-  test('is refused to a second starter, by the name of the first', async () => {
+  test('is refused to a second process, with the pid of the first', async () => {
     const dir = path.join(await closedFolder(), 'postgres');
     await using pg = await startPostgres({ dir, log });
     await assert.rejects(
@@ -127,7 +127,7 @@ describe('the private PostgreSQL', () => {
     assert.deepEqual(await query(pg, 'select 1 one'), [{ one: 1 }]);
   });
 
-  test('ends with its starter, and the next starter gets the folder', async () => {
+  test('ends with the process that started it, and the next one gets the folder', async () => {
     const dir = path.join(await closedFolder(), 'postgres');
     const first = await starter(dir);
     await first.kill();
@@ -234,7 +234,7 @@ async function livePostmasters(except: string): Promise<number[]> {
   return found;
 }
 
-test('a file lock ends with the process that holds it, and tells others who that is', async () => {
+test('a file lock ends with the process that holds it, and has its pid for others', async () => {
   const file = path.join(await closedFolder(), 'lock');
   const first = await lockFile(file, 'the first');
   assert.ok('release' in first);

@@ -4,7 +4,7 @@ import { it } from 'node:test';
 import { listen } from '../src/index.ts';
 import { openFresh, quiet } from '@releap/testing/postgres';
 
-it('a listener hears notifications, and comes back by itself after its connection was killed', async () => {
+it('a listener receives notifications, and reconnects by itself after its connection was killed', async () => {
   await using database = await openFresh();
   const heard = new EventEmitter();
   await using _listener = await listen({

@@ -163,7 +163,7 @@ test('without a credential of this service the answer is 401, and control is not
   assert.deepEqual(control.asked, []);
 });
 
-test('what the control plane refuses is refused in its words', async () => {
+test('a refusal of the control plane is passed on with its message', async () => {
   const unknown = await call(`/toolbox/${newUuid()}/x`);
   assert.equal(unknown.status, 404);
   assert.match(errorOf(unknown.text), /^sandbox .* not found$/);
@@ -174,7 +174,7 @@ test('what the control plane refuses is refused in its words', async () => {
   assert.equal(seen.length, 0);
 });
 
-test('paths that are none, or that could mean another place, do not get through', async () => {
+test('invalid paths, and those that could lead elsewhere, are refused', async () => {
   for (const path of ['/', '/other', '/toolbox/', `/toolbox/${running}`, `/toolbox/${running}/`]) {
     assert.equal((await call(path)).status, 404, path);
   }
@@ -187,14 +187,14 @@ test('paths that are none, or that could mean another place, do not get through'
   assert.equal(seen.length, 0);
 });
 
-test('requests that come together share one question, and a refusal is not remembered', async () => {
+test('concurrent requests share one resolve, and a refusal is not cached', async () => {
   const token = newToken('apiKey');
   const one = `GET /toolbox/${running}/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\n`;
   // In one piece: all of them are there before any can be answered.
   const said = await raw(`${`${one}\r\n`.repeat(19)}${one}Connection: close\r\n\r\n`);
   assert.equal(said.match(/HTTP\/1\.1 401 /g)?.length, 20);
   assert.equal(control.asked.length, 1);
-  // A refusal is not remembered.
+  // A refusal is not cached.
   await call(`/toolbox/${running}/x`, {}, token);
   assert.equal(control.asked.length, 2);
 });
@@ -241,7 +241,7 @@ test('a reader that stops reading stops the runner from sending', async () => {
   const [response] = (await once(request, 'response')) as [IncomingMessage];
   response.pause();
   response.on('error', () => {});
-  // The gateway gives up on a reader that stays stuck, and the runner hears of it.
+  // The gateway disconnects a reader that stays stuck, and the runner is told.
   await ended.promise;
   assert.ok(sent < 50_000_000, `${sent} bytes were taken`);
   request.destroy();
@@ -298,7 +298,7 @@ test('a runner that is not there, dies or refuses us is a 502', async () => {
   assert.equal((await call(`/toolbox/${running}/x`, {}, other)).status, 502);
 });
 
-test('an answer that breaks off in the middle breaks off for the client too', async () => {
+test('a response that ends in the middle ends for the client too', async () => {
   onRunner = (request, response) => {
     response.writeHead(200, { 'content-length': '100' });
     response.write('half', () => request.socket.destroy());
@@ -341,7 +341,7 @@ test('a WebSocket is tunnelled both ways, without the credential of the client',
   await ended;
 });
 
-test('what a runner said before it closed a tunnel still arrives', async () => {
+test('data that a runner sent before it closed a tunnel still arrives', async () => {
   const said = await raw(handshake('last-words'));
   assert.equal(said.slice(said.indexOf('\r\n\r\n') + 4).length, 2_000_000);
 });

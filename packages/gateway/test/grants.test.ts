@@ -121,7 +121,7 @@ test('a tunnel ends when its credential is revoked', async () => {
   await closed;
 });
 
-test('a gateway that cannot be told of a revocation does not use what it was granted', async () => {
+test('a gateway that cannot receive revocations does not use its grants', async () => {
   assert.equal(await get(), 200);
   control.talking = false;
   await sleep(GATEWAY_SILENT_MS + 50);
@@ -176,7 +176,7 @@ test('a grant that has expired is released when its target is used again', async
   }
   const ids = control.asked.map(({ id }) => id);
   assert.equal(ids.length, 120, 'each request is decided anew');
-  // They are told in batches of a hundred, before the questions that follow.
+  // They are sent in batches of a hundred, before the next resolves.
   const released = control.released.filter((id) => ids.includes(id)).toSorted((a, b) => a - b);
   assert.deepEqual(released, ids.slice(0, released.length));
   assert.ok(released.length > 0);

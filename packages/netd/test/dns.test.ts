@@ -27,7 +27,7 @@ before(async () => {
     const entry = zone.get(query.questions?.[0]?.name ?? '');
     asked.push(`${query.questions?.[0]?.type} ${query.questions?.[0]?.name}`);
     if (entry === 'silent') return;
-    // A forged answer that comes first must not be believed: wrong id, and wrong question.
+    // A forged answer that arrives first must be ignored: wrong id, and wrong question.
     const forged: Answer[] = [{ name: 'forged.example', type: 'A', ttl: 60, data: '203.0.113.66' }];
     udp.send(reply({ ...query, id: ((query.id ?? 0) + 1) % 65_536 }, forged), peer.port, peer.address);
     const other = [{ name: 'forged.example', type: 'A', class: 'IN' }];
@@ -113,7 +113,7 @@ async function ask(who: DnsClient, name: string, type = 'A', responder = new Res
   return { rcode: packet.rcode, data: (packet.answers ?? []).map((record) => record.data), packet };
 }
 
-test('an answer follows its aliases, and nothing that came along is believed or pinned', async () => {
+test('an answer follows its aliases, and no unrelated record is trusted or pinned', async () => {
   zone.set('www.example', [
     { name: 'other.example', type: 'A', ttl: 60, data: '203.0.113.5' },
     { name: 'WWW.example', type: 'CNAME', ttl: 60, data: 'Edge.example' },
@@ -143,7 +143,7 @@ test('data cannot leave through the labels of a name that only looks allowed', a
   assert.deepEqual(asked, []);
 });
 
-test('types that tell of other addresses are answered empty', async () => {
+test('types that contain other addresses are answered empty', async () => {
   zone.set('www.example', [{ name: 'www.example', type: 'A', ttl: 60, data: '203.0.113.6' }]);
   for (const type of ['AAAA', 'UNKNOWN_65', 'UNKNOWN_64']) {
     assert.deepEqual((await ask(client(), 'www.example', type)).data, []);
@@ -181,7 +181,7 @@ test('a truncated upstream answer is asked for again over TCP, a refusal is a fa
   assert.equal((await ask(client(), 'no.example')).rcode, 'SERVFAIL');
 });
 
-test('questions for the same name share one upstream question, and the answer is remembered', async () => {
+test('queries for the same name share one upstream query, and the answer is cached', async () => {
   zone.set('www.example', [{ name: 'www.example', type: 'A', ttl: 60, data: '203.0.113.6' }]);
   const responder = new Responder(servers, log);
   await Promise.all(Array.from({ length: 20 }, () => ask(client(), 'www.example', 'A', responder)));
@@ -189,7 +189,7 @@ test('questions for the same name share one upstream question, and the answer is
   assert.deepEqual(asked, ['A www.example']);
 });
 
-test('one sandbox cannot use up the questions of all', async () => {
+test('one sandbox cannot use up the queries of all', async () => {
   zone.set('slow.example', 'silent');
   const responder = new Responder(servers, log);
   const greedy = client();
@@ -242,7 +242,7 @@ test('frames are found however the stream is cut', () => {
   );
 });
 
-test('a remembered answer grows older and is forgotten at its shortest TTL', () => {
+test('a cached answer ages and expires at its shortest TTL', () => {
   const cache = new AnswerCache();
   const answers = [{ name: 'a', type: 'A', ttl: 30, data: '203.0.113.1' }];
   cache.set('A a', { rcode: 'NOERROR', answers }, 0);
@@ -331,7 +331,7 @@ test('a sandbox that is denied repeatedly fills no log', async () => {
   assert.ok(lines > 0 && lines <= 25, `${lines} lines`);
 });
 
-test('who joins a question under way gets no more answers than who asked it', async () => {
+test('a sandbox that joins a pending query gets no more answers than the one that sent it', async () => {
   const many = Array.from({ length: 250 }, (_, n) => ({
     name: 'many.example',
     type: 'A',

@@ -11,7 +11,7 @@ async function listening(server: Server): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-it('a client that never takes the end of an answer is cut off like any idle one', async () => {
+it('a client that never reads the end of a response is disconnected like any idle one', async () => {
   mock.timers.enable({ apis: ['setTimeout'] });
   const guest = createServer({ allowHalfOpen: true }, (socket) => socket.resume());
   const inner = once(guest, 'connection') as Promise<[Socket]>;
@@ -22,7 +22,7 @@ it('a client that never takes the end of an answer is cut off like any idle one'
   try {
     client.pause().end('question');
     const [[socket], [server]] = await Promise.all([outer, inner]);
-    // All that the kernel takes for the client, and a little that waits for it.
+    // All that the kernel buffers for the client, and a little more.
     while (socket.writableLength === 0) {
       server.write(Buffer.alloc(4 * 1024));
       for (let turns = 0; turns < 5; turns++) await turn();

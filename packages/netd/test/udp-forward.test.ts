@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { eventually } from '@releap/testing/eventually';
 import { PeerBudget, UdpForward } from '../src/forwards/udp-forward.ts';
 
-test('the UDP peers of all ports of a sandbox have one budget, and the last one heard of is served', async () => {
+test('the UDP peers of all ports of a sandbox have one budget, and the most recent one is served', async () => {
   await using stack = new AsyncDisposableStack();
   const open = async (): Promise<Socket> => {
     const socket = createSocket('udp4');

@@ -62,7 +62,7 @@ test('mapError replaces what is thrown', async () => {
   await assert.rejects(api.getSandbox({ params: { id: 'none' } }), new RangeError('status 404'));
 });
 
-test('a log is read as it comes', async () => {
+test('a log is streamed', async () => {
   const api = connect();
   const { vm_id: id } = await api.createSandbox({ body: { image: 'busybox' } });
   await api.getSandbox({ params: { id }, query: { wait: 'running' } });
@@ -75,7 +75,7 @@ test('a log is read as it comes', async () => {
   assert.equal(await answer.text(), 'line 1\nline 2\n');
 });
 
-test('a raw body that falls silent is a timeout', async () => {
+test('a raw body that stalls is a timeout', async () => {
   const body = new ReadableStream<Uint8Array>({ start: (stream) => stream.enqueue(Buffer.from('begun')) });
   const api = connect({ fetch: () => Promise.resolve(new Response(body)) });
   const answer = await api.getConsoleLog({ params: { id: 'any' } }, { idleMs: 30 });

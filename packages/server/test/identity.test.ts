@@ -182,7 +182,7 @@ describe('the development identity provider', () => {
     assert.equal(status, 403);
   });
 
-  test('stops a sign-in that the person does not recognise', async () => {
+  test('stops a sign-in that the user does not recognise', async () => {
     const places = await discover(identity.issuer);
     const { body } = await post<Record<string, string>>(places['device_authorization_endpoint'] ?? '', {
       client_id: 'releap-cli',

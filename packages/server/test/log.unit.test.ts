@@ -70,7 +70,7 @@ describe('a line for people', () => {
     assert.doesNotMatch(humanLine(json, 'runner', false) ?? '', /[\u0000-\u001f\u007f-\u009f]/);
   });
 
-  test('is not made of what is no log line', () => {
+  test('is not made of text that is no log line', () => {
     for (const text of ['plain', '{"a":1}', 'null', '12', ''])
       assert.equal(humanLine(text, 'x', false), undefined);
   });

@@ -23,7 +23,7 @@ async function loggingProcess(): Promise<ChildProcess> {
     execArgv: ['--input-type=module'],
     stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
   });
-  // What does not end is a fault, and must not stay.
+  // A process that does not end is a bug, and must not stay.
   const late = setTimeout(() => child.kill('SIGKILL'), DEADLINE_MS);
   child.once('exit', () => clearTimeout(late));
   await once(child, 'message', { signal: AbortSignal.timeout(DEADLINE_MS) });

@@ -1,4 +1,4 @@
-/** The control plane's end of the gateway link, following the test's word. Checks what the gateway sends. */
+/** The control plane's end of the gateway link, scripted by the test. Checks what the gateway sends. */
 import { once } from 'node:events';
 import http from 'node:http';
 import type { AddressInfo } from 'node:net';
