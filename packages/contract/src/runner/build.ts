@@ -1,5 +1,6 @@
 /** The kind `build`: one attempt to build an image. The id is the job's; the generation is the attempt, the fencing token. */
 import { Type, type Static } from 'typebox';
+import { assignmentOf, reportOf } from './envelope.ts';
 import { Count, text, Uuid } from './fields.ts';
 import { RootSource } from './source.ts';
 
@@ -10,13 +11,7 @@ export type BuildSpec = Static<typeof BuildSpec>;
  * `done`: the image must be built. `cancelled`: the result is no longer needed; the runner stops the pull and the build,
  * and reports `cancelled`.
  */
-export const BuildAssignment = Type.Object({
-  kind: Type.Literal('build'),
-  id: Uuid,
-  generation: Count,
-  desired: Type.Enum(['done', 'cancelled'] as const),
-  spec: BuildSpec,
-});
+export const BuildAssignment = assignmentOf('build', Type.Enum(['done', 'cancelled'] as const), BuildSpec);
 export type BuildAssignment = Static<typeof BuildAssignment>;
 
 export const BuildDetail = Type.Object({
@@ -28,11 +23,9 @@ export const BuildDetail = Type.Object({
 });
 export type BuildDetail = Static<typeof BuildDetail>;
 
-export const BuildReport = Type.Object({
-  kind: Type.Literal('build'),
-  id: Uuid,
-  generation: Count,
-  status: Type.Enum(['done', 'failed', 'cancelled', 'unsupported'] as const),
-  detail: BuildDetail,
-});
+export const BuildReport = reportOf(
+  'build',
+  Type.Enum(['done', 'failed', 'cancelled', 'unsupported'] as const),
+  BuildDetail,
+);
 export type BuildReport = Static<typeof BuildReport>;

@@ -3,7 +3,7 @@
  * directions: it grows by one whenever the desired state changes, a runner ignores assignments of an older generation,
  * and control ignores reports of one.
  */
-import { Type, type Static } from 'typebox';
+import { Type, type Static, type TSchema } from 'typebox';
 import { Count, Name, Uuid } from './fields.ts';
 
 const header = { kind: Name, id: Uuid, generation: Count };
@@ -26,6 +26,24 @@ export type AnyReport = Static<typeof AnyReport>;
 /** An item that its receiver does not know or cannot read, and why. */
 export const UnsupportedItem = Type.Object({ ...header, error: Type.String() });
 export type UnsupportedItem = Static<typeof UnsupportedItem>;
+
+/** The assignments of one kind. `desired`: schema of its desired states. */
+export function assignmentOf<K extends string, D extends TSchema, S extends TSchema>(
+  kind: K,
+  desired: D,
+  spec: S,
+) {
+  return Type.Object({ ...header, kind: Type.Literal(kind), desired, spec });
+}
+
+/** The reports of one kind. `status`: schema of its statuses, `unsupported` among them. */
+export function reportOf<K extends string, S extends TSchema, D extends TSchema>(
+  kind: K,
+  status: S,
+  detail: D,
+) {
+  return Type.Object({ ...header, kind: Type.Literal(kind), status, detail });
+}
 
 /** Only the reason. */
 export const ErrorDetail = Type.Object({ error: Type.Optional(Type.String()) });

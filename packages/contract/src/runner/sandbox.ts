@@ -1,6 +1,7 @@
 /** The kind `sandbox`: one micro-VM with its disk and, while it is paused, its memory. */
 import { Type, type Static } from 'typebox';
 import { PortMapRecord, PortProto, SandboxMode } from '../wire/sandbox.ts';
+import { assignmentOf, reportOf } from './envelope.ts';
 import { Count, text, Uuid } from './fields.ts';
 import { RootSource } from './source.ts';
 
@@ -56,16 +57,14 @@ export type SandboxSpec = Static<typeof SandboxSpec>;
  * `start_from`: what `running` starts from when the sandbox does not run: its disk (a boot; memory that was saved is
  * discarded) or its saved memory (a resume). `disk` when absent.
  */
-export const SandboxAssignment = Type.Object({
-  kind: Type.Literal('sandbox'),
-  id: Uuid,
-  generation: Count,
-  desired: DesiredState,
-  spec: Type.Object({
+export const SandboxAssignment = assignmentOf(
+  'sandbox',
+  DesiredState,
+  Type.Object({
     ...SandboxSpec.properties,
     start_from: Type.Optional(Type.Enum(['disk', 'memory'] as const)),
   }),
-});
+);
 export type SandboxAssignment = Static<typeof SandboxAssignment>;
 
 /** A runner's observation of a sandbox; control applies it through the transition table. */
@@ -108,11 +107,9 @@ export type SandboxDetail = Static<typeof SandboxDetail>;
  * `paused` or `stopped` of one that could not be resumed or started and has lost nothing. `failed` means that nothing of
  * it can be used any more.
  */
-export const SandboxReport = Type.Object({
-  kind: Type.Literal('sandbox'),
-  id: Uuid,
-  generation: Count,
-  status: Type.Union([ObservedStatus, Type.Literal('unsupported')]),
-  detail: SandboxDetail,
-});
+export const SandboxReport = reportOf(
+  'sandbox',
+  Type.Union([ObservedStatus, Type.Literal('unsupported')]),
+  SandboxDetail,
+);
 export type SandboxReport = Static<typeof SandboxReport>;

@@ -1,6 +1,7 @@
 /** The kind `snapshot`: a capture of a sandbox's disk, or of its memory and disk. */
 import { Type, type Static } from 'typebox';
-import { Count, Large, text, Uuid } from './fields.ts';
+import { assignmentOf, reportOf } from './envelope.ts';
+import { Large, text, Uuid } from './fields.ts';
 
 export const SnapshotSpec = Type.Object({
   /** The sandbox that it is captured from. */
@@ -17,13 +18,11 @@ export type SnapshotSpec = Static<typeof SnapshotSpec>;
  * `ready`: it must exist; if it does not yet, the runner captures it from its sandbox. A snapshot that was reported
  * `ready` is never captured again. `deleted`: nothing of it may remain.
  */
-export const SnapshotAssignment = Type.Object({
-  kind: Type.Literal('snapshot'),
-  id: Uuid,
-  generation: Count,
-  desired: Type.Enum(['ready', 'deleted'] as const),
-  spec: SnapshotSpec,
-});
+export const SnapshotAssignment = assignmentOf(
+  'snapshot',
+  Type.Enum(['ready', 'deleted'] as const),
+  SnapshotSpec,
+);
 export type SnapshotAssignment = Static<typeof SnapshotAssignment>;
 
 export const SnapshotDetail = Type.Object({
@@ -44,11 +43,9 @@ export const SnapshotDetail = Type.Object({
 });
 export type SnapshotDetail = Static<typeof SnapshotDetail>;
 
-export const SnapshotReport = Type.Object({
-  kind: Type.Literal('snapshot'),
-  id: Uuid,
-  generation: Count,
-  status: Type.Enum(['ready', 'failed', 'deleted', 'unsupported'] as const),
-  detail: SnapshotDetail,
-});
+export const SnapshotReport = reportOf(
+  'snapshot',
+  Type.Enum(['ready', 'failed', 'deleted', 'unsupported'] as const),
+  SnapshotDetail,
+);
 export type SnapshotReport = Static<typeof SnapshotReport>;

@@ -20,6 +20,30 @@ const Text = Type.String();
 const unknownSandbox = 'The id is unknown, malformed or of another project.';
 const noHost = 'its host has no capacity for it, or is not connected (nothing was changed: try again later)';
 
+/** A call that changes the desired state of a sandbox. */
+const lifecycleCall = {
+  method: 'POST',
+  tag: 'Sandboxes',
+  security: 'workload',
+  params: SandboxParams,
+  success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
+} as const;
+
+/** A log as text. */
+const log = (description: string) =>
+  ({
+    method: 'GET',
+    tag: 'Sandboxes',
+    security: 'workload',
+    params: SandboxParams,
+    query: LogQuery,
+    success: { status: 200, response: { description, schema: Text, contentType: 'text/plain' } },
+    errors: {
+      404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
+      502: 'The machine that has the log did not respond.',
+    },
+  }) as const;
+
 export const sandboxOperations = {
   createSandbox: {
     method: 'POST',
@@ -90,33 +114,25 @@ export const sandboxOperations = {
     errors: { 404: unknownSandbox },
   },
   stopSandbox: {
-    method: 'POST',
+    ...lifecycleCall,
     path: '/vms/:id/stop',
-    tag: 'Sandboxes',
     summary: 'Stop a sandbox and keep its disk',
     description:
       'Processes are asked to end (the entrypoint gets SIGTERM) and killed if they do not. Confirm with ' +
       '`GET /vms/:id?wait_exact=stopped`. Idempotent. Of different concurrent calls one succeeds and the others get 409. ' +
       '[lifecycle.md](lifecycle.md) has every transition.',
-    security: 'workload',
-    params: SandboxParams,
-    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
     errors: {
       404: unknownSandbox,
       409: 'It is not persistent, or it is not running, booting, assigned or building.',
     },
   },
   startSandbox: {
-    method: 'POST',
+    ...lifecycleCall,
     path: '/vms/:id/start',
-    tag: 'Sandboxes',
     summary: 'Boot a stopped or paused sandbox from its disk',
     description:
       'It gets a new address and the same environment. The saved memory of a paused sandbox is discarded. Poll ' +
       '`GET /vms/:id?wait=running`. A start that fails without damage to the disk ends in `stopped`, with `error`.',
-    security: 'workload',
-    params: SandboxParams,
-    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
     errors: {
       402: 'The organization is out of credits.',
       404: unknownSandbox,
@@ -124,32 +140,24 @@ export const sandboxOperations = {
     },
   },
   pauseSandbox: {
-    method: 'POST',
+    ...lifecycleCall,
     path: '/vms/:id/pause',
-    tag: 'Sandboxes',
     summary: 'Pause a sandbox and save its memory',
     description:
       'Processes are frozen; memory and device state are saved beside the disk. Confirm with ' +
       '`GET /vms/:id?wait_exact=paused`. Idempotent. After a failed pause the sandbox runs, with `error`.',
-    security: 'workload',
-    params: SandboxParams,
-    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
     errors: {
       404: unknownSandbox,
       409: 'It is not persistent; it has volumes, a Docker data device or GPUs; it is not running.',
     },
   },
   resumeSandbox: {
-    method: 'POST',
+    ...lifecycleCall,
     path: '/vms/:id/resume',
-    tag: 'Sandboxes',
     summary: 'Resume a paused sandbox',
     description:
       'It gets a new address, and its clock is set. Poll `GET /vms/:id?wait=running`. After a failed resume the sandbox is ' +
       '`paused`, with `error`: resume it again, or start it without its memory.',
-    security: 'workload',
-    params: SandboxParams,
-    success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
     errors: {
       402: 'The organization is out of credits.',
       404: unknownSandbox,
@@ -178,36 +186,11 @@ export const sandboxOperations = {
       409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; another fork of it is being captured; ${noHost}.`,
     },
   },
-  getConsoleLog: {
-    method: 'GET',
-    path: '/vms/:id/logs',
-    tag: 'Sandboxes',
-    summary: 'Read the console log',
-    security: 'workload',
-    params: SandboxParams,
-    query: LogQuery,
-    success: { status: 200, response: { description: 'The log.', schema: Text, contentType: 'text/plain' } },
-    errors: {
-      404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
-      502: 'The machine that has the log did not respond.',
-    },
-  },
+  getConsoleLog: { ...log('The log.'), path: '/vms/:id/logs', summary: 'Read the console log' },
   getEntrypointLog: {
-    method: 'GET',
+    ...log('The output.'),
     path: '/vms/:id/entrypoint-logs',
-    tag: 'Sandboxes',
     summary: "Read the output of the image's entrypoint",
-    security: 'workload',
-    params: SandboxParams,
-    query: LogQuery,
-    success: {
-      status: 200,
-      response: { description: 'The output.', schema: Text, contentType: 'text/plain' },
-    },
-    errors: {
-      404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
-      502: 'The machine that has the log did not respond.',
-    },
   },
 } as const satisfies Record<string, Operation>;
 
