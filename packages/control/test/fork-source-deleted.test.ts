@@ -1,7 +1,7 @@
 /** A fork that was acknowledged succeeds, though its source is deleted right after. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { inspect, inspectMeters } from '@releap/testing/inspect';
+import { inspectMeters } from '@releap/testing/inspect';
 import { silent, startWorld, until, waitFor, type Created, type World } from '@releap/testing/world';
 import { Stage } from './support/lifecycle.ts';
 
@@ -17,19 +17,11 @@ const statusOf = async (vm: Created): Promise<string> =>
   (await world.call('GET', `/vms/${vm.id}`)).body.status;
 
 /** Forks it and deletes it at once; the runner leaves both to the test. */
-async function forkedAndDeleted(source: Created): Promise<Created> {
-  const script = stage.runner.options.script;
-  stage.runner.options.script = silent;
-  const answer = await world.call('POST', `/vms/${source.id}/fork`);
-  assert.equal(answer.status, 200, answer.text);
-  const deleted = await world.call('DELETE', `/vms/${source.id}`);
-  assert.deepEqual([deleted.status, deleted.body], [200, { vm_id: source.id, status: 'deleting' }]);
-  const { id: uuid } = await inspect(world.database, { jobId: answer.body.job_id });
-  stage.left.add(uuid);
-  await stage.runner.assigned(uuid);
-  stage.runner.options.script = script;
-  return { id: answer.body.vm_id, uuid, token: answer.body.access_token, jobId: answer.body.job_id };
-}
+const forkedAndDeleted = (source: Created): Promise<Created> =>
+  stage.forked(source, undefined, async () => {
+    const deleted = await world.call('DELETE', `/vms/${source.id}`);
+    assert.deepEqual([deleted.status, deleted.body], [200, { vm_id: source.id, status: 'deleting' }]);
+  });
 
 /** Its host has no newer assignment of it, and it is not charged. */
 async function isKept(source: Created, desired: string): Promise<void> {

@@ -27,19 +27,6 @@ after(async () => world[Symbol.asyncDispose]());
 const read = async (id: string) => (await world.call('GET', `/vms/${id}`)).body;
 const fork = (vm: Created, body?: object): Promise<Answer> => world.call('POST', `/vms/${vm.id}/fork`, body);
 
-/** A fork that the runner leaves to the test. */
-async function forked(vm: Created, body?: object): Promise<Created> {
-  const before = stage.runner.options.script;
-  stage.runner.options.script = silent;
-  const answer = await fork(vm, body);
-  assert.equal(answer.status, 200, answer.text);
-  const { id: uuid } = await inspect(world.database, { jobId: answer.body.job_id });
-  stage.left.add(uuid);
-  await stage.runner.assigned(uuid);
-  stage.runner.options.script = before;
-  return { id: answer.body.vm_id, uuid, token: answer.body.access_token, jobId: answer.body.job_id };
-}
-
 async function refused(vm: Created, message: RegExp): Promise<void> {
   const count = async () => (await inspectSandboxes(world.database)).length;
   const before = [await stage.row(vm), await count()];
@@ -116,7 +103,7 @@ describe('POST /vms/:id/fork', () => {
 
   it('paused source · persistent, memory → new sandbox lands paused', async () => {
     const vm = await stage.paused();
-    const child = await forked(vm, { name: 'twin' });
+    const child = await stage.forked(vm, { name: 'twin' });
     const assignment = await stage.runner.assigned(child.uuid);
     assert.deepEqual(
       [assignment.desired, assignment.start_from, assignment.spec.name],
@@ -132,7 +119,7 @@ describe('POST /vms/:id/fork', () => {
 
   it('a child that could not be resumed is paused, with the reason, and can be resumed', async () => {
     const vm = await stage.running();
-    const child = await forked(vm);
+    const child = await stage.forked(vm);
     await stage.report(child, 'paused', { error: 'no network slot is free', manifest_name: 'sha256:1' });
     const record = await read(child.id);
     assert.deepEqual([record.status, record.error], ['paused', 'no network slot is free']);
@@ -145,13 +132,13 @@ describe('POST /vms/:id/fork', () => {
 
   it('a capture that fails: the child is failed with the reason, and the source continues', async () => {
     const vm = await stage.running();
-    const child = await forked(vm);
+    const child = await stage.forked(vm);
     await stage.report(child, 'failed', { error: 'no space left on device' });
     const record = await read(child.id);
     assert.deepEqual([record.status, record.error], ['failed', 'no space left on device']);
     assert.equal((await stage.runner.assigned(child.uuid, (one) => one.generation === 2)).desired, 'deleted');
     assert.equal((await stage.row(vm)).status, 'running');
-    await forked(vm);
+    await stage.forked(vm);
   });
 
   it('404: unknown id, malformed id, or other project’s sandbox', async () => {
@@ -208,12 +195,12 @@ describe('POST /vms/:id/fork', () => {
 
   it('409: fork already in progress, until the child is captured', async () => {
     const vm = await stage.running();
-    const first = await forked(vm);
+    const first = await stage.forked(vm);
     await refused(vm, /cannot be forked: another fork of it is in progress \(here-[a-z2-7]+\)/);
     await stage.report(first, 'booting');
-    const second = await forked(vm);
+    const second = await stage.forked(vm);
     await stage.report(second, 'running', { manifest_name: 'sha256:1' });
-    await forked(vm);
+    await stage.forked(vm);
   });
 
   it('has one winner when many fork at the same time', async () => {
@@ -264,7 +251,7 @@ describe('POST /vms/:id/fork', () => {
 describe('a fork that is interrupted', () => {
   it('whose host never answers fails in time, and leaves nothing behind', async () => {
     const vm = await stage.running();
-    const child = await forked(vm);
+    const child = await stage.forked(vm);
     await stage.timeOver(child);
     const record = await read(child.id);
     assert.equal(record.status, 'failed');
@@ -274,7 +261,7 @@ describe('a fork that is interrupted', () => {
 
   it('after the capture it is paused when its time is over', async () => {
     const vm = await stage.running();
-    const child = await forked(vm);
+    const child = await stage.forked(vm);
     await stage.report(child, 'booting');
     await stage.timeOver(child);
     assert.deepEqual(
@@ -286,7 +273,7 @@ describe('a fork that is interrupted', () => {
   for (const reported of ['assigned', 'booting', 'running'] as const) {
     it(`can be deleted while ${reported}`, async () => {
       const vm = await stage.running();
-      const child = await forked(vm);
+      const child = await stage.forked(vm);
       if (reported !== 'assigned') await stage.report(child, reported);
       assert.equal((await world.call('DELETE', `/vms/${child.id}`)).status, 200);
       const gone = await stage.runner.assigned(child.uuid, (one) => one.desired === 'deleted');

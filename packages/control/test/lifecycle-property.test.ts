@@ -23,29 +23,21 @@ import {
   type SandboxFacts,
   type SandboxEvent,
 } from '../src/sandboxes/transitions.ts';
+import { newOrg, newRunner, REGION } from './support/billing.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';
 import { step } from './support/model.ts';
 
-const PROJECT = newUuid();
-const RUNNER = newUuid();
 let database: Database;
+let projectId: string;
+let runnerId: string;
 let lifecycle: Lifecycle;
 /** Assignments that were sent to hosts, by sandbox, in order. */
 const told = new Map<string, Assignment[]>();
 
 before(async () => {
   database = await openFresh();
-  const { pool } = database;
-  await pool.query(
-    `with o as (insert into organizations (id, name) values ($1, 'o') returning id),
-          r as (insert into regions (id, name) values ('r', 'r') returning id)
-     insert into projects (id, org_id, name) select $2, o.id, 'p' from o`,
-    [newUuid(), PROJECT],
-  );
-  await pool.query(
-    `insert into runners (id, region, status, data_url, facts) values ($1, 'r', 'online', '', '{}')`,
-    [RUNNER],
-  );
+  ({ projectId } = await newOrg(database));
+  runnerId = await newRunner(database);
   lifecycle = createLifecycle({
     database,
     deadlines: STATE_DEADLINES,
@@ -75,8 +67,8 @@ interface Pull {
 
 async function apply(id: string, { trigger, ...said }: Pull): Promise<SandboxRow | undefined> {
   const change: Change = { id, ...said };
-  if (trigger === 'place') change.place_on = RUNNER;
-  if (trigger.startsWith('observe:')) change.runner_id = RUNNER;
+  if (trigger === 'place') change.place_on = runnerId;
+  if (trigger.startsWith('observe:')) change.runner_id = runnerId;
   return (await lifecycle.apply(trigger, [change]))[0];
 }
 
@@ -88,11 +80,11 @@ async function newSandbox(persistent: boolean, source?: Life): Promise<string> {
   await database.pool.query(
     `insert into sandboxes (id, job_id, project_id, name, region, status, desired, deadline_at, persistent, mode, cpu, vcpus,
        mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, origin)
-     values ($1, gen_random_uuid(), $2, 'n', 'r', 'pending', 'running', now() + interval '1 hour', $3, 'burstable', 1, 1, 1, 1,
+     values ($1, gen_random_uuid(), $2, 'n', '${REGION}', 'pending', 'running', now() + interval '1 hour', $3, 'burstable', 1, 1, 1, 1,
        'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), $4)`,
     [
       id,
-      PROJECT,
+      projectId,
       persistent,
       source === undefined ? null : JSON.stringify({ type: 'fork', vm_id: source.id }),
     ],
@@ -102,7 +94,7 @@ async function newSandbox(persistent: boolean, source?: Life): Promise<string> {
   await database.pool.query(
     `update sandboxes set status = 'assigned', held = true, runner_id = $2, has_memory = true, desired = $3, start_from = $4,
        forked_from = $5 where id = $1`,
-    [id, RUNNER, source.facts.status, source.facts.status === 'running' ? 'memory' : 'disk', source.id],
+    [id, runnerId, source.facts.status, source.facts.status === 'running' ? 'memory' : 'disk', source.id],
   );
   told.get(id)?.push(flat(toAssignment(assignable(await readRow(id)))));
   return id;

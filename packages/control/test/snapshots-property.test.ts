@@ -13,24 +13,17 @@ import type { SnapshotRow } from '@releap/database';
 import { SNAPSHOT_MACHINE, SNAPSHOT_TRANSITIONS, type SnapshotEvent } from '../src/snapshots/transitions.ts';
 import { quiet } from '@releap/testing/world';
 import { propertyRuns } from '@releap/testing/repetitions';
+import { newOrg, newRunner, REGION } from './support/billing.ts';
 
-const PROJECT = newUuid();
-const RUNNER = newUuid();
 let database: Database;
+let projectId: string;
+let runnerId: string;
 let context: SnapshotContext;
 
 before(async () => {
   database = await openFresh();
-  await database.pool.query(
-    `with o as (insert into organizations (id, name) values ($1, 'o') returning id),
-          r as (insert into regions (id, name) values ('r', 'r') returning id)
-     insert into projects (id, org_id, name) select $2, o.id, 'p' from o`,
-    [newUuid(), PROJECT],
-  );
-  await database.pool.query(
-    `insert into runners (id, region, status, data_url, facts) values ($1, 'r', 'online', '', '{}')`,
-    [RUNNER],
-  );
+  ({ projectId } = await newOrg(database));
+  runnerId = await newRunner(database);
   context = {
     database,
     snapshots: createSnapshots({ database, log: quiet, onMoved: () => undefined }),
@@ -44,9 +37,9 @@ async function newSandbox(): Promise<string> {
   await database.pool.query(
     `insert into sandboxes (id, job_id, project_id, name, region, status, desired, runner_id, held, manifest_name, mode, cpu, vcpus,
        mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash)
-     values ($1, gen_random_uuid(), $2, 'n', 'r', 'running', 'running', $3, true, 'sha256:1', 'burstable', 1, 1, 1, 1,
+     values ($1, gen_random_uuid(), $2, 'n', '${REGION}', 'running', 'running', $3, true, 'sha256:1', 'burstable', 1, 1, 1, 1,
        'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'))`,
-    [id, PROJECT, RUNNER],
+    [id, projectId, runnerId],
   );
   return id;
 }
@@ -100,7 +93,7 @@ const acts: fc.Arbitrary<Act> = fc.oneof(
 
 async function act(vm: string, name: () => string, one: Act): Promise<void> {
   if (one.kind === 'take') {
-    await createSnapshot(context, vm, PROJECT, { name: name() });
+    await createSnapshot(context, vm, projectId, { name: name() });
     return;
   }
   const rows = await rowsOf(vm);
@@ -113,7 +106,7 @@ async function act(vm: string, name: () => string, one: Act): Promise<void> {
   const expected = stale ? undefined : SNAPSHOT_MACHINE.decide(one.trigger, { status: row.status });
   let refused = false;
   if (one.trigger === 'delete') {
-    await deleteSnapshot(context, row.id, PROJECT).catch((error: unknown) => {
+    await deleteSnapshot(context, row.id, projectId).catch((error: unknown) => {
       assert.ok(error instanceof ApiError);
       refused = true;
       const children = rows.some(
@@ -126,7 +119,7 @@ async function act(vm: string, name: () => string, one: Act): Promise<void> {
     const moved = await context.snapshots.apply(one.trigger, [
       {
         id: row.id,
-        ...(observed ? { runner_id: RUNNER, generation: row.generation - (stale ? 1 : 0) } : {}),
+        ...(observed ? { runner_id: runnerId, generation: row.generation - (stale ? 1 : 0) } : {}),
       },
     ]);
     assert.equal(moved.length, expected === undefined ? 0 : 1);
@@ -156,11 +149,11 @@ it('any snapshots of a sandbox follow the table, take turns, keep their lineage,
           if (row.desired !== 'deleted' && row.status !== 'pending') continue;
           const status = row.desired === 'deleted' ? 'deleted' : 'ready';
           await context.snapshots.apply(`observe:${status}`, [
-            { id: row.id, runner_id: RUNNER, generation: row.generation },
+            { id: row.id, runner_id: runnerId, generation: row.generation },
           ]);
         }
         if (newest !== undefined && !rows.some((row) => row.status === 'pending'))
-          await deleteSnapshot(context, newest.id, PROJECT);
+          await deleteSnapshot(context, newest.id, projectId);
       }
       assert.ok((await rowsOf(vm)).every((row) => row.status === 'deleted' || row.status === 'failed'));
     }),

@@ -21,6 +21,7 @@ import {
   type Transition,
   type SandboxEvent,
 } from '../src/sandboxes/transitions.ts';
+import { newOrg, REGION } from './support/billing.ts';
 import { step } from './support/model.ts';
 
 const status = fc.constantFrom(...SANDBOX_STATUSES);
@@ -244,9 +245,7 @@ describe('the UPDATE made from the table', () => {
   it('does exactly what the table says, for every status, event and combination of facts', async () => {
     await using database = await openFresh();
     const { pool } = database;
-    await pool.query(`insert into organizations (id, name) values ('${id(1)}', 'o')`);
-    await pool.query(`insert into projects (id, org_id, name) values ('${id(2)}', '${id(1)}', 'p')`);
-    await pool.query(`insert into regions (id, name) values ('r', 'r')`);
+    const { projectId } = await newOrg(database);
     const shapes: SandboxFacts[] = [];
     for (const name of SANDBOX_STATUSES)
       for (const bits of Array.from({ length: 256 }, (_, index) => index))
@@ -272,13 +271,13 @@ describe('the UPDATE made from the table', () => {
       await pool.query('begin; truncate sandboxes cascade; truncate jobs');
       await pool.query(
         `insert into jobs (id, project_id, kind, status, sandbox_id)
-         select job_id, '${id(2)}', 'vm.create', 'queued', id from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid)`,
+         select job_id, '${projectId}', 'vm.create', 'queued', id from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid)`,
         [JSON.stringify(rows)],
       );
       await pool.query(
         `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, spot, volume_count, docker_data_mib,
            gpu_host, manifest_name, has_memory, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held, pending_fork)
-         select id, job_id, '${id(2)}', 'n', 'r', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
+         select id, job_id, '${projectId}', 'n', '${REGION}', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
                 manifest_name, has_memory, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true, pending_fork
            from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
                 volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, start_from text, pending_fork uuid)`,
@@ -339,13 +338,11 @@ describe('the UPDATE made from the table', () => {
   it('has one winner when many pull the same event at the same time', async () => {
     await using database = await openFresh();
     const { pool } = database;
-    await pool.query(`insert into organizations (id, name) values ('${id(1)}', 'o')`);
-    await pool.query(`insert into projects (id, org_id, name) values ('${id(2)}', '${id(1)}', 'p')`);
-    await pool.query(`insert into regions (id, name) values ('r', 'r')`);
+    const { projectId } = await newOrg(database);
     await pool.query(
       `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, mode, cpu, vcpus, mem_mib, scratch_mib,
          cpu_arch, image_ref, root, access_token_hash)
-       select gen_random_uuid(), gen_random_uuid(), '${id(2)}', 'n', 'r', 'running', 'running', true, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}',
+       select gen_random_uuid(), gen_random_uuid(), '${projectId}', 'n', '${REGION}', 'running', 'running', true, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}',
               decode(repeat('00', 32), 'hex') from generate_series(1, 20)`,
     );
     const { rows } = await pool.query<{ id: string }>('select id from sandboxes');

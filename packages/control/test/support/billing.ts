@@ -1,4 +1,4 @@
-/** Organizations, sandboxes and meters written straight into the database, for tests of billing. */
+/** Organizations, hosts, sandboxes and meters as rows of the database, for tests below the API. */
 import { randomBytes } from 'node:crypto';
 import { newUuid, type SandboxStatus } from '@releap/contract';
 import type { Database } from '@releap/database';

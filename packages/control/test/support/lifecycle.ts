@@ -7,6 +7,7 @@ import { TRANSIENT } from '../../src/sandboxes/transitions.ts';
 import {
   create,
   obedient,
+  silent,
   until,
   waitFor,
   type Answer,
@@ -62,6 +63,20 @@ export class Stage {
     await this.ok(vm, 'pause');
     await this.report(vm, 'paused');
     return vm;
+  }
+
+  /** A fork that the runner leaves to the test. `next` runs as soon as it is acknowledged. */
+  async forked(vm: Created, body?: object, next?: () => Promise<void>): Promise<Created> {
+    const { script } = this.runner.options;
+    this.runner.options.script = silent;
+    const answer = await this.world.call('POST', `/vms/${vm.id}/fork`, body);
+    assert.equal(answer.status, 200, answer.text);
+    await next?.();
+    const { id: uuid } = await inspect(this.world.database, { jobId: answer.body.job_id });
+    this.left.add(uuid);
+    await this.runner.assigned(uuid);
+    this.runner.options.script = script;
+    return { id: answer.body.vm_id, uuid, token: answer.body.access_token, jobId: answer.body.job_id };
   }
 
   do(vm: Created, verb: Verb): Promise<Answer> {
