@@ -28,6 +28,9 @@ func main() {
 	process.Launch()
 	// A rare collection of a small heap: what the collector would do first after a restore is all new code.
 	debug.SetGCPercent(400)
+	if agent.IsWarmUpSteps() {
+		end(agent.WarmUpSteps(os.Args[2]))
+	}
 	if os.Getpid() == 1 {
 		console := func(text string) { os.Stderr.WriteString(text + "\n") }
 		if err := runSandbox(console); err != nil {
@@ -37,24 +40,24 @@ func main() {
 		select {}
 	}
 	if len(os.Args) == 3 && os.Args[1] == "-serve" && strings.HasPrefix(os.Args[2], "unix:") {
-		if err := serve(strings.TrimPrefix(os.Args[2], "unix:")); err != nil {
-			os.Stderr.WriteString("agent: " + err.Error() + "\n")
-			os.Exit(1)
-		}
-		return
+		end(serve(strings.TrimPrefix(os.Args[2], "unix:")))
 	}
-	if len(os.Args) == 4 && os.Args[1] == "-rehearse" {
-		root, scratch := &boot.Disk{Device: os.Args[2], Type: "squashfs"}, &boot.Disk{Device: os.Args[3], Type: "ext4"}
-		if err := boot.Rehearse(root, scratch); err != nil {
-			os.Stderr.WriteString("agent: " + err.Error() + "\n")
-			os.Exit(1)
-		}
-		return
+	if len(os.Args) == 3 && os.Args[1] == agent.WarmUpOption {
+		end(agent.WarmUp(os.Args[2]))
 	}
 	os.Stdout.WriteString("releap guest agent " + agent.Version + "\nusage: agent -serve unix:/path\n")
 	if len(os.Args) != 2 || os.Args[1] != "-version" {
 		os.Exit(2)
 	}
+}
+
+// end ends this process, with the error that it has ended with.
+func end(err error) {
+	if err != nil {
+		os.Stderr.WriteString("agent: " + err.Error() + "\n")
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 func runSandbox(console func(string)) error {

@@ -27,6 +27,8 @@ type Disk struct {
 	Device string
 	Type   string
 	Bytes  int64
+	// Mounted says that it was not exchanged since this machine has mounted it.
+	Mounted bool
 }
 
 // Identity is what makes one restored copy different from another.
@@ -131,7 +133,7 @@ func ParseNetwork(v jsonlite.Value) (*Network, error) {
 	return n, nil
 }
 
-// ParseDisk reads {device, fstype?, bytes?}; nil when absent.
+// ParseDisk reads {device, fstype?, bytes?, mounted?}; nil when absent.
 func ParseDisk(v jsonlite.Value, name, fallbackType string) (*Disk, error) {
 	if !v.Present() {
 		return nil, nil
@@ -153,6 +155,9 @@ func ParseDisk(v jsonlite.Value, name, fallbackType string) (*Disk, error) {
 	}
 	if !rootTypes[d.Type] {
 		return nil, fault.New(fault.Invalid, name+".fstype "+strconv.Quote(d.Type)+" is not one of squashfs, erofs, ext4")
+	}
+	if d.Mounted, err = v.Get("mounted").Flag(name + ".mounted"); err != nil {
+		return nil, err
 	}
 	d.Bytes, err = v.Get("bytes").Int(name+".bytes", 0, 0, 1<<50)
 	return d, err

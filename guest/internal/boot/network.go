@@ -16,6 +16,7 @@ const (
 	siocSIfFlags   = 0x8914
 	siocSIfAddr    = 0x8916
 	siocSIfNetmask = 0x891c
+	siocGIfMTU     = 0x8921
 	siocSIfMTU     = 0x8922
 	siocSIfHWAddr  = 0x8924
 )
@@ -60,6 +61,9 @@ func (n *Network) key() string {
 
 var current string
 
+// MarkApplied says that the interface has this network already.
+func (n *Network) MarkApplied() { current = n.key() }
+
 // Loopback up.
 func Loopback() error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
@@ -94,9 +98,14 @@ func (n *Network) Apply() error {
 	}
 	if n.MTU != 0 {
 		r := request(n.Interface)
-		*(*int32)(unsafe.Pointer(&r.data[0])) = int32(n.MTU)
-		if err := call(fd, siocSIfMTU, unsafe.Pointer(&r)); err != nil {
+		if err := call(fd, siocGIfMTU, unsafe.Pointer(&r)); err != nil {
 			return fail("mtu", err)
+		}
+		if mtu := (*int32)(unsafe.Pointer(&r.data[0])); *mtu != int32(n.MTU) {
+			*mtu = int32(n.MTU)
+			if err := call(fd, siocSIfMTU, unsafe.Pointer(&r)); err != nil {
+				return fail("mtu", err)
+			}
 		}
 	}
 	if n.key() == current {

@@ -22,6 +22,8 @@ const (
 	systemPatience = 10 * time.Second
 	// resizePatience is how long an exchanged disk may take to show its size.
 	resizePatience = 10 * time.Second
+	// releasePatience is how long a file system may take to give its disk up once nothing uses it.
+	releasePatience = 10 * time.Second
 )
 
 // MakeDirs that Assemble needs, ahead of time.
@@ -59,7 +61,7 @@ func lowerLayers(image string) string {
 // that was made.
 func Assemble(root, scratch *Disk, lap func(string)) (*os.File, error) {
 	lower := make(chan error, 1)
-	go func() { lower <- root.mount(lowerDir, syscall.MS_RDONLY) }() // two disks, and mostly two processors
+	go func() { lower <- root.MountImage() }() // two disks, and mostly two processors
 	if err := scratch.mount(scratchDir, syscall.MS_NOATIME); err != nil {
 		return nil, err
 	}
@@ -105,6 +107,52 @@ func Assemble(root, scratch *Disk, lap func(string)) (*os.File, error) {
 		return nil, fault.New(fault.Internal, "entering the root: "+err.Error())
 	}
 	return keep, os.Chdir("/")
+}
+
+// MountImage mounts the read-only root image where Assemble takes it from. One that a warm-up has left there stays, if the
+// host says that it is the same (Mounted), and is unmounted otherwise.
+func (d *Disk) MountImage() error {
+	isMounted, err := isMountPoint(lowerDir)
+	if err != nil {
+		return fault.New(fault.Code(err), err.Error())
+	}
+	switch {
+	case d.Mounted && !isMounted:
+		return fault.New(fault.State, "the root image is not mounted yet")
+	case d.Mounted:
+		return nil
+	case isMounted:
+		if err := syscall.Unmount(lowerDir, 0); err != nil {
+			return fault.New(fault.Internal, "unmounting the former root image: "+err.Error())
+		}
+	}
+	return d.mount(lowerDir, syscall.MS_RDONLY)
+}
+
+// isMountPoint compares devices: whatever is mounted there has one of its own.
+func isMountPoint(dir string) (bool, error) {
+	var here, above syscall.Stat_t
+	if err := syscall.Stat(dir, &here); err != nil {
+		return false, err
+	}
+	if err := syscall.Stat(dir+"/..", &above); err != nil {
+		return false, err
+	}
+	return here.Dev != above.Dev, nil
+}
+
+// AwaitRelease waits until no file system uses the disk: a mount namespace that has ended unmounts in the background.
+func (d *Disk) AwaitRelease() error {
+	for end := time.Now().Add(releasePatience); ; time.Sleep(time.Millisecond) {
+		// A mounted file system holds its block device exclusively, open(2).
+		fd, err := syscall.Open("/dev/"+d.Device, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_EXCL, 0)
+		if err == nil {
+			return syscall.Close(fd)
+		}
+		if err != syscall.EBUSY || time.Now().After(end) {
+			return fault.New(fault.Code(err), "/dev/"+d.Device+" is not released: "+err.Error())
+		}
+	}
 }
 
 // MountAt mounts a further disk in the assembled root.

@@ -6,7 +6,7 @@ import type { Logger } from 'pino';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
 import { registerLogs } from './data/log-routes.ts';
-import { rehearse } from './guest/rehearse.ts';
+import { warmUp } from './guest/warm-up.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
 import { dataTokenVerifier } from './identity/data-token.ts';
 import { ImageStore } from './image/image-store.ts';
@@ -23,6 +23,7 @@ import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
 import { SpaceWatch } from './disk/space-watch.ts';
+import { warmUpConfig } from './reconcile/guest-config.ts';
 import { ClockStepDetector } from './reconcile/clock-step-detector.ts';
 import { sandboxHandler, snapshotHandler } from './reconcile/kind-handlers.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
@@ -40,9 +41,9 @@ const TEMPLATE_UID = 0x6ffe_0000;
 /** Unless it was configured, waiting machines may take an eighth of the host's memory. */
 const WARM_POOL_MEMORY_SHARE = 8;
 const WARM_POOL_DISK_MAX_MIB = 4096;
-/** What waiting machines rehearse with; small, and made from what set-up has brought. */
-const REHEARSAL_IMAGE: RootSource = { type: 'builtin', name: 'busybox' };
-const REHEARSAL_SCRATCH_MIB = 512;
+/** What VMs that wait for a sandbox of any image warm up with; small, and made from what set-up has brought. */
+const WARM_UP_IMAGE: RootSource = { type: 'builtin', name: 'busybox' };
+const WARM_UP_SCRATCH_MIB = 512;
 const DRAIN_DEADLINE_MS = 30_000;
 
 /** What a create without sizes asks for; its template is made before the runner calls itself ready. */
@@ -149,13 +150,11 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     shape: DEFAULT_MACHINE_SIZE,
     size: options.warmPool.size,
     diskMaxMib: WARM_POOL_DISK_MAX_MIB,
-    rehearsal: async () => ({
-      disks: {
-        rootImagePath: (await images.ensure(REHEARSAL_IMAGE)).path,
-        scratchMib: REHEARSAL_SCRATCH_MIB,
-      },
-      run: ({ agentSocketPath }) => rehearse(agentSocketPath, log),
-    }),
+    warmUp: {
+      image: () => images.ensure(WARM_UP_IMAGE),
+      scratchMib: WARM_UP_SCRATCH_MIB,
+      run: (running) => warmUp(running.agentSocketPath, warmUpConfig(running), log),
+    },
   });
   const host = new MachineHost({
     machines,

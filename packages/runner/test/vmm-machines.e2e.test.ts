@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { readFile, readlink, stat, truncate } from 'node:fs/promises';
+import { mkdtemp, readFile, readlink, stat, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
@@ -8,10 +9,13 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '@releap/testing/eventually';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { GuestClient } from '../src/guest/index.ts';
+import { warmUp } from '../src/guest/warm-up.ts';
+import { warmUpConfig } from '../src/reconcile/guest-config.ts';
 import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
 import { WarmPools, WarmVms } from '../src/machine/index.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
+import { run } from '../src/process/index.ts';
 import { isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
 import { firstBefore } from './support/first-before.ts';
@@ -55,7 +59,7 @@ async function configured(running: RunningVm): Promise<GuestClient> {
     entropy: randomBytes(32),
     network: { address: '172.16.0.2', prefix: 30, gateway: '172.16.0.1' },
     disks: {
-      root: { device: 'vda' },
+      root: { device: 'vda', mounted: running.hasRootMounted ?? false },
       scratch: { device: 'vdb', bytes: running.diskBytes.scratch },
     },
   });
@@ -264,44 +268,28 @@ describe('a micro-VM', () => {
 describe('the pools of waiting VMs', () => {
   it('hand a VM to one taker, who puts disks into it and owns it like any other', async () => {
     using other = new TestSlot(1);
-    const free: TestSlot[] = [slot, other];
-    const slots = {
-      take: () => Promise.resolve(free.shift() as TestSlot),
-      release: () => Promise.resolve(),
-    };
-    const rehearsed: number[] = [];
-    const pools = new WarmPools({ budgetMib: 1024, log });
-    const warm = new WarmVms({
-      machines: service.machines,
-      pools,
-      slots,
-      shape: SHAPE,
-      size: 1,
-      diskMaxMib: 256,
-      rehearsal: async () => ({
-        disks: { rootImagePath, scratchMib: 8 },
-        run: async (vm) => {
-          rehearsed.push(vm.diskBytes.scratch);
-        },
-      }),
-    });
-    pools.start();
+    const { warm, pools, warmedUp } = poolsOf([slot, other]);
     await eventually('a VM and a VMM that wait', async () =>
       pools.stats.every(({ waiting }) => waiting === 1) ? true : undefined,
     );
-    assert.deepEqual(rehearsed, [8 * 1024 * 1024]);
-    assert.equal(warm.takeVm({ shape: { ...SHAPE, vcpus: 1 }, diskMib: 64 }), undefined);
-    assert.equal(warm.takeVm({ shape: SHAPE, diskMib: 512 }), undefined);
-    const taken = warm.takeVm({ shape: SHAPE, diskMib: 96 });
+    assert.deepEqual(warmedUp, [8 * 1024 * 1024]);
+    const image = shared();
+    assert.equal(warm.takeVm({ shape: { ...SHAPE, vcpus: 1 }, diskMib: 64, image }), undefined);
+    assert.equal(warm.takeVm({ shape: SHAPE, diskMib: 512, image }), undefined);
+    const taken = warm.takeVm({ shape: SHAPE, diskMib: 96, image });
     assert.ok(taken);
-    assert.equal(warm.takeVm({ shape: SHAPE, diskMib: 96 }), undefined);
+    assert.equal(warm.takeVm({ shape: SHAPE, diskMib: 96, image }), undefined);
 
     const disks = { rootImagePath, scratchMib: 96 };
     const running = await taken.attach({ vmId: 'pooled', shape: SHAPE, disks, cpu: CPU });
+    assert.equal(running.hasRootMounted, true);
     assert.equal(running.diskBytes.scratch, 96 * 1024 * 1024);
     await assert.rejects(taken.attach({ vmId: 'other', shape: SHAPE, disks, cpu: CPU }), /no blank VM/);
     const guest = await configured(running);
     assert.equal(await sh(guest, 'echo mine > /file; sync; cat /file'), 'mine\n');
+    assert.equal(await sh(guest, 'hostname; cat /etc/hostname'), 'test\ntest\n');
+    const leftOfWarmUp = 'grep -c . /proc/mounts; ls / | tr "\\n" " "; ps | grep -cv "\\["';
+    const seen = await sh(guest, leftOfWarmUp);
     guest.close();
     running.vm.detach();
     await pools.close();
@@ -314,5 +302,120 @@ describe('the pools of waiting VMs', () => {
     await service.machines.destroy('pooled');
     assert.equal(isAlive(running.vm.identity), false);
     assert.deepEqual(await service.cgroups.list(), []);
+
+    const direct = await boot('direct');
+    const fresh = await configured(direct);
+    assert.equal(await sh(fresh, 'echo mine > /file'), '');
+    assert.equal(await sh(fresh, leftOfWarmUp), seen, 'nothing is left of the warm-up');
+    fresh.close();
+    direct.vm.detach();
+    await service.machines.destroy('direct');
+  });
+
+  it('give a VM that warmed up with our image to a sandbox of another one, which sees its own alone', async () => {
+    using other = new TestSlot(1);
+    const { warm, pools } = poolsOf([slot, other]);
+    await eventually('a VM waits', async () =>
+      pools.stats.some(({ recipe, waiting }) => recipe.startsWith('template') && waiting === 1)
+        ? true
+        : undefined,
+    );
+    const image = { digest: 'sha256:another', path: await withMarker(rootImagePath) };
+    const taken = warm.takeVm({ shape: SHAPE, diskMib: 96, image });
+    assert.ok(taken);
+    const disks = { rootImagePath: image.path, scratchMib: 96 };
+    const running = await taken.attach({ vmId: 'exchanged', shape: SHAPE, disks, cpu: CPU });
+    assert.equal(running.hasRootMounted, false);
+    const guest = await configured(running);
+    assert.equal(await sh(guest, 'cat /marker'), 'another image\n');
+    guest.close();
+    running.vm.detach();
+    await pools.close();
+    await service.machines.destroy('exchanged');
+  });
+
+  it('keep VMs for an image that is asked for repeatedly, and give them to sandboxes of that image alone', async () => {
+    using second = new TestSlot(1);
+    using third = new TestSlot(2);
+    const { warm, pools } = poolsOf([slot, second, third]);
+    const template = (): (typeof pools.stats)[number][] =>
+      pools.stats.filter(({ recipe }) => recipe.startsWith('template'));
+    await eventually('a VM waits', async () => (template()[0]?.waiting === 1 ? true : undefined));
+    const own = { digest: 'sha256:own', path: rootImagePath };
+    const first = warm.takeVm({ shape: SHAPE, diskMib: 96, image: own });
+    await first?.discard();
+    for (let more = 0; more < 2; more++)
+      assert.equal(warm.takeVm({ shape: SHAPE, diskMib: 96, image: own }), undefined);
+    const name = await eventually('a VM of that image waits', async () =>
+      template().find(({ recipe, waiting }) => recipe.endsWith('sha256:own') && waiting === 1),
+    );
+    assert.ok(name);
+    assert.equal(
+      warm.takeVm({ shape: { ...SHAPE, vcpus: 1 }, diskMib: 96, image: shared() }),
+      undefined,
+      'it is not given to another image',
+    );
+    const taken = warm.takeVm({ shape: SHAPE, diskMib: 96, image: own });
+    assert.ok(taken);
+    const disks = { rootImagePath, scratchMib: 96 };
+    const running = await taken.attach({ vmId: 'own', shape: SHAPE, disks, cpu: CPU });
+    assert.equal(running.hasRootMounted, true);
+    const guest = await configured(running);
+    assert.equal(await sh(guest, 'hostname'), 'test\n');
+    guest.close();
+    running.vm.detach();
+    await pools.close();
+    await service.machines.destroy('own');
   });
 });
+
+/** The same image with one more file. */
+async function withMarker(image: string): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'releap-marker-'));
+  const root = join(folder, 'root');
+  await run('unsquashfs', ['-no-progress', '-d', root, image], { deadlineMs: 60_000 });
+  await writeFile(join(root, 'marker'), 'another image\n');
+  await run('mksquashfs', [root, join(folder, 'image'), '-quiet', '-no-progress'], { deadlineMs: 60_000 });
+  return join(folder, 'image');
+}
+
+function shared(): { digest: string; path: string } {
+  return { digest: 'sha256:shared', path: rootImagePath };
+}
+
+/** One VM that waits, on the slots given. */
+function poolsOf(free: TestSlot[]): { warm: WarmVms<TestSlot>; pools: WarmPools; warmedUp: number[] } {
+  const warmedUp: number[] = [];
+  const pools = new WarmPools({ budgetMib: 1024, log });
+  const used = new Map<string, TestSlot>();
+  const warm = new WarmVms({
+    machines: service.machines,
+    pools,
+    slots: {
+      take: (id) => {
+        const slot = free.shift();
+        if (slot === undefined) return Promise.reject(new Error('no slot is free'));
+        used.set(id, slot);
+        return Promise.resolve(slot);
+      },
+      release: (id) => {
+        const slot = used.get(id);
+        if (slot !== undefined && used.delete(id)) free.push(slot);
+        return Promise.resolve();
+      },
+    },
+    shape: SHAPE,
+    size: 1,
+    diskMaxMib: 256,
+    warmUp: {
+      image: () => Promise.resolve(shared()),
+      scratchMib: 8,
+      run: async (running) => {
+        warmedUp.push(running.diskBytes.scratch);
+        await warmUp(running.agentSocketPath, warmUpConfig(running), log);
+      },
+    },
+  });
+  pools.start();
+  return { warm, pools, warmedUp };
+}

@@ -16,7 +16,7 @@ import {
   readText,
   readTexts,
 } from './replies.ts';
-import { defaultsParams, identityParams } from './requests.ts';
+import { configParams, defaultsParams, identityParams } from './requests.ts';
 import type {
   CallOptions,
   ExecRequest,
@@ -136,24 +136,7 @@ export class GuestClient implements AsyncDisposable {
     config: GuestConfig,
     options?: CallOptions,
   ): Promise<{ entrypoint: EntrypointState; reservedBytes: number; timingsUs: unknown }> {
-    const answer = await this.#calls.call(
-      'configure',
-      {
-        ...identityParams(config),
-        ...defaultsParams(config),
-        disks: config.disks,
-        reserve_bytes: config.reserveBytes,
-        entrypoint:
-          config.entrypoint === undefined
-            ? undefined
-            : {
-                argv: config.entrypoint.argv,
-                stop_signal: config.entrypoint.stopSignal,
-                ...defaultsParams(config.entrypoint),
-              },
-      },
-      options,
-    );
+    const answer = await this.#calls.call('configure', configParams(config), options);
     return {
       entrypoint: readEntrypoint(readBag(answer, 'entrypoint')),
       reservedBytes: readInt(answer, 'reserved_bytes', 0),

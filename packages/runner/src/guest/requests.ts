@@ -18,6 +18,8 @@ export interface GuestDisk {
   fstype?: 'squashfs' | 'erofs' | 'ext4';
   /** Size of the device. Given, the agent waits until its kernel has seen an exchanged disk's new size. */
   bytes?: number;
+  /** The agent has mounted it in its warm-up, and it was not exchanged since. */
+  mounted?: boolean;
 }
 
 /** What differs between copies of one memory image. */
@@ -127,6 +129,22 @@ export const identityParams = (identity: GuestIdentity): Record<string, unknown>
   entropy: identity.entropy === undefined ? undefined : Buffer.from(identity.entropy).toString('base64'),
   dns: identity.dns,
   network: identity.network,
+});
+
+/** Parameters of `configure`. */
+export const configParams = (config: GuestConfig): Record<string, unknown> => ({
+  ...identityParams(config),
+  ...defaultsParams(config),
+  disks: config.disks,
+  reserve_bytes: config.reserveBytes,
+  entrypoint:
+    config.entrypoint === undefined
+      ? undefined
+      : {
+          argv: config.entrypoint.argv,
+          stop_signal: config.entrypoint.stopSignal,
+          ...defaultsParams(config.entrypoint),
+        },
 });
 
 /** As the agent takes them. */

@@ -3,7 +3,7 @@ import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import type { Vm } from '../vmm/vm.ts';
-import type { BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
+import type { AttachOptions, BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
 import type { EphemeralDisks } from './ephemeral-disks.ts';
 import { attachDisks } from './guest-disks.ts';
 import type { PersistentMachines } from './persistent-machines.ts';
@@ -98,17 +98,10 @@ export class BlankMachines {
    * resumes the guest. The order makes a confusion impossible: a folder is taken over once, and a VM without a sandbox's
    * name never has its disks.
    * @param options.shape of that machine, with what the sandbox does not get of it
-   * @param options.persistent the scratch disk outlives the VM; one that is kept is attached, and memory that was kept must be
-   *   gone
-   * @param options.warmedUp the blank VM has disks that it warmed up with
    * @throws when it cannot be; then `destroy` of both names removes whatever there is
    */
-  async attach(
-    blank: Vm,
-    from: string,
-    options: Omit<BootOptions, 'slot'> & { persistent?: boolean; warmedUp: boolean },
-  ): Promise<RunningVm> {
-    const { vmId, persistent = false, warmedUp } = options;
+  async attach(blank: Vm, from: string, options: AttachOptions): Promise<RunningVm> {
+    const { vmId, persistent = false, present, keepsRoot } = options;
     const clock = new Stopwatch();
     const record = await this.#folders.load(from);
     if (record === undefined) throw new Error(`there is no blank VM ${from}`);
@@ -127,10 +120,16 @@ export class BlankMachines {
     options.signal?.throwIfAborted();
     await Promise.all([
       this.#folders.save(vmId, { ...record, shape: options.shape, diskBytes: disks.bytes }),
-      attachDisks(vm, disks, warmedUp ? 'warm-up' : 'placeholders').then(() => clock.lap('attach')),
+      attachDisks(vm, disks, present, keepsRoot).then(() => clock.lap('attach')),
     ]);
     await vm.continue();
     clock.lap('continue');
-    return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: disks.bytes, timings: clock.laps };
+    return {
+      vm,
+      agentSocketPath: vm.agentSocketPath,
+      diskBytes: disks.bytes,
+      hasRootMounted: keepsRoot,
+      timings: clock.laps,
+    };
   }
 }

@@ -12,9 +12,16 @@ export type PresentDisks = 'placeholders' | 'warm-up';
  * Attaches disks to the devices of a guest that is paused and holds nothing of those it had. The VMM opens the files itself,
  * jailed and without privileges. All commands are sent at once; the VMM runs them in order, and the guest sees nothing
  * until it is resumed.
+ * @param keepsRoot the root image stays attached: it is the same, and the guest has it mounted
  */
-export async function attachDisks(vm: Vm, disks: VmDisks, present: PresentDisks): Promise<void> {
-  const commands = DISKS.flatMap((name) => {
+export async function attachDisks(
+  vm: Vm,
+  disks: VmDisks,
+  present: PresentDisks,
+  keepsRoot = false,
+): Promise<void> {
+  const exchanged = DISKS.filter((name) => !(keepsRoot && name === 'root'));
+  const commands = exchanged.flatMap((name) => {
     const node = disks.nodes[name]['node-name'];
     const resize = { 'node-name': node, size: name === 'root' ? 0 : disks.bytes[name] };
     return [

@@ -15,7 +15,7 @@ const FIRST_GUESS_MIB = 96;
 /** With less memory available the pools make none, and give up what waits. */
 const PRESSURE_BYTES = 1024 * MIB;
 /** Recipes that nobody has configured: others than these are not kept ready. */
-const RECIPES_MAX = 8;
+const RECIPES_MAX = 16;
 
 /** A VM that was made ahead of time. Its name begins with `warm-`, and so does its folder's. */
 export interface WaitingVm {

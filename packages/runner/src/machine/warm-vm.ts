@@ -1,6 +1,6 @@
 import type { MachineSize } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
-import type { BootOptions, RunningVm } from './boot-options.ts';
+import type { AttachOptions, RunningVm } from './boot-options.ts';
 import type { EmptyVm } from './restoring.ts';
 
 /** What a sandbox needs of a waiting VM. */
@@ -8,10 +8,34 @@ export interface WantedVm {
   shape: MachineSize;
   /** Size of its largest disk. */
   diskMib: number;
+  /** Its root image. */
+  image: WarmUpImage;
+}
+
+/** A root image that lies on this host. */
+export interface WarmUpImage {
+  digest: string;
+  /** Absolute. */
+  path: string;
+}
+
+/**
+ * What each restored VM does before it waits, so that an emulator has translated the code of a create and a kernel has the
+ * image in its caches. Its guest has a scratch disk meanwhile, and uses nothing of that afterwards.
+ */
+export interface WarmUp {
+  /**
+   * The image of VMs that may become anybody's sandbox, because it is ours: the warm-up runs a program of it. VMs that warm
+   * up with another image become sandboxes of that image alone.
+   */
+  image: () => Promise<WarmUpImage>;
+  scratchMib: number;
+  /** @throws when it fails; that VM is removed */
+  run: (vm: RunningVm) => Promise<void>;
 }
 
 /** What is restored from a sandbox's memory needs of a waiting VMM. */
-export interface WantedVmm extends WantedVm {
+export interface WantedVmm extends Omit<WantedVm, 'image'> {
   hardware: Hardware;
   vmm: string;
 }
@@ -20,7 +44,7 @@ export interface WantedVmm extends WantedVm {
 export interface WarmVm {
   /** Its name until `attach`; its slot is held under this name. */
   id: string;
-  attach(options: Omit<BootOptions, 'slot'> & { persistent?: boolean }): Promise<RunningVm>;
+  attach(options: Omit<AttachOptions, 'present' | 'keepsRoot'>): Promise<RunningVm>;
   discard(): Promise<void>;
 }
 

@@ -1,15 +1,20 @@
 import { awaitAgent } from '../template/agent-hello.ts';
 import type { MachineSize } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
-import type { BootOptions, RunningVm, SandboxDisks, VmSlot } from './boot-options.ts';
+import type { BootOptions, VmSlot } from './boot-options.ts';
 import type { Machines } from './machines.ts';
 import type { EmptyVm } from './restoring.ts';
-import type { WantedVm, WantedVmm, WarmVm, WarmVmm } from './warm-vm.ts';
+import type { WantedVm, WantedVmm, WarmUp, WarmUpImage, WarmVm, WarmVmm } from './warm-vm.ts';
 import type { Recipe, WaitingVm, WarmPools } from './warm-pool.ts';
 
 const AGENT_DEADLINE_MS = 60_000;
 /** Guaranteed to a VM that is made ahead of time: what sandboxes leave, and enough to be done some day. */
 const BACKGROUND_CORES = 0.03;
+
+/** A VM that waits, and the digest of the image that it has mounted. */
+interface RestoredVm extends WaitingVm {
+  image: string | undefined;
+}
 
 /** Where the pools get network slots; `id` is the name of the waiting VM. */
 export interface SlotSource<S extends VmSlot> {
@@ -27,22 +32,20 @@ export interface WarmVmsOptions<S extends VmSlot> {
   size: number;
   /** Largest disk that a waiting VM can be given; a sandbox that wants more is started directly. */
   diskMaxMib: number;
-  /**
-   * Run in each restored VM before it waits, so that an emulator has translated what comes next and a kernel has what it
-   * needs in its caches. The guest has disks meanwhile, and must hold nothing of them afterwards. A rehearsal that
-   * fails costs the VM.
-   */
-  rehearsal?: () => Promise<{ disks: SandboxDisks; run: (vm: RunningVm) => Promise<void> }>;
+  warmUp?: WarmUp;
 }
 
 /**
  * What waits for sandboxes, by machine size:
- * - `template`: VMs that are restored from their template, whose agent has answered, and that are paused until they are
- *   taken: what is left of a create or start is to attach its disks. They have no identity, disks or secrets of anybody;
+ * - `template`: VMs that are restored from their template, that have warmed up, and that are paused until they are taken:
+ *   what is left of a create or start is to attach its disks. They have no identity, disks or secrets of anybody. Images
+ *   that are asked for repeatedly have VMs of their own, which keep the image mounted;
  * - `vmm`: VMMs without a state, their memory that of the template, for what is restored from a sandbox's memory.
  */
 export class WarmVms<S extends VmSlot> {
   readonly #options: WarmVmsOptions<S>;
+  /** Digest of the image that VMs for all images warm up with; known with the first of them. */
+  #sharedImage: string | undefined;
 
   constructor(options: WarmVmsOptions<S>) {
     this.#options = options;
@@ -52,18 +55,25 @@ export class WarmVms<S extends VmSlot> {
   }
 
   /** A restored VM that suits, or undefined. */
-  takeVm({ shape, diskMib }: WantedVm): WarmVm | undefined {
-    const { pools, machines, rehearsal } = this.#options;
+  takeVm({ shape, diskMib, image }: WantedVm): WarmVm | undefined {
+    const { machines, warmUp } = this.#options;
     if (!this.#canHave(diskMib)) return undefined;
-    const recipe = this.#templateRecipe(shape);
-    const warm = pools.take(recipe.name, () => recipe);
+    const hasOwn = this.#sharedImage !== undefined && image.digest !== this.#sharedImage;
+    const warm =
+      (hasOwn ? this.#take(this.#templateRecipe(shape, image)) : undefined) ??
+      this.#take(this.#templateRecipe(shape));
     if (warm === undefined) return undefined;
+    const present = warmUp === undefined ? 'placeholders' : 'warm-up';
+    const keepsRoot = warm.image === image.digest;
     return {
       id: warm.id,
-      attach: (options) =>
-        machines.blank.attach(warm.vm, warm.id, { ...options, warmedUp: rehearsal !== undefined }),
+      attach: (options) => machines.blank.attach(warm.vm, warm.id, { ...options, present, keepsRoot }),
       discard: () => this.#discard(warm),
     };
+  }
+
+  #take<W extends WaitingVm>(recipe: Recipe<W>): W | undefined {
+    return this.#options.pools.take(recipe.name, () => recipe);
   }
 
   /**
@@ -73,8 +83,7 @@ export class WarmVms<S extends VmSlot> {
    */
   takeVmm({ shape, diskMib, hardware, vmm }: WantedVmm): WarmVmm | undefined {
     if (!this.#canHave(diskMib) || !this.#isCurrent(hardware, vmm)) return undefined;
-    const recipe = this.#vmmRecipe(shape);
-    const empty = this.#options.pools.take(recipe.name, () => recipe);
+    const empty = this.#take(this.#vmmRecipe(shape));
     return empty && { empty, discard: () => this.#discard(empty) };
   }
 
@@ -89,29 +98,31 @@ export class WarmVms<S extends VmSlot> {
     return this.#options.size > 0 && diskMib <= this.#options.diskMaxMib;
   }
 
-  #templateRecipe(shape: MachineSize): Recipe<WaitingVm> {
-    const { machines, slots, diskMaxMib, size } = this.#options;
+  /** @param own the image of its sandboxes; absent for those of any image */
+  #templateRecipe(shape: MachineSize, own?: WarmUpImage): Recipe<RestoredVm> {
+    const { machines, slots, diskMaxMib, size, warmUp } = this.#options;
     return {
-      name: nameOf('template', shape),
-      least: this.#isDefault(shape) ? size : 0,
+      name: own === undefined ? nameOf('template', shape) : `${nameOf('template', shape)} ${own.digest}`,
+      least: own === undefined && this.#isDefault(shape) ? size : 0,
       make: async (id) => {
-        const rehearsal = await this.#options.rehearsal?.();
+        const image = own ?? (await warmUp?.image());
+        if (own === undefined) this.#sharedImage = image?.digest;
         const made = await machines.blank.boot({
           ...this.#background(id, await slots.take(id), shape),
-          ...(rehearsal && { disks: rehearsal.disks }),
+          ...(warmUp && image && { disks: { rootImagePath: image.path, scratchMib: warmUp.scratchMib } }),
           diskMaxMib,
         });
         try {
           const alive = (): boolean => !made.vm.exited;
           await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive });
-          await rehearsal?.run(made);
+          await warmUp?.run(made);
           // While it waits it must use no CPU time.
           await made.vm.stop();
         } catch (error) {
           made.vm.detach();
           throw error;
         }
-        return { id, vm: made.vm };
+        return { id, vm: made.vm, image: image?.digest };
       },
       remove: (id) => this.#remove(id),
     };

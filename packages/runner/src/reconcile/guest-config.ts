@@ -28,7 +28,7 @@ export function guestConfig(
     dns,
     network: { address: GUEST.ip, prefix: GUEST.prefix, gateway: GUEST.gatewayIp, mtu: GUEST.mtu },
     disks: {
-      root: { device: 'vda', fstype: 'squashfs' },
+      root: { device: 'vda', fstype: 'squashfs', ...(running.hasRootMounted && { mounted: true }) },
       scratch: { device: 'vdb', bytes: running.diskBytes.scratch },
       ...(spec.docker_data_mib === undefined
         ? {}
@@ -41,6 +41,23 @@ export function guestConfig(
     ...(argv.length === 0
       ? {}
       : { entrypoint: { argv, ...(config.stopSignal === '' ? {} : { stopSignal: config.stopSignal }) } }),
+  };
+}
+
+/** What a VM that waits for a sandbox warms up with: everything that a sandbox has, and the shell of its image. */
+export function warmUpConfig(running: RunningVm): GuestConfig {
+  return {
+    hostname: 'warm-up',
+    machineId: '0'.repeat(32),
+    entropy: randomBytes(64),
+    dns: [GUEST.gatewayIp],
+    network: { address: GUEST.ip, prefix: GUEST.prefix, gateway: GUEST.gatewayIp, mtu: GUEST.mtu },
+    disks: {
+      root: { device: 'vda', fstype: 'squashfs' },
+      scratch: { device: 'vdb', bytes: running.diskBytes.scratch },
+    },
+    env: {},
+    entrypoint: { argv: ['/bin/sh', '-c', ':'] },
   };
 }
 

@@ -107,30 +107,34 @@ export class MachineHost implements SandboxHost {
     try {
       // A cold boot takes seconds, and those behind it need none.
       await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }));
-      const { running, slot, warm, queuedMs } = await admission.run(async (queuedMs, guestRuns) => {
-        const made = await this.#starts.fresh(
-          assignment,
-          image,
-          (chunk) => logs.console.write(chunk),
-          signal,
-        );
-        restored = made.running;
-        guestRuns();
-        failpoint(`${operation}:restored`);
-        const died = watch(made.running, events);
-        const config = guestConfig(vmId, spec, image, made.running, made.slot.dns);
-        const configured = agent
-          .open(made.running.agentSocketPath, signal)
-          .then((guest) => configure(guest, config, signal, log.child({ vm: vmId })));
-        // When the VMM dies its connections close first; its end is the better reason.
-        const failed = configured.catch(async (error: unknown) => {
-          if (!signal.aborted) await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
-          throw error;
-        });
-        await Promise.race([failed, died]);
-        failpoint(`${operation}:configured`);
-        return { ...made, queuedMs };
-      }, signal);
+      const { running, slot, warm, queuedMs, timingsUs } = await admission.run(
+        async (queuedMs, guestRuns) => {
+          const made = await this.#starts.fresh(
+            assignment,
+            image,
+            (chunk) => logs.console.write(chunk),
+            signal,
+          );
+          restored = made.running;
+          guestRuns();
+          failpoint(`${operation}:restored`);
+          const died = watch(made.running, events);
+          const config = guestConfig(vmId, spec, image, made.running, made.slot.dns);
+          const configured = agent
+            .open(made.running.agentSocketPath, signal)
+            .then((guest) => configure(guest, config, signal, log.child({ vm: vmId })));
+          // When the VMM dies its connections close first; its end is the better reason.
+          const failed = configured.catch(async (error: unknown) => {
+            if (!signal.aborted)
+              await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
+            throw error;
+          });
+          const timingsUs = await Promise.race([failed, died]);
+          failpoint(`${operation}:configured`);
+          return { ...made, queuedMs, timingsUs };
+        },
+        signal,
+      );
       const ports = await network.forward(vmId, spec.ports, past.ports);
       log.info(
         {
@@ -139,6 +143,7 @@ export class MachineHost implements SandboxHost {
           ms: Math.round(performance.now() - startedAt),
           queued_ms: queuedMs,
           steps: running.timings,
+          guest_us: timingsUs,
         },
         'sandbox runs',
       );

@@ -69,7 +69,7 @@ export class MachineStarts {
     const keptMib = spec.persistent ? await machines.persistent.keptDiskMib(vmId) : undefined;
     const fromMib = Math.ceil((from?.bytes ?? 0) / 2 ** 20);
     const diskMib = Math.max(spec.scratch_mib, spec.docker_data_mib ?? 0, keptMib ?? 0, fromMib);
-    const warm = waiting.takeVm({ shape, diskMib });
+    const warm = waiting.takeVm({ shape, diskMib, image });
     if (warm !== undefined) {
       try {
         // The sandbox's policy first: its VM never runs on a network without it.
