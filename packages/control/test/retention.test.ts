@@ -18,12 +18,12 @@ const DAYS = 30;
 const never = new AbortController().signal;
 const count = async (table: string, id: string): Promise<number> =>
   (await database.pool.query(`select 1 from ${table} where id = $1`, [id])).rowCount ?? 0;
-const deletedFor = async (projectId: string, days: number, held = false): Promise<string> => {
+const deletedFor = async (projectId: string, days: number, assigned = false): Promise<string> => {
   const id = await newSandbox(database, projectId);
   await setStatus(database, id, 'deleted');
   await database.pool.query(
     `update sandboxes set held = $3, deleted_at = now() - $2 * interval '1 day' where id = $1`,
-    [id, days, held],
+    [id, days, assigned],
   );
   return id;
 };
@@ -50,7 +50,7 @@ describe('the purge of ended rows', () => {
     const { projectId } = await newOrg(database);
     const old = await deletedFor(projectId, DAYS + 1);
     const young = await deletedFor(projectId, DAYS - 1);
-    const held = await deletedFor(projectId, DAYS + 1, true);
+    const assigned = await deletedFor(projectId, DAYS + 1, true);
     const running = await newSandbox(database, projectId);
     const failed = await newSandbox(database, projectId);
     await setStatus(database, failed, 'failed');
@@ -65,7 +65,7 @@ describe('the purge of ended rows', () => {
     );
     assert.deepEqual(await purgeEnded(database, DAYS, never), { sandboxes: 1 });
     assert.equal(await count('sandboxes', old), 0);
-    for (const id of [young, held, running, failed]) assert.equal(await count('sandboxes', id), 1);
+    for (const id of [young, assigned, running, failed]) assert.equal(await count('sandboxes', id), 1);
     const { rowCount } = await database.pool.query('select 1 from sandbox_secrets where sandbox_id = $1', [
       old,
     ]);

@@ -199,7 +199,10 @@ export const SNAPSHOT_COLUMNS = everyColumn<SnapshotRow>()([
   'deleted_at',
 ]);
 
-/** Keys of rows whose columns have another name. A column is renamed by expand and contract, so later. */
+/**
+ * Keys of rows whose columns have another name. `assigned_to_runner` is the column `held` in SQL: a rename would take two
+ * migrations and a bridge trigger on the busiest tables (docs/upgrading.md), for a name that no client sees.
+ */
 const COLUMN_NAMES: Record<string, string> = { assigned_to_runner: 'held' };
 
 /** `s.id, s.held as assigned_to_runner, …`: a select list or RETURNING list over the table itself. */

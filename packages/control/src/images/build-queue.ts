@@ -116,9 +116,9 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
       [...new Set(before.map(([, runnerId]) => runnerId))],
       limits.buildLeaseMs,
     ]);
-    const held = new Set(leased.map(({ id, runner_id }) => `${id} ${runner_id}`));
+    const stillLeased = new Set(leased.map(({ id, runner_id }) => `${id} ${runner_id}`));
     const ended = before.filter(
-      ([jobId, runnerId]) => !held.has(`${jobId} ${runnerId}`) && outstanding.get(jobId) === runnerId,
+      ([jobId, runnerId]) => !stillLeased.has(`${jobId} ${runnerId}`) && outstanding.get(jobId) === runnerId,
     );
     for (const [jobId, runnerId] of ended) {
       outstanding.delete(jobId);

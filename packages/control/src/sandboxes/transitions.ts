@@ -140,7 +140,7 @@ export type SandboxEvent =
   | 'drain-force';
 
 export type Effect =
-  /** Sets (clears) `held`: it is assigned to its runner, which may hold data of it. */
+  /** Sets (clears) `assigned_to_runner`, the column `held`: its runner may have data of it. */
   | 'assign'
   | 'release'
   /** Saved memory exists, unless the runner reports it as unusable. */
