@@ -17,7 +17,7 @@ const RUNNER_STEPS = [
   ['create:running', 'delete:recorded', 'delete:destroyed'],
 ];
 
-describe('kill -9 of any process, at any moment', () => {
+describe('kill -9 of any process, at any time', () => {
   let service: Service;
   /** A step's name as a file in here makes the runner kill itself there. */
   let crashes: string;
@@ -62,7 +62,7 @@ describe('kill -9 of any process, at any moment', () => {
     return body.vm_id;
   }
 
-  /** Waits for a status through restarts of whatever answers. */
+  /** Waits for a status through restarts of the process that answers. */
   async function reaches(id: string, status: string): Promise<Record<string, unknown>> {
     return await eventually(
       `${id} ${status}`,
@@ -126,7 +126,7 @@ describe('kill -9 of any process, at any moment', () => {
       });
     }
 
-    test(`the supervisor, while a sandbox runs: the next start finds it again (${round + 1})`, async () => {
+    test(`the supervisor, while a sandbox runs: the next start re-attaches to it (${round + 1})`, async () => {
       await bystanderIsWell();
       await service.kill();
       await service.boot();
@@ -141,7 +141,7 @@ describe('kill -9 of any process, at any moment', () => {
     await worksAndGoes(id);
   });
 
-  test('a sandbox whose VMM died while nobody looked is failed by the next start, with the reason', async () => {
+  test('a sandbox whose VMM died while no runner ran is failed by the next start, with the reason', async () => {
     const { id } = await service.create(SMALL);
     const vmm = await service.vmm(id);
     await service.kill();
@@ -176,7 +176,7 @@ describe('kill -9 of any process, at any moment', () => {
     await worksAndGoes(id);
   });
 
-  test('the gateway: sandboxes run on, and exec answers again', async () => {
+  test('the gateway: sandboxes continue, and exec works again', async () => {
     await service.kill9('gateway');
     await answers(bystander.id);
   });
@@ -220,7 +220,7 @@ describe('kill -9 of any process, at any moment', () => {
     await bystanderIsWell();
   });
 
-  test('the runner, just before the service is stopped: all is taken away nevertheless', async () => {
+  test('the runner, just before the service is stopped: all is removed nevertheless', async () => {
     const { runner } = await partPids(service.home);
     assert.ok(runner !== undefined);
     process.kill(runner, 'SIGKILL');

@@ -80,7 +80,7 @@ describe('a hostile sandbox', () => {
     }
   });
 
-  test('cannot speak with an address or MAC that is not its own', async () => {
+  test('cannot send from an address or MAC that is not its own', async () => {
     const { address } = neighbour;
     const result = await sh(
       `ip address add ${address}/32 dev lo; ip address add 172.16.0.3/30 dev eth0 2>/dev/null; ` +
@@ -90,7 +90,7 @@ describe('a hostile sandbox', () => {
     assert.equal(await (await fetch(`http://${address}:8000/`)).text(), 'secret\n');
   });
 
-  test('is shut into a VMM without privileges, alone in its namespaces, root folder and cgroup', async () => {
+  test('is jailed in a VMM without privileges, alone in its namespaces, root folder and cgroup', async () => {
     const pids = await Promise.all([guest.id, neighbour.id].map((id) => service.vmm(id)));
     const [status, other] = await Promise.all(pids.map((pid) => processStatus(pid)));
     assert.ok(status && other);
@@ -159,7 +159,7 @@ describe('a hostile sandbox', () => {
     await sh(
       "for i in 1 2; do timeout 60 sh -c 'while :; do :; done' </dev/null >/dev/null 2>&1 & echo $! >> /loops; done; sleep 0.5",
     );
-    // The time is never less than the one in which the use is counted, whoever keeps us from the processor.
+    // The time is never less than the one in which the use is counted, whichever process preempts this one.
     const at = performance.now();
     const cpu = await used();
     await sleep(2_000);
@@ -210,7 +210,7 @@ describe('a hostile sandbox', () => {
   });
 });
 
-/** Which of these texts stand anywhere in the writable memory of a process. */
+/** Which of these texts are anywhere in the writable memory of a process. */
 async function searchMemory(pid: number, texts: string[]): Promise<string[]> {
   const found = new Set<string>();
   const overlap = Math.max(...texts.map((text) => text.length));

@@ -26,7 +26,7 @@ describe('forks and snapshots, through the API', () => {
   let crashes: string;
   let source: string;
   let ephemeral: string;
-  /** Every job that was answered. */
+  /** Every job that was acknowledged. */
   const jobs: string[] = [];
 
   before(async () => {
@@ -52,7 +52,7 @@ describe('forks and snapshots, through the API', () => {
     return answer.body;
   }
 
-  /** Like `call`, through restarts of what answers. */
+  /** Like `call`, through restarts of the process that answers. */
   async function get<T>(path: string): Promise<T> {
     return await eventually(path, async () => {
       const { status, body } = await service.call<T>('GET', path);
@@ -119,7 +119,7 @@ describe('forks and snapshots, through the API', () => {
     return (await service.call('DELETE', `/snapshots/${id}`)).status;
   }
 
-  /** What control says and what the host has are the same, all jobs have ended, and nothing belongs to nobody. */
+  /** What control reports and what the host has are the same, all jobs have ended, and no resource is without an owner. */
   async function agree(): Promise<void> {
     await eventually(
       'control and host agree',
@@ -173,7 +173,7 @@ describe('forks and snapshots, through the API', () => {
     await agree();
   });
 
-  test('a fork of a paused sandbox is paused, and both go on', async () => {
+  test('a fork of a paused sandbox is paused, and both can be resumed', async () => {
     await post(`/vms/${source}/pause`);
     await reaches(source, 'paused');
     const child = await fork(source, 'paused-child');
@@ -209,7 +209,7 @@ describe('forks and snapshots, through the API', () => {
     await agree();
   });
 
-  test('a full snapshot goes on as often as one likes', async () => {
+  test('a full snapshot can be resumed any number of times', async () => {
     const { id, artifact_ref } = await ready(await snapshot(source, 'full', 'full'));
     assert.ok(artifact_ref);
     for (const turn of [1, 2]) {
@@ -231,7 +231,7 @@ describe('forks and snapshots, through the API', () => {
   }
 
   for (const point of ['fork:taken', 'fork:loaded']) {
-    test(`kill -9 of the runner at ${point}: the fork runs in the end, and its source goes on`, async () => {
+    test(`kill -9 of the runner at ${point}: the fork runs in the end, and its source continues`, async () => {
       const child = await crashRunnerAt(point, () => fork(source, 'crashed'));
       await reaches(child, 'running');
       for (const id of [source, child]) await isWhole(id, true);

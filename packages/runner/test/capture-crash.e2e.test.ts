@@ -20,7 +20,7 @@ isolateNetwork(fileURLToPath(import.meta.url));
 const id = (n: number): string => `51111111-2222-4333-8444-${String(n).padStart(12, '0')}`;
 const SOURCE = id(1);
 const EPHEMERAL = id(2);
-/** A guest stands for milliseconds; this is for a machine that does ten other things. */
+/** A guest is paused for milliseconds; this is for a machine that does ten other things. */
 const GOES_ON_MS = 120_000;
 const COMES_TO_IT_MS = 240_000;
 const SMALL: SandboxSpec = { ...SPEC, scratch_mib: 64, ports: [] };
@@ -33,9 +33,9 @@ const FILL = `mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=4 2> 
 let home: string;
 /** One at a time. */
 let runner: RunnerProcess;
-/** Number of the last snapshot of a long line. */
+/** Number of the last snapshot of a long chain. */
 let captured = 40;
-/** The sources' VMMs as they were before anything was made of them. */
+/** The sources' VMMs before any capture. */
 const first = new Map<string, VmFacts>();
 before(async () => {
   home = await mkdtemp(join(tmpdir(), 'releap-cx-'));
@@ -52,7 +52,7 @@ after(async () => {
   await (await TestRunner.open(home)).dispose();
 });
 
-/** Kills the runner at each point in turn: after each, the next one finds the source as it was, and is told the same again. */
+/** Kills the runner at each point in turn: after each, the next one finds the source unchanged, and gets the same assignment. */
 async function walk(
   points: string[],
   source: string,
@@ -61,7 +61,7 @@ async function walk(
 ): Promise<void> {
   for (const point of points) {
     await runner.arm(point);
-    // Its answer dies with it.
+    // Its response is lost with it.
     void act().catch(() => undefined);
     const how = await Promise.race([runner.died(), sleep(COMES_TO_IT_MS, 'nothing', { ref: false })]);
     assert.equal(how, 'SIGKILL', `the runner never came to ${point}`);
@@ -71,7 +71,7 @@ async function walk(
   }
 }
 
-/** It is the same VMM with the same process and all of its data, nobody stands still, and nothing is left of a capture. */
+/** It is the same VMM with the same process and all of its data, no guest is paused, and nothing is left of a capture. */
 async function goesOn(vmId: string, point: string): Promise<void> {
   const before = first.get(vmId);
   assert.equal((await runner.observed(vmId))?.status, 'running', point);
@@ -81,7 +81,7 @@ async function goesOn(vmId: string, point: string): Promise<void> {
     assert.ok(Date.now() < end, `${point}: its process stands still`);
   }
   assert.match(await runner.sh(vmId, 'cd /; sha256sum -c /dev/shm/sums'), /file: OK\n.*m: OK/, point);
-  // What a killed runner had started ends with it, a moment later.
+  // Processes of a killed runner end with it, after some milliseconds.
   await eventually(`${point}: nothing is left of a capture`, async () => {
     assert.deepEqual(await vmFacts(home, vmId), before);
     assert.deepEqual(await copiersOf(before?.pid ?? 0), []);
@@ -129,8 +129,8 @@ async function holdsOnly(vms: string[], snapshots: number[]): Promise<void> {
 const at = (operation: string, ...points: string[]): string[] =>
   points.map((point) => `${operation}:${point}`);
 
-describe('a runner that is killed, again and again, in the middle of', () => {
-  it('a fork: the source goes on each time, and the child is a fork in the end', async () => {
+describe('a runner that is killed repeatedly in the middle of', () => {
+  it('a fork: the source continues each time, and the child is a fork in the end', async () => {
     const child = id(10);
     const act = (): Promise<void> => begin(child, 'running', { type: 'fork', vm_id: SOURCE });
     const points = at('fork', 'recorded', 'prepared', 'frozen', 'stopped', 'taken', 'copied', 'slot');
@@ -138,7 +138,7 @@ describe('a runner that is killed, again and again, in the middle of', () => {
       assert.deepEqual((await readdir(join(home, 'vms'))).sort(), [SOURCE, EPHEMERAL], point);
       assert.equal(await runner.hasNetwork(child), false, point);
     });
-    // From here on there is a child that can be found again.
+    // From here on there is a child that can be re-attached.
     for (const [index, point] of at('fork', 'loaded', 'thawed', 'running').entries()) {
       const another = id(30 + index);
       const begun = (): Promise<void> => begin(another, 'running', { type: 'fork', vm_id: SOURCE });
@@ -153,7 +153,7 @@ describe('a runner that is killed, again and again, in the middle of', () => {
     await holdsOnly([SOURCE, EPHEMERAL], []);
   });
 
-  it('a full snapshot: the source goes on each time, and the snapshot is whole in the end', async () => {
+  it('a full snapshot: the source continues each time, and the snapshot is whole in the end', async () => {
     const wanted = snapshotOf(20, SOURCE, 'full');
     const points = at('snapshot', 'prepared', 'frozen', 'stopped', 'taken', 'copied');
     await walk(
@@ -169,7 +169,7 @@ describe('a runner that is killed, again and again, in the middle of', () => {
     await holdsOnly([SOURCE, EPHEMERAL], [20]);
   });
 
-  it('what goes on from that snapshot: it does so in the end, once', async () => {
+  it('a resume from that snapshot: it resumes in the end, once', async () => {
     const child = id(11);
     const act = (): Promise<void> =>
       begin(child, 'running', { type: 'snapshot', snapshot_id: id(20), kind: 'full' });
@@ -200,7 +200,7 @@ describe('a runner that is killed, again and again, in the middle of', () => {
   });
 
   for (const persistent of [true, false]) {
-    it(`what begins with that disk, ${persistent ? 'persistent' : 'or not'}: it does in the end`, async () => {
+    it(`a sandbox from that disk, ${persistent ? 'persistent' : 'not persistent'}: it runs in the end`, async () => {
       const child = id(persistent ? 12 : 13);
       const act = (): Promise<void> =>
         begin(child, 'running', { type: 'snapshot', snapshot_id: id(21), kind: 'disk' }, { persistent });
@@ -216,7 +216,7 @@ describe('a runner that is killed, again and again, in the middle of', () => {
     });
   }
 
-  it('a fork of a paused sandbox: both are paused in the end, and go on with the same memory', async () => {
+  it('a fork of a paused sandbox: both are paused in the end, and resume with the same memory', async () => {
     const child = id(14);
     await runner.want(SOURCE, 2, 'paused');
     await runner.reported(SOURCE, 2, 'paused');
@@ -245,7 +245,7 @@ describe('a runner that is killed, again and again, in the middle of', () => {
     await removed(child);
   });
 
-  it('making few layers of a disk in use: it is what it was each time, and few layers in the end', async () => {
+  it('layer compaction of a disk in use: its content is the same each time, and it has few layers in the end', async () => {
     const folder = join(home, 'vms', EPHEMERAL, 'disk');
     const layers = async (): Promise<number> => (await readChain(folder))?.layers.length ?? 0;
     const capture = async (): Promise<void> => {
@@ -275,7 +275,7 @@ describe('a runner that is killed, again and again, in the middle of', () => {
     assert.equal(await runner.sh(EPHEMERAL, 'dmesg | grep -iE "i/o error|ext4-fs error" || true'), '');
   });
 
-  it('all of that leaves nothing when the rest is removed', async () => {
+  it('leaves nothing when all sandboxes and snapshots are removed', async () => {
     for (const n of [20, 21, ...Array.from({ length: captured - 40 }, (_, more) => 41 + more)]) {
       const gone = { ...snapshotOf(n, SOURCE, 'full'), generation: 2, desired: 'deleted' as const };
       assert.equal((await runner.snapshot(gone)).status, 'deleted');

@@ -19,7 +19,7 @@ const ID = '99999999-2222-4333-8444-555555555555';
 
 let home: string;
 let generation = 1;
-/** One that works on the sandbox at a time. */
+/** One process that works on the sandbox at a time. */
 let runner: TestRunner | undefined;
 before(async () => {
   home = await mkdtemp(join(tmpdir(), 'releap-lx-'));
@@ -52,7 +52,7 @@ async function go(step: Step): Promise<void> {
   await live.reconciler.get(ID)?.idle();
 }
 
-/** Another process takes the sandbox over, is told of the step, and kills itself at the failpoint. */
+/** Another process takes the sandbox over, gets the assignment, and kills itself at the failpoint. */
 async function crashAt(point: string, step: Step): Promise<void> {
   await runner?.letGo();
   runner = undefined;
@@ -69,7 +69,7 @@ async function crashAt(point: string, step: Step): Promise<void> {
   assert.equal(signal, 'SIGKILL', `the runner never came to ${point}`);
 }
 
-/** The next runner, told the same again: the operation ends as if nothing had been. */
+/** The next runner, with the same assignment: the operation ends as if there had been no crash. */
 async function finish(step: Step): Promise<void> {
   const live = await opened();
   live.want(ID, generation, step.desired, step);
@@ -109,7 +109,7 @@ describe('a runner that is killed in the middle of', () => {
     });
   }
 
-  it('a pause, leaves no guest that stands still: it goes on until somebody says what is wanted', async () => {
+  it('a pause, leaves no guest paused: it runs until control says what is wanted', async () => {
     await sh(
       `(while :; do date +%s%N > /dev/shm/next; mv /dev/shm/next /dev/shm/tick; usleep 10000; done) > /dev/null 2>&1 &
        while [ ! -e /dev/shm/tick ]; do usleep 10000; done`,
@@ -157,10 +157,10 @@ describe('a VMM that is killed', () => {
   });
 });
 
-describe('kept memory', () => {
+describe('saved memory', () => {
   const keep = (name: string): string => join(home, 'vms', ID, 'keep', name);
 
-  it('is not gone on from on another machine, which is said, and the disk can be started', async () => {
+  it('is not resumed on another machine, with the reason, and the disk can be started', async () => {
     await sh('echo kept > /file');
     await go(PAUSED);
     const live = await opened();
@@ -192,7 +192,7 @@ describe('kept memory', () => {
     await go(RESUMED);
   });
 
-  it('gone on from twice, draws different random numbers and tells the right time', async () => {
+  it('resumed twice, draws different random numbers and has the right time', async () => {
     await go(PAUSED);
     const copies = await mkdtemp(join(tmpdir(), 'releap-copy-'));
     const names = ['memory', 'state', 'paused.json', 'layer-0.qcow2', 'system.squashfs'];

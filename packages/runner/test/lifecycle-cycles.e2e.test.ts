@@ -15,7 +15,7 @@ isolateNetwork(fileURLToPath(import.meta.url));
 const CYCLES = Number(process.env['LIFECYCLE_CYCLES'] ?? 3);
 const ID = '11111111-2222-4333-8444-555555555555';
 
-/** A sandbox runs before its entrypoint has said a word. */
+/** A sandbox runs before its entrypoint has printed anything. */
 const ENTRYPOINT_BEGUN =
   'until tail -n 1 /entrypoint.log 2> /dev/null | grep -q started; do sleep 0.05; done';
 
@@ -134,7 +134,7 @@ describe('a persistent sandbox', () => {
     );
   });
 
-  it('answers what is when it hears the same again, and older news not at all', async () => {
+  it('reports its status for a repeated assignment, and nothing for an older one', async () => {
     const { length } = runner.observations;
     runner.want(ID, generation, 'running', { start_from: 'disk' });
     runner.want(ID, generation - 1, 'stopped');
@@ -144,7 +144,7 @@ describe('a persistent sandbox', () => {
     );
   });
 
-  it('is let go, and found again by the next runner, paused or running', async () => {
+  it('is detached, and re-attached by the next runner, paused or running', async () => {
     await sh('echo here > /dev/shm/here');
     await runner.letGo();
     runner = await TestRunner.open(runner.home);
@@ -156,7 +156,7 @@ describe('a persistent sandbox', () => {
     assert.equal(await sh('cat /dev/shm/here'), 'here\n');
   });
 
-  it('is stopped in good order with its service, and starts with the next', async () => {
+  it('is shut down with its service, and starts with the next', async () => {
     await sh('echo kept > /kept; rm -f /entrypoint.log');
     await runner.shutDown();
     assert.equal(runner.observations.at(-1)?.status, 'stopped');
@@ -179,7 +179,7 @@ describe('a persistent sandbox', () => {
   });
 
   it('has the right time when the clock of its host was set', async () => {
-    // As it is when the host's clock has moved, or the host was suspended, and the guest's did not.
+    // As when the host's clock was set, or the host was suspended, and the guest's clock was not set.
     await sh('date -s @1000000000');
     runner.reconciler.setClocks();
     await eventually('a clock that is right', async () => {

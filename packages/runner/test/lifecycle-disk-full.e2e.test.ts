@@ -38,20 +38,20 @@ after(async () => {
 
 const STANDS = /the host's disk is full: the sandbox stands until there is room/;
 
-/** Of what its file system writes by itself: a guest that has no room for that stands. */
+/** What its file system writes by itself: a guest that has no space for that blocks on ENOSPC. */
 const FOR_GUEST_MIB = 8;
 
 async function fill(leaveMib: number): Promise<void> {
   await eventually('a disk that is full', async () => {
     const { bavail, bsize } = await statfs(home);
-    // What else writes to it may take some of the room meanwhile.
+    // Other processes may take some of the space meanwhile.
     await run('fallocate', ['-l', String(bavail * bsize - leaveMib * 1024 * 1024), join(home, 'ballast')]);
     return true;
   });
 }
 
 describe('on a host whose disk is full', () => {
-  it('a sandbox that has no room is not created, and says so', async () => {
+  it('a sandbox that has no space is not created, and says so', async () => {
     await fill(4);
     runner.want(OTHER, 2, 'running');
     const { error } = await runner.reported(2, 'failed');
@@ -62,7 +62,7 @@ describe('on a host whose disk is full', () => {
     assert.deepEqual(await readdir(join(home, 'vms')), [ID]);
   });
 
-  it('a guest that runs gets all of its memory: a full disk takes none of it', async () => {
+  it('a running guest gets all of its memory: a full disk takes none of it', async () => {
     await fill(FOR_GUEST_MIB);
     const half = MEM_MIB / 2;
     await runner.sh(
@@ -73,7 +73,7 @@ describe('on a host whose disk is full', () => {
     await rm(join(home, 'ballast'));
   });
 
-  it('a guest that writes stands until there is room, also for the next runner, and loses nothing', async () => {
+  it('a guest that writes blocks on ENOSPC until there is space, also for the next runner, and loses nothing', async () => {
     await runner.sh(ID, 'rm /dev/shm/all; head -c 16000000 /dev/urandom > /dev/shm/data');
     await fill(0);
     await runner.sh(
@@ -93,9 +93,9 @@ describe('on a host whose disk is full', () => {
 
     await runner.letGo();
     runner = await TestRunner.open(home);
-    // Let try again in that very moment, it does not.
+    // If it is resumed at that very time, it does not.
     await eventually('a guest that stands for the next runner', stands);
-    // Long enough for a clock that stood to tell.
+    // Long enough for the lag of a paused clock to show.
     await sleep(5_000);
     await rm(join(home, 'ballast'));
     await eventually('a guest that has written', async () => {
@@ -110,7 +110,7 @@ describe('on a host whose disk is full', () => {
     assert.equal((await vmFacts(home, ID)).pid, pid);
   });
 
-  it('a pause whose copy takes the last room fails, and the sandbox goes on when there is some', async () => {
+  it('a pause whose copy takes the last space fails, and the sandbox continues when there is some', async () => {
     await runner.sh(ID, 'echo here > /dev/shm/here');
     const { persistent } = runner.machines;
     const begin = persistent.beginPause.bind(persistent);
@@ -130,7 +130,7 @@ describe('on a host whose disk is full', () => {
     await runner.sh(ID, 'rm /dev/shm/data');
   });
 
-  it('a pause fails, and the sandbox goes on running until there is room', async () => {
+  it('a pause fails, and the sandbox continues to run until there is space', async () => {
     await runner.sh(ID, 'echo here > /dev/shm/here; echo file > /file');
     await fill(FOR_GUEST_MIB);
     runner.want(ID, 101, 'paused');
