@@ -17,6 +17,7 @@ import {
   placeholderNode,
 } from '../../packages/runner/src/vmm/command-line.ts';
 import { DEVICE_MODEL } from '../../packages/runner/src/vmm/device-model.ts';
+import type { SocketName } from '../../packages/runner/src/vmm/places.ts';
 import { unpackedVmm, vmmCommand } from '../../packages/runner/src/vmm/vmm-store.ts';
 import { endOf } from '../processes.ts';
 import type { PausedCopy } from './paused-copy.ts';
@@ -119,16 +120,26 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
   const vmm = await unpackedVmm(join(import.meta.dirname, '../../build'));
   if (vmm === undefined) throw new Error('there is no VMM: run the set-up first');
   const begins = paused === undefined ? await fromTemplate(options) : fromPaused(paused);
+  const socket = (name: SocketName): string => `path=${join(folder, `{slot}-${name}`)}`;
   const all = commandLine({
     vmmVersion: vmm.version,
     accelerator,
     cpuModel: cpuModel(accelerator),
     hardware: { deviceModel: DEVICE_MODEL, system: { path: SYSTEM_DISK, sha256: '' } },
     ...begins.shape,
-    memory: { path: begins.memory, sharing: 'private' },
-    socketDir: '{sockets}',
-    nic: { tap: 'tap{slot}', mac: GUEST.mac },
-    jail: { root: '/', uid: 0, gid: 0 },
+    sharing: 'private',
+    mac: GUEST.mac,
+    name: 'floor',
+    owner: { uid: 0, gid: 0 },
+    places: {
+      memory: begins.memory,
+      system: SYSTEM_DISK,
+      kernel: '',
+      initramfs: '',
+      sockets: { qmp: socket('qmp'), agent: socket('agent'), console: socket('console') },
+      tap: 'ifname=tap{slot},script=no,downscript=no',
+      root: '/',
+    },
   });
   // The floor opens its disks at once, where the runner attaches them to a VMM in its jail. Those that follow stay.
   const disks: BlockNode[] = [
@@ -147,8 +158,7 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
   const guards = ['-run-with', '-sandbox'];
   const args = all
     .map((arg, at) => (all[at - 1] === '-blockdev' ? JSON.stringify(disks.shift() ?? JSON.parse(arg)) : arg))
-    .filter((arg, at) => !guards.includes(arg) && !guards.includes(all[at - 1] ?? ''))
-    .map((arg) => arg.replaceAll('{sockets}/', `${folder}/{slot}-`));
+    .filter((arg, at) => !guards.includes(arg) && !guards.includes(all[at - 1] ?? ''));
   const { state, layer, greeting, resizeTo } = begins;
   const command = vmmCommand(vmm.folder);
   return {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 
@@ -18,55 +17,66 @@ type paths []string
 func (p *paths) String() string         { return fmt.Sprint(*p) }
 func (p *paths) Set(value string) error { *p = append(*p, value); return nil }
 
-// Exec turns this process into the command after "--":
+// Exec turns this process into the command after "--", whose program is named as the command sees it:
 //
+//	--program DIR      becomes /vmm of the command, read-only
+//	--folder DIR       becomes /vm of the command, without devices, programs and set-user-ID
+//	--kvm              the command has /dev/kvm
 //	--netns PATH|new   the network namespace, or an empty one of its own
 //	--nofile N         most open files (RLIMIT_NOFILE)
 //	--fsize-kib N      largest file that it may write (RLIMIT_FSIZE)
 //	--nproc N          most threads of the user that it becomes (RLIMIT_NPROC)
-//	--root DIR         becomes a mount of its own without devices, programs and set-user-ID, for -chroot
 //	--cgroup FILE      a cgroup.procs to join first, so that none of its memory or time counts elsewhere; may be repeated
+//	--tap NAME=FD      a tap of that network namespace, open as descriptor FD
+//	--listen PATH=FD   a unix socket that listens at PATH, as descriptor FD; may be repeated
 //
-// The command gets System V IPC and POSIX message queues of its own and a mount namespace that only follows the host's. It
-// can lock no memory, leaves no core dumps, and no program that it might execute gives it privileges that it does not have
-// (PR_SET_NO_NEW_PRIVS). It still starts as root: QEMU opens what it needs and then gives up root by itself (-run-with,
-// -sandbox).
+// The root of the command is a read-only file system that has these folders, its own descriptors as /dev/fd, and nothing else
+// of the host. It gets System V IPC and POSIX message queues of its own, can lock no memory, leaves no core dumps, and no
+// program that it might execute gives it privileges that it does not have (PR_SET_NO_NEW_PRIVS). It starts as root with only the
+// capabilities to open root's files and to give root up by itself, as QEMU does (-run-with, -sandbox).
 func Exec(args []string) error {
 	flags := flag.NewFlagSet("jail", flag.ContinueOnError)
 	flags.SetOutput(os.Stderr)
+	program := flags.String("program", "", "folder of the command")
+	folder := flags.String("folder", "", "folder of its files")
+	withKvm := flags.Bool("kvm", false, "whether it has /dev/kvm")
 	netns := flags.String("netns", "", "network namespace: a path or new")
 	nofile := flags.Uint64("nofile", 0, "RLIMIT_NOFILE")
 	fsizeKib := flags.Uint64("fsize-kib", 0, "RLIMIT_FSIZE in KiB")
 	nproc := flags.Uint64("nproc", 0, "RLIMIT_NPROC")
-	root := flags.String("root", "", "folder that becomes a mount")
 	var cgroups paths
 	flags.Var(&cgroups, "cgroup", "cgroup.procs file to join")
+	var taps, sockets placements
+	flags.Var(&taps, "tap", "tap=descriptor")
+	flags.Var(&sockets, "listen", "path of a unix socket=descriptor")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	command := flags.Args()
-	if len(command) == 0 || *netns == "" || *nofile == 0 || *fsizeKib == 0 || *nproc == 0 || *root == "" {
-		return errors.New("usage: hostd jail --netns PATH|new --nofile N --fsize-kib N --nproc N --root DIR [--cgroup FILE]... " +
-			"-- COMMAND [ARGUMENT]...")
-	}
-	program, err := exec.LookPath(command[0])
-	if err != nil {
-		return err
+	if len(command) == 0 || *program == "" || *folder == "" || *netns == "" || *nofile == 0 || *fsizeKib == 0 || *nproc == 0 {
+		return errors.New("usage: hostd jail --program DIR --folder DIR [--kvm] --netns PATH|new --nofile N --fsize-kib N --nproc N " +
+			"[--cgroup FILE]... [--tap NAME=FD] [--listen PATH=FD]... -- COMMAND [ARGUMENT]...")
 	}
 	for _, procs := range cgroups {
 		if err := join(procs); err != nil {
 			return fmt.Errorf("cannot join a cgroup: %w", err)
 		}
 	}
-	// Namespaces belong to a thread, and execve(2) keeps those of the thread that calls it.
+	if err := sockets.open(listen); err != nil {
+		return err
+	}
+	// Namespaces and capabilities belong to a thread, and execve(2) keeps those of the thread that calls it.
 	runtime.LockOSThread()
 	if err := enterNamespaces(*netns); err != nil {
 		return err
 	}
-	if err := bindRoot(*root); err != nil {
-		return fmt.Errorf("cannot make a mount of %s: %w", *root, err)
+	if err := taps.open(openTap); err != nil {
+		return err
 	}
-	err = limit(map[int]uint64{
+	if err := enterRoot(trees(*program, *folder, *withKvm)); err != nil {
+		return fmt.Errorf("cannot make a root of its own: %w", err)
+	}
+	err := limit(map[int]uint64{
 		unix.RLIMIT_CORE:    0,
 		unix.RLIMIT_NOFILE:  *nofile,
 		unix.RLIMIT_FSIZE:   *fsizeKib * 1024,
@@ -76,13 +86,17 @@ func Exec(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("cannot rule out new privileges: %w", err)
+	if err := dropPrivileges(); err != nil {
+		return err
 	}
 	// A VMM has no children of its own, but its copy-on-write clones are born as such and it waits for none of them: where
 	// SIGCHLD is ignored, which execve(2) keeps, the kernel reaps them.
 	signal.Ignore(unix.SIGCHLD)
-	return fmt.Errorf("cannot execute %s: %w", program, unix.Exec(program, command, os.Environ()))
+	environment := os.Environ()
+	if err := append(taps, sockets...).place(); err != nil {
+		return err
+	}
+	return fmt.Errorf("cannot execute %s: %w", command[0], unix.Exec(command[0], command, environment))
 }
 
 // join writes our pid to a cgroup.procs, which has to exist already (cgroups(7)).
@@ -116,20 +130,36 @@ func enterNamespaces(netns string) error {
 	if err := unix.Unshare(unix.CLONE_NEWIPC | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("cannot make IPC and mount namespaces: %w", err)
 	}
-	// What the host unmounts is unmounted here too, or a deleted network namespace would live on in this one; nothing
-	// that is mounted here reaches the host.
-	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("cannot separate the mounts: %w", err)
-	}
 	return nil
 }
 
-// bindRoot makes a folder a mount in this namespace: what is in it can be opened, and nothing in it gives any power.
-func bindRoot(root string) error {
-	if err := unix.Mount(root, root, "", unix.MS_BIND, ""); err != nil {
-		return err
+// What a command that starts as root keeps: to open what root's service has given it, whoever's file that is, to change to
+// the folder that it is chrooted into, and to become another user.
+var keptCapabilities = map[uintptr]bool{
+	unix.CAP_DAC_OVERRIDE: true,
+	unix.CAP_SYS_CHROOT:   true,
+	unix.CAP_SETUID:       true,
+	unix.CAP_SETGID:       true,
+}
+
+// dropPrivileges bounds the capabilities that execve(2) gives to root, and rules out new privileges.
+func dropPrivileges() error {
+	for capability := uintptr(0); ; capability++ {
+		if keptCapabilities[capability] {
+			continue
+		}
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) {
+			break // It is beyond the last one that the kernel has.
+		}
+		if err != nil {
+			return fmt.Errorf("cannot drop capability %d: %w", capability, err)
+		}
 	}
-	return unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("cannot rule out new privileges: %w", err)
+	}
+	return nil
 }
 
 func limit(limits map[int]uint64) error {

@@ -13,6 +13,7 @@ import (
 
 	"releap/host/internal/failpoint"
 	"releap/host/internal/ruleset"
+	"releap/host/internal/tap"
 )
 
 // Where iproute2 keeps named namespaces.
@@ -80,8 +81,8 @@ func makeNetns(name string) error {
 	return unix.Mount(source, target, "", unix.MS_BIND, "")
 }
 
-// prepareNetnsDir makes the folder a mount of its own that is shared: a namespace that is deleted here is then deleted in the
-// mount namespaces of VMMs, too.
+// prepareNetnsDir makes the folder a mount of its own that is shared, as ip-netns(8) does: a namespace that is deleted here is
+// then deleted in mount namespaces that follow the host's, too.
 func prepareNetnsDir() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err
@@ -162,7 +163,7 @@ func (s *Slot) furnishLinks() error {
 	if err != nil {
 		return err
 	}
-	tap, err := inside.LinkByName(s.Tap)
+	below, err := inside.LinkByName(s.Tap)
 	if err != nil {
 		return err
 	}
@@ -174,14 +175,14 @@ func (s *Slot) furnishLinks() error {
 	if err != nil {
 		return err
 	}
-	below, up := tap.Attrs().Index, uplink.Attrs().Index
+	up := uplink.Attrs().Index
 	for _, step := range []func() error{
 		func() error { return inside.LinkSetUp(loopback) },
-		func() error { return inside.LinkSetHardwareAddr(tap, mac(s.TapMAC)) },
-		func() error { return inside.LinkSetMTU(tap, s.MTU) },
-		func() error { return inside.LinkSetUp(tap) },
-		func() error { return inside.AddrAdd(tap, gateway) },
-		func() error { return inside.NeighAdd(neighbour(below, s.GuestIP, s.GuestMAC)) },
+		func() error { return inside.LinkSetHardwareAddr(below, mac(s.TapMAC)) },
+		func() error { return inside.LinkSetMTU(below, s.MTU) },
+		func() error { return inside.LinkSetUp(below) },
+		func() error { return inside.AddrAdd(below, gateway) },
+		func() error { return inside.NeighAdd(neighbour(below.Attrs().Index, s.GuestIP, s.GuestMAC)) },
 		func() error { return inside.AddrAdd(uplink, &netlink.Addr{IPNet: host(s.HostAddress)}) },
 		func() error { return inside.LinkSetMTU(uplink, s.MTU) },
 		func() error { return inside.LinkSetUp(uplink) },
@@ -215,21 +216,13 @@ func writeSwitch(name, value string) error {
 // IN6_ADDR_GEN_MODE_NONE of include/uapi/linux/if_link.h.
 const addrGenModeNone = "1"
 
-// makeTap makes a persistent tap with the header that virtio-net needs, which UID may open.
+// makeTap makes a persistent tap, which UID may open.
 func makeTap(name string, uid uint32) error {
-	file, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("/dev/net/tun: %w", err)
-	}
-	defer unix.Close(file)
-	asked, err := unix.NewIfreq(name)
+	file, err := tap.Open(name)
 	if err != nil {
 		return err
 	}
-	asked.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	if err := unix.IoctlIfreq(file, unix.TUNSETIFF, asked); err != nil {
-		return fmt.Errorf("TUNSETIFF: %w", err)
-	}
+	defer unix.Close(file)
 	if err := unix.IoctlSetInt(file, unix.TUNSETOWNER, int(uid)); err != nil {
 		return fmt.Errorf("TUNSETOWNER: %w", err)
 	}

@@ -5,6 +5,7 @@ import { fileMaxMib } from '../src/machine/restoring.ts';
 import { commandLine, PLACEHOLDER_BYTES } from '../src/vmm/command-line.ts';
 import type { MachineOptions } from '../src/vmm/command-line.ts';
 import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
+import { JAILED } from '../src/vmm/places.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
 
 const MACHINE: MachineOptions = {
@@ -14,15 +15,16 @@ const MACHINE: MachineOptions = {
   cpuModel: 'max',
   vcpus: 2,
   memMib: 1024,
-  memory: { path: '/proc/self/fd/3', sharing: 'private' },
-  socketDir: '/home/a,b/vms/x',
-  nic: { tap: 'tap0', mac: '02:00:00:00:00:02' },
-  jail: { root: '/home/a,b/vms/x/jail', uid: 1234, gid: 1234 },
+  sharing: 'private',
+  mac: '02:00:00:00:00:02',
+  name: '/home/a,b/vms/x',
+  owner: { uid: 1234, gid: 1234 },
+  places: JAILED,
 };
 
 describe('the command line of a VMM', () => {
   it('describes the same devices whether a guest boots or is restored', () => {
-    const boot = commandLine({ ...MACHINE, boot: { kernel: '/k', initramfs: '/i', append: 'quiet' } });
+    const boot = commandLine({ ...MACHINE, append: 'quiet' });
     const restore = commandLine(MACHINE);
     const devices = (args: string[]) => args.filter((_value, at) => args[at - 1] === '-device');
     assert.deepEqual(devices(boot), devices(restore));
@@ -35,11 +37,11 @@ describe('the command line of a VMM', () => {
   it('jails the VMM, as an unprivileged user, with its sandbox on', () => {
     const args = commandLine(MACHINE);
     const value = (name: string) => args[args.indexOf(name) + 1];
-    assert.equal(value('-run-with'), 'chroot=/home/a,,b/vms/x/jail,user=1234:1234');
+    assert.equal(value('-run-with'), 'chroot=/vm,user=1234:1234');
     const older = commandLine({ ...MACHINE, vmmVersion: '7.2.22' });
     assert.deepEqual(older.slice(older.indexOf('-chroot')).slice(0, 4), [
       '-chroot',
-      '/home/a,b/vms/x/jail',
+      '/vm',
       '-runas',
       '1234:1234',
     ]);
@@ -59,7 +61,7 @@ describe('the command line of a VMM', () => {
     const [system] = nodes.filter((node) => (node as { driver: string }).driver === 'raw');
     assert.deepEqual((system as { file: unknown }).file, {
       driver: 'file',
-      filename: '/home/system.squashfs',
+      filename: '/dev/fd/5',
       'read-only': true,
       locking: 'off',
     });
@@ -74,9 +76,19 @@ describe('the command line of a VMM', () => {
     }
   });
 
-  it('keeps commas in paths out of the option syntax', () => {
+  it('keeps commas in its name out of the option syntax', () => {
     const args = commandLine(MACHINE);
-    assert.ok(args.includes('socket,id=qmp,path=/home/a,,b/vms/x/qmp,server=on,wait=off'));
+    assert.equal(args[args.indexOf('-name') + 1], '/home/a,,b/vms/x');
+  });
+
+  it('names no path of the host but in its name: what it opens is inherited', () => {
+    const args = commandLine({ ...MACHINE, name: 'vm', append: 'quiet' });
+    const paths = args.flatMap((arg) => arg.match(/\/[\w/.-]+/g) ?? []);
+    assert.ok(paths.length > 0);
+    assert.deepEqual(
+      paths.filter((path) => !/^\/dev\/fd\/\d+$|^\/vm$/.test(path)),
+      [],
+    );
   });
 
   it('never lets a guest write its root image or share its memory', () => {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { cp, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { existsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -64,10 +64,12 @@ async function vmmOf(vmId: string): Promise<string | undefined> {
     vmm: string;
     process: { pid: number };
   };
-  const command = (await readFile(`/proc/${record.process.pid}/cmdline`, 'utf8')).split('\0');
-  const version = /\/vmm\/([^/]+)\//.exec(command.join(' '))?.[1];
-  assert.equal(record.vmm, version);
-  return version;
+  const executed = await stat(`/proc/${record.process.pid}/exe`);
+  const [loader] = await readdir(join(home, 'vmm', record.vmm, 'lib')).then((names) =>
+    names.filter((name) => name.startsWith('ld-')),
+  );
+  assert.equal((await stat(join(home, 'vmm', record.vmm, 'lib', loader ?? ''))).ino, executed.ino);
+  return record.vmm;
 }
 
 async function upgrade(): Promise<void> {

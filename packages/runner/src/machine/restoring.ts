@@ -11,7 +11,9 @@ import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import type { Hardware } from '../vmm/device-model.ts';
-import { lastWords, Vm } from '../vmm/vm.ts';
+import { DESCRIPTORS } from '../vmm/places.ts';
+import { lastWords } from '../vmm/start-vmm.ts';
+import { Vm } from '../vmm/vm.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';
 import type { BootOptions, VmSlot } from './boot-options.ts';
 import { attachDisks } from './guest-disks.ts';
@@ -240,15 +242,17 @@ export class Restoring {
         cpuModel,
         vcpus: shape.vcpus,
         memMib: shape.memMib,
-        memory: { path: '/proc/self/fd/3', sharing: 'private' },
-        nic: { tap: slot.tap, mac },
+        sharing: 'private',
+        mac,
       },
+      memoryFd: parts.memoryFd,
+      stateFd: parts.stateFd,
       dir: this.#folders.path(vmId),
       jail: { root: this.#folders.jail(vmId), ...ownerOf(slot) },
       netns: slot.netnsPath,
+      tap: slot.tap,
       cgroupProcs: parts.cgroupProcs,
       fileMaxMib: fileMaxMib(parts.diskMaxMib),
-      inheritFds: [parts.memoryFd, parts.stateFd],
       onConsole,
       log: this.#log.child({ vm: vmId }),
     });
@@ -264,7 +268,7 @@ export class Restoring {
     try {
       await complete?.(vm.identity.pid);
       clock.lap('memory');
-      await vm.loadState(4, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
+      await vm.loadState(DESCRIPTORS.state, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
         const said = await lastWords(vm.dir);
         // Damaged, or made by another machine after all: the next one is made anew. A VMM that was killed meanwhile
         // says nothing about its template.

@@ -1,4 +1,5 @@
 import { readFile, stat } from 'node:fs/promises';
+import { DESCRIPTORS } from '../vmm/places.ts';
 
 /** A guest's memory as it lies in a process: its VMM, or a copy of that. */
 export interface GuestMemory {
@@ -8,7 +9,7 @@ export interface GuestMemory {
 }
 
 /**
- * Where a VMM has its guest's memory: the private mapping of the file that it got as descriptor 3.
+ * Where a VMM has its guest's memory: the private mapping of the file that it inherited for that.
  * @throws when it has none of that size
  */
 export async function findGuestMemory(pid: number, bytes: number): Promise<GuestMemory> {
@@ -24,7 +25,7 @@ export async function findGuestMemory(pid: number, bytes: number): Promise<Guest
 
 /** The file that a VMM's guest began with, however it is called elsewhere. */
 export function guestMemoryFile(pid: number): string {
-  return `/proc/${pid}/fd/3`;
+  return `/proc/${pid}/fd/${DESCRIPTORS.memory}`;
 }
 
 /** A file that is what a guest began with, too, as long as it is the same file. */

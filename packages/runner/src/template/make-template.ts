@@ -36,12 +36,8 @@ export async function makeTemplate(
   const bootMemory = join(folder, 'boot-memory');
   await mkdir(jail, { mode: 0o700 });
   await chown(jail, jailUid, jailUid);
-  const memory = await open(bootMemory, 'wx', 0o600);
-  try {
-    await memory.truncate(shape.memMib * 1024 * 1024);
-  } finally {
-    await memory.close();
-  }
+  await using memory = await open(bootMemory, 'wx+', 0o600);
+  await memory.truncate(shape.memMib * 1024 * 1024);
   const console = new ConsoleTail();
   const started = performance.now();
   const vm = await Vm.start({
@@ -52,17 +48,19 @@ export async function makeTemplate(
       cpuModel: platform.cpuModel,
       vcpus: shape.vcpus,
       memMib: shape.memMib,
-      memory: { path: bootMemory, sharing: 'shared' },
-      nic: { tap: 'tap0', mac: platform.mac },
-      boot: {
-        kernel: platform.kernel.path,
-        initramfs: platform.initramfs.path,
-        append: kernelAppend(platform),
-      },
+      sharing: 'shared',
+      mac: platform.mac,
     },
+    boot: {
+      kernel: platform.kernel.path,
+      initramfs: platform.initramfs.path,
+      append: kernelAppend(platform),
+    },
+    memoryFd: memory.fd,
     dir: folder,
     jail: { root: jail, uid: jailUid, gid: jailUid },
     netns: 'new',
+    tap: 'tap0',
     cgroupProcs: options.cgroupProcs,
     fileMaxMib: shape.memMib + 64,
     onConsole: (chunk) => console.add(chunk),

@@ -1,11 +1,12 @@
 import type { Accelerator } from './accelerator.ts';
 import { deviceModel, DISKS } from './device-model.ts';
 import type { DiskName, Hardware } from './device-model.ts';
+import { SOCKETS } from './places.ts';
+import type { Places } from './places.ts';
 
 /** One `-blockdev` graph, as QMP's BlockdevOptions (also what `blockdev-add` takes). */
 export type BlockNode = Record<string, unknown>;
 
-/** Where a machine's pieces come from. All paths are opened before the VMM gives up its privileges. */
 export interface MachineOptions {
   /** Version of QEMU, e.g. `10.0.2`. */
   vmmVersion: string;
@@ -17,14 +18,16 @@ export interface MachineOptions {
   vcpus: number;
   memMib: number;
   /** `shared` while a template is made: what the guest writes goes to the file. `private`: copy on write. */
-  memory: { path: string; sharing: 'shared' | 'private' };
-  /** Folder of the sockets `qmp`, `agent` and `console`; not reachable from inside the jail. */
-  socketDir: string;
-  /** Name of a tap in the network namespace that the VMM is started in, and the guest's MAC. */
-  nic: { tap: string; mac: string };
-  /** A kernel to boot, or nothing: then the VMM waits for a state to come in over QMP. */
-  boot?: { kernel: string; initramfs: string; append: string };
-  jail: { root: string; uid: number; gid: number };
+  sharing: 'shared' | 'private';
+  /** Of the guest's network device. */
+  mac: string;
+  /** Parameters of a kernel to boot, or nothing: then the VMM waits for a state to come in over QMP. */
+  append?: string | undefined;
+  /** Says whose VMM it is to those who list processes, and to us (`Vm.adopt`). */
+  name: string;
+  /** Whom it becomes. */
+  owner: { uid: number; gid: number };
+  places: Places;
 }
 
 /** Largest disk a guest may be given. Templates have placeholders of this size, so a real one always fits. */
@@ -60,12 +63,12 @@ function spareNode(index: number): BlockNode {
 }
 
 /** No guest writes it, so it may be opened with privileges. */
-function systemNode(path: string): BlockNode {
+function systemNode({ system: filename }: Places): BlockNode {
   return {
     driver: 'raw',
     'node-name': 'disk-system',
     'read-only': true,
-    file: { driver: 'file', filename: path, 'read-only': true, locking: 'off' },
+    file: { driver: 'file', filename, 'read-only': true, locking: 'off' },
   };
 }
 
@@ -79,8 +82,8 @@ export function mapsReadOnly(vmmVersion: string): boolean {
   return isAtLeast(vmmVersion, 8, 2);
 }
 
-function mapping({ memory, vmmVersion }: MachineOptions): string {
-  if (memory.sharing === 'shared') return 'share=on';
+function mapping({ sharing, vmmVersion }: MachineOptions): string {
+  if (sharing === 'shared') return 'share=on';
   return mapsReadOnly(vmmVersion) ? 'share=off,readonly=on,rom=off' : 'share=off';
 }
 
@@ -91,7 +94,7 @@ function isAtLeast(version: string, major: number, minor: number): boolean {
 }
 
 /** Escapes a value for QEMU's comma-separated option syntax. */
-function option(value: string): string {
+export function option(value: string): string {
   return value.replaceAll(',', ',,');
 }
 
@@ -107,9 +110,9 @@ function option(value: string): string {
  * the emulated hardware that a hostile guest can reach is a tenth.
  */
 export function commandLine(options: MachineOptions): string[] {
-  const { accelerator, vcpus, memMib, memory, socketDir, nic, boot, jail } = options;
+  const { accelerator, vcpus, memMib, append, places, owner } = options;
   const model = deviceModel(options.hardware.deviceModel);
-  const args = ['-name', 'releap', '-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
+  const args = ['-name', option(options.name), '-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
   args.push('-machine', model.machine);
   args.push('-accel', accelerator === 'tcg' ? `tcg,thread=multi,tb-size=${TCG_CACHE_MIB}` : 'kvm');
   args.push(
@@ -122,10 +125,10 @@ export function commandLine(options: MachineOptions): string[] {
   );
   args.push(
     '-object',
-    `memory-backend-file,id=ram,size=${memMib}M,mem-path=${option(memory.path)},merge=off,dump=off,${mapping(options)}`,
+    `memory-backend-file,id=ram,size=${memMib}M,mem-path=${option(places.memory)},merge=off,dump=off,${mapping(options)}`,
   );
-  for (const name of ['qmp', 'agent', 'console']) {
-    args.push('-chardev', `socket,id=${name},path=${option(socketDir)}/${name},server=on,wait=off`);
+  for (const name of SOCKETS) {
+    args.push('-chardev', `socket,id=${name},${places.sockets[name]},server=on,wait=off`);
   }
   args.push('-mon', 'chardev=qmp,mode=control');
   args.push('-device', 'isa-serial,chardev=console');
@@ -146,26 +149,23 @@ export function commandLine(options: MachineOptions): string[] {
   };
   for (const name of DISKS) addDisk(name, placeholderNode(name));
   if (model.systemDisk !== undefined) {
-    const { system } = options.hardware;
-    if (system === undefined) throw new Error('a machine of this device model has a system disk');
-    addDisk('system', systemNode(system.path));
+    if (options.hardware.system === undefined)
+      throw new Error('a machine of this device model has a system disk');
+    addDisk('system', systemNode(places));
   }
   for (let index = 0; index < model.spareDisks; index++) addDisk(`spare-${index}`, spareNode(index));
-  args.push('-netdev', `tap,id=net,ifname=${option(nic.tap)},script=no,downscript=no,vhost=off`);
-  args.push('-device', `virtio-net-device,netdev=net,mac=${nic.mac},guest_announce=off`);
+  args.push('-netdev', `tap,id=net,${places.tap},vhost=off`);
+  args.push('-device', `virtio-net-device,netdev=net,mac=${options.mac},guest_announce=off`);
   args.push('-object', 'rng-builtin,id=rng', '-device', 'virtio-rng-device,rng=rng');
   // A saved state is the devices alone, without the section that a migration begins with.
   args.push('-global', 'migration.send-configuration=off');
-  if (boot) {
-    args.push('-kernel', boot.kernel, '-initrd', boot.initramfs, '-append', boot.append);
-  } else {
-    args.push('-S', '-incoming', 'defer');
-  }
-  const owner = `${jail.uid}:${jail.gid}`;
+  if (append === undefined) args.push('-S', '-incoming', 'defer');
+  else args.push('-kernel', places.kernel, '-initrd', places.initramfs, '-append', append);
+  const user = `${owner.uid}:${owner.gid}`;
   // The older options are gone from QEMU 10 on.
   if (isAtLeast(options.vmmVersion, 9, 0))
-    args.push('-run-with', `chroot=${option(jail.root)},user=${owner}`);
-  else args.push('-chroot', jail.root, '-runas', owner);
+    args.push('-run-with', `chroot=${option(places.root)},user=${user}`);
+  else args.push('-chroot', places.root, '-runas', user);
   // Not `elevateprivileges=deny`: that filter is in force before the change of user and would kill the VMM there. What it forbids
   // is impossible anyway for a process without root, capabilities or (libseccomp sets no_new_privs) a way to them.
   args.push('-sandbox', 'on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny');

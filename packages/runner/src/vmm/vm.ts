@@ -1,17 +1,14 @@
-import type { ChildProcess } from 'node:child_process';
-import { open, readFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
-import { commandLine } from './command-line.ts';
-import type { MachineOptions } from './command-line.ts';
+import { option } from './command-line.ts';
 import { EnospcMonitor } from './enospc-monitor.ts';
-import { launchVmm } from './jail.ts';
-import { identifyProcess, isAlive, killProcess } from './process-identity.ts';
+import { isAlive, killProcess } from './process-identity.ts';
 import type { ProcessIdentity } from './process-identity.ts';
 import { connectUnix, QmpClient } from './qmp.ts';
-import { vmmCommand } from './vmm-store.ts';
-import type { Vmm } from './vmm-store.ts';
+import { lastWords, startVmm } from './start-vmm.ts';
+import type { StartVmOptions } from './start-vmm.ts';
 
 /** QEMU listens on its sockets within 30 ms of its start; this is for a machine under heavy load. */
 const START_DEADLINE_MS = 15_000;
@@ -23,24 +20,6 @@ const ADOPT_DEADLINE_MS = 20_000;
 /** How often an adopted process is looked at besides the end of its QMP connection. */
 const WATCH_INTERVAL_MS = 2_000;
 const EXIT_GRACE_MS = 500;
-const OUTPUT_TAIL_BYTES = 2_000;
-/** sockaddr_un(7): 108 bytes with the terminator. */
-const SOCKET_PATH_MAX = 107;
-
-export interface StartVmOptions {
-  vmm: Vmm;
-  machine: Omit<MachineOptions, 'vmmVersion' | 'socketDir' | 'jail'>;
-  /** Exists already; owned by root and closed to others. Sockets and the VMM's own output land here. */
-  dir: string;
-  /** What the VMM is shut into; below `dir`. */
-  jail: MachineOptions['jail'];
-  netns: string;
-  cgroupProcs: string[];
-  fileMaxMib: number;
-  inheritFds?: number[];
-  onConsole?: ((chunk: Buffer) => void) | undefined;
-  log: Logger;
-}
 
 /** What a guest's own kernel has done to its machine. One that panics restarts, too. */
 const GUEST_ENDS = new Map<unknown, string>([
@@ -119,37 +98,12 @@ export class Vm {
   }
 
   /**
-   * Starts a VMM and waits for its control connection. The guest boots (`machine.boot`) or waits for its state.
+   * Starts a VMM and waits for its control connection. The guest boots (`boot`) or waits for its state.
    * @throws Error with the VMM's own last words when it does not come up; then nothing of it is left running
    */
   static async start(options: StartVmOptions): Promise<Vm> {
-    const { vmm, machine, dir, jail, log } = options;
-    checkSocketPath(dir);
-    const output = await open(join(dir, 'vmm.log'), 'a', 0o600);
-    let child: ChildProcess;
-    try {
-      child = launchVmm({
-        command: vmmCommand(vmm.folder),
-        args: commandLine({ ...machine, vmmVersion: vmm.version, socketDir: dir, jail }),
-        root: jail.root,
-        netns: options.netns,
-        cgroupProcs: options.cgroupProcs,
-        fileMaxMib: options.fileMaxMib,
-        outputFd: output.fd,
-        ...(options.inheritFds && { inheritFds: options.inheritFds }),
-      });
-    } finally {
-      await output.close();
-    }
-    const fate: { ended?: string } = {};
-    child.once('exit', (code, signal) => {
-      fate.ended = signal === null ? `exit code ${code}` : `signal ${signal}`;
-    });
-    child.once('error', (error) => {
-      fate.ended = error.message;
-    });
-    if (child.pid === undefined) throw new Error('the VMM could not be started: hostd is missing');
-    const identity = identifyProcess(child.pid);
+    const { dir, log } = options;
+    const { child, identity, fate } = await startVmm(options);
     try {
       const qmp = await QmpClient.connect(join(dir, 'qmp'), {
         deadlineMs: START_DEADLINE_MS,
@@ -193,7 +147,8 @@ export class Vm {
     const { identity, dir, startedIn, log } = options;
     if (!isAlive(identity)) throw new Error(`the VMM (process ${identity.pid}) has ended`);
     const command = await readFile(`/proc/${identity.pid}/cmdline`, 'latin1');
-    if (!command.includes(startedIn)) throw new Error(`process ${identity.pid} is not the VMM of ${dir}`);
+    if (!command.includes(option(startedIn)))
+      throw new Error(`process ${identity.pid} is not the VMM of ${dir}`);
     const qmp = await QmpClient.connect(join(dir, 'qmp'), {
       deadlineMs: ADOPT_DEADLINE_MS,
       alive: () => isAlive(identity),
@@ -416,23 +371,3 @@ export class Vm {
 }
 
 const STATE_CAPABILITIES = [{ capability: 'events', state: true }];
-
-/** The end of what a VMM printed, on one line. */
-export async function lastWords(dir: string): Promise<string> {
-  const text = await readFile(join(dir, 'vmm.log'), 'utf8').catch(() => '');
-  return text
-    .slice(-OUTPUT_TAIL_BYTES)
-    .split('\n')
-    .filter((line) => line.trim() !== '' && !line.includes('warning:'))
-    .map((line) => line.replace(/^qemu-system-x86_64: /, ''))
-    .join('; ');
-}
-
-function checkSocketPath(dir: string): void {
-  const longest = join(dir, 'console');
-  if (Buffer.byteLength(longest) > SOCKET_PATH_MAX) {
-    throw new Error(
-      `${longest} is too long for a unix socket (${Buffer.byteLength(longest)} bytes of at most ${SOCKET_PATH_MAX}); choose a shorter RELEAP_HOME`,
-    );
-  }
-}
