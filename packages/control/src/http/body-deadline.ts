@@ -25,19 +25,25 @@ declare module 'fastify' {
 /** Refuses the request with 408 if its body does not arrive in time. */
 export function watchBody(request: FastifyRequest, reply: FastifyReply, limits: BodyLimits): void {
   const { raw } = request;
+  const { socket } = raw;
   if (!hasBody(raw)) return;
   const streamed = request.routeOptions.config.streamedBody === true;
   const { totalMs, idleMs } = limits;
-  let bytes = raw.socket.bytesRead;
+  let bytes = socket.bytesRead;
   const timer = streamed
     ? setInterval(() => {
         // Unread bytes wait for the handler, not for the client.
-        if (raw.readableLength > 0 || raw.socket.bytesRead > bytes) bytes = raw.socket.bytesRead;
+        if (raw.readableLength > 0 || socket.bytesRead > bytes) bytes = socket.bytesRead;
         else refuse(`no byte of the request body arrived for ${idleMs} ms`);
       }, idleMs)
     : setTimeout(() => refuse(`the request body did not arrive within ${totalMs} ms`), totalMs);
-  const stop = (): void => clearTimeout(timer);
+  const stop = (): void => {
+    clearTimeout(timer);
+    socket.off('close', stop);
+  };
   raw.once('end', stop).once('close', stop);
+  // A request that was answered before its body was complete does not close with its connection.
+  socket.once('close', stop);
 
   function refuse(why: string): void {
     stop();
