@@ -248,7 +248,8 @@ describe('a host without capacity', () => {
   });
 });
 
-describe('a host that is silent for too long', () => {
+// Each on a server of its own, that waits for seconds.
+describe('a host that is silent for too long', { concurrency: true }, () => {
   it('leaves stopped and paused as they are; start and resume 409 until it is back', async () => {
     await using mine = await startWorld({ limits: { runnerLostAfterMs: 3_000 } });
     const away = await Stage.on(mine);

@@ -262,34 +262,36 @@ describe('the UPDATE made from the table', () => {
           start_from: (bits & 192) === 192 ? 'memory' : 'disk',
           pending_fork: bits % 3 === 0 ? id(3) : null,
         });
+    const rows = shapes.map((shape, index) => ({
+      ...shape,
+      id: id(1000 + index),
+      job_id: id(900_000 + index),
+    }));
+    await pool.query(
+      `insert into jobs (id, project_id, kind, status, sandbox_id)
+       select job_id, '${projectId}', 'vm.create', 'queued', id from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid)`,
+      [JSON.stringify(rows)],
+    );
+    await pool.query(
+      `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, spot, volume_count, docker_data_mib,
+         gpu_host, manifest_name, has_memory, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held, pending_fork)
+       select id, job_id, '${projectId}', 'n', '${REGION}', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
+              manifest_name, has_memory, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true, pending_fork
+         from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
+              volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, start_from text, pending_fork uuid)`,
+      [JSON.stringify(rows)],
+    );
+    await using cleanup = new AsyncDisposableStack();
+    const client = await pool.connect();
+    cleanup.defer(() => client.release(true));
     for (const event of EVENTS) {
-      const rows = shapes.map((shape, index) => ({
-        ...shape,
-        id: id(1000 + index),
-        job_id: id(900_000 + index),
-      }));
-      await pool.query('begin; truncate sandboxes cascade; truncate jobs');
-      await pool.query(
-        `insert into jobs (id, project_id, kind, status, sandbox_id)
-         select job_id, '${projectId}', 'vm.create', 'queued', id from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid)`,
-        [JSON.stringify(rows)],
-      );
-      await pool.query(
-        `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, spot, volume_count, docker_data_mib,
-           gpu_host, manifest_name, has_memory, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held, pending_fork)
-         select id, job_id, '${projectId}', 'n', '${REGION}', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
-                manifest_name, has_memory, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true, pending_fork
-           from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
-                volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, start_from text, pending_fork uuid)`,
-        [JSON.stringify(rows)],
-      );
+      await client.query('begin');
       const made = transitionStatement(
         event,
         rows.map((row) => ({ id: row.id })),
         STATE_DEADLINES,
       );
-      const moved = made === undefined ? [] : await queryAll<SandboxRow>(pool, made.statement, made.values);
-      await pool.query('commit');
+      const moved = made === undefined ? [] : await queryAll<SandboxRow>(client, made.statement, made.values);
       const gone: string[] = [];
       const byId = new Map(moved.map((row) => [row.id, row]));
       for (const shape of rows) {
@@ -327,11 +329,12 @@ describe('the UPDATE made from the table', () => {
         }
         assert.equal(after.assigned_to_runner, !row.effects?.includes('release'));
       }
-      const { rows: kept } = await pool.query<{ n: number }>(
+      const { rows: kept } = await client.query<{ n: number }>(
         'select count(*)::integer as n from sandbox_env where sandbox_id = any($1)',
         [gone],
       );
       assert.deepEqual(kept, [{ n: 0 }], `${event}: environments of deleted sandboxes`);
+      await client.query('rollback');
     }
   });
 
