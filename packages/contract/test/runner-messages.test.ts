@@ -114,6 +114,13 @@ describe('reading messages of the runner link', () => {
     });
   });
 
+  it('takes heartbeats of runners that do not say what they hold, and of those that do', () => {
+    readable(fromRunner({ type: 'heartbeat', ready: true }));
+    const held = { mem_mib: 300, reclaimable_mib: 200 };
+    const { message } = readable(fromRunner({ type: 'heartbeat', ready: true, held_memory: held }));
+    assert.deepEqual(message.type === 'heartbeat' && message.held_memory, held);
+  });
+
   it('refuses a hello without a protocol version', () => {
     const { protocol: _, ...old } = HELLO;
     assert.equal(fromRunner(old).outcome, 'unreadable');

@@ -42,6 +42,24 @@ describe('guarantees', () => {
     assert.equal(only.allocatable.mem_mib, 4096);
   });
 
+  it('memory that a host holds for forks is not allocated again, but for what it would release', async () => {
+    await using world = await startWorld({ limits: { overcommit: SPOT } });
+    const runner = await world.runner({ facts: { cores: 8, mem_mib: 4096 } });
+    runner.heldMemory = { mem_mib: 2048, reclaimable_mib: 1024 };
+    runner.heartbeat(true);
+    await until(async () => (await hosts(world))[0]?.held_memory.mem_mib === 2048);
+    for (let n = 0; n < 4; n++) await create(world.call, world, { mem_mib: 1024 });
+    await until(async () => (await counts(world))['running'] === 3);
+    await world.control.sweep();
+    assert.deepEqual(await counts(world), { running: 3, pending: 1 });
+    const [used] = await hosts(world);
+    assert.equal(used?.used.mem_mib, 4096);
+    assert.deepEqual(used.held_memory, { mem_mib: 2048, reclaimable_mib: 1024 });
+    runner.heldMemory = { mem_mib: 1024, reclaimable_mib: 1024 };
+    runner.heartbeat(true);
+    await until(async () => (await counts(world))['running'] === 4);
+  });
+
   it('the single-machine setting overcommits burstable sandboxes too', async () => {
     const overcommit = { cpu: 8, mem: 4, disk: 4, tier: 'burstable' } as const;
     await using world = await startWorld({ limits: { overcommit } });

@@ -45,6 +45,8 @@ const WARM_POOL_DISK_MAX_MIB = 4096;
 const WARM_UP_IMAGE: RootSource = { type: 'builtin', name: 'busybox' };
 const WARM_UP_SCRATCH_MIB = 512;
 const DRAIN_DEADLINE_MS = 30_000;
+/** How often a host that is short of memory gives up some of what is held for later. */
+const RELIEF_MS = 5_000;
 
 /** What a create without sizes asks for; its template is made before the runner calls itself ready. */
 export const DEFAULT_MACHINE_SIZE = { vcpus: 2, memMib: 1024 };
@@ -224,6 +226,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     deployment: Deployment.open(join(folder, 'deployment')),
     hello: () => ({ runner_id: id, region: options.region, data_url: dataServer.url, facts }),
     isReady: () => ready,
+    heldMemory: () => machines.memoryBudget.held,
     handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds],
     onLinked: () => absences.linked(),
     onSynced: () => absences.synced(),
@@ -275,7 +278,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     log.error({ err: error, kernel: guest.kernel }, 'no micro-VM can be started on this machine'),
   );
 
+  const relief = setInterval(() => {
+    machines.memoryBudget.relieve().catch((error: unknown) => log.warn({ err: error }, 'caches keep memory'));
+  }, RELIEF_MS).unref();
+
   const letGo = async (): Promise<void> => {
+    clearInterval(relief);
     await usage.close();
     await link.close();
     absences.close();

@@ -7,7 +7,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Assignment, HelloMessage, Report, ReportMessage, SandboxSpec } from '@releap/contract/runner';
+import type {
+  Assignment,
+  HeartbeatMessage,
+  HelloMessage,
+  Report,
+  ReportMessage,
+  RunnerMessage,
+  SandboxSpec,
+} from '@releap/contract/runner';
 import { pino } from 'pino';
 import { WebSocketServer, type WebSocket } from 'ws';
 import { ControlLink } from '../src/link/control-link.ts';
@@ -55,6 +63,7 @@ class Control implements AsyncDisposable {
   socket: WebSocket | undefined;
   readonly hellos: HelloMessage[] = [];
   readonly reports: ReportMessage[] = [];
+  readonly heartbeats: HeartbeatMessage[] = [];
   closed: { code: number; reason: string } | undefined;
   /** Sent in answer to each hello. */
   greeting: object[];
@@ -74,8 +83,9 @@ class Control implements AsyncDisposable {
         this.closed = { code, reason: reason.toString() };
       });
       socket.on('message', (data) => {
-        const message = JSON.parse((data as Buffer).toString()) as HelloMessage | ReportMessage;
+        const message = JSON.parse((data as Buffer).toString()) as RunnerMessage;
         if (message.type === 'report') this.reports.push(message);
+        if (message.type === 'heartbeat') this.heartbeats.push(message);
         if (message.type !== 'hello') return;
         this.hellos.push(message);
         for (const one of this.greeting) this.send(one);
@@ -143,6 +153,7 @@ class Linked implements AsyncDisposable {
         },
       }),
       isReady: () => true,
+      heldMemory: () => ({ mem_mib: 300, reclaimable_mib: 200 }),
       handlers: kinds.map(handler),
       onLinked: () => undefined,
       onSynced: () => this.synced++,
@@ -207,6 +218,19 @@ describe('the link of a runner', () => {
     control.send({ type: 'ack', seq: control.reports[0]?.seq });
     await until(() => runner.stored.length === 2);
     await runner.link.flushed(AbortSignal.timeout(10_000));
+  });
+
+  it('says with its heartbeats whether it is ready and what it holds for sandboxes', async () => {
+    await using control = await Control.start([WELCOME, { type: 'sync', items: [] }]);
+    await using runner = new Linked(control);
+    await until(() => runner.synced === 1);
+    runner.link.heartbeat();
+    await until(() => control.heartbeats.length > 0);
+    assert.deepEqual(control.heartbeats[0], {
+      type: 'heartbeat',
+      ready: true,
+      held_memory: { mem_mib: 300, reclaimable_mib: 200 },
+    });
   });
 
   it('acts for no other deployment: it says so, assigns nothing, and tries again', async () => {

@@ -44,7 +44,7 @@ class TestVm implements AsyncDisposable {
   }
 
   async start(vmm = NEW): Promise<this> {
-    await using memory = await openMemory(this.kept, this.folder, vmm, sealed);
+    await using memory = await openMemory(this.kept, this.folder, vmm, sealed, undefined);
     this.#child = spawn('sleep', ['600'], { stdio: ['ignore', 'ignore', 'ignore', memory.fd] });
     await once(this.#child, 'spawn');
     return this;

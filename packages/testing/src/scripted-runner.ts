@@ -9,6 +9,7 @@ import {
   RUNNER_PROTOCOL,
   type BuildReport,
   type ControlMessage,
+  type HeldMemory,
   type HelloMessage,
   type Report,
   type RunnerFacts,
@@ -234,9 +235,12 @@ export class ScriptedRunner implements AsyncDisposable {
     this.#beat = setInterval(() => this.heartbeat(this.#ready), BEAT_MS).unref();
   }
 
+  /** What it says with its heartbeats; older runners say nothing. */
+  heldMemory: HeldMemory | undefined;
+
   heartbeat(ready: boolean): void {
     this.#ready = ready;
-    this.send({ type: 'heartbeat', ready });
+    this.send({ type: 'heartbeat', ready, ...(this.heldMemory && { held_memory: this.heldMemory }) });
   }
 
   send(message: RunnerMessage): void {

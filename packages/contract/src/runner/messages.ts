@@ -2,7 +2,7 @@
 import { Type, type Static } from 'typebox';
 import { BuildAssignment, BuildReport } from './build.ts';
 import { UnsupportedItem } from './envelope.ts';
-import { Large } from './fields.ts';
+import { Count, Large } from './fields.ts';
 import { HelloMessage, WelcomeMessage } from './hello.ts';
 import { LINK_ITEMS_MAX } from './limits.ts';
 import { SandboxAssignment, SandboxReport } from './sandbox.ts';
@@ -36,8 +36,20 @@ export interface ReportMessage {
   items: Report[];
 }
 
+/** Memory that the runner holds for sandboxes outside their guarantees, such as what the forks of one share. */
+export const HeldMemory = Type.Object({
+  mem_mib: Count,
+  /** The part that the runner releases when the host needs it. */
+  reclaimable_mib: Count,
+});
+export type HeldMemory = Static<typeof HeldMemory>;
+
 /** Runner to control, every `HEARTBEAT_MS` and whenever `ready` changes. `ready`: a sandbox can be started here now. */
-export const HeartbeatMessage = Type.Object({ type: Type.Literal('heartbeat'), ready: Type.Boolean() });
+export const HeartbeatMessage = Type.Object({
+  type: Type.Literal('heartbeat'),
+  ready: Type.Boolean(),
+  held_memory: Type.Optional(HeldMemory),
+});
 export type HeartbeatMessage = Static<typeof HeartbeatMessage>;
 
 /**

@@ -28,6 +28,8 @@ export type Origin = Static<typeof Origin>;
 /** Everything that a runner needs to start one sandbox, and to start it again after a crash. */
 export const SandboxSpec = Type.Object({
   name: Type.String(),
+  /** Whose budgets on the host it counts towards; absent from an older control plane. */
+  project_id: Type.Optional(Uuid),
   root: RootSource,
   /** Absent for a sandbox that is created with an empty disk. */
   origin: Type.Optional(Origin),

@@ -33,6 +33,13 @@ export const HostRecord = Type.Object({
   facts: HostFacts,
   used: HostResources,
   allocatable: HostResources,
+  held_memory: Type.Object(
+    { mem_mib: Type.Integer(), reclaimable_mib: Type.Integer() },
+    {
+      description:
+        'Memory that the host holds for sandboxes outside their guarantees, such as what forks share. `used` counts it without the reclaimable part, which the host releases when it needs it.',
+    },
+  ),
   sandboxes: Type.Unsafe<Partial<Record<SandboxStatus, number>>>(
     Type.Record(Type.String(), Type.Integer(), {
       description: 'Number of its sandboxes by status; statuses without any are left out.',

@@ -54,6 +54,7 @@ function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | 
     facts: host.facts,
     used: host.used,
     allocatable: allocatable(host.facts),
+    held_memory: { mem_mib: row.held_mem_mib, reclaimable_mib: row.reclaimable_mem_mib },
     sandboxes: counts?.sandboxes ?? {},
     snapshots: counts?.snapshots ?? 0,
   };

@@ -5,6 +5,7 @@ import {
   LINK_MESSAGE_MAX_BYTES,
   readRunnerMessage,
   type AckMessage,
+  type HeldMemory,
   type HelloMessage,
   type Reading,
   type Report,
@@ -59,6 +60,8 @@ export class Link {
   region = '';
   epoch = '0';
   ready = false;
+  /** From the last heartbeat. */
+  heldMemory: HeldMemory = { mem_mib: 0, reclaimable_mib: 0 };
   /** Kinds that the runner reconciles. */
   kinds: ReadonlySet<string> = new Set();
   /** On the monotonic clock. */
@@ -229,6 +232,7 @@ export class Link {
         break;
       case 'heartbeat':
         this.#saidReady = message.ready;
+        if (message.held_memory !== undefined) this.heldMemory = message.held_memory;
         await this.#becomeReady();
         break;
     }

@@ -25,13 +25,16 @@ export const RUNNER_READY = statement(
 
 /**
  * Heartbeats of the connected runners, also of those that another server marked lost. One that went offline meanwhile
- * stays so. $1 ids, $2 epochs, $3 whether they are ready. Returns those whose connection is still valid.
+ * stays so. $1 ids, $2 epochs, $3 whether they are ready, $4 memory that they hold outside guarantees, $5 what of that they
+ * would release, both in MiB. Returns those whose connection is still valid.
  */
 export const RUNNERS_SEEN = statement<{ id: string }>(
   'runners-seen',
   `update runners r set last_seen_at = now(),
-          status = case when status = 'lost' then 'online' else status end, ready = status <> 'offline' and t.ready
-     from unnest($1::uuid[], $2::bigint[], $3::boolean[]) as t(id, epoch, ready)
+          status = case when status = 'lost' then 'online' else status end, ready = status <> 'offline' and t.ready,
+          held_mem_mib = t.held, reclaimable_mem_mib = t.reclaimable
+     from unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::integer[], $5::integer[])
+       as t(id, epoch, ready, held, reclaimable)
     where r.id = t.id and r.epoch = t.epoch returning r.id`,
 );
 

@@ -253,6 +253,8 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
         live.map((link) => link.runnerId),
         live.map((link) => link.epoch),
         live.map((link) => link.ready),
+        live.map(({ heldMemory }) => heldMemory.mem_mib),
+        live.map(({ heldMemory }) => heldMemory.reclaimable_mib),
       ]);
       const known = new Set(counted.map((row) => row.id));
       for (const link of live) {

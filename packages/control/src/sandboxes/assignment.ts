@@ -14,6 +14,7 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
     spec: {
       ...(row.desired === 'running' ? { start_from: row.start_from } : {}),
       name: name ?? '',
+      project_id: row.project_id,
       root: pinRoot(row.root, row.manifest_name),
       // A sandbox that has run has its own disk and is never copied from its origin again.
       ...(origin === null || row.manifest_name !== null || row.desired === 'deleted' ? {} : { origin }),

@@ -16,6 +16,9 @@ export interface HostRow {
   last_seen_at: Date;
   cpu: number;
   mem_mib: number;
+  /** Outside guarantees; in `mem_mib` without the reclaimable part. */
+  held_mem_mib: number;
+  reclaimable_mem_mib: number;
   disk_mib: number;
   gpus: number;
   releasable_cpu: number;
@@ -42,11 +45,14 @@ export function overcommitValues(overcommit: Overcommit): [number, number, numbe
 const SHARE = (parameter: string): string =>
   `case when mode <> 'dedicated' and (spot or $4::boolean) then 1 / ${parameter}::double precision else 1 end`;
 
-/** Disk is allocated to everything on a host, also saved memory and snapshots; cores and memory to what may run. */
+/**
+ * Memory that a runner holds for sandboxes outside their guarantees is used, and free as far as the runner would release it.
+ * Disk is allocated to everything on a host, also saved memory and snapshots; cores and memory to what may run. */
 function select(held: string, hosts: string): string {
   const running = `status in (${OCCUPIES_CPU.map((status) => `'${status}'`).join(', ')})`;
   return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.last_seen_at,
-          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0) as mem_mib,
+          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0) + r.held_mem_mib - r.reclaimable_mem_mib as mem_mib,
+          r.held_mem_mib, r.reclaimable_mem_mib,
           coalesce(u.disk_mib, 0) + coalesce(k.disk_mib, 0)::double precision as disk_mib, coalesce(u.gpus, 0)::integer as gpus,
           coalesce(u.releasable_cpu, 0) as releasable_cpu, coalesce(u.releasable_mem_mib, 0) as releasable_mem_mib
      from runners r left join (

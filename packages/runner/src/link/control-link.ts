@@ -9,6 +9,7 @@ import {
   RUNNER_PROTOCOL,
   type ControlMessage,
   type CpuReading,
+  type HeldMemory,
   type HelloMessage,
   type Reading,
   type Report,
@@ -47,6 +48,8 @@ export interface ControlLinkOptions {
   hello: () => Pick<HelloMessage, 'runner_id' | 'region' | 'data_url' | 'facts'>;
   /** Whether a sandbox could be created here now; sent with every heartbeat. */
   isReady: () => boolean;
+  /** What the runner holds for sandboxes outside their limits; sent with every heartbeat. */
+  heldMemory: () => HeldMemory;
   /** The kinds that this machine reconciles. */
   handlers: readonly AnyKindHandler[];
   /** A link was made: a whole new sync follows. */
@@ -103,7 +106,8 @@ export class ControlLink {
 
   /** Says at once whether the runner is ready, instead of at the next heartbeat. */
   heartbeat(): void {
-    this.#send({ type: 'heartbeat', ready: this.#options.isReady() });
+    const { isReady, heldMemory } = this.#options;
+    this.#send({ type: 'heartbeat', ready: isReady(), held_memory: heldMemory() });
   }
 
   /** Resolves once control has stored everything reported so far, or when the signal aborts. */

@@ -42,6 +42,7 @@ import type { WarmVmm } from './warm-vm.ts';
 /** A VM that is to be captured while its guest runs. */
 export interface CaptureSource {
   vmId: string;
+  project?: string | undefined;
   running: RunningVm;
   persistent: boolean;
   hold: GuestHold;
@@ -102,12 +103,12 @@ export class Captures {
 
   async #fork(source: CaptureSource, child: string, takeVmm?: TakeVmm): Promise<ForkOrigin> {
     const { folders, log } = this.#options;
-    const { vmId, running } = source;
+    const { vmId, project, running } = source;
     const record = await this.#record(vmId);
     const keep = await this.#emptyKeep(child);
     const statePath = join(keep, 'state');
     const began = performance.now();
-    const preparing = this.#bases.prepare(vmId, running.vm, record, takeVmm);
+    const preparing = this.#bases.prepare({ vmId, project, vm: running.vm, record }, takeVmm);
     const taking = takeCheckpoint(
       { ...this.#checkpointOptions(source, record, 'fork'), meanwhile: preparing },
       statePath,
@@ -245,13 +246,17 @@ export class Captures {
 
   async #takeFull(folder: string, source: CaptureSource, image: CapturedImage): Promise<SnapshotFacts> {
     const { platform, log } = this.#options;
-    const { vmId, running } = source;
+    const { vmId, project, running } = source;
     const record = await this.#record(vmId);
     const vmm = vmmVersionOf(record);
     const kept = new SuspendImage(folder);
     // While its memory is copied the guest may write to all of it again.
     const written = await writtenMemory(running.vm.identity.pid);
-    using _grant = await this.#options.memoryBudget.admit('a snapshot of this sandbox', vmId, written);
+    using _grant = await this.#options.memoryBudget.admit(
+      'a snapshot of this sandbox',
+      { origin: vmId, project },
+      written,
+    );
     await using checkpoint = await takeCheckpoint(
       this.#checkpointOptions(source, record, 'snapshot'),
       kept.state,

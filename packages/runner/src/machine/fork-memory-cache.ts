@@ -22,6 +22,14 @@ const HELD_MS = 5 * 60_000;
 /** Takes a VMM that waits for memory out of its pool, if one does. */
 export type TakeVmm = (wanted: WantedVmm) => WarmVmm | undefined;
 
+/** The source of a fork. */
+export interface ForkedVm {
+  vmId: string;
+  project: string | undefined;
+  vm: Vm;
+  record: VmRecord;
+}
+
 interface Base {
   vm: Vm;
   memory: SharedMemory;
@@ -72,14 +80,15 @@ export class ForkMemoryCache {
    * of the last is ready.
    * @param takeVmm a VMM that waits for memory: what the child has to itself is put into that
    */
-  async prepare(vmId: string, vm: Vm, record: VmRecord, takeVmm?: TakeVmm): Promise<PreparedMemory> {
+  async prepare(source: ForkedVm, takeVmm?: TakeVmm): Promise<PreparedMemory> {
+    const { vmId, vm, record } = source;
     const known = this.#bases.get(vmId);
-    if (known?.vm !== vm) return await this.#begin(vmId, vm, record, takeVmm);
+    if (known?.vm !== vm) return await this.#begin(source, takeVmm);
     known.timer.refresh();
     const share = known.memory.share();
     await using unfit = new AsyncDisposableStack();
     unfit.use(share);
-    if (await this.#isFar(share, vm, record)) return await this.#begin(vmId, vm, record, takeVmm);
+    if (await this.#isFar(share, vm, record)) return await this.#begin(source, takeVmm);
     unfit.move();
     return {
       take: async (checkpoint, deltaPath) => {
@@ -87,7 +96,7 @@ export class ForkMemoryCache {
         unused.use(share);
         const delta = await this.#writeDelta(share, checkpoint, deltaPath);
         if (delta === undefined)
-          return await (await this.#begin(vmId, vm, record, takeVmm)).take(checkpoint, deltaPath);
+          return await (await this.#begin(source, takeVmm)).take(checkpoint, deltaPath);
         unused.move();
         return { ...share, ready: Promise.resolve(delta) };
       },
@@ -106,24 +115,24 @@ export class ForkMemoryCache {
   }
 
   /** Memory of its own: what the VM has written to, and for the rest what its memory began as. */
-  async #begin(vmId: string, vm: Vm, record: VmRecord, takeVmm?: TakeVmm): Promise<PreparedMemory> {
+  async #begin({ vmId, project, vm, record }: ForkedVm, takeVmm?: TakeVmm): Promise<PreparedMemory> {
     const written = Math.min(await writtenMemory(vm.identity.pid), bytesOf(record));
-    const grant = await this.#budget.admit('a fork of this sandbox', vmId, written);
+    const grant = await this.#budget.admit('a fork of this sandbox', { origin: vmId, project }, written);
     await using unused = new AsyncDisposableStack();
     unused.use(grant);
-    const source = await memorySource(vm.identity.pid, record.memoryOrigin);
+    const began = await memorySource(vm.identity.pid, record.memoryOrigin);
     const { shape, diskBytes = { scratch: 0, docker: 0 } } = record;
     const diskMib = mibOf(Math.max(diskBytes.scratch, diskBytes.docker));
     const vmm = takeVmm?.({ shape, diskMib, hardware: hardwareOf(record, ''), vmm: vmmVersionOf(record) });
     const unsealed = vmm?.empty.memory ?? (await SealedMemory.begin(bytesOf(record)));
-    if (vmm !== undefined && !(vmm.empty.base.path === source && isSame(vmm.empty.base, record.memoryOrigin)))
+    if (vmm !== undefined && !(vmm.empty.base.path === began && isSame(vmm.empty.base, record.memoryOrigin)))
       await unsealed.clear();
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();
     unused.move();
     const fill = async (checkpoint: GuestMemory): Promise<object> => {
       try {
-        await unsealed.seal(source, async (file) => {
+        await unsealed.seal(began, async (file) => {
           await this.#copiers.copyTogether(checkpoint, 'written', file.fd);
         });
       } catch (error) {

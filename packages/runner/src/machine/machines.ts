@@ -50,6 +50,7 @@ export class Machines {
   /** Of the disks that captures leave in many layers. */
   readonly flattening: Flattening;
   readonly snapshots: SnapshotFolders;
+  readonly memoryBudget = new MemoryBudget();
   /** Of what never changes again. */
   readonly digests: Digests;
   readonly #folders: VmFolders;
@@ -77,7 +78,7 @@ export class Machines {
       options.log,
     );
     const allowCopy = (record: VmRecord, allowed: boolean): Promise<void> => allowance.set(record, allowed);
-    const memoryBudget = new MemoryBudget();
+    const { memoryBudget } = this;
     this.snapshots = new SnapshotFolders(options.snapshots);
     this.digests = new Digests({ folders: this.#folders, snapshots: this.snapshots, log: options.log });
     this.captures = new Captures({

@@ -25,15 +25,17 @@ function mappedMemoryPath(folder: string): string {
  * @param folder of the VM, which has no VMM yet
  * @param sealed for a VMM that opens the file for writing, which a QEMU before 8.2 does, where it is not the only one that
  *   continues from it
+ * @param project of the sandbox
  */
 export async function openMemory(
   file: string,
   folder: string,
   vmm: Vmm,
   sealed: SealedCache,
+  project: string | undefined,
 ): Promise<LoadingMemory> {
   const isReadOnly = mapsReadOnly(vmm.version);
-  if (!isReadOnly && (await stat(file)).nlink > 1) return await sealed.take(file);
+  if (!isReadOnly && (await stat(file)).nlink > 1) return await sealed.take(file, project);
   const path = mappedMemoryPath(folder);
   await rm(path, { force: true });
   // Where there are no links, it is a file that nobody else has.

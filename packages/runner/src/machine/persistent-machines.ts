@@ -150,10 +150,12 @@ export class PersistentMachines {
     options: Omit<BootOptions, 'shape' | 'disks'> & {
       rootImagePath: string;
       purpose?: 'resumed' | 'flushing';
+      /** Whose budget memory is held in, if it has to be. */
+      project?: string | undefined;
     },
   ): Promise<RunningVm> {
     const { folders, templates, vmms, emptyDisks, localCopies, restore } = this.#options;
-    const { vmId, signal, rootImagePath, purpose = 'resumed' } = options;
+    const { vmId, signal, rootImagePath, purpose = 'resumed', project } = options;
     const keep = folders.keep(vmId);
     const kept = new SuspendImage(keep);
     const { suspension, vmm } = await kept.check(templates.platform, vmms);
@@ -163,7 +165,9 @@ export class PersistentMachines {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
       const near = await localCopies.near(rootImagePath);
       const disks = { rootImagePath: near, scratch, persistent: true };
-      const memory = opened.use(await openMemory(kept.memory, folders.path(vmId), vmm, this.#sealed));
+      const memory = opened.use(
+        await openMemory(kept.memory, folders.path(vmId), vmm, this.#sealed, project),
+      );
       return {
         vmm,
         disks: () => makeDisks(emptyDisks, jail, owner, disks),

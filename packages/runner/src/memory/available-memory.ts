@@ -27,6 +27,11 @@ export function checkAvailable(what: string, bytes: number, available: number): 
   );
 }
 
+/** Whether caches should give memory back before anything asks for it. */
+export function isScarce(available: number): boolean {
+  return available < 2 * RESERVE_BYTES;
+}
+
 /** MemAvailable of /proc/meminfo, in bytes. */
 export async function availableMemory(): Promise<number> {
   const text = await readFile('/proc/meminfo', 'utf8');

@@ -1,5 +1,5 @@
 import { stat } from 'node:fs/promises';
-import type { MemoryBudget } from './memory-budget.ts';
+import type { MemoryBudget, MemoryOwner } from './memory-budget.ts';
 import { SealedMemory } from './sealed-memory.ts';
 import { SharedMemory } from './shared-memory.ts';
 import type { MemoryShare } from './shared-memory.ts';
@@ -25,12 +25,15 @@ export class SealedCache {
     this.#budget = budget;
   }
 
-  /** @param path a file that is never written to again; under another name it is the same */
-  async take(path: string): Promise<LoadingMemory> {
+  /**
+   * @param path a file that is never written to again; under another name it is the same
+   * @param project of the sandbox that continues from it
+   */
+  async take(path: string, project: string | undefined): Promise<LoadingMemory> {
     const { dev, ino, blocks } = await stat(path);
     const key = `${dev}:${ino}`;
     const known = this.#entries.get(key);
-    const loading = known ?? this.#load(key, path, blocks * 512);
+    const loading = known ?? this.#load({ origin: key, project }, path, blocks * 512);
     if (known === undefined) this.#entries.set(key, loading);
     const { memory, ready, timer } = await loading.catch((error: unknown) => {
       this.#entries.delete(key);
@@ -40,8 +43,8 @@ export class SealedCache {
     return { ...memory.share(), ready };
   }
 
-  async #load(key: string, path: string, bytes: number): Promise<Entry> {
-    const grant = await this.#budget.admit('the memory that this sandbox continues from', key, bytes);
+  async #load(owner: MemoryOwner, path: string, bytes: number): Promise<Entry> {
+    const grant = await this.#budget.admit('the memory that this sandbox continues from', owner, bytes);
     const { memory, ready } = await SealedMemory.beginLoading(path).catch((error: unknown) => {
       grant[Symbol.dispose]();
       throw error;
@@ -50,7 +53,7 @@ export class SealedCache {
     const held = shared.share();
     const forget = (): void => {
       clearTimeout(timer);
-      this.#entries.delete(key);
+      this.#entries.delete(owner.origin);
       grant[Symbol.dispose]();
       void held[Symbol.asyncDispose]();
     };

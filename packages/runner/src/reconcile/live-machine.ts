@@ -193,8 +193,8 @@ export class LiveMachine implements LiveSandbox {
 
   #source(): Parameters<Machines['captures']['fork']>[0] {
     const { assignment, running } = this.#options;
-    const { persistent } = assignment.spec;
-    return { vmId: assignment.vm_id, running, persistent, hold: this.#hold() };
+    const { persistent, project_id: project } = assignment.spec;
+    return { vmId: assignment.vm_id, project, running, persistent, hold: this.#hold() };
   }
 
   /** What a capture asks of the agent. */
