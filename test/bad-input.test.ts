@@ -275,7 +275,7 @@ describe('a full disk', () => {
       assert.ok(service);
       await service.call('POST', `/vms/${gone}/pause`);
       const { body } = await service.call('GET', `/vms/${gone}?wait=running&timeout_ms=60000`);
-      return /the sandbox stands until there is room/.test(String(body['error'])) ? true : undefined;
+      return /the sandbox is paused until there is space/.test(String(body['error'])) ? true : undefined;
     });
     const { status, body } = await service.call<{ vm_id: string }>('POST', '/vms', SMALL);
     assert.equal(status, 200);

@@ -36,7 +36,7 @@ after(async () => {
   await rm(home, { recursive: true });
 });
 
-const STANDS = /the host's disk is full: the sandbox stands until there is room/;
+const BLOCKED = /the host's disk is full: the sandbox is paused until there is space/;
 
 /** What its file system writes by itself: a guest that has no space for that blocks on ENOSPC. */
 const FOR_GUEST_MIB = 8;
@@ -86,7 +86,7 @@ describe('on a host whose disk is full', () => {
       generation += 1;
       runner.want(ID, generation, 'paused');
       const { error } = await runner.reported(generation, 'running', 'paused');
-      assert.match(error ?? '', STANDS);
+      assert.match(error ?? '', BLOCKED);
       return true;
     };
     await eventually('a guest that stands', stands);
@@ -135,7 +135,7 @@ describe('on a host whose disk is full', () => {
     await fill(FOR_GUEST_MIB);
     runner.want(ID, 101, 'paused');
     const { error } = await runner.reported(101, 'running', 'paused');
-    assert.match(error ?? '', /the host's disk is full: no room for the sandbox's memory/);
+    assert.match(error ?? '', /the host's disk is full: no space for the sandbox's memory/);
     await runner.reconciler.get(ID)?.idle();
     assert.equal(await runner.sh(ID, 'cat /dev/shm/here /file'), 'here\nfile\n');
 

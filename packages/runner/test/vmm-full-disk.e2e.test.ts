@@ -71,13 +71,13 @@ describe('a guest on a host whose disk is full', () => {
     await seconds(3);
     assert.equal(vmm.continued, 3);
     assert.equal(disk.waits, true);
-    assert.deepEqual(told, ["the host's disk is full: the sandbox stands until there is room"]);
+    assert.deepEqual(told, ["the host's disk is full: the sandbox is paused until there is space"]);
     assert.equal(wentOn, 0);
     vmm.hasRoom = true;
     await seconds(5);
     assert.equal(vmm.continued, 4);
     assert.equal(disk.waits, false);
-    assert.deepEqual(told.slice(1), ["the host's disk has room again: the sandbox goes on"]);
+    assert.deepEqual(told.slice(1), ["the host's disk has space again: the sandbox continues"]);
     assert.equal(wentOn, 1);
 
     vmm.hasRoom = false;

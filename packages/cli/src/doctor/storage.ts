@@ -29,7 +29,7 @@ async function checkCache(home: string, cache: string): Promise<Check[]> {
       id: 'cache',
       title: 'Cache',
       status: 'warn',
-      detail: `RELEAP_CACHE (${cache}) is on another file system than RELEAP_HOME (${home}): each image is copied once and takes its room twice`,
+      detail: `RELEAP_CACHE (${cache}) is on another file system than RELEAP_HOME (${home}): each image is copied once and takes its space twice`,
     },
   ];
 }

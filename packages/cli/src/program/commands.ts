@@ -84,7 +84,7 @@ function withCreateOptions(command: Command): Command {
     )
     .option('--no-egress', 'allow nothing outside')
     .option('--persistent', 'keep its disk over stop and start; it can be paused too')
-    .option('--spot', 'cheaper, and reclaimed when the room is needed')
+    .option('--spot', 'cheaper, and evicted when the capacity is needed')
     .option('--region <region>', 'where to place it')
     .addOption(new Option('--arch <arch>', 'processor architecture').choices(['amd64', 'arm64']));
 }

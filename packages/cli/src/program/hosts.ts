@@ -26,7 +26,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
     );
   host
     .command('ls', { isDefault: true })
-    .description('List hosts, with what of them is promised to sandboxes.')
+    .description('List hosts, with the capacity that is allocated to sandboxes.')
     .action(async () => {
       const { listHosts } = await import('../commands/hosts.ts');
       await finish(listHosts(context()));

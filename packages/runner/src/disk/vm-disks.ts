@@ -16,7 +16,7 @@ import { createEmptyQcow2 } from './qcow2.ts';
 const UNUSED_DOCKER_MIB = EXT4_MIN_MIB;
 
 /**
- * What QEMU may keep in memory of the tables of a layer: 1 MiB stands for 8 GiB of disk. Its own default is 32 MiB a
+ * What QEMU may keep in memory of the tables of a layer: 1 MiB covers 8 GiB of disk. Its own default is 32 MiB a
  * layer, which a disk of many layers would take out of the memory of its VM.
  */
 export const L2_CACHE_BYTES = { top: 8 * 1024 * 1024, below: 512 * 1024 };
@@ -25,7 +25,7 @@ export interface DiskOptions {
   /** Absolute path of the read-only root image. */
   rootImagePath: string;
   scratch: DiskChain;
-  /** What is on it outlives a crash of the host, so its flushes must reach the platters. */
+  /** What is on it outlives a crash of the host, so its flushes must be durable. */
   persistent: boolean;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;
@@ -99,7 +99,7 @@ export async function makeDisks(
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOSPC') {
       throw new DiskFullError(
-        `the host's disk below ${folder} is full: no room for the sandbox's write layer`,
+        `the host's disk below ${folder} is full: no space for the sandbox's write layer`,
       );
     }
     throw error;
@@ -107,7 +107,7 @@ export async function makeDisks(
 }
 
 /**
- * A guest that stands for want of room answers nobody, so nothing is asked of it.
+ * A guest that is blocked on ENOSPC does not respond, so it gets no request.
  * @throws DiskFullError when it does
  */
 export async function checkGuestHasSpace(vm: Vm): Promise<void> {
@@ -115,7 +115,7 @@ export async function checkGuestHasSpace(vm: Vm): Promise<void> {
 }
 
 export function isBlockedOnSpace(): DiskFullError {
-  return new DiskFullError("the host's disk is full: the sandbox stands until there is room");
+  return new DiskFullError("the host's disk is full: the sandbox is paused until there is space");
 }
 
 /** Lets a VMM in its jail have a file of ours. @returns its path as the VMM sees it */
@@ -170,7 +170,7 @@ function chainNode(
       driver: 'qcow2',
       'node-name': isTop ? name : `${name}-${at}`,
       'l2-cache-size': isTop ? L2_CACHE_BYTES.top : L2_CACHE_BYTES.below,
-      // What ends with the sandbox does not outlive a crash of the host, so its flushes need not reach any platters.
+      // What ends with the sandbox does not outlive a crash of the host, so its flushes need not be durable.
       ...(persistent || !isTop ? {} : { cache: { 'no-flush': true } }),
       ...(isTop ? { discard: 'unmap' } : { 'read-only': true }),
       file: isTop ? { ...file, discard: 'unmap' } : { ...file, 'read-only': true, locking: 'off' },

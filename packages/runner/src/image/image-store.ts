@@ -1,6 +1,6 @@
 /**
  * Root images by digest: fetched and made once, kept, shared by all processes that use the same cache folder.
- * What is promised about keys, locks, publishing and crashes is in `docs/images.md`.
+ * The guarantees about keys, locks, publishing and crashes are in `docs/images.md`.
  */
 import type { ImageReference, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
@@ -32,7 +32,7 @@ export interface ImageStoreOptions {
 }
 
 export interface EnsureOptions {
-  /** Ends this caller's waiting. The work itself goes on while another caller waits for it. */
+  /** Ends this caller's waiting. The work itself continues while another caller waits for it. */
   signal?: AbortSignal | undefined;
   onProgress?: ((progress: ImageProgress) => void) | undefined;
 }
@@ -151,7 +151,7 @@ export class ImageStore {
     if (known) return known.image;
     const found = await this.#folder.read(digest);
     if (!found) {
-      this.#log.warn({ digest }, 'a cached image is not whole; it is removed and made anew');
+      this.#log.warn({ digest }, 'a cached image is incomplete; it is removed and made again');
       await this.#folder.discard(digest);
       return undefined;
     }
@@ -187,7 +187,7 @@ export class ImageStore {
     return freed.bytes;
   }
 
-  /** What is here and may be had without asking anybody: the path of nearly every create. */
+  /** A cached image that needs no request to a registry: the path of nearly every create. */
   async #cached(
     source: Extract<RootSource, { type: 'registry' }>,
     reference: ImageReference,

@@ -112,7 +112,7 @@ export function* readTar(fd: number, fileSize: number): Generator<TarEntry, void
     if (isZero(header)) {
       const next = window.at(offset + BLOCK, BLOCK);
       if (next.length < BLOCK || isZero(next)) return;
-      throw damaged(offset, 'an empty block stands between entries');
+      throw damaged(offset, 'there is an empty block between entries');
     }
     verifyChecksum(header, offset);
     const flag = String.fromCharCode(header[156] ?? 0);

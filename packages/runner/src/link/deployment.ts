@@ -21,7 +21,7 @@ export class Deployment {
       if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
     }
     if (content !== '' && !isUuid(content))
-      throw new Error(`${path} does not hold a deployment id; remove it to join a deployment anew`);
+      throw new Error(`${path} does not hold a deployment id; remove it to join a deployment again`);
     return new Deployment(path, content === '' ? undefined : content);
   }
 

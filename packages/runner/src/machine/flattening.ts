@@ -11,7 +11,7 @@ import type { CaptureSource } from './captures.ts';
 import type { SnapshotFolders } from './snapshot-folder.ts';
 import type { VmFolders } from './vm-folder.ts';
 
-/** Whoever has read a disk's list has taken its layers by then. */
+/** By then every reader of a disk's list has taken its layers. */
 const OPENING_GRACE_MS = 30_000;
 
 type RunningDisk = Pick<CaptureSource, 'vmId' | 'running' | 'persistent'>;
@@ -42,13 +42,13 @@ export class Flattening {
     if ((await unusedFiles(flat)).length === 0) return;
     const drop = (): void =>
       void dropUnused(flat).catch((error: unknown) =>
-        this.#log.warn({ err: error, snapshot: id }, 'layers that nobody needs may remain'),
+        this.#log.warn({ err: error, snapshot: id }, 'unused layers may remain'),
       );
     setTimeout(drop, OPENING_GRACE_MS).unref();
   }
 
   /**
-   * Writes what lies below the top of a running VM's disk as fewer layers, if those are many. The VM goes on, and may be
+   * Writes what lies below the top of a running VM's disk as fewer layers, if those are many. The VM continues, and may be
    * captured. @returns what to give to `putBelow`; undefined when there is nothing to do
    */
   async write(

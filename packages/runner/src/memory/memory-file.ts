@@ -21,6 +21,6 @@ export function explainFullDisk(error: unknown, path: string, what = "the sandbo
   const { code, message } = error as NodeJS.ErrnoException;
   const said = error instanceof ProcessError ? error.stderr : message;
   return code === 'ENOSPC' || /no space left|disk quota/i.test(said)
-    ? new DiskFullError(`the host's disk is full: no room for ${what} at ${path}`)
+    ? new DiskFullError(`the host's disk is full: no space for ${what} at ${path}`)
     : error;
 }

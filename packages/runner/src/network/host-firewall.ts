@@ -21,7 +21,7 @@ export interface HostFirewallOptions {
   egress: ReadonlyMap<number, EgressRules>;
   /** How often to look whether the table is still there, in milliseconds. */
   watchMs: number;
-  /** What was pinned is not open any more: the table was removed by somebody. */
+  /** Pinned addresses are not open any more: another program has removed the table. */
   onPinsLost?: () => void;
   log: Logger;
 }
@@ -71,7 +71,7 @@ export class HostFirewall {
     this.#egress = new Map(options.egress);
   }
 
-  /** Loads the table anew, in one transaction. What DNS had pinned for policies that go on stays pinned. */
+  /** Loads the table again, in one transaction. Addresses that DNS has pinned for remaining policies stay pinned. */
   static async open(options: HostFirewallOptions): Promise<HostFirewall> {
     const firewall = new HostFirewall(options);
     await nft(firewall.#render(await readPins(options.plan.table)));
@@ -91,7 +91,7 @@ export class HostFirewall {
     });
   }
 
-  /** Whoever reloads the host's own firewall often flushes all tables, ours too; then we are open until we notice. */
+  /** A reload of the host's own firewall often flushes all tables, ours too; then sandboxes are open until we notice. */
   async #restoreIfGone(): Promise<void> {
     try {
       await run('nft', ['list', 'chain', 'inet', this.#plan.table, 'guard_sandbox']);
@@ -101,7 +101,7 @@ export class HostFirewall {
     }
     this.#log.error(
       { table: this.#plan.table },
-      'our firewall table was removed by somebody: loading it again',
+      'our firewall table was removed by another program: loading it again',
     );
     await this.#change(this.#render(new Map())).catch((error: unknown) =>
       this.#log.error({ err: error }, 'could not load our firewall table again'),

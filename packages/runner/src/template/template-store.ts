@@ -16,11 +16,11 @@ import type { Platform, MachineSize } from './machine-size.ts';
 const TEMPLATES_KEPT = 16;
 /** Templates whose memory is held ready. */
 const LOADED_KEPT = 4;
-/** Cold boots at a time: each keeps a core busy for seconds, and whoever needs another template waits no longer for it. */
+/** Cold boots at a time: each keeps a core busy for seconds, and a caller that needs another template waits no longer for it. */
 const COLD_BOOTS = 1;
 /** A guest that does not boot may have met a busy moment. */
 const ATTEMPTS = 2;
-/** A half-made template older than this belongs to nobody: making one has shorter deadlines. */
+/** A half-made template older than this is abandoned: making one has shorter deadlines. */
 const ABANDONED_AFTER_MS = 15 * 60_000;
 
 /** Cgroups whose names start so belong to templates in the making. At the start of a service there are none such. */
@@ -41,7 +41,7 @@ export interface LoadedTemplate {
   /** What that memory was loaded from, to copy. */
   origin: MemoryOrigin;
   /**
-   * Reads from position 0 only through descriptors of its own: open `statePath` anew for each VM. It leads to the file
+   * Reads from position 0 only through descriptors of its own: open `statePath` again for each VM. It leads to the file
    * also when the template's folder was tidied away meanwhile, as the least recently loaded of all that share the cache.
    */
   statePath: string;
@@ -88,8 +88,8 @@ export class TemplateStore {
   }
 
   /**
-   * The template of a shape: at once when it is loaded, in a tenth of a second when it is on the disk, else after
-   * a cold boot. Whoever asks meanwhile, in this process or another, waits for the same boot.
+   * The template of a machine size: at once when it is loaded, in a tenth of a second when it is on the disk, else after
+   * a cold boot. Concurrent callers, in this process or another, wait for the same boot.
    */
   async ensure(shape: MachineSize): Promise<LoadedTemplate> {
     checkMachineSize(shape);
@@ -118,7 +118,7 @@ export class TemplateStore {
     return this.#loaded.has(key) || (await this.#verify(key)) !== undefined;
   }
 
-  /** For when a state does not load: the next `ensure` makes the template anew. */
+  /** For when a state does not load: the next `ensure` makes the template again. */
   async discard(key: string): Promise<void> {
     this.#log.warn({ template: key }, 'template discarded');
     const loaded = this.#loaded.get(key);
@@ -129,7 +129,7 @@ export class TemplateStore {
     if (loaded !== undefined) letGo(loaded);
   }
 
-  /** Ends what is being made, and lets go of all memory. */
+  /** Cancels templates in the making, and releases all memory. */
   async close(): Promise<void> {
     this.#stop.abort();
     const all = [...this.#loaded.values()];
@@ -182,7 +182,7 @@ export class TemplateStore {
       wait: true,
       signal: this.#stop.signal,
     });
-    // Somebody else may have made it while we waited.
+    // Another process may have made it meanwhile.
     if ((await this.#verify(key)) !== undefined) return;
     await this.#sweep();
     await rm(join(this.#folder, key), { recursive: true, force: true });
@@ -206,7 +206,7 @@ export class TemplateStore {
   }
 
   async #makeOnce(key: string, shape: MachineSize): Promise<void> {
-    // Short, as unix sockets below it have little room for their path.
+    // Short, as the paths of unix sockets below it are limited.
     const making = join(this.#folder, `.m-${process.pid}-${Date.now().toString(36)}`);
     await mkdir(making, { mode: 0o700 });
     const cgroup = `${TEMPLATE_CGROUP}${key}`;
@@ -252,7 +252,7 @@ export class TemplateStore {
     for (const { path } of kept.slice(TEMPLATES_KEPT - 1)) await rm(path, { recursive: true, force: true });
   }
 
-  /** VMs that run hold the memory by themselves; what is let go of here is only our own hold. */
+  /** Running VMs have their own references to the memory; this releases only ours. */
   #unloadOldest(): void {
     while (this.#loaded.size > LOADED_KEPT) {
       const [key, oldest] = [...this.#loaded].find(([loaded]) => loaded !== this.#pinned) as [
@@ -260,7 +260,7 @@ export class TemplateStore {
         Promise<LoadedTemplate>,
       ];
       this.#loaded.delete(key);
-      this.#log.debug({ template: key }, 'template memory let go');
+      this.#log.debug({ template: key }, 'template memory released');
       letGo(oldest);
     }
   }

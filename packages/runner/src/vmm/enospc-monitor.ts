@@ -4,55 +4,55 @@ import type { QmpClient } from './qmp.ts';
 const RETRY_INTERVAL_MS = 1_000;
 
 /**
- * Guests that stand because the host's disk had no room for what they wrote (`werror=enospc`): nothing of it is lost,
- * and each is let try again until there is room. To be told an error instead, a guest would make its file system
- * read-only and drop what it had not written yet.
+ * A guest that is blocked on ENOSPC: QEMU pauses it when the host's disk has no space for its write (`werror=enospc`). The
+ * write is not lost, and the guest is resumed every second until it succeeds. If it got the error instead, the guest
+ * would make its file system read-only and drop its dirty pages.
  */
 export class EnospcMonitor {
   readonly #qmp: QmpClient;
   readonly #log: Logger;
   readonly #tell: (line: string) => void;
-  readonly #onGoesOn: () => void;
+  readonly #onResumed: () => void;
   #timer: NodeJS.Timeout | undefined;
   #held = false;
   /** While the guest is paused before the disk is full: whether it must stay so. */
   #isShort: (() => boolean) | undefined;
 
   /**
-   * @param tell is given a line for the one whose guest it is
-   * @param onGoesOn called when it has stood and goes on
+   * @param tell gets a line for the owner of the guest
+   * @param onResumed called when the guest runs again
    */
-  constructor(qmp: QmpClient, log: Logger, tell: (line: string) => void, onGoesOn: () => void) {
+  constructor(qmp: QmpClient, log: Logger, tell: (line: string) => void, onResumed: () => void) {
     this.#qmp = qmp;
     this.#log = log;
     this.#tell = tell;
-    this.#onGoesOn = onGoesOn;
+    this.#onResumed = onResumed;
     qmp.onEvent(({ event, data }) => {
-      if (event === 'BLOCK_IO_ERROR' && data['action'] === 'stop') this.#stands();
+      if (event === 'BLOCK_IO_ERROR' && data['action'] === 'stop') this.#block();
     });
     qmp.onClose(() => clearInterval(this.#timer));
   }
 
-  /** Whether the guest has stood in the last second; between two tries it may run for a moment, too short to answer. */
+  /** Whether the guest was blocked in the last second; between two tries it may run, too briefly to respond. */
   get waits(): boolean {
     return this.#timer !== undefined;
   }
 
-  /** Whether the guest stands for want of room, since before this process began, too. */
+  /** Whether the guest is blocked on ENOSPC, also since before this process started. */
   async look(): Promise<boolean> {
-    const stands = this.#isShort !== undefined || (await this.#status()) === 'io-error';
-    if (stands) this.#stands();
-    return stands;
+    const isBlocked = this.#isShort !== undefined || (await this.#status()) === 'io-error';
+    if (isBlocked) this.#block();
+    return isBlocked;
   }
 
   /**
    * Pauses the guest before the disk of the host is full, for as long as that is short of space. Does nothing while
-   * somebody else has stopped it.
+   * another operation has stopped it.
    */
   async pause(isShort: () => boolean): Promise<void> {
     if (this.#held || this.#isShort !== undefined) return;
     this.#isShort = isShort;
-    this.#stands();
+    this.#block();
     try {
       await this.#qmp.execute('stop');
     } catch (error) {
@@ -61,17 +61,17 @@ export class EnospcMonitor {
     }
   }
 
-  /** While it is held a guest is not let go on: whoever stopped it relies on that. */
+  /** A held guest is not resumed: the operation that stopped it relies on that. */
   hold(held: boolean): void {
     this.#held = held;
   }
 
-  #stands(): void {
+  #block(): void {
     if (this.#timer !== undefined) return;
-    this.#log.warn('the disk of the host is full: a guest stands until there is room');
-    this.#tell("the host's disk is full: the sandbox stands until there is room");
+    this.#log.warn('the disk of the host is full: a guest is paused until there is space');
+    this.#tell("the host's disk is full: the sandbox is paused until there is space");
     this.#timer = setInterval(() => {
-      this.#tryAgain().catch((error: unknown) => this.#log.warn({ err: error }, 'a guest goes on standing'));
+      this.#tryAgain().catch((error: unknown) => this.#log.warn({ err: error }, 'a guest stays paused'));
     }, RETRY_INTERVAL_MS);
     this.#timer.unref();
   }
@@ -82,7 +82,7 @@ export class EnospcMonitor {
     // It may have been stopped meanwhile; then nothing may be sent any more.
     if (this.#held) return;
     if (this.#isShort?.() === true) {
-      // Whoever had stopped it meanwhile has let it continue.
+      // The operation that had stopped it meanwhile has resumed it.
       if (status === 'running') await this.#qmp.execute('stop');
       return;
     }
@@ -94,9 +94,9 @@ export class EnospcMonitor {
     clearInterval(this.#timer);
     this.#timer = undefined;
     this.#isShort = undefined;
-    this.#log.info('there is room on the disk again: a guest goes on');
-    this.#tell("the host's disk has room again: the sandbox goes on");
-    this.#onGoesOn();
+    this.#log.info('there is space on the disk again: a guest continues');
+    this.#tell("the host's disk has space again: the sandbox continues");
+    this.#onResumed();
   }
 
   async #status(): Promise<unknown> {
