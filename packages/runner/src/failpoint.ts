@@ -4,7 +4,7 @@ import { join } from 'node:path';
 /**
  * Names one step of an operation, so that a test can make the process die exactly there. Set
  * `RELEAP_CRASH_AT` to a folder: the process that reaches the step and finds a file of its name in there removes
- * the file and kills itself with SIGKILL; those that follow go on. Without the variable this does nothing.
+ * the file and kills itself with SIGKILL; later processes continue. Without the variable this does nothing.
  */
 export function failpoint(name: string): void {
   const folder = process.env['RELEAP_CRASH_AT'];

@@ -10,7 +10,7 @@ export class Budget {
     this.#each = most.each;
   }
 
-  /** @returns how many of these units there is room for; they are held until `release` */
+  /** @returns how many of these units are available; they are reserved until `release` */
   take(owner: string, units: number): number {
     const held = this.#held.get(owner) ?? 0;
     const granted = Math.max(0, Math.min(units, this.#each - held, this.#all - this.#total));

@@ -1,4 +1,4 @@
-/** How long a peer may go on above its budget before it is cut off. */
+/** How long a peer may exceed its budget before it is disconnected. */
 const PATIENCE_MS = 30_000;
 
 export interface IntakeBudgetOptions {
@@ -6,7 +6,7 @@ export interface IntakeBudgetOptions {
   perSecond: number;
   /** What may come at once. */
   burst: number;
-  /** Stops reading from the peer, and goes on. */
+  /** Stops reading from the peer, and resumes. */
   pause(): void;
   resume(): void;
   /** The peer has been above its budget for `patienceMs` without a break; absent for peers that may be. */

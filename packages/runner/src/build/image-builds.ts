@@ -20,7 +20,7 @@ interface Running {
 
 /**
  * The image builds that control has leased to this machine. A build may be assigned again after a reconnect: the same
- * attempt goes on, a newer one replaces it. A build that is cancelled, or that a sync does not name, is stopped.
+ * attempt continues, a newer one replaces it. A build that is cancelled, or that a sync does not name, is stopped.
  */
 export class ImageBuilds implements KindHandler<'build'> {
   readonly kind = 'build';

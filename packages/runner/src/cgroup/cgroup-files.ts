@@ -79,7 +79,7 @@ export function limitFiles(
 
 /**
  * The control file that says how much of a scarce processor a group gets beside its siblings, and what is to be written
- * to it: what an ordinary process or group has stands for one core.
+ * to it: the weight of an ordinary process or group is one core.
  */
 export function cpuShare(version: 1 | 2, cores: number): { file: string; value: string } {
   const clamp = (least: number, value: number, most: number): string =>

@@ -32,7 +32,7 @@ const Graph = Compile(
 );
 
 /**
- * What a VMM has open for its disks, and what stands on what. All of it is the VMM's word: it is bounded, and no name of
+ * What a VMM has open for its disks, with the backing files. All of it is reported by the VMM: it is bounded, and no name of
  * it may become a path.
  */
 export class BlockGraph {
@@ -64,7 +64,7 @@ export class BlockGraph {
     return layerOfNode(this.child(node, 'file'));
   }
 
-  /** A node and all that it stands on, highest first. @throws when that is a circle, or longer than a disk of ours */
+  /** A node and its backing chain, highest first. @throws when that is a circle, or longer than a disk of ours */
   below(top: string): string[] {
     const found = new Set<string>();
     for (let node: string | undefined = top; node !== undefined; node = this.child(node, 'backing')) {
@@ -87,7 +87,7 @@ export async function topNode(vm: Pick<Vm, 'qmp'>): Promise<string> {
 
 /**
  * The disk as a VMM has it open. Its list may name one layer more: one that was made for a capture which failed before it
- * was put on top, so that the VMM goes on writing to the one below.
+ * was put on top, so that the VMM continues to write to the one below.
  * @throws when the VMM writes to none of its layers
  */
 export async function openedChain(vm: Pick<Vm, 'qmp'>, chain: DiskChain): Promise<DiskChain> {

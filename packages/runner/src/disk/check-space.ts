@@ -3,7 +3,7 @@ import { statfs } from 'node:fs/promises';
 /** A disk is refused when the host would be left with less than this. */
 const HOST_RESERVE_BYTES = 256 * 1024 * 1024;
 
-/** The host has no room for another sandbox's disks. */
+/** The host has no space for another sandbox's disks. */
 export class DiskFullError extends Error {
   constructor(message: string) {
     super(message);

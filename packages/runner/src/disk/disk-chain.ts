@@ -10,7 +10,7 @@ import type { Digest } from './known-digests.ts';
 import { checkQcow2, createEmptyQcow2, emptyQcow2Bytes } from './qcow2.ts';
 
 const COPY_DEADLINE_MS = 30_000;
-/** A journal needs room besides the files. */
+/** A journal needs space besides the files. */
 const JOURNALLED_MIN_MIB = 2 * EXT4_MIN_MIB;
 /** Names of its layers. */
 export const LAYER_FILE = /^(?:layer|flat)-\d{1,9}\.qcow2$/;
@@ -202,7 +202,7 @@ export async function checkChain(chain: DiskChain): Promise<void> {
 }
 
 /**
- * Whether nothing was ever written to the last layer. Of a VM that runs this holds only while its guest stands: whatever
+ * Whether nothing was ever written to the last layer. Of a running VM this holds only while its guest is paused: whatever
  * a guest writes makes the file longer, once the VMM has flushed it.
  */
 export async function isTopEmpty(chain: DiskChain): Promise<boolean> {
@@ -215,7 +215,7 @@ export function belowTop(chain: DiskChain): DiskChain {
   return { ...chain, layers: chain.layers.slice(0, -1) };
 }
 
-/** Brings what was written last to the platters. */
+/** Makes the last writes durable. */
 export async function flushTop(chain: DiskChain): Promise<void> {
   const file = await open(chainPath(chain, chain.layers.at(-1) ?? ''), 'r');
   try {

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { run } from '../process/index.ts';
 import { syncPath } from './sync-path.ts';
 
-/** Smallest file system made; a smaller wish is rounded up to it. mkfs needs room for its own tables. */
+/** Smallest file system made; a smaller wish is rounded up to it. mkfs needs space for its own tables. */
 export const EXT4_MIN_MIB = 8;
 /** ext4 takes no smaller journal with blocks of 4 KiB. */
 const JOURNAL_MIN_MIB = 4;
@@ -109,7 +109,7 @@ export class EmptyExt4Store {
 
 /**
  * The file is new and sparse, so all of it reads as zeros: inode tables need not be written, now or later by the
- * guest's kernel (that would fill a write layer that nobody has written to). Many small files are what sandboxes
+ * guest's kernel (that would fill an unused write layer). Many small files are what sandboxes
  * hold, hence twice the usual inodes.
  */
 function mkfsArguments(path: string, mib: number, journal: boolean): string[] {

@@ -21,8 +21,8 @@ const RATIO = 2;
 const BLOCK_BYTES = 512;
 
 /**
- * Makes few layers of a disk whose layers nobody writes to meanwhile: each costs whoever opens it a little. The layers
- * that were merged stay where they are, for whoever is opening them.
+ * Compacts the layers of a disk that is not written to meanwhile: each layer costs every VMM that opens it a little. The layers
+ * that were merged stay where they are, for VMMs that are opening them.
  * @returns the disk as it is from now on
  * @throws when it cannot be; the disk is what it was
  */
@@ -42,7 +42,7 @@ export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise
   const from = lowestToMerge(sizes);
   const below = layers.slice(0, from);
   const merged = layers.slice(from);
-  // A disk that this fills would make guests stand.
+  // If this filled the disk, guests would block on ENOSPC.
   await checkSpace(
     chain.folder,
     sizes.slice(from).reduce((sum, size) => sum + size, 0),
@@ -74,7 +74,7 @@ export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise
 /**
  * Which layers become one: from this one up to the highest. So that what is written costs what was written lately, and
  * not what the disk has, a layer is left alone when it is much larger than all above it, as log-structured stores do;
- * and what is left alone goes on being shared with other disks of the line. But never are many left.
+ * and untouched layers stay shared with other disks of the chain. But there are never many of them.
  * @param sizes in bytes, lowest layer first, two at least
  */
 export function lowestToMerge(sizes: readonly number[]): number {

@@ -35,7 +35,7 @@ export class ClusterTable {
 }
 
 /**
- * Reads a layer that nobody writes to any more, whose header was checked (`checkQcow2`). What its tables say is a VMM's
+ * Reads an immutable layer, whose header was checked (`checkQcow2`). What its tables say is a VMM's
  * word: nothing is believed beyond the end of the file, which reads as zeros as it does for QEMU.
  */
 export class LayerReader implements AsyncDisposable {
@@ -81,7 +81,7 @@ export class LayerReader implements AsyncDisposable {
   }
 
   /**
-   * Marks clusters as used. Each holds one part of the disk and no more, or a small file could stand for a disk of any size.
+   * Marks clusters as used. Each holds one part of the disk and no more, or a small file could describe a disk of any size.
    * @throws when one was used before
    */
   claim(at: number, clusters: number): void {

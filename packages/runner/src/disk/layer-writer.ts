@@ -3,7 +3,7 @@ import type { FileHandle } from 'node:fs/promises';
 import { syncLargeData } from './sync-path.ts';
 import { CLUSTER_BYTES, L2_ENTRIES, l1Entries, qcow2Header } from './qcow2.ts';
 
-/** Nobody else refers to what this entry names, so that a VMM may write there. */
+/** This entry has the only reference to its cluster, so a VMM may write there. */
 const COPIED = 1n << 63n;
 const ZERO = 1n;
 /** A refcount block has a counter of 16 bits for each of so many clusters. */
@@ -52,7 +52,7 @@ export class LayerWriter implements AsyncDisposable {
     this.#l1.writeBigUInt64BE(BigInt(await this.append(table)) | COPIED, stretch * 8);
   }
 
-  /** Writes the rest and brings all of it to the platters. */
+  /** Writes the rest and makes all of it durable. */
   async finish(): Promise<void> {
     const l1At = await this.append(this.#l1);
     const before = this.#end / CLUSTER_BYTES;
@@ -74,7 +74,7 @@ export class LayerWriter implements AsyncDisposable {
       table.writeBigUInt64BE(BigInt(countersAt + block * CLUSTER_BYTES), block * 8);
     }
     const refcountsAt = await this.append(table);
-    // The file ends with a cluster, as whoever opens it may expect.
+    // The file ends with a cluster, as its readers may expect.
     await this.#file.truncate(this.#end);
     const header = qcow2Header({
       virtualBytes: this.#virtualBytes,

@@ -66,7 +66,7 @@ export async function putBelow(
     },
   };
   await saveChain(now, options.persistent);
-  // From the highest: one goes with what stands on it, unless it was added by itself.
+  // From the highest: a node is removed with the one above it, unless it was added by itself.
   for (const old of done ? [] : replaced) {
     await vm.qmp.execute('blockdev-del', { 'node-name': old }).catch(() => undefined);
   }
@@ -93,7 +93,7 @@ async function replaceBacking(
     user: string;
     file: string | undefined;
     isTop: boolean;
-    /** Node of what the layer stands on. */
+    /** Node of the layer's backing file. */
     backing: string;
     jail: string;
     persistent: boolean;

@@ -132,7 +132,7 @@ async function upgrade(folder: string): Promise<DiskManifest> {
   if (!Former.Check(content)) throw new DamagedListError(folder);
   const { bytes, layers, base } = content;
   const basePath = join(folder, BASE_FILE);
-  // Of the oldest version: the lowest layer was made of all that were there, and stands on zeros.
+  // Of the oldest version: the lowest layer was made of all that were there, and has no backing file.
   if (base === undefined) await makeZeros(basePath, bytes);
   const manifest: DiskManifest = {
     version: MANIFEST_VERSION,

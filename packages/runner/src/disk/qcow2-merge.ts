@@ -12,9 +12,9 @@ const ZEROS = Buffer.alloc(CLUSTER_BYTES);
 const CHECK_SPACE_BYTES = 64 * 1024 * 1024;
 
 /**
- * Makes one layer that reads, on whatever these stood on, as all of them do together. `qemu-img` has nothing for that:
+ * Makes one layer that reads, on the same backing file, as all of them do together. `qemu-img` has nothing for that:
  * it merges down to the ground, or writes into a layer that others hold.
- * @param paths lowest first; checked (`checkQcow2`), and nobody writes to them
+ * @param paths lowest first; checked (`checkQcow2`), and immutable
  * What the tables of a layer say is a VMM's word, so that no cluster is copied twice and zeros are not written.
  * @param target must not exist; to be removed when this throws
  * @throws when a layer is damaged, or the host's disk is full

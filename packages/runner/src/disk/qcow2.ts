@@ -4,7 +4,7 @@ const CLUSTER_BITS = 16;
 export const CLUSTER_BYTES = 1 << CLUSTER_BITS;
 /** Entries of an L2 table, which takes one cluster. */
 export const L2_ENTRIES = CLUSTER_BYTES / 8;
-/** What one L1 entry, which names one L2 table, stands for. */
+/** Bytes of the disk below one L1 entry, which names one L2 table. */
 const BYTES_PER_L1_ENTRY = CLUSTER_BYTES * L2_ENTRIES;
 export const HEADER_BYTES = 104;
 /** An L1 table of this many entries reaches 4 PiB; QEMU allows 32 MiB of table. */
@@ -14,7 +14,7 @@ const VIRTUAL_MAX_BYTES = 64 * 1024 ** 4;
  * Writes an empty qcow2 image (version 3, QEMU's docs/interop/qcow2.txt): all of it reads from whatever backing node
  * it is opened with. Written here because starting `qemu-img` would cost more than everything else a disk needs.
  *
- * No backing file is named in it: a name would be followed by whoever opens it, from wherever it stands.
+ * No backing file is named in it: every program that opens it would follow the name, relative to the file.
  * @param virtualBytes size that the guest sees, a multiple of 512
  * @param durable it outlives a power failure
  */

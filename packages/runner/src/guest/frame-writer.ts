@@ -59,7 +59,7 @@ export class FrameWriter implements StreamSink {
     this.#wake();
   }
 
-  /** Whoever waits looks again. */
+  /** Waiting writers check again. */
   #wake(): void {
     this.#drained?.resolve();
     this.#drained = undefined;

@@ -143,7 +143,7 @@ export class FrameDecoder {
           return { type: FrameType.hello, stream: 0, payload };
         }
       }
-      this.#pending = rest; // an answer to somebody else, or an accident: look further
+      this.#pending = rest; // a response to an earlier connection, or an accident: look further
     }
   }
 

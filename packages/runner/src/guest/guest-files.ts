@@ -23,7 +23,7 @@ export class GuestFiles {
     const release = cancelOnAbort(stream, 'read-file', signal);
     stream.result.catch(() => undefined).finally(release);
     stream.stdout.once('close', () => {
-      // Whoever stops in the middle does not want the rest. After the end there is nothing to cancel.
+      // A reader that stops in the middle does not need the rest. After the end there is nothing to cancel.
       if (stream.stdout.readableEnded) return;
       stream.cancel(new GuestError('aborted', `reading ${path} was given up`));
     });

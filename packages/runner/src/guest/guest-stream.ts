@@ -15,7 +15,7 @@ export interface StreamSink {
   writable(): Promise<void> | undefined;
 }
 
-/** Output of the guest, as a Readable that grants the guest more room only as it is read. */
+/** Output of the guest, as a Readable that grants the guest more credit only as it is read. */
 export class InboundChannel extends Readable {
   readonly #sink: StreamSink;
   readonly #stream: number;
@@ -40,7 +40,7 @@ export class InboundChannel extends Readable {
       throw new GuestError('protocol', 'the guest sent more than its window allows');
     this.#window -= data.length;
     if (this.destroyed) {
-      this.#count(data.length); // nobody reads: let it flow, or the guest's process would stand
+      this.#count(data.length); // not read: drop it, or the guest's process would block
       return;
     }
     this.#queue.push(Buffer.from(data)); // a copy: the chunk it lies in may be far larger
@@ -102,7 +102,7 @@ export class OutboundChannel extends Writable {
     this.#stream = stream;
   }
 
-  /** @throws GuestError `protocol` on a credit that nobody could mean */
+  /** @throws GuestError `protocol` on an impossible credit */
   grant(bytes: number): void {
     this.#credit += bytes;
     if (this.#credit > MAX_CREDIT_BYTES)

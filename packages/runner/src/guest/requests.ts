@@ -29,7 +29,7 @@ export interface GuestIdentity {
   machineId?: string;
   /** Unix time in nanoseconds. */
   clockNs?: bigint;
-  /** At least 32 random bytes that nobody else gets. */
+  /** At least 32 random bytes that no other guest gets. */
   entropy?: Uint8Array;
   dns?: string[];
   network?: GuestNetwork;
@@ -105,7 +105,7 @@ export interface GuestStatus {
   disk: { total: number; used: number; available: number };
 }
 
-/** How a sandbox was brought to a stand. */
+/** How a sandbox was frozen. */
 export interface GuestFreeze {
   /**
    * Some threads were waiting inside the kernel, such as for a disk. They do not come out of it before the sandbox is

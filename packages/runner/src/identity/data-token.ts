@@ -11,7 +11,7 @@ const REFETCH_MS = 1_000;
 export function dataTokenVerifier(
   identity: Pick<ControlIdentity, 'runnerId' | 'knownKey' | 'fetchKey'>,
 ): VerifyDataToken {
-  // Whoever invents key names must not make the runner ask for each of them.
+  // A client that invents key names must not make the runner ask for each of them.
   let nextFetch = 0;
   return async (token, sandboxUuid) => {
     try {

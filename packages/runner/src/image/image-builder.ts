@@ -23,7 +23,7 @@ export interface ImageProgress {
 export interface BuildContext {
   folder: ImageFolder;
   limits: ImageLimits;
-  /** A work folder that is nobody else's. */
+  /** A work folder for this build alone. */
   work: string;
   signal: AbortSignal;
   report: (progress: ImageProgress) => void;

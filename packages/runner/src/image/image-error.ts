@@ -46,7 +46,7 @@ export class ImageError extends Error {
     this.code = code;
   }
 
-  /** True when the same request may succeed later without anybody changing the image. */
+  /** True when the same request may succeed later with the same image. */
   get retryable(): boolean {
     return RETRYABLE.has(this.code);
   }

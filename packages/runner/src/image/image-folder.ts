@@ -3,11 +3,11 @@
  *
  *   <cache>/images/sha256-<hex>/root.squashfs   the root image, 0444
  *                              /config.json     `StoredImage`
- *                              /used            empty; its modification time is when somebody last asked for the image
+ *                              /used            empty; its modification time is the last request for the image
  *   <cache>/images/aliases/<name>.json          from an index's digest or a built-in's name to an image's digest
  *   <cache>/images/blobs/sha256/<hex>           fetched layers, shared
  *   <cache>/images/locks/<stripe>               flock(2); keys are spread over 256 stripes
- *   <cache>/images/staging/<stripe>.<random>/   work in progress of whoever holds the stripe
+ *   <cache>/images/staging/<stripe>.<random>/   work in progress of the process that holds the stripe
  *
  * A folder `sha256-…` appears whole, by rename, after all in it is on disk; it is never written again (but for `used`),
  * and goes by being renamed into `staging`.
@@ -39,7 +39,7 @@ export interface StoredImage {
   sizeBytes: number;
   layerCount: number;
   config: ImageConfig;
-  /** Who may have it without asking again: anybody, if it came anonymously from this repository. */
+  /** Who may have it without asking again: any caller, if it was pulled anonymously from this repository. */
   origin: { repository: string; anonymous: boolean };
 }
 
@@ -83,7 +83,7 @@ export class ImageFolder {
     const byStripe = Map.groupBy(await readdir(this.#staging), (name) => name.split('.')[0] ?? '');
     let removed = 0;
     for (const [stripe, names] of byStripe) {
-      // Whoever works there holds the stripe; a crash has given it back.
+      // The process that works there holds the stripe; a crash has released it.
       await using lock = await lockFile(path.join(this.#locks, stripe), { wait: false });
       if (!lock) continue;
       for (const name of names)
@@ -150,7 +150,7 @@ export class ImageFolder {
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       if (code !== 'ENOTEMPTY' && code !== 'EEXIST') throw error;
-      // Somebody was faster; unless what stands there is not whole (a disk that lost data), it serves as well.
+      // Another process was faster; its result serves as well, unless it is incomplete (a disk that lost data).
       if ((await this.touch(image.digest)) && (await this.read(image.digest))) return;
       await this.discard(image.digest);
       await rename(dir, folder);
@@ -187,7 +187,7 @@ export class ImageFolder {
   }
 
   /**
-   * Takes an image away. With `unlessUsedSince` (milliseconds), not if somebody asked for it after that: who did so while
+   * Takes an image away. With `unlessUsedSince` (milliseconds), not if it was requested after that: a caller that did so while
    * we were at it still finds it under its name a moment later.
    */
   async discard(digest: string, unlessUsedSince = Number.POSITIVE_INFINITY): Promise<boolean> {

@@ -11,7 +11,7 @@ import { SingleFlight } from './single-flight.ts';
 const REMEMBERED_MAX = 1000;
 
 /**
- * What references mean, asked of their registries and believed for `resolutionTtlMs`. Whoever asks with another
+ * What references mean, resolved by their registries and cached for `resolutionTtlMs`. A caller with another
  * credential asks the registry himself: one project's access is never another's.
  */
 export class ImageResolver {

@@ -49,7 +49,7 @@ export interface PulledImage {
   layers: { path: string; digest: string; diffId: string }[];
 }
 
-/** An index may name another index; deeper than this nobody goes. */
+/** An index may name another index, up to this depth. */
 const INDEX_DEPTH = 3;
 
 /**
@@ -96,7 +96,7 @@ export async function pullImage(
 ): Promise<PulledImage> {
   const layout = path.join(call.workDir, 'layout');
   await mkdir(layout, { recursive: true });
-  // Whoever tidies up the blobs leaves alone what was used lately.
+  // Garbage collection keeps recently used blobs.
   const now = new Date();
   for (const layer of resolved.manifest.layers) {
     await utimes(blobPath(blobDir, layer.digest), now, now).catch(() => undefined);

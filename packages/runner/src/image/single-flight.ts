@@ -9,8 +9,8 @@ interface Flight<T, P> {
 }
 
 /**
- * Runs the work of one key once at a time; whoever asks meanwhile waits for the same. A waiter's own signal only ends its
- * waiting; the work is cancelled when nobody waits any more.
+ * Runs the work of one key once at a time; concurrent callers wait for the same work. A caller's own signal only ends its
+ * waiting; the work is cancelled when no caller waits any more.
  */
 export class SingleFlight<T, P = never> {
   readonly #flights = new Map<string, Flight<T, P>>();
@@ -43,7 +43,7 @@ export class SingleFlight<T, P = never> {
       if (onProgress) flight.listeners.delete(onProgress);
       flight.waiters -= 1;
       if (flight.waiters === 0) {
-        // Nobody is to join work that is being cancelled.
+        // No caller may join work that is being cancelled.
         if (this.#flights.get(key) === flight) this.#flights.delete(key);
         flight.abort.abort();
       }

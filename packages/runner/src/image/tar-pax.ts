@@ -20,7 +20,7 @@ export interface PaxSparse {
   size: number;
   /** Pairs of position in the file and length. */
   map: [number, number][];
-  /** Version 1.0: the map stands at the start of the body. */
+  /** Version 1.0: the map is at the start of the body. */
   mapInBody: boolean;
 }
 

@@ -9,7 +9,7 @@ const BACKLOG_MAX_BYTES = 1024 * 1024;
 
 /**
  * A log that a hostile writer cannot grow: the file `path` and the one before it, `path.1`. It outlives the
- * sandbox that wrote it. Writing never blocks the writer: a guest must not stand still because a disk does.
+ * sandbox that wrote it. Writing never blocks the writer: a guest must not block because a disk does.
  */
 export class LogFile {
   readonly path: string;

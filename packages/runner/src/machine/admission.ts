@@ -25,7 +25,7 @@ export class Admission {
   }
 
   /**
-   * Runs a start when it is its turn. One whose guest takes long goes on, and lets the next begin.
+   * Runs a start when it is its turn. One whose guest takes long continues, and the next one starts beside it.
    * @param start gets the milliseconds that it has waited, and what to call when its guest begins to run
    * @param signal aborted while it waits: it leaves the queue
    * @throws the signal's reason in that case

@@ -3,7 +3,7 @@ import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { VmRecord } from './vm-folder.ts';
 
 const AGAIN_MS = 5_000;
-/** After so many tries the VM keeps the room until it ends; its log has said so each time. */
+/** After so many tries the VM keeps the raised limit until it ends; each try was logged. */
 const TRIES = 60;
 
 /** Lets a VM have its memory once more while a copy-on-write clone of it exists. */

@@ -16,7 +16,7 @@ export class Demand {
   #at: number;
   #makingMs: number | undefined;
 
-  /** @param least kept waiting while nobody asks; with 0, one waits only where it was asked for repeatedly */
+  /** @param least kept waiting without requests; with 0, one waits only where it was asked for repeatedly */
   constructor(least: number, now: () => number = () => performance.now()) {
     this.#least = least;
     this.#now = now;
@@ -41,7 +41,7 @@ export class Demand {
     return spare + Math.floor((recent / MEMORY_MS) * (this.#makingMs ?? 0));
   }
 
-  /** Whether nobody has asked for long. */
+  /** Whether there was no request for long. */
   get isOver(): boolean {
     return this.#least === 0 && this.#recent() < 0.1;
   }

@@ -17,7 +17,7 @@ import { settled } from './settled.ts';
 import { vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 
-/** The guest neither was paused nor goes on. */
+/** The guest was neither paused nor resumed. */
 export class GuestLostError extends Error {
   constructor(message: string) {
     super(message);
@@ -40,8 +40,8 @@ export interface PausingOptions {
 }
 
 /**
- * One pause. What the guest has written is brought to the file while it goes on, out of an instant copy of its VMM; when
- * it stops, only what it has written since is missing. So it stands still for as long as that takes, however much it
+ * One pause. What the guest has written is copied to the file while it runs (pre-copy), out of a copy-on-write clone of its VMM; when
+ * it stops, only what it has written since is missing. So it is paused for as long as that takes, however much it
  * had written before.
  */
 export class Pausing implements AsyncDisposable {
@@ -69,7 +69,7 @@ export class Pausing implements AsyncDisposable {
     this.#next = next;
   }
 
-  /** @throws when there is no room; nothing is left then, and the guest has noticed nothing */
+  /** @throws when there is no space; nothing is left then, and the guest was not affected */
   static async begin(options: PausingOptions): Promise<Pausing> {
     const { running, record, kept } = options;
     const { pid } = running.vm.identity;
@@ -100,9 +100,9 @@ export class Pausing implements AsyncDisposable {
 
   /**
    * Stops the guest, whose processes are frozen, and keeps what is missing. Afterwards its VMM is gone; after an error
-   * the guest goes on where it was.
+   * the guest continues where it was.
    * @returns milliseconds since the pause began, at each step
-   * @throws GuestLostError when the guest could not even be let go on
+   * @throws GuestLostError when the guest could not even be resumed
    */
   async finish(): Promise<Record<string, number>> {
     const { running, record, kept, hardware, platform, copiers, log } = this.#options;
@@ -169,7 +169,7 @@ export class Pausing implements AsyncDisposable {
       this.#copy = await CowClone.prepare(this.#memory);
       twin = await this.#copy.take();
     } catch (error) {
-      // Then all of it is copied while the guest stands still.
+      // Then all of it is copied while the guest is paused.
       log.warn({ err: error }, 'the memory of a VMM could not be copied in an instant');
       await this.#copy?.[Symbol.asyncDispose]();
       this.#copy = undefined;

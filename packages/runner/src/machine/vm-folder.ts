@@ -26,7 +26,7 @@ export interface VmRecord {
   process?: ProcessIdentity;
   /** Folder that it was started in: its command line says so, also after the folder was renamed. */
   startedIn: string;
-  /** Absent for a boot. `resumed`: it goes on from kept memory; `flushing`: only to bring that memory's files to the disk. */
+  /** Absent for a boot. `resumed`: it continues from a suspend image; `flushing`: only to write that memory's dirty pages to the disk. */
   purpose?: 'resumed' | 'flushing';
 }
 
@@ -41,7 +41,7 @@ export function vmmVersionOf({ cgroup, vmm }: VmRecord): string {
 const VM_ID = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 
 /**
- * The folders of the VMs of one service, one a VM: `vm.json`, the VMM's sockets and output, closed to everybody but
+ * The folders of the VMs of one service, one a VM: `vm.json`, the VMM's sockets and output, closed to every user but
  * root, and in it `jail/`, which is the whole world of that VMM and which it cannot change, and `keep/`, where a
  * persistent sandbox's disk and memory stay while it has no VMM.
  */

@@ -25,7 +25,7 @@ export interface WarmUpImage {
  */
 export interface WarmUp {
   /**
-   * The image of VMs that may become anybody's sandbox, because it is ours: the warm-up runs a program of it. VMs that warm
+   * The image of VMs that may become a sandbox of any tenant, because it is ours: the warm-up runs a program of it. VMs that warm
    * up with another image become sandboxes of that image alone.
    */
   image: () => Promise<WarmUpImage>;

@@ -38,7 +38,7 @@ export interface WarmVmsOptions<S extends VmSlot> {
 /**
  * What waits for sandboxes, by machine size:
  * - `template`: VMs that are restored from their template, that have warmed up, and that are paused until they are taken:
- *   what is left of a create or start is to attach its disks. They have no identity, disks or secrets of anybody. Images
+ *   what is left of a create or start is to attach its disks. They have no identity, disks or secrets of a tenant. Images
  *   that are asked for repeatedly have VMs of their own, which keep the image mounted;
  * - `vmm`: VMMs without a state, their memory that of the template, for what is restored from a sandbox's memory.
  */

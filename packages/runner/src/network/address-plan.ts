@@ -77,7 +77,7 @@ export function tableName(tag: string): string {
   return `releap_${tag}`;
 }
 
-/** The index in a name made from `prefix`, or undefined when the name is somebody else's. */
+/** The index in a name made from `prefix`, or undefined when the name is of another program. */
 export function indexInName(prefix: string, name: string): number | undefined {
   if (!name.startsWith(prefix)) return undefined;
   const digits = name.slice(prefix.length);

@@ -17,7 +17,7 @@ export async function enableForwarding(runDir: string): Promise<void> {
 }
 
 /**
- * Turns forwarding off again if it was off before the first service came, and nobody else needs it by now: neither
+ * Turns forwarding off again if it was off before the first service started, and no other program needs it by now: neither
  * another service of ours, nor other software with rules for forwarded packets (containers, virtual machines).
  */
 export async function restoreForwarding(runDir: string): Promise<void> {

@@ -198,7 +198,7 @@ delete set ${table} pinned_${index}
 
 /**
  * Pins addresses for the times given. `add` alone leaves the time-out of an element that is there already as it
- * was, so each is added, deleted and added again; as one transaction nobody sees the gap.
+ * was, so each is added, deleted and added again; as one transaction it leaves no gap.
  */
 export function renderPins(plan: AddressPlan, index: number, pins: readonly NetdPin[]): string {
   const set = `inet ${plan.table} pinned_${index}`;

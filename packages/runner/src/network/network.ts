@@ -186,7 +186,7 @@ export class Network {
 
   /**
    * Makes the network of a waiting machine that of a sandbox. The sandbox's policy is in force when it resolves;
-   * when it rejects, whoever holds the network still has it to release.
+   * when it rejects, the owner of the network still has to release it.
    */
   async transfer(from: string, vmId: string, options: TakeOptions = {}): Promise<Slot> {
     const { pool, firewall, netd } = this.#parts;
@@ -261,7 +261,7 @@ export class Network {
     }
   }
 
-  /** This process ends, the sandboxes live on: leaves everything for the next `open`, with netd that goes on serving. */
+  /** This process ends, the sandboxes live on: leaves everything for the next `open`, with netd that continues to serve. */
   async detach(): Promise<void> {
     await this.#detach();
     this.#parts.hostd.close();

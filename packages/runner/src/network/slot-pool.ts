@@ -131,7 +131,7 @@ export class SlotPool {
       return known.slot;
     }
     const slot = this.#ready.shift() ?? (await this.#waitForSlot());
-    // Somebody else may have asked for the same sandbox while we waited.
+    // Another caller may have asked for the same sandbox meanwhile.
     if (this.#held.has(vmId)) {
       this.#giveBack(slot);
       return await this.take(vmId, egress);
@@ -310,7 +310,7 @@ export class SlotPool {
     }
   }
 
-  /** With nothing left to make, whoever still waits would wait for nothing. */
+  /** With no slot left to make, waiting callers would wait for ever. */
   #rejectHopeless(): void {
     if (!this.#isExhausted()) return;
     for (const waiter of this.#waiters) waiter.reject(this.#exhausted());

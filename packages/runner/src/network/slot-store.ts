@@ -7,7 +7,7 @@ export interface SlotRecord {
   index: number;
   /** `slotLayout` of the code that made it. */
   layout: string;
-  /** Absent while nobody has taken the slot. */
+  /** Absent while the slot is free. */
   holder?: SlotHolder;
 }
 
@@ -27,7 +27,7 @@ export class SlotStore {
     this.#dir = dir;
   }
 
-  /** All records that can be read whole. One that cannot is as good as none: its slot is made anew. */
+  /** All records that can be read whole. One that cannot be read counts as missing: its slot is made again. */
   async load(): Promise<SlotRecord[]> {
     await mkdir(this.#dir, { recursive: true, mode: 0o700 });
     const records: SlotRecord[] = [];

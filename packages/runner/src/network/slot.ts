@@ -142,7 +142,7 @@ function slotRequest(plan: AddressPlan, slot: SlotPlan): object {
 /** Raised when hostd makes something else of the same request. */
 const LAYOUT_VERSION = 2;
 
-/** Changes whenever a slot made by this code differs from one made by older code: such a spare is made anew. */
+/** Changes whenever a slot made by this code differs from one made by older code: such a spare is made again. */
 export function slotLayout(plan: AddressPlan): string {
   const text = JSON.stringify([LAYOUT_VERSION, slotRequest(plan, slotPlan(plan, 0))]);
   return createHash('sha256').update(text).digest('hex').slice(0, 16);

@@ -4,7 +4,7 @@ import { GuestClient } from '../guest/index.ts';
 const CONNECT_DEADLINE_MS = 20_000;
 
 /**
- * The way to one sandbox's agent. A guest that breaks the protocol, or an agent that starts anew, loses the
+ * The way to one sandbox's agent. A guest that breaks the protocol, or an agent that restarts, loses the
  * connection; the next who needs it makes it again, once for all who wait.
  */
 export class AgentConnection {

@@ -66,7 +66,7 @@ export function identityOf(vmId: string, spec: SandboxSpec): { hostname: string;
   return { hostname: hostname(spec.name, vmId), machineId: vmId.replaceAll('-', '') };
 }
 
-/** What a guest must be told each time it begins or goes on. */
+/** What a guest must be told each time it starts or resumes. */
 export function freshness(): { clockNs: bigint; entropy: Uint8Array } {
   return {
     clockNs: nowNs(),

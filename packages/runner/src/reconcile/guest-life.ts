@@ -6,7 +6,7 @@ import type { AgentConnection } from './agent-connection.ts';
 import { freshness } from './guest-config.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
 
-/** What a guest is told when it goes on as somebody. */
+/** What a guest is told when it resumes as a sandbox. */
 export interface IdentityUpdate {
   hostname: string;
   machineId: string;
@@ -28,7 +28,7 @@ const LOST: ReadonlySet<string> = new Set(['timeout', 'disconnected', 'protocol'
 const SHUTDOWN_DEADLINE_MS = 30_000;
 const POWER_OFF_DEADLINE_MS = 5_000;
 
-/** Tells whoever wants to know what becomes of a VM by itself. @returns what rejects when it has ended */
+/** Reports what happens to a VM by itself. @returns what rejects when it has ended */
 export function watch(running: RunningVm, events: SandboxEvents): Promise<never> {
   running.vm.onStood(() => events.onStood());
   const died = Promise.withResolvers<never>();
@@ -57,7 +57,7 @@ export async function configure(
 }
 
 /**
- * Makes a guest that was restored nobody else: clock, random numbers, names, environment. The processes go on after
+ * Gives a restored guest its own identity: clock, random numbers, names, environment. The processes resume after
  * that. What it was called before changes nothing.
  */
 export async function renewIdentity(

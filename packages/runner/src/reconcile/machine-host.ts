@@ -166,7 +166,7 @@ export class MachineHost implements SandboxHost {
       operation: 'resume',
       restore: (rootImagePath, onConsole) =>
         this.#starts.fromMemory(assignment, rootImagePath, 'resumed', onConsole, signal),
-      // The memory is used up: from here on nobody may interrupt, there are deadlines.
+      // The memory is used up: from here on it is not cancelled, there are deadlines.
       patience: () => AbortSignal.timeout(CONNECT_DEADLINE_MS),
       abandon: (running) => this.#suspendAgain(assignment.vm_id, running),
     });
@@ -248,7 +248,7 @@ export class MachineHost implements SandboxHost {
     }
   }
 
-  /** A guest that was restored with its processes is told who it is now, and then they go on. @returns its ports */
+  /** A guest that was restored with its processes gets its identity, and then they resume. @returns its ports */
   async #resumeGuest(
     assignment: Assignment,
     past: SandboxHistory,
@@ -257,7 +257,7 @@ export class MachineHost implements SandboxHost {
   ): Promise<PortMapping[]> {
     const died = watch(running, events);
     const guest = await agent.open(running.agentSocketPath, signal);
-    // Before anything is under way that could fail with nobody listening.
+    // Before anything starts that could fail without a listener.
     const renewal = await this.#renewal(assignment, past);
     const [ports] = await Promise.all([
       this.#options.network.forward(assignment.vm_id, assignment.spec.ports, past.ports),
@@ -286,7 +286,7 @@ export class MachineHost implements SandboxHost {
       running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
       void watch(running, events);
       agent.adopt(running.agentSocketPath);
-      // One that stands for want of room answers when there is some.
+      // One that is blocked on ENOSPC responds when there is space.
       if (!(await running.vm.isBlockedOnSpace())) {
         await this.#recoverPaused(running, agent, () => this.#renewal(assignment, past), patience);
       }
@@ -300,18 +300,18 @@ export class MachineHost implements SandboxHost {
     }
   }
 
-  /** It stands, or its processes do, when the last runner ended in the middle of a pause, a resume or a capture. */
+  /** It is paused, or its processes are frozen, when the last runner ended in the middle of a pause, a resume or a capture. */
   async #recoverPaused(
     { vm }: RunningVm,
     agent: AgentConnection,
     renewal: () => Promise<IdentityUpdate>,
     patience: AbortSignal,
   ): Promise<void> {
-    const stood = !(await vm.isRunning());
-    if (stood) await vm.continue();
+    const wasPaused = !(await vm.isRunning());
+    if (wasPaused) await vm.continue();
     const guest = await agent.connected();
     const { frozen } = await guest.hello();
-    if (stood || frozen) await renewIdentity(guest, await renewal(), { signal: patience });
+    if (wasPaused || frozen) await renewIdentity(guest, await renewal(), { signal: patience });
   }
 
   async localState(vmId: string): Promise<LocalState> {
@@ -339,7 +339,7 @@ export class MachineHost implements SandboxHost {
       const { running } = await this.#starts.whenAdmitted(assignment, past, restore, signal);
       const agent = new AgentConnection(() => undefined, log);
       try {
-        // What is frozen is killed where it stands.
+        // Frozen processes are killed as they are.
         const guest = await agent.open(running.agentSocketPath, signal);
         await powerOff(running, guest, 0, signal);
       } finally {

@@ -89,7 +89,7 @@ export class Reconciler implements HeldKind {
     }
   }
 
-  /** The host's clock was set, or stood: theirs follow it. */
+  /** The host's clock was set, or the host was suspended: the guests' clocks follow it. */
   setClocks(): void {
     for (const sandbox of this.#sandboxes.values()) sandbox.setClock();
   }
@@ -116,7 +116,7 @@ export class Reconciler implements HeldKind {
   async stored(observations: Observation[]): Promise<void> {
     for (const observation of observations) {
       const { vm_id } = observation;
-      // One that control already wants something else of goes on, and writes its record again.
+      // One that control already wants something else of continues, and writes its record again.
       if (this.#sandboxes.get(vm_id)?.isOver(observation) !== true) continue;
       this.#sandboxes.delete(vm_id);
       await this.#deps.records.remove(vm_id);
@@ -141,7 +141,7 @@ export class Reconciler implements HeldKind {
     );
   }
 
-  /** Lets go of the VMs without ending them. */
+  /** Detaches from the VMs without ending them. */
   async detach(): Promise<void> {
     this.#ends = true;
     await this.moved();

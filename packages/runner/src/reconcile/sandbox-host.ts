@@ -21,7 +21,7 @@ export interface Exit {
 
 export interface SandboxEvents {
   onExit: (exit: Exit) => void;
-  /** It stood for want of room, and goes on. */
+  /** It was blocked on ENOSPC, and continues. */
   onStood: () => void;
 }
 
@@ -29,7 +29,7 @@ export interface SandboxEvents {
 export interface SandboxHistory {
   /** Digest of the root image that its disk lies on. */
   manifest?: string | undefined;
-  /** Its ports are published where they were, if nobody else has taken the place. */
+  /** Its ports are published where they were, unless another process has taken them. */
   ports?: PortMapping[] | undefined;
 }
 
@@ -42,7 +42,7 @@ export interface Addresses {
 
 /** A sandbox whose micro-VM runs and whose agent answers. */
 export interface LiveSandbox {
-  /** The agent's connection; made anew when it was lost. Rejects when the agent does not answer. */
+  /** The agent's connection; made again when it was lost. Rejects when the agent does not answer. */
   guest(): Promise<GuestClient>;
   addresses: Addresses;
   console: LogFile;
@@ -53,11 +53,11 @@ export interface LiveSandbox {
    */
   shutDown(graceMs: number, hurry: AbortSignal): Promise<void>;
   /**
-   * Keeps memory and devices; the VMM is gone afterwards. After an error the sandbox goes on as if nothing had been,
+   * Keeps memory and devices; the VMM is gone afterwards. After an error the sandbox continues as before,
    * unless it is a GuestLostError.
    */
   suspend(): Promise<void>;
-  /** Takes it as the beginning of `child`. It goes on after a few milliseconds, whatever comes of that. */
+  /** Captures it as the source of `child`. It continues after a few milliseconds, whatever the outcome. */
   fork(child: string): Promise<ForkOrigin>;
   /** Takes it for later. @param manifest digest of the root image that it runs on */
   snapshot(
@@ -75,7 +75,7 @@ export interface LiveSandbox {
   pauseForSpace(isShort: () => boolean): Promise<void>;
   /** Sets its clock to that of the host. Its processes must not be frozen. `hurry` ends the waiting. */
   setClock(hurry: AbortSignal): Promise<void>;
-  /** Lets go of sockets and files on this side; the VMM is not touched. */
+  /** Closes sockets and files on this side; the VMM is not touched. */
   close(): Promise<void>;
 }
 
@@ -104,7 +104,7 @@ export interface SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
-  /** Goes on from kept memory. After an error, `localState` tells whether the memory is still good. */
+  /** Resumes from the suspend image. After an error, `localState` tells whether that is still usable. */
   resume(
     assignment: Assignment,
     past: SandboxHistory,
@@ -117,7 +117,7 @@ export interface SandboxHost {
   seed(vmId: string, origin: Origin): Promise<void>;
   /** Digest of the root image that a snapshot's disk lies on. @throws when the snapshot is not here */
   manifestOf(snapshotId: string): Promise<string>;
-  /** Lets a child go on that `fork` of its source has taken, with an identity of its own. */
+  /** Resumes a child that `fork` of its source has captured, with its own identity. */
   startForkChild(
     assignment: Assignment,
     origin: ForkOrigin,
@@ -125,13 +125,13 @@ export interface SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
-  /** Finds the VM of a previous runner again and lets its guest go on, should it stand; throws when it is gone. */
+  /** Re-attaches to the VM of a previous runner and resumes its guest if it is paused; throws when it is gone. */
   adopt(assignment: Assignment, past: SandboxHistory, events: SandboxEvents): Promise<LiveSandbox>;
   /** What is left here of a persistent sandbox. */
   localState(vmId: string): Promise<LocalState>;
-  /** Brings kept memory to the platters, in the background, unless it is there. */
+  /** Makes the suspend image durable, in the background, unless it is. */
   settleMemory(vmId: string): void;
-  /** @throws saying why kept memory cannot go on here */
+  /** @throws saying why the suspend image cannot be resumed here */
   checkMemory(vmId: string): Promise<void>;
   /**
    * Gives kept memory up. The files that were only in it, written but not yet on the disk, are brought there first

@@ -36,7 +36,7 @@ export class RecordStore {
 
   /**
    * One that cannot be read stays: it still says that there is such a sandbox, whose disk is not to be thrown away. Files
-   * are replaced whole, but not brought to the platters at each step: after a power failure one may be empty.
+   * are replaced whole, but not fsynced at each step: after a power failure one may be empty.
    */
   async load(log: Logger): Promise<LoadedRecords> {
     await mkdir(this.#folder, { recursive: true, mode: 0o700 });
@@ -62,7 +62,7 @@ export class RecordStore {
   }
 
   /**
-   * The environment of a sandbox is its user's: nobody else on this machine may read it. A registry's password is not
+   * The environment of a sandbox is its user's: no other user of this machine may read it. A registry's password is not
    * written at all: control says it again with every link.
    */
   async save(record: SandboxRecord): Promise<void> {

@@ -159,7 +159,7 @@ export class Sandbox {
     });
   }
 
-  /** Lets go of the VM without ending it: a later runner takes it over. */
+  /** Detaches from the VM without ending it: a later runner takes it over. */
   async detach(): Promise<void> {
     await this.#steps.interrupt('the runner stops');
     await this.#work.release();

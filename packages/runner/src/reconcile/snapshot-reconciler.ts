@@ -13,7 +13,7 @@ export interface SnapshotKeeperOptions {
   folders: SnapshotFolders;
   /** Where snapshots go that control does not name. */
   quarantine: Quarantine;
-  /** Tidies a snapshot that was taken; nobody waits for it. */
+  /** Compacts the layers of a snapshot that was taken, in the background. */
   flatten: (id: string) => Promise<void>;
   find: (vmId: string) => Sandbox | undefined;
   report: (observation: SnapshotObservation) => void;
@@ -147,7 +147,7 @@ export class SnapshotReconciler implements HeldKind {
       .catch((error: unknown) => log.warn({ err: error, snapshot: id }, 'a snapshot stays many layers'));
   }
 
-  /** What cannot be removed now is tried again: nobody else will. */
+  /** A removal that fails is tried again here, and nowhere else. */
   async #remove(id: string): Promise<void> {
     for (;;) {
       try {

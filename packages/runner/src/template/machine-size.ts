@@ -22,7 +22,7 @@ export interface GuestSize extends MachineSize {
 /** What this machine gives to every template. */
 export interface Platform {
   accelerator: Accelerator;
-  /** Value of `-cpu`, and what it stands for here: under `kvm` the host's own model. */
+  /** Value of `-cpu`, and what it means here: under `kvm` the host's own model. */
   cpuModel: string;
   hostCpu: string;
   /** What templates are made with and new VMs run with. */
@@ -41,7 +41,7 @@ export interface Platform {
 /** Largest guest: what `-smp` of a microvm and the memory layout take without surprises. */
 const SHAPE_LIMITS = { vcpus: 64, memMinMib: 128, memMaxMib: 1024 * 1024 };
 
-/** @throws when no machine can have that shape, saying what is allowed */
+/** @throws when a machine cannot have that size, saying what is allowed */
 export function checkMachineSize({ vcpus, memMib }: MachineSize): void {
   if (!Number.isInteger(vcpus) || vcpus < 1 || vcpus > SHAPE_LIMITS.vcpus) {
     throw new Error(`a micro-VM cannot have ${vcpus} CPUs: 1 to ${SHAPE_LIMITS.vcpus} are possible`);

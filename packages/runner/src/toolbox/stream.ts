@@ -63,7 +63,7 @@ export function registerStream(app: FastifyInstance, find: FindGuest, log: Logge
     if (!STREAM_PATH.test(request.url ?? '')) {
       if (app.server.listenerCount('upgrade') === 1)
         socket.end('HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n');
-      return; // somebody else's
+      return; // for another handler
     }
     socket.on('error', (error) => log.debug({ err: error }, 'toolbox stream connection'));
     upgrades.set(request, { socket, head });
@@ -105,7 +105,7 @@ class ExecSession {
     ws.on('error', () => ws.terminate());
     ws.on('close', () => {
       this.#started.resolve(undefined);
-      this.#process?.cancel(); // nobody is left to hear it; after the end this does nothing
+      this.#process?.cancel(); // the client is gone; after the end this does nothing
     });
   }
 

@@ -21,7 +21,7 @@ export interface MadeImage {
 /** An image that a runner makes by itself, from Debian's packages. */
 export interface BuiltinImage {
   name: string;
-  /** Names what the image would be made from now; another value than last time means: make it anew. */
+  /** Names what the image would be made from now; another value than last time means: make it again. */
   recipe(packagesDir: string | undefined): Promise<string>;
   /** @throws ImageError */
   make(context: BuiltinContext): Promise<MadeImage>;

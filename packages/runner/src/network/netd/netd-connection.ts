@@ -67,7 +67,7 @@ export class NetdConnection {
     });
   }
 
-  /** Rejects when nobody listens there. @param replyMs a request that takes longer ends the connection */
+  /** Rejects when no process listens there. @param replyMs a request that takes longer ends the connection */
   static async open(path: string, replyMs: number, onEvent: (event: Event) => void): Promise<NetdConnection> {
     const socket = connect(path);
     await once(socket, 'connect');

@@ -19,7 +19,7 @@ export function netdVersion(): string {
   return manifest.version;
 }
 
-/** The process that serves DNS and forwards. It is nobody's child, so that it outlives runners. */
+/** The process that serves DNS and forwards. It is no child of the runner, so that it outlives runners. */
 export class NetdProcess {
   readonly socketPath: string;
   readonly #dir: string;

@@ -53,7 +53,7 @@ const PING_MS = 5_000;
 const LOG_LINES = { perSecond: 50, burst: 500 };
 
 /**
- * The runner's side of netd: keeps one running, and tells it everything anew whenever it was started again. Nothing here
+ * The runner's side of netd: keeps one running, and sends it the whole configuration whenever it was started again. Nothing here
  * waits for netd but who asks for ports.
  */
 export class Netd {
@@ -134,7 +134,7 @@ export class Netd {
 
   /**
    * Publishes the ports of a sandbox and returns where. A port that is published already stays as it is. `previous`
-   * is the mapping of an earlier run: its ports are taken again when nobody else has them by now.
+   * is the mapping of an earlier run: its ports are taken again unless another process has them by now.
    */
   async forward(
     vmId: string,
@@ -150,7 +150,7 @@ export class Netd {
       return { vm_port, proto, ...(wish === undefined ? {} : { host_port: wish }) };
     });
     if (wishes.length === 0 && (before.forwards ?? []).length === 0) {
-      // Nobody waits for netd who has nothing to publish.
+      // A sandbox without ports does not wait for netd.
       this.#sandboxes.set(vmId, { ...before, forwards: [] });
       return [];
     }
@@ -181,7 +181,7 @@ export class Netd {
     this.#connection?.request({ type: 'forget_pins' }).catch(() => undefined);
   }
 
-  /** The runner ends, netd goes on. */
+  /** The runner ends, netd continues. */
   async detach(): Promise<void> {
     this.#stopping.abort();
     clearInterval(this.#ping);
