@@ -20,7 +20,7 @@ import (
 
 const (
 	portName = "releap.agent"
-	// ready is what whoever makes a template waits for on the console.
+	// ready is the line on the console that the maker of a template waits for.
 	ready = "releap: ready for template"
 )
 
@@ -36,7 +36,7 @@ func main() {
 		if err := runSandbox(console); err != nil {
 			console("releap: cannot serve this sandbox: " + err.Error())
 		}
-		// PID 1 must not return: that would be a kernel panic. Reaping goes on.
+		// PID 1 must not return: that would be a kernel panic. Reaping continues.
 		select {}
 	}
 	if len(os.Args) == 3 && os.Args[1] == "-serve" && strings.HasPrefix(os.Args[2], "unix:") {

@@ -92,7 +92,7 @@ func (a *Agent) closed(sess *session.Session) {
 	a.entry.Closed(sess)
 }
 
-// announce the entrypoint's state to whoever is connected; HELLO tells it to those who come later.
+// announce the entrypoint's state to the connected host; HELLO has it for later connections.
 func (a *Agent) announce() {
 	a.mu.Lock()
 	sess := a.session
@@ -121,7 +121,7 @@ func (a *Agent) thawed() error {
 }
 
 // handle lets requests run side by side, except that those behind a configure or reconfigure wait for it: a host
-// may send them all at once. Freezing and thawing, which somebody outside feels, are tried at once.
+// may send them all at once. Freezing and thawing, whose latency clients notice, are tried at once.
 func (a *Agent) handle(s *session.Stream, method string, v jsonlite.Value) func() {
 	var mine chan struct{}
 	a.mu.Lock()
@@ -147,7 +147,7 @@ func (a *Agent) handle(s *session.Stream, method string, v jsonlite.Value) func(
 				return nil
 			}
 		case "reconfigure":
-			// Nobody may go on as who he was, however long this takes.
+			// No process may continue under the old identity, however long this takes.
 			a.freezer.Hold()
 		}
 	}
@@ -188,7 +188,7 @@ func (a *Agent) call(s *session.Stream, method string, v jsonlite.Value) error {
 		syscall.Sync()
 	case "rehearse":
 		if a.freezer != nil {
-			a.freezer.Rehearse()
+			a.freezer.WarmUp()
 			answerCapture(nil, &freeze.Capture{})
 		}
 	case "freeze":

@@ -16,7 +16,7 @@ func parseCapture(v jsonlite.Value) (r freeze.Request, err error) {
 	if err != nil {
 		return r, err
 	}
-	settle, err := v.Get("settle_ms").Int("settle_ms", 5000, 10, 60000)
+	freezeLimit, err := v.Get("settle_ms").Int("settle_ms", 5000, 10, 60000)
 	if err != nil {
 		return r, err
 	}
@@ -36,7 +36,7 @@ func parseCapture(v jsonlite.Value) (r freeze.Request, err error) {
 		return r, fault.New(fault.Invalid, "processes_only, disk_only and flush_only exclude one another")
 	}
 	r.Processes, r.Disk, r.Flush = !diskOnly, !processesOnly && !flushOnly, flushOnly
-	r.Deadline, r.Settle = time.Duration(deadline)*time.Millisecond, time.Duration(settle)*time.Millisecond
+	r.Deadline, r.FreezeLimit = time.Duration(deadline)*time.Millisecond, time.Duration(freezeLimit)*time.Millisecond
 	return r, nil
 }
 
@@ -85,7 +85,7 @@ func steps(w *jsonlite.Writer, laps freeze.Laps) {
 	w.Key("processes").Int(laps.Processes.Microseconds()).Key("disk").Int(laps.Disk.Microseconds()).Close('}')
 }
 
-// thawAtOnce is thaw where only processes stand; false when it is not that simple.
+// thawAtOnce is thaw where only processes are frozen; false when it is not that simple.
 func (a *Agent) thawAtOnce(s *session.Stream, v jsonlite.Value) bool {
 	clock, err := boot.ParseClock(v)
 	if err != nil {

@@ -115,7 +115,7 @@ func parseDefaults(v jsonlite.Value, base exec.Defaults) (d exec.Defaults, err e
 	return d, nil
 }
 
-// stopwatch notes how long each step took, for whoever tunes the start of a sandbox.
+// stopwatch notes how long each step took, for the metrics of a start.
 type stopwatch struct {
 	last time.Time
 	w    jsonlite.Writer

@@ -145,7 +145,7 @@ func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 		return err
 	}
 	if a.freezer != nil && a.freezer.Frozen() {
-		// Ended where they stand: none of them goes on for a moment in a sandbox that is no more.
+		// Killed while frozen: none of them runs again in a sandbox that has ended.
 		_ = syscall.Kill(-1, syscall.SIGKILL)
 		ms = 0
 		if _, err := a.freezer.Thaw(); err != nil {
@@ -174,7 +174,7 @@ func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 }
 
 // endProcesses asks the entrypoint to end and waits for it until the deadline, then gives the others a moment, and
-// kills what is left; true when the entrypoint ended by itself. Without a deadline nobody is asked.
+// kills what is left; true when the entrypoint ended by itself. Without a deadline no process is signalled first.
 func (a *Agent) endProcesses(deadline time.Duration) bool {
 	entry := a.entry.Process()
 	send := func(sig syscall.Signal) {

@@ -14,8 +14,8 @@ import (
 // and the kernel's own name, clock and random numbers are renewed without it.
 const filesPatience = 5 * time.Second
 
-// reconfigure gives a resumed or forked sandbox its new identity, before its processes go on: thaw is part of it.
-// After an error they still stand, and do until the host thaws them.
+// reconfigure gives a resumed or forked sandbox its new identity, before its processes resume: thaw is part of it.
+// After an error they stay frozen until the host thaws them.
 func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 	watch := &stopwatch{last: time.Now()}
 	watch.w.Open('{')

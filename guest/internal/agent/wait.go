@@ -8,8 +8,8 @@ const (
 	lookMax = 10 * look
 )
 
-// wait until done, or until so much time is over in which this machine ran. While its host let it stand nobody in it
-// could do anything either, though the clock went on.
+// wait until done, or until so much time is over in which this machine ran. While its host had it paused, no process in it
+// could run either, though the clock continued.
 func wait(patience time.Duration, done func() bool) {
 	for began := time.Now(); !done() && patience > 0; {
 		time.Sleep(look)

@@ -19,7 +19,7 @@ const (
 	warmUpOwnNetwork  = syscall.CLONE_NEWNET
 )
 
-// WarmUp configures a sandbox that nobody has asked for, in a machine that waits for one: in namespaces of its own, with a
+// WarmUp configures a sandbox before there is a request for one, in a machine that waits for it: in its own namespaces, with a
 // scratch disk that is exchanged afterwards, and up to the end of its entrypoint. An emulator has translated all of that
 // code before a client waits for it, and the kernel has the root image's pages in its cache. What stays is the root image,
 // which is mounted where configure looks for it. Run as a child of the agent.

@@ -11,7 +11,7 @@ import (
 )
 
 // backLimit is by how much the clock may be ahead of what the host says and be left so: the host's word is as old as
-// its way here, and programs stand a clock that is a little ahead better than one that jumps back.
+// its way here, and programs tolerate a clock that is slightly fast better than one that jumps back.
 const backLimit = 100 * time.Millisecond
 
 // Clock is the host's time in Unix nanoseconds, 0 when it said none.
@@ -33,7 +33,7 @@ func ParseClock(v jsonlite.Value) (Clock, error) {
 	return Clock(ns), nil
 }
 
-// Set the real-time clock. The monotonic one goes on as it is.
+// Set the real-time clock. The monotonic one is not changed.
 func (c Clock) Set() error {
 	if c == 0 {
 		return nil

@@ -81,7 +81,7 @@ func (id *Identity) WriteFiles(address, previous string) (errs []error) {
 	return errs
 }
 
-// writeHosts makes the sandbox's own name resolve. Where another name of its stood, the new one stands afterwards;
+// writeHosts makes the sandbox's own name resolve. The new name replaces an earlier one of the sandbox;
 // every other line is its owner's.
 func (id *Identity) writeHosts(path, address, previous string) error {
 	text, ok := readSmall(path)
@@ -105,7 +105,7 @@ func (id *Identity) writeHosts(path, address, previous string) error {
 	return replace(path, local+address+"\t"+id.Hostname+"\n")
 }
 
-// renameHost replaces a name wherever it stands as a word of a hosts(5) line, comments apart.
+// renameHost replaces a name wherever it is a word of a hosts(5) line, outside of comments.
 func renameHost(text, from, to string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -178,7 +178,7 @@ func lineOf(text string, words []string) bool {
 }
 
 // replace the contents of a file. A link (which may dangle, or lead anywhere) is replaced itself, not followed. The file
-// is not emptied first: ext4 would allocate its blocks at once, and somebody waits for this.
+// is not emptied first: ext4 would allocate its blocks at once, on the critical path of a resume.
 func replace(path, text string) error {
 	const flags = os.O_WRONLY | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	file, err := openRegular(path, flags)

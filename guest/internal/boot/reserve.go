@@ -18,7 +18,7 @@ const (
 
 // Reserve takes bytes of the machine's memory away from the sandbox, in whole huge pages, and returns how many it got.
 // The kernel takes the pages of its huge page pool out of the free memory without writing to them, so that the host
-// never has to back them. The mapping, which nobody touches, keeps them when the pool's size is changed.
+// never has to back them. The mapping, which is never touched, keeps them when the pool's size is changed.
 func Reserve(bytes int64) (int64, error) {
 	size, err := hugePageBytes()
 	if err != nil {

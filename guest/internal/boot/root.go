@@ -180,7 +180,7 @@ func folder(path string, mode os.FileMode) error {
 }
 
 func (d *Disk) mount(dir string, flags uintptr) error {
-	if err := d.settle(); err != nil {
+	if err := d.awaitSize(); err != nil {
 		return err
 	}
 	options := ""
@@ -193,9 +193,9 @@ func (d *Disk) mount(dir string, flags uintptr) error {
 	return nil
 }
 
-// settle waits for the size that the host announced and drops what the kernel cached of the device's former
+// awaitSize waits for the size that the host announced and drops what the kernel cached of the device's former
 // content.
-func (d *Disk) settle() error {
+func (d *Disk) awaitSize() error {
 	if d.Bytes > 0 {
 		for end := time.Now().Add(resizePatience); ; time.Sleep(500 * time.Microsecond) {
 			have := d.size()

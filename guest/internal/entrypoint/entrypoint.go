@@ -180,7 +180,7 @@ func (e *Entrypoint) Process() *process.Process {
 	return e.proc
 }
 
-// Ask the process itself to end, as whoever made the image wants it asked; its children are its own business.
+// Ask the process itself to end, with the stop signal of the image; its children are its own responsibility.
 func (e *Entrypoint) Ask() {
 	e.mu.Lock()
 	proc, stop := e.proc, e.stop

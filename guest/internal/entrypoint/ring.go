@@ -156,8 +156,8 @@ func (r *Ring) send(sess *session.Session, stream *session.Stream) {
 		p := r.pieces[r.next]
 		r.mu.Unlock()
 
-		room := stream.Room(p.channel, nil)
-		if room == 0 {
+		credit := stream.Credit(p.channel, nil)
+		if credit == 0 {
 			return
 		}
 
@@ -171,8 +171,8 @@ func (r *Ring) send(sess *session.Session, stream *session.Stream) {
 			from = r.pieces[r.next].acked
 		}
 		rest := p.data[from:]
-		if len(rest) > room {
-			rest = rest[:room]
+		if len(rest) > credit {
+			rest = rest[:credit]
 			r.sent = from + len(rest)
 		} else {
 			r.next, r.sent = r.next+1, 0

@@ -200,7 +200,7 @@ func (c *command) wait(req Request) (timedOut bool) {
 	for {
 		select {
 		case <-c.proc.Done():
-			c.settle()
+			c.drain()
 			return false
 		case <-timeout:
 			c.end(req.Grace)
@@ -228,7 +228,7 @@ func (c *command) end(grace time.Duration) {
 	}
 	c.proc.SignalGroup(syscall.SIGKILL)
 	<-c.proc.Done()
-	c.settle()
+	c.drain()
 }
 
 // Signal a command by its stream: the process group, or only its leader.

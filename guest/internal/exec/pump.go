@@ -97,9 +97,9 @@ func (r *Runner) start(stream *session.Stream, req Request, spec process.Spec) (
 	return c, nil, nil
 }
 
-// settle is called once the leader has ended: everything it wrote lies in the pipes, so nobody need wait for
-// whoever else still holds the other ends.
-func (c *command) settle() {
+// drain is called once the leader has ended: everything it wrote is in the pipes, so there is no need to wait for
+// other processes that still have the other ends open.
+func (c *command) drain() {
 	past := time.Unix(1, 0)
 	for _, file := range c.outputs {
 		_ = file.SetReadDeadline(past)
@@ -127,24 +127,24 @@ func (r *Runner) pump(c *command, src source) {
 	}()
 }
 
-// carry reads and sends; true when somebody may still write to the pipe.
+// carry reads and sends; true when a process may still write to the pipe.
 func (c *command) carry(src source) bool {
 	b := buffers.Get().(*[]byte)
 	defer buffers.Put(b)
 	ended := false
 	for {
-		room := c.stream.Room(src.channel, nil)
-		if room == 0 {
-			room = len(*b) // nobody listens: Put drops it
+		credit := c.stream.Credit(src.channel, nil)
+		if credit == 0 {
+			credit = len(*b) // no host listens: Put drops it
 		}
 		n, err := 0, error(nil)
 		if ended {
-			n, err = syscall.Read(src.fd, (*b)[:room])
+			n, err = syscall.Read(src.fd, (*b)[:credit])
 			if err == nil && n == 0 {
 				err = io.EOF
 			}
 		} else {
-			n, err = src.file.Read((*b)[:room])
+			n, err = src.file.Read((*b)[:credit])
 		}
 		if n > 0 {
 			c.stream.Put(src.channel, (*b)[:n])

@@ -41,14 +41,14 @@ func Read(stream *session.Stream, p string, offset, length int64) error {
 	buf := make([]byte, 32*1024)
 	var total int64
 	for length < 0 || total < length {
-		room := stream.Room(wire.Stdout, nil)
-		if room == 0 {
+		credit := stream.Credit(wire.Stdout, nil)
+		if credit == 0 {
 			return session.ErrClosed
 		}
-		if length >= 0 && int64(room) > length-total {
-			room = int(length - total)
+		if length >= 0 && int64(credit) > length-total {
+			credit = int(length - total)
 		}
-		n, err := file.Read(buf[:room])
+		n, err := file.Read(buf[:credit])
 		if n > 0 {
 			stream.Put(wire.Stdout, buf[:n])
 			total += int64(n)

@@ -16,17 +16,17 @@ const (
 	// graceEach what each of many adds: looking at a thread takes longer than its freezing, and time from it.
 	grace     = 2 * time.Millisecond
 	graceEach = 250 * time.Microsecond
-	// signalEvery so often the processes are told again, in case somebody thawed them.
+	// signalEvery so often the processes are frozen again, in case another process thawed them.
 	signalEvery = 1500 * time.Microsecond
 )
 
 // Request of a host that is about to capture the sandbox.
 type Request struct {
-	// Processes and Disk are what is to stand. Flush is for who has the processes stand and then takes the disk as it
+	// Processes and Disk are what is to be frozen. Flush is for a host that freezes the processes and then takes the disk as it
 	// is at one moment: all that they have written is on it, and its journal as after a power cut.
 	Processes, Disk, Flush bool
-	// Settle bounds the freezing itself.
-	Settle time.Duration
+	// FreezeLimit bounds the freezing itself.
+	FreezeLimit time.Duration
 	// Deadline after which the sandbox thaws by itself; 0 for never.
 	Deadline time.Duration
 }
@@ -34,7 +34,7 @@ type Request struct {
 // Laps tells how long the steps took.
 type Laps struct {
 	Wait, Processes, Disk time.Duration
-	// InKernel: some threads stand inside the kernel, waiting for a disk or the like. They are stopped on their way
+	// InKernel: some threads are blocked inside the kernel, waiting for a disk or the like. They are stopped on their way
 	// out of it, before they execute one instruction of their own.
 	InKernel bool
 }
@@ -52,7 +52,7 @@ type Capture struct {
 	err    error
 	told   time.Time
 	look   time.Duration   // into the processes when this much time has passed
-	inside map[string]bool // threads that were seen to stand or to wait inside the kernel
+	inside map[string]bool // threads that were seen frozen or waiting inside the kernel
 }
 
 // Start freezing as far as that takes next to no time. When Done, Result says how it went; else Wait must follow, on
@@ -68,9 +68,9 @@ func (f *Freezer) Start(r Request) *Capture {
 	c.held = true
 	c.begin()
 	if !c.done && r.Processes {
-		c.settle(c.began.Add(atOnce))
+		c.awaitFrozen(c.began.Add(atOnce))
 	}
-	if !c.done && c.err == nil && c.standing() && !r.Disk && !r.Flush {
+	if !c.done && c.err == nil && c.processesFrozen() && !r.Disk && !r.Flush {
 		c.finish()
 	}
 	return c
@@ -79,33 +79,33 @@ func (f *Freezer) Start(r Request) *Capture {
 // Done tells whether nothing is left to do.
 func (c *Capture) Done() bool { return c.done }
 
-// Wait until everything stands, or the time is over. An error leaves the sandbox as it was.
+// Wait until everything is frozen, or the time is over. An error leaves the sandbox as it was.
 func (c *Capture) Wait() {
 	if c.done {
 		return
 	}
-	end := c.began.Add(c.r.Settle)
+	end := c.began.Add(c.r.FreezeLimit)
 	if !c.held {
 		timer := time.NewTimer(time.Until(end))
 		defer timer.Stop()
 		select {
 		case c.f.lock <- struct{}{}:
 		case <-timer.C:
-			c.fail(fault.New(fault.State, "a process was being started for "+c.r.Settle.String()))
+			c.fail(fault.New(fault.State, "a process was being started for "+c.r.FreezeLimit.String()))
 			return
 		}
 		c.held = true
 		c.begin()
 	}
-	for c.r.Processes && !c.done && !c.standing() {
+	for c.r.Processes && !c.done && !c.processesFrozen() {
 		if time.Now().After(end) {
-			c.fail(fault.New(fault.State, "a process of the sandbox could not be stopped within "+c.r.Settle.String()))
+			c.fail(fault.New(fault.State, "a process of the sandbox could not be stopped within "+c.r.FreezeLimit.String()))
 			return
 		}
-		c.settle(end)
+		c.awaitFrozen(end)
 	}
 	if !c.done && (c.r.Disk || c.r.Flush) {
-		c.settleDisk(end)
+		c.flushDisk(end)
 	}
 	if !c.done {
 		c.finish()
@@ -154,25 +154,25 @@ func (c *Capture) tell() {
 	}
 }
 
-// standing tells whether the processes stand; they do when none were to.
-func (c *Capture) standing() bool { return !c.r.Processes || c.laps.Processes > 0 }
+// processesFrozen is true also when no processes were to be frozen.
+func (c *Capture) processesFrozen() bool { return !c.r.Processes || c.laps.Processes > 0 }
 
-// settle waits until all processes stand, or that time has come.
-func (c *Capture) settle(end time.Time) {
+// awaitFrozen waits until all processes are frozen, or that time has come.
+func (c *Capture) awaitFrozen(end time.Time) {
 	pause := syscall.Timespec{Nsec: 50_000}
 	for !c.done {
-		stands, err := standsIn(c.f.state)
+		frozen, err := isFrozen(c.f.state)
 		now := time.Now()
-		if err == nil && !stands && now.Sub(c.lap) > c.look {
-			stands = c.inKernel()
-			c.laps.InKernel = stands
+		if err == nil && !frozen && now.Sub(c.lap) > c.look {
+			frozen = c.inKernel()
+			c.laps.InKernel = frozen
 			c.look += 2 * time.Since(now)
 		}
 		switch {
 		case err != nil:
 			c.fail(err)
 			return
-		case stands:
+		case frozen:
 			c.laps.Processes = c.next()
 			return
 		case now.After(end):
@@ -189,24 +189,24 @@ func (c *Capture) settle(end time.Time) {
 	}
 }
 
-// settleDisk flushes the disk and, where asked to, stops it. The kernel cannot be made to give that up; we can.
-func (c *Capture) settleDisk(end time.Time) {
+// flushDisk flushes the disk and, where asked to, stops it. The kernel cannot be made to give that up; we can.
+func (c *Capture) flushDisk(end time.Time) {
 	f := c.f
 	if f.scratch == nil {
 		return
 	}
-	settled := make(chan error, 1)
+	finished := make(chan error, 1)
 	go func() {
 		if c.r.Disk {
-			settled <- control(f.scratch, fiFreeze)
+			finished <- control(f.scratch, fiFreeze)
 		} else {
-			settled <- flush(f.scratch)
+			finished <- flush(f.scratch)
 		}
 	}()
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	select {
-	case err := <-settled:
+	case err := <-finished:
 		if err != nil {
 			c.fail(fault.New(fault.Internal, "flushing the file system: "+err.Error()))
 			return
@@ -218,11 +218,11 @@ func (c *Capture) settleDisk(end time.Time) {
 		f.unfinish = undone
 		go func() {
 			defer close(undone)
-			if err := <-settled; err == nil && c.r.Disk {
+			if err := <-finished; err == nil && c.r.Disk {
 				_ = control(f.scratch, fiThaw)
 			}
 		}()
-		c.fail(fault.New(fault.State, "the file system was not flushed within "+c.r.Settle.String()))
+		c.fail(fault.New(fault.State, "the file system was not flushed within "+c.r.FreezeLimit.String()))
 	}
 }
 
@@ -257,8 +257,8 @@ func (c *Capture) next() time.Duration {
 	return took
 }
 
-// standsIn asks the kernel whether all processes of a group stand.
-func standsIn(state *os.File) (bool, error) {
+// isFrozen asks the kernel whether all processes of a group are frozen.
+func isFrozen(state *os.File) (bool, error) {
 	var buf [32]byte
 	n, err := syscall.Pread(int(state.Fd()), buf[:], 0)
 	if err != nil {
@@ -267,7 +267,7 @@ func standsIn(state *os.File) (bool, error) {
 	return strings.HasPrefix(string(buf[:n]), frozenState), nil
 }
 
-// inKernel tells whether every thread either stands or waits uninterruptibly inside the kernel. The freezer never lets
+// inKernel tells whether every thread is either frozen or waits uninterruptibly inside the kernel. The freezer never lets
 // a thread of its group return to its program, so what is captured of one that waits is the wait, with the disk
 // request it waits for; nothing of the user's runs before it is thawed. One that runs is another matter: it may be
 // drawing random numbers.
@@ -275,7 +275,7 @@ func (c *Capture) inKernel() bool {
 	f := c.f
 	var dir syscall.Stat_t
 	if err := syscall.Fstat(int(f.group.Fd()), &dir); err != nil || dir.Nlink > 2 {
-		return false // somebody made groups below ours, whose threads the list lacks
+		return false // a process made groups below ours, whose threads the list lacks
 	}
 	list, whole := f.tasks()
 	if !whole {
@@ -330,7 +330,7 @@ func (f *Freezer) threadState(tid string, buf []byte) byte {
 	return '?'
 }
 
-// TryThaw thaws what can be thawed at once: processes, nobody else being at it. False when Thaw must.
+// TryThaw thaws what can be thawed at once: processes, while the freezer is not locked. False when Thaw must.
 func (f *Freezer) TryThaw() (laps Laps, done bool) {
 	select {
 	case f.lock <- struct{}{}:
@@ -352,14 +352,14 @@ func (f *Freezer) Thaw() (Laps, error) {
 	return f.thaw()
 }
 
-// ThawDisk lets the agent write (new identity files) while the user's processes still stand.
+// ThawDisk lets the agent write (new identity files) while the user's processes are still frozen.
 func (f *Freezer) ThawDisk() error {
 	f.lock <- struct{}{}
 	defer func() { <-f.lock }()
 	return f.thawDisk()
 }
 
-// thaw the processes first: they are what somebody waits for, and a write waits for the disk by itself.
+// thaw the processes first: clients wait for them, and a write waits for the disk by itself.
 func (f *Freezer) thaw() (laps Laps, err error) {
 	began := time.Now()
 	if f.processes {

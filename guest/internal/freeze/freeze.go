@@ -37,15 +37,15 @@ type Freezer struct {
 	scratch *os.File
 	log     func(string)
 
-	dryTasks, dryState *os.File // of a group for rehearsals
+	dryTasks, dryState *os.File // of a group for warm-ups
 
-	// lock is held by whoever starts a process, freezes or thaws. A channel: one may try, or wait for a while, and
+	// lock is held while a process is started, and during a freeze or a thaw. A channel: one may try, or wait for a while, and
 	// who waits comes in order.
 	lock      chan struct{}
-	processes bool          // they stand
-	disk      bool          // it stands
+	processes bool          // they are frozen
+	disk      bool          // it is frozen
 	unfinish  chan struct{} // closed when a freeze of the disk that was given up is undone at last
-	frozen    atomic.Bool   // either stands, or is being brought to
+	frozen    atomic.Bool   // either is frozen, or is being frozen
 
 	timerMu  sync.Mutex
 	timer    *time.Timer
@@ -120,7 +120,7 @@ func (f *Freezer) Count() int {
 	return strings.Count(list, "\n")
 }
 
-// tasks lists the user's threads, one a line, and tells whether that is all of them. The file is opened anew each
+// tasks lists the user's threads, one a line, and tells whether that is all of them. The file is opened again each
 // time: the kernel keeps the list that an open one has shown for a second.
 func (f *Freezer) tasks() (list string, whole bool) {
 	fd, err := syscall.Openat(int(f.group.Fd()), "tasks", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
@@ -157,7 +157,7 @@ func (f *Freezer) set(state string) error {
 }
 
 // Guard lets the sandbox thaw by itself after that time: a host that died must not leave it dead. Called when
-// frozen; zero lets it stand until somebody thaws it.
+// frozen; zero keeps it frozen until the host thaws it.
 func (f *Freezer) guard(deadline time.Duration) {
 	f.timerMu.Lock()
 	defer f.timerMu.Unlock()
@@ -177,13 +177,13 @@ func (f *Freezer) guard(deadline time.Duration) {
 		if !current {
 			return
 		}
-		f.log("releap: nobody thawed the sandbox within " + deadline.String() + "; it thaws by itself")
+		f.log("releap: the host has not thawed the sandbox within " + deadline.String() + "; it thaws by itself")
 		_, _ = f.Thaw()
 	})
 	f.timer = own
 }
 
-// Heard that a host is there: whoever froze has all the time again.
+// Heard that a host is there: the deadline of the freeze starts again.
 func (f *Freezer) Heard() {
 	f.timerMu.Lock()
 	deadline, armed := f.deadline, f.timer != nil
@@ -194,7 +194,7 @@ func (f *Freezer) Heard() {
 }
 
 // Hold keeps a frozen sandbox from thawing by itself: its host is about to say who it is, and until then it must
-// not go on as somebody else.
+// not continue under another identity.
 func (f *Freezer) Hold() { f.guard(0) }
 
 func control(file *os.File, request uintptr) error {

@@ -1,7 +1,7 @@
 // Package jsonlite reads and writes the little JSON the host protocol needs.
 //
 // Why not encoding/json: this code is the first thing to run after a restored template wakes, on a machine
-// that may translate every instruction anew. A parser without reflection is a tenth of the code to translate.
+// that may translate every instruction again. A parser without reflection is a tenth of the code to translate.
 // It is strict (RFC 8259), bounds nesting, and rejects duplicate keys.
 package jsonlite
 

@@ -12,7 +12,7 @@ import (
 )
 
 // returnGrace is how long a host may be away before that counts. One that left and one that came are told on
-// another queue than what they write: of a machine that stood still meanwhile, the HELLO of the new host may come
+// another queue than what they write: of a machine that was paused meanwhile, the HELLO of the new host may come
 // before the news that the old one has gone, and must not be taken for words of the old one.
 const returnGrace = 100 * time.Millisecond
 
@@ -100,7 +100,7 @@ func (p *Port) Read(buf []byte) (int, error) {
 		case n > 0:
 			// No proof of a host: its first bytes may overtake the news that it is there, which a driver hears on
 			// another queue. Saying io.EOF once more in between would drop a HELLO that was just read; so would saying it
-			// for the first time, had the grace for the one before ended right then. It begins anew.
+			// for the first time, had the grace for the one before ended right then. It starts again.
 			p.away = false
 			return n, nil
 		case err == nil: // no host
@@ -111,7 +111,7 @@ func (p *Port) Read(buf []byte) (int, error) {
 				p.gone = true
 				return 0, io.EOF
 			default:
-				// A host that comes back and is silent wakes nobody here: look once more before it is told.
+				// A host that reconnects and is silent causes no event here: check once more before it is reported.
 				p.away = !waitFor(p.readable, returnGrace)
 			}
 		case err == syscall.EAGAIN:
@@ -142,7 +142,7 @@ func (p *Port) Write(buf []byte) (int, error) {
 	return done, nil
 }
 
-// TryWrite writes what the device takes at this moment; nothing while somebody else writes.
+// TryWrite writes what the device accepts now; nothing during another write.
 func (p *Port) TryWrite(buf []byte) (int, error) {
 	if !p.mu.TryLock() {
 		return 0, nil

@@ -25,7 +25,7 @@ func openPipe(t *testing.T) (*Port, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Neither is closed: a reader that still waits would go on with the next test's file of the same number.
+	// Neither is closed: a reader that still waits would continue with the next test's file of the same number.
 	return &Port{fd: fd, readable: ep}, path
 }
 
@@ -70,7 +70,7 @@ func expect(t *testing.T, said chan string, want string) {
 }
 
 // replaced gives what a port reads whose host has said a text and was then replaced by another. A machine that does other
-// things may take longer for that than the port waits: then all of it is begun anew.
+// things may take longer for that than the port waits: then all of it is started again.
 func replaced(t *testing.T, text string) (said chan string, host *os.File) {
 	t.Helper()
 	for tries := 50; ; tries-- {

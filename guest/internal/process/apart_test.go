@@ -46,7 +46,7 @@ func TestAProgramThatIsStartedApartIsTheSame(t *testing.T) {
 	}
 }
 
-// A FUSE file system whose server has never said a word: whoever touches it waits.
+// A FUSE file system whose server never responds: every access waits.
 func mountHung(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 {

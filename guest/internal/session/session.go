@@ -52,7 +52,7 @@ func (sv *Server) Serve(rw io.ReadWriter) (err error) {
 	defer fault.Guard(sv.Log, "session")
 	in := wire.NewReader(rw)
 	var sess *Session
-	defer func() { // also after a panic: a session that nobody reads must not stay open
+	defer func() { // also after a panic: a session without a reader must not stay open
 		if sess != nil {
 			sess.close(err)
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // grantAfter is how much consumed input is saved up before the host is told: three quarters of the window stay
-// open meanwhile, so nobody waits for it.
+// open meanwhile, so no other stream waits for it.
 const grantAfter = wire.InitialWindow / 4
 
 // maxChunk is the most user data one DATA frame carries.
@@ -25,7 +25,7 @@ const (
 	Running Cause = iota
 	// Cancelled: the host gave it up; whatever it started is to be ended.
 	Cancelled
-	// Reset: the connection went, a new one may come. What was started lives on, nobody listens.
+	// Reset: the connection went, a new one may come. What was started lives on without a listener.
 	Reset
 )
 
@@ -134,9 +134,9 @@ func (s *Stream) Consumed(n int) {
 	}
 }
 
-// Room waits until the host takes bytes on a channel, and tells how many (at most maxChunk). Zero means that
+// Credit waits until the host accepts bytes on a channel, and returns how many (at most maxChunk). Zero means that
 // the stream is over, or that stop closed.
-func (s *Stream) Room(channel byte, stop <-chan struct{}) int {
+func (s *Stream) Credit(channel byte, stop <-chan struct{}) int {
 	for {
 		s.mu.Lock()
 		credit, over := s.credit[channel], s.over || s.cause != Running
@@ -160,7 +160,7 @@ func (s *Stream) Room(channel byte, stop <-chan struct{}) int {
 	}
 }
 
-// Put sends what Room has allowed, without waiting for credit.
+// Put sends what Credit has allowed, without waiting.
 func (s *Stream) Put(channel byte, data []byte) {
 	s.mu.Lock()
 	s.credit[channel] -= int64(len(data))
@@ -171,10 +171,10 @@ func (s *Stream) Put(channel byte, data []byte) {
 	}
 }
 
-// Send sends all of data as credit allows. ErrClosed when nobody takes it any more.
+// Send sends all of data as credit allows. ErrClosed when no host reads it any more.
 func (s *Stream) Send(channel byte, data []byte) error {
 	for len(data) > 0 {
-		n := s.Room(channel, nil)
+		n := s.Credit(channel, nil)
 		if n == 0 {
 			return ErrClosed
 		}

@@ -66,7 +66,7 @@ type Reader struct {
 }
 
 // ErrHello is what Read gives when it meets a Magic where a frame should start: a HELLO follows, the peer
-// begins anew.
+// starts again.
 var ErrHello = errors.New("the peer begins a new session")
 
 // ErrFrame is wrapped by every error that means the peer broke the protocol.

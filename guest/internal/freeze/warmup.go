@@ -11,16 +11,16 @@ import (
 	"releap/guest/internal/fault"
 )
 
-// rehearsalLimit bounds each step of a rehearsal; one takes less than a millisecond where nothing is in its way.
-const rehearsalLimit = 50 * time.Millisecond
+// warmUpLimit bounds each step of a warm-up; one takes less than a millisecond on an idle machine.
+const warmUpLimit = 50 * time.Millisecond
 
-// leaveLimit bounds the end of a rehearsal.
+// leaveLimit bounds the end of a warm-up.
 const leaveLimit = time.Second
 
-// Rehearse freezes and thaws a thread of the agent's own, waiting in a system call as most processes do, in a group of
-// its own. What was done once is fast: an emulator has translated it, and it is in the caches. Nobody else stands for
+// WarmUp freezes and thaws a thread of the agent, which waits in a system call as most processes do, in a group of
+// its own. What was done once is fast: an emulator has translated it, and it is in the caches. No other thread is frozen for
 // it.
-func (f *Freezer) Rehearse() {
+func (f *Freezer) WarmUp() {
 	f.lock <- struct{}{}
 	defer func() { <-f.lock }()
 	if f.frozen.Load() {
@@ -33,7 +33,7 @@ func (f *Freezer) Rehearse() {
 	defer syscall.Close(pipe[1])
 	thread, done := make(chan int, 1), make(chan struct{})
 	go func() {
-		defer fault.Guard(f.log, "rehearsal")
+		defer fault.Guard(f.log, "warm-up of a freeze")
 		defer close(done)
 		defer syscall.Close(pipe[0])
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, wherever it is
@@ -60,16 +60,16 @@ func (f *Freezer) Rehearse() {
 	defer patience.Stop()
 	select {
 	case <-done:
-	case <-patience.C: // somebody else has frozen it
+	case <-patience.C: // another process has frozen it
 	}
 }
 
 // waitsIn waits until a thread of the agent waits in that very system call. Anywhere else it might hold a lock of the
-// Go runtime, and must not stand for a moment: nothing could then thaw it.
+// Go runtime, and must never be frozen: nothing could then thaw it.
 func (f *Freezer) waitsIn(tid string, call, fd int) bool {
 	want := strconv.Itoa(call) + " 0x" + strconv.FormatInt(int64(fd), 16) + " "
 	var buf [256]byte
-	for end := time.Now().Add(rehearsalLimit); time.Now().Before(end); short() {
+	for end := time.Now().Add(warmUpLimit); time.Now().Before(end); short() {
 		file, err := syscall.Openat(int(f.proc.Fd()), tid+"/syscall", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 		if err != nil {
 			return false
@@ -86,8 +86,8 @@ func (f *Freezer) waitsIn(tid string, call, fd int) bool {
 // dryRun leaves the group thawed whatever happens: its thread is the agent's.
 func (f *Freezer) dryRun(tid string) {
 	if _, err := f.dryState.WriteAt([]byte(frozenState), 0); err == nil {
-		for end := time.Now().Add(rehearsalLimit); time.Now().Before(end); short() {
-			if stands, err := standsIn(f.dryState); err != nil || stands {
+		for end := time.Now().Add(warmUpLimit); time.Now().Before(end); short() {
+			if frozen, err := isFrozen(f.dryState); err != nil || frozen {
 				break
 			}
 		}
