@@ -271,7 +271,7 @@ describe('a full disk', () => {
     const write = 'dd if=/dev/urandom of=/big bs=1M count=32 conv=fsync 2> /dev/null && wc -c < /big';
     const written = service.exec(id, write);
     const never = service.exec(gone, write).catch(() => undefined);
-    await eventually('a guest that stands', async () => {
+    await eventually('a guest that is blocked on ENOSPC', async () => {
       assert.ok(service);
       await service.call('POST', `/vms/${gone}/pause`);
       const { body } = await service.call('GET', `/vms/${gone}?wait=running&timeout_ms=60000`);

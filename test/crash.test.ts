@@ -97,7 +97,7 @@ describe('kill -9 of any process, at any time', () => {
     };
     const before = await eventually('exec in the bystander', count);
     assert.ok(before > 0, 'its process is another one');
-    await eventually('its process goes on', async () => ((await count()) > before ? true : undefined));
+    await eventually('its process continues', async () => ((await count()) > before ? true : undefined));
     assert.equal(await hostPort(id), port);
     const page = await eventually('its port', async () => {
       const answer = await fetch(`http://127.0.0.1:${port}/index.html`, {

@@ -85,7 +85,7 @@ describe('forks and snapshots, through the API', () => {
     assert.match(await run(id, `cd /; sha256sum -c ${sums}`), hasMemory ? /file: OK\n.*m: OK/ : /file: OK/);
     if (!hasMemory) return;
     const then = await run(id, 'cat /dev/shm/count');
-    await eventually('its process goes on', async () =>
+    await eventually('its process continues', async () =>
       (await run(id, 'cat /dev/shm/count')) === then ? undefined : true,
     );
   }

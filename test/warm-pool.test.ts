@@ -151,7 +151,7 @@ describe('sandboxes out of the pool of waiting machines', () => {
 
   test('a waiting machine uses no CPU time of others', async () => {
     const { pid } = await waiting();
-    await eventually('it stands still', async () => {
+    await eventually('it is idle', async () => {
       const before = await cpuTicks(pid);
       await sleep(300);
       return (await cpuTicks(pid)) - before <= 1 ? true : undefined;

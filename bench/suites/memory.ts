@@ -13,7 +13,7 @@ const GOAL_MB = 60;
 const OWN_GOAL_MB = 60;
 
 const VMM = `VMM of one of ${SANDBOXES} idle sandboxes`;
-const WITH_TEMPLATE = 'the same with its share of the template that nobody maps';
+const WITH_TEMPLATE = 'the same with its share of the unmapped template';
 
 export const memory: Suite = async ({ samples, progress, signal }) => {
   progress(`starting a service with ${SANDBOXES} sandboxes`);

@@ -14,8 +14,8 @@ const CLOCK_SECONDS = 5;
 /** A Python under emulation. */
 const PATIENCE_MS = 180_000;
 
-/** What the workload says of itself (workload.py). */
-interface Standing {
+/** The status that the workload reports (workload.py). */
+interface WorkloadStatus {
   pid: number;
   nonce: string;
   acked: number;
@@ -99,11 +99,11 @@ class Soak {
   }
 
   async pauseAndResume(): Promise<string> {
-    const before = await this.#standing();
+    const before = await this.#workloadStatus();
     await this.#move('pause', 'paused');
     await this.#move('resume', 'running');
     await this.#looksRight();
-    const after = await this.#goesOn();
+    const after = await this.#awaitProgress();
     assert.deepEqual([after.pid, after.nonce], [before.pid, before.nonce], 'the process is another one');
     assert.ok(after.acked >= before.acked && after.pings >= before.pings, 'the process has gone back');
     assert.equal(await this.#run('sha256sum -c /dev/shm/sum'), '/dev/shm/static: OK\n');
@@ -112,7 +112,7 @@ class Soak {
   }
 
   async stopAndStart(): Promise<string> {
-    const { acked } = await this.#goesOn();
+    const { acked } = await this.#awaitProgress();
     await this.#move('stop', 'stopped');
     await this.#move('start', 'running');
     await this.#looksRight();
@@ -124,7 +124,7 @@ class Soak {
   /** Two of the running sandbox: each has all of it, and none draws the random numbers of another. */
   async forks(): Promise<string> {
     const source = this.#id;
-    const { nonce } = await this.#goesOn();
+    const { nonce } = await this.#awaitProgress();
     const children: string[] = [];
     for (const name of ['one', 'two']) {
       const { body } = await this.#service.call<{ vm_id: string }>('POST', `/vms/${source}/fork`, { name });
@@ -135,7 +135,7 @@ class Soak {
     for (const child of children) {
       this.#id = child;
       await this.#looksRight();
-      assert.equal((await this.#goesOn()).nonce, nonce);
+      assert.equal((await this.#awaitProgress()).nonce, nonce);
       await this.#verify(verified.rows);
       this.#verified = verified;
     }
@@ -146,7 +146,7 @@ class Soak {
   }
 
   async end(): Promise<SoakResult> {
-    const { acked } = await this.#goesOn();
+    const { acked } = await this.#awaitProgress();
     this.#verified = { rows: 0, hash: '', files: 0 };
     await this.#verify(acked);
     assert.equal(await this.#run('sha256sum -c /static.sum'), '/data/static: OK\n');
@@ -182,7 +182,7 @@ class Soak {
   async #work(): Promise<void> {
     await this.#run(`head -c 8000000 /dev/urandom > /dev/shm/static; sha256sum /dev/shm/static > /dev/shm/sum
       nohup python3 /workload.py run < /dev/null > /workload.log 2>&1 &`);
-    await this.#goesOn();
+    await this.#awaitProgress();
   }
 
   /** The clock is right, and random numbers are new. */
@@ -206,12 +206,12 @@ class Soak {
   }
 
   /** All of the workload does: rows, reads, files and every connection. */
-  async #goesOn(): Promise<Standing> {
-    let first: Standing | undefined;
+  async #awaitProgress(): Promise<WorkloadStatus> {
+    let first: WorkloadStatus | undefined;
     return await eventually(
       'the workload continues',
       async () => {
-        const now = await this.#standing();
+        const now = await this.#workloadStatus();
         assert.deepEqual(now.errors, []);
         first ??= now;
         const { acked, reads, pings } = first;
@@ -223,13 +223,13 @@ class Soak {
   }
 
   /** From outside, through the port that is published: a new connection each time, as addresses change. */
-  async #standing(): Promise<Standing> {
+  async #workloadStatus(): Promise<WorkloadStatus> {
     return await eventually(
       'the workload answers',
       async () => {
         const { body } = await this.#service.call<SandboxRecord>('GET', `/vms/${this.#id}`);
         const port = body.port_map?.[0]?.host_port;
-        return JSON.parse(await ask(port ?? 0, 'status\n')) as Standing;
+        return JSON.parse(await ask(port ?? 0, 'status\n')) as WorkloadStatus;
       },
       PATIENCE_MS,
     );

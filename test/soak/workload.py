@@ -1,7 +1,7 @@
 """What a sandbox does while its life cycle is tried: it keeps data that would show the loss of a byte.
 
-  workload.py run            writes until it is ended; says how it stands to whoever connects to port 8080 and says nothing
-  workload.py verify N HASH  checks what is on the disk, and that the chain of rows goes on from row N, whose hash that was;
+  workload.py run            writes until it is ended; reports its state to clients that connect to port 8080 and send nothing
+  workload.py verify N HASH  checks what is on the disk, and that the chain of rows continues from row N, whose hash that was;
                              says {"rows": ..., "hash": ..., "files": ...}
 
 SQLite (Python's own module, which is the C library) in WAL mode with synchronous=FULL: a writer whose rows form a hash

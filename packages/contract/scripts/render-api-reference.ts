@@ -129,7 +129,7 @@ function statusPage(): string[] {
   return [
     '## Statuses of a sandbox',
     '',
-    'A passing status is left without anybody asking. A delete tears a live sandbox down first; others are deleted at once.',
+    'A passing status is left without a request. A delete tears a live sandbox down first; others are deleted at once.',
     '',
     '| Status | Passing | Live | Ends `wait` | Ends `wait_exact` |',
     '|---|---|---|---|---|',

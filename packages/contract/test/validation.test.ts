@@ -72,7 +72,7 @@ test('a body that is no object is refused', () => {
     );
 });
 
-test('a missing body stands for an empty object where nothing is required', () => {
+test('a missing body is an empty object where nothing is required', () => {
   assert.deepEqual(validate(Type.Object({ name: Type.Optional(Type.String()) }), 'body', undefined), {});
 });
 

@@ -129,7 +129,7 @@ describe('a new user', () => {
     const minted = await nia('POST', `/projects/${project.body.id}/api-keys`);
     const key = caller(() => world.url, String(minted.body.token), String(project.body.id));
     const refused = await key('POST', '/vms', { image: 'busybox' });
-    assert.equal(refused.status, 402, 'nobody has given credits yet');
+    assert.equal(refused.status, 402, 'no credits have been granted yet');
 
     await grant(orgId, '1', 'welcome');
     const created = await key('POST', '/vms', { image: 'busybox', persistent: true });

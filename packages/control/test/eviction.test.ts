@@ -87,10 +87,10 @@ describe('the choice of sandboxes to evict', () => {
         const all = given.map((one, index) => spot(`s${index}`, 'a', one.cpu, one.mem));
         const asked = need({ cpu: wanted.cpu + 0.125, mem_mib: wanted.mem + 1, disk_mib: 0 });
         const choice = chooseEviction(asked, [host('a')], all, overcommit);
-        const room = free(host('a'));
-        const everybody = all.reduce((sum, one) => plus(sum, one.frees), room);
-        assert.equal(choice !== undefined, fits(asked, everybody));
-        const after = (choice?.evict ?? []).reduce((sum, one) => plus(sum, one.frees), room);
+        const unused = free(host('a'));
+        const withAll = all.reduce((sum, one) => plus(sum, one.frees), unused);
+        assert.equal(choice !== undefined, fits(asked, withAll));
+        const after = (choice?.evict ?? []).reduce((sum, one) => plus(sum, one.frees), unused);
         if (choice !== undefined) assert.ok(fits(asked, after));
         for (const one of choice?.evict ?? []) assert.ok(!fits(asked, plus(after, one.frees, -1)), one.id);
       }),

@@ -239,7 +239,7 @@ describe('POST /vms/:id/fork', () => {
     // What the drain has asked for is answered before anything else is said of it.
     await until(async () => (await stage.row(vm)).status === 'paused');
     // As one that could not be paused: the drain lets it be for a while.
-    await stage.force(vm, 'running', `error = 'it goes on', desired = 'running'`);
+    await stage.force(vm, 'running', `error = 'it continues', desired = 'running'`);
     await refused(vm, /its host [0-9a-f-]+, which has its disk, is being drained$/);
     await world.operator('POST', `/operator/hosts/${away.id}/undrain`);
     away.drop();

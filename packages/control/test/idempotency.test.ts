@@ -148,7 +148,7 @@ describe('repeated work', () => {
       await assert.rejects(
         store().run(request(key, repeatable), async (fresh) => {
           seen.push(await work(fresh));
-          throw new Error('the connection broke: nobody knows what was written');
+          throw new Error('the connection broke: it is unknown what was written');
         }),
       );
       const again = store().run(request(key, repeatable), work);

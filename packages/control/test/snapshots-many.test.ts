@@ -188,7 +188,7 @@ describe('DELETE /snapshots/:id', () => {
     );
     assert.equal((await shots.remove(two.id)).status, 200);
     assert.equal((await shots.remove(one.id)).status, 200);
-    assert.equal((await shots.taken(vm)).parent_id, null, 'what is deleted is nobody’s parent');
+    assert.equal((await shots.taken(vm)).parent_id, null, 'a deleted snapshot is no parent');
   });
 
   it('409: other snapshots descend from it, over a sandbox that was made from it', async () => {

@@ -14,7 +14,7 @@ export type RowReader<Key extends object, Row> = (key: Key) => Promise<Row | und
  * Nothing is cached: each read sees what was committed before it was asked for.
  * @param read its one parameter is the list of keys, each with its position `n`, which the row found for it repeats:
  *   `select key.n, … from jsonb_to_recordset($1::jsonb) as key(n integer, id uuid) cross join lateral (…)`. (Over
- *   `unnest` PostgreSQL would plan the statement anew for each list, which doubles what a read costs.)
+ *   `unnest` PostgreSQL would plan the statement again for each list, which doubles what a read costs.)
  */
 export function createRowReader<Key extends object, Row extends QueryResultRow>(
   on: Queryable,

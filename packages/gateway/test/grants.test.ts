@@ -175,7 +175,7 @@ test('a grant that has expired is released when its target is used again', async
     await sleep(5);
   }
   const ids = control.asked.map(({ id }) => id);
-  assert.equal(ids.length, 120, 'each request is decided anew');
+  assert.equal(ids.length, 120, 'each request is decided again');
   // They are sent in batches of a hundred, before the next resolves.
   const released = control.released.filter((id) => ids.includes(id)).toSorted((a, b) => a - b);
   assert.deepEqual(released, ids.slice(0, released.length));

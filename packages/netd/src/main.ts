@@ -1,7 +1,7 @@
 /**
  * `netd SOCKET UID`: serves DNS and port forwards of the sandboxes of one host, as the runner that connects to the socket
- * says. It is started as root, listens, and becomes user UID before it reads anything from anybody. It outlives runners,
- * and ends when it is told to, when its socket is removed or replaced, or when nobody needs it.
+ * says. It is started as root, listens, and becomes user UID before it reads any input. It outlives runners,
+ * and ends when it is told to, when its socket is removed or replaced, or when it has been idle for long.
  */
 import { once } from 'node:events';
 import { chmodSync, renameSync, watch } from 'node:fs';

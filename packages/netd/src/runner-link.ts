@@ -23,7 +23,7 @@ interface WaitingPin {
   settle: (granted: boolean) => void;
 }
 
-/** The runner as netd sees it: there is one at a time, and none while it restarts. What is served goes on meanwhile. */
+/** The runner as netd sees it: there is one at a time, and none while it restarts. Sandboxes are served meanwhile. */
 export class RunnerLink {
   readonly #version: string;
   readonly #stop: () => void;

@@ -78,7 +78,7 @@ async function goesOn(vmId: string, point: string): Promise<void> {
   const count = 'kill -0 $(cat /dev/shm/pid) && cat /dev/shm/count';
   const then = await runner.sh(vmId, count);
   for (const end = Date.now() + GOES_ON_MS; (await runner.sh(vmId, count)) === then; await sleep(10)) {
-    assert.ok(Date.now() < end, `${point}: its process stands still`);
+    assert.ok(Date.now() < end, `${point}: its process does not run`);
   }
   assert.match(await runner.sh(vmId, 'cd /; sha256sum -c /dev/shm/sums'), /file: OK\n.*m: OK/, point);
   // Processes of a killed runner end with it, after some milliseconds.
@@ -98,7 +98,7 @@ async function isWhole(vmId: string, hasMemory = true): Promise<void> {
   const then = await runner.sh(vmId, 'cat /dev/shm/count');
   for (const end = Date.now() + GOES_ON_MS; (await runner.sh(vmId, 'cat /dev/shm/count')) === then; )
     assert.ok(Date.now() < end);
-  await eventually('nobody but the VMM', async () => {
+  await eventually('no process but the VMM', async () => {
     assert.deepEqual((await vmFacts(home, vmId)).others, []);
     return true;
   });

@@ -52,7 +52,7 @@ describe('fork of a running sandbox', () => {
     assert.equal(child.manifest_name, source?.manifest_name);
     assert.match(await sh('cd /; sha256sum -c /dev/shm/sums', id(1)), /file: OK\n.*m: OK/);
     const before = Number(await sh('cat /dev/shm/count', id(1)));
-    await eventually('its process goes on', async () =>
+    await eventually('its process continues', async () =>
       Number(await sh('cat /dev/shm/count', id(1))) > before ? true : undefined,
     );
     assert.equal(

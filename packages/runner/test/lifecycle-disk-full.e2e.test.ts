@@ -82,19 +82,19 @@ describe('on a host whose disk is full', () => {
     );
     const { pid } = await vmFacts(home, ID);
     let generation = 3;
-    const stands = async (): Promise<true> => {
+    const isBlocked = async (): Promise<true> => {
       generation += 1;
       runner.want(ID, generation, 'paused');
       const { error } = await runner.reported(generation, 'running', 'paused');
       assert.match(error ?? '', BLOCKED);
       return true;
     };
-    await eventually('a guest that stands', stands);
+    await eventually('a guest that is blocked', isBlocked);
 
     await runner.letGo();
     runner = await TestRunner.open(home);
     // If it is resumed at that very time, it does not.
-    await eventually('a guest that stands for the next runner', stands);
+    await eventually('a guest that is blocked for the next runner', isBlocked);
     // Long enough for the lag of a paused clock to show.
     await sleep(5_000);
     await rm(join(home, 'ballast'));
@@ -119,7 +119,10 @@ describe('on a host whose disk is full', () => {
       await fill(0);
       const written = runner.sh(ID, 'dd if=/dev/shm/data of=/more conv=fsync');
       written.catch(() => undefined);
-      await eventually('a guest that stands', async () => (await running.vm.isBlockedOnSpace()) || undefined);
+      await eventually(
+        'a guest that is blocked',
+        async () => (await running.vm.isBlockedOnSpace()) || undefined,
+      );
       return pausing;
     });
     runner.want(ID, 100, 'paused');

@@ -89,7 +89,7 @@ describe('sandboxes of one full snapshot', () => {
     for (const vmId of [ONE, OTHER]) assert.match(await runner.sh(vmId, CHECK), /m: OK/);
   });
 
-  it('write into their own file again when nobody else has it', async () => {
+  it('write into their own file again when no other process has it', async () => {
     const before = await mapped(OTHER);
     assert.equal(before.nlink, 2);
     await runner.sh(OTHER, OVERWRITE);

@@ -121,7 +121,7 @@ describe('a full snapshot', () => {
         /m: OK\n.*file: OK\nrestored/,
       );
       const before = Number(await sh(id(n), 'cat /dev/shm/count; ls /data/state 2> /dev/null; true'));
-      await eventually('its process goes on', async () =>
+      await eventually('its process continues', async () =>
         Number(await sh(id(n), 'cat /dev/shm/count')) > before ? true : undefined,
       );
     }

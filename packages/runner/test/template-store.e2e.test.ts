@@ -257,7 +257,7 @@ describe('the template store', () => {
     );
     const memory = await stat(join(folder, key, 'memory'));
     assert.equal(memory.size, SHAPE.memMib * 1024 * 1024);
-    assert.ok(memory.blocks * 512 < memory.size / 2, 'what the guest never touched takes no room');
+    assert.ok(memory.blocks * 512 < memory.size / 2, 'pages that the guest never touched take no space');
     assert.deepEqual(await one.cgroups.list(), []);
 
     // A crash of the machine, or an rm by an operator.

@@ -32,7 +32,7 @@ function completePath(): void {
 
 /**
  * A host without memory ends what can be begun again first: micro-VMs (which the runner marks), and last the service with its
- * database. Processes that the service starts have the same. Not everybody may do this; then all are equal.
+ * database. Processes that the service starts have the same. Not every user may do this; then all are equal.
  */
 function keepFromOomKiller(): void {
   try {

@@ -44,7 +44,7 @@ export async function startAgent(): Promise<TestAgent> {
   const child = spawn(agent, ['-serve', `unix:${socket}`], { stdio: ['ignore', 'ignore', 'inherit'] });
   const clients: GuestClient[] = [];
   for (const end = Date.now() + START_DEADLINE_MS; !(await listens(socket)); await sleep(10)) {
-    if (Date.now() > end || child.exitCode !== null) throw new Error(`nobody listens at ${socket}`);
+    if (Date.now() > end || child.exitCode !== null) throw new Error(`no process listens at ${socket}`);
   }
   return {
     socket,

@@ -10,7 +10,7 @@ import { EXIT } from '../exit-codes.ts';
 import { findService } from '../settings.ts';
 import { type Context, print, printable, printJson, remark } from '../terminal.ts';
 
-/** Whoever signs in again as the same user keeps the project in use. */
+/** A new sign-in of the same user keeps the project in use. */
 export async function login(context: Context, options: { device?: boolean }): Promise<number> {
   const url = findService(context);
   const issuer = await findIssuer(context, url);

@@ -113,7 +113,7 @@ async function waitUntilDrained(
   for (;;) {
     const host = (await readHosts(operator)).find((one) => one.id === id);
     if (host === undefined) throw new CliError(`host ${id} is gone`, { exitCode: EXIT.notFound });
-    // Somebody else may have changed their mind, and then this would never end.
+    // Another operator may have ended the drain, and then this would never end.
     if (!host.draining) throw new CliError(`host ${id} is not draining any more`);
     if (busy(host) === 0) return host;
     spinner.text = `draining ${id}: ${counts(host)}`;

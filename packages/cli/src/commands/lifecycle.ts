@@ -41,7 +41,7 @@ interface Outcome {
   error?: string;
 }
 
-/** Goes on after a failure, and ends with the first one's exit code. */
+/** Continues after a failure, and ends with the first one's exit code. */
 export async function changeSandboxes(
   context: Context,
   verb: Verb,

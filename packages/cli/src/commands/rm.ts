@@ -14,7 +14,7 @@ export interface RmOptions {
 
 const WAIT_MS = 180_000;
 
-/** Goes on after a failure, and ends with the first one's exit code. */
+/** Continues after a failure, and ends with the first one's exit code. */
 export async function rm(context: Context, vms: string[], options: RmOptions): Promise<number> {
   const service = openService(context);
   return await forEachNamed(context, 'vm', vms, async (vm) => {

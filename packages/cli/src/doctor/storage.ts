@@ -1,4 +1,4 @@
-/** The file system of the server's home: room, and whether it clones files. */
+/** The file system of the server's home: free space, and whether it clones files. */
 import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
 import { copyFile, mkdtemp, rm, stat, statfs, writeFile } from 'node:fs/promises';
@@ -11,13 +11,13 @@ export async function checkStorage(home: string, cache: string): Promise<Check[]
   const folder = await nearestFolder(home);
   const { bavail, bsize } = await statfs(folder);
   const free = bavail * bsize;
-  const room: Check = {
+  const space: Check = {
     id: 'disk',
     title: 'Disk',
     status: free < LOW_BYTES ? 'warn' : 'ok',
     detail: `${(free / 1024 ** 3).toFixed(1)} GiB free at ${home}${free < LOW_BYTES ? ': images and sandboxes will soon fill it' : ''}`,
   };
-  return [room, await checkCloning(home, folder), ...(await checkCache(folder, cache))];
+  return [space, await checkCloning(home, folder), ...(await checkCache(folder, cache))];
 }
 
 /** Sandboxes have hard links to their images. No check when they can. */

@@ -11,7 +11,7 @@ export interface ToolResult {
 }
 
 const OUTPUT_MAX = 64 * 1024;
-/** Where Debian keeps administrators' tools; they are not on everybody's PATH. */
+/** Where Debian keeps administrators' tools; they are not on every user's PATH. */
 const ADMIN_PATH = ['/usr/local/sbin', '/usr/sbin', '/sbin'];
 
 export function findTool(

@@ -70,7 +70,7 @@ function entry(archive: Pack, header: Partial<Header> & { name: string }): Promi
 async function packFile(archive: Pack, path: string, header: { name: string }, stats: Stats): Promise<void> {
   if (stats.size === 0) return entry(archive, { ...header, type: 'file', size: 0 });
   const sink = archive.entry({ ...header, type: 'file', size: stats.size });
-  // `end`: a file that grows while it is read is cut to the size that the header promised.
+  // `end`: a file that grows while it is read is cut to the size in the header.
   await pipeline(createReadStream(path, { end: stats.size - 1 }), sink as unknown as NodeJS.WritableStream);
 }
 

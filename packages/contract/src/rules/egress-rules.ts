@@ -20,7 +20,7 @@ export interface EgressRules {
 }
 
 /**
- * Reachable by nobody from a sandbox, whatever a policy says. 169.254/16 holds the clouds' metadata services; Azure's and
+ * Not reachable from any sandbox, whatever a policy says. 169.254/16 holds the clouds' metadata services; Azure's and
  * Alibaba's have addresses of their own, of which Azure's is a public one.
  */
 export const NEVER_REACHABLE = cidrs([
@@ -43,7 +43,7 @@ export const PRIVATE_RANGES = cidrs([
   '198.18.0.0/15',
 ]);
 
-/** Exact names and `*.` wildcards. A wildcard stands for every name below, at any depth, not for the name itself. */
+/** Exact names and `*.` wildcards. A wildcard matches every name below, at any depth, not the name itself. */
 export class DomainSet {
   readonly #exact = new Set<string>();
   readonly #below = new Set<string>();

@@ -2,7 +2,7 @@ import { mkdir, open, rm, stat, statfs } from 'node:fs/promises';
 import path from 'node:path';
 import type { Logger } from 'pino';
 
-/** Four segments of PostgreSQL's log: room for what deletes write while space is made. */
+/** Four segments of PostgreSQL's log: space for the writes of the deletes that free more. */
 const RESERVE_BYTES = 64 * 1024 * 1024;
 const CHUNK = Buffer.alloc(1024 * 1024);
 const LOOK_EVERY_MS = 1_000;

@@ -76,7 +76,7 @@ export class DnsForwarder {
     const answer = await this.#responder.respond(message, client);
     if (answer === undefined) return;
     try {
-      // The sandbox may be gone by now; then nobody misses the answer.
+      // The sandbox may be gone by now; then the answer is dropped.
       this.#udp.send(answer, port, address, () => {});
     } catch {
       // The socket was closed while the question was under way.

@@ -29,12 +29,12 @@ const MAX_ANSWERS = 100;
 const QUESTIONS = { perSecond: 200, burst: 400 };
 /** What one sandbox may have written into the log in a minute. */
 const LOG_LINES_PER_MINUTE = 20;
-/** A question with EDNS and its options; nobody needs longer ones. */
+/** A question with EDNS and its options; longer ones are refused. */
 const QUERY_MAX_BYTES = 1500;
 const HEADER_BYTES = 12;
 /** A guest hears of no longer time, so that what it remembers and what is pinned do not drift apart for long. */
 const MAX_TTL_S = 3_600;
-/** Programs go on using an address a little longer than its TTL. */
+/** Programs continue to use an address a little longer than its TTL. */
 const PIN_MIN_S = 60;
 const PIN_GRACE_S = 60;
 /** Size of an answer over UDP without EDNS (RFC 1035 section 4.2.1), and the most we send with it. */
@@ -169,7 +169,7 @@ export class Responder {
 }
 
 /**
- * Looks at the header alone (RFC 1035 section 4.1.1): the decoder makes room for as many records as that promises, which
+ * Looks at the header alone (RFC 1035 section 4.1.1): the decoder allocates memory for as many records as that announces, which
  * is 65,535 four times in twelve bytes.
  */
 function isPlainQuestion(message: Buffer): boolean {

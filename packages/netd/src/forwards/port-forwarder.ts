@@ -28,7 +28,7 @@ interface Published {
   last: Promise<unknown>;
 }
 
-/** A port that was promised to somebody may be free again soon. */
+/** A port that is taken now may be free again soon. */
 const RETRY_MS = 1_000;
 
 /** The declared ports of all sandboxes, published at one address of the host. */
