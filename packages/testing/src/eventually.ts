@@ -25,7 +25,7 @@ export async function eventually<T>(
 }
 
 /** For a machine that does many other things at the same time. */
-export const PATIENCE_MS = 60_000;
+export const PATIENCE_MS = 120_000;
 const FIRST_PAUSE_MS = 5;
 const LONGEST_PAUSE_MS = 50;
 

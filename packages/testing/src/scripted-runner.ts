@@ -227,12 +227,12 @@ export class ScriptedRunner implements AsyncDisposable {
       kinds: [...KIND_NAMES],
       ...this.options.hello,
     });
-    await synced;
     this.#ready = false;
-    if (this.options.ready) this.heartbeat(true);
-    if (this.options.mute) return;
     clearInterval(this.#beat);
-    this.#beat = setInterval(() => this.heartbeat(this.#ready), BEAT_MS).unref();
+    // Also during the sync, which may take longer than a link may be silent.
+    if (!this.options.mute) this.#beat = setInterval(() => this.heartbeat(this.#ready), BEAT_MS).unref();
+    await synced;
+    if (this.options.ready) this.heartbeat(true);
   }
 
   /** What it says with its heartbeats; older runners say nothing. */
