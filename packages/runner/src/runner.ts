@@ -202,8 +202,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const snapshots = new SnapshotReconciler({
     folders: machines.snapshots,
     quarantine: snapshotQuarantine,
-    flatten: async (id) => {
-      await machines.flattening.snapshot(id);
+    compact: async (id) => {
+      await machines.compaction.snapshot(id);
       machines.digests.look();
     },
     find: (vmId) => reconciler.get(vmId),

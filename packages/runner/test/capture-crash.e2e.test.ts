@@ -253,7 +253,7 @@ describe('a runner that is killed repeatedly in the middle of', () => {
       await runner.sh(EPHEMERAL, `echo ${captured} > /data/n${captured}; sync`);
       await runner.snapshot(snapshotOf(captured, EPHEMERAL, 'disk'));
     };
-    for (const point of at('flatten', 'written', 'replaced')) {
+    for (const point of at('compaction', 'written', 'replaced')) {
       await runner.arm(point);
       const dead = runner.died();
       let how: string | undefined;

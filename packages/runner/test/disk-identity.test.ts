@@ -18,7 +18,7 @@ import {
 } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { EmptyExt4Store } from '../src/disk/empty-ext4.ts';
-import { flattenChain } from '../src/disk/flatten.ts';
+import { compactChain } from '../src/disk/layer-compaction.ts';
 import { isChildOf } from '../src/disk/lineage.ts';
 import type { DiskManifest } from '../src/disk/manifest.ts';
 import { Digests } from '../src/machine/digests.ts';
@@ -66,7 +66,7 @@ describe('the identity of a layer', () => {
     assert.equal(ids[0], layers[0]?.id);
 
     const long = await growChain(await growChain(one));
-    const flat = await flattenChain(long);
+    const flat = await compactChain(long);
     const [merged] = (await manifestOf(flat.folder)).layers;
     assert.equal(merged?.through, long.identities[long.layers.at(-1) ?? '']?.id);
     assert.ok(!(await idsOf(two.folder)).includes(merged?.id ?? ''));
@@ -81,7 +81,7 @@ describe('the identity of a layer', () => {
     assert.ok(!isChildOf(await forkChain(stranger, join(dir, 'of-stranger')), parent));
     const grown = await growChain(child);
     assert.ok(!isChildOf(grown, parent));
-    assert.ok(isChildOf(await growChain(await flattenChain(grown)), grown), 'however few layers it was made');
+    assert.ok(isChildOf(await growChain(await compactChain(grown)), grown), 'however few layers it was made');
   });
 });
 

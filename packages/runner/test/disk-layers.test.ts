@@ -18,7 +18,7 @@ import {
   readChain,
 } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
-import { dropUnused, flattenChain, lowestToMerge, writeFlat } from '../src/disk/flatten.ts';
+import { dropUnused, compactChain, lowestToMerge, writeCompacted } from '../src/disk/layer-compaction.ts';
 import { contentId } from '../src/disk/lineage.ts';
 import { DamagedListError } from '../src/disk/manifest.ts';
 import { DiskFullError } from '../src/disk/check-space.ts';
@@ -176,7 +176,7 @@ describe('a chain of layers', () => {
               execFileSync('qemu-io', [...writes.flatMap((write) => ['-c', write]), nested(chain)]);
           }
           const expected = await contentOf(chain);
-          const flat = await flattenChain(chain);
+          const flat = await compactChain(chain);
           assert.ok(flat.layers.length < chain.layers.length && flat.layers.length <= 5);
           assert.equal(contentId(flat), contentId(chain));
           const merged = chainPath(flat, flat.layers.at(-1) ?? '');
@@ -200,7 +200,7 @@ describe('a chain of layers', () => {
           const longer = await growChain(await growChain(flat));
           execFileSync('qemu-io', ['-c', 'write -P 7 1M 64k', nested(longer)]);
           const then = await contentOf(longer);
-          assert.ok((await contentOf(await flattenChain(longer))).equals(then));
+          assert.ok((await contentOf(await compactChain(longer))).equals(then));
         },
       ),
       { numRuns: propertyRuns(5) },
@@ -246,7 +246,7 @@ describe('a chain of layers', () => {
     for (let n = 0; n < 1024; n++) entry.copy(table, n * 8);
     await file.write(table, 0, table.length, l2At);
     await file.close();
-    await assert.rejects(flattenChain(chain), /two parts of the disk have one cluster/);
+    await assert.rejects(compactChain(chain), /two parts of the disk have one cluster/);
     assert.deepEqual(
       (await readdir(chain.folder)).sort(),
       [chain.base.file, 'disk.json', ...chain.layers].sort(),
@@ -258,7 +258,7 @@ describe('a chain of layers', () => {
     const first = await createChain(store, join(dir, 'zeros'), 64, 'journal');
     // Written out, as a guest does that writes zeros.
     execFileSync('qemu-io', ['-c', 'write -P 0 8M 8M', '-c', 'write -P 7 9M 64k', nested(first)]);
-    const flat = await flattenChain(await growChain(first));
+    const flat = await compactChain(await growChain(first));
     const reads = ['read -P 0 8M 1M', 'read -P 7 9M 64k', 'read -P 0 9500k 1M'];
     const out = execFileSync('qemu-io', ['-r', ...reads.flatMap((read) => ['-c', read]), nested(flat)]);
     assert.doesNotMatch(out.toString(), /verification failed/);
@@ -282,7 +282,7 @@ describe('a chain of layers', () => {
       Number(l1.readBigUInt64BE(0) & 0xff_ffff_ffffn),
     );
     await file.close();
-    await assert.rejects(flattenChain(chain), /damaged/);
+    await assert.rejects(compactChain(chain), /damaged/);
     assert.deepEqual(await readChain(chain.folder), chain);
     assert.deepEqual(
       (await readdir(chain.folder)).sort(),
@@ -290,7 +290,7 @@ describe('a chain of layers', () => {
     );
     const controller = new AbortController();
     controller.abort(new Error('not any more'));
-    await assert.rejects(writeFlat(chain, controller.signal), /not any more/);
+    await assert.rejects(writeCompacted(chain, controller.signal), /not any more/);
   });
 
   it('is not merged where that would take the last space, in which guests write', async () => {
@@ -302,7 +302,7 @@ describe('a chain of layers', () => {
       const first = await createChain(store, folder, 64, 'journal');
       const chain = await growChain(first);
       execFileSync('qemu-io', ['-c', 'write -P 1 1M 40M', nested(chain)]);
-      await assert.rejects(flattenChain(chain), (error: Error) => error instanceof DiskFullError);
+      await assert.rejects(compactChain(chain), (error: Error) => error instanceof DiskFullError);
       assert.deepEqual(
         (await readdir(folder)).sort(),
         [chain.base.file, 'disk.json', ...chain.layers].sort(),
@@ -335,7 +335,7 @@ describe('a chain of layers', () => {
     }
     const grown = await growChain((await readChain(chain.folder)) as DiskChain);
     await dropUnused(grown);
-    assert.ok((await contentOf(await flattenChain(grown))).equals(expected));
+    assert.ok((await contentOf(await compactChain(grown))).equals(expected));
   });
 
   it('whose list is damaged is told from one that is not there', async () => {

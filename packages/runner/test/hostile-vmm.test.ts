@@ -11,7 +11,7 @@ import { checkedJoin } from '../src/disk/checked-join.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { saveChain } from '../src/disk/disk-chain.ts';
 import { contentId } from '../src/disk/lineage.ts';
-import { putBelow } from '../src/disk/live-flatten.ts';
+import { replaceBackingChain } from '../src/disk/replace-backing-chain.ts';
 import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
 import { layerOfNode } from '../src/disk/vm-disks.ts';
 import { type Answers, FakeError, fakeVmm } from './support/fake-qmp.ts';
@@ -89,7 +89,7 @@ async function disk(): Promise<{ chain: DiskChain; jail: string; home: string }>
   return { chain, jail, home };
 }
 
-/** What `writeFlat` would have made of all but the top. */
+/** What `writeCompacted` would have made of all but the top. */
 async function flatOf(chain: DiskChain): Promise<DiskChain> {
   const below = { ...chain, layers: chain.layers.slice(0, -1) };
   const identities = { 'flat-1.qcow2': { id: randomUUID(), through: contentId(below) } };
@@ -160,7 +160,7 @@ describe('a VMM that lies about its block graph', () => {
     // Between the top and the base, where the layers are that are removed: a node whose file is not of this disk.
     const edges = chainEdges(['layer-2.qcow2', climbing, 'layer-1.qcow2', 'layer-0.qcow2']);
     await using vmm = await fakeVmm(lying(edges, 'node-layer-2.qcow2'));
-    const now = await putBelow(vmm, chain, flat, { jail, persistent: false });
+    const now = await replaceBackingChain(vmm, chain, flat, { jail, persistent: false });
     assert.deepEqual(now.layers, ['flat-1.qcow2', 'layer-2.qcow2']);
     assert.equal(await readFile(join(home, 'victim'), 'utf8'), 'not yours');
     assert.deepEqual((await readdir(jail)).sort(), ['scratch-flat-1.qcow2', 'scratch-layer-2.qcow2']);
@@ -175,7 +175,7 @@ describe('a VMM that lies about its block graph', () => {
       if (execute === 'qom-get') return 'node-layer-2.qcow2';
       return new FakeError('no');
     });
-    await assert.rejects(putBelow(vmm, chain, flat, { jail, persistent: false }), /no/);
+    await assert.rejects(replaceBackingChain(vmm, chain, flat, { jail, persistent: false }), /no/);
     assert.deepEqual(
       (await readdir(jail)).sort(),
       chain.layers.map((name) => `scratch-${name}`),
@@ -207,7 +207,7 @@ describe('a VMM that lies about its block graph', () => {
         const { chain, jail, home } = await disk();
         const flat = await flatOf(chain);
         await using vmm = await fakeVmm(lying(edges, top));
-        await putBelow(vmm, chain, flat, { jail, persistent: false }).catch(() => undefined);
+        await replaceBackingChain(vmm, chain, flat, { jail, persistent: false }).catch(() => undefined);
         assert.equal(await readFile(join(home, 'victim'), 'utf8'), 'not yours');
         assert.ok((await readdir(join(home, 'vm', 'disk'))).includes('base.ext4'));
       }),

@@ -12,9 +12,9 @@ it('a disk that is written as one layer after its sandbox has ended is removed',
   const live = new LiveMachine({
     assignment: { vm_id: 'x', generation: 1, desired: 'running', spec: SPEC },
     machines: {
-      flattening: {
+      compaction: {
         write: async () => flat,
-        putBelow: async () => done.push('put below'),
+        replaceBackingChain: async () => done.push('put below'),
         abandon: async (abandoned: unknown) => done.push(abandoned),
       },
     },

@@ -17,7 +17,7 @@ import { Captures } from './captures.ts';
 import { CopyAllowance } from './copy-allowance.ts';
 import { Digests } from './digests.ts';
 import { EphemeralDisks } from './ephemeral-disks.ts';
-import { Flattening } from './flattening.ts';
+import { LayerCompaction } from './layer-compaction.ts';
 import { PersistentMachines } from './persistent-machines.ts';
 import { cgroupName, fromTemplate, mibOf, Restoring } from './restoring.ts';
 import { SnapshotFolders } from './snapshot-folder.ts';
@@ -48,7 +48,7 @@ export class Machines {
   /** Forks and snapshots. */
   readonly captures: Captures;
   /** Of the disks that captures leave in many layers. */
-  readonly flattening: Flattening;
+  readonly compaction: LayerCompaction;
   readonly snapshots: SnapshotFolders;
   readonly memoryBudget = new MemoryBudget();
   /** Of what never changes again. */
@@ -91,7 +91,7 @@ export class Machines {
       allowCopy,
       log: options.log,
     });
-    this.flattening = new Flattening({
+    this.compaction = new LayerCompaction({
       folders: this.#folders,
       snapshots: this.snapshots,
       log: options.log,

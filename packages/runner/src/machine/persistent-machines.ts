@@ -1,6 +1,6 @@
 import { link, mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { dropUnused, flattenChain } from '../disk/flatten.ts';
+import { dropUnused, compactChain } from '../disk/layer-compaction.ts';
 import { EXT4_MIN_MIB } from '../disk/empty-ext4.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { checkChain, createChain, diskMib, growChain, LAYERS_MAX, readChain } from '../disk/disk-chain.ts';
@@ -343,9 +343,9 @@ export class PersistentMachines {
     if (chain === undefined) return await createChain(this.#options.emptyDisks, keep, mib, 'journal');
     await checkChain(chain);
     // As long as a VMM can open them, that has time until it runs.
-    const flat = chain.layers.length >= LAYERS_MAX ? await flattenChain(chain) : chain;
-    await dropUnused(flat);
-    return flat === chain ? chain : await growChain(flat, true);
+    const compacted = chain.layers.length >= LAYERS_MAX ? await compactChain(chain) : chain;
+    await dropUnused(compacted);
+    return compacted === chain ? chain : await growChain(compacted, true);
   }
 
   /** Path of the root image that the disk was first booted on, where it could be held. */

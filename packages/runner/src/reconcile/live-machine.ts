@@ -161,17 +161,17 @@ export class LiveMachine implements LiveSandbox {
   }
 
   async tidyDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void> {
-    const { flattening } = this.#options.machines;
+    const { compaction } = this.#options.machines;
     const { signal } = this.#closing;
-    const writing = flattening.write(this.#source(), signal);
+    const writing = compaction.write(this.#source(), signal);
     this.#writing = writing.catch(() => undefined);
-    const flat = await writing;
-    if (flat === undefined) return;
+    const compacted = await writing;
+    if (compacted === undefined) return;
     await alone(async () => {
       // Whatever is in its folder by now is another one's.
       signal.throwIfAborted();
       this.#writing = Promise.resolve(undefined);
-      await flattening.putBelow(this.#source(), flat);
+      await compaction.replaceBackingChain(this.#source(), compacted);
     });
   }
 
@@ -180,10 +180,10 @@ export class LiveMachine implements LiveSandbox {
     this.#watch.close();
     this.#closing.abort(new Error('the sandbox does not run any more'));
     // Written in the very moment: a sandbox that stands still would have it beside its disk until it runs again.
-    const flat = await this.#writing;
-    if (flat !== undefined) {
-      await machines.flattening
-        .abandon(flat)
+    const compacted = await this.#writing;
+    if (compacted !== undefined) {
+      await machines.compaction
+        .abandon(compacted)
         .catch((error: unknown) => this.#log.warn({ err: error }, 'a layer that nobody needs remains'));
     }
     agent.close();

@@ -14,7 +14,7 @@ export interface SnapshotKeeperOptions {
   /** Where snapshots go that control does not name. */
   quarantine: Quarantine;
   /** Compacts the layers of a snapshot that was taken, in the background. */
-  flatten: (id: string) => Promise<void>;
+  compact: (id: string) => Promise<void>;
   find: (vmId: string) => Sandbox | undefined;
   report: (observation: SnapshotObservation) => void;
   log: Logger;
@@ -36,7 +36,7 @@ export class SnapshotReconciler implements HeldKind {
   readonly #options: SnapshotKeeperOptions;
   readonly #kept = new Map<string, Kept>();
   readonly #named = new Set<string>();
-  #flattening: Promise<void> = Promise.resolve();
+  #compacting: Promise<void> = Promise.resolve();
   /** Moves into the quarantine. */
   #leaving: Promise<void> = Promise.resolve();
 
@@ -124,14 +124,14 @@ export class SnapshotReconciler implements HeldKind {
       }
       const found = await folders.load(id);
       if (found !== undefined) {
-        this.#flattenLater(id);
+        this.#compactLater(id);
         return describe(id, found);
       }
       if (assignment.captured === true) throw new Error('it is not on this machine any more');
       const sandbox = find(vm_id);
       if (sandbox === undefined) throw new Error('its sandbox is not on this machine');
       const facts = await sandbox.snapshot(id, kind, parent_id);
-      this.#flattenLater(id);
+      this.#compactLater(id);
       return describe(id, facts);
     } catch (error) {
       log.warn({ err: error, snapshot: id, vm: vm_id }, 'a snapshot could not be had');
@@ -140,10 +140,10 @@ export class SnapshotReconciler implements HeldKind {
   }
 
   /** One after the other. */
-  #flattenLater(id: string): void {
-    const { flatten, log } = this.#options;
-    this.#flattening = this.#flattening
-      .then(() => flatten(id))
+  #compactLater(id: string): void {
+    const { compact, log } = this.#options;
+    this.#compacting = this.#compacting
+      .then(() => compact(id))
       .catch((error: unknown) => log.warn({ err: error, snapshot: id }, 'a snapshot stays many layers'));
   }
 

@@ -120,7 +120,7 @@ export class TestRunner {
     this.snapshots = new SnapshotReconciler({
       folders: opened.machines.snapshots,
       quarantine: this.#quarantines.snapshots,
-      flatten: (id) => opened.machines.flattening.snapshot(id),
+      compact: (id) => opened.machines.compaction.snapshot(id),
       find: (vmId) => this.reconciler.get(vmId),
       report: (observation) => this.snapshotObservations.push(observation),
       log,

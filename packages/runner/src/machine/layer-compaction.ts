@@ -3,8 +3,8 @@ import type { Logger } from 'pino';
 import { openedChain } from '../disk/block-graph.ts';
 import { chainPath, LAYERS_KEPT, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import { dropUnused, flattenChain, unusedFiles, writeFlat } from '../disk/flatten.ts';
-import { putBelow } from '../disk/live-flatten.ts';
+import { dropUnused, compactChain, unusedFiles, writeCompacted } from '../disk/layer-compaction.ts';
+import { replaceBackingChain } from '../disk/replace-backing-chain.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
 import { failpoint } from '../failpoint.ts';
 import type { CaptureSource } from './captures.ts';
@@ -17,7 +17,7 @@ const OPENING_GRACE_MS = 30_000;
 type RunningDisk = Pick<CaptureSource, 'vmId' | 'running' | 'persistent'>;
 
 /** Makes few layers of many, in the background: every capture leaves one more. */
-export class Flattening {
+export class LayerCompaction {
   readonly #folders: VmFolders;
   readonly #snapshots: SnapshotFolders;
   readonly #log: Logger;
@@ -36,12 +36,12 @@ export class Flattening {
     const chain = await readChain(this.#snapshots.path(id));
     if (chain === undefined) return;
     const many = chain.layers.length > LAYERS_KEPT;
-    const flat = many ? await flattenChain(chain) : chain;
-    if (many) this.#log.info({ snapshot: id, layers: chain.layers.length }, 'snapshot flattened');
+    const compacted = many ? await compactChain(chain) : chain;
+    if (many) this.#log.info({ snapshot: id, layers: chain.layers.length }, 'layers of a snapshot compacted');
     // Also what a runner has left that ended right here.
-    if ((await unusedFiles(flat)).length === 0) return;
+    if ((await unusedFiles(compacted)).length === 0) return;
     const drop = (): void =>
-      void dropUnused(flat).catch((error: unknown) =>
+      void dropUnused(compacted).catch((error: unknown) =>
         this.#log.warn({ err: error, snapshot: id }, 'unused layers may remain'),
       );
     setTimeout(drop, OPENING_GRACE_MS).unref();
@@ -49,7 +49,7 @@ export class Flattening {
 
   /**
    * Writes what lies below the top of a running VM's disk as fewer layers, if those are many. The VM continues, and may be
-   * captured. @returns what to give to `putBelow`; undefined when there is nothing to do
+   * captured. @returns what to give to `replaceBackingChain`; undefined when there is nothing to do
    */
   async write(
     { vmId, running, persistent }: RunningDisk,
@@ -60,34 +60,40 @@ export class Flattening {
     if (listed === undefined || listed.layers.length <= LAYERS_KEPT) return undefined;
     const chain = await openedChain(running.vm, listed);
     try {
-      const flat = await writeFlat({ ...chain, layers: chain.layers.slice(0, -1) }, signal);
-      failpoint('flatten:written');
-      return flat;
+      const compacted = await writeCompacted({ ...chain, layers: chain.layers.slice(0, -1) }, signal);
+      failpoint('compaction:written');
+      return compacted;
     } catch (error) {
       throw explainFullDisk(error, folder, 'the disk');
     }
   }
 
   /** Gives the VM what `write` has made. Nothing else may be done with the VM meanwhile. */
-  async putBelow({ vmId, running, persistent }: RunningDisk, flat: DiskChain): Promise<void> {
-    const chain = await readChain(flat.folder);
+  async replaceBackingChain({ vmId, running, persistent }: RunningDisk, compacted: DiskChain): Promise<void> {
+    const chain = await readChain(compacted.folder);
     try {
       if (chain === undefined) throw new Error(`VM ${vmId} has no disk`);
       const opened = await openedChain(running.vm, chain);
-      const now = await putBelow(running.vm, opened, flat, { jail: this.#folders.jail(vmId), persistent });
-      this.#log.info({ vm: vmId, from: chain.layers.length, to: now.layers.length }, 'disk flattened');
+      const now = await replaceBackingChain(running.vm, opened, compacted, {
+        jail: this.#folders.jail(vmId),
+        persistent,
+      });
+      this.#log.info(
+        { vm: vmId, from: chain.layers.length, to: now.layers.length },
+        'layers of a disk compacted',
+      );
     } catch (error) {
-      await this.abandon(flat);
+      await this.abandon(compacted);
       throw error;
     }
   }
 
-  /** Instead of `putBelow`: removes what `write` has made, unless the disk has it. */
-  async abandon(flat: DiskChain): Promise<void> {
-    const chain = await readChain(flat.folder);
-    const name = flat.layers.at(-1);
+  /** Instead of `replaceBackingChain`: removes what `write` has made, unless the disk has it. */
+  async abandon(compacted: DiskChain): Promise<void> {
+    const chain = await readChain(compacted.folder);
+    const name = compacted.layers.at(-1);
     if (name !== undefined && chain?.layers.includes(name) !== true)
-      await rm(chainPath(flat, name), { force: true });
+      await rm(chainPath(compacted, name), { force: true });
   }
 
   #folderOf(vmId: string, persistent: boolean): string {

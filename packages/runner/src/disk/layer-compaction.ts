@@ -26,14 +26,14 @@ const BLOCK_BYTES = 512;
  * @returns the disk as it is from now on
  * @throws when it cannot be; the disk is what it was
  */
-export async function flattenChain(chain: DiskChain): Promise<DiskChain> {
-  const flat = await writeFlat(chain);
-  await saveChain(flat, true);
-  return flat;
+export async function compactChain(chain: DiskChain): Promise<DiskChain> {
+  const compacted = await writeCompacted(chain);
+  await saveChain(compacted, true);
+  return compacted;
 }
 
-/** As `flattenChain`, and leaves the list of the disk's folder as it is. */
-export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise<DiskChain> {
+/** As `compactChain`, and leaves the list of the disk's folder as it is. */
+export async function writeCompacted(chain: DiskChain, signal?: AbortSignal): Promise<DiskChain> {
   await checkChain(chain);
   const { layers, bytes } = chain;
   const sizes = await Promise.all(
@@ -59,7 +59,7 @@ export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise
     await rm(partial, { force: true });
     throw error;
   }
-  const flat: DiskChain = {
+  const compacted: DiskChain = {
     ...chain,
     layers: [...below, name],
     identities: {
@@ -67,8 +67,8 @@ export async function writeFlat(chain: DiskChain, signal?: AbortSignal): Promise
       [name]: { id: randomUUID(), through: contentId(chain) },
     },
   };
-  await checkChain(flat);
-  return flat;
+  await checkChain(compacted);
+  return compacted;
 }
 
 /**

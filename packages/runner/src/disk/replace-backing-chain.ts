@@ -5,7 +5,7 @@ import { BlockGraph, topNode } from './block-graph.ts';
 import { checkedJoin } from './checked-join.ts';
 import { chainPath, identityOf, saveChain } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
-import { dropUnused } from './flatten.ts';
+import { dropUnused } from './layer-compaction.ts';
 import { contentId } from './lineage.ts';
 import { fileNode, inJail, isLayerInJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
 
@@ -13,28 +13,28 @@ import { fileNode, inJail, isLayerInJail, L2_CACHE_BYTES, placeInJail } from './
  * Puts a layer in the place of those that it was made of, below the top of the disk of a VM that runs: the guest notices
  * nothing, for it reads the same. Their files go, unless others hold them, too. Nobody may take or change the disk
  * meanwhile.
- * @param flat what `writeFlat` has made of the disk without its top, in the disk's own folder
+ * @param compacted what `writeCompacted` has made of the disk without its top, in the disk's own folder
  * @returns the disk as it is from now on
  * @throws when the VMM refuses or its disk is not what it was made of; the disk is what it was
  */
-export async function putBelow(
+export async function replaceBackingChain(
   vm: Pick<Vm, 'qmp'>,
   chain: DiskChain,
-  flat: DiskChain,
+  compacted: DiskChain,
   options: { jail: string; persistent: boolean },
 ): Promise<DiskChain> {
   const { layers } = chain;
-  const name = flat.layers.at(-1) ?? '';
-  const from = flat.layers.length - 1;
+  const name = compacted.layers.at(-1) ?? '';
+  const from = compacted.layers.length - 1;
   const prefix = (length: number): DiskChain => ({ ...chain, layers: layers.slice(0, length) });
-  const content = contentId(flat);
+  const content = contentId(compacted);
   const to = layers.findIndex((_, at) => contentId(prefix(at + 1)) === content) + 1;
   const merged = layers.slice(from, to);
   const above = layers.slice(to);
   const [lowest] = above;
-  const isSameBelow = flat.layers.slice(0, from).every((layer, at) => layer === layers[at]);
+  const isSameBelow = compacted.layers.slice(0, from).every((layer, at) => layer === layers[at]);
   if (merged.length === 0 || !isSameBelow || lowest === undefined) {
-    throw new Error('the disk is not what its flat layer was made of');
+    throw new Error('the disk is not what its compacted layer was made of');
   }
   const graph = await BlockGraph.of(vm);
   const nodes = graph.below(await topNode(vm));
@@ -49,19 +49,19 @@ export async function putBelow(
   if (!done) {
     await replaceBacking(vm, {
       ...options,
-      flat,
+      compacted,
       user: nodes[user] ?? '',
       file: graph.child(nodes[user] ?? '', 'file'),
       isTop: above.length === 1,
       backing: nodes[backing] ?? '',
     });
   }
-  failpoint('flatten:replaced');
+  failpoint('compaction:replaced');
   const now: DiskChain = {
-    ...flat,
-    layers: [...flat.layers, ...above],
+    ...compacted,
+    layers: [...compacted.layers, ...above],
     identities: {
-      ...flat.identities,
+      ...compacted.identities,
       ...Object.fromEntries(above.map((layer) => [layer, identityOf(chain, layer)])),
     },
   };
@@ -89,7 +89,7 @@ async function dropUnusedInJail(jail: string, { layers }: DiskChain): Promise<vo
 async function replaceBacking(
   vm: Pick<Vm, 'qmp'>,
   options: {
-    flat: DiskChain;
+    compacted: DiskChain;
     user: string;
     file: string | undefined;
     isTop: boolean;
@@ -99,10 +99,10 @@ async function replaceBacking(
     persistent: boolean;
   },
 ): Promise<void> {
-  const { flat, user, file, isTop, backing, jail, persistent } = options;
-  const name = flat.layers.at(-1) ?? '';
+  const { compacted, user, file, isTop, backing, jail, persistent } = options;
+  const name = compacted.layers.at(-1) ?? '';
   const node = inJail(name);
-  const filename = await placeInJail(jail, chainPath(flat, name), node);
+  const filename = await placeInJail(jail, chainPath(compacted, name), node);
   try {
     await vm.qmp.execute('blockdev-add', {
       driver: 'qcow2',
