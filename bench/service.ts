@@ -3,7 +3,8 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { partPids } from '@releap/testing/processes';
-import { Service, TEST_CACHE } from '@releap/testing/service';
+import { Service } from '@releap/testing/service';
+import { TEST_CACHE } from '@releap/testing/test-cache';
 import { cpuSeconds, family, identify, until } from './processes.ts';
 
 /** Templates and images are made once for all measurements. */

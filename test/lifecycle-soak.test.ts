@@ -6,8 +6,8 @@ import { rounds } from '@releap/testing/repetitions';
 import { Service } from '@releap/testing/service';
 
 /** As `npm run soak` in a nightly run. */
-const PAUSES = rounds(5, 100);
-const STOPS = rounds(3, 50);
+const PAUSES = rounds(2, 100);
+const STOPS = rounds(1, 50);
 
 describe('a sandbox that works all the time', () => {
   test(`keeps every byte over ${PAUSES} pauses and ${STOPS} stops, and its processes over pauses`, async (t) => {
@@ -15,6 +15,7 @@ describe('a sandbox that works all the time', () => {
     const { rows, addresses, ms } = await soak(service, {
       pauses: PAUSES,
       stops: STOPS,
+      pace: rounds(5, 1),
       onProgress: (line) => t.diagnostic(line),
     });
     assert.ok(rows > 0);

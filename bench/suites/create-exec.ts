@@ -88,7 +88,7 @@ export const createExec: Suite = async ({ samples, progress, signal }) => {
   }
   const taken = await interleave(contenders, {
     rounds: samples,
-    warmUp: Math.min(WARM_UP, samples),
+    warmUp: Math.min(WARM_UP, samples - 1),
     signal,
     onRound: (round) => progress(round < 0 ? 'warming up' : `round ${round + 1} of ${samples}`),
   });

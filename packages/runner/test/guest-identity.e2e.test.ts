@@ -7,7 +7,8 @@ import { after, before, describe, it } from 'node:test';
 import { GuestClient, nowNs } from '../src/guest/index.ts';
 import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
-import { BUILD_DIR, log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
+import { TEST_CACHE } from '@releap/testing/test-cache';
+import { BUILD_DIR, log, SHAPE, testMachines, TestSlot } from './support/machines.ts';
 
 /** On an idle machine the error is below 100; the parent was paused for longer than this. */
 const CLOCK_TOLERANCE_MS = 3_000;

@@ -6,6 +6,8 @@ import { test } from 'node:test';
 import { pino } from 'pino';
 import { ImageError, ImageStore } from '../src/image/image-store.ts';
 import { run, temporaryFolder } from '@releap/testing/oci';
+import { isNightly } from '@releap/testing/repetitions';
+import { TEST_CACHE } from '@releap/testing/test-cache';
 
 const log = pino({ level: 'silent' });
 
@@ -37,14 +39,16 @@ test('the busybox image is made once and has a shell, its tools and what a syste
 
 test('the debian image has Python, git, curl and a working apt', { timeout: 600_000 }, async () => {
   await using dir = await temporaryFolder();
-  const store = new ImageStore({ cacheDir: dir.path, log });
+  // It takes a minute. The service of another file uses the one that is made here, and a nightly run makes its own.
+  const store = new ImageStore({ cacheDir: isNightly() ? dir.path : TEST_CACHE, log });
+  const isMade = await store.has({ type: 'builtin', name: 'debian' });
   const steps = new Set<string>();
   const image = await store.ensure(
     { type: 'builtin', name: 'debian' },
     { onProgress: ({ phase, done }) => steps.add(`${phase} ${done ?? ''}`) },
   );
   await store.close();
-  assert.ok(steps.has('make 0') && steps.has('make 5'), [...steps].join());
+  assert.ok(isMade || (steps.has('make 0') && steps.has('make 5')), [...steps].join());
   const listing = run('unsquashfs', ['-ll', image.path]);
   for (const name of [
     'usr/bin/python3',

@@ -41,8 +41,8 @@ before(async () => {
     await runner.sh(
       vmId,
       `mkdir -p /data /busy; (i=0; while [ ! -e /stop ]; do i=$((i+1)); n=$((i % 7)); echo $i > /dev/shm/rounds
-         dd if=/dev/urandom of=/busy/$n bs=64k count=8 2> /dev/null; sha256sum /busy/$n > /busy/$n.sum; sync
-         echo 3 > /proc/sys/vm/drop_caches; sha256sum -c /busy/*.sum > /dev/null || echo $i >> /dev/shm/wrong; done; touch /stopped) > /dev/null 2>&1 &`,
+         dd if=/dev/urandom of=/busy/$n bs=64k count=4 2> /dev/null; sha256sum /busy/$n > /busy/$n.sum; sync
+         echo 3 > /proc/sys/vm/drop_caches; sha256sum -c /busy/*.sum > /dev/null || echo $i >> /dev/shm/wrong; usleep 200000; done; touch /stopped) > /dev/null 2>&1 &`,
     );
   }
 });

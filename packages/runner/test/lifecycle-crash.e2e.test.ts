@@ -111,7 +111,7 @@ describe('a runner that is killed in the middle of', () => {
 
   it('a pause, leaves no guest paused: it runs until control says what is wanted', async () => {
     await sh(
-      `(while :; do date +%s%N > /dev/shm/next; mv /dev/shm/next /dev/shm/tick; usleep 10000; done) > /dev/null 2>&1 &
+      `(while :; do date +%s%N > /dev/shm/next; mv /dev/shm/next /dev/shm/tick; usleep 300000; done) > /dev/null 2>&1 &
        while [ ! -e /dev/shm/tick ]; do usleep 10000; done`,
     );
     await crashAt('pause:saved', PAUSED);

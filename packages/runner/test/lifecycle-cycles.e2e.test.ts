@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { eventually } from '@releap/testing/eventually';
+import { COUNTER } from '@releap/testing/guest-programs';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';
@@ -55,8 +56,7 @@ describe('a persistent sandbox', () => {
       'root.squashfs',
     ]);
     await sh(`mkdir -p /data /www; echo served > /www/page; httpd -p 8080 -h /www;
-      (i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.05; done) > /dev/null 2>&1 &
-      while [ ! -e /dev/shm/count ]; do sleep 0.05; done; echo started`);
+      ${COUNTER}; echo started`);
   });
 
   it(`keeps its processes, files, ports and memory over ${CYCLES} pauses`, async () => {
@@ -64,8 +64,8 @@ describe('a persistent sandbox', () => {
     const addresses = new Set<string | undefined>();
     for (let cycle = 1; cycle <= CYCLES; cycle += 1) {
       // Written and not synced: most of it is in the guest's memory only.
-      await sh(`dd if=/dev/urandom of=/data/p${cycle} bs=1M count=8 2> /dev/null;
-        dd if=/dev/urandom of=/dev/shm/m bs=1M count=16 2> /dev/null;
+      await sh(`dd if=/dev/urandom of=/data/p${cycle} bs=1M count=2 2> /dev/null;
+        dd if=/dev/urandom of=/dev/shm/m bs=1M count=4 2> /dev/null;
         (cd /data && sha256sum p* > /dev/shm/sums); sha256sum /dev/shm/m > /dev/shm/m.sum`);
       const before = Number(await sh('cat /dev/shm/count'));
       await go('paused');
@@ -92,8 +92,8 @@ describe('a persistent sandbox', () => {
   it(`keeps its disk over ${CYCLES} stops, its entrypoint being asked to end each time`, async () => {
     await sh('echo "10.1.2.3 mine" >> /etc/hosts; rm -f /entrypoint.log');
     for (let cycle = 1; cycle <= CYCLES; cycle += 1) {
-      await sh(`dd if=/dev/urandom of=/data/s${cycle} bs=1M count=8 2> /dev/null; (cd /data && sha256sum p* s* > /sums);
-        (trap "echo ended > /bystander; exit 0" TERM; touch /dev/shm/trapped; while :; do sleep 0.1; done) > /dev/null 2>&1 &
+      await sh(`dd if=/dev/urandom of=/data/s${cycle} bs=1M count=2 2> /dev/null; (cd /data && sha256sum p* s* > /sums);
+        (trap "echo ended > /bystander; exit 0" TERM; touch /dev/shm/trapped; while :; do sleep 0.5; done) > /dev/null 2>&1 &
         while [ ! -e /dev/shm/trapped ]; do sleep 0.05; done`);
       const { vm_ip, manifest_name } = await go('stopped');
       assert.equal(vm_ip, undefined);
@@ -121,9 +121,7 @@ describe('a persistent sandbox', () => {
   });
 
   it('started while it is paused, loses its processes and not one file', async () => {
-    await sh(
-      'dd if=/dev/urandom of=/data/late bs=1M count=24 2> /dev/null; sha256sum /data/late > /late.sum',
-    );
+    await sh('dd if=/dev/urandom of=/data/late bs=1M count=4 2> /dev/null; sha256sum /data/late > /late.sum');
     await go('paused');
     await go('running', 'disk');
     await sh('sha256sum -c /late.sum; cd /data && sha256sum -c /sums');

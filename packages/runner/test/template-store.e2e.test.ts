@@ -16,7 +16,8 @@ import {
 import type { Platform, MachineSize } from '../src/template/machine-size.ts';
 import { TemplateStore } from '../src/template/template-store.ts';
 import type { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
-import { log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
+import { TEST_CACHE } from '@releap/testing/test-cache';
+import { log, SHAPE, testMachines, TestSlot } from './support/machines.ts';
 
 let dir: string;
 before(async () => {

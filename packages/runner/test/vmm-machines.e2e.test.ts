@@ -21,7 +21,8 @@ import { run } from '../src/process/index.ts';
 import { isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
 import { firstBefore } from './support/first-before.ts';
-import { BUILD_DIR, log, SHAPE, TEST_CACHE, testMachines, TestSlot } from './support/machines.ts';
+import { TEST_CACHE } from '@releap/testing/test-cache';
+import { BUILD_DIR, log, SHAPE, testMachines, TestSlot } from './support/machines.ts';
 
 const CPU = { guaranteed: 0.5, max: 2 };
 

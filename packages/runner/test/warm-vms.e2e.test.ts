@@ -80,7 +80,7 @@ it('the runner is killed while one is started on a VM that waits: its disk is wh
 });
 
 it('a fork resumes in a waiting VMM, with all of its memory, also after the runner was killed', async () => {
-  const script = 'dd if=/dev/urandom of=/dev/shm/m bs=1M count=32 2> /dev/null; sha256sum /dev/shm/m';
+  const script = 'dd if=/dev/urandom of=/dev/shm/m bs=1M count=4 2> /dev/null; sha256sum /dev/shm/m';
   let n = 10;
   const begin = async (child: string): Promise<void> => {
     const spec = { ...SPEC, name: 'child', origin: { type: 'fork' as const, vm_id: SOURCE } };

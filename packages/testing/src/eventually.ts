@@ -2,6 +2,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 /** For a machine that does many other things at the same time: no test is about how long something takes. */
 const DEADLINE_MS = 120_000;
+/** What is looked at is often all of /proc, or a command in a guest: many looks would slow down what they wait for. */
+const PAUSE_MS = { first: 50, longest: 300 };
 
 /**
  * Tries until `attempt` neither throws nor gives undefined or false, and gives what it gave.
@@ -12,7 +14,8 @@ export async function eventually<T>(
   attempt: () => Promise<T | undefined | false> | T | undefined | false,
   deadlineMs = DEADLINE_MS,
 ): Promise<T> {
-  for (const end = Date.now() + deadlineMs; ; await sleep(50)) {
+  const end = Date.now() + deadlineMs;
+  for (let pause = PAUSE_MS.first; ; pause = Math.min(pause * 1.3, PAUSE_MS.longest)) {
     let failure: unknown;
     try {
       const result = await attempt();
@@ -21,6 +24,7 @@ export async function eventually<T>(
       failure = error;
     }
     if (Date.now() > end) throw new Error(`never: ${what}`, { cause: failure });
+    await sleep(pause);
   }
 }
 

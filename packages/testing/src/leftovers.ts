@@ -37,9 +37,14 @@ export async function leftovers(home: string): Promise<string[]> {
 export async function tracesOf(home: string, uuid: string): Promise<string[]> {
   const tag = homeTag(home);
   const runner = join(home, 'runner');
+  const folders = [join(runner, 'vms'), join(runner, 'state')];
+  // What is there at first is its own folder. The rest takes programs, and a caller that waits looks often.
+  const names = (await Promise.all(folders.map((folder) => readdir(folder).catch(() => [])))).flat();
+  const own = names.filter((name) => name.includes(uuid));
+  if (own.length > 0) return own.map((name) => `file: ${name}`);
   const [ofProcesses, files, cgroups, slots, spaces, links] = await Promise.all([
     processes(uuid),
-    lines('find', [join(runner, 'vms'), join(runner, 'state')], 'file', uuid),
+    lines('find', folders, 'file', uuid),
     lines('find', ['/sys/fs/cgroup', '-type', 'd', '-path', `*/releap-${tag}*`], 'cgroup', uuid),
     slotRecords(join(runner, 'network/slots')),
     lines('ip', ['netns', 'list'], 'netns', tag),

@@ -12,11 +12,10 @@ import { eventually } from './eventually.ts';
 import { tracesOf } from './leftovers.ts';
 import { freePort } from './ports.ts';
 import { partPids, type Role, vmmPid } from './processes.ts';
+import { TEST_CACHE } from './test-cache.ts';
 
 export const REPO = resolve(import.meta.dirname, '../../..');
 const MAIN = join(REPO, 'packages/server/src/main.ts');
-/** Shared by all test services, so that templates and images are made once. */
-export const TEST_CACHE = join(REPO, 'build/test-cache');
 const READY_DEADLINE_MS = 240_000;
 const COPY_DEADLINE_MS = 60_000;
 const STOP_DEADLINE_MS = 120_000;

@@ -4,14 +4,13 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { TEST_CACHE } from '@releap/testing/test-cache';
 import { pino } from 'pino';
 import { openMachines } from '../../src/machine/index.ts';
 import type { VmSlot } from '../../src/machine/index.ts';
 import { builtGuest } from '../../src/machine/open-machines.ts';
 
 export const BUILD_DIR = fileURLToPath(new URL('../../../../build', import.meta.url));
-/** Kept from run to run: a template is made once a change of kernel, agent or machine, not once a test. */
-export const TEST_CACHE = join(BUILD_DIR, 'test-cache');
 /** With more than one core: guests of the service's tests have one. */
 export const SHAPE = { vcpus: 2, memMib: 512 };
 export const log = pino({ level: process.env['TEST_LOG'] ?? 'fatal' });

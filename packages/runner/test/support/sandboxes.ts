@@ -18,7 +18,8 @@ import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
 import { readLog } from '../../src/logs/log-file.ts';
 import { eventually, until } from '@releap/testing/eventually';
-import { BUILD_DIR, log, TEST_CACHE } from './machines.ts';
+import { TEST_CACHE } from '@releap/testing/test-cache';
+import { BUILD_DIR, log } from './machines.ts';
 import { SPEC } from './sandbox-spec.ts';
 import type {
   Assignment,
