@@ -52,6 +52,8 @@ test('a sandbox is run, listed, stopped, started, paused, resumed, forked and de
   ] as const) {
     assert.equal(await succeed([verb, 'web']), id);
     assert.equal((await world.call('GET', `/vms/${id}`)).body.status, status);
+    assert.equal(await succeed(['ps', '-q']), status === 'stopped' ? '' : id);
+    assert.equal(await succeed(['ps', '-aq']), id);
   }
   const twice = await rlp(['resume', 'web']);
   assert.deepEqual([twice.code, twice.stdout], [1, '']);

@@ -45,15 +45,13 @@ describe('rlp ps', () => {
     assert.equal((JSON.parse((await ps('--json')).stdout) as unknown[]).length, 3);
   });
 
-  test('a service that lists deleted ones: they are shown with -a alone', async () => {
+  test('shows stopped and failed ones with -a alone, paused ones always', async () => {
     const project = await newProject(host.world);
-    for (const name of ['one', 'gone']) await project.create(name);
-    await using relay = await relayedList(project, (vm) =>
-      vm['name'] === 'gone' ? { ...vm, status: 'deleted' } : vm,
-    );
+    for (const name of ['running', 'paused', 'stopped', 'failed']) await project.create(name);
+    await using relay = await relayedList(project, (vm) => ({ ...vm, status: vm['name'] }));
     const ps = (...args: string[]) => rlpHere({ url: relay.url, key: project.key }, ['ps', '-q', ...args]);
-    assert.equal((await ps()).stdout.trim().split('\n').length, 1);
-    assert.equal((await ps('-a')).stdout.trim().split('\n').length, 2);
+    assert.equal((await ps()).stdout.trim().split('\n').length, 2);
+    assert.equal((await ps('-a')).stdout.trim().split('\n').length, 4);
   });
 
   test('shows ports, and no control characters of tenants', async () => {

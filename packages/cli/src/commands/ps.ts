@@ -1,5 +1,5 @@
 /** `rlp ps`: the project's sandboxes, newest first. */
-import type { SandboxRecord } from '@releap/contract';
+import type { SandboxRecord, SandboxStatus } from '@releap/contract';
 import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
@@ -10,11 +10,14 @@ export interface PsOptions {
   quiet?: boolean;
 }
 
+/** What `--all` adds: sandboxes whose processes are gone. */
+const ENDED: ReadonlySet<SandboxStatus> = new Set(['stopped', 'failed']);
+
 export async function ps(context: Context, options: PsOptions): Promise<number> {
   const service = openService(context);
   const sandboxes: SandboxRecord[] = [];
   for await (const sandbox of service.sandboxes())
-    if (options.all || sandbox.status !== 'deleted') sandboxes.push(sandbox);
+    if (options.all || !ENDED.has(sandbox.status)) sandboxes.push(sandbox);
 
   if (context.options.json) printJson(context, sandboxes);
   else if (options.quiet) for (const sandbox of sandboxes) print(context, sandbox.id);

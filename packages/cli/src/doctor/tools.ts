@@ -18,6 +18,12 @@ const TOOLS: readonly Tool[] = [
   { command: 'skopeo', package: 'skopeo', why: 'fetches images', version: ['--version'] },
   { command: 'sqfstar', package: 'squashfs-tools', why: 'writes root images', version: ['-version'] },
   {
+    command: 'depmod',
+    package: 'kmod',
+    why: "lists what modules of the guests' kernel need",
+    version: ['--version'],
+  },
+  {
     command: 'mmdebstrap',
     package: 'mmdebstrap',
     why: 'makes the built-in Debian image',

@@ -4,8 +4,8 @@ import type { Registration } from './registration.ts';
 export function sandboxCommands({ program, context, finish }: Registration): void {
   program
     .command('ps')
-    .description('List sandboxes, newest first.')
-    .option('-a, --all', 'deleted ones too, as long as the service lists them')
+    .description('List sandboxes that are neither stopped nor failed, newest first.')
+    .option('-a, --all', 'stopped and failed ones too')
     .option('-q, --quiet', 'ids only')
     .action(async (options) => {
       const { ps } = await import('../commands/ps.ts');
