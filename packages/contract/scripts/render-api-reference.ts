@@ -72,7 +72,7 @@ function operationPage(operation: Operation): string[] {
     lines.push(`The body is ${operation.consumes.map((type) => `\`${type}\``).join(' or ')}.`, '');
   if (operation.body && operation.consumes?.includes('application/json') !== false)
     lines.push('Body:', '', ...fieldTable(operation.body, true));
-  if (operation.idempotency !== undefined)
+  if (operation.idempotent === true)
     lines.push('May be repeated under an [`Idempotency-Key`](billing.md#repeating-a-request).', '');
   lines.push(`Answers ${status}: ${response.description}`, '');
   if (response.contentType) lines.push(`The body is \`${response.contentType}\`.`, '');

@@ -91,7 +91,7 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
   const parameters = [
     ...parametersOf('path', operation.params),
     ...parametersOf('query', operation.query),
-    ...(operation.idempotency === undefined ? [] : [IDEMPOTENCY_PARAMETER]),
+    ...(operation.idempotent === true ? [IDEMPOTENCY_PARAMETER] : []),
   ];
   return {
     operationId: id,

@@ -55,7 +55,7 @@ async function perform(
   const retry = call.retry ?? (operation.method === 'GET' ? options.retryReads : undefined);
   const signal = anySignal(call.signal, options.signal);
   const headers: Record<string, string> = { ...call.headers };
-  if (operation.idempotency !== undefined && (call.idempotencyKey !== undefined || retry !== undefined))
+  if (operation.idempotent === true && (call.idempotencyKey !== undefined || retry !== undefined))
     headers[IDEMPOTENCY_HEADER] = call.idempotencyKey ?? randomKey();
   for (let attempt = 1; ; attempt++) {
     try {

@@ -12,7 +12,7 @@ export const imageOperations = {
     summary: 'Create an image, or replace one of the same name',
     security: 'workload',
     body: ImageCreateRequest,
-    idempotency: 'replay',
+    idempotent: true,
     success: {
       status: 200,
       response: { description: 'Accepted; the job builds it.', schema: ImageCreateResponse },

@@ -14,7 +14,7 @@ const UNAUTHORIZED: Partial<Record<Security, string>> = {
 
 /** Errors of the control plane's HTTP layer, before an operation's handler. */
 function genericErrors(operation: Operation): [ErrorStatus, string][] {
-  const { security, method, query, idempotency } = operation;
+  const { security, method, query, idempotent } = operation;
   const found: [ErrorStatus, string][] = [];
   if (query !== undefined) found.push([400, 'A query parameter is not valid, or is given more than once.']);
   if (operation.params !== undefined && 'refusal' in operation.params && operation.params.refusal === 400)
@@ -23,7 +23,7 @@ function genericErrors(operation: Operation): [ErrorStatus, string][] {
     found.push([400, 'The body is not valid JSON, or too large.']);
     found.push([408, 'The body did not arrive in time.']);
   }
-  if (idempotency !== undefined) {
+  if (idempotent === true) {
     found.push([400, 'The Idempotency-Key is not valid.']);
     found.push([
       409,

@@ -59,11 +59,8 @@ export interface Operation {
   consumes?: readonly string[];
   /** Bounds of a streamed body. */
   upload?: UploadLimits;
-  /**
-   * Accepts `Idempotency-Key`. `replay`: an interrupted request is run again with the same ids; `once`: it is not run
-   * again, because its outcome is unknown.
-   */
-  idempotency?: 'replay' | 'once';
+  /** Accepts `Idempotency-Key`: an interrupted request is run again with the same ids. */
+  idempotent?: true;
   /** The response on success. */
   success: { status: 101 | 200 | 201 | 204; response: OperationResponse };
   /** Meanings of the error statuses. Common ones are added by `operationErrors`. */

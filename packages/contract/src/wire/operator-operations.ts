@@ -98,7 +98,7 @@ export const operatorOperations = {
     path: '/operator/orgs/:id/grants',
     summary: 'Grant credits to an organization, or adjust its balance',
     body: GrantRequest,
-    idempotency: 'replay',
+    idempotent: true,
     success: { status: 200, response: { description: 'Written to the ledger.', schema: GrantResponse } },
     errors: { 400: 'The amount or the note is not valid.', 404: unknownOrg },
   },

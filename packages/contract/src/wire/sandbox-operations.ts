@@ -58,7 +58,7 @@ export const sandboxOperations = {
       'captured sandbox.',
     security: 'workload',
     body: SandboxCreateRequest,
-    idempotency: 'replay',
+    idempotent: true,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
     errors: {
       400:
@@ -177,7 +177,7 @@ export const sandboxOperations = {
     security: 'workload',
     params: SandboxParams,
     body: SandboxForkRequest,
-    idempotency: 'replay',
+    idempotent: true,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxForkResponse } },
     errors: {
       400: 'The name is not valid.',

@@ -28,7 +28,7 @@ export const snapshotOperations = {
     security: 'workload',
     params: SandboxParams,
     body: SnapshotCreateRequest,
-    idempotency: 'replay',
+    idempotent: true,
     success: { status: 200, response: { description: 'Accepted.', schema: SnapshotCreateResponse } },
     errors: {
       400: 'The name or kind is not valid.',

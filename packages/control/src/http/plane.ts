@@ -137,7 +137,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     if (streamed) {
       // Only a JSON body is validated; `request.body` of the others is a stream.
       delete schema.body;
-      if (operation.idempotency !== undefined)
+      if (operation.idempotent === true)
         throw new Error(
           `${operation.path}: an operation with a streamed body cannot support Idempotency-Key`,
         );
@@ -159,7 +159,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       handler: async (request, reply) => {
         let answer: unknown;
         const key = request.headers[IDEMPOTENCY_HEADER];
-        if (operation.idempotency === undefined || key === undefined) {
+        if (operation.idempotent !== true || key === undefined) {
           const upload = streamed ? uploadOf(request) : undefined;
           if (upload === null && bodySchema !== undefined)
             request.body = validate(bodySchema, 'body', request.body);
@@ -171,7 +171,6 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
               caller: subjectOf(request),
               key: String(key),
               request: { method, url, body },
-              repeatable: operation.idempotency === 'replay',
             },
             async (ids) => handler(toCall(request, reply, ids, undefined)),
           );

@@ -29,12 +29,14 @@ export interface IdempotentRequest {
   key: string;
   /** Method, path and body. A different request under the same key is refused. */
   request: unknown;
-  /** Whether the work generates all its ids and tokens with the given `IdGenerator`. */
-  repeatable: boolean;
 }
 
 export interface Idempotency {
-  /** Runs the work, or returns its recorded response. @throws 400, 409, and what the work throws */
+  /**
+   * Runs the work, or returns its recorded response.
+   * @param work generates all its ids and tokens with the given `IdGenerator`, because it may be run again
+   * @throws 400, 409, and what the work throws
+   */
   run(
     request: IdempotentRequest,
     work: (ids: IdGenerator) => Promise<unknown>,
@@ -116,7 +118,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
   const { database, leaseMs = LEASE_MS, patienceMs = PATIENCE_MS } = options;
 
   return {
-    async run({ caller, key, request, repeatable }, work) {
+    async run({ caller, key, request }, work) {
       if (!isIdempotencyKey(key)) {
         throw badRequest(
           `header Idempotency-Key must be 1 to ${IDEMPOTENCY_KEY_CHARS} visible ASCII characters, but was ${quote(key)}`,
@@ -146,11 +148,6 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         }
         if (row !== undefined && row.sealed !== null) return replay(row.sealed, row.salt);
         if (row !== undefined && !row.working) {
-          if (!repeatable) {
-            throw conflict(
-              `the first request with Idempotency-Key ${quote(key)} was interrupted, and its outcome is unknown: check whether it took effect, and use a new key if not`,
-            );
-          }
           const taken = await queryOne(database.pool, TAKE_OVER, [id, row.attempt, leaseMs]);
           if (taken !== undefined) return await perform(taken.attempt, row.salt);
         }
