@@ -1,10 +1,11 @@
+import { randomUUID } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import path from 'node:path';
 import { ensureBootstrap } from '@releap/control';
 import { openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
-import { writePrivateFile } from './secret-file.ts';
+import { makePrivateFile, writePrivateFile } from './secret-file.ts';
 
 /** What a user or a tool on this machine needs to use the service. Written to `$RELEAP_HOME/bootstrap.json`. */
 export interface BootstrapFile {
@@ -41,8 +42,9 @@ export async function writeBootstrap(options: {
   try {
     const { apiKey, projectId, orgId } = await ensureBootstrap(database, {
       existingApiKey: keyIn(before),
-      // Servers with other homes on the same database have their own keys.
-      keyName: `bootstrap ${hostname()}:${options.home}`,
+      // Servers with other homes on the same database have their own keys, also where both are containers whose host name
+      // and path are the same.
+      keyName: `bootstrap ${hostname()}:${options.home} ${await installationId(options.home)}`,
     });
     const content: BootstrapFile = {
       base_url: options.baseUrl,
@@ -59,6 +61,13 @@ export async function writeBootstrap(options: {
   } finally {
     await database.close();
   }
+}
+
+/** Names this home, wherever it is mounted. */
+async function installationId(home: string): Promise<string> {
+  const file = path.join(home, 'installation');
+  await makePrivateFile(file, `${randomUUID()}\n`);
+  return (await readFile(file, 'utf8')).trim();
 }
 
 function keyIn(text: string | undefined): string | undefined {
