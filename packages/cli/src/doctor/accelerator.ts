@@ -1,5 +1,5 @@
 /** Whether guests run on the processor itself or are emulated. Only a guest that boots proves the former. */
-import { accessSync, constants, existsSync, readFileSync } from 'node:fs';
+import { accessSync, constants, existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Check } from './check.ts';
 import { runTool } from './tool.ts';
@@ -43,10 +43,7 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
     return check('warn', '/dev/kvm opens; whether guests run on it cannot be tried before set-up has run');
   const { booted, ms } = await bootTrialGuest(vmm, kernel, options.signal);
   if (booted && options.probe && serversFinding(options.cache)?.accelerator === 'tcg')
-    return check(
-      'warn',
-      `${WORKS}, but the server found otherwise: remove ${join(options.cache, 'accelerator.json')} and start it again`,
-    );
+    return check('warn', `${WORKS}, but the server found otherwise: ${forgetFinding(options.cache)}`);
   if (booted) return check('ok', `${WORKS} (a trial guest booted in ${(ms / 1000).toFixed(1)} s)`);
   return check(
     'warn',
@@ -67,6 +64,17 @@ function serversFinding(cache: string): { accelerator: string; reason: string } 
     // No server has run here: try it ourselves.
   }
   return undefined;
+}
+
+/** Makes the next start of the server try it again. @returns what is left to do */
+function forgetFinding(cache: string): string {
+  const file = join(cache, 'accelerator.json');
+  try {
+    rmSync(file);
+    return 'start it again, and it will try again';
+  } catch {
+    return `remove ${file} and start it again`;
+  }
 }
 
 function deviceProblem(): string | undefined {

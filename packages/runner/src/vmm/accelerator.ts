@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { access, constants, mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { access, constants, mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
@@ -11,7 +11,10 @@ import type { Vmm } from './vmm-store.ts';
 /** How guest code is run: by the processor itself, or by an emulator about ten times slower. */
 export type Accelerator = 'kvm' | 'tcg';
 
-/** A trial that failed is believed until the host is restarted, and no longer than this: it may have been busy. */
+/**
+ * A trial that failed is believed until the host is restarted or gets another /dev/kvm (a module that was loaded again), and
+ * no longer than this: the host may have been busy. `rlp doctor --probe` removes the verdict when a guest boots after all.
+ */
 const FAILURE_BELIEVED_MS = 24 * 60 * 60_000;
 /** Under KVM a guest says its first word within a second. One that hangs is ended after this. */
 const PROBE_DEADLINE_MS = 8_000;
@@ -31,7 +34,7 @@ export interface AcceleratorFacts {
 /**
  * Finds out by trial which accelerator this machine has: an openable /dev/kvm alone proves nothing, as guests hang on
  * machines that pretend to have it. That guests run under KVM is kept in the cache until QEMU, a kernel or the processor changes;
- * that they do not, for a day at most. A device that cannot be opened is looked at again each time.
+ * that they do not, for a day at most and for that very device. A device that cannot be opened is looked at again each time.
  */
 export async function findAccelerator(options: {
   vmm: Vmm;
@@ -49,7 +52,8 @@ export async function findAccelerator(options: {
   const known = await readFile(path, 'utf8')
     .then((text) => JSON.parse(text) as Verdict)
     .catch(() => undefined);
-  if (known?.key === key && isBelieved(known)) {
+  const device = await deviceIdentity();
+  if (known?.key === key && isBelieved(known, device)) {
     const facts = {
       accelerator: known.accelerator,
       reason: String(known.reason),
@@ -66,26 +70,42 @@ export async function findAccelerator(options: {
   else log.info(facts, 'accelerator found by trial');
   await mkdir(cacheDir, { recursive: true });
   const partial = `${path}.${process.pid}.partial`;
-  const verdict = { key, accelerator, reason, tried, bootId: bootId(), at: Date.now() } satisfies Verdict;
+  const now = { bootId: bootId(), at: Date.now() };
+  const verdict = { key, accelerator, reason, tried, device, ...now } satisfies Verdict;
   await writeFile(partial, JSON.stringify(verdict));
   await rename(partial, path);
   return facts;
 }
 
 /** As it is kept, also by older versions; `rlp doctor` reads it, too. */
-interface Verdict {
+export interface Verdict {
   key?: string;
   accelerator?: Accelerator;
   reason?: string;
   /** Whether a guest was started. */
   tried?: boolean;
+  /** `deviceIdentity` of what it was tried with. */
+  device?: string;
   bootId?: string;
   /** Milliseconds since 1970. */
   at?: number;
 }
 
-function isBelieved(verdict: Verdict): verdict is Verdict & { accelerator: Accelerator } {
+/** Changes when the kernel makes the device anew, or its permissions change. Empty when there is none. */
+async function deviceIdentity(): Promise<string> {
+  return await stat('/dev/kvm').then(
+    ({ ino, rdev, ctimeMs }) => [ino, rdev, ctimeMs].join(' '),
+    () => '',
+  );
+}
+
+/** Whether an earlier trial tells what one would find now. @param device `deviceIdentity` as it is now */
+export function isBelieved(
+  verdict: Verdict,
+  device: string,
+): verdict is Verdict & { accelerator: Accelerator } {
   if (verdict.accelerator === 'kvm') return true;
+  if (verdict.device !== undefined && verdict.device !== device) return false;
   if (verdict.accelerator !== 'tcg' || verdict.tried !== true || verdict.bootId !== bootId()) return false;
   const age = Date.now() - (verdict.at ?? 0);
   return age >= 0 && age < FAILURE_BELIEVED_MS;
