@@ -3,6 +3,7 @@
 //
 //	hostd serve                         makes and removes network slots, as requests on standard input say (netlink(7))
 //	hostd cow-clone PID ADDRESS BYTES   copy-on-write clones of a VMM's memory (ptrace(2), fork)
+//	hostd precopy PID ADDRESS BYTES TARGET   copies a VMM's memory while it runs (userfaultfd(2), PAGEMAP_SCAN)
 //	hostd memfd BYTES                   a memfd that is filled and then sealed (memfd_create(2), F_ADD_SEALS)
 //	hostd copy SOURCE TARGET            copies what a sparse file holds; a reflink where the file system can
 //	hostd compact SOURCE TARGET         the same without pages that are zero
@@ -23,6 +24,7 @@ import (
 
 var commands = map[string]func(args []string) error{
 	"cow-clone": cowclone.Serve,
+	"precopy":   cowclone.Precopy,
 	"memfd":     memory.Serve,
 	"copy":      memory.Copy,
 	"compact":   memory.Compact,
@@ -32,7 +34,7 @@ var commands = map[string]func(args []string) error{
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|memfd|copy|compact|jail|serve ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|precopy|memfd|copy|compact|jail|serve ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,13 +29,9 @@ func Serve(args []string) error {
 	if len(args) != 3 {
 		return errors.New("usage: hostd cow-clone PID ADDRESS BYTES")
 	}
-	var numbers [3]uint64
-	for index, arg := range args {
-		value, err := strconv.ParseUint(arg, 10, 63)
-		if err != nil {
-			return fmt.Errorf("not a number: %q", arg)
-		}
-		numbers[index] = value
+	numbers, err := parseNumbers(args)
+	if err != nil {
+		return err
 	}
 	// All ptrace(2) requests of a tracee have to come from the thread that has attached to it.
 	runtime.LockOSThread()

@@ -44,7 +44,9 @@ func target() {
 	}
 }
 
-func TestAClonesMemoryStaysWhileTheProcessContinues(t *testing.T) {
+// startTarget gives the process, where its memory lies, and what tells it a line.
+func startTarget(t *testing.T) (int, uintptr, func(string) string) {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: the seccomp filter of a tracee is suspended with CAP_SYS_ADMIN")
 	}
@@ -55,10 +57,10 @@ func TestAClonesMemoryStaysWhileTheProcessContinues(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		input.Close()
 		_ = child.Wait()
-	}()
+	})
 	lines := bufio.NewReader(output)
 	var address uintptr
 	if _, err := fmt.Fscanln(lines, &address); err != nil {
@@ -72,10 +74,15 @@ func TestAClonesMemoryStaysWhileTheProcessContinues(t *testing.T) {
 		}
 		return strings.TrimSpace(line)
 	}
+	return child.Process.Pid, address, say
+}
+
+func TestAClonesMemoryStaysWhileTheProcessContinues(t *testing.T) {
+	pid, address, say := startTarget(t)
 
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	vmm := &process{pid: child.Process.Pid}
+	vmm := &process{pid: pid}
 	if err := vmm.prepare(address, targetBytes); err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,8 @@ func (r *registers) prepareSyscall(at, number uintptr, arguments []uintptr) {
 	r.Rax, r.Orig_rax, r.Rip = uint64(number), ^uint64(0), uint64(at)
 }
 
+func (r *registers) stack() uintptr { return uintptr(r.Rsp) }
+
 func (r *registers) result() int64 { return int64(r.Rax) }
 
 // restartSyscall does what the kernel does on the way back from an interrupted system call: with -ERESTARTSYS (512) to

@@ -31,6 +31,8 @@ func (r *registers) prepareSyscall(at, number uintptr, arguments []uintptr) {
 	r.Regs[8], r.Pc = uint64(number), uint64(at)
 }
 
+func (r *registers) stack() uintptr { return uintptr(r.Sp) }
+
 func (r *registers) result() int64 { return int64(r.Regs[0]) }
 
 // restartSyscall has nothing to do: arm64 has put the program counter and x0 back before it reports the stop

@@ -133,6 +133,22 @@ func (t *stoppedThread) syscallOnce(number uintptr, arguments []uintptr) (result
 	return after.result(), forked, nil
 }
 
+// Below the stack pointer and the red zone (128 bytes at most): nothing of the thread's own is there.
+const scratchBelowStack = 512
+
+// syscallWith makes a system call whose last argument is the address of a structure.
+func (t *stoppedThread) syscallWith(number, first, second uintptr, structure *[4]uint64) (int64, error) {
+	at := (t.before.stack() - scratchBelowStack) &^ 15
+	local := unix.Iovec{Base: (*byte)(unsafe.Pointer(structure))}
+	local.SetLen(int(unsafe.Sizeof(*structure)))
+	remote := unix.RemoteIovec{Base: at, Len: int(unsafe.Sizeof(*structure))}
+	if _, err := unix.ProcessVMWritev(t.process.pid, []unix.Iovec{local}, []unix.RemoteIovec{remote}, 0); err != nil {
+		return 0, fmt.Errorf("cannot write to its stack: %w", err)
+	}
+	result, _, err := t.syscall(number, first, second, at)
+	return result, err
+}
+
 // waitStopped waits for the next ptrace-stop and gives its wait status.
 func waitStopped(pid int) (int, error) {
 	var status unix.WaitStatus

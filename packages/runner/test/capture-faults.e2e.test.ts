@@ -14,6 +14,7 @@ import { chainPath, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { PageCopier } from '../src/memory/page-copier.ts';
 import { CowClone } from '../src/memory/cow-clone.ts';
+import { Precopy } from '../src/memory/precopy.ts';
 import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
 import { firstBefore } from './support/first-before.ts';
@@ -149,6 +150,29 @@ async function killed(...pids: number[]): Promise<void> {
   }
 }
 
+/** Once, before the memory of a paused source is taken: by a clone, or where the kernel can, by a copy of the rest. */
+function beforeItIsTaken(work: () => Promise<unknown>): void {
+  const once = onlyOnce(work);
+  firstBefore(CowClone.prototype, 'take', once);
+  firstBefore(Precopy.prototype, 'take', once);
+}
+
+/** Once, while the memory of a fork is copied: from a clone, or where the kernel can, while the source runs. */
+function whileItIsCopied(work: () => Promise<unknown>): void {
+  const once = onlyOnce(work);
+  firstBefore(PageCopier.prototype, 'copy', once);
+  firstBefore(Precopy.prototype, 'approach', once);
+}
+
+function onlyOnce(work: () => Promise<unknown>): () => Promise<void> {
+  let done = false;
+  return async () => {
+    if (done) return;
+    done = true;
+    await work();
+  };
+}
+
 describe('kill -9 of the helper that copies memory', () => {
   const killHelper = async (): Promise<void> => {
     const helpers = await copiersOf(first.pid);
@@ -159,14 +183,14 @@ describe('kill -9 of the helper that copies memory', () => {
   };
 
   it('before it copies: the fork fails with the reason, and the source continues', async () => {
-    firstBefore(CowClone.prototype, 'take', killHelper);
+    beforeItIsTaken(killHelper);
     assert.match(await failedFork(), /memory of a running micro-VM could not be copied/);
     await goesOn();
   });
 
-  it('after it has copied: fork and snapshot fail with the reason, and the source continues', async () => {
-    firstBefore(PageCopier.prototype, 'copy', killHelper);
-    assert.match(await failedFork(), /pages of the guest could not be copied/);
+  it('while pages are copied: fork and snapshot fail with the reason, and the source continues', async () => {
+    whileItIsCopied(killHelper);
+    assert.match(await failedFork(), /could not be copied/);
     await goesOn();
     firstBefore(PageCopier.prototype, 'copy', killHelper);
     assert.match(await failedSnapshot(), /pages of the guest could not be copied/);
@@ -178,7 +202,7 @@ describe('kill -9 of the helper that copies memory', () => {
 describe("a fork whose child's disk cannot be made", () => {
   it('fails when its memory is not copied any more, so that the next one may start', async () => {
     let copies = 0;
-    firstBefore(PageCopier.prototype, 'copy', async () => {
+    whileItIsCopied(async () => {
       copies += 1;
       const keep = join(runner.home, 'vms', id(last), 'keep');
       rmSync(keep, { recursive: true });
@@ -229,6 +253,10 @@ describe('a VMM that cannot be traced', () => {
   });
 
   it('is not forked, with the reason; it can be paused all the same', async () => {
+    // Writes of one that was forked before are tracked already.
+    await go('paused');
+    await go('running', 'memory');
+    first = await vmFacts(runner.home, SOURCE);
     const tracer = await trace();
     assert.match(
       await failedFork(),
@@ -253,7 +281,7 @@ describe("kill -9 of the child's VMM", () => {
 
 describe("kill -9 of the source's VMM", () => {
   it('between freeze and thaw: the fork fails, and the source with the reason; its disk is whole', async () => {
-    firstBefore(CowClone.prototype, 'take', async () => await killed(first.pid));
+    beforeItIsTaken(async () => await killed(first.pid));
     assert.notEqual(await failedFork(), '');
     await failedAndStartsAgain();
   });

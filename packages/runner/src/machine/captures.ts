@@ -17,6 +17,7 @@ import { isChildOf } from '../disk/lineage.ts';
 import { isTopUnchanged } from '../disk/unchanged.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import { memorySource } from '../memory/guest-memory.ts';
+import { CowClone } from '../memory/cow-clone.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import { CALM_NICENESS } from '../memory/page-copier.ts';
@@ -31,7 +32,7 @@ import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
 import { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
 import { takeDisk, takeCheckpoint } from './checkpoint.ts';
-import type { GuestHold, CheckpointOptions } from './checkpoint.ts';
+import type { GuestHold, SourceOptions } from './checkpoint.ts';
 import { settled } from './settled.ts';
 import { describeMemory } from './snapshot-folder.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
@@ -109,10 +110,11 @@ export class Captures {
     const statePath = join(keep, 'state');
     const began = performance.now();
     const preparing = this.#bases.prepare({ vmId, project, vm: running.vm, record }, takeVmm);
-    const taking = takeCheckpoint(
-      { ...this.#checkpointOptions(source, record, 'fork'), meanwhile: preparing },
-      statePath,
-    );
+    const options = {
+      ...this.#checkpointOptions(source, record, 'fork'),
+      captureMemory: async (memory: GuestMemory) => await (await preparing).capture(memory),
+    };
+    const taking = takeCheckpoint(options, statePath);
     const [prepared, checkpoint] = await settled([preparing, taking]).catch(async (error: unknown) => {
       await preparing.then((made) => made.abandon()).catch(() => undefined);
       await taking.then((made) => made[Symbol.asyncDispose]()).catch(() => undefined);
@@ -257,10 +259,9 @@ export class Captures {
       { origin: vmId, project },
       written,
     );
-    await using checkpoint = await takeCheckpoint(
-      this.#checkpointOptions(source, record, 'snapshot'),
-      kept.state,
-    );
+    const options = this.#checkpointOptions(source, record, 'snapshot');
+    const captureMemory = async (memory: GuestMemory): Promise<CowClone> => await CowClone.prepare(memory);
+    await using checkpoint = await takeCheckpoint({ ...options, captureMemory }, kept.state);
     const chain = await shareChain(checkpoint.disk, folder);
     await saveChain(chain, true);
     await this.#writeMemory(running, record, checkpoint.memory, kept.memory);
@@ -356,8 +357,8 @@ export class Captures {
   #checkpointOptions(
     { vmId, running, persistent, hold }: CaptureSource,
     record: VmRecord,
-    operation: CheckpointOptions['operation'],
-  ): CheckpointOptions {
+    operation: SourceOptions['operation'],
+  ): SourceOptions {
     const { folders, allowCopy } = this.#options;
     return {
       vmId,

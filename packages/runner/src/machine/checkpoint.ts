@@ -5,7 +5,6 @@ import { LiveLayer } from '../disk/live-layer.ts';
 import { checkGuestHasSpace } from '../disk/vm-disks.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
-import { CowClone } from '../memory/cow-clone.ts';
 import { failpoint } from '../failpoint.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { RunningVm } from './boot-options.ts';
@@ -24,7 +23,15 @@ export interface GuestHold {
   thaw(): Promise<void>;
 }
 
-export interface CheckpointOptions {
+/** Captures a guest's memory: what takes long before the guest is paused, and the rest, with `take`, while it is. */
+export interface MemoryCapture<M> extends AsyncDisposable {
+  take(): Promise<M>;
+  /** Right before the guest is paused. */
+  approach?(): Promise<unknown>;
+}
+
+/** The guest that is captured. */
+export interface SourceOptions {
   vmId: string;
   running: RunningVm;
   record: VmRecord;
@@ -35,15 +42,18 @@ export interface CheckpointOptions {
   hold: GuestHold;
   /** Lets the VMM have its memory once more while a copy of it exists. */
   allowCopy: (allowed: boolean) => Promise<void>;
-  /** What else must be done before the guest stands. */
-  meanwhile?: Promise<unknown> | undefined;
   /** For failpoints. */
   operation: 'fork' | 'snapshot';
 }
 
+export interface CheckpointOptions<M> extends SourceOptions {
+  /** Begins to capture its memory. The capture ends with the checkpoint. */
+  captureMemory: (memory: GuestMemory) => Promise<MemoryCapture<M>>;
+}
+
 /** One moment of a guest that has long gone on: to be read, and let go of soon. */
-export interface Checkpoint extends AsyncDisposable {
-  memory: GuestMemory;
+export interface Checkpoint<M> extends AsyncDisposable {
+  memory: M;
   /** As it was; none of it changes again. */
   disk: DiskChain;
   stateBytes: number;
@@ -53,13 +63,16 @@ export interface Checkpoint extends AsyncDisposable {
 
 /**
  * Takes memory, devices and disk of a running guest at one moment. Everything that takes time is done before or
- * after: the guest stands while its devices are saved, a layer is put on its disk and its memory is copied as fork(2)
- * copies.
+ * after: the guest is paused while its devices are saved, a layer is put on its disk and what is left of its memory is
+ * captured.
  * @param statePath where the device state goes; must not exist
  * @throws when it cannot be; the guest goes on all the same
  */
-export async function takeCheckpoint(options: CheckpointOptions, statePath: string): Promise<Checkpoint> {
-  const { running, record, jail, persistent, hold, allowCopy, operation } = options;
+export async function takeCheckpoint<M>(
+  options: CheckpointOptions<M>,
+  statePath: string,
+): Promise<Checkpoint<M>> {
+  const { running, record, jail, persistent, hold, allowCopy, captureMemory, operation } = options;
   const { vm } = running;
   const chain = await diskOf(options);
   await using prepared = new AsyncDisposableStack();
@@ -73,19 +86,19 @@ export async function takeCheckpoint(options: CheckpointOptions, statePath: stri
   const makeLayer = (): Promise<LiveLayer> =>
     LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
   const [copy, state, layer] = await settled([
-    CowClone.prepare(memory).then((ready) => prepared.use(ready)),
+    captureMemory(memory).then((ready) => prepared.use(ready)),
     StateFile.prepare(vm, { root: jail, uid: record.uid }).then((ready) => brief.use(ready)),
     isTopEmpty(chain).then((empty) => (empty ? undefined : makeLayer())),
     // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
     flushTop(chain),
-    Promise.resolve(options.meanwhile),
   ]);
+  await copy.approach?.();
   // Last: what was done a moment ago is fast.
   await hold.rehearse();
   failpoint(`${operation}:prepared`);
 
   const clock = new Laps();
-  let taken: [void, DiskChain, GuestMemory];
+  let taken: [void, DiskChain, M];
   try {
     await hold.freeze(false);
     clock.lap('frozen');
@@ -118,7 +131,7 @@ export async function takeCheckpoint(options: CheckpointOptions, statePath: stri
  * disk, however large it is.
  */
 export async function takeDisk(
-  options: CheckpointOptions,
+  options: SourceOptions,
 ): Promise<{ disk: DiskChain; laps: Record<string, number> }> {
   const { running, record, jail, persistent, hold, operation } = options;
   const chain = await diskOf(options);
@@ -155,7 +168,7 @@ async function layerOn(
   return await (layer ?? (await make())).putOnTop();
 }
 
-async function diskOf({ vmId, running, disk }: CheckpointOptions): Promise<DiskChain> {
+async function diskOf({ vmId, running, disk }: SourceOptions): Promise<DiskChain> {
   await checkGuestHasSpace(running.vm);
   const chain = await readChain(disk);
   if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);

@@ -1,14 +1,17 @@
 import { open, rm } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { writtenMemory } from '../memory/available-memory.ts';
+import { CowClone } from '../memory/cow-clone.ts';
 import { findGuestMemory, memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory, MemoryOrigin } from '../memory/guest-memory.ts';
 import type { MemoryBudget, MemoryGrant } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
+import { Precopy } from '../memory/precopy.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { SharedMemory } from '../memory/shared-memory.ts';
 import type { MemoryShare } from '../memory/shared-memory.ts';
 import type { Vm } from '../vmm/vm.ts';
+import type { MemoryCapture } from './checkpoint.ts';
 import { mibOf } from './restoring.ts';
 import { hardwareOf, vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
@@ -51,10 +54,15 @@ export interface ForkedMemory extends AsyncDisposable {
   ready: Promise<{ delta?: string }>;
 }
 
+/** The source's memory at the checkpoint; nothing when it is in the child's already. */
+type ForkCheckpoint = GuestMemory | void;
+
 /** Memory for one child, before the moment is taken. */
 export interface PreparedMemory {
+  /** Begins to capture the source's memory; what that gives at the checkpoint is what `take` needs. */
+  capture(source: GuestMemory): Promise<MemoryCapture<ForkCheckpoint>>;
   /** @param deltaPath where what is different goes; must not exist */
-  take(checkpoint: GuestMemory, deltaPath: string): Promise<ForkedMemory>;
+  take(checkpoint: ForkCheckpoint, deltaPath: string): Promise<ForkedMemory>;
   /** Instead of `take`: there will be no child. */
   abandon(): Promise<void>;
 }
@@ -91,7 +99,9 @@ export class ForkMemoryCache {
     if (await this.#isFar(share, vm, record)) return await this.#begin(source, takeVmm);
     unfit.move();
     return {
+      capture: (source) => CowClone.prepare(source),
       take: async (checkpoint, deltaPath) => {
+        if (checkpoint === undefined) throw new Error('the memory of the fork is not there to be compared');
         await using unused = new AsyncDisposableStack();
         unused.use(share);
         const delta = await this.#writeDelta(share, checkpoint, deltaPath);
@@ -130,10 +140,10 @@ export class ForkMemoryCache {
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();
     unused.move();
-    const fill = async (checkpoint: GuestMemory): Promise<object> => {
+    const fill = async (checkpoint: ForkCheckpoint): Promise<object> => {
       try {
         await unsealed.seal(began, async (file) => {
-          await this.#copiers.copyTogether(checkpoint, 'written', file.fd);
+          if (checkpoint !== undefined) await this.#copiers.copyTogether(checkpoint, 'written', file.fd);
         });
       } catch (error) {
         grant[Symbol.dispose]();
@@ -147,6 +157,13 @@ export class ForkMemoryCache {
       return {};
     };
     return {
+      capture: async (running) => {
+        const precopy = await Precopy.begin(running, unsealed.memory.fd);
+        if (precopy === undefined) return await CowClone.prepare(running);
+        if (await precopy.approach()) return precopy;
+        await precopy[Symbol.asyncDispose]();
+        return await CowClone.prepare(running);
+      },
       take: async (checkpoint) => {
         // Not before: to free so much takes a processor tens of milliseconds, of which a guest that is about to stand
         // would notice.

@@ -27,7 +27,7 @@ export class CowClone implements AsyncDisposable {
       return new CowClone(helper, memory);
     } catch (error) {
       await helper[Symbol.asyncDispose]();
-      throw explained(error);
+      throw captureError(error);
     }
   }
 
@@ -37,7 +37,7 @@ export class CowClone implements AsyncDisposable {
     try {
       return { ...this.#memory, pid: Number(await this.#helper.line(COPY_DEADLINE_MS)) };
     } catch (error) {
-      throw explained(error);
+      throw captureError(error);
     }
   }
 
@@ -46,7 +46,8 @@ export class CowClone implements AsyncDisposable {
   }
 }
 
-function explained(error: unknown): Error {
+/** The same error, in words for people. */
+export function captureError(error: unknown): Error {
   return new Error(`the memory of a running micro-VM could not be copied: ${(error as Error).message}`, {
     cause: error,
   });

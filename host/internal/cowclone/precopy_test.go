@@ -1,0 +1,70 @@
+package cowclone
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
+	pid, address, say := startTarget(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	path := filepath.Join(t.TempDir(), "target")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The second one finds that the process is tracked already.
+	for round := 0; round < 2; round++ {
+		copier, err := newPreCopier(pid, address, targetBytes, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := copier.track(); errors.Is(err, errUnsupported) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		copied := func(what string, expected int64, work func() (int64, error), content string) {
+			t.Helper()
+			bytes, err := work()
+			if err != nil || bytes != expected {
+				t.Errorf("%s: %d bytes instead of %d (%v)", what, bytes, expected, err)
+			}
+			found, _ := os.ReadFile(path)
+			if !strings.HasPrefix(string(found), content+"\x00") {
+				t.Errorf("%s: %.10q instead of %q", what, found, content)
+			}
+		}
+		say("one")
+		copied("all", pageBytes, copier.copyAll, "one")
+		copied("nothing", 0, copier.copyRest, "one")
+		say("two")
+		say("three")
+		copied("what was written", pageBytes, copier.copyRest, "three")
+		copied("nothing again", 0, copier.copyRest, "three")
+		copier.pagemap.Close()
+		copier.target.Close()
+	}
+	if after := say("end"); after != "three" {
+		t.Errorf("the process has %q", after)
+	}
+}
+
+func TestAMemoryThatCannotBePrecopiedIsAnError(t *testing.T) {
+	target := filepath.Join(t.TempDir(), "target")
+	if err := os.WriteFile(target, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{}, {"1", "0", "0"}, {"x", "0", "4096", target}, {"4194304", "4096", "4096", target},
+		{"1", "0", "0", target}, {"1", "7", "4096", target}, {"1", "4096", "4096", target + ".missing"},
+	} {
+		if err := Precopy(args); err == nil {
+			t.Errorf("%v: no error", args)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+import { HostdProcess } from '../host/hostd.ts';
+import { captureError } from './cow-clone.ts';
+import type { GuestMemory } from './guest-memory.ts';
+
+const READY_DEADLINE_MS = 15_000;
+const COPY_DEADLINE_MS = 120_000;
+/** So little may be left when the guest is paused: it is copied in a few milliseconds. */
+const REST_BYTES = 4 * 1024 * 1024;
+/** A guest that writes faster than it is copied is not waited for. */
+const ROUNDS = 5;
+
+/** Whether the kernel tracks writes (Linux 6.7): it is asked once. */
+let isSupported = true;
+
+/**
+ * Copies the memory of a VMM to a file while its guest runs, again and again what was written to meanwhile. The guest is
+ * paused only for the rest, which takes the same time however much it had written before.
+ */
+export class Precopy implements AsyncDisposable {
+  readonly #helper: HostdProcess;
+
+  private constructor(helper: HostdProcess) {
+    this.#helper = helper;
+  }
+
+  /**
+   * Copies all pages that the VMM has of its own.
+   * @param target descriptor of a file as large as the memory
+   * @returns undefined where the kernel cannot track writes
+   * @throws when the VMM cannot be traced
+   */
+  static async begin(memory: GuestMemory, target: number): Promise<Precopy | undefined> {
+    if (!isSupported) return undefined;
+    const { pid, address, bytes } = memory;
+    const path = `/proc/${process.pid}/fd/${target}`;
+    const helper = new HostdProcess('precopy', [...[pid, address, bytes].map(String), path]);
+    try {
+      isSupported = (await helper.line(READY_DEADLINE_MS)) === 'ready';
+      if (isSupported) {
+        const precopy = new Precopy(helper);
+        await precopy.#copy('all');
+        return precopy;
+      }
+    } catch (error) {
+      await helper[Symbol.asyncDispose]();
+      throw captureError(error);
+    }
+    await helper[Symbol.asyncDispose]();
+    return undefined;
+  }
+
+  /** Copies what was written meanwhile, until little is left. @returns false when the guest writes too fast for that */
+  async approach(): Promise<boolean> {
+    for (let round = 0; round < ROUNDS; round++) if ((await this.#copy('rest')) <= REST_BYTES) return true;
+    return false;
+  }
+
+  /** Copies the rest of a paused guest. Afterwards the file is complete. */
+  async take(): Promise<void> {
+    await this.#copy('last');
+  }
+
+  /** @returns bytes that were copied */
+  async #copy(order: 'all' | 'rest' | 'last'): Promise<number> {
+    this.#helper.send(order);
+    try {
+      const [, bytes] = (await this.#helper.line(COPY_DEADLINE_MS)).split(' ');
+      return Number(bytes);
+    } catch (error) {
+      throw captureError(error);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#helper[Symbol.asyncDispose]();
+  }
+}
