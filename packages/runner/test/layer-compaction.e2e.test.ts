@@ -42,7 +42,7 @@ before(async () => {
       vmId,
       `mkdir -p /data /busy; (i=0; while [ ! -e /stop ]; do i=$((i+1)); n=$((i % 7)); echo $i > /dev/shm/rounds
          dd if=/dev/urandom of=/busy/$n bs=64k count=4 2> /dev/null; sha256sum /busy/$n > /busy/$n.sum; sync
-         echo 3 > /proc/sys/vm/drop_caches; sha256sum -c /busy/*.sum > /dev/null || echo $i >> /dev/shm/wrong; usleep 200000; done; touch /stopped) > /dev/null 2>&1 &`,
+         echo 3 > /proc/sys/vm/drop_caches; sha256sum -c /busy/*.sum > /dev/null || echo $i >> /dev/shm/wrong; usleep 1000000; done; touch /stopped) > /dev/null 2>&1 &`,
     );
   }
 });
