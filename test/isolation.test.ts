@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { open, readFile, readlink } from 'node:fs/promises';
+import { open, readFile, readlink, stat } from 'node:fs/promises';
 import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
@@ -108,7 +108,12 @@ describe('a hostile sandbox', () => {
 
     const [pid, otherPid] = pids as [number, number];
     const link = (of: number | 'self', name: string): Promise<string> => readlink(`/proc/${of}/${name}`);
-    assert.equal(await link(pid, 'root'), join(service.home, 'runner/vms', uuidOf(guest.id), 'jail'));
+    // As the host sees it, `root` is a path in the mount namespace of the VMM, which has a root of its own.
+    assert.equal(await link(pid, 'root'), '/vm');
+    const jail = join(service.home, 'runner/vms', uuidOf(guest.id), 'jail');
+    const [root, folder] = await Promise.all([`/proc/${pid}/root/.`, jail].map((path) => stat(path)));
+    assert.deepEqual([root?.dev, root?.ino], [folder?.dev, folder?.ino]);
+    assert.notEqual(await link(pid, 'ns/mnt'), await link('self', 'ns/mnt'));
     const spaces = await Promise.all(([pid, otherPid, 'self'] as const).map((of) => link(of, 'ns/net')));
     assert.equal(new Set(spaces).size, 3);
     // What a VMM that was taken over could still use.
