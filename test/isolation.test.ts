@@ -117,13 +117,10 @@ describe('a hostile sandbox', () => {
     const spaces = await Promise.all(([pid, otherPid, 'self'] as const).map((of) => link(of, 'ns/net')));
     assert.equal(new Set(spaces).size, 3);
     // What a VMM that was taken over could still use.
-    const { HOME, PATH, ...rest } = Object.fromEntries(
-      (await readFile(`/proc/${pid}/environ`, 'utf8')).split('\0').map((pair) => pair.split('=', 2)),
-    ) as Record<string, string>;
-    assert.equal(HOME, undefined);
-    assert.ok(PATH);
+    const environment = (await readFile(`/proc/${pid}/environ`, 'utf8')).split('\0');
+    const names = environment.map((pair) => pair.split('=')[0] ?? '');
     assert.deepEqual(
-      Object.keys(rest).filter((name) => !['', 'PWD', 'LC_ALL', 'QEMU_MODULE_DIR'].includes(name)),
+      names.filter((name) => !['', 'LC_ALL', 'QEMU_MODULE_DIR'].includes(name)),
       [],
     );
   });
