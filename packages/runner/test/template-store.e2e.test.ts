@@ -116,6 +116,11 @@ describe('a machine size', () => {
     assert.throws(() => roundUpSize({ vcpus: 1, memMib: 100 }), /a micro-VM cannot have/);
   });
 
+  it('never has exactly 2 GiB, with which a microvm does not boot', () => {
+    for (const memMib of [1537, 2000, 2048]) assert.equal(roundUpSize({ vcpus: 1, memMib }).memMib, 2560);
+    assert.equal(usableMib(guestSize({ vcpus: 1, memMib: 2048 })), 2048);
+  });
+
   it('leaves a sandbox what it asked for, in whole huge pages', () => {
     const usable = (memMib: number): number => usableMib(guestSize({ vcpus: 1, memMib }));
     for (const memMib of [128, 512, 1024, 4096, 160, 1100, 4098]) assert.equal(usable(memMib), memMib);

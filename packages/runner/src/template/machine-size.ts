@@ -54,15 +54,25 @@ export function checkMachineSize({ vcpus, memMib }: MachineSize): void {
 }
 
 /**
+ * A microvm with exactly 2 GiB does not boot: QEMU puts the initramfs below the 2 GiB that a kernel allows for it, which is the end
+ * of the memory then, and the guest finds only a part of it.
+ */
+const UNBOOTABLE_MIB = 2048;
+
+/**
  * Size of the machine for a sandbox that asked for `asked`: sizes are rounded up to few, because each has a template of
  * its own, which takes a cold boot to make and memory to hold. Up to 1 GiB in steps of 128 MiB, up to 4 GiB in steps of
- * 512 MiB, then of 1 GiB; CPUs in powers of two.
+ * 512 MiB (2 GiB left out), then of 1 GiB; CPUs in powers of two.
  */
 export function roundUpSize(asked: MachineSize): MachineSize {
   checkMachineSize(asked);
   const { memMib } = asked;
   const step = memMib <= 1024 ? 128 : memMib <= 4096 ? 512 : 1024;
-  return { vcpus: 2 ** Math.ceil(Math.log2(asked.vcpus)), memMib: Math.ceil(memMib / step) * step };
+  const rounded = Math.ceil(memMib / step) * step;
+  return {
+    vcpus: 2 ** Math.ceil(Math.log2(asked.vcpus)),
+    memMib: rounded === UNBOOTABLE_MIB ? rounded + step : rounded,
+  };
 }
 
 /** Guests reserve memory in huge pages. */
