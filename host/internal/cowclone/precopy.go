@@ -321,7 +321,7 @@ func (c *preCopier) scan(arg *scanArg, most int) (int, error) {
 
 var errUnsupported = errors.New("the kernel cannot track writes")
 
-// track begins to track writes, unless an earlier call has. It goes on until the process ends: to end it sooner would keep the
+// track begins to track writes, unless an earlier call has. Tracking lasts until the process ends: to end it sooner would keep the
 // process from changing its mappings for as long as all of them are looked at.
 func (c *preCopier) track() error {
 	first := scanArg{flags: scanCheckTracked, start: c.start, end: c.start + pageBytes, mask: pageWritten, returned: pageWritten}

@@ -133,7 +133,7 @@ func enterNamespaces(netns string) error {
 	return nil
 }
 
-// What a command that starts as root keeps: to open what root's service has given it, whoever's file that is, to change to
+// What a command that starts as root keeps: to open what root's service has given it, with any owner, to change to
 // the folder that it is chrooted into, and to become another user.
 var keptCapabilities = map[uintptr]bool{
 	unix.CAP_DAC_OVERRIDE: true,

@@ -38,7 +38,7 @@ export async function openMemory(
   if (!isReadOnly && (await stat(file)).nlink > 1) return await sealed.take(file, project);
   const path = mappedMemoryPath(folder);
   await rm(path, { force: true });
-  // Where there are no links, it is a file that nobody else has.
+  // Where there are no links, it is a file of this VM alone.
   await linkOrCopy(file, path);
   failpoint('resume:held');
   const opened = await open(path, isReadOnly ? 'r' : 'r+');

@@ -54,8 +54,8 @@ export function checkMachineSize({ vcpus, memMib }: MachineSize): void {
 }
 
 /**
- * A microvm with exactly 2 GiB does not boot: QEMU puts the initramfs below the 2 GiB that a kernel allows for it, which is the end
- * of the memory then, and the guest finds only a part of it.
+ * A microvm with exactly 2 GiB does not boot: its guest finds the agent and no kernel modules in the initramfs. Probably because
+ * QEMU puts that at the end of the 2 GiB that a kernel allows for it, which is the end of the memory then; the cause is not proven.
  */
 const UNBOOTABLE_MIB = 2048;
 
