@@ -225,6 +225,21 @@ test('a VM of a previous runner is looked for before anything else, though the f
   assert.ok(scene.machine.bytes(SOURCE).has(byte));
 });
 
+test('a start that fails before its image is there leaves a disk and no memory', async () => {
+  const scene = new Scene();
+  scene.want(SOURCE, RUN);
+  await scene.settle();
+  const byte = scene.machine.write(SOURCE) as number;
+  scene.want(SOURCE, PAUSE);
+  await scene.settle();
+  scene.machine.faults.add('image');
+  scene.want(SOURCE, RUN);
+  await scene.settle();
+  assert.equal(scene.status(SOURCE), 'stopped');
+  assert.equal(scene.machine.local(SOURCE).memory, undefined);
+  assert.ok(scene.machine.bytes(SOURCE).has(byte));
+});
+
 test('an assignment of a source right after its fork waits until the fork has been taken', async () => {
   for (const want of [STOP, PAUSE]) {
     const scene = new Scene();

@@ -284,17 +284,20 @@ export class SandboxWork {
         (origin?.type === 'snapshot' ? await this.#host.manifestOf(origin.snapshot_id) : undefined);
       await this.#state.observe((await this.#host.hasImage(root, manifest)) ? 'booting' : 'building');
       failpoint(`${operation}:recorded`);
+      // First: whatever fails after it leaves a disk and no memory, which is what `stopped` means.
+      if (isPersistent) {
+        const discardSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+        await this.#host.discardMemory(served, past, discardSignal);
+        failpoint(`${operation}:discarded`);
+      }
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
       using image = await this.#host.acquireImage(root, imageSignal, manifest, origin);
       if (this.#state.observation.status === 'building') await this.#state.observe('booting');
       failpoint(`${operation}:image`);
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
-      if (isPersistent) {
-        await this.#host.discardMemory(served, past, bootSignal);
-        failpoint(`${operation}:discarded`);
-        // An empty disk in the place of a lost one would look like a sandbox that works.
-        if (operation === 'start' && !(await this.#host.localState(this.#state.vmId)).disk)
-          throw new Error(DISK_GONE);
+      // An empty disk in the place of a lost one would look like a sandbox that works.
+      if (isPersistent && operation === 'start') {
+        if (!(await this.#host.localState(this.#state.vmId)).disk) throw new Error(DISK_GONE);
       }
       this.live = await this.#host.boot(served, image, past, this.#events(), bootSignal);
       failpoint(`${operation}:booted`);
