@@ -4,11 +4,13 @@ import path from 'node:path';
 import { Readable } from 'node:stream';
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
+import { isNightly } from '../repetitions.ts';
 import type { TestFile } from './files.ts';
 import { failureOf, seconds, type Failure, type Results } from './results.ts';
 
 /** From being asked to end to being killed. */
 const GRACE_MS = 2_000;
+const FIXED_SEED = new URL('../fixed-seed.ts', import.meta.url).href;
 
 export interface FileResult {
   passed: number;
@@ -40,6 +42,7 @@ export async function runFile(file: string, repository: string, timeoutMs: numbe
       isolation: 'process',
       concurrency: false,
       timeout: timeoutMs,
+      execArgv: await preloadsOf(path.join(repository, file)),
     });
     for await (const event of events as AsyncIterable<Event>) {
       const { type, data } = event;
@@ -65,6 +68,12 @@ export async function runFile(file: string, repository: string, timeoutMs: numbe
   result.ms = performance.now() - started;
   for await (const text of Readable.from(shown).compose(new spec())) result.output += String(text);
   return result;
+}
+
+async function preloadsOf(file: string): Promise<string[]> {
+  if (isNightly()) return [];
+  const hasProperties = (await readFile(file, 'utf8')).includes("from 'fast-check'");
+  return hasProperties ? ['--import', FIXED_SEED] : [];
 }
 
 async function killTestProcess(file: string): Promise<void> {
