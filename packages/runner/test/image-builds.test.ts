@@ -22,6 +22,8 @@ let registry: HandmadeRegistry;
 let source: BuildAssignment['spec'];
 /** The registry accepts requests for blobs and does not answer them. */
 let isStalled = false;
+/** Requests that wait for their answer. */
+let stalled = 0;
 let serial = 0;
 
 before(async () => {
@@ -31,7 +33,10 @@ before(async () => {
   const manifest = await writeOciLayout(layout, [tar], { compression: 'none' });
   registry = await handmadeRegistry((asked, _request, response) => {
     const [kind, name = ''] = asked.split('/');
-    if (kind === 'blobs' && isStalled) return;
+    if (kind === 'blobs' && isStalled) {
+      stalled += 1;
+      return;
+    }
     const digest = kind === 'blobs' ? name : manifest;
     const data = readFileSync(path.join(layout, 'blobs', 'sha256', digest.slice('sha256:'.length)));
     const type = kind === 'blobs' ? 'octet-stream' : 'vnd.oci.image.manifest.v1+json';
@@ -75,9 +80,10 @@ async function descendants(of = process.pid): Promise<number[]> {
   return found;
 }
 
-/** Waits for the tool, and stops it (SIGSTOP): neither it nor the process that waits for it ends by itself. */
+/** Stops (SIGSTOP) the tool that asks for a blob: neither it nor the process that waits for it ends by itself. */
 async function stopTool(name: string): Promise<number[]> {
   let stopped: number[] = [];
+  await until(() => stalled > 0);
   await until(async () => {
     const found = await descendants();
     for (const pid of found) {
@@ -112,6 +118,7 @@ const assignment = (): BuildAssignment => ({
 describe('a build whose skopeo waits for a registry that does not answer', () => {
   beforeEach(() => {
     isStalled = true;
+    stalled = 0;
   });
 
   it('ends its processes when control cancels it, and reports it as cancelled', async () => {

@@ -24,7 +24,7 @@ export async function goTests(
   results: Results,
 ): Promise<void> {
   const started = performance.now();
-  const child = spawn(go, ['test', '-json', './...'], {
+  const child = spawn(go, ['test', '-json', '-timeout', '3m', './...'], {
     cwd: path.join(repository, module),
     env: { ...process.env, CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '-mod=mod' },
     stdio: ['ignore', 'pipe', 'inherit'],
