@@ -114,6 +114,31 @@ describe('reading messages of the runner link', () => {
     });
   });
 
+  it('reads a build of a Dockerfile with its context and credentials, and one of a stored image', () => {
+    const digest = `sha256:${'a'.repeat(64)}`;
+    const build = (root: object): object => ({
+      kind: 'build',
+      id: randomUUID(),
+      generation: 1,
+      desired: 'done',
+      spec: { image_id: randomUUID(), root, docker: false },
+    });
+    const dockerfile = {
+      type: 'dockerfile',
+      project_id: randomUUID(),
+      dockerfile: { path: 'Dockerfile' },
+      context: { digest, bytes: 10 },
+      docker: false,
+      credentials: [{ host: 'localhost:5000', kind: 'basic', username: 'user', password: 'hunter2' }],
+    };
+    const items = [build(dockerfile), build({ type: 'stored', digest })];
+    const wrong = build({ type: 'stored', digest: 'sha256:../..' });
+    const reading = readControlMessage(JSON.stringify({ type: 'desired', items: [...items, wrong] }));
+    const { message, unsupported } = readable(reading);
+    assert.deepEqual(message.type === 'desired' && message.items, items);
+    assert.equal(unsupported.length, 1);
+  });
+
   it('takes heartbeats of runners that do not say what they hold, and of those that do', () => {
     readable(fromRunner({ type: 'heartbeat', ready: true }));
     const held = { mem_mib: 300, reclaimable_mib: 200 };

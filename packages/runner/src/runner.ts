@@ -5,7 +5,7 @@ import type { RootSource, RunnerFacts } from '@releap/contract';
 import type { Logger } from 'pino';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
-import { registerLogs } from './data/log-routes.ts';
+import { registerBuildLogs, registerLogs } from './data/log-routes.ts';
 import { warmUp } from './guest/warm-up.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
 import { dataTokenVerifier } from './identity/data-token.ts';
@@ -140,6 +140,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   await images.start();
   const logsFolder = join(folder, 'logs');
+  const buildLogsFolder = join(folder, 'build-logs');
+  const buildLogPath = (jobId: string): string => join(buildLogsFolder, jobId, 'build.log');
   const pools = new WarmPools({
     budgetMib: options.warmPool.memoryMib ?? Math.floor(totalmem() / 2 ** 20 / WARM_POOL_MEMORY_SHARE),
     spare: (signal) => admission.spare(signal),
@@ -217,6 +219,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   const builds = new ImageBuilds({
     images,
+    logPath: buildLogPath,
     report: (report) => link.report(report),
     log: log.child({ part: 'build' }),
   });
@@ -224,7 +227,13 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     controlUrl: options.controlUrl,
     credential: () => identity.credential(),
     deployment: Deployment.open(join(folder, 'deployment')),
-    hello: () => ({ runner_id: id, region: options.region, data_url: dataServer.url, facts }),
+    hello: () => ({
+      runner_id: id,
+      region: options.region,
+      data_url: dataServer.url,
+      facts,
+      capabilities: [],
+    }),
     isReady: () => ready,
     heldMemory: () => machines.memoryBudget.held,
     handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds],
@@ -245,6 +254,11 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   });
   const clock = new ClockStepDetector(() => reconciler.setClocks());
   const logRetention = new LogRetention(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
+  const buildLogRetention = new LogRetention(
+    buildLogsFolder,
+    (jobId) => builds.log(jobId) !== undefined,
+    log,
+  );
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
     verify: dataTokenVerifier(identity),
@@ -253,6 +267,10 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       registerLogs(app, {
         read: (vmId, kind) => readLog(host.logPath(vmId, kind)),
         live: (vmId, kind) => reconciler.get(vmId)?.live?.[kind],
+      });
+      registerBuildLogs(app, {
+        read: (jobId) => readLog(buildLogPath(jobId)),
+        live: (jobId) => builds.log(jobId),
       });
       await registerToolbox(app, { lookup: (vmId) => reconciler.get(vmId)?.live?.guest(), log });
     },
@@ -291,6 +309,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await builds.close();
     await dataServer.close();
     logRetention.close();
+    buildLogRetention.close();
     clock.close();
     space.close();
     await warmed.catch(() => undefined);

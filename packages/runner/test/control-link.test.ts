@@ -141,6 +141,7 @@ class Linked implements AsyncDisposable {
         runner_id: randomUUID(),
         region: 'here',
         data_url: 'unix:/run/x.sock',
+        capabilities: [],
         facts: {
           arch: 'amd64',
           cores: 1,

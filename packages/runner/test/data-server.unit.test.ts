@@ -3,10 +3,14 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import http, { type IncomingMessage } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { test } from 'node:test';
 import pino from 'pino';
 import { Registry } from 'prom-client';
 import { startDataServer } from '../src/data/data-server.ts';
+import { registerBuildLogs } from '../src/data/log-routes.ts';
+import { BuildLog } from '../src/logs/build-log.ts';
+import { readLog } from '../src/logs/log-file.ts';
 
 test('the data server asks for a token for the sandbox in the path, and echoes and logs the id of a request', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'releap-data-'));
@@ -49,6 +53,50 @@ test('the data server asks for a token for the sandbox in the path, and echoes a
     for (const path of ['/metrics/', '/metrics?x', '//metrics'])
       assert.equal((await get('right', 'abc-6', path)).statusCode, 401, path);
     assert.match(String((await get('right', '<b>')).headers['x-request-id']), /^[A-Za-z0-9._-]{1,100}$/);
+  } finally {
+    await server.close();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test('the log of a build is followed until the build ends, with a token for its job, and is there afterwards', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'releap-data-'));
+  const socketPath = join(folder, 'data.sock');
+  const log = new BuildLog(join(folder, 'job', 'build.log'));
+  let isRunning = true;
+  const server = await startDataServer({
+    socketPath,
+    verify: async (token, id) => token === `for-${id}`,
+    register: (app) =>
+      registerBuildLogs(app, {
+        read: (jobId) => readLog(join(folder, jobId, 'build.log')),
+        live: (jobId) => (jobId === 'job' && isRunning ? log.file : undefined),
+      }),
+    log: pino({ level: 'silent' }),
+  });
+  const get = (path: string, token = 'for-job'): Promise<IncomingMessage> =>
+    new Promise((resolve, reject) => {
+      const headers = { authorization: `Bearer ${token}` };
+      http.get({ socketPath, path, headers, agent: false }, resolve).on('error', reject);
+    });
+  const textOf = async (answer: IncomingMessage): Promise<string> => (await buffer(answer)).toString();
+  try {
+    log.write(Buffer.from('STEP 1/2\n'));
+    const followed = await get('/builds/job/logs?follow=1');
+    const text = textOf(followed);
+    assert.equal(await textOf(await get('/builds/job/logs')), 'STEP 1/2\n');
+    log.write(Buffer.from('STEP 2/2\n'));
+    await log.close();
+    isRunning = false;
+    assert.equal(await text, 'STEP 1/2\nSTEP 2/2\n');
+    assert.equal(await textOf(await get('/builds/job/logs?follow=1')), 'STEP 1/2\nSTEP 2/2\n');
+    const [other, none] = [
+      await get('/builds/job/logs', 'for-another'),
+      await get('/builds/none/logs', 'for-none'),
+    ];
+    assert.deepEqual([other.statusCode, none.statusCode], [401, 404]);
+    other.resume();
+    none.resume();
   } finally {
     await server.close();
     await rm(folder, { recursive: true, force: true });

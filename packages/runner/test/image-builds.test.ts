@@ -62,7 +62,12 @@ function builder(): Builder {
   const cacheDir = path.join(scratch.path, `cache-${(serial += 1)}`);
   const images = new ImageStore({ cacheDir, log });
   const reports: BuildReport[] = [];
-  const builds = new ImageBuilds({ images, report: (report) => reports.push(report), log });
+  const builds = new ImageBuilds({
+    images,
+    logPath: (jobId) => path.join(cacheDir, 'logs', jobId, 'build.log'),
+    report: (report) => reports.push(report),
+    log,
+  });
   return {
     builds,
     reports,

@@ -3,6 +3,7 @@ import { mkdtemp, rm, utimes } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { BuildLog } from '../src/logs/build-log.ts';
 import { LogFile, LOG_FILE_MAX_BYTES, readLog } from '../src/logs/log-file.ts';
 import { tidy } from '../src/logs/log-retention.ts';
 
@@ -72,4 +73,24 @@ test('logs of sandboxes that ended go by age and number, those of live ones stay
   }
   const removed = await tidy(logs, (vmId) => vmId === 'live', { keepMs: 8 * 3_600_000, keepSandboxes: 1 });
   assert.deepEqual(removed.sort(), ['newer', 'old']);
+});
+
+test('the log of a build is stored up to its bound, with a note, and its end is known all the same', async () => {
+  const log = new BuildLog(join(folder, 'build', 'build.log'), 10);
+  log.write(Buffer.from('12345'));
+  log.write(Buffer.from('67890abc\n'));
+  log.write(Buffer.from('the last line\n'));
+  await log.close();
+  const stored = String(await readLog(log.file.path));
+  assert.match(stored, /^1234567890\n\[releap: the log is full[^\n]+\n$/);
+  assert.equal(log.tail, '1234567890abc\nthe last line\n');
+});
+
+test('the end of a build log has a bound, and only whole characters', async () => {
+  const log = new BuildLog(join(folder, 'build-tail', 'build.log'));
+  log.write(Buffer.from('ä'.repeat(10_000)));
+  log.write(Buffer.from('x'));
+  await log.close();
+  assert.match(log.tail, /^ä+x$/);
+  assert.ok(Buffer.byteLength(log.tail) <= 8192);
 });

@@ -6,7 +6,7 @@ import { RecordStore, type SandboxRecord } from '../src/reconcile/sandbox-record
 import { filesWith } from '@releap/testing/find-text';
 import { temporaryFolder } from '@releap/testing/oci';
 
-test('the record of a sandbox holds all of its assignment but the credential for the registry', async () => {
+test('the record of a sandbox holds all of its assignment but the credentials for registries', async () => {
   await using folder = await temporaryFolder();
   const records = new RecordStore(join(folder.path, 'state'));
   await records.load(pino({ level: 'silent' }));
@@ -39,5 +39,20 @@ test('the record of a sandbox holds all of its assignment but the credential for
   } as typeof spec.root;
   await records.save({ ...record, assignment: { ...record.assignment, spec: { ...spec, root } } });
   assert.deepEqual(await records.load(pino({ level: 'silent' })), { records: [record], unreadable: [] });
+  const dockerfile = {
+    type: 'dockerfile' as const,
+    project_id: crypto.randomUUID(),
+    dockerfile: { text: 'FROM busybox' },
+    docker: false,
+    credentials: [
+      { host: 'localhost:5000', kind: 'basic' as const, username: 'user', password: 'never-on-disk' },
+    ],
+  };
+  await records.save({
+    ...record,
+    assignment: { ...record.assignment, spec: { ...spec, root: dockerfile } },
+  });
+  const [saved] = (await records.load(pino({ level: 'silent' }))).records;
+  assert.deepEqual(saved?.assignment.spec.root, { ...dockerfile, credentials: [] });
   assert.deepEqual(filesWith(folder.path, 'never-on-disk'), []);
 });

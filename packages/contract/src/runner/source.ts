@@ -1,5 +1,8 @@
 /** Where the root file system of a sandbox or an image comes from, after control has resolved names. */
 import { Type, type Static } from 'typebox';
+import { BOUNDS } from '../wire/limits.ts';
+import { RegistryKind } from '../wire/registry-credential.ts';
+import { Large, text, Uuid } from './fields.ts';
 
 const RegistrySource = Type.Object({
   type: Type.Literal('registry'),
@@ -16,5 +19,44 @@ const RegistrySource = Type.Object({
 /** A built-in image of runners: `busybox`, `debian`. */
 const BuiltinSource = Type.Object({ type: Type.Literal('builtin'), name: Type.String() });
 
-export const RootSource = Type.Union([RegistrySource, BuiltinSource]);
+const Digest = Type.String({ pattern: '^sha256:[0-9a-f]{64}$' });
+
+/**
+ * A Dockerfile that the runner builds in a micro-VM. Only sent to runners with the capability `DOCKERFILE_CAPABILITY`.
+ * Equal project, Dockerfile and context mean the same image as long as the runner has it.
+ */
+const DockerfileRoot = Type.Object({
+  type: Type.Literal('dockerfile'),
+  /** Builds of one project share their layers; no other project sees them. */
+  project_id: Uuid,
+  /** The Dockerfile itself, or its path in the context. */
+  dockerfile: Type.Union([
+    Type.Object({ text: text(BOUNDS.dockerfileChars) }),
+    Type.Object({ path: text(4096) }),
+  ]),
+  /** A tar archive, plain or gzip, that the runner fetches from control's internal listener. */
+  context: Type.Optional(Type.Object({ digest: Digest, bytes: Large })),
+  docker: Type.Boolean(),
+  /**
+   * All registry credentials of the project, for base images. They never enter the build's micro-VM, and neither side
+   * writes them to a disk.
+   */
+  credentials: Type.Array(
+    Type.Object({
+      host: Type.String(),
+      kind: RegistryKind,
+      username: Type.String(),
+      password: Type.String(),
+    }),
+  ),
+});
+
+/** A root image that is known by its digest alone, such as the result of a build from a Dockerfile. */
+const StoredRoot = Type.Object({ type: Type.Literal('stored'), digest: Digest });
+
+/** The capability of runners that build Dockerfiles. */
+export const DOCKERFILE_CAPABILITY = 'dockerfile-builds';
+
+export const RootSource = Type.Union([RegistrySource, BuiltinSource, DockerfileRoot, StoredRoot]);
 export type RootSource = Static<typeof RootSource>;
+export type DockerfileRoot = Static<typeof DockerfileRoot>;

@@ -2,12 +2,16 @@ import type { BuildAssignment, BuildReport } from '@releap/contract/runner';
 import type { Logger } from 'pino';
 import type { ImageStore } from '../image/image-store.ts';
 import type { KindHandler } from '../link/kind-handler.ts';
+import { BuildLog } from '../logs/build-log.ts';
+import type { LogFile } from '../logs/log-file.ts';
 
-/** A registry may be slow and an image large; the store's own steps have shorter deadlines. */
+/** Of a registry's image. A registry may be slow and an image large; the store's own steps have shorter deadlines. */
 const BUILD_DEADLINE_MS = 40 * 60_000;
 
 export interface ImageBuildsOptions {
   images: Pick<ImageStore, 'ensure'>;
+  /** Path of the log of a job. */
+  logPath: (jobId: string) => string;
   report: (report: BuildReport) => void;
   log: Logger;
 }
@@ -15,6 +19,8 @@ export interface ImageBuildsOptions {
 interface Running {
   attempt: number;
   controller: AbortController;
+  /** Absent where nothing is printed: only Dockerfiles are built in steps. */
+  log: BuildLog | undefined;
   done: Promise<void>;
 }
 
@@ -39,10 +45,17 @@ export class ImageBuilds implements KindHandler<'build'> {
     if (known?.attempt === generation) return;
     known?.controller.abort(new Error('superseded by a newer attempt'));
     const controller = new AbortController();
-    const done = this.#build(assignment, controller.signal).finally(() => {
+    const isDockerfile = assignment.spec.root.type === 'dockerfile';
+    const log = isDockerfile ? new BuildLog(this.#options.logPath(id)) : undefined;
+    const done = this.#build(assignment, controller.signal, log).finally(() => {
       if (this.#running.get(id)?.controller === controller) this.#running.delete(id);
     });
-    this.#running.set(id, { attempt: generation, controller, done });
+    this.#running.set(id, { attempt: generation, controller, log, done });
+  }
+
+  /** The open log of a build that runs here. */
+  log(jobId: string): LogFile | undefined {
+    return this.#running.get(jobId)?.log?.file;
   }
 
   synced(named: ReadonlySet<string>): void {
@@ -69,26 +82,42 @@ export class ImageBuilds implements KindHandler<'build'> {
     );
   }
 
-  async #build(assignment: BuildAssignment, cancelled: AbortSignal): Promise<void> {
+  async #build(
+    assignment: BuildAssignment,
+    cancelled: AbortSignal,
+    buildLog: BuildLog | undefined,
+  ): Promise<void> {
     const { images, report, log } = this.#options;
     const { id, generation, spec } = assignment;
     const startedAt = Date.now();
     try {
-      const signal = AbortSignal.any([cancelled, AbortSignal.timeout(BUILD_DEADLINE_MS)]);
+      // A build of a Dockerfile has a deadline of its own, which begins when it is its turn.
+      const deadlines = buildLog === undefined ? [AbortSignal.timeout(BUILD_DEADLINE_MS)] : [];
       const image = await images.ensure(spec.root, {
-        signal,
+        signal: AbortSignal.any([cancelled, ...deadlines]),
+        rebuild: true,
+        onOutput: (chunk) => buildLog?.write(chunk),
         onProgress: ({ phase, message }) => log.debug({ job: id, phase }, message),
       });
-      if (cancelled.aborted) return;
+      if (cancelled.aborted) return await buildLog?.close();
       log.info({ job: id, digest: image.digest, ms: Date.now() - startedAt }, 'image ready');
-      const detail = { manifest_name: image.digest, layer_count: image.layerCount };
+      await buildLog?.close();
+      const detail = {
+        manifest_name: image.digest,
+        layer_count: image.layerCount,
+        bytes: image.sizeBytes,
+        ...(buildLog && { log_tail: buildLog.tail }),
+      };
       report({ kind: 'build', id, generation, status: 'done', detail });
     } catch (error) {
+      const message = error instanceof Error ? error.message : String(error);
+      buildLog?.write(Buffer.from(`[releap] ${message}\n`));
+      await buildLog?.close();
       // A build that is stopped has no result: control does not wait for it, or leases it again.
       if (cancelled.aborted) return;
-      const message = error instanceof Error ? error.message : String(error);
       log.warn({ job: id, err: error }, 'image build failed');
-      report({ kind: 'build', id, generation, status: 'failed', detail: { error: message } });
+      const detail = { error: message, ...(buildLog && { log_tail: buildLog.tail }) };
+      report({ kind: 'build', id, generation, status: 'failed', detail });
     }
   }
 }

@@ -48,10 +48,10 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
   app.addHook('onRequest', async (request, reply) => {
     if (metrics !== undefined && request.url === METRICS_PATH) return;
     const token = bearerToken(request.headers.authorization);
-    // From the path and not from the route: an unknown operation of a sandbox is a 404 for who may open the sandbox.
-    const id = /^\/vms\/([^/?#%]+)\//.exec(request.url)?.[1];
+    // From the path and not from the route: an unknown operation of a sandbox or build is a 404 for who may open it.
+    const id = /^\/(?:vms|builds)\/([^/?#%]+)\//.exec(request.url)?.[1];
     if (token !== null && id !== undefined && (await verify(token, id))) return;
-    await reply.code(401).send({ error: 'missing or invalid data token for this sandbox' });
+    await reply.code(401).send({ error: 'missing or invalid data token for this sandbox or build' });
   });
   // Strict, as everywhere: a number is no command.
   app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => requestValidator(schema, httpPart as 'body'));

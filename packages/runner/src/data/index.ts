@@ -3,4 +3,4 @@ export { GuestClient } from '../guest/index.ts';
 export { LogFile, readLog } from '../logs/log-file.ts';
 export { registerToolbox } from '../toolbox/index.ts';
 export { type DataServer, startDataServer } from './data-server.ts';
-export { type LogKind, registerLogs } from './log-routes.ts';
+export { type LogKind, registerBuildLogs, registerLogs } from './log-routes.ts';

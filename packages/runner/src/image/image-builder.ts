@@ -12,7 +12,7 @@ import { blobPath, pullImage } from './registry.ts';
 import type { RegistryCredential, ResolvedImage } from './registry.ts';
 
 export interface ImageProgress {
-  /** In this order, each in one run at most; `make` only of built-in images, `resolve` and `pull` only of others. */
+  /** In this order, each in one run at most; `make` only of images that are made here, `resolve` and `pull` only of others. */
   phase: 'resolve' | 'wait' | 'pull' | 'make' | 'unpack' | 'write' | 'publish';
   /** For people. */
   message: string;
@@ -88,7 +88,8 @@ export async function buildBuiltin(
   return digest;
 }
 
-async function makeAndPublish(
+/** Merges and publishes layers that are here, as the image of `digest`. @throws ImageError; nothing is published then. */
+export async function makeAndPublish(
   context: BuildContext,
   digest: string,
   content: MadeImage,

@@ -23,6 +23,8 @@ export type ImageErrorCode =
   | 'invalid-image'
   /** Over one of `ImageLimits`. */
   | 'too-large'
+  /** The Dockerfile, one of its steps or its context is at fault; or a limit of builds was reached. */
+  | 'build-failed'
   | 'no-space'
   | 'tool-missing'
   | 'timeout'

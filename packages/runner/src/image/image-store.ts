@@ -5,6 +5,8 @@
 import type { ImageReference, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
 import { BUILTINS, BUILTIN_IMAGES } from './builtin/index.ts';
+import { dockerfileAlias, DockerfileImages } from './dockerfile-images.ts';
+import type { BuildDockerfile, DockerfileOptions } from './dockerfile-images.ts';
 import { buildBuiltin, buildFromRegistry } from './image-builder.ts';
 import type { BuildContext, ImageProgress } from './image-builder.ts';
 import { ImageError, show, toImageError } from './image-error.ts';
@@ -15,6 +17,9 @@ import { DEFAULT_IMAGE_LIMITS } from './image-limits.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { ImageResolver, checkDigest, parseReference, repositoryOf } from './image-resolver.ts';
 import { Semaphore } from '../budget/semaphore.ts';
+import type { LayerSource } from './oci-flatten.ts';
+import { pullImage } from './registry.ts';
+import type { RegistryCredential } from './registry.ts';
 import { SingleFlight } from './single-flight.ts';
 
 export { ImageError } from './image-error.ts';
@@ -29,9 +34,11 @@ export interface ImageStoreOptions {
   /** Where set-up left Debian packages for built-in images. */
   packagesDir?: string | undefined;
   limits?: Partial<ImageLimits>;
+  /** Absent: Dockerfiles are refused. */
+  buildDockerfile?: BuildDockerfile | undefined;
 }
 
-export interface EnsureOptions {
+export interface EnsureOptions extends Pick<DockerfileOptions, 'onOutput' | 'rebuild'> {
   /** Ends this caller's waiting. The work itself continues while another caller waits for it. */
   signal?: AbortSignal | undefined;
   onProgress?: ((progress: ImageProgress) => void) | undefined;
@@ -40,6 +47,14 @@ export interface EnsureOptions {
 /** While held, the image is not tidied away. */
 export interface ImageLease extends Disposable {
   release(): void;
+}
+
+/** An image of a registry: its configuration and its layers, bottom first. */
+export interface FetchedImage {
+  /** Of the manifest for our platform. */
+  digest: string;
+  rawConfig: Buffer;
+  layers: (LayerSource & { size: number; mediaType: string })[];
 }
 
 /** How often images in use are marked as such for other processes; shorter than what they take for unused. */
@@ -58,6 +73,7 @@ export class ImageStore {
   readonly #leases = new Map<string, number>();
   readonly #building = new SingleFlight<RootImage, ImageProgress>();
   readonly #builders: Semaphore;
+  readonly #dockerfiles: DockerfileImages | undefined;
   readonly #touching: NodeJS.Timeout;
   #prepared: Promise<void> | undefined;
   #ready = false;
@@ -70,6 +86,21 @@ export class ImageStore {
     this.#resolver = new ImageResolver(this.#folder, this.#limits);
     this.#packagesDir = options.packagesDir;
     this.#builders = new Semaphore(this.#limits.parallelBuilds);
+    const { buildDockerfile: build } = options;
+    this.#dockerfiles =
+      build &&
+      new DockerfileImages({
+        build,
+        folder: this.#folder,
+        limits: this.#limits,
+        builders: this.#builders,
+        flights: this.#building,
+        find: (alias) => this.#findAlias(alias),
+        setAlias: async (work, alias, digest) => {
+          await this.#folder.writeAlias(work, alias, { digest });
+          this.#aliases.set(alias, digest);
+        },
+      });
     this.#touching = setInterval(() => void this.#touchLeased(), LEASE_TOUCH_MS).unref();
   }
 
@@ -103,6 +134,11 @@ export class ImageStore {
     if (this.#closed) throw new ImageError('aborted', 'the image store is closed');
     if (!this.#ready) await this.start();
     if (source.type === 'builtin') return await this.#ensureBuiltin(source.name, options);
+    if (source.type === 'stored') return await this.#ensureStored(source.digest);
+    if (source.type === 'dockerfile') {
+      if (this.#dockerfiles) return await this.#dockerfiles.ensure(source, options);
+      throw new ImageError('unsupported', 'this host builds no Dockerfiles (RELEAP_BUILDS is 0)');
+    }
     const reference = parseReference(source.ref);
     const { credential } = source;
     const cached = await this.#cached(source, reference);
@@ -127,6 +163,33 @@ export class ImageStore {
     });
   }
 
+  /**
+   * Fetches a registry's image, without making a root image of it, and lets `use` read its layers: nothing removes them
+   * before that has ended. @throws ImageError whose message is fit for the user
+   */
+  async withLayers<T>(
+    ref: string,
+    credential: RegistryCredential | undefined,
+    signal: AbortSignal,
+    use: (image: FetchedImage) => Promise<T>,
+  ): Promise<T> {
+    if (!this.#ready) await this.start();
+    const reference = parseReference(ref);
+    try {
+      const resolved = await this.#resolver.resolve(reference, credential, signal);
+      await using work = await this.#folder.shortWork(signal);
+      const call = { credential, signal, workDir: work.path, limits: this.#limits };
+      const { layers, rawConfig } = await pullImage(reference, resolved, this.#folder.blobs, call);
+      const described = layers.map((layer, at) => {
+        const { size = 0, mediaType = '' } = resolved.manifest.layers[at] ?? {};
+        return { ...layer, size, mediaType };
+      });
+      return await use({ digest: resolved.digest, rawConfig, layers: described });
+    } catch (error) {
+      throw toImageError(error, `fetching ${reference.canonical}`);
+    }
+  }
+
   /** Like `ensure`, with a lease that no tidying can come before. */
   async acquire(source: RootSource, options: EnsureOptions = {}): Promise<ImageLease & { image: RootImage }> {
     const image = await this.ensure(source, options);
@@ -138,7 +201,9 @@ export class ImageStore {
     if (!this.#ready) await this.start();
     if (source.type === 'registry')
       return (await this.#cached(source, parseReference(source.ref))) !== undefined;
-    return (await this.#findAlias(`builtin-${source.name}`)) !== undefined;
+    if (source.type === 'stored') return (await this.find(checkDigest(source.digest))) !== undefined;
+    const alias = source.type === 'builtin' ? `builtin-${source.name}` : dockerfileAlias(source);
+    return (await this.#findAlias(alias)) !== undefined;
   }
 
   /** The image of a digest, if it is here. */
@@ -251,6 +316,12 @@ export class ImageStore {
       }
     };
     return await this.#building.run(key, run, options);
+  }
+
+  async #ensureStored(digest: string): Promise<RootImage> {
+    const image = await this.find(checkDigest(digest));
+    if (image) return image;
+    throw new ImageError('not-found', `the image ${digest} is not on this host`);
   }
 
   async #ensureBuiltin(name: string, options: EnsureOptions): Promise<RootImage> {

@@ -45,6 +45,8 @@ export interface ResolvedImage {
 
 export interface PulledImage {
   config: CheckedConfig;
+  /** The configuration as it was fetched. */
+  rawConfig: Buffer;
   /** Bottom first. */
   layers: { path: string; digest: string; diffId: string }[];
 }
@@ -136,7 +138,8 @@ export async function pullImage(
     if (result.code !== 0) throw refusal(reference, result.stderr, call.credential);
   });
 
-  const config = await readConfig(layout, blobDir, reference, call.limits);
+  const rawConfig = await readConfig(layout, blobDir, reference, call.limits);
+  const config = checkConfig(rawConfig, reference.canonical);
   const layers = resolved.manifest.layers.map((layer, index) => ({
     path: blobPath(blobDir, layer.digest),
     digest: layer.digest,
@@ -148,7 +151,7 @@ export async function pullImage(
       `${reference.canonical} has ${layers.length} layers, but its configuration names ${config.diffIds.length}`,
     );
   }
-  return { config, layers };
+  return { config, rawConfig, layers };
 }
 
 /** Where a blob lies in a shared blob folder. `digest` must be a sha256 digest. */
@@ -259,7 +262,7 @@ async function readConfig(
   blobDir: string,
   reference: ImageReference,
   limits: RegistryLimits,
-): Promise<CheckedConfig> {
+): Promise<Buffer> {
   const name = reference.canonical;
   const index = parseManifest(await readFile(path.join(layout, 'index.json')), name);
   const written = index.kind === 'index' ? index.manifests.at(0)?.digest : undefined;
@@ -280,5 +283,5 @@ async function readConfig(
       `the configuration of ${name} has the digest ${digest}, not ${manifest.config.digest}`,
     );
   }
-  return checkConfig(raw, name);
+  return raw;
 }

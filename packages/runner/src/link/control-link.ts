@@ -45,7 +45,7 @@ export interface ControlLinkOptions {
   credential: () => Promise<string>;
   deployment: Deployment;
   /** What the runner says of itself, at every (re)connect. */
-  hello: () => Pick<HelloMessage, 'runner_id' | 'region' | 'data_url' | 'facts'>;
+  hello: () => Pick<HelloMessage, 'runner_id' | 'region' | 'data_url' | 'facts' | 'capabilities'>;
   /** Whether a sandbox could be created here now; sent with every heartbeat. */
   isReady: () => boolean;
   /** What the runner holds for sandboxes outside their limits; sent with every heartbeat. */
@@ -216,7 +216,6 @@ export class ControlLink {
       protocol: RUNNER_PROTOCOL,
       ...hello(),
       ...(deployment.id === undefined ? {} : { deployment_id: deployment.id }),
-      capabilities: [],
       kinds: this.#intake.kinds,
     };
   }

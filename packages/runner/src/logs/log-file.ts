@@ -13,6 +13,7 @@ const BACKLOG_MAX_BYTES = 1024 * 1024;
  */
 export class LogFile {
   readonly path: string;
+  readonly #rotateAt: number;
   readonly #events = new EventEmitter().setMaxListeners(0);
   #file: FileHandle | undefined;
   #size = 0;
@@ -20,8 +21,10 @@ export class LogFile {
   #dropped = 0;
   #tail: Promise<void> = Promise.resolve();
 
-  constructor(path: string) {
+  /** @param rotateAt size at which it is rotated; `Infinity` for a writer that bounds itself */
+  constructor(path: string, rotateAt = LOG_FILE_MAX_BYTES) {
     this.path = path;
+    this.#rotateAt = rotateAt;
   }
 
   write(chunk: Buffer): void {
@@ -106,7 +109,7 @@ export class LogFile {
     }
     await this.#file.write(chunk);
     this.#size += chunk.length;
-    if (this.#size < LOG_FILE_MAX_BYTES) return;
+    if (this.#size < this.#rotateAt) return;
     await this.#file.close();
     this.#file = undefined;
     await rename(this.path, `${this.path}.1`);

@@ -1,6 +1,6 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { PortMapping } from '@releap/contract';
+import type { PortMapping, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { Assignment, Observation } from './assignment.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
@@ -98,9 +98,13 @@ export function parseRecord(text: string): SandboxRecord | undefined {
 
 function withoutCredential(record: SandboxRecord): SandboxRecord {
   const { assignment } = record;
-  const { root } = assignment.spec;
-  if (root.type !== 'registry') return record;
+  const root = bareRoot(assignment.spec.root);
+  return { ...record, assignment: { ...assignment, spec: { ...assignment.spec, root } } };
+}
+
+function bareRoot(root: RootSource): RootSource {
+  if (root.type === 'dockerfile') return { ...root, credentials: [] };
+  if (root.type !== 'registry') return root;
   const { type, ref, digest } = root;
-  const bare = { type, ref, ...(digest === undefined ? {} : { digest }) };
-  return { ...record, assignment: { ...assignment, spec: { ...assignment.spec, root: bare } } };
+  return { type, ref, ...(digest === undefined ? {} : { digest }) };
 }
