@@ -1,6 +1,11 @@
 /** Runs a child in the foreground as if it were this process: its output, its signals, its exit code. */
 import { spawn } from 'node:child_process';
 import { constants } from 'node:os';
+import { fileURLToPath } from 'node:url';
+
+// The JavaScript of TypeScript files is kept from process to process: each starts sooner, and without the compiler, which
+// takes 25 MB.
+const COMPILE_CACHE = fileURLToPath(new URL('../build/node-compile-cache', import.meta.url));
 
 /**
  * The child stays in our process group, so that a kill of the group reaches it too; so it may receive a Ctrl-C
@@ -13,7 +18,10 @@ import { constants } from 'node:os';
  */
 export function foreground(file, args, env = {}) {
   const stdio = ['inherit', 'inherit', 'inherit', 'ipc'];
-  const child = spawn(file, args, { stdio, env: { ...process.env, ...env } });
+  const child = spawn(file, args, {
+    stdio,
+    env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...env },
+  });
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
   return new Promise((resolve, reject) => {
     child.once('error', reject);

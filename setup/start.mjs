@@ -6,5 +6,7 @@ import { main, NODE, REPO, setUp } from './setup.mjs';
 await main(async () => {
   await setUp();
   const server = path.join(REPO, 'packages/server/src/main.ts');
-  process.exitCode = await foreground(NODE, [server, ...process.argv.slice(2)]);
+  // The supervisor has little to do: a small young generation, as its processes have.
+  const args = ['--max-semi-space-size=2', server, ...process.argv.slice(2)];
+  process.exitCode = await foreground(NODE, args);
 });

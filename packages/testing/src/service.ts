@@ -116,7 +116,7 @@ export class Service implements AsyncDisposable {
 
   /** Starts a process on this home, and waits for nothing. */
   spawn(env: Record<string, string> = {}): ChildProcess {
-    const child = spawn(process.execPath, [MAIN, 'all'], {
+    const child = spawn(process.execPath, ['--max-semi-space-size=2', MAIN, 'all'], {
       env: { ...testEnvironment(this.home, this.port), ...this.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });

@@ -84,8 +84,6 @@ const folder = await makeRunFolder();
 process.env['TMPDIR'] = folder.path;
 process.env[RUN_VARIABLE] = folder.owner;
 process.env['NODE_NO_WARNINGS'] = '1';
-// A hundred processes load the same TypeScript: its JavaScript is kept from process to process, and from run to run.
-process.env['NODE_COMPILE_CACHE'] = path.join(REPOSITORY, 'build/node-compile-cache');
 const before = await kernelObjects();
 const interrupt = (): void => {
   if (interrupted) return;

@@ -67,7 +67,11 @@ export class NetdProcess {
           detached: true,
           cwd: '/',
           stdio: ['ignore', log, log],
-          env: { PATH: process.env['PATH'] ?? '/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' },
+          env: {
+            PATH: process.env['PATH'] ?? '/usr/sbin:/usr/bin:/sbin:/bin',
+            LC_ALL: 'C',
+            NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
+          },
         },
       );
       child.unref();
