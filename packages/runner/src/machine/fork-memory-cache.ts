@@ -17,6 +17,11 @@ import { hardwareOf, vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 import type { WantedVmm, WarmVmm } from './warm-vm.ts';
 
+/**
+ * A source that has written to so much is copied while it runs. The page tables of less are cloned in a few milliseconds,
+ * and to copy it first would cost its guest more of a processor than that.
+ */
+const PRECOPY_FROM_BYTES = 256 * 1024 * 1024;
 /** A child that differs in more than this from the last one gets memory of its own, which those after it share. */
 const DELTA_MOST_BYTES = 24 * 1024 * 1024;
 /** How long it is held for a next fork. Children that run hold it by themselves. */
@@ -158,6 +163,7 @@ export class ForkMemoryCache {
     };
     return {
       capture: async (running) => {
+        if (written < PRECOPY_FROM_BYTES) return await CowClone.prepare(running);
         const precopy = await Precopy.begin(running, unsealed.memory.fd);
         if (precopy === undefined) return await CowClone.prepare(running);
         if (await precopy.approach()) return precopy;
