@@ -40,7 +40,7 @@ func parseCapture(v jsonlite.Value) (r freeze.Request, err error) {
 	return r, nil
 }
 
-// freeze answers at once where that is possible, and else returns what is left to do.
+// freeze responds immediately if possible, else it returns the rest of the work.
 func (a *Agent) freeze(s *session.Stream, v jsonlite.Value) func() {
 	if a.freezer == nil {
 		s.Fail(fault.New(fault.State, "this agent cannot freeze: it does not run as PID 1 of a sandbox"))
@@ -64,28 +64,24 @@ func (a *Agent) freeze(s *session.Stream, v jsonlite.Value) func() {
 	}
 }
 
-// answerCapture to a stream; to none for the exercise.
 func answerCapture(s *session.Stream, c *freeze.Capture) {
-	laps, err := c.Result()
+	durations, err := c.Result()
 	if err != nil {
 		s.Fail(err)
 		return
 	}
 	w := &jsonlite.Writer{}
-	w.Open('{').Key("in_kernel").Flag(laps.InKernel)
-	steps(w, laps)
-	w.Close('}')
-	if s != nil {
-		s.Result(w)
-	}
+	w.Open('{').Key("in_kernel").Flag(durations.InKernel)
+	steps(w, durations)
+	s.Result(w.Close('}'))
 }
 
-func steps(w *jsonlite.Writer, laps freeze.Laps) {
-	w.Key("steps_us").Open('{').Key("wait").Int(laps.Wait.Microseconds())
-	w.Key("processes").Int(laps.Processes.Microseconds()).Key("disk").Int(laps.Disk.Microseconds()).Close('}')
+func steps(w *jsonlite.Writer, durations freeze.Durations) {
+	w.Key("steps_us").Open('{').Key("wait").Int(durations.Wait.Microseconds())
+	w.Key("processes").Int(durations.Processes.Microseconds()).Key("disk").Int(durations.Disk.Microseconds()).Close('}')
 }
 
-// thawAtOnce is thaw where only processes are frozen; false when it is not that simple.
+// thawAtOnce thaws if only processes are frozen and the freezer is not locked. @returns false if thaw must follow
 func (a *Agent) thawAtOnce(s *session.Stream, v jsonlite.Value) bool {
 	clock, err := boot.ParseClock(v)
 	if err != nil {
@@ -96,9 +92,9 @@ func (a *Agent) thawAtOnce(s *session.Stream, v jsonlite.Value) bool {
 		s.Fail(err)
 		return true
 	}
-	laps, done := a.freezer.TryThaw()
+	durations, done := a.freezer.TryThaw()
 	if done {
-		answerThaw(s, laps)
+		answerThaw(s, durations)
 	}
 	return done
 }
@@ -108,23 +104,23 @@ func (a *Agent) thaw(s *session.Stream, v jsonlite.Value) error {
 	if err != nil {
 		return err
 	}
-	var laps freeze.Laps
+	var durations freeze.Durations
 	if a.freezer != nil {
 		if err := clock.Set(); err != nil {
 			return err
 		}
-		laps, err = a.freezer.Thaw()
+		durations, err = a.freezer.Thaw()
 	}
 	if err == nil {
-		answerThaw(s, laps)
+		answerThaw(s, durations)
 	}
 	return err
 }
 
-// answerThaw says what the clock is, so that the host can tell whether it is right.
-func answerThaw(s *session.Stream, laps freeze.Laps) {
+// answerThaw reports the clock, so that the host can check it.
+func answerThaw(s *session.Stream, durations freeze.Durations) {
 	w := &jsonlite.Writer{}
 	w.Open('{').Key("clock_ns").Text(strconv.FormatInt(time.Now().UnixNano(), 10))
-	steps(w, laps)
+	steps(w, durations)
 	s.Result(w.Close('}'))
 }

@@ -115,13 +115,13 @@ func parseDefaults(v jsonlite.Value, base exec.Defaults) (d exec.Defaults, err e
 	return d, nil
 }
 
-// stopwatch notes how long each step took, for the metrics of a start.
+// stopwatch records the duration of each step, for the metrics of a start.
 type stopwatch struct {
 	last time.Time
 	w    jsonlite.Writer
 }
 
-func (t *stopwatch) lap(name string) {
+func (t *stopwatch) mark(name string) {
 	now := time.Now()
 	t.w.Key(name).Int(now.Sub(t.last).Microseconds())
 	t.last = now
@@ -144,7 +144,7 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	}
 	a.busy = true
 	a.mu.Unlock()
-	watch.lap("parse")
+	watch.mark("parse")
 	reserved, err := a.apply(&p, watch)
 	a.mu.Lock()
 	a.busy = false
@@ -157,7 +157,7 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	}
 	if p.entry != nil {
 		a.entry.Start(*p.entry)
-		watch.lap("entrypoint")
+		watch.mark("entrypoint")
 	}
 	w := &jsonlite.Writer{}
 	w.Open('{').Key("entrypoint")
@@ -180,29 +180,29 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 		if reserved, err = boot.Reserve(p.reserve); err != nil {
 			return 0, err
 		}
-		watch.lap("reserve")
+		watch.mark("reserve")
 	}
 	if p.network != nil {
 		if err := p.network.Apply(); err != nil {
 			return 0, err
 		}
-		watch.lap("network")
+		watch.mark("network")
 	}
 	if p.root != nil {
-		keep, err := boot.Assemble(p.root, p.scratch, watch.lap)
+		keep, err := boot.Assemble(p.root, p.scratch, watch.mark)
 		if err != nil {
 			return 0, err
 		}
 		if a.freezer != nil {
 			a.freezer.SetScratch(keep)
 		}
-		watch.lap("switch_root")
+		watch.mark("switch_root")
 	}
 	if p.docker != nil {
 		if err := p.docker.MountAt("/var/lib/docker"); err != nil {
 			return 0, err
 		}
-		watch.lap("docker")
+		watch.mark("docker")
 	}
 	if a.pid1 {
 		address := ""
@@ -212,7 +212,7 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 		if errs := p.identity.WriteFiles(address, ""); len(errs) > 0 {
 			return 0, errs[0]
 		}
-		watch.lap("files")
+		watch.mark("files")
 	}
 	return reserved, nil
 }

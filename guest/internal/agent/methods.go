@@ -173,8 +173,8 @@ func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 	return nil
 }
 
-// endProcesses asks the entrypoint to end and waits for it until the deadline, then gives the others a moment, and
-// kills what is left; true when the entrypoint ended by itself. Without a deadline no process is signalled first.
+// endProcesses sends the entrypoint its stop signal and waits for it until the deadline, then for the other processes briefly, and
+// kills what is left; true when the entrypoint ended by itself. Without a deadline all processes are killed at once.
 func (a *Agent) endProcesses(deadline time.Duration) bool {
 	entry := a.entry.Process()
 	send := func(sig syscall.Signal) {

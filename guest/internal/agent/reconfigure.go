@@ -10,8 +10,8 @@ import (
 	"releap/guest/internal/session"
 )
 
-// filesPatience bounds the writing of identity files: on a root that its user has brought to a halt it may never end,
-// and the kernel's own name, clock and random numbers are renewed without it.
+// filesPatience bounds the writing of identity files, which may block for ever on a root file system that the user has frozen.
+// Host name, clock and random numbers are renewed without it.
 const filesPatience = 5 * time.Second
 
 // reconfigure gives a resumed or forked sandbox its new identity, before its processes resume: thaw is part of it.
@@ -46,7 +46,7 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 	if !ready {
 		return fault.New(fault.State, "the sandbox is not configured yet")
 	}
-	watch.lap("parse")
+	watch.mark("parse")
 	var unwritten []error
 	if a.pid1 {
 		if unwritten, err = a.renew(&id, network, previous, watch); err != nil {
@@ -64,7 +64,7 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 			return err
 		}
 	}
-	watch.lap("thaw")
+	watch.mark("thaw")
 	w := &jsonlite.Writer{}
 	w.Open('{').Key("clock_ns").Text(strconv.FormatInt(time.Now().UnixNano(), 10))
 	w.Key("timings_us").Raw(watch.w.Close('}').Bytes()).Key("unwritten").Open('[')
@@ -90,7 +90,7 @@ func (a *Agent) renew(id *boot.Identity, network *boot.Network, previous string,
 		}
 		address = network.Address.String()
 	}
-	watch.lap("network")
+	watch.mark("network")
 	written := make(chan []error, 1)
 	go func() {
 		defer fault.Guard(a.log, "identity files")
@@ -104,6 +104,6 @@ func (a *Agent) renew(id *boot.Identity, network *boot.Network, previous string,
 	case <-patience.C:
 		errs = []error{fault.New(fault.State, "the files below /etc could not be written within "+filesPatience.String())}
 	}
-	watch.lap("files")
+	watch.mark("files")
 	return errs, nil
 }

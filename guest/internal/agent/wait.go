@@ -4,12 +4,12 @@ import "time"
 
 const (
 	look = 5 * time.Millisecond
-	// The most that counts between two looks.
+	// The most time that counts between two checks.
 	lookMax = 10 * look
 )
 
-// wait until done, or until so much time is over in which this machine ran. While its host had it paused, no process in it
-// could run either, though the clock continued.
+// wait until done, or until this machine has run for that time. While its host has it paused no process in it runs, though the
+// clock continues.
 func wait(patience time.Duration, done func() bool) {
 	for began := time.Now(); !done() && patience > 0; {
 		time.Sleep(look)

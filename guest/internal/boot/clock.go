@@ -10,11 +10,11 @@ import (
 	"releap/guest/internal/jsonlite"
 )
 
-// backLimit is by how much the clock may be ahead of what the host says and be left so: the host's word is as old as
-// its way here, and programs tolerate a clock that is slightly fast better than one that jumps back.
+// backLimit is by how much the clock may be ahead of the host's time without being set: the time in a request is as old as its
+// transfer takes, and programs tolerate a clock that is slightly fast better than one that steps back.
 const backLimit = 100 * time.Millisecond
 
-// Clock is the host's time in Unix nanoseconds, 0 when it said none.
+// Clock is the host's time in Unix nanoseconds; 0 if the request had none.
 type Clock int64
 
 // ParseClock reads clock_ns of a request.

@@ -16,8 +16,8 @@ const (
 	rndReseedCRNG = 0x5207
 )
 
-// Renew gives the kernel its identity: random numbers first, so that nothing after draws what another copy of
-// the same memory draws.
+// Renew gives the kernel its identity: entropy first, so that no random number is the same in another copy of the same
+// memory.
 func (id *Identity) Renew() error {
 	if len(id.Entropy) > 0 {
 		if err := addEntropy(id.Entropy); err != nil {
@@ -52,9 +52,9 @@ func addEntropy(bytes []byte) error {
 	return call(int(file.Fd()), rndReseedCRNG, nil)
 }
 
-// WriteFiles puts the identity into the files of the current root. What says so already is left as it is: on a disk
-// that has been used, the rest of such a file is its owner's. previous is the host name that memory or disk may still
-// have, or empty. All files are tried; the errors of those that could not be written are returned.
+// WriteFiles writes the identity to the files of the current root. Files that have it already are not changed: on a disk that has
+// been used, the rest of such a file belongs to the user. previous is the former host name, or empty. All files are tried;
+// the errors of those that could not be written are returned.
 func (id *Identity) WriteFiles(address, previous string) (errs []error) {
 	try := func(err error) {
 		if err != nil {

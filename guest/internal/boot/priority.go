@@ -13,12 +13,11 @@ const (
 	hostPriority     = 50
 )
 
-// PreferThread binds the calling goroutine, which reads what the host says, to a thread that runs before everything
-// that users run at ordinary priority: a host that asks for a freeze is not to wait for their turns. Nothing that
-// this thread starts inherits that.
+// PreferThread binds the calling goroutine, which reads the host's requests, to a thread with a real-time priority, so that a
+// request to freeze does not wait for the user's processes. Processes that this thread starts do not inherit the priority.
 func PreferThread() {
-	// One that comes back from a system call needs a processor of the Go runtime as well, and all of them may be held
-	// by threads that wait for their turn.
+	// After a system call a thread also needs a processor of the Go runtime (P), and threads that are not scheduled may hold
+	// all of them.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 2)
 	runtime.LockOSThread()
 	priority := int32(hostPriority)

@@ -16,9 +16,9 @@ const (
 	mapHugeTLB = 0x40000
 )
 
-// Reserve takes bytes of the machine's memory away from the sandbox, in whole huge pages, and returns how many it got.
-// The kernel takes the pages of its huge page pool out of the free memory without writing to them, so that the host
-// never has to back them. The mapping, which is never touched, keeps them when the pool's size is changed.
+// Reserve withholds bytes of the machine's memory from the sandbox, in whole huge pages, and returns how many it got. The kernel
+// allocates the pages of its huge page pool without writing to them, so that the host never has to back them. The mapping,
+// which is never touched, keeps them reserved when the pool's size is changed.
 func Reserve(bytes int64) (int64, error) {
 	size, err := hugePageBytes()
 	if err != nil {
@@ -34,7 +34,7 @@ func Reserve(bytes int64) (int64, error) {
 	}
 	got := int64(0)
 	for try := 0; try < 2 && got < pages; try++ {
-		if try > 0 { // what is free lies in pieces
+		if try > 0 { // free memory is fragmented
 			_ = os.WriteFile(compact, []byte("1"), 0)
 		}
 		if err := os.WriteFile(hugePages, []byte(strconv.FormatInt(had+pages, 10)), 0); err != nil {

@@ -57,15 +57,15 @@ func lowerLayers(image string) string {
 }
 
 // Assemble mounts the read-only root image under the writable scratch disk, moves into the result for good and
-// answers an open folder on the scratch disk. The disks' own mounts stay behind, out of the user's sight. lap is told of every step
+// answers an open folder on the scratch disk. The disks' own mounts stay behind, out of the user's sight. mark is called after each step
 // that was made.
-func Assemble(root, scratch *Disk, lap func(string)) (*os.File, error) {
+func Assemble(root, scratch *Disk, mark func(string)) (*os.File, error) {
 	lower := make(chan error, 1)
 	go func() { lower <- root.MountImage() }() // two disks, and mostly two processors
 	if err := scratch.mount(scratchDir, syscall.MS_NOATIME); err != nil {
 		return nil, err
 	}
-	lap("scratch_disk")
+	mark("scratch_disk")
 	for _, dir := range []string{"/upper", "/work"} {
 		if err := os.Mkdir(scratchDir+dir, 0o755); err != nil && !os.IsExist(err) {
 			return nil, fault.New(fault.Code(err), "scratch disk: "+err.Error())
@@ -75,16 +75,16 @@ func Assemble(root, scratch *Disk, lap func(string)) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	lap("scratch_folders")
+	mark("scratch_folders")
 	if err := <-lower; err != nil {
 		return nil, err
 	}
-	lap("root_disk")
+	mark("root_disk")
 	options := lowerLayers(lowerDir) + ",upperdir=" + scratchDir + "/upper,workdir=" + scratchDir + "/work,redirect_dir=on"
 	if err := syscall.Mount("overlay", rootDir, "overlay", 0, options); err != nil {
 		return nil, fault.New(fault.Internal, "mounting the overlay root: "+err.Error())
 	}
-	lap("overlay")
+	mark("overlay")
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/run"} {
 		target := rootDir + dir
 		if err := folder(target, 0o755); err != nil {

@@ -82,7 +82,7 @@ func (e *Entrypoint) set(s State) {
 	e.notify()
 }
 
-// Start the command. Its failure is a state, not an error: the sandbox lives on without it.
+// Start the command. Its failure is a state, not an error: the sandbox continues without it.
 func (e *Entrypoint) Start(spec Spec) {
 	if err := e.start(spec); err != nil {
 		code := process.CannotExecute

@@ -18,7 +18,7 @@ import (
 
 // Read sends a file's bytes from offset on, at most length of them (negative: all), then {bytes}.
 func Read(stream *session.Stream, p string, offset, length int64) error {
-	file, err := os.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO must not hold us
+	file, err := os.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO must not block the agent
 	if err != nil {
 		return failed(p, err)
 	}
@@ -68,8 +68,8 @@ func Read(stream *session.Stream, p string, offset, length int64) error {
 
 var serial int64
 
-// Write takes the stream's input into a file that appears complete or not at all: a temporary file beside it,
-// then a rename. What is there and is no regular file (a device, /proc/sys/...) is written in place instead.
+// Write writes the stream's input to a file atomically: to a temporary file beside it, which is then renamed. A target that is no
+// regular file (a device, /proc/sys/...) is written in place instead.
 func Write(stream *session.Stream, p string, mode os.FileMode, modeGiven, parents bool) error {
 	if resolved, err := filepath.EvalSymlinks(p); err == nil {
 		p = resolved // write what a link points to, keep the link

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// atOnce is how long Start looks for the end of a freeze by itself: most have ended by then.
-	atOnce = 2 * time.Millisecond
-	// grace is how long processes may take to leave the kernel before those that wait in it are let be, and
-	// graceEach what each of many adds: looking at a thread takes longer than its freezing, and time from it.
+	// startLimit is how long Start itself waits for the end of a freeze: most have ended by then.
+	startLimit = 2 * time.Millisecond
+	// grace is how long processes may take to leave the kernel, before those that are blocked in it count as frozen.
+	// graceEach is added for each thread: to read the state of a thread takes longer than to freeze it.
 	grace     = 2 * time.Millisecond
 	graceEach = 250 * time.Microsecond
-	// signalEvery so often the processes are frozen again, in case another process thawed them.
+	// signalEvery is the interval at which the processes are frozen again, in case another process thawed them.
 	signalEvery = 1500 * time.Microsecond
 )
 
 // Request of a host that is about to capture the sandbox.
 type Request struct {
-	// Processes and Disk are what is to be frozen. Flush is for a host that freezes the processes and then takes the disk as it
-	// is at one moment: all that they have written is on it, and its journal as after a power cut.
+	// Processes and Disk select what is frozen. Flush is for a host that freezes the processes and then captures the disk: all
+	// that they have written is on it, and its journal is as after a power loss.
 	Processes, Disk, Flush bool
 	// FreezeLimit bounds the freezing itself.
 	FreezeLimit time.Duration
@@ -31,35 +31,35 @@ type Request struct {
 	Deadline time.Duration
 }
 
-// Laps tells how long the steps took.
-type Laps struct {
+// Durations of the steps.
+type Durations struct {
 	Wait, Processes, Disk time.Duration
-	// InKernel: some threads are blocked inside the kernel, waiting for a disk or the like. They are stopped on their way
-	// out of it, before they execute one instruction of their own.
+	// InKernel: some threads are blocked inside the kernel, for example on a disk. They are frozen when they leave it, before
+	// they execute an instruction of their program.
 	InKernel bool
 }
 
-// Capture is a freeze under way.
+// Capture is a freeze in progress.
 type Capture struct {
-	f      *Freezer
-	r      Request
-	laps   Laps
-	began  time.Time
-	lap    time.Time
-	held   bool // the freezer's lock
-	undo   bool // something was done
-	done   bool
-	err    error
-	told   time.Time
-	look   time.Duration   // into the processes when this much time has passed
-	inside map[string]bool // threads that were seen frozen or waiting inside the kernel
+	f         *Freezer
+	r         Request
+	durations Durations
+	began     time.Time
+	stepBegan time.Time
+	held      bool // the freezer's lock
+	undo      bool // something was done
+	done      bool
+	err       error
+	told      time.Time
+	look      time.Duration   // after which the states of the threads are read
+	inside    map[string]bool // threads that were seen frozen or waiting inside the kernel
 }
 
-// Start freezing as far as that takes next to no time. When Done, Result says how it went; else Wait must follow, on
-// a goroutine of its own.
+// Start freezes what can be frozen almost immediately. If the capture is Done, Result has the outcome; else Wait must
+// follow, on a goroutine of its own.
 func (f *Freezer) Start(r Request) *Capture {
 	now := time.Now()
-	c := &Capture{f: f, r: r, began: now, lap: now, look: grace}
+	c := &Capture{f: f, r: r, began: now, stepBegan: now, look: grace}
 	select {
 	case f.lock <- struct{}{}:
 	default:
@@ -68,7 +68,7 @@ func (f *Freezer) Start(r Request) *Capture {
 	c.held = true
 	c.begin()
 	if !c.done && r.Processes {
-		c.awaitFrozen(c.began.Add(atOnce))
+		c.awaitFrozen(c.began.Add(startLimit))
 	}
 	if !c.done && c.err == nil && c.processesFrozen() && !r.Disk && !r.Flush {
 		c.finish()
@@ -113,10 +113,10 @@ func (c *Capture) Wait() {
 }
 
 // Result of a capture that is Done. Guard follows.
-func (c *Capture) Result() (Laps, error) { return c.laps, c.err }
+func (c *Capture) Result() (Durations, error) { return c.durations, c.err }
 
-// Guard lets the sandbox thaw by itself after the request's deadline. After the answer, where that was quick: it
-// wakes another thread.
+// Guard arms the timer that thaws the sandbox at the request's deadline. It wakes another thread, so it comes after the
+// response where that is sent immediately.
 func (c *Capture) Guard() {
 	if c.err == nil {
 		c.f.guard(c.r.Deadline)
@@ -125,15 +125,15 @@ func (c *Capture) Guard() {
 
 func (c *Capture) begin() {
 	f := c.f
-	c.laps.Wait = c.next()
+	c.durations.Wait = c.next()
 	switch {
 	case f.frozen.Load():
 		c.fail(fault.New(fault.Frozen, "the sandbox is frozen already"))
 		return
-	case (c.r.Disk || c.r.Flush) && f.unfinish != nil:
+	case (c.r.Disk || c.r.Flush) && f.abandoned != nil:
 		select {
-		case <-f.unfinish:
-			f.unfinish = nil
+		case <-f.abandoned:
+			f.abandoned = nil
 		default:
 			c.fail(fault.New(fault.State, "an earlier freeze of the disk has not ended yet"))
 			return
@@ -155,7 +155,7 @@ func (c *Capture) tell() {
 }
 
 // processesFrozen is true also when no processes were to be frozen.
-func (c *Capture) processesFrozen() bool { return !c.r.Processes || c.laps.Processes > 0 }
+func (c *Capture) processesFrozen() bool { return !c.r.Processes || c.durations.Processes > 0 }
 
 // awaitFrozen waits until all processes are frozen, or that time has come.
 func (c *Capture) awaitFrozen(end time.Time) {
@@ -163,9 +163,9 @@ func (c *Capture) awaitFrozen(end time.Time) {
 	for !c.done {
 		frozen, err := isFrozen(c.f.state)
 		now := time.Now()
-		if err == nil && !frozen && now.Sub(c.lap) > c.look {
+		if err == nil && !frozen && now.Sub(c.stepBegan) > c.look {
 			frozen = c.inKernel()
-			c.laps.InKernel = frozen
+			c.durations.InKernel = frozen
 			c.look += 2 * time.Since(now)
 		}
 		switch {
@@ -173,15 +173,15 @@ func (c *Capture) awaitFrozen(end time.Time) {
 			c.fail(err)
 			return
 		case frozen:
-			c.laps.Processes = c.next()
+			c.durations.Processes = c.next()
 			return
 		case now.After(end):
 			return
 		case now.Sub(c.told) > signalEvery:
 			c.tell()
 		}
-		// Not the runtime's sleep, which may wake another thread to wait for us. This one leaves a processor to those
-		// that are to stop.
+		// Not time.Sleep, which may wake another thread of the runtime. This one frees a processor for the threads that are
+		// to be frozen.
 		_ = syscall.Nanosleep(&pause, nil)
 		if pause.Nsec < 1_000_000 {
 			pause.Nsec *= 2
@@ -189,7 +189,7 @@ func (c *Capture) awaitFrozen(end time.Time) {
 	}
 }
 
-// flushDisk flushes the disk and, where asked to, stops it. The kernel cannot be made to give that up; we can.
+// flushDisk flushes the disk and freezes it if requested. The kernel cannot cancel that, but the wait for it can end.
 func (c *Capture) flushDisk(end time.Time) {
 	f := c.f
 	if f.scratch == nil {
@@ -212,10 +212,10 @@ func (c *Capture) flushDisk(end time.Time) {
 			return
 		}
 		f.disk = c.r.Disk
-		c.laps.Disk = c.next()
+		c.durations.Disk = c.next()
 	case <-timer.C:
 		undone := make(chan struct{})
-		f.unfinish = undone
+		f.abandoned = undone
 		go func() {
 			defer close(undone)
 			if err := <-finished; err == nil && c.r.Disk {
@@ -249,11 +249,11 @@ func (c *Capture) finish() {
 	<-c.f.lock
 }
 
-// next lap, never zero.
+// next gives the duration of the step that ends now; never zero.
 func (c *Capture) next() time.Duration {
 	now := time.Now()
-	took := now.Sub(c.lap) + 1
-	c.lap = now
+	took := now.Sub(c.stepBegan) + 1
+	c.stepBegan = now
 	return took
 }
 
@@ -270,7 +270,7 @@ func isFrozen(state *os.File) (bool, error) {
 // inKernel tells whether every thread is either frozen or waits uninterruptibly inside the kernel. The freezer never lets
 // a thread of its group return to its program, so what is captured of one that waits is the wait, with the disk
 // request it waits for; nothing of the user's runs before it is thawed. One that runs is another matter: it may be
-// drawing random numbers.
+// reading random numbers.
 func (c *Capture) inKernel() bool {
 	f := c.f
 	var dir syscall.Stat_t
@@ -290,7 +290,7 @@ func (c *Capture) inKernel() bool {
 		}
 	}
 	var text [512]byte
-	for i := len(tids) - 1; i >= 0; i-- { // the youngest are stopped last: one that runs is soon found
+	for i := len(tids) - 1; i >= 0; i-- { // the youngest are frozen last, so a running one is found soon
 		tid := tids[i]
 		if c.inside[tid] {
 			continue
@@ -331,22 +331,22 @@ func (f *Freezer) threadState(tid string, buf []byte) byte {
 }
 
 // TryThaw thaws what can be thawed at once: processes, while the freezer is not locked. False when Thaw must.
-func (f *Freezer) TryThaw() (laps Laps, done bool) {
+func (f *Freezer) TryThaw() (durations Durations, done bool) {
 	select {
 	case f.lock <- struct{}{}:
 	default:
-		return laps, false
+		return durations, false
 	}
 	defer func() { <-f.lock }()
 	if f.disk {
-		return laps, false
+		return durations, false
 	}
-	laps, err := f.thaw()
-	return laps, err == nil
+	durations, err := f.thaw()
+	return durations, err == nil
 }
 
 // Thaw undoes a freeze; thawing what is not frozen is no error.
-func (f *Freezer) Thaw() (Laps, error) {
+func (f *Freezer) Thaw() (Durations, error) {
 	f.lock <- struct{}{}
 	defer func() { <-f.lock }()
 	return f.thaw()
@@ -359,25 +359,25 @@ func (f *Freezer) ThawDisk() error {
 	return f.thawDisk()
 }
 
-// thaw the processes first: clients wait for them, and a write waits for the disk by itself.
-func (f *Freezer) thaw() (laps Laps, err error) {
+// thaw thaws the processes first: clients wait for them, and a write blocks until the disk is thawed.
+func (f *Freezer) thaw() (durations Durations, err error) {
 	began := time.Now()
 	if f.processes {
 		if err := f.set(thawedState); err != nil {
-			return laps, err
+			return durations, err
 		}
 		f.processes = false
-		laps.Processes = time.Since(began)
+		durations.Processes = time.Since(began)
 	}
 	if f.disk {
 		if err := f.thawDisk(); err != nil {
-			return laps, err
+			return durations, err
 		}
-		laps.Disk = time.Since(began) - laps.Processes
+		durations.Disk = time.Since(began) - durations.Processes
 	}
 	f.frozen.Store(false)
 	f.guard(0)
-	return laps, nil
+	return durations, nil
 }
 
 func (f *Freezer) thawDisk() error {

@@ -1,7 +1,7 @@
 // Package freeze stops user processes and the writable file system while the host takes a snapshot.
 //
-// A client outside sees every moment of it, so what runs here between the request and its answer allocates little,
-// starts nothing, logs nothing and never sleeps longer than there is to wait.
+// A freeze is downtime for clients of the sandbox, so the code between a request and its response allocates little, starts
+// nothing, logs nothing and never sleeps longer than necessary.
 package freeze
 
 import (
@@ -26,8 +26,8 @@ const (
 // Freezer holds every user process in one freezer control group.
 //
 // It is the version 1 freezer, on a mount of its own that user space never sees: in version 1 a single thread
-// can change group, so the thread that forks enters the group first and the child is born in it, with no
-// moment in which it runs free. All of cgroup v2 stays the user's (a container engine wants to own it).
+// can change group, so the thread that forks enters the group first and the child starts in it: it never runs outside
+// of the group. All of cgroup v2 is left to the user (a container engine needs to own it).
 type Freezer struct {
 	user    *os.File
 	top     *os.File
@@ -37,14 +37,14 @@ type Freezer struct {
 	scratch *os.File
 	log     func(string)
 
-	dryTasks, dryState *os.File // of a group for warm-ups
+	dryTasks, dryState *os.File // of the group for warm-ups
 
-	// lock is held while a process is started, and during a freeze or a thaw. A channel: one may try, or wait for a while, and
-	// who waits comes in order.
+	// lock is held while a process is started, and during a freeze or a thaw. A channel allows to try and to wait with a
+	// limit, and serves waiters in order.
 	lock      chan struct{}
 	processes bool          // they are frozen
 	disk      bool          // it is frozen
-	unfinish  chan struct{} // closed when a freeze of the disk that was given up is undone at last
+	abandoned chan struct{} // closed when a freeze of the disk that was abandoned has been undone
 	frozen    atomic.Bool   // either is frozen, or is being frozen
 
 	timerMu  sync.Mutex
@@ -55,8 +55,8 @@ type Freezer struct {
 // Open the freezer mounted at dir and make the group of the user's processes.
 func Open(dir string, log func(string)) (*Freezer, error) {
 	f := &Freezer{log: log, lock: make(chan struct{}, 1)}
-	// The first group of a kernel that freezes rewrites the kernel's own code on all processors, and the last one
-	// that thaws does so again: milliseconds each. This one, for ever empty and frozen, leaves it to neither.
+	// The first group that is frozen enables a static key, which patches kernel code on all processors, and the last one
+	// that is thawed disables it: milliseconds each. This empty group stays frozen, so that neither happens later.
 	var pinTasks, pinState *os.File
 	if err := openGroup(dir+"/pin", &pinTasks, &pinState); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func Open(dir string, log func(string)) (*Freezer, error) {
 // SetScratch names the file system that Freeze stops, by any open file on it.
 func (f *Freezer) SetScratch(dir *os.File) { f.scratch = dir }
 
-// Enter puts the calling thread among the user's; it must be locked to its goroutine. Holds the freezer.
+// Enter moves the calling thread, which must be locked to its goroutine, into the user's group. It locks the freezer.
 func (f *Freezer) Enter() error {
 	f.lock <- struct{}{}
 	if f.frozen.Load() {
@@ -100,15 +100,15 @@ func (f *Freezer) Enter() error {
 	return nil
 }
 
-// Leave takes the thread back.
+// Leave moves the thread back, and unlocks the freezer.
 func (f *Freezer) Leave() {
 	if _, err := f.top.WriteAt([]byte("0"), 0); err != nil {
-		f.log("releap: a thread of the agent stays among the user's: " + err.Error())
+		f.log("releap: a thread of the agent stays in the user's group: " + err.Error())
 	}
 	<-f.lock
 }
 
-// Frozen tells whether a freeze is in force, or under way.
+// Frozen tells whether the sandbox is frozen or being frozen.
 func (f *Freezer) Frozen() bool { return f.frozen.Load() }
 
 // Empty tells whether no user process is left.
@@ -143,7 +143,7 @@ func (f *Freezer) tasks() (list string, whole bool) {
 	return string(buf), false
 }
 
-// FreezeDisk for good: what is left on it is clean, as after an unmount. Used on the way to power off.
+// FreezeDisk freezes the disk before the machine powers off, which leaves it clean, as after an unmount.
 func (f *Freezer) FreezeDisk() error {
 	if f.scratch == nil {
 		return nil
@@ -156,8 +156,8 @@ func (f *Freezer) set(state string) error {
 	return err
 }
 
-// Guard lets the sandbox thaw by itself after that time: a host that died must not leave it dead. Called when
-// frozen; zero keeps it frozen until the host thaws it.
+// guard arms the timer that thaws the sandbox after that time, in case its host has crashed. Called when frozen; with zero
+// only the host thaws it.
 func (f *Freezer) guard(deadline time.Duration) {
 	f.timerMu.Lock()
 	defer f.timerMu.Unlock()
@@ -183,7 +183,7 @@ func (f *Freezer) guard(deadline time.Duration) {
 	f.timer = own
 }
 
-// Heard that a host is there: the deadline of the freeze starts again.
+// Heard restarts the timer of the freeze, because a host has connected.
 func (f *Freezer) Heard() {
 	f.timerMu.Lock()
 	deadline, armed := f.deadline, f.timer != nil
@@ -193,8 +193,8 @@ func (f *Freezer) Heard() {
 	}
 }
 
-// Hold keeps a frozen sandbox from thawing by itself: its host is about to say who it is, and until then it must
-// not continue under another identity.
+// Hold stops the timer of the freeze: the host is about to change the identity, and the sandbox must not continue with the
+// former one.
 func (f *Freezer) Hold() { f.guard(0) }
 
 func control(file *os.File, request uintptr) error {

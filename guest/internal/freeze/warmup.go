@@ -17,9 +17,8 @@ const warmUpLimit = 50 * time.Millisecond
 // leaveLimit bounds the end of a warm-up.
 const leaveLimit = time.Second
 
-// WarmUp freezes and thaws a thread of the agent, which waits in a system call as most processes do, in a group of
-// its own. What was done once is fast: an emulator has translated it, and it is in the caches. No other thread is frozen for
-// it.
+// WarmUp freezes and thaws a thread of the agent in a group of its own. The thread is blocked in a system call, as most
+// processes are. Afterwards an emulator has translated the code of a freeze, and the caches have it. No other thread is frozen.
 func (f *Freezer) WarmUp() {
 	f.lock <- struct{}{}
 	defer func() { <-f.lock }()

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// returnGrace is how long a host may be away before that counts. One that left and one that came are told on
-// another queue than what they write: of a machine that was paused meanwhile, the HELLO of the new host may come
-// before the news that the old one has gone, and must not be taken for words of the old one.
+// returnGrace is how long a host may be disconnected before that is reported. Connects and disconnects arrive on another
+// virtqueue than data: after a pause of the machine, the HELLO of a new host may arrive before the disconnect of the
+// former one, and must not be attributed to the former one.
 const returnGrace = 100 * time.Millisecond
 
-// Port reads and writes the device. Read gives io.EOF once when the host has hung up for a while and then waits for
-// the next host; one that comes at once says HELLO, which ends what was before as well. Write waits while there is
-// none. Nothing here ticks: both sleep in epoll_wait, edge triggered, because a port without a host reports
-// "hung up" for as long as it lasts and a level would spin.
+// Port reads and writes the device. Read returns io.EOF once when the host has been disconnected for a while, and then waits
+// for the next host. A host that connects at once sends HELLO, which ends the former session as well. Write blocks without a
+// host. Nothing polls: both sleep in epoll_wait, edge-triggered, because a port without a host reports EPOLLHUP
+// permanently and a level-triggered wait would spin.
 type Port struct {
 	fd       int
 	readable int
 	writable int
 	mu       sync.Mutex
-	away     bool // no host for as long as returnGrace
-	gone     bool // and that was told
+	away     bool // disconnected for returnGrace
+	gone     bool // and io.EOF was returned
 }
 
 // Find waits until the port of that name exists (its driver probes asynchronously) and gives its device path.
@@ -79,7 +79,7 @@ func wait(ep int) {
 	waitFor(ep, -1)
 }
 
-// waitFor says whether something happened within the time; a negative one never ends.
+// waitFor tells whether an event came within the time; a negative one is unlimited.
 func waitFor(ep int, patience time.Duration) bool {
 	var events [1]syscall.EpollEvent
 	ms := -1
@@ -98,9 +98,9 @@ func (p *Port) Read(buf []byte) (int, error) {
 		n, err := syscall.Read(p.fd, buf)
 		switch {
 		case n > 0:
-			// No proof of a host: its first bytes may overtake the news that it is there, which a driver hears on
-			// another queue. Saying io.EOF once more in between would drop a HELLO that was just read; so would saying it
-			// for the first time, had the grace for the one before ended right then. It starts again.
+			// Data may arrive before the connect event, which comes on another virtqueue. An io.EOF between the two would
+			// drop a HELLO that was just read, also if the grace period for the former host ends at that time. The grace
+			// period starts again.
 			p.away = false
 			return n, nil
 		case err == nil: // no host

@@ -8,21 +8,21 @@ import (
 	"syscall"
 )
 
-// launcherName is what the agent's own program is called when it starts another one in its place.
+// launcherName is argv[0] of the agent's own program when it only executes another one.
 const launcherName = "releap-start"
 
-// resultFD is where it tells why it could not.
+// resultFD is the descriptor to which it writes its error.
 const resultFD = 3
 
-// startApart starts a program by way of the agent's own, which changes to the folder and executes the program as a
-// process of its own. In a file system whose server does not answer, either may take for ever: between fork and exec
-// that would hold a processor of the Go runtime, and on a small machine the whole agent.
+// startApart starts a program in two steps: the agent's own program becomes a process of its own, which changes the directory and
+// executes the program. On a file system whose server does not respond, both may block for ever: between fork and exec
+// that would block a processor of the Go runtime, and on a small machine the whole agent.
 func (t *Table) startApart(spec Spec) (*Process, *StartError) {
 	var result [2]int
 	if err := syscall.Pipe2(result[:], syscall.O_CLOEXEC); err != nil {
 		return nil, &StartError{CannotExecute, spec.Path + ": " + err.Error()}
 	}
-	// A pollable file: who waits for it holds no thread.
+	// A pollable file: waiting for it blocks no thread.
 	_ = syscall.SetNonblock(result[0], true)
 	told := os.NewFile(uintptr(result[0]), "start")
 	defer told.Close()
@@ -36,7 +36,7 @@ func (t *Table) startApart(spec Spec) (*Process, *StartError) {
 	if bad != nil {
 		return nil, bad
 	}
-	// The end of the pipe comes with the execution of the program: the descriptor is closed by that.
+	// execve(2) closes the descriptor, so the pipe ends when the program is executed.
 	text, _ := io.ReadAll(told)
 	if len(text) == 0 {
 		return p, nil
@@ -61,8 +61,8 @@ func Launch() {
 	os.Exit(CannotExecute)
 }
 
-// answers are the file systems whose answers come from this kernel and its disks alone.
-var answers = map[string]bool{
+// localTypes are the file systems that only this kernel and its disks serve.
+var localTypes = map[string]bool{
 	"autofs": false, "bpf": true, "btrfs": true, "cgroup": true, "cgroup2": true, "configfs": true, "debugfs": true,
 	"devpts": true, "devtmpfs": true, "efivarfs": true, "erofs": true, "ext2": true, "ext3": true, "ext4": true,
 	"hugetlbfs": true, "iso9660": true, "mqueue": true, "nsfs": true, "overlay": true, "proc": true, "pstore": true,
@@ -70,8 +70,8 @@ var answers = map[string]bool{
 	"vfat": true, "xfs": true,
 }
 
-// mayHang tells whether a file system is mounted whose server may not answer: FUSE, a network's, and any not known.
-// The list is read for each start: a poll of it does not tell of every mount.
+// mayHang tells whether a file system is mounted whose server may not respond: FUSE, network file systems, and unknown ones.
+// The list is read for each start, as a poll of it does not report every mount.
 func mayHang() bool {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	return err != nil || hasServer(string(text))
@@ -88,7 +88,7 @@ func hasServer(mountinfo string) bool {
 		if end := strings.IndexByte(kind, ' '); end >= 0 {
 			kind = kind[:end]
 		}
-		if !answers[kind] {
+		if !localTypes[kind] {
 			return true
 		}
 	}

@@ -23,18 +23,18 @@ const (
 
 // Server answers a host, one connection at a time.
 type Server struct {
-	// Handle takes requests in the order in which they came and answers what then runs on a goroutine of its own;
-	// that ends with Result or Fail. Nil when it was answered already: for what takes no time and must lose none.
+	// Handle takes requests in the order of their arrival and returns a function that then runs on a goroutine of its own and
+	// ends with Result or Fail. Nil if the request was answered already, for requests that must be answered fast.
 	Handle func(s *Stream, method string, params jsonlite.Value) func()
 	// Hello adds members to the HELLO object.
 	Hello func(w *jsonlite.Writer)
-	// Opened is told of a session once HELLO is answered, Closed when it is gone.
+	// Opened is called once HELLO is answered, Closed when the session has ended.
 	Opened func(*Session)
 	Closed func(*Session)
 	Log    func(string)
 }
 
-// Session is what lies between two HELLOs.
+// Session is the exchange between two HELLOs.
 type Session struct {
 	server *Server
 	out    *writer
@@ -47,7 +47,7 @@ type Session struct {
 	closed  bool
 }
 
-// Serve talks over rw until reading fails; io.EOF when the host hung up. It never panics.
+// Serve serves the host over rw until reading fails; io.EOF when the host has disconnected. It never panics.
 func (sv *Server) Serve(rw io.ReadWriter) (err error) {
 	defer fault.Guard(sv.Log, "session")
 	in := wire.NewReader(rw)
@@ -183,10 +183,10 @@ func (sess *Session) Open(method string, params func(*jsonlite.Writer), onWindow
 	return s
 }
 
-// Event tells the host something that needs no answer and may be lost with the connection.
+// Event sends a message that needs no response and may be lost with the connection.
 func (sess *Session) Event(w *jsonlite.Writer) { sess.out.send(wire.Event, 0, w.Bytes()) }
 
-// Flush waits until the host's side has taken what was sent, or patience ends.
+// Flush waits until the host has read what was sent, or patience ends.
 func (sess *Session) Flush(patience time.Duration) {
 	for end := time.Now().Add(patience); !sess.out.idle() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)

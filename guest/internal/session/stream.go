@@ -23,16 +23,16 @@ type Cause int
 const (
 	// Running: not ended.
 	Running Cause = iota
-	// Cancelled: the host gave it up; whatever it started is to be ended.
+	// Cancelled: the host has cancelled it; whatever it started is to be ended.
 	Cancelled
-	// Reset: the connection went, a new one may come. What was started lives on without a listener.
+	// Reset: the connection was lost. What was started continues without a listener.
 	Reset
 )
 
 // ErrClosed is given to a handler whose stream was cancelled or reset.
 var ErrClosed = fault.New(fault.Cancelled, "the stream was closed by the host")
 
-// Stream is one request and what flows with it.
+// Stream is one request with its data.
 type Stream struct {
 	id   uint32
 	sess *Session

@@ -29,8 +29,8 @@ type writer struct {
 	ended  chan struct{} // closed when nothing will be written any more
 }
 
-// newWriter writes nothing before the writer of the session before, if any, has ended: what that one still has to say,
-// in the middle of a frame perhaps, would be taken for the new session's.
+// newWriter writes nothing before the writer of the former session, if any, has ended: the rest of its output, perhaps of a
+// partial frame, would be read as the new session's.
 func newWriter(dst io.Writer, log func(string), before *writer) *writer {
 	w := &writer{dst: dst, ended: make(chan struct{}), busy: before != nil}
 	w.change = sync.NewCond(&w.mu)
@@ -59,8 +59,8 @@ func (w *writer) send(kind byte, stream uint32, parts ...[]byte) {
 	w.mu.Unlock()
 }
 
-// answer sends like send, and where nothing waits ahead and the transport can take it, at once and on this goroutine:
-// waking another is the longest part of a short answer.
+// answer is send, but writes immediately and on this goroutine if nothing is queued and the transport accepts it: waking
+// another goroutine is the longest part of a short response.
 func (w *writer) answer(kind byte, stream uint32, body []byte) {
 	direct, can := w.dst.(tryWriter)
 	w.mu.Lock()

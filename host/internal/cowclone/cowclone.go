@@ -1,15 +1,14 @@
 // Package cowclone makes copy-on-write clones of a running VMM's memory.
 //
-// The VMM is made to fork(2) by ptrace(2), and the clone never runs: it stays stopped where it was born, so that its memory
-// can be read while the VMM and its guest continue. It dies with this process (PTRACE_O_EXITKILL).
+// ptrace(2) makes the VMM call fork(2). The clone never runs: it stays in its first ptrace-stop, so that its memory can be read
+// while the VMM and its guest continue. It ends with this process (PTRACE_O_EXITKILL).
 //
-// QEMU keeps its guest's memory out of forks (MADV_DONTFORK), which is lifted first. The rest of its memory is kept out
-// instead: nobody reads it in the clone, and each page that both share is one that the VMM has to copy before it can write
-// to it again. Neither is undone: the VMM never forks by itself, and its seccomp filter does not allow it to.
+// QEMU excludes its guest's memory from forks (MADV_DONTFORK), which is reverted first (MADV_DOFORK). The rest of its memory is
+// excluded instead: it is not read in the clone, and the VMM would have to copy each shared page before its next write.
+// Neither is undone: the VMM never forks by itself, and its seccomp filter does not allow it to.
 //
 // Only the main thread of the VMM is stopped, for half a millisecond and the time that copying page tables takes. If this
-// process is killed in that time, the kernel kills the VMM as well: the guest of a VMM whose registers were not restored
-// would run on with a corrupt one.
+// process is killed in that time, the kernel kills the VMM as well: otherwise the VMM would continue with wrong registers.
 package cowclone
 
 import (
@@ -61,7 +60,7 @@ func Serve(args []string) error {
 	return orders.Err()
 }
 
-// reap ends clones and waits until their memory is free: whoever waits for the end of this process may need it.
+// reap kills clones and waits until their memory is free, as the parent of this process may need it.
 func reap(clones []int) {
 	for _, clone := range clones {
 		_ = unix.Kill(clone, unix.SIGKILL)
@@ -83,7 +82,7 @@ type process struct {
 	syscallAt uintptr
 }
 
-// prepare chooses what its clones get: the guest's memory, and of the rest nothing.
+// prepare lets clones have the guest's memory and nothing else.
 func (p *process) prepare(address, size uintptr) error {
 	mappings, err := readMappings(p.pid)
 	if err != nil {

@@ -16,26 +16,25 @@ import (
 
 const (
 	pageBytes = 4096
-	// Pages are read from the VMM in batches of so many bytes and parts, which stay in a processor's cache until they are
-	// written.
+	// Limits of a batch of pages, which fits a processor's cache until it is written.
 	batchBytes = 256 * 1024
 	batchParts = 64
-	// From here on two threads copy, if that leaves a processor to the process.
-	togetherBytes = 8 << 20
-	// While the process runs its threads come first; while it is stopped it waits for this one.
-	nicenessAhead   = 10
+	// From this size on two threads copy, if that leaves a processor to the process.
+	parallelBytes = 8 << 20
+	// While the process runs, its threads have priority; while it is stopped, it waits for this one.
+	nicenessPrecopy = 10
 	nicenessStopped = -10
 	scanRegions     = 4096
 	nearBytes       = 16 * pageBytes
-	// Looked at in one call, half a millisecond: what else the process does with its mappings waits for it.
+	// Scanned in one call, which takes half a millisecond: changes of the process's mappings wait for it.
 	scanBytes = 16 << 20
 )
 
 // Precopy copies the memory of process PID that lies at ADDRESS for BYTES bytes to the file TARGET while the process runs, so
-// that almost nothing is left to copy when it is stopped. It prints "ready\n", or "unsupported\n" where the kernel cannot
-// track writes, and ends. For each line "all\n" it copies all pages that the process has of its own (those of a private
-// mapping that it has written to), for "rest\n" those that were written to since the order before, and for "last\n" the same
-// of a process that is stopped meanwhile. It answers "copied BYTES\n".
+// that few pages are left to copy when it is stopped. It prints "ready\n", or "unsupported\n" and ends where the kernel cannot
+// track writes. For each line "all\n" it copies all anonymous pages (those of a private mapping that the process has written
+// to), for "rest\n" those that were written to since the previous order, and for "last\n" the same of a process that is
+// stopped meanwhile. It prints "copied BYTES\n" after each.
 //
 // The process is write-protected page by page with userfaultfd(2) in its asynchronous mode (Linux 6.7): the kernel lifts the
 // protection of a page itself at the first write, in a microsecond, and PAGEMAP_SCAN finds these pages. No page tables are
@@ -64,7 +63,7 @@ func Precopy(args []string) error {
 		var copied int64
 		switch orders.Text() {
 		case "all":
-			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, nicenessAhead)
+			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, nicenessPrecopy)
 			copied, err = copier.copyAll()
 		case "rest":
 			copied, err = copier.copyRest()
@@ -99,7 +98,7 @@ type preCopier struct {
 	start, end uintptr
 	pagemap    *os.File
 	target     *os.File
-	// Where the kernel puts what it finds. On the heap, which does not move.
+	// Output buffer of PAGEMAP_SCAN. On the heap, which does not move.
 	found []region
 }
 
@@ -116,12 +115,12 @@ func newPreCopier(pid int, start, size uintptr, target string) (*preCopier, erro
 	return c, err
 }
 
-// Pages that the process has of its own. Those that it has never touched are not protected: that would take a page table entry
-// for each of them, which looks like a swapped page to all who read /proc/PID/pagemap.
+// Anonymous pages of the process. Pages that it has never touched are not protected: that would take a page table entry for
+// each of them, which reads like a swapped page in /proc/PID/pagemap.
 var own = scanArg{flags: scanProtect | scanCheckTracked, inverted: pageOfFile, mask: pageOfFile,
 	anyOf: pagePresent | pageSwapped, returned: pagePresent}
 
-// copyAll protects the pages as it finds them: what is written to while they are copied belongs to the rest.
+// copyAll write-protects the pages as it finds them: pages that are written to while they are copied belong to the rest.
 func (c *preCopier) copyAll() (int64, error) {
 	regions, err := c.find(own, c.start, c.end)
 	if err != nil {
@@ -204,7 +203,7 @@ func (c *preCopier) copy(regions []region) (int64, error) {
 	if len(batch) > 0 {
 		batches = append(batches, batch)
 	}
-	if total < togetherBytes || runtime.NumCPU() < 3 {
+	if total < parallelBytes || runtime.NumCPU() < 3 {
 		next := int64(-1)
 		return total, c.copyBatches(batches, &next)
 	}
@@ -217,7 +216,7 @@ func (c *preCopier) copy(regions []region) (int64, error) {
 			defer working.Done()
 			// The thread ends with this function.
 			runtime.LockOSThread()
-			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, nicenessAhead)
+			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, nicenessPrecopy)
 			errs[index] = c.copyBatches(batches, &next)
 		}(index)
 	}

@@ -133,7 +133,7 @@ func (t *stoppedThread) syscallOnce(number uintptr, arguments []uintptr) (result
 	return after.result(), forked, nil
 }
 
-// Below the stack pointer and the red zone (128 bytes at most): nothing of the thread's own is there.
+// Below the stack pointer and the red zone (128 bytes at most), where the thread has no data.
 const scratchBelowStack = 512
 
 // syscallWith makes a system call whose last argument is the address of a structure.

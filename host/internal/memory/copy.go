@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Copy copies what a sparse file holds: as a reflink (FICLONE) where the file system can, else extent by extent.
+// Copy copies the data of a sparse file: as a reflink (FICLONE) where the file system supports it, else extent by extent.
 func Copy(args []string) error {
 	return withFiles(args, func(source, target *os.File) error {
 		if unix.IoctlFileClone(int(target.Fd()), int(source.Fd())) == nil {
@@ -23,7 +23,7 @@ func Copy(args []string) error {
 	})
 }
 
-// Compact copies what a file holds, leaving out pages that are zero.
+// Compact copies the data of a file without pages that are zero.
 func Compact(args []string) error {
 	return withFiles(args, func(source, target *os.File) error {
 		if err := matchSize(source, target); err != nil {
@@ -47,7 +47,7 @@ func Compact(args []string) error {
 	})
 }
 
-// Fill copies what the file at source holds to where target has nothing yet; what target holds stays.
+// Fill copies the data of the file at source to the holes of target.
 func Fill(target *os.File, source string) error {
 	file, err := os.Open(source)
 	if err != nil {
@@ -106,7 +106,7 @@ func matchSize(source, target *os.File) error {
 	return target.Truncate(info.Size())
 }
 
-// eachExtent calls work with the bounds of each part of a file that is no hole.
+// eachExtent calls work with the bounds of each data extent of a file.
 func eachExtent(file *os.File, work func(start, end int64) error) error {
 	for end := int64(0); ; {
 		start, err := unix.Seek(int(file.Fd()), end, unix.SEEK_DATA)
@@ -145,7 +145,7 @@ func copyBytes(source, target *os.File, start, end int64) error {
 	})
 }
 
-// eachChunk reads a part of a file; the buffer is good until work returns.
+// eachChunk reads a part of a file. The buffer is valid until work returns.
 func eachChunk(source *os.File, start, end int64, work func(chunk []byte, at int64) error) error {
 	buffer := make([]byte, chunkBytes)
 	for start < end {

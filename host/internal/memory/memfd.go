@@ -20,11 +20,11 @@ const (
 	sealAll       = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 )
 
-// Serve makes a memfd of the given size, prints "<descriptor>\n" and keeps it until standard input ends. Whoever may look
-// into this process opens it as /proc/PID/fd/DESCRIPTOR.
+// Serve creates a memfd of the given size, prints "<descriptor>\n" and keeps it open until standard input ends. The parent opens
+// it as /proc/PID/fd/DESCRIPTOR.
 //
-// Told "fill SOURCE\n" it copies what that sparse file holds to where the memory has nothing yet and prints "filled\n";
-// told "seal\n" it makes the memory immutable for every process that has it and prints "sealed\n".
+// For "fill SOURCE\n" it copies the data of that sparse file to where the memory has none yet and prints "filled\n". For
+// "seal\n" it makes the memory immutable for every process that has it and prints "sealed\n".
 func Serve(args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: hostd memfd BYTES")
