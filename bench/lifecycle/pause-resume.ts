@@ -54,14 +54,7 @@ export async function pauseAndResume(context: Context, floor: Floor): Promise<Su
         note(callOf(dirty), await timed(() => subject.pause()));
         const lastAnswer = wall(await probe.lastAnswer());
         const { time, steps } = await log.next('sandbox paused', subject.uuid);
-        const {
-          frozen = NaN,
-          ahead: precopied = 0,
-          stopped = NaN,
-          copied = NaN,
-          safe = NaN,
-          ended = NaN,
-        } = steps;
+        const { frozen = NaN, precopied = 0, stopped = NaN, copied = NaN, safe = NaN, ended = NaN } = steps;
         note(outsideOf(dirty), time - (ended - safe) - lastAnswer);
         note(askedOf(dirty), safe - precopied);
         note(stoppedOf(dirty), safe - stopped);

@@ -300,7 +300,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     machines.memoryBudget.relieve().catch((error: unknown) => log.warn({ err: error }, 'caches keep memory'));
   }, RELIEF_MS).unref();
 
-  const letGo = async (): Promise<void> => {
+  const closeParts = async (): Promise<void> => {
     clearInterval(relief);
     await usage.close();
     await link.close();
@@ -325,22 +325,22 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   return {
     facts,
     close: async () => {
-      await letGo();
+      await closeParts();
       // A home that is never started again leaves nothing on the machine.
       if (reconciler.isEmpty) return await takeAway();
       await reconciler.detach();
       await network.detach();
       // Last: it takes as long as there is to write, and whoever ends us meanwhile has lost nothing else.
-      await machines.persistent.settled();
+      await machines.persistent.allDurable();
     },
     shutDown: async () => {
       ready = false;
       link.heartbeat();
       await reconciler.drain('the service was stopped');
       await link.flushed(AbortSignal.timeout(DRAIN_DEADLINE_MS));
-      await letGo();
+      await closeParts();
       await takeAway();
-      await machines.persistent.settled();
+      await machines.persistent.allDurable();
     },
   };
 }

@@ -22,7 +22,7 @@ const id = (n: number): string => `51111111-2222-4333-8444-${String(n).padStart(
 const SOURCE = id(1);
 const EPHEMERAL = id(2);
 /** A guest is paused for milliseconds; this is for a machine that does ten other things. */
-const GOES_ON_MS = 120_000;
+const CONTINUES_MS = 120_000;
 const COMES_TO_IT_MS = 240_000;
 const SMALL: SandboxSpec = { ...SPEC, scratch_mib: 64, ports: [] };
 const FILL = `mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=1 2> /dev/null
@@ -68,13 +68,13 @@ async function walk(
     const how = await Promise.race([runner.died(), sleep(COMES_TO_IT_MS, 'nothing', { ref: false })]);
     assert.equal(how, 'SIGKILL', `the runner never came to ${point}`);
     runner = await RunnerProcess.open(home);
-    await goesOn(source, point);
+    await continues(source, point);
     await afterwards(point);
   }
 }
 
 /** It is the same VMM with the same process and all of its data, no guest is paused, and nothing is left of a capture. */
-async function goesOn(vmId: string, point: string): Promise<void> {
+async function continues(vmId: string, point: string): Promise<void> {
   const before = first.get(vmId);
   assert.equal((await runner.observed(vmId))?.status, 'running', point);
   assert.match(await runner.sh(vmId, `${COUNTS}; ${CHECK}`), /file: OK\n.*m: OK/, point);
@@ -141,7 +141,7 @@ describe('a runner that is killed repeatedly in the middle of', () => {
       assert.equal(await runner.sh(another, 'hostname'), 'child\n');
       await removed(another);
     }
-    await goesOn(SOURCE, 'the end');
+    await continues(SOURCE, 'the end');
     await holdsOnly([SOURCE, EPHEMERAL], []);
   });
 
@@ -255,10 +255,10 @@ describe('a runner that is killed repeatedly in the middle of', () => {
       assert.equal(how, 'SIGKILL', `the runner never came to ${point}`);
       runner = await RunnerProcess.open(home);
       await runner.sh(EPHEMERAL, 'echo 3 > /proc/sys/vm/drop_caches');
-      await goesOn(EPHEMERAL, point);
+      await continues(EPHEMERAL, point);
     }
     for (let more = 0; more <= LAYERS_KEPT; more++) await capture();
-    for (const end = Date.now() + GOES_ON_MS; (await layers()) > LAYERS_KEPT; await sleep(50))
+    for (const end = Date.now() + CONTINUES_MS; (await layers()) > LAYERS_KEPT; await sleep(50))
       assert.ok(Date.now() < end, `it stays ${await layers()} layers`);
     const files = await runner.sh(EPHEMERAL, 'echo 3 > /proc/sys/vm/drop_caches; cat /data/n*');
     // One that was never answered may be missing; all others are there.

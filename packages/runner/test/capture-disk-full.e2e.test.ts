@@ -72,7 +72,7 @@ function fork(): string {
   return id(last);
 }
 
-async function goesOn(): Promise<void> {
+async function continues(): Promise<void> {
   for (const vmId of [SOURCE, EPHEMERAL]) {
     await runner.reconciler.get(vmId)?.idle();
     assert.match(await runner.sh(vmId, 'sha256sum -c /dev/shm/sum'), /OK/);
@@ -97,9 +97,9 @@ describe('on a host whose disk is full', () => {
         }
         assert.deepEqual(await readdir(join(home, 'snapshots')), []);
         // Without any space a guest blocks on ENOSPC at its first write.
-        if (leaveMib > 1) await goesOn();
+        if (leaveMib > 1) await continues();
       }
-      await goesOn();
+      await continues();
     });
   }
 
@@ -114,6 +114,6 @@ describe('on a host whose disk is full', () => {
       assert.equal(status, 'ready', error);
     }
     assert.equal((await readdir(join(home, 'snapshots'))).length, 2);
-    await goesOn();
+    await continues();
   });
 });

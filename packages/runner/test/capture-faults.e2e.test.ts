@@ -107,7 +107,7 @@ async function counts(): Promise<void> {
 }
 
 /** The same VMM, with nothing of a capture left. */
-async function goesOn(): Promise<void> {
+async function continues(): Promise<void> {
   await runner.reconciler.get(SOURCE)?.idle();
   assert.equal(runner.reconciler.get(SOURCE)?.observation.status, 'running');
   await counts();
@@ -185,16 +185,16 @@ describe('kill -9 of the helper that copies memory', () => {
   it('before it copies: the fork fails with the reason, and the source continues', async () => {
     beforeItIsTaken(killHelper);
     assert.match(await failedFork(), /memory of a running micro-VM could not be copied/);
-    await goesOn();
+    await continues();
   });
 
   it('while pages are copied: fork and snapshot fail with the reason, and the source continues', async () => {
     whileItIsCopied(killHelper);
     assert.match(await failedFork(), /could not be copied/);
-    await goesOn();
+    await continues();
     firstBefore(PageCopier.prototype, 'copy', killHelper);
     assert.match(await failedSnapshot(), /pages of the guest could not be copied/);
-    await goesOn();
+    await continues();
     assert.equal((await snapshot()).status, 'ready');
   });
 });
@@ -212,7 +212,7 @@ describe("a fork whose child's disk cannot be made", () => {
     });
     assert.match(await failedFork(), /EEXIST|ENOTDIR/);
     assert.equal(copies, 0);
-    await goesOn();
+    await continues();
   });
 });
 
@@ -249,7 +249,7 @@ describe('a VMM that cannot be traced', () => {
     const then = await contentOf(folder);
     await runner.sh(SOURCE, 'dd if=/dev/urandom of=/after bs=64k count=8 2> /dev/null; sync; rm /after');
     assert.deepEqual(await contentOf(folder), then);
-    await goesOn();
+    await continues();
   });
 
   it('is not forked, with the reason; it can be paused all the same', async () => {
@@ -262,7 +262,7 @@ describe('a VMM that cannot be traced', () => {
       await failedFork(),
       /memory of a running micro-VM could not be copied: ptrace.*not permitted/,
     );
-    await goesOn();
+    await continues();
     await go('paused');
     await tracer[Symbol.asyncDispose]();
     await go('running', 'memory');
@@ -275,7 +275,7 @@ describe("kill -9 of the child's VMM", () => {
   it('while it is restored: the child has failed with the reason, and nothing is left of it', async () => {
     firstBefore(Vm.prototype, 'loadState', async ({ identity }) => await killed(identity.pid));
     assert.match(await failedFork(), /VMM?\b/);
-    await goesOn();
+    await continues();
   });
 });
 
@@ -316,7 +316,7 @@ describe("kill -9 of the source's VMM", () => {
     await runner.reconciler.get(SOURCE)?.idle();
     // Killed in the very microseconds of the fork, it takes the VMM with it: that is a failure with a reason, too.
     // A killed VMM is not gone at once: only one that still responds continues.
-    const wrong = await goesOn().then(
+    const wrong = await continues().then(
       () => undefined,
       (error: unknown) => error,
     );

@@ -13,11 +13,11 @@ it('copies a process that is stopped and continued meanwhile, and leaves it as i
     const child = spawn('perl', ['-e', '$| = 1; print "begun\\n"; print "more\\n" while <STDIN>'], {
       stdio: ['pipe', 'pipe', 'inherit'],
     });
-    const somebody = spawn('perl', ['-e', STOP_AND_CONTINUE, String(child.pid)], {
+    const other = spawn('perl', ['-e', STOP_AND_CONTINUE, String(child.pid)], {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     try {
-      await Promise.all([once(child.stdout, 'data'), once(somebody.stdout, 'data')]);
+      await Promise.all([once(child.stdout, 'data'), once(other.stdout, 'data')]);
       const heap = /^([0-9a-f]+)-([0-9a-f]+) .*\[heap\]$/m.exec(
         await readFile(`/proc/${child.pid}/maps`, 'utf8'),
       );
@@ -25,13 +25,13 @@ it('copies a process that is stopped and continued meanwhile, and leaves it as i
       assert.ok(child.pid !== undefined && address > 0);
       await using copy = await CowClone.prepare({ pid: child.pid, address, bytes: end - address });
       assert.notEqual((await copy.take()).pid, child.pid);
-      somebody.kill('SIGKILL');
-      await once(somebody, 'exit');
+      other.kill('SIGKILL');
+      await once(other, 'exit');
       child.kill('SIGCONT');
       child.stdin.write('\n');
       assert.equal(String((await once(child.stdout, 'data'))[0]), 'more\n');
     } finally {
-      somebody.kill('SIGKILL');
+      other.kill('SIGKILL');
       child.kill('SIGKILL');
     }
   }

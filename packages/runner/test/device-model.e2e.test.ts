@@ -47,7 +47,7 @@ describe('memory that was saved with an earlier device model', () => {
     await sh('echo remembered > /dev/shm/word');
     await go('paused');
     assert.deepEqual([(await savedWith()).deviceModel, (await savedWith()).system], [2, undefined]);
-    await runner.letGo();
+    await runner.detach();
     runner = await TestRunner.open(home);
     await go('running', 'memory');
     assert.equal(await sh('cat /dev/shm/word; cd /sys/class/block && echo vd*'), 'remembered\nvda vdb vdc\n');
@@ -101,7 +101,7 @@ describe('a machine of the present device model', () => {
     await go('paused');
     const { deviceModel, system } = await savedWith();
     assert.equal(deviceModel, DEVICE_MODEL);
-    await runner.letGo();
+    await runner.detach();
     // As after an update: another disk is the present one, and the former has lost its name.
     const other = join(home, 'other.squashfs');
     await copyFile(join(BUILD_DIR, 'system.squashfs'), other);

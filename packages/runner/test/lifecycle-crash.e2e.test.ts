@@ -54,7 +54,7 @@ async function go(step: Step): Promise<void> {
 
 /** Another process takes the sandbox over, gets the assignment, and kills itself at the failpoint. */
 async function crashAt(point: string, step: Step): Promise<void> {
-  await runner?.letGo();
+  await runner?.detach();
   runner = undefined;
   generation += 1;
   const folder = join(home, 'crash');
@@ -204,7 +204,7 @@ describe('saved memory', () => {
       await assertClock(async () => await sh('date +%s'));
       if (turn === 0) {
         await go(STOPPED);
-        await runner?.letGo();
+        await runner?.detach();
         runner = undefined;
         for (const name of names) await copyFile(join(copies, name), keep(name));
       }

@@ -144,11 +144,11 @@ describe('a persistent sandbox', () => {
 
   it('is detached, and re-attached by the next runner, paused or running', async () => {
     await sh('echo here > /dev/shm/here');
-    await runner.letGo();
+    await runner.detach();
     runner = await TestRunner.open(runner.home);
     assert.equal(await sh('cat /dev/shm/here'), 'here\n');
     await go('paused');
-    await runner.letGo();
+    await runner.detach();
     runner = await TestRunner.open(runner.home);
     await go('running', 'memory');
     assert.equal(await sh('cat /dev/shm/here'), 'here\n');

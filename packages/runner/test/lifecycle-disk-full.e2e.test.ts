@@ -91,7 +91,7 @@ describe('on a host whose disk is full', () => {
     };
     await eventually('a guest that is blocked', isBlocked);
 
-    await runner.letGo();
+    await runner.detach();
     runner = await TestRunner.open(home);
     // If it is resumed at that very time, it does not.
     await eventually('a guest that is blocked for the next runner', isBlocked);

@@ -24,7 +24,7 @@ it('a disk that is written as one layer after its sandbox has ended is removed',
     log: pino({ enabled: false }),
   } as unknown as LiveMachineOptions);
   const stopped = Promise.withResolvers<void>();
-  const tidied = live.tidyDisk(async (work) => {
+  const tidied = live.compactDisk(async (work) => {
     await stopped.promise;
     await work();
   });

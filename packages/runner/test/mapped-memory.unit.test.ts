@@ -26,32 +26,32 @@ const sealed = new SealedCache(new MemoryBudget({ maxBytes: 0, available: () => 
 /** The folder of a VM with a process that has its memory file as descriptor 3, as a VMM has. */
 class TestVm implements AsyncDisposable {
   readonly folder: string;
-  readonly kept: string;
+  readonly saved: string;
   #child: ReturnType<typeof spawn> | undefined;
 
   private constructor(folder: string) {
     this.folder = folder;
-    this.kept = join(folder, 'keep', 'memory');
+    this.saved = join(folder, 'keep', 'memory');
   }
 
   /** @param origin its memory is another name of this file, or a new one */
   static async create(origin?: TestVm): Promise<TestVm> {
     const vm = new TestVm(await mkdtemp(join(root, 'vm-')));
     await mkdir(join(vm.folder, 'keep'));
-    if (origin === undefined) await writeFile(vm.kept, 'memory');
-    else await link(origin.kept, vm.kept);
+    if (origin === undefined) await writeFile(vm.saved, 'memory');
+    else await link(origin.saved, vm.saved);
     return vm;
   }
 
   async start(vmm = NEW): Promise<this> {
-    await using memory = await openMemory(this.kept, this.folder, vmm, sealed, undefined);
+    await using memory = await openMemory(this.saved, this.folder, vmm, sealed, undefined);
     this.#child = spawn('sleep', ['600'], { stdio: ['ignore', 'ignore', 'ignore', memory.fd] });
     await once(this.#child, 'spawn');
     return this;
   }
 
   async isOwn(): Promise<boolean> {
-    return await isOwnMemory(this.pid, this.kept, this.folder);
+    return await isOwnMemory(this.pid, this.saved, this.folder);
   }
 
   /** It ends, and all of its folder but what is kept. */
@@ -62,8 +62,8 @@ class TestVm implements AsyncDisposable {
 
   /** Another file takes the place of its memory, as when a pause fails after that. */
   async replaceMemory(): Promise<void> {
-    await writeFile(`${this.kept}.next`, 'newer');
-    await rename(`${this.kept}.next`, this.kept);
+    await writeFile(`${this.saved}.next`, 'newer');
+    await rename(`${this.saved}.next`, this.saved);
   }
 
   get pid(): number {
@@ -83,7 +83,7 @@ class TestVm implements AsyncDisposable {
 describe('a memory file that a VMM maps', () => {
   it('is opened for reading only, and is not copied', async () => {
     await using vm = await (await TestVm.create()).start();
-    assert.equal((await stat(`/proc/${vm.pid}/fd/3`)).ino, (await stat(vm.kept)).ino);
+    assert.equal((await stat(`/proc/${vm.pid}/fd/3`)).ino, (await stat(vm.saved)).ino);
     const flags = /^flags:\s+(\d+)$/m.exec(await readFile(`/proc/${vm.pid}/fdinfo/3`, 'utf8'))?.[1];
     assert.equal(Number.parseInt(flags ?? '', 8) & 3, 0);
   });
@@ -96,7 +96,7 @@ describe('a memory file that a VMM maps', () => {
   it('may not while a fork or a snapshot has it, and may again when that is gone', async () => {
     await using vm = await TestVm.create();
     const other = join(root, 'snapshot-memory');
-    await link(vm.kept, other);
+    await link(vm.saved, other);
     await vm.start();
     assert.equal(await vm.isOwn(), false);
     await rm(other);
@@ -115,13 +115,13 @@ describe('a memory file that a VMM maps', () => {
   it('may not while another VMM maps it that has nothing kept any more', async () => {
     await using one = await (await TestVm.create()).start();
     await using other = await (await TestVm.create(one)).start();
-    await rm(one.kept);
+    await rm(one.saved);
     assert.equal(await other.isOwn(), false);
   });
 
   it('may not when it is none of the names of the VM', async () => {
     await using vm = await (await TestVm.create()).start();
-    await rm(vm.kept);
+    await rm(vm.saved);
     assert.equal(await vm.isOwn(), false);
   });
 
@@ -129,7 +129,7 @@ describe('a memory file that a VMM maps', () => {
     await using vm = await (await TestVm.create()).start();
     await rm(join(vm.folder, 'mapped-memory'));
     assert.equal(await vm.isOwn(), true);
-    await link(vm.kept, `${vm.kept}.other`);
+    await link(vm.saved, `${vm.saved}.other`);
     assert.equal(await vm.isOwn(), false);
   });
 });

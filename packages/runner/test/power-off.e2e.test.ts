@@ -31,7 +31,7 @@ const recordPath = (): string => join(home, 'state', `${ID}.json`);
 /** Files that were replaced shortly before may be empty afterwards. */
 async function powerFailure(...emptied: string[]): Promise<void> {
   const vmm = await vmFacts(home, ID).catch(() => undefined);
-  await runner.letGo();
+  await runner.detach();
   if (vmm !== undefined) process.kill(vmm.pid, 'SIGKILL');
   const record = JSON.parse(await readFile(recordPath(), 'utf8')) as object;
   await writeFile(recordPath(), JSON.stringify({ ...record, bootId: 'an earlier run of the host' }));
@@ -61,7 +61,7 @@ describe('after a power failure of the host', () => {
     runner.want(ID, 3, 'paused');
     await runner.reported(3, 'paused');
     await runner.reconciler.get(ID)?.idle();
-    await runner.machines.persistent.settled();
+    await runner.machines.persistent.allDurable();
     const keep = join(home, 'vms', ID, 'keep');
     await rm(join(keep, 'durable'));
     await powerFailure(join(keep, 'paused.json'));

@@ -56,7 +56,7 @@ class FileHost {
     const live = {
       addresses: { vm_ip: '100.64.0.2', host_ip: '127.0.0.1', port_map: [] },
       shutDown: async (): Promise<void> => undefined,
-      tidyDisk: async (): Promise<void> => undefined,
+      compactDisk: async (): Promise<void> => undefined,
       close: async (): Promise<void> => undefined,
     };
     return live as unknown as LiveSandbox;

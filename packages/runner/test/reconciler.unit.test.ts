@@ -41,7 +41,7 @@ class PaperHost {
       if (!hurry.aborted) await once(hurry, 'abort');
     },
     suspend: async (): Promise<void> => undefined,
-    tidyDisk: async (): Promise<void> => undefined,
+    compactDisk: async (): Promise<void> => undefined,
     close: async (): Promise<void> => undefined,
   };
 
@@ -169,7 +169,7 @@ async function adopt(agentSocketPath: string, detach = (): void => undefined): P
   const no = async (): Promise<boolean> => false;
   const vm = {
     onExit: () => undefined,
-    onStood: () => undefined,
+    onUnblocked: () => undefined,
     isBlockedOnSpace: no,
     isRunning: async () => true,
     detach,
@@ -181,7 +181,7 @@ async function adopt(agentSocketPath: string, detach = (): void => undefined): P
     log: pino({ enabled: false }),
   } as unknown as MachineHostOptions);
   const assignment = { vm_id: VM, generation: 1, desired: 'running', spec: SPEC } as const;
-  return await host.adopt(assignment, {}, { onExit: () => undefined, onStood: () => undefined });
+  return await host.adopt(assignment, {}, { onExit: () => undefined, onUnblocked: () => undefined });
 }
 
 it('a micro-VM that cannot be adopted is detached before it is ended', async () => {

@@ -26,7 +26,7 @@ const FACTS: Domain<Facts> = {
   persistent: BOTH,
   vm: ['live', 'unknown', 'lost', 'none'],
   disk: BOTH,
-  memory: ['none', 'kept'],
+  memory: ['none', 'saved'],
   memoryConsumed: BOTH,
   hasManifest: BOTH,
   hasRun: BOTH,
@@ -50,7 +50,7 @@ const OUTCOME_FACTS: Domain<OutcomeFacts> = {
   cause: CAUSES,
   persistent: BOTH,
   disk: BOTH,
-  memory: ['none', 'kept', 'unusable'],
+  memory: ['none', 'saved', 'unusable'],
   hasManifest: BOTH,
   hostRestarted: BOTH,
   guestEnded: BOTH,
@@ -103,7 +103,7 @@ test('no step removes a disk that has been used, or starts a second VM', () => {
 test('an outcome claims only what is there', () => {
   for (const facts of all(OUTCOME_FACTS)) {
     const { status, memoryLost } = match(OUTCOMES, facts);
-    if (status === 'paused' && !memoryLost) assert.equal(facts.memory, 'kept');
+    if (status === 'paused' && !memoryLost) assert.equal(facts.memory, 'saved');
     if (status === 'paused' && memoryLost) assert.ok(facts.disk);
     if (status === 'stopped' && facts.cause !== 'stopped')
       assert.ok(facts.persistent && facts.disk && facts.hasManifest);

@@ -28,17 +28,17 @@ const VMMS = {
 };
 
 /** Whole, and not fsynced yet. */
-async function suspended(): Promise<{ kept: SuspendImage; keep: string }> {
+async function suspended(): Promise<{ image: SuspendImage; keep: string }> {
   const keep = await mkdtemp(join(folder, 'keep-'));
-  const kept = new SuspendImage(keep);
-  await writeFile(kept.memory, Buffer.alloc(1024 * 1024));
-  await writeFile(kept.state, 'state');
+  const image = new SuspendImage(keep);
+  await writeFile(image.memory, Buffer.alloc(1024 * 1024));
+  await writeFile(image.state, 'state');
   const { accelerator, cpuModel, hostCpu, mac } = PLATFORM;
   const shape = { vcpus: 1, memMib: 1 };
   const diskBytes = { scratch: 1, docker: 1 };
   const facts = { vmm: VMM.version, accelerator, cpuModel, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
-  await kept.complete(facts, { deviceModel: 2 });
-  return { kept, keep };
+  await image.complete(facts, { deviceModel: 2 });
+  return { image, keep };
 }
 
 /** As it is after the host has been started again. */
@@ -52,16 +52,16 @@ const isDurable = async (keep: string): Promise<boolean> => (await readdir(keep)
 
 it('memory that is about to be used is not reported as durable, whatever its progress', async () => {
   for (let ticks = 0; ticks < 60; ticks++) {
-    const { kept, keep } = await suspended();
+    const { image, keep } = await suspended();
     const durability = new BackgroundDurability();
-    const done = durability.run('vm', kept);
+    const done = durability.run('vm', image);
     for (let tick = 0; tick < ticks; tick++) await new Promise((resolve) => setImmediate(resolve));
     durability.abort('vm');
-    await kept.unsettle();
+    await image.unmarkDurable();
     await done;
     assert.equal(await isDurable(keep), false, `after ${ticks} ticks`);
     // Not used after all.
-    await kept.settle();
+    await image.makeDurable();
     assert.equal(await isDurable(keep), true);
   }
 });
@@ -98,28 +98,28 @@ it('a folder in which memory is made durable is removed when nothing writes to i
 });
 
 it('a resume that fails after the host was restarted does not lose the memory', async () => {
-  const { kept, keep } = await suspended();
-  await kept.settle();
+  const { image, keep } = await suspended();
+  await image.makeDurable();
   await restartHost(keep);
-  await kept.check(PLATFORM, VMMS);
-  await kept.unsettle();
-  await kept.check(PLATFORM, VMMS);
+  await image.check(PLATFORM, VMMS);
+  await image.unmarkDurable();
+  await image.check(PLATFORM, VMMS);
   // It may have been used before the host went down.
   await restartHost(keep);
-  await assert.rejects(kept.check(PLATFORM, VMMS), NotResumableError);
+  await assert.rejects(image.check(PLATFORM, VMMS), NotResumableError);
 });
 
 it('memory from before a restart of the host is never reported as durable', async () => {
-  const { kept, keep } = await suspended();
+  const { image, keep } = await suspended();
   await restartHost(keep);
-  await kept.settle();
-  await kept.unsettle();
-  await assert.rejects(kept.check(PLATFORM, VMMS), NotResumableError);
+  await image.makeDurable();
+  await image.unmarkDurable();
+  await assert.rejects(image.check(PLATFORM, VMMS), NotResumableError);
 });
 
 it('memory that a missing VMM has saved is refused, naming that and what is here', async () => {
-  const { kept } = await suspended();
+  const { image } = await suspended();
   const none = { versions: ['10.0.2'], forState: () => undefined };
-  await assert.rejects(kept.check(PLATFORM, none), /VMM 7\.2\.22, here 10\.0\.2/);
-  assert.equal((await kept.check(PLATFORM, VMMS)).vmm, VMM);
+  await assert.rejects(image.check(PLATFORM, none), /VMM 7\.2\.22, here 10\.0\.2/);
+  assert.equal((await image.check(PLATFORM, VMMS)).vmm, VMM);
 });

@@ -73,7 +73,7 @@ async function vmmOf(vmId: string): Promise<string | undefined> {
 }
 
 async function upgrade(): Promise<void> {
-  await runner.letGo();
+  await runner.detach();
   runner = await TestRunner.open(home);
 }
 

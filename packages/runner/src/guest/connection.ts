@@ -32,14 +32,14 @@ import {
   readText,
 } from './replies.ts';
 
-/** The agent refuses more than 256; a few are kept for those that must always pass, such as a shutdown. */
+/** The agent refuses more than 256; some are reserved for requests that must always be possible, such as a shutdown. */
 const MAX_STREAMS = 240;
-/** Requests are refused while this much waits: a guest that reads nothing must not grow this process. */
+/** Requests are refused while this much is queued: a guest that reads nothing must not grow this process. */
 const REQUESTS_WAITING_MAX_BYTES = 16 * 1024 * 1024;
 
-/** Frames of any kind: what has a window is bounded by its bytes, but an empty frame takes none of it. */
+/** Frames of any type: a window bounds the bytes of DATA frames, but not the number of empty ones. */
 const FRAMES = { perSecond: 20_000, burst: 20_000 };
-/** Frames that no window bounds and that an honest agent sends rarely; one who goes on sending them is cut off. */
+/** Frames that no window bounds and that a correct agent sends rarely. A guest that exceeds this is disconnected. */
 const LOOSE_FRAMES = { perSecond: 500, burst: 2_000 };
 
 export interface GuestEvents {
@@ -57,7 +57,7 @@ export interface ConnectOptions {
 }
 
 export class GuestConnection extends EventEmitter<GuestEvents> {
-  /** The agent's answer to our HELLO. Rejects with the connection. */
+  /** The agent's response to the HELLO. Rejects when the connection ends. */
   readonly hello: Promise<GuestHello>;
   readonly writer: FrameWriter;
   readonly #socket: Socket;

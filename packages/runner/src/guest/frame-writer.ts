@@ -4,10 +4,10 @@ import type { StreamSink } from './guest-stream.ts';
 /** Data waits while the socket holds this much; control frames, few and small, do not. */
 const SOCKET_BUFFER_BYTES = 1024 * 1024;
 
-/** What is said to a guest over one connection, in order; for a while to itself, where that must be. */
+/** Sends frames to a guest over one connection, in order. Output can be held back while a request must be the last one sent. */
 export class FrameWriter implements StreamSink {
   readonly #socket: Socket;
-  /** What is not to be sent yet; undefined when everything is. */
+  /** Frames that are held back; undefined when frames are sent immediately. */
   #held: Buffer[] | undefined;
   #drained: PromiseWithResolvers<void> | undefined;
   #closed = false;
@@ -17,7 +17,7 @@ export class FrameWriter implements StreamSink {
     socket.on('drain', () => this.#wake());
   }
 
-  /** Bytes that the guest has not taken yet. */
+  /** Bytes that the guest has not read yet. */
   get waitingBytes(): number {
     return (this.#held ?? []).reduce((sum, { length }) => sum + length, this.#socket.writableLength);
   }
@@ -35,12 +35,12 @@ export class FrameWriter implements StreamSink {
     return this.#drained.promise;
   }
 
-  /** Sends nothing from now on. What was sent before a request has been read by the guest when that is answered. */
+  /** Holds back all frames from now on. When a request is answered, the guest has read everything that was sent before it. */
   hold(): void {
     if (!this.#closed) this.#held ??= [];
   }
 
-  /** Sends what `first` sends, and then all that was held. */
+  /** Sends the frames of `first`, and then all that were held back. */
   release<T>(first: () => T): T {
     const held = this.#held ?? [];
     this.#held = undefined;
@@ -52,7 +52,7 @@ export class FrameWriter implements StreamSink {
     }
   }
 
-  /** Takes nothing more. The socket is its owner's to end. */
+  /** Accepts no more frames. The owner closes the socket. */
   close(): void {
     this.#closed = true;
     this.#held = undefined;

@@ -1,4 +1,4 @@
-/** What the runner asks of a guest, typed. Everything it answers is checked before it is believed. */
+/** Typed requests to a guest's agent. Responses are untrusted: each is validated. */
 import { type ConnectOptions, GuestConnection } from './connection.ts';
 import type { EntrypointListener } from './entrypoint-output.ts';
 import { cancelOnAbort, GuestCalls } from './guest-calls.ts';
@@ -44,7 +44,7 @@ function millisecondsSince(ns: bigint): number {
   return Number(nowNs() - ns) / 1_000_000;
 }
 
-/** After this long without an answer we assume that half a frame of an earlier host swallowed our HELLO. */
+/** After this long without a response, the HELLO is assumed to be part of a truncated frame of an earlier host. */
 const RESYNC_AFTER_MS = 750;
 const GREETINGS_MAX = 3;
 
@@ -113,7 +113,7 @@ export class GuestClient implements AsyncDisposable {
     return () => this.#connection.off('close', listener);
   }
 
-  /** One listener at a time; it gets what the guest has kept, then what follows. */
+  /** Sets the only listener: it gets the output that the guest has buffered, then what follows. */
   onEntrypointOutput(listener: EntrypointListener | undefined): void {
     this.#connection.onEntrypointOutput(listener);
   }
@@ -131,7 +131,7 @@ export class GuestClient implements AsyncDisposable {
     return Promise.resolve();
   }
 
-  /** Once a boot. An error leaves the guest half made: throw the machine away. */
+  /** To be called once after a boot. After an error the guest is unusable and its VM must be destroyed. */
   async configure(
     config: GuestConfig,
     options?: CallOptions,
@@ -145,10 +145,10 @@ export class GuestClient implements AsyncDisposable {
   }
 
   /**
-   * A new identity for a resumed or forked sandbox; `env` replaces. Thaws it as its last act; after an error it stands
-   * until it is thawed. May be sent before the guest runs.
-   * @returns what could not be written below /etc, each with its reason, and the guest's clock as it was then: a request
-   *   that waited for the guest brought an old time, see `setClock`
+   * Gives a resumed or forked sandbox a new identity, and then thaws it; after an error it stays frozen until it is thawed.
+   * `env` replaces the former environment. May be sent before the guest runs.
+   * @returns the files below /etc that could not be written, with the reasons, and the guest's clock: if the request waited
+   *   for the guest, the time in it was old, see `setClock`
    */
   async reconfigure(
     config: GuestIdentity & ProcessDefaults,
@@ -203,24 +203,23 @@ export class GuestClient implements AsyncDisposable {
   }
 
   /**
-   * Goes the way of a freeze on a thread of the agent's own: the next one, which somebody outside may feel, is several
-   * times faster than the first. An agent that cannot does nothing.
+   * Freezes and thaws a thread of the agent, which makes the next freeze several times faster. Agents that do not have this
+   * method ignore it. Its name in the protocol stays: the agents of saved sandboxes know no other.
    */
-  async rehearseFreeze(options?: CallOptions): Promise<void> {
+  async warmUpFreeze(options?: CallOptions): Promise<void> {
     await this.#calls.call('rehearse', {}, options).catch((error: unknown) => {
       if (!(error instanceof GuestError && error.code === 'invalid')) throw error;
     });
   }
 
   /**
-   * Makes the sandbox stand still for a capture: its processes, then its scratch disk, flushed; `processesOnly` is for
-   * who keeps the guest's memory beside its disk, `diskOnly` for who keeps the disk alone, and `flushOnly` stops the
-   * processes, flushes the disk and lets it be: what is taken of it then has a journal to replay. A disk that has been
-   * synced before takes less. After an error the sandbox goes on as before. It thaws by itself `thawAfterMs` after the last
-   * sign of a host.
-   * @param options.settleMs how long the freezing itself may take
-   * @param options.silent what anybody else sends on this connection waits until `thaw` or `reconfigure` is called: a
-   *   machine that is captured with half of a message in it would take what its next host says for the other half
+   * Freezes the sandbox for a capture: its processes, then its scratch disk, which is flushed. `processesOnly` is for captures
+   * of memory and disk, `diskOnly` for those of the disk only. `flushOnly` freezes the processes and flushes the disk without
+   * freezing it, so that the captured file system has a journal to replay. A `sync` before makes this faster. After an
+   * error the sandbox continues. It thaws by itself `thawAfterMs` after the last sign of a host.
+   * @param options.settleMs limit of the freezing itself
+   * @param options.silent other requests on this connection are held back until `thaw` or `reconfigure` is called: a machine
+   *   that is captured with a partial message in its input would read the next host's first bytes as the rest of it
    */
   async freeze(
     options: CallOptions & {
@@ -252,8 +251,8 @@ export class GuestClient implements AsyncDisposable {
   }
 
   /**
-   * May be sent while the guest's processors stand still: it is the first thing they do then.
-   * @param options.clockNs Unix time in nanoseconds. A guest's clock stands as long as its processors do.
+   * May be sent while the guest is paused: it is the first request that the guest handles when it is resumed.
+   * @param options.clockNs Unix time in nanoseconds. A guest's clock is stopped while the guest is paused.
    */
   async thaw(
     options: CallOptions & { clockNs?: bigint } = {},
@@ -264,11 +263,11 @@ export class GuestClient implements AsyncDisposable {
   }
 
   /**
-   * Sets the clock of a guest that is not frozen to ours, unless it is known to be right; again where the request took
-   * long on its way.
-   * @param known the guest's clock, as it has just told
-   * @returns how many milliseconds it is behind at most, the way of the last answer included; undefined when an old
-   *   agent did not say
+   * Sets the clock of a guest that is not frozen to the host's, unless it is known to be right. Repeats it if the request was
+   * delayed.
+   * @param known the guest's clock, as in its last response
+   * @returns upper bound of the milliseconds that it is behind, including the delay of the last response; undefined when an
+   *   old agent does not report its clock
    */
   async setClock(known?: bigint, options?: CallOptions): Promise<number | undefined> {
     let behind = known === undefined ? undefined : millisecondsSince(known);

@@ -1,12 +1,12 @@
 import { availableParallelism } from 'node:os';
 import { Semaphore } from '../budget/semaphore.ts';
 
-/** How long a guest that runs may keep other starts waiting: it may be slow on purpose. */
+/** How long a running guest may delay other starts: it may be slow on purpose. */
 const TURN_MS = 5_000;
 
 /**
- * How many starts of VMs run at a time: as many as there are cores, the others in order of arrival. A start is processor
- * time from its first step to its last, so that many at once would all end when the last one does.
+ * Limits concurrent starts of VMs to the number of cores, in order of arrival. A start is CPU-bound from its first step to
+ * its last, so many concurrent ones would all finish as late as the last.
  */
 export class Admission {
   readonly #starts: Semaphore;
@@ -19,15 +19,15 @@ export class Admission {
     this.#turnMs = options.turnMs ?? TURN_MS;
   }
 
-  /** How many starts wait. */
+  /** Number of starts that wait. */
   get waiting(): number {
     return this.#starts.waiting;
   }
 
   /**
-   * Runs a start when it is its turn. One whose guest takes long continues, and the next one starts beside it.
-   * @param start gets the milliseconds that it has waited, and what to call when its guest begins to run
-   * @param signal aborted while it waits: it leaves the queue
+   * Runs a start when a slot is free. A start whose guest takes long continues, but frees its slot.
+   * @param start gets the milliseconds that it has waited, and a callback for the moment in which its guest begins to run
+   * @param signal if aborted while the start waits, the start leaves the queue
    * @throws the signal's reason in that case
    */
   async run<T>(
@@ -52,7 +52,7 @@ export class Admission {
     }
   }
 
-  /** Resolves when a core is left beside the starts under way: for what is made ahead of time. */
+  /** Resolves when fewer starts run than there are cores: for work that is done ahead of time. */
   async spare(signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted();
     if (this.#starts.hasFree) return;

@@ -3,7 +3,7 @@ import type { SuspendImage } from './suspend-image.ts';
 interface Run {
   controller: AbortController;
   done: Promise<void>;
-  /** The part in which it, or the run before, writes to the folder of the image. */
+  /** The phase in which this run, or the previous one, writes to the folder of the image. */
   marking: Promise<void> | undefined;
 }
 
@@ -25,10 +25,10 @@ export class BackgroundDurability {
 
   async #run(run: Run, image: SuspendImage): Promise<void> {
     const { signal } = run.controller;
-    // Both would write the same file.
+    // Both runs would write the same file.
     await run.marking?.catch(() => undefined);
     const suspension = await image.flush(signal).catch((error: unknown) => {
-      // What is being removed has no files any more.
+      // The image is being removed.
       if (!signal.aborted) throw error;
     });
     if (suspension === undefined || signal.aborted) return;
@@ -36,18 +36,18 @@ export class BackgroundDurability {
     await run.marking;
   }
 
-  /** The image is about to be used: it is not marked as durable any more. */
+  /** The image is about to be resumed: from here on it is not marked as durable. */
   abort(vmId: string): void {
     this.#runs.get(vmId)?.controller.abort();
   }
 
-  /** Nothing writes to the folder of the image any more: it may be removed. A flush that has begun is not waited for. */
+  /** Resolves when nothing writes to the folder of the image any more, so that it may be removed. Does not wait for a flush. */
   async stop(vmId: string): Promise<void> {
     this.abort(vmId);
     await this.#runs.get(vmId)?.marking?.catch(() => undefined);
   }
 
-  /** Resolves when none is under way. */
+  /** Resolves when no run is in progress. */
   async idle(): Promise<void> {
     await Promise.allSettled([...this.#runs.values()].map(({ done }) => done));
   }

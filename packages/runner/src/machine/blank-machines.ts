@@ -9,7 +9,7 @@ import { attachDisks } from './guest-disks.ts';
 import type { PersistentMachines } from './persistent-machines.ts';
 import { fromTemplate } from './restoring.ts';
 import type { EmptyVm, Restoring } from './restoring.ts';
-import { settled } from './settled.ts';
+import { allSettled } from './all-settled.ts';
 import { Stopwatch } from './stopwatch.ts';
 import type { VmFolders } from './vm-folder.ts';
 
@@ -22,7 +22,7 @@ export interface BlankMachinesOptions {
   persistent: PersistentMachines;
 }
 
-/** VMs and VMMs that are made before it is known for which sandbox. `Machines.destroy` removes them. */
+/** VMs and VMMs that are started before they are assigned to a sandbox. `Machines.destroy` removes them. */
 export class BlankMachines {
   readonly #folders: VmFolders;
   readonly #cgroups: CgroupTree;
@@ -41,9 +41,9 @@ export class BlankMachines {
   }
 
   /**
-   * Restores a VM without an identity and runs its guest; `attach` makes it a sandbox's. For the pool.
-   * @param options.disks what it may use until then, to warm up; nothing by default
-   * @param options.diskMaxMib size of the largest disk that it can be given
+   * Restores a VM without an identity and runs its guest, for the warm pool; `attach` assigns it to a sandbox.
+   * @param options.disks disks for the warm-up; none by default
+   * @param options.diskMaxMib size of the largest disk that can be attached
    */
   async boot(
     options: Omit<BootOptions, 'disks'> & { disks?: SandboxDisks; diskMaxMib: number },
@@ -64,7 +64,7 @@ export class BlankMachines {
         vm,
         agentSocketPath: vm.agentSocketPath,
         diskBytes: record.diskBytes,
-        timings: clock.laps,
+        timings: clock.steps,
       };
     } catch (error) {
       await vm.kill();
@@ -73,15 +73,14 @@ export class BlankMachines {
   }
 
   /**
-   * Starts a VMM that waits for memory and state, which it gets when it becomes a sandbox's. For the pool. Its memory holds
-   * that of the template already.
-   * @param options.diskMaxMib size of the largest disk that it can be given
+   * Starts a VMM that waits for memory and state, for the warm pool. Its memory is filled with that of the template already.
+   * @param options.diskMaxMib size of the largest disk that can be attached
    */
   async startEmpty(options: Omit<BootOptions, 'disks'> & { diskMaxMib: number }): Promise<EmptyVm> {
     const { origin } = await this.#templates.ensure(options.shape);
     const memory = await SealedMemory.begin(options.shape.memMib * 1024 * 1024);
     try {
-      // What most sources of forks have begun with, and not written to.
+      // Most pages of a fork's source are unchanged from its template.
       await memory.fill(origin.path);
       const empty = await this.#restoring.startEmpty(options, memory, options.diskMaxMib);
       const { blocks } = await stat(`/proc/self/fd/${memory.memory.fd}`);
@@ -94,11 +93,10 @@ export class BlankMachines {
   }
 
   /**
-   * Makes a blank VM (`from`, its guest paused) the VM `vmId`: takes its folder over, limits it, attaches the disks and
-   * resumes the guest. The order makes a confusion impossible: a folder is taken over once, and a VM without a sandbox's
-   * name never has its disks.
-   * @param options.shape of that machine, with what the sandbox does not get of it
-   * @throws when it cannot be; then `destroy` of both names removes whatever there is
+   * Makes the blank VM `from`, whose guest is paused, the VM `vmId`: renames its folder, sets its limits, attaches the disks
+   * and resumes the guest. In this order a VM can be assigned only once, and never has a sandbox's disks under another name.
+   * @param options.shape size of the machine, and the memory of it that the sandbox does not get
+   * @throws when a step fails; then `destroy` of both names removes what is left
    */
   async attach(blank: Vm, from: string, options: AttachOptions): Promise<RunningVm> {
     const { vmId, persistent = false, present, keepsRoot } = options;
@@ -110,26 +108,26 @@ export class BlankMachines {
     vm.setConsole(options.onConsole);
     const owner = { uid: record.uid, gid: record.uid };
     const jail = this.#folders.jail(vmId);
-    const [disks] = await settled([
+    const [disks] = await allSettled([
       persistent
         ? this.#persistent.openDisks(vmId, jail, owner, options.disks)
         : this.#ephemeral.make(vmId, jail, owner, options.disks),
       this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(options.shape, options.cpu)),
     ]);
-    clock.lap('prepare');
+    clock.mark('prepare');
     options.signal?.throwIfAborted();
     await Promise.all([
       this.#folders.save(vmId, { ...record, shape: options.shape, diskBytes: disks.bytes }),
-      attachDisks(vm, disks, present, keepsRoot).then(() => clock.lap('attach')),
+      attachDisks(vm, disks, present, keepsRoot).then(() => clock.mark('attach')),
     ]);
     await vm.continue();
-    clock.lap('continue');
+    clock.mark('continue');
     return {
       vm,
       agentSocketPath: vm.agentSocketPath,
       diskBytes: disks.bytes,
       hasRootMounted: keepsRoot,
-      timings: clock.laps,
+      timings: clock.steps,
     };
   }
 }

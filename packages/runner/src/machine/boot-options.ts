@@ -3,23 +3,23 @@ import type { GuestSize } from '../template/machine-size.ts';
 import type { Vm } from '../vmm/vm.ts';
 import type { PresentDisks } from './guest-disks.ts';
 
-/** The part of a network slot that a VMM needs. */
+/** The parts of a network slot that a VMM needs. */
 export interface VmSlot {
-  /** Unprivileged user and group of this VMM, and of no other on this machine. */
+  /** Unprivileged user and group of this VMM alone. */
   uid: number;
   netnsPath: string;
   /** Tap inside of it. */
   tap: string;
 }
 
-/** What a sandbox has for disks. */
+/** The disks of a sandbox. */
 export interface SandboxDisks {
   /** Absolute path of the read-only root image. */
   rootImagePath: string;
   scratchMib: number;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;
-  /** What the scratch disk begins with, instead of nothing. */
+  /** Origin of the scratch disk; an empty file system by default. */
   from?: DiskChain;
 }
 
@@ -34,17 +34,17 @@ export interface BootOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** What a blank VM becomes a sandbox's with. */
+/** How a blank VM becomes that of a sandbox. */
 export interface AttachOptions extends Omit<BootOptions, 'slot'> {
-  /** The scratch disk outlives the VM; one that is kept is attached, and memory that was kept must be gone. */
+  /** The scratch disk outlives the VM: an existing one is attached. There must be no suspend image. */
   persistent?: boolean;
-  /** What the blank VM has for disks. */
+  /** Disks of the blank VM. */
   present: PresentDisks;
-  /** It has warmed up with the sandbox's root image, which stays attached. */
+  /** The blank VM has warmed up with the sandbox's root image, which stays attached. */
   keepsRoot: boolean;
 }
 
-/** A VM whose guest runs. Its agent answers, but has not been configured. */
+/** A VM whose guest runs, and whose agent has not been configured. */
 export interface RunningVm {
   vm: Vm;
   agentSocketPath: string;

@@ -20,7 +20,7 @@ import { memorySource } from '../memory/guest-memory.ts';
 import { CowClone } from '../memory/cow-clone.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
-import { CALM_NICENESS } from '../memory/page-copier.ts';
+import { BACKGROUND_NICENESS } from '../memory/page-copier.ts';
 import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
 import { writtenMemory } from '../memory/available-memory.ts';
@@ -33,14 +33,14 @@ import { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
 import { takeDisk, takeCheckpoint } from './checkpoint.ts';
 import type { GuestHold, SourceOptions } from './checkpoint.ts';
-import { settled } from './settled.ts';
+import { allSettled } from './all-settled.ts';
 import { describeMemory } from './snapshot-folder.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
 import { hardwareOf, heldImagePath, holdSystemDisk, vmmVersionOf } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 import type { WarmVmm } from './warm-vm.ts';
 
-/** A VM that is to be captured while its guest runs. */
+/** A running VM that is captured. */
 export interface CaptureSource {
   vmId: string;
   project?: string | undefined;
@@ -49,7 +49,7 @@ export interface CaptureSource {
   hold: GuestHold;
 }
 
-/** The root image that a disk lies on. */
+/** The root image below a disk. */
 export interface CapturedImage {
   digest: string;
   path: string;
@@ -57,17 +57,17 @@ export interface CapturedImage {
 }
 
 /**
- * What a fork's child is restored from; its disk is in its folder already. To be disposed of once it has been, or is not
- * going to be.
+ * What a fork's child is restored from; its disk is in its folder already. To be disposed of once the child has been
+ * restored, or will not be restored.
  */
 export interface ForkOrigin extends AsyncDisposable {
   memory: ForkedMemory;
-  /** Resolves when the source is not needed for it any more, whatever came of it. */
+  /** Resolves when the source is not needed any more, also after an error. */
   copied: Promise<void>;
   statePath: string;
   shape: GuestSize;
   hardware: Hardware;
-  /** The VMM that has that memory already, for the caller to use or discard; undefined when there is none, or any more. */
+  /** The VMM that has this memory already, for the caller to use or discard. Undefined when there is none, and after the first call. */
   takeVmm: () => WarmVmm | undefined;
   /** Version of the VMM that saved it. */
   vmm: string;
@@ -84,7 +84,7 @@ export interface CapturesOptions {
   log: Logger;
 }
 
-/** Takes sandboxes as they are, to make others of them: at once, or later. */
+/** Captures running and paused sandboxes, as forks and as snapshots. */
 export class Captures {
   readonly #options: CapturesOptions;
   readonly #bases: ForkMemoryCache;
@@ -95,18 +95,18 @@ export class Captures {
   }
 
   /**
-   * Takes a running source as the beginning of `child`: its disk goes into the child's folder, its memory to whoever
-   * restores the child, soon. The source goes on after a few milliseconds, whatever comes of it. One after the other.
+   * Captures a running source as the origin of `child`: its disk in the child's folder, its memory for the caller, who
+   * restores the child soon. The source continues after a few milliseconds in any case. Forks of one source must not overlap.
    */
   async fork(source: CaptureSource, child: string, takeVmm?: TakeVmm): Promise<ForkOrigin> {
-    return await this.#withRoom(child, () => this.#fork(source, child, takeVmm));
+    return await this.#explainingFullDisk(child, () => this.#fork(source, child, takeVmm));
   }
 
   async #fork(source: CaptureSource, child: string, takeVmm?: TakeVmm): Promise<ForkOrigin> {
     const { folders, log } = this.#options;
     const { vmId, project, running } = source;
     const record = await this.#record(vmId);
-    const keep = await this.#emptyKeep(child);
+    const keep = await this.#makeEmptyFolder(child);
     const statePath = join(keep, 'state');
     const began = performance.now();
     const preparing = this.#bases.prepare({ vmId, project, vm: running.vm, record }, takeVmm);
@@ -115,7 +115,7 @@ export class Captures {
       captureMemory: async (memory: GuestMemory) => await (await preparing).capture(memory),
     };
     const taking = takeCheckpoint(options, statePath);
-    const [prepared, checkpoint] = await settled([preparing, taking]).catch(async (error: unknown) => {
+    const [prepared, checkpoint] = await allSettled([preparing, taking]).catch(async (error: unknown) => {
       await preparing.then((made) => made.abandon()).catch(() => undefined);
       await taking.then((made) => made[Symbol.asyncDispose]()).catch(() => undefined);
       throw error;
@@ -136,19 +136,19 @@ export class Captures {
     const copied = memory.ready
       .catch(() => undefined)
       .then(() => checkpoint[Symbol.asyncDispose]())
-      .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a copy of its memory may remain'));
+      .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a clone of its VMM may remain'));
     await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
     const hardware = hardwareOf(record, folders.path(vmId));
     await holdSystemDisk(hardware, keep);
     await forkChain(checkpoint.disk, keep, true).catch(async (error: unknown) => {
-      // The next fork may begin as soon as this one has failed.
+      // The next fork may start as soon as this one has failed.
       await copied;
       throw error;
     });
     const ms = Math.round(performance.now() - began);
-    log.info({ vm: vmId, child, ms, steps: checkpoint.laps }, 'sandbox forked');
-    const kept = unfinished.move();
-    const dispose = (): Promise<void> => kept.disposeAsync();
+    log.info({ vm: vmId, child, ms, steps: checkpoint.steps }, 'sandbox forked');
+    const resources = unfinished.move();
+    const dispose = (): Promise<void> => resources.disposeAsync();
     const take = (): WarmVmm | undefined => {
       const taken = vmm;
       vmm = undefined;
@@ -166,31 +166,31 @@ export class Captures {
     };
   }
 
-  /** Makes `child` what a paused source is: paused, with the same memory, disk and devices. */
-  async forkKept(vmId: string, child: string): Promise<void> {
-    await this.#withRoom(child, () => this.#forkKept(vmId, child));
+  /** Makes `child` a copy of a paused source: paused, with the same memory, disk and devices. */
+  async forkPaused(vmId: string, child: string): Promise<void> {
+    await this.#explainingFullDisk(child, () => this.#forkPaused(vmId, child));
   }
 
-  async #forkKept(vmId: string, child: string): Promise<void> {
+  async #forkPaused(vmId: string, child: string): Promise<void> {
     const { folders } = this.#options;
     const chain = await readChain(folders.keep(vmId));
     if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
-    const keep = await this.#emptyKeep(child);
-    // What both have in common must not change any more, so the source goes on in a layer of its own, too.
+    const keep = await this.#makeEmptyFolder(child);
+    // The shared layers must not change any more, so the source gets a new top layer, too.
     await growChain(chain, true);
     failpoint('fork:prepared');
-    await this.#shareKept(folders.keep(vmId), keep);
+    await this.#shareSuspendImage(folders.keep(vmId), keep);
     await forkChain(chain, keep, true);
     failpoint('fork:copied');
   }
 
-  /** Lets go of what is held for further forks of a VM. */
+  /** Releases the memory that is cached for further forks of a VM. */
   forget(vmId: string): void {
     this.#bases.forget(vmId);
   }
 
   /**
-   * Takes a running source for later.
+   * Captures a running source as a snapshot.
    * @param parentId the snapshot that its disk descends from
    */
   async snapshot(
@@ -219,27 +219,27 @@ export class Captures {
   }
 
   /**
-   * Puts a snapshot's content into the folder of a persistent VM that has none: a full one makes it paused, one of the
-   * disk alone makes it stopped.
-   * @throws when the snapshot is not here
+   * Copies a snapshot into the empty folder of a persistent VM, which is then paused (full snapshot) or stopped (disk
+   * snapshot).
+   * @throws when the snapshot is not on this host
    */
   async restore(id: string, vmId: string): Promise<void> {
-    await this.#withRoom(vmId, () => this.#restore(id, vmId));
+    await this.#explainingFullDisk(vmId, () => this.#restore(id, vmId));
   }
 
   async #restore(id: string, vmId: string): Promise<void> {
     const { snapshots } = this.#options;
     const folder = snapshots.path(id);
     const chain = await this.diskOf(id);
-    const keep = await this.#emptyKeep(vmId);
+    const keep = await this.#makeEmptyFolder(vmId);
     const facts = await snapshots.load(id);
-    if (facts?.memory !== undefined) await this.#shareKept(folder, keep);
+    if (facts?.memory !== undefined) await this.#shareSuspendImage(folder, keep);
     else await linkOrCopy(heldImagePath(folder), heldImagePath(keep));
     await forkChain(chain, keep, true);
     failpoint('restore:copied');
   }
 
-  /** The disk of a snapshot, to begin others with. @throws when it is not here */
+  /** The disk of a snapshot, as the origin of new disks. @throws when the snapshot is not on this host */
   async diskOf(id: string): Promise<DiskChain> {
     const chain = await readChain(this.#options.snapshots.path(id));
     if (chain === undefined) throw new Error(`snapshot ${id} is not on this machine any more`);
@@ -251,8 +251,8 @@ export class Captures {
     const { vmId, project, running } = source;
     const record = await this.#record(vmId);
     const vmm = vmmVersionOf(record);
-    const kept = new SuspendImage(folder);
-    // While its memory is copied the guest may write to all of it again.
+    const suspendImage = new SuspendImage(folder);
+    // While its memory is copied the guest may write all of these pages again.
     const written = await writtenMemory(running.vm.identity.pid);
     using _grant = await this.#options.memoryBudget.admit(
       'a snapshot of this sandbox',
@@ -261,10 +261,10 @@ export class Captures {
     );
     const options = this.#checkpointOptions(source, record, 'snapshot');
     const captureMemory = async (memory: GuestMemory): Promise<CowClone> => await CowClone.prepare(memory);
-    await using checkpoint = await takeCheckpoint({ ...options, captureMemory }, kept.state);
+    await using checkpoint = await takeCheckpoint({ ...options, captureMemory }, suspendImage.state);
     const chain = await shareChain(checkpoint.disk, folder);
     await saveChain(chain, true);
-    await this.#writeMemory(running, record, checkpoint.memory, kept.memory);
+    await this.#writeMemory(running, record, checkpoint.memory, suspendImage.memory);
     const requirements = {
       vmm,
       accelerator: platform.accelerator,
@@ -275,9 +275,9 @@ export class Captures {
       diskBytes: running.diskBytes,
       stateBytes: checkpoint.stateBytes,
     };
-    await kept.complete(requirements, hardwareOf(record, this.#options.folders.path(vmId)));
-    await kept.settle();
-    log.info({ vm: vmId, kind: 'full', steps: checkpoint.laps }, 'snapshot taken');
+    await suspendImage.complete(requirements, hardwareOf(record, this.#options.folders.path(vmId)));
+    await suspendImage.makeDurable();
+    log.info({ vm: vmId, kind: 'full', steps: checkpoint.steps }, 'snapshot taken');
     return {
       kind: 'full',
       vmId,
@@ -304,13 +304,13 @@ export class Captures {
   ): Promise<SnapshotFacts> {
     const { vmId } = source;
     const record = await this.#record(vmId);
-    const { disk, laps } = await takeDisk(this.#checkpointOptions(source, record, 'snapshot'));
+    const { disk, steps } = await takeDisk(this.#checkpointOptions(source, record, 'snapshot'));
     const parent = parentId && (await readChain(this.#options.snapshots.path(parentId)));
     const noChanges = Boolean(parent) && isChildOf(disk, parent as DiskChain) && (await isTopUnchanged(disk));
     const content = noChanges ? belowTop(disk) : disk;
     const chain = await shareChain(content, folder);
     await saveChain(chain, true);
-    this.#options.log.info({ vm: vmId, kind: 'disk', steps: laps }, 'snapshot taken');
+    this.#options.log.info({ vm: vmId, kind: 'disk', steps }, 'snapshot taken');
     return {
       kind: 'disk',
       vmId,
@@ -329,17 +329,17 @@ export class Captures {
     target: string,
   ): Promise<void> {
     const source = await memorySource(vm.identity.pid, record.memoryOrigin);
-    await copyMemoryFile(source, target, CALM_NICENESS);
+    await copyMemoryFile(source, target, BACKGROUND_NICENESS);
     const file = await open(target, 'r+');
     try {
-      await this.#options.copiers.calm.copy(checkpoint, 'written', file.fd);
+      await this.#options.copiers.background.copy(checkpoint, 'written', file.fd);
     } finally {
       await file.close();
     }
   }
 
-  /** Another name for kept memory, devices and root image. */
-  async #shareKept(from: string, to: string): Promise<void> {
+  /** Links memory, device state and root image of a suspend image into another folder. */
+  async #shareSuspendImage(from: string, to: string): Promise<void> {
     const [source, target] = [new SuspendImage(from), new SuspendImage(to)];
     await linkOrCopy(source.memory, target.memory);
     await linkOrCopy(source.state, target.state);
@@ -348,7 +348,7 @@ export class Captures {
     if (suspension !== undefined) await holdSystemDisk(source.hardware(suspension), to);
     for (const name of ['durable', 'paused.json']) {
       await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
-        // Not on the platters yet.
+        // The image is not durable yet.
         if (name !== 'durable' || error.code !== 'ENOENT') throw error;
       });
     }
@@ -379,8 +379,8 @@ export class Captures {
     return record;
   }
 
-  /** Says so in words when there is no room for what `vmId` begins with. */
-  async #withRoom<T>(vmId: string, work: () => Promise<T>): Promise<T> {
+  /** Runs `work`. @throws DiskFullError when there is no space for the files of `vmId` */
+  async #explainingFullDisk<T>(vmId: string, work: () => Promise<T>): Promise<T> {
     try {
       return await work();
     } catch (error) {
@@ -388,7 +388,7 @@ export class Captures {
     }
   }
 
-  async #emptyKeep(vmId: string): Promise<string> {
+  async #makeEmptyFolder(vmId: string): Promise<string> {
     const keep = this.#options.folders.keep(vmId);
     await rm(keep, { recursive: true, force: true });
     await mkdir(keep, { recursive: true, mode: 0o700 });

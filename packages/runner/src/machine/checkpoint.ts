@@ -8,25 +8,26 @@ import type { GuestMemory } from '../memory/guest-memory.ts';
 import { failpoint } from '../failpoint.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { RunningVm } from './boot-options.ts';
-import { settled } from './settled.ts';
+import { allSettled } from './all-settled.ts';
+import { Stopwatch } from './stopwatch.ts';
 import type { VmRecord } from './vm-folder.ts';
 
-/** What the guest's agent does for a capture. */
+/** What a capture needs of the guest's agent. */
 export interface GuestHold {
-  /** Makes the freeze that follows a fast one. */
-  rehearse(): Promise<void>;
-  /** Brings what is only in the guest's memory to its disk, as far as that goes in a bounded time. */
+  /** Warms up the code paths of a freeze, so that the next freeze is fast. */
+  warmUp(): Promise<void>;
+  /** Writes the guest's dirty pages to its disk, within a bounded time. */
   sync(): Promise<void>;
-  /** Stops the user's processes, and with `flush` brings what they have written to the disk. */
+  /** Freezes the user's processes, and with `flush` writes their dirty pages to the disk. */
   freeze(flush: boolean): Promise<void>;
-  /** Lets them go on. Told right before the processors go on, it is done first. */
+  /** Thaws the processes. A request that is sent before the vCPUs are resumed is the first thing that the guest handles. */
   thaw(): Promise<void>;
 }
 
-/** Captures a guest's memory: what takes long before the guest is paused, and the rest, with `take`, while it is. */
+/** Captures a guest's memory: the slow part before the guest is paused, and the rest, with `take`, while it is. */
 export interface MemoryCapture<M> extends AsyncDisposable {
   take(): Promise<M>;
-  /** Right before the guest is paused. */
+  /** The last pre-copy rounds, right before the guest is paused. */
   approach?(): Promise<unknown>;
 }
 
@@ -40,33 +41,32 @@ export interface SourceOptions {
   jail: string;
   persistent: boolean;
   hold: GuestHold;
-  /** Lets the VMM have its memory once more while a copy of it exists. */
+  /** Raises the VMM's memory limit while a clone of it exists. */
   allowCopy: (allowed: boolean) => Promise<void>;
   /** For failpoints. */
   operation: 'fork' | 'snapshot';
 }
 
 export interface CheckpointOptions<M> extends SourceOptions {
-  /** Begins to capture its memory. The capture ends with the checkpoint. */
+  /** Starts the capture of its memory. The capture is disposed of with the checkpoint. */
   captureMemory: (memory: GuestMemory) => Promise<MemoryCapture<M>>;
 }
 
-/** One moment of a guest that has long gone on: to be read, and let go of soon. */
+/** The state of a guest at one point in time, while the guest continues. To be read and disposed of soon. */
 export interface Checkpoint<M> extends AsyncDisposable {
   memory: M;
-  /** As it was; none of it changes again. */
+  /** Its layers are immutable from now on. */
   disk: DiskChain;
   stateBytes: number;
-  /** Milliseconds from the start of the freeze. */
-  laps: Record<string, number>;
+  /** Milliseconds from the start of the freeze to the end of each step. */
+  steps: Record<string, number>;
 }
 
 /**
- * Takes memory, devices and disk of a running guest at one moment. Everything that takes time is done before or
- * after: the guest is paused while its devices are saved, a layer is put on its disk and what is left of its memory is
- * captured.
- * @param statePath where the device state goes; must not exist
- * @throws when it cannot be; the guest goes on all the same
+ * Captures memory, devices and disk of a running guest at one point in time. The guest is paused only while its devices are
+ * saved, a layer is added to its disk and the rest of its memory is captured; all slower steps come before or after.
+ * @param statePath file for the device state; must not exist
+ * @throws when the capture fails; the guest continues in any case
  */
 export async function takeCheckpoint<M>(
   options: CheckpointOptions<M>,
@@ -79,85 +79,86 @@ export async function takeCheckpoint<M>(
   await using brief = new AsyncDisposableStack();
   const memory = await findGuestMemory(vm.identity.pid, record.shape.memMib * 1024 * 1024);
   await allowCopy(true);
-  // Let go of in the other order: the copy is gone before its room is.
+  // Disposed of in reverse order: the limit is lowered after the clone has ended.
   prepared.defer(async () => {
     if (!vm.exited) await allowCopy(false).catch(() => undefined);
   });
   const makeLayer = (): Promise<LiveLayer> =>
     LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
-  const [copy, state, layer] = await settled([
+  const [copy, state, layer] = await allSettled([
     captureMemory(memory).then((ready) => prepared.use(ready)),
     StateFile.prepare(vm, { root: jail, uid: record.uid }).then((ready) => brief.use(ready)),
     isTopEmpty(chain).then((empty) => (empty ? undefined : makeLayer())),
-    // Stopping a guest flushes its disk: what has to wait for the platters waits for them now.
+    // `stop` flushes the guest's disk. Most of it is flushed now, while the guest runs.
     flushTop(chain),
   ]);
   await copy.approach?.();
-  // Last: what was done a moment ago is fast.
-  await hold.rehearse();
+  // The last step before the freeze, so that its code is still in the caches.
+  await hold.warmUp();
   failpoint(`${operation}:prepared`);
 
-  const clock = new Laps();
+  const clock = new Stopwatch(true);
   let taken: [void, DiskChain, M];
   try {
     await hold.freeze(false);
-    clock.lap('frozen');
+    clock.mark('frozen');
     failpoint(`${operation}:frozen`);
     await vm.stop();
-    clock.lap('stopped');
+    clock.mark('stopped');
     failpoint(`${operation}:stopped`);
-    taken = await settled([state.save(), layerOn(chain, layer, makeLayer), copy.take()]);
-    clock.lap('taken');
+    taken = await allSettled([state.save(), layerOn(chain, layer, makeLayer), copy.take()]);
+    clock.mark('taken');
     failpoint(`${operation}:taken`);
   } finally {
-    // Both at once: the agent hears of it as soon as there is time again.
+    // Concurrently: the request to thaw waits in the agent's port when the vCPUs are resumed.
     await Promise.all([vm.continue(), hold.thaw()]);
   }
-  clock.lap('thawed');
-  const [, disk, twin] = taken;
+  clock.mark('thawed');
+  const [, disk, captured] = taken;
   const stateBytes = await state.copyTo(statePath);
   const held = prepared.move();
   return {
-    memory: twin,
+    memory: captured,
     disk,
     stateBytes,
-    laps: clock.laps,
+    steps: clock.steps,
     [Symbol.asyncDispose]: () => held.disposeAsync(),
   };
 }
 
 /**
- * Takes the disk alone. The guest's processes stand while what they wrote last is flushed and a layer is put on the
- * disk, however large it is.
+ * Captures the disk only. The guest's processes are frozen while their last writes are flushed and a layer is added, which
+ * takes the same time for a disk of any size.
  */
 export async function takeDisk(
   options: SourceOptions,
-): Promise<{ disk: DiskChain; laps: Record<string, number> }> {
+): Promise<{ disk: DiskChain; steps: Record<string, number> }> {
   const { running, record, jail, persistent, hold, operation } = options;
   const chain = await diskOf(options);
   await hold.sync();
   const layer = await LiveLayer.prepare(running.vm, chain, { jail, uid: record.uid, persistent });
-  await hold.rehearse();
+  await hold.warmUp();
   failpoint(`${operation}:prepared`);
-  const clock = new Laps();
+  const clock = new Stopwatch(true);
   let disk: DiskChain;
   try {
     await hold.freeze(true);
-    clock.lap('frozen');
+    clock.mark('frozen');
     failpoint(`${operation}:frozen`);
     disk = await layer.putOnTop();
-    clock.lap('taken');
+    clock.mark('taken');
     failpoint(`${operation}:taken`);
   } finally {
     await hold.thaw();
   }
-  clock.lap('thawed');
-  return { disk, laps: clock.laps };
+  clock.mark('thawed');
+  return { disk, steps: clock.steps };
 }
 
 /**
- * What of a disk never changes again, of a guest that stands. A layer that nothing was written to stays on top: sources
- * that write nothing between captures do not grow.
+ * Makes all layers of a paused guest's disk immutable by adding one on top. A top layer that is still empty is reused, so
+ * that the disk of a source that writes nothing between captures gets no more layers.
+ * @returns the immutable layers
  */
 async function layerOn(
   chain: DiskChain,
@@ -173,13 +174,4 @@ async function diskOf({ vmId, running, disk }: SourceOptions): Promise<DiskChain
   const chain = await readChain(disk);
   if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
   return await openedChain(running.vm, chain);
-}
-
-class Laps {
-  readonly laps: Record<string, number> = {};
-  readonly #began = performance.now();
-
-  lap(name: string): void {
-    this.laps[name] = Math.round((performance.now() - this.#began) * 10) / 10;
-  }
 }

@@ -2,19 +2,19 @@ import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { VmRecord } from './vm-folder.ts';
 
-const AGAIN_MS = 5_000;
-/** After so many tries the VM keeps the raised limit until it ends; each try was logged. */
-const TRIES = 60;
+const RETRY_MS = 5_000;
+/** After this many attempts the VM keeps the raised limit until it ends. Each attempt is logged. */
+const ATTEMPTS = 60;
 
-/** Lets a VM have its memory once more while a copy-on-write clone of it exists. */
+/** Raises the memory limit of a VM by its memory size while a copy-on-write clone of it exists. */
 export class CopyAllowance {
   readonly #cgroups: CgroupTree;
   readonly #usualMib: (record: VmRecord) => number;
   readonly #log: Logger;
-  /** Of the last word on each cgroup: an older one must not undo it. */
+  /** Sequence number of the last change of each cgroup: a retry of an older one must not undo it. */
   readonly #turns = new Map<string, number>();
 
-  /** @param usualMib what a VM may have without a clone */
+  /** @param usualMib limit of a VM without a clone */
   constructor(cgroups: CgroupTree, usualMib: (record: VmRecord) => number, log: Logger) {
     this.#cgroups = cgroups;
     this.#usualMib = usualMib;
@@ -22,8 +22,8 @@ export class CopyAllowance {
   }
 
   /**
-   * @throws when more could not be allowed. What is taken back is tried again in the background: a kernel refuses a limit
-   *   below what is in use
+   * @throws when the limit could not be raised. Lowering it is retried in the background, as the kernel refuses a limit below
+   *   the current usage
    */
   async set(record: VmRecord, allowed: boolean): Promise<void> {
     const { cgroup, shape } = record;
@@ -40,13 +40,13 @@ export class CopyAllowance {
       await this.#cgroups.setMemoryLimit(cgroup, mib);
       this.#turns.delete(cgroup);
     } catch (error) {
-      // Without its cgroup the VM has ended.
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT' || tries >= TRIES) {
+      // The VM has ended if there is no cgroup.
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT' || tries >= ATTEMPTS) {
         this.#turns.delete(cgroup);
         return;
       }
       this.#log.warn({ err: error, cgroup, tries }, 'the memory limit of a VM could not be lowered yet');
-      setTimeout(() => void this.#takeBack(cgroup, mib, turn, tries + 1), AGAIN_MS).unref();
+      setTimeout(() => void this.#takeBack(cgroup, mib, turn, tries + 1), RETRY_MS).unref();
     }
   }
 }

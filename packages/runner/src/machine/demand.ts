@@ -1,13 +1,13 @@
-/** What counts of the past: an arrival this long ago has a third of its weight. */
+/** Time constant of the average: an arrival this long ago has about a third of its weight. */
 const MEMORY_MS = 60_000;
-/** So many in that time make it worth it to keep one waiting. */
+/** Weighted arrivals from which on one VM waits. */
 const REPEATED = 2;
 /** Weight of the newest measurement. */
 const NEWEST = 0.3;
 
 /**
- * How many VMs of a recipe ought to wait: as many as are asked for while one is made, on average, and a few for arrivals
- * that come closer together. Both averages are exponentially weighted.
+ * How many VMs of a recipe should wait: the average number of requests during the time that it takes to make one, and some
+ * spares for bursts. Both averages are exponentially weighted.
  */
 export class Demand {
   readonly #least: number;
@@ -16,32 +16,32 @@ export class Demand {
   #at: number;
   #makingMs: number | undefined;
 
-  /** @param least kept waiting without requests; with 0, one waits only where it was asked for repeatedly */
+  /** @param least number that waits without requests; with 0, one waits only after repeated requests */
   constructor(least: number, now: () => number = () => performance.now()) {
     this.#least = least;
     this.#now = now;
     this.#at = now();
   }
 
-  /** One was asked for, whether or not one waited. */
+  /** Records a request, whether or not one waited. */
   arrived(): void {
     this.#arrivals = this.#recent() + 1;
     this.#at = this.#now();
   }
 
-  /** One was made, which took this long. */
+  /** Records how long it took to make one. */
   made(ms: number): void {
     this.#makingMs = this.#makingMs === undefined ? ms : NEWEST * ms + (1 - NEWEST) * this.#makingMs;
   }
 
-  /** How many ought to wait. */
+  /** How many should wait. */
   get wanted(): number {
     const recent = this.#recent();
     const spare = this.#least === 0 && recent >= REPEATED ? 1 : this.#least;
     return spare + Math.floor((recent / MEMORY_MS) * (this.#makingMs ?? 0));
   }
 
-  /** Whether there was no request for long. */
+  /** Whether the last request is long ago. */
   get isOver(): boolean {
     return this.#least === 0 && this.#recent() < 0.1;
   }

@@ -8,15 +8,15 @@ import { run } from '../process/index.ts';
 import type { SnapshotFolders } from './snapshot-folder.ts';
 import type { VmFolders } from './vm-folder.ts';
 
-/** How often files without a digest are looked for, besides when there are new ones. */
+/** Interval of sweeps for files without a digest, in addition to one for each new file. */
 const SWEEP_EVERY_MS = 10 * 60_000;
-/** For a file of terabytes on a slow disk. */
+/** Sufficient for a file of terabytes on a slow disk. */
 const HASH_DEADLINE_MS = 24 * 60 * 60_000;
 
 /**
- * Finds the digests of what never changes again, in the background: layers and memory of snapshots, and the layers below
- * the top of sandboxes that are stopped or paused. (What a running VMM has below its top may be its top, if a capture
- * failed; it has its turn when that sandbox is stopped.) A layer that several folders have is read once.
+ * Computes the digests of immutable files in the background: layers and memory of snapshots, and the layers below the top of
+ * stopped and paused sandboxes. (After a failed capture, a running VMM may still write to a layer below the top; its layers
+ * are read when the sandbox is stopped.) A layer that several folders share is read once.
  */
 export class Digests {
   readonly #folders: VmFolders;
@@ -38,13 +38,13 @@ export class Digests {
     this.look();
   }
 
-  /** There may be new files. */
+  /** Starts a sweep, because there may be new files. */
   look(): void {
     if (this.#timer === undefined) return;
     void this.sweep().catch((error: unknown) => this.#log.warn({ err: error }, 'digests are missing'));
   }
 
-  /** Resolves when all that never changes again has a digest, as far as it can be read. */
+  /** Resolves when all immutable files that can be read have a digest. */
   async sweep(): Promise<void> {
     this.#again = true;
     this.#sweeping ??= (async () => {
@@ -100,12 +100,12 @@ export class Digests {
     if (isNew) await recordDigests(folder);
   }
 
-  /** @returns whether it is known now */
+  /** @returns whether the digest is known now */
   async #digest(id: string, path: string): Promise<boolean> {
     if (knownDigest(id) !== undefined) return true;
     if (this.#stop.signal.aborted) return false;
     const { size } = await stat(path);
-    // Another process: reading a disk must keep neither this thread nor what sandboxes wait for.
+    // In another process at idle priority: reading must neither block this thread nor slow down sandboxes.
     const text = await run('nice', ['-n', '19', 'ionice', '-c', '3', 'sha256sum', '--', path], {
       deadlineMs: HASH_DEADLINE_MS,
       signal: this.#stop.signal,
@@ -120,7 +120,7 @@ export class Digests {
     try {
       await work();
     } catch (error) {
-      // It was removed, or made fewer layers, while it was read.
+      // The file was removed or compacted while it was read.
       if (!this.#stop.signal.aborted) this.#log.debug({ ...what, err: error }, 'digests are missing');
     }
   }

@@ -24,7 +24,7 @@ export class EphemeralDisks {
     this.#localCopies = options.localCopies;
   }
 
-  /** @param set what the guest finds on them; those of a sandbox by default */
+  /** @param set names the set's nodes and content; those of a sandbox by default */
   async make(
     vmId: string,
     jail: string,

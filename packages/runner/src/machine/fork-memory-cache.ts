@@ -18,16 +18,16 @@ import type { VmRecord } from './vm-folder.ts';
 import type { WantedVmm, WarmVmm } from './warm-vm.ts';
 
 /**
- * A source that has written to so much is copied while it runs. The page tables of less are cloned in a few milliseconds,
- * and to copy it first would cost its guest more of a processor than that.
+ * A source that has written at least this much is copied while it runs. The page tables of a smaller one are cloned in a few
+ * milliseconds, which costs its guest less CPU time than a pre-copy.
  */
 const PRECOPY_FROM_BYTES = 256 * 1024 * 1024;
-/** A child that differs in more than this from the last one gets memory of its own, which those after it share. */
+/** A child that differs in more than this from the cached memory gets a new copy, which later children share. */
 const DELTA_MOST_BYTES = 24 * 1024 * 1024;
-/** How long it is held for a next fork. Children that run hold it by themselves. */
+/** How long memory is cached after the last fork. Running children hold a reference of their own. */
 const HELD_MS = 5 * 60_000;
 
-/** Takes a VMM that waits for memory out of its pool, if one does. */
+/** Takes a waiting VMM out of its pool; undefined when none waits. */
 export type TakeVmm = (wanted: WantedVmm) => WarmVmm | undefined;
 
 /** The source of a fork. */
@@ -47,34 +47,34 @@ interface Base {
 }
 
 /**
- * What the memory of a fork's child begins with: something that others may share, and what is different. To be disposed
- * of once the child has been started, or is not going to be.
+ * The initial memory of a fork's child: shared memory, and the differences from it. To be disposed of once the child has been
+ * started, or will not be started.
  */
 export interface ForkedMemory extends AsyncDisposable {
   /** A VMM may be started with it at once. */
   fd: number;
   /** The VMM that has been started with it. */
   vmm?: WarmVmm;
-  /** Resolves when the memory can be looked into, with a file of what is different; absent for nothing. */
+  /** Resolves when the memory can be read, with a file of the differences if there are any. */
   ready: Promise<{ delta?: string }>;
 }
 
-/** The source's memory at the checkpoint; nothing when it is in the child's already. */
+/** The source's memory at the checkpoint; undefined when it has been copied to the child's already. */
 type ForkCheckpoint = GuestMemory | void;
 
-/** Memory for one child, before the moment is taken. */
+/** Memory for one child, prepared before the checkpoint. */
 export interface PreparedMemory {
-  /** Begins to capture the source's memory; what that gives at the checkpoint is what `take` needs. */
+  /** Starts to capture the source's memory. Its result at the checkpoint is the argument of `take`. */
   capture(source: GuestMemory): Promise<MemoryCapture<ForkCheckpoint>>;
-  /** @param deltaPath where what is different goes; must not exist */
+  /** @param deltaPath file for the differences; must not exist */
   take(checkpoint: ForkCheckpoint, deltaPath: string): Promise<ForkedMemory>;
-  /** Instead of `take`: there will be no child. */
+  /** Instead of `take`, when the fork has failed. */
   abandon(): Promise<void>;
 }
 
 /**
- * Memory that the children of one source have in common. The first fork of a VM copies all of its memory; those that
- * follow only what has changed since, so that twenty children cost little more than one.
+ * Memory that the children of one source share. The first fork of a VM copies all of its memory, later ones only the changes
+ * since, so that twenty children use little more memory than one.
  */
 export class ForkMemoryCache {
   readonly #copiers: PageCopiers;
@@ -89,9 +89,9 @@ export class ForkMemoryCache {
   }
 
   /**
-   * Begins with what can be done before the checkpoint is taken. One fork of a VM after the other; the next one not before the memory
-   * of the last is ready.
-   * @param takeVmm a VMM that waits for memory: what the child has to itself is put into that
+   * Does what can be done before the checkpoint. Forks of one VM must not overlap: the next one may start when the memory of
+   * the previous one is ready.
+   * @param takeVmm takes a waiting VMM, whose memory becomes the child's if it needs a new copy
    */
   async prepare(source: ForkedVm, takeVmm?: TakeVmm): Promise<PreparedMemory> {
     const { vmId, vm, record } = source;
@@ -99,14 +99,14 @@ export class ForkMemoryCache {
     if (known?.vm !== vm) return await this.#begin(source, takeVmm);
     known.timer.refresh();
     const share = known.memory.share();
-    await using unfit = new AsyncDisposableStack();
-    unfit.use(share);
-    if (await this.#isFar(share, vm, record)) return await this.#begin(source, takeVmm);
-    unfit.move();
+    await using unused = new AsyncDisposableStack();
+    unused.use(share);
+    if (await this.#hasDiverged(share, vm, record)) return await this.#begin(source, takeVmm);
+    unused.move();
     return {
       capture: (source) => CowClone.prepare(source),
       take: async (checkpoint, deltaPath) => {
-        if (checkpoint === undefined) throw new Error('the memory of the fork is not there to be compared');
+        if (checkpoint === undefined) throw new Error('the checkpoint has no memory to compare');
         await using unused = new AsyncDisposableStack();
         unused.use(share);
         const delta = await this.#writeDelta(share, checkpoint, deltaPath);
@@ -119,7 +119,7 @@ export class ForkMemoryCache {
     };
   }
 
-  /** Lets go of what is held for further forks. */
+  /** Releases the memory that is cached for further forks. */
   forget(vmId: string): void {
     const base = this.#bases.get(vmId);
     if (base === undefined) return;
@@ -129,7 +129,7 @@ export class ForkMemoryCache {
     void base.held[Symbol.asyncDispose]();
   }
 
-  /** Memory of its own: what the VM has written to, and for the rest what its memory began as. */
+  /** A full copy: the pages that the VM has written, and its initial memory for the rest. */
   async #begin({ vmId, project, vm, record }: ForkedVm, takeVmm?: TakeVmm): Promise<PreparedMemory> {
     const written = Math.min(await writtenMemory(vm.identity.pid), bytesOf(record));
     const grant = await this.#budget.admit('a fork of this sandbox', { origin: vmId, project }, written);
@@ -148,7 +148,7 @@ export class ForkMemoryCache {
     const fill = async (checkpoint: ForkCheckpoint): Promise<object> => {
       try {
         await unsealed.seal(began, async (file) => {
-          if (checkpoint !== undefined) await this.#copiers.copyTogether(checkpoint, 'written', file.fd);
+          if (checkpoint !== undefined) await this.#copiers.copyParallel(checkpoint, 'written', file.fd);
         });
       } catch (error) {
         grant[Symbol.dispose]();
@@ -171,8 +171,8 @@ export class ForkMemoryCache {
         return await CowClone.prepare(running);
       },
       take: async (checkpoint) => {
-        // Not before: to free so much takes a processor tens of milliseconds, of which a guest that is about to stand
-        // would notice.
+        // Not earlier: freeing this much memory takes tens of milliseconds of CPU time, which would delay a guest that is
+        // about to be paused.
         this.forget(vmId);
         return { ...memory.share(), ready: fill(checkpoint), ...(vmm && { vmm }) };
       },
@@ -185,13 +185,13 @@ export class ForkMemoryCache {
     };
   }
 
-  /** Whether a VM's memory has gone too far from what its last child began with. Told by a part of it, while it runs. */
-  async #isFar({ fd }: MemoryShare, vm: Vm, record: VmRecord): Promise<boolean> {
+  /** Whether a VM's memory differs too much from the cached one, estimated from a sample while the VM runs. */
+  async #hasDiverged({ fd }: MemoryShare, vm: Vm, record: VmRecord): Promise<boolean> {
     const running = await findGuestMemory(vm.identity.pid, bytesOf(record));
-    return (await this.#copiers.ahead.estimateDelta(running, fd)) > DELTA_MOST_BYTES;
+    return (await this.#copiers.precopy.estimateDelta(running, fd)) > DELTA_MOST_BYTES;
   }
 
-  /** Undefined when there is too much of it. */
+  /** @returns undefined when the memory differs too much */
   async #writeDelta(
     { fd }: MemoryShare,
     checkpoint: GuestMemory,
@@ -199,7 +199,7 @@ export class ForkMemoryCache {
   ): Promise<{ delta: string } | undefined> {
     const delta = await open(path, 'wx', 0o600);
     try {
-      const bytes = await this.#copiers.ahead.writeDelta(checkpoint, fd, delta.fd, DELTA_MOST_BYTES);
+      const bytes = await this.#copiers.precopy.writeDelta(checkpoint, fd, delta.fd, DELTA_MOST_BYTES);
       this.#log.debug({ bytes }, 'memory of a fork differs from the last one');
       if (bytes !== undefined) return { delta: path };
     } finally {

@@ -5,14 +5,13 @@ import { DISKS } from '../vmm/device-model.ts';
 import type { DiskName } from '../vmm/device-model.ts';
 import type { Vm } from '../vmm/vm.ts';
 
-/** What a VM has for disks until it gets others. */
+/** The disks that are attached to a VM before those of its sandbox. */
 export type PresentDisks = 'placeholders' | 'warm-up';
 
 /**
- * Attaches disks to the devices of a guest that is paused and holds nothing of those it had. The VMM opens the files itself,
- * jailed and without privileges. All commands are sent at once; the VMM runs them in order, and the guest sees nothing
- * until it is resumed.
- * @param keepsRoot the root image stays attached: it is the same, and the guest has it mounted
+ * Attaches disks to the devices of a paused guest that uses none of its present disks. The VMM opens the files itself,
+ * jailed and without privileges. All commands are sent at once and executed in order, before the guest is resumed.
+ * @param keepsRoot the root image stays attached: it is the same one, and the guest has it mounted
  */
 export async function attachDisks(
   vm: Vm,

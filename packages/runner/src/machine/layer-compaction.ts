@@ -11,12 +11,12 @@ import type { CaptureSource } from './captures.ts';
 import type { SnapshotFolders } from './snapshot-folder.ts';
 import type { VmFolders } from './vm-folder.ts';
 
-/** By then every reader of a disk's list has taken its layers. */
+/** After this time, no reader of the former manifest still opens its layers. */
 const OPENING_GRACE_MS = 30_000;
 
 type RunningDisk = Pick<CaptureSource, 'vmId' | 'running' | 'persistent'>;
 
-/** Makes few layers of many, in the background: every capture leaves one more. */
+/** Compacts the layers of disks in the background, as every capture adds one. */
 export class LayerCompaction {
   readonly #folders: VmFolders;
   readonly #snapshots: SnapshotFolders;
@@ -29,8 +29,8 @@ export class LayerCompaction {
   }
 
   /**
-   * Makes the disk of a snapshot few layers, if it is many, so that what begins with it is as quick as what begins with
-   * the first of its line.
+   * Compacts the disk of a snapshot if it has many layers, so that creates from it take as long as from the first snapshot of
+   * a sandbox.
    */
   async snapshot(id: string): Promise<void> {
     const chain = await readChain(this.#snapshots.path(id));
@@ -38,7 +38,7 @@ export class LayerCompaction {
     const many = chain.layers.length > LAYERS_KEPT;
     const compacted = many ? await compactChain(chain) : chain;
     if (many) this.#log.info({ snapshot: id, layers: chain.layers.length }, 'layers of a snapshot compacted');
-    // Also what a runner has left that ended right here.
+    // Also the files of an earlier runner that ended at this point.
     if ((await unusedFiles(compacted)).length === 0) return;
     const drop = (): void =>
       void dropUnused(compacted).catch((error: unknown) =>
@@ -48,8 +48,8 @@ export class LayerCompaction {
   }
 
   /**
-   * Writes what lies below the top of a running VM's disk as fewer layers, if those are many. The VM continues, and may be
-   * captured. @returns what to give to `replaceBackingChain`; undefined when there is nothing to do
+   * Writes the layers below the top of a running VM's disk as fewer new ones, if there are many. The VM continues, and may be
+   * captured. @returns the argument of `replaceBackingChain`; undefined when there is nothing to do
    */
   async write(
     { vmId, running, persistent }: RunningDisk,
@@ -68,7 +68,7 @@ export class LayerCompaction {
     }
   }
 
-  /** Gives the VM what `write` has made. Nothing else may be done with the VM meanwhile. */
+  /** Switches the VM to the layers that `write` has made. No other operation on the VM may run meanwhile. */
   async replaceBackingChain({ vmId, running, persistent }: RunningDisk, compacted: DiskChain): Promise<void> {
     const chain = await readChain(compacted.folder);
     try {
@@ -88,7 +88,7 @@ export class LayerCompaction {
     }
   }
 
-  /** Instead of `replaceBackingChain`: removes what `write` has made, unless the disk has it. */
+  /** Instead of `replaceBackingChain`: removes the layer that `write` has made, unless the disk uses it. */
   async abandon(compacted: DiskChain): Promise<void> {
     const chain = await readChain(compacted.folder);
     const name = compacted.layers.at(-1);

@@ -26,9 +26,9 @@ import { VmFolders } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 
 export interface MachinesOptions {
-  /** Absolute; one folder a VM lies in it. Short: unix sockets are made below it. */
+  /** Absolute; it has a folder for each VM. Must be short, as it is part of the paths of unix sockets. */
   folder: string;
-  /** Absolute; one folder a snapshot lies in it. On the same file system, or each snapshot is a copy. */
+  /** Absolute; it has a folder for each snapshot. On another file system each snapshot is a copy. */
   snapshots: string;
   cgroups: CgroupTree;
   templates: TemplateStore;
@@ -38,20 +38,18 @@ export interface MachinesOptions {
   log: Logger;
 }
 
-/** Makes, finds and removes the micro-VMs of one service. Every call may be repeated after a crash at any line. */
+/** Starts, adopts and removes the micro-VMs of one service. Every call may be repeated after a crash at any point. */
 export class Machines {
   readonly templates: TemplateStore;
-  /** Those whose disk outlives them. `adopt`, `destroy`, `usage` and `reclaim` are the same for all. */
+  /** VMs of persistent sandboxes. `adopt`, `destroy`, `usage` and `reclaim` are the same for all VMs. */
   readonly persistent: PersistentMachines;
   /** For the warm pools. */
   readonly blank: BlankMachines;
   /** Forks and snapshots. */
   readonly captures: Captures;
-  /** Of the disks that captures leave in many layers. */
   readonly compaction: LayerCompaction;
   readonly snapshots: SnapshotFolders;
   readonly memoryBudget = new MemoryBudget();
-  /** Of what never changes again. */
   readonly digests: Digests;
   readonly #folders: VmFolders;
   readonly #restoring: Restoring;
@@ -109,7 +107,7 @@ export class Machines {
           ? this.#restoring.restore(boot, clock, prepare, purpose)
           : this.#restoring.restoreInto(empty, boot, clock, prepare, purpose));
         const { diskBytes } = record;
-        return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.laps };
+        return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.steps };
       },
       copiers,
       allowCopy,
@@ -126,14 +124,14 @@ export class Machines {
   }
 
   /**
-   * Restores a VM with its disks and lets its guest run. A shape without a template waits for a cold boot first.
-   * @throws when it cannot be; then `destroy` removes whatever there is of it
+   * Restores a VM with its disks and resumes its guest. A machine size without a template needs a cold boot first.
+   * @throws when a step fails; then `destroy` removes what is left
    */
   async boot(options: BootOptions): Promise<RunningVm> {
     const { vmId, signal } = options;
     const clock = new Stopwatch();
     const template = await this.templates.ensure(options.shape);
-    clock.lap('template');
+    clock.mark('template');
     signal?.throwIfAborted();
     const { disks } = options;
     const vm = await this.#restoring.restore(options, clock, (jail, owner) =>
@@ -150,13 +148,13 @@ export class Machines {
     try {
       signal?.throwIfAborted();
       await vm.vm.continue();
-      clock.lap('continue');
-      this.#log.debug({ vm: vmId, ...clock.laps }, 'VM restored');
+      clock.mark('continue');
+      this.#log.debug({ vm: vmId, ...clock.steps }, 'VM restored');
       return {
         vm: vm.vm,
         agentSocketPath: vm.vm.agentSocketPath,
         diskBytes: vm.record.diskBytes,
-        timings: clock.laps,
+        timings: clock.steps,
       };
     } catch (error) {
       await vm.vm.kill();
@@ -164,7 +162,7 @@ export class Machines {
     }
   }
 
-  /** Finds a VM that an earlier runner started. @throws when it is gone */
+  /** Adopts a VM that an earlier runner started. @throws when it has ended */
   async adopt(vmId: string, options: { onConsole?: (chunk: Buffer) => void } = {}): Promise<RunningVm> {
     const record = await this.#folders.load(vmId);
     if (record?.process === undefined || record.diskBytes === undefined) {
@@ -179,7 +177,7 @@ export class Machines {
     });
     try {
       await this.#endCaptures(vmId, record, vm);
-      // Started by an earlier release, which did not write it down.
+      // An earlier release, which did not record the version, has started it.
       if (record.vmm === undefined) await this.#folders.save(vmId, { ...record, vmm: await vm.version() });
     } catch (error) {
       vm.detach();
@@ -188,17 +186,17 @@ export class Machines {
     return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: record.diskBytes, timings: {} };
   }
 
-  /** Ends a VM and removes all of it but its logs. Works on whatever a crash has left; a VM that is not there is fine. */
+  /** Kills a VM and removes all of it but its logs. Idempotent; also removes what a crash has left. */
   async destroy(vmId: string): Promise<void> {
     const record = await this.#folders.load(vmId);
     this.captures.forget(vmId);
-    // The cgroup was made before the VMM, under a name that follows from the first record.
+    // The cgroup exists before the VMM, under a name that is derived from the id.
     await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
-    await this.persistent.stopSettling(vmId);
+    await this.persistent.stopFlushing(vmId);
     await this.#folders.remove(vmId);
   }
 
-  /** Ends a VM and removes all of it but its logs and what is kept of a persistent one. Like `destroy` otherwise. */
+  /** Like `destroy`, but the disk and the suspend image of a persistent sandbox stay. */
   async end(vmId: string): Promise<void> {
     this.captures.forget(vmId);
     const record = await this.#folders.load(vmId);
@@ -207,13 +205,13 @@ export class Machines {
     await this.#folders.clear(vmId);
   }
 
-  /** What a VM has used, VMM included; undefined when there is none. */
+  /** Resource usage of a VM, VMM included; undefined when there is none. */
   async usage(vmId: string): Promise<CgroupUsage | undefined> {
     const record = await this.#folders.load(vmId);
     return record === undefined ? undefined : await this.#cgroups.usage(record.cgroup);
   }
 
-  /** The CPU time of the present life of a VM; undefined when it has none. */
+  /** CPU time of the running VMM of a VM; undefined when it has none. */
   async cpuCounter(vmId: string): Promise<CpuCounter | undefined> {
     const record = await this.#folders.load(vmId);
     if (record?.process === undefined) return undefined;
@@ -228,20 +226,20 @@ export class Machines {
   }
 
   /**
-   * Removes every VM that `keep` does not name, and every cgroup that belongs to none. Once, before the first boot.
-   * @param park takes over the folder of a VM that has persistent bytes, VMM and cgroup being gone
+   * Removes every VM that `keep` does not name, and every cgroup of no VM. To be called once, before the first boot.
+   * @param park moves the folder of a VM with persistent files into quarantine, after its VMM and cgroup were removed
    */
   async reclaim(keep: ReadonlySet<string>, park?: (vmId: string) => Promise<unknown>): Promise<void> {
-    const kept = new Set<string>();
+    const used = new Set<string>();
     const others: string[] = [];
     for (const vmId of await this.#folders.list()) {
       const record = keep.has(vmId) ? await this.#folders.load(vmId) : undefined;
       if (record === undefined) others.push(vmId);
-      else kept.add(record.cgroup);
+      else used.add(record.cgroup);
     }
     for (const vmId of others) {
-      // What is left of a folder that was being taken over: its VM has another name already.
-      if (kept.has(cgroupName(vmId))) {
+      // Left from a rename that was interrupted: the VM has its new name already.
+      if (used.has(cgroupName(vmId))) {
         await this.#folders.remove(vmId);
         continue;
       }
@@ -249,25 +247,25 @@ export class Machines {
         await this.end(vmId);
         continue;
       }
-      if (park !== undefined && (await this.#folders.hasKept(vmId))) {
+      if (park !== undefined && (await this.#folders.hasPersistentFiles(vmId))) {
         this.#log.error({ vm: vmId }, 'no record names the disk of this VM; it goes into quarantine');
         await this.end(vmId);
         await park(vmId);
         continue;
       }
-      this.#log.warn({ vm: vmId }, 'removing a VM that belongs to nobody');
+      this.#log.warn({ vm: vmId }, 'removing a VM that no record names');
       await this.destroy(vmId);
     }
     for (const name of await this.#cgroups.list()) {
-      if (!kept.has(name)) await this.#cgroups.destroy(name);
+      if (!used.has(name)) await this.#cgroups.destroy(name);
     }
   }
 
-  /** A runner that ended in the middle of a capture has left a copy of the VMM, room for it, and half a file. */
+  /** Removes what a runner that ended during a capture has left: a clone of the VMM, a raised memory limit, a partial file. */
   async #endCaptures(vmId: string, { cgroup, shape }: VmRecord, vm: Vm): Promise<void> {
     await this.#cgroups.kill(cgroup, vm.identity.pid);
     await this.#cgroups.setMemoryLimit(cgroup, this.#restoring.memoryMib(shape)).catch((error: unknown) => {
-      this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be set back');
+      this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be lowered');
     });
     await this.persistent.dropPartialMemory(vmId);
   }

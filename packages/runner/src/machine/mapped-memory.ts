@@ -11,9 +11,9 @@ import type { Vmm } from '../vmm/vmm-store.ts';
  * The name of the memory file that a VMM maps, in the folder of its VM.
  *
  * A VMM maps a saved memory file privately, straight from the page cache, so VMs that continue from one file share the pages
- * that they only read. If anybody wrote to that file, all of them would see it. Therefore a VMM maps a file only under this
- * name, which exists before the VMM is started and until it has ended: as long as a VMM maps a file, the file has a name
- * that belongs to that VM, whatever became of the names in `keep/` and of the runner.
+ * that they only read, and a write to that file would change the memory of all of them. Therefore a VMM maps a file only under
+ * this name, which exists from before the VMM is started until it has ended: while a VMM maps a file, the file has a link
+ * that belongs to that VM, whatever happens to the links in `keep/` and to the runner.
  */
 function mappedMemoryPath(folder: string): string {
   return join(folder, 'mapped-memory');
@@ -21,10 +21,9 @@ function mappedMemoryPath(folder: string): string {
 
 /**
  * A descriptor of a saved memory file for a VMM that maps it privately.
- * @param file named by `keep/` of the VM
+ * @param file in `keep/` of the VM
  * @param folder of the VM, which has no VMM yet
- * @param sealed for a VMM that opens the file for writing, which a QEMU before 8.2 does, where it is not the only one that
- *   continues from it
+ * @param sealed for a QEMU before 8.2, which opens the file for writing, when other VMs may be restored from the same file
  * @param project of the sandbox
  */
 export async function openMemory(
@@ -38,7 +37,7 @@ export async function openMemory(
   if (!isReadOnly && (await stat(file)).nlink > 1) return await sealed.take(file, project);
   const path = mappedMemoryPath(folder);
   await rm(path, { force: true });
-  // Where there are no links, it is a file of this VM alone.
+  // On a file system without hard links this is a copy.
   await linkOrCopy(file, path);
   failpoint('resume:held');
   const opened = await open(path, isReadOnly ? 'r' : 'r+');
@@ -46,17 +45,17 @@ export async function openMemory(
 }
 
 /**
- * Whether a pause may write what is missing into the memory file `kept`: the VM maps that very file, and every name of the
- * file is the VM's own, so no other VMM maps it and nothing else can be started from it. Then the pages that the VM has
- * written are all that is missing, and writing them changes nothing for the VM, which has its own copies of them.
+ * Whether a pause may update the memory file `saved` in place: the VM maps exactly this file, and every link to the file is the
+ * VM's own, so that no other VMM maps it and nothing else can be restored from it. Then only the pages that the VM has
+ * written have to be updated, and the VM does not see these writes, as it has private copies of the pages.
  * @param pid of the VM's VMM
  * @param folder of the VM
  */
-export async function isOwnMemory(pid: number, kept: string, folder: string): Promise<boolean> {
+export async function isOwnMemory(pid: number, saved: string, folder: string): Promise<boolean> {
   const missing = (): undefined => undefined;
   const [mapped, ...own] = await Promise.all([
     stat(guestMemoryFile(pid)),
-    stat(kept).catch(missing),
+    stat(saved).catch(missing),
     stat(mappedMemoryPath(folder)).catch(missing),
   ]);
   const isMapped = (file: (typeof own)[number]): boolean =>

@@ -17,30 +17,30 @@ import { Machines } from './machines.ts';
 import { placeSystemDisk } from './system-disk.ts';
 
 export interface OpenMachinesOptions {
-  /** The service's home, absolute: what names its cgroups. */
+  /** The service's home, absolute; it determines the names of its cgroups. */
   home: string;
   /** Folder of the VMs, absolute. */
   folder: string;
   cacheDir: string;
-  /** What set-up has built: the VMM. */
+  /** Build folder of set-up, with the VMM. */
   buildDir: string;
   /** Uncompressed kernel image's bzImage and the initramfs that set-up has built. */
   kernel: string;
   initramfs: string;
   /** The system disk that set-up has built. */
   systemDisk: string;
-  /** What new machines are made of; the newest model by default. */
+  /** Device model of new machines; the newest one by default. */
   deviceModel?: number;
-  /** Size of machine whose template is always kept. */
+  /** Machine size whose template always stays loaded. */
   defaultShape?: MachineSize;
-  /** MAC of all guests and `address/prefix,gateway`, which the template's guest takes before it has a sandbox. */
+  /** MAC of all guests, and `address/prefix,gateway` that a template's guest configures. */
   guestNetwork: { mac: string; address: string };
-  /** Unprivileged user and group of VMMs that make templates; no VM's. */
+  /** Unprivileged user and group of VMMs that boot templates; no VM has them. */
   templateUid: number;
   log: Logger;
 }
 
-/** Finds out what this machine can do, and opens what VMs are made with. Makes no VM. */
+/** Detects the capabilities of this host, and opens everything that starts of VMs need. Starts no VM but a trial of KVM. */
 export async function openMachines(options: OpenMachinesOptions): Promise<{
   machines: Machines;
   cgroups: CgroupTree;
@@ -102,7 +102,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     cgroups,
     templates,
     vmms,
-    // A format costs less than a copy for each VM.
+    // Formatting a disk is cheaper than a copy for each VM.
     emptyDisks: new EmptyExt4Store(localCopies.isNeeded ? join(folder, 'local-disks') : cacheDir),
     localCopies,
     log,
@@ -112,7 +112,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
 
 type GuestParts = Pick<OpenMachinesOptions, 'kernel' | 'initramfs' | 'systemDisk'>;
 
-/** Where the parts of a guest lie below the folder that set-up builds into. */
+/** Paths of the parts of a guest in the build folder of set-up. */
 export function builtGuest(buildDir: string): GuestParts {
   return {
     kernel: join(buildDir, 'kernel', 'vmlinuz'),
@@ -138,7 +138,7 @@ export async function guestWithKernel(buildDir: string, kernel: string): Promise
       `RELEAP_GUEST_KERNEL=${kernel} is not prepared: run the set-up (npm start) with this setting`,
     );
   const systemDisk = join(folder, 'system.squashfs');
-  // One that brings no modules needs none there either.
+  // A kernel without modules needs no system disk of its own.
   return {
     kernel,
     initramfs,

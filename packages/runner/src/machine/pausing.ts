@@ -13,11 +13,12 @@ import { StateFile } from '../vmm/save-state.ts';
 import { isOwnMemory } from './mapped-memory.ts';
 import type { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
-import { settled } from './settled.ts';
+import { allSettled } from './all-settled.ts';
+import { Stopwatch } from './stopwatch.ts';
 import { vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 
-/** The guest was neither paused nor resumed. */
+/** The guest could neither be paused nor be resumed. */
 export class GuestLostError extends Error {
   constructor(message: string) {
     super(message);
@@ -28,7 +29,7 @@ export class GuestLostError extends Error {
 export interface PausingOptions {
   running: RunningVm;
   record: VmRecord;
-  kept: SuspendImage;
+  image: SuspendImage;
   /** Of the VM. */
   folder: string;
   jail: { root: string; uid: number };
@@ -40,19 +41,18 @@ export interface PausingOptions {
 }
 
 /**
- * One pause. What the guest has written is copied to the file while it runs (pre-copy), out of a copy-on-write clone of its VMM; when
- * it stops, only what it has written since is missing. So it is paused for as long as that takes, however much it
- * had written before.
+ * One pause of a sandbox, in two phases. Pre-copy: while the guest runs, the pages that it has written are copied to the
+ * suspend image from a copy-on-write clone of its VMM. Stop-and-copy: the guest is stopped and the pages written since are
+ * copied, so that the downtime does not depend on how much it had written before.
  */
 export class Pausing implements AsyncDisposable {
   readonly #options: PausingOptions;
   readonly #memory: GuestMemory;
   readonly #target: FileHandle;
   readonly #state: StateFile;
-  /** The target, until it takes the place of what is kept; undefined when it is that already. */
+  /** Path of the target until it replaces the memory of the image; undefined when the target is that file already. */
   readonly #next: string | undefined;
-  readonly #laps: Record<string, number> = {};
-  readonly #began = performance.now();
+  readonly #stopwatch = new Stopwatch(true);
   #copy: CowClone | undefined;
 
   private constructor(
@@ -69,24 +69,24 @@ export class Pausing implements AsyncDisposable {
     this.#next = next;
   }
 
-  /** @throws when there is no space; nothing is left then, and the guest was not affected */
+  /** @throws when there is no space; nothing is left then, and the guest is not affected */
   static async begin(options: PausingOptions): Promise<Pausing> {
-    const { running, record, kept } = options;
+    const { running, record, image } = options;
     const { pid } = running.vm.identity;
     const memory = await findGuestMemory(pid, record.shape.memMib * 1024 * 1024);
-    const next = (await isOwnMemory(pid, kept.memory, options.folder)) ? undefined : kept.next;
+    const next = (await isOwnMemory(pid, image.memory, options.folder)) ? undefined : image.next;
     try {
       if (next !== undefined) await copyMemoryFile(await memorySource(pid, record.memoryOrigin), next);
-      // What was kept before is of no use any more.
-      await kept.abandon();
+      // An earlier suspend image is obsolete.
+      await image.abandon();
       const state = await StateFile.prepare(running.vm, options.jail);
-      const target = await open(next ?? kept.memory, 'r+').catch(async (error: unknown) => {
+      const target = await open(next ?? image.memory, 'r+').catch(async (error: unknown) => {
         await state[Symbol.asyncDispose]();
         throw error;
       });
       const pausing = new Pausing(options, memory, target, state, next);
       try {
-        await pausing.#copyAhead();
+        await pausing.#precopy();
         return pausing;
       } catch (error) {
         await pausing[Symbol.asyncDispose]();
@@ -94,32 +94,32 @@ export class Pausing implements AsyncDisposable {
       }
     } catch (error) {
       if (next !== undefined) await rm(next, { force: true });
-      throw explainFullDisk(error, kept.memory);
+      throw explainFullDisk(error, image.memory);
     }
   }
 
   /**
-   * Stops the guest, whose processes are frozen, and keeps what is missing. Afterwards its VMM is gone; after an error
-   * the guest continues where it was.
-   * @returns milliseconds since the pause began, at each step
+   * Stops the guest, whose processes are frozen, and completes the suspend image. Afterwards its VMM has ended; after an
+   * error the guest continues.
+   * @returns milliseconds from the start of the pause to the end of each step
    * @throws GuestLostError when the guest could not even be resumed
    */
   async finish(): Promise<Record<string, number>> {
-    const { running, record, kept, hardware, platform, copiers, log } = this.#options;
+    const { running, record, image, hardware, platform, copiers, log } = this.#options;
     const { vm, diskBytes } = running;
     try {
       await vm.stop();
-      this.#lap('stopped');
+      this.#stopwatch.mark('stopped');
       failpoint('pause:stopped');
       const pages = this.#copy === undefined ? 'written' : 'unshared';
-      // All of it has ended when one of them fails: what still copied would write to a file that is closed.
-      const [stateBytes] = await settled([
-        this.#state.save().then(() => this.#state.copyTo(kept.state)),
-        copiers.urgent.copy(this.#memory, pages, this.#target.fd),
+      // Also waits for the other one after an error: a copy that still runs would write to a closed file.
+      const [stateBytes] = await allSettled([
+        this.#state.save().then(() => this.#state.copyTo(image.state)),
+        copiers.stopAndCopy.copy(this.#memory, pages, this.#target.fd),
       ]);
-      this.#lap('copied');
+      this.#stopwatch.mark('copied');
       failpoint('pause:saved');
-      if (this.#next !== undefined) await rename(this.#next, kept.memory);
+      if (this.#next !== undefined) await rename(this.#next, image.memory);
       failpoint('pause:renamed');
       const facts = {
         vmm: vmmVersionOf(record),
@@ -131,25 +131,25 @@ export class Pausing implements AsyncDisposable {
         diskBytes,
         stateBytes,
       };
-      await kept.complete(facts, hardware);
-      this.#lap('safe');
+      await image.complete(facts, hardware);
+      this.#stopwatch.mark('safe');
     } catch (error) {
       try {
-        // What makes it paused comes last, so it is not.
+        // `complete` is the last step, so the sandbox is not paused.
         await vm.continue();
-        await kept.abandon().catch((second: unknown) => log.warn({ err: second }));
+        await image.abandon().catch((second: unknown) => log.warn({ err: second }));
       } catch (second) {
         throw new GuestLostError(
-          `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
+          `the sandbox could not be paused (${(error as Error).message}) and could not be resumed: ${(second as Error).message}`,
         );
       }
-      throw explainFullDisk(error, kept.memory);
+      throw explainFullDisk(error, image.memory);
     }
     failpoint('pause:marked');
-    // In good order, so that its disk need not be looked through when it is opened again.
+    // A clean end: otherwise the next open of its disk checks all metadata.
     await vm.quit();
-    this.#lap('ended');
-    return this.#laps;
+    this.#stopwatch.mark('ended');
+    return this.#stopwatch.steps;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -160,26 +160,22 @@ export class Pausing implements AsyncDisposable {
     if (!this.#options.running.vm.exited) await this.#options.allowCopy(false).catch(() => undefined);
   }
 
-  async #copyAhead(): Promise<void> {
+  async #precopy(): Promise<void> {
     const { allowCopy, copiers, log } = this.#options;
-    copiers.urgent.warm();
+    copiers.stopAndCopy.warm();
     await allowCopy(true);
-    let twin: GuestMemory;
+    let clone: GuestMemory;
     try {
       this.#copy = await CowClone.prepare(this.#memory);
-      twin = await this.#copy.take();
+      clone = await this.#copy.take();
     } catch (error) {
-      // Then all of it is copied while the guest is paused.
-      log.warn({ err: error }, 'the memory of a VMM could not be copied in an instant');
+      // Then all written pages are copied while the guest is stopped.
+      log.warn({ err: error }, 'a VMM could not be cloned: no pre-copy of its memory');
       await this.#copy?.[Symbol.asyncDispose]();
       this.#copy = undefined;
       return;
     }
-    await copiers.ahead.copy(twin, 'written', this.#target.fd);
-    this.#lap('ahead');
-  }
-
-  #lap(name: string): void {
-    this.#laps[name] = Math.round((performance.now() - this.#began) * 10) / 10;
+    await copiers.precopy.copy(clone, 'written', this.#target.fd);
+    this.#stopwatch.mark('precopied');
   }
 }

@@ -27,18 +27,18 @@ import { openMemory } from './mapped-memory.ts';
 import { Pausing } from './pausing.ts';
 import { fromTemplate, mibOf } from './restoring.ts';
 import type { EmptyVm, RestoreSource } from './restoring.ts';
-import { settled } from './settled.ts';
+import { allSettled } from './all-settled.ts';
 import { hardwareOf, heldImagePath } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
-/** What is left of a persistent sandbox on this machine, VMM apart. */
+/** What a persistent sandbox has on this host besides a VMM. */
 export interface LocalState {
   disk: boolean;
-  /** It is paused: memory and device state are kept, unused. */
+  /** It is paused: there is a complete suspend image. */
   memory: boolean;
-  /** Its VMM went on from kept memory. */
+  /** Its VMM was resumed from the suspend image. */
   resumed: boolean;
-  /** Its VMM ran before the host was last started. */
+  /** Its VMM ran during an earlier boot of the host. */
   hostRestarted: boolean;
 }
 
@@ -46,7 +46,7 @@ type Restore = (
   options: Omit<BootOptions, 'disks'>,
   prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource>,
   purpose?: VmRecord['purpose'],
-  /** A VMM that waits, instead of one that is started. */
+  /** A waiting VMM, instead of a new one. */
   empty?: EmptyVm,
 ) => Promise<RunningVm>;
 
@@ -58,14 +58,14 @@ export interface PersistentMachinesOptions {
   localCopies: LocalCopies;
   copiers: PageCopiers;
   memoryBudget: MemoryBudget;
-  /** Restores a VM with its disks; its guest is paused afterwards. */
+  /** Restores a VM with its disks. Its guest is paused afterwards. */
   restore: Restore;
-  /** Lets a VM have its memory once more while a copy of it exists, and no longer. */
+  /** Raises a VM's memory limit while a clone of it exists, or lowers it again. */
   allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
   log: Logger;
 }
 
-/** VMs whose disk outlives them, and whose memory can. */
+/** VMs of persistent sandboxes: their disk outlives the VM, and their memory can. */
 export class PersistentMachines {
   readonly #options: PersistentMachinesOptions;
   readonly #sealed: SealedCache;
@@ -76,7 +76,7 @@ export class PersistentMachines {
     this.#sealed = new SealedCache(options.memoryBudget);
   }
 
-  /** Like `Machines.boot`, on the disk that is kept or a new one. Memory that was kept must be gone. */
+  /** Like `Machines.boot`, on the existing disk or a new one. There must be no suspend image. */
   async boot(options: BootOptions): Promise<RunningVm> {
     const { templates, restore } = this.#options;
     const { vmId, shape, disks, signal } = options;
@@ -97,7 +97,7 @@ export class PersistentMachines {
     });
   }
 
-  /** The disk that is kept or a new one, for a VM that waits. Memory that was kept must be gone. */
+  /** The existing disk or a new one, for a waiting VM. There must be no suspend image. */
   async openDisks(
     vmId: string,
     jail: string,
@@ -109,17 +109,17 @@ export class PersistentMachines {
     return await this.#makeDisks(jail, owner, keep, scratch, disks);
   }
 
-  /** Folder of what is kept of a sandbox that is to boot. */
+  /** Folder of the persistent files of a sandbox that boots. */
   async #openKeep(vmId: string): Promise<string> {
     const keep = this.#options.folders.keep(vmId);
     await mkdir(keep, { recursive: true, mode: 0o700 });
-    const kept = new SuspendImage(keep);
-    if ((await kept.read()) !== undefined) throw new Error(`the memory of VM ${vmId} is still kept`);
+    const image = new SuspendImage(keep);
+    if ((await image.read()) !== undefined) throw new Error(`VM ${vmId} still has a suspend image`);
     return keep;
   }
 
-  /** Size of the disk that is kept; undefined when there is none. */
-  async keptDiskMib(vmId: string): Promise<number | undefined> {
+  /** Size of the existing disk; undefined when there is none. */
+  async existingDiskMib(vmId: string): Promise<number | undefined> {
     const chain = await readChain(this.#options.folders.keep(vmId));
     return chain && mibOf(chain.bytes);
   }
@@ -133,7 +133,7 @@ export class PersistentMachines {
   ): Promise<VmDisks> {
     const { emptyDisks, localCopies } = this.#options;
     const rootImagePath = await localCopies.near(disks.rootImagePath);
-    const [made] = await settled([
+    const [made] = await allSettled([
       makeDisks(emptyDisks, jail, owner, { ...disks, rootImagePath, scratch, persistent: true }),
       holdImage(rootImagePath, keep),
     ]);
@@ -141,24 +141,24 @@ export class PersistentMachines {
   }
 
   /**
-   * Goes on from kept memory: the guest runs again, its processes frozen as they were.
-   * @param options.rootImagePath the very image it ran on; not needed when that is held (`heldImage`)
-   * @throws NotResumableError when the memory fits no VM here. Until the guest goes on, a failure costs the memory
-   *   nothing; `localState` tells.
+   * Resumes from the suspend image. The guest runs afterwards, its processes still frozen.
+   * @param options.rootImagePath the same root image that it ran on; not needed when the folder has a link to it (`heldImage`)
+   * @throws NotResumableError when the image cannot be resumed on this host. A failure before the guest runs leaves the image
+   *   usable, see `localState`.
    */
   async resume(
     options: Omit<BootOptions, 'shape' | 'disks'> & {
       rootImagePath: string;
       purpose?: 'resumed' | 'flushing';
-      /** Whose budget memory is held in, if it has to be. */
+      /** Project that memory is accounted to, if it has to be loaded. */
       project?: string | undefined;
     },
   ): Promise<RunningVm> {
     const { folders, templates, vmms, emptyDisks, localCopies, restore } = this.#options;
     const { vmId, signal, rootImagePath, purpose = 'resumed', project } = options;
     const keep = folders.keep(vmId);
-    const kept = new SuspendImage(keep);
-    const { suspension, vmm } = await kept.check(templates.platform, vmms);
+    const image = new SuspendImage(keep);
+    const { suspension, vmm } = await image.check(templates.platform, vmms);
     const { shape, diskBytes } = suspension;
     await using opened = new AsyncDisposableStack();
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
@@ -166,7 +166,7 @@ export class PersistentMachines {
       const near = await localCopies.near(rootImagePath);
       const disks = { rootImagePath: near, scratch, persistent: true };
       const memory = opened.use(
-        await openMemory(kept.memory, folders.path(vmId), vmm, this.#sealed, project),
+        await openMemory(image.memory, folders.path(vmId), vmm, this.#sealed, project),
       );
       return {
         vmm,
@@ -174,19 +174,19 @@ export class PersistentMachines {
         diskMaxMib: largestMib(scratch),
         memory,
         complete: () => memory.ready,
-        statePath: kept.state,
-        hardware: kept.hardware(suspension),
+        statePath: image.state,
+        hardware: image.hardware(suspension),
       };
     };
     this.#durability.abort(vmId);
-    const unsettled = kept.unsettle();
-    unsettled.catch(() => undefined);
+    const unmarked = image.unmarkDurable();
+    unmarked.catch(() => undefined);
     const running = await restore({ ...options, shape }, prepare, purpose);
     return await finish(running, async () => {
       failpoint('resume:loaded');
-      await unsettled;
+      await unmarked;
       signal?.throwIfAborted();
-      await kept.consume();
+      await image.consume();
       failpoint('resume:consumed');
       await running.vm.continue();
       failpoint('resume:continued');
@@ -194,14 +194,14 @@ export class PersistentMachines {
   }
 
   /**
-   * Goes on from the memory of a source that was just forked, its processes frozen as they were. What is on the disk is
-   * in its folder already.
+   * Resumes the child of a fork from its source's memory. The guest runs afterwards, its processes still frozen. Its disk is in
+   * its folder already.
    */
   async startForkChild(
     options: Omit<BootOptions, 'shape' | 'disks'> & {
       rootImagePath: string;
       origin: ForkOrigin;
-      /** The VMM that has that memory already. */
+      /** The VMM that has this memory already. */
       empty: EmptyVm | undefined;
     },
   ): Promise<RunningVm> {
@@ -251,7 +251,7 @@ export class PersistentMachines {
     const file = await open(delta, 'r');
     try {
       const memory = await findGuestMemory(vmm, shape.memMib * 1024 * 1024);
-      await this.#options.copiers.ahead.applyDelta(file.fd, memory);
+      await this.#options.copiers.precopy.applyDelta(file.fd, memory);
     } finally {
       await file.close();
     }
@@ -259,8 +259,8 @@ export class PersistentMachines {
   }
 
   /**
-   * Begins a pause: brings the memory to the disk while the guest goes on. `finish` of what comes back stops the guest
-   * and keeps the rest.
+   * Starts a pause: copies the memory to the disk while the guest runs. `finish` of the result stops the guest and copies the
+   * rest.
    */
   async beginPause(vmId: string, running: RunningVm): Promise<Pausing> {
     const { folders, templates, copiers, allowCopy, log } = this.#options;
@@ -269,7 +269,7 @@ export class PersistentMachines {
     return await Pausing.begin({
       running,
       record,
-      kept: new SuspendImage(folders.keep(vmId)),
+      image: new SuspendImage(folders.keep(vmId)),
       folder: folders.path(vmId),
       jail: { root: folders.jail(vmId), uid: record.uid },
       hardware: hardwareOf(record, folders.path(vmId)),
@@ -280,14 +280,14 @@ export class PersistentMachines {
     });
   }
 
-  /** What is left of it here. */
+  /** What the sandbox has on this host. */
   async localState(vmId: string): Promise<LocalState> {
     const { folders } = this.#options;
     const keep = folders.keep(vmId);
     const [record, disk, memory] = await Promise.all([
       folders.load(vmId),
       readChain(keep).catch((error: unknown) => {
-        // Nothing can be started from that.
+        // Nothing can be started from a damaged disk.
         if (error instanceof DamagedListError) return undefined;
         throw error;
       }),
@@ -301,54 +301,54 @@ export class PersistentMachines {
     };
   }
 
-  /** Whether memory is kept, whatever became of the disk. */
+  /** Whether there is a suspend image, also when the disk is missing. */
   async hasMemory(vmId: string): Promise<boolean> {
     return (await new SuspendImage(this.#options.folders.keep(vmId)).read()) !== undefined;
   }
 
-  /** Whether kept memory could go on here. @throws NotResumableError saying why not */
+  /** @throws NotResumableError when the suspend image cannot be resumed on this host */
   async checkMemory(vmId: string): Promise<void> {
     const { folders, templates, vmms } = this.#options;
     await new SuspendImage(folders.keep(vmId)).check(templates.platform, vmms);
   }
 
-  /** Gives kept memory up. */
+  /** Removes the suspend image. */
   async dropMemory(vmId: string): Promise<void> {
     await new SuspendImage(this.#options.folders.keep(vmId)).remove();
   }
 
-  /** What a pause that was not finished has left. */
+  /** Removes what an unfinished pause has left. */
   async dropPartialMemory(vmId: string): Promise<void> {
     await rm(new SuspendImage(this.#options.folders.keep(vmId)).next, { force: true });
   }
 
-  /** Makes kept memory durable. For the background. */
-  async settleMemory(vmId: string): Promise<void> {
+  /** Makes the suspend image durable. To be run in the background. */
+  async makeMemoryDurable(vmId: string): Promise<void> {
     await this.#durability.run(vmId, new SuspendImage(this.#options.folders.keep(vmId)));
   }
 
-  /** Before the folder of a VM is removed: nothing writes to it any more. */
-  async stopSettling(vmId: string): Promise<void> {
+  /** Resolves when nothing writes to the folder of a VM any more, so that it can be removed. */
+  async stopFlushing(vmId: string): Promise<void> {
     await this.#durability.stop(vmId);
   }
 
-  /** Resolves when all kept memory is durable. */
-  async settled(): Promise<void> {
+  /** Resolves when all suspend images are durable. */
+  async allDurable(): Promise<void> {
     await this.#durability.idle();
   }
 
-  /** The disk that is kept, or a new one. @throws when what is there is not what was made there */
+  /** The existing disk, or a new one. @throws when a layer is not what its manifest says */
   async #openDisk(keep: string, mib: number): Promise<DiskChain> {
     const chain = await readChain(keep);
     if (chain === undefined) return await createChain(this.#options.emptyDisks, keep, mib, 'journal');
     await checkChain(chain);
-    // As long as a VMM can open them, that has time until it runs.
+    // Fewer layers are compacted while the VM runs.
     const compacted = chain.layers.length >= LAYERS_MAX ? await compactChain(chain) : chain;
     await dropUnused(compacted);
     return compacted === chain ? chain : await growChain(compacted, true);
   }
 
-  /** Path of the root image that the disk was first booted on, where it could be held. */
+  /** Path of the link to the root image that the disk was first booted on; undefined when there is none. */
   async heldImage(vmId: string): Promise<string | undefined> {
     const path = heldImagePath(this.#options.folders.keep(vmId));
     return await stat(path).then(
@@ -363,7 +363,7 @@ function largestMib(scratch: DiskChain, dockerMib = 0): number {
   return Math.max(mibOf(scratch.bytes), dockerMib, EXT4_MIN_MIB);
 }
 
-/** The last step of a restore: a VM whose guest does not get to run is ended. */
+/** The last step of a restore. If it fails the VM is killed. */
 async function finish(running: RunningVm, step: () => Promise<void>): Promise<RunningVm> {
   try {
     await step();
@@ -375,8 +375,8 @@ async function finish(running: RunningVm, step: () => Promise<void>): Promise<Ru
 }
 
 /**
- * An image that a disk lies on must not be tidied away: an image with a second name is not. Where there can be none, the image
- * is fetched again when it is gone.
+ * Links the root image of a disk into the disk's folder: the image cache does not evict an image with more than one link. Where
+ * no link is possible, an evicted image is pulled again.
  */
 async function holdImage(image: string, keep: string): Promise<void> {
   await link(image, heldImagePath(keep)).catch((error: NodeJS.ErrnoException) => {

@@ -12,46 +12,46 @@ import type { LoadedTemplate, TemplateStore } from '../template/template-store.t
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { DESCRIPTORS } from '../vmm/places.ts';
-import { lastWords } from '../vmm/start-vmm.ts';
+import { lastOutput } from '../vmm/start-vmm.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';
 import type { BootOptions, VmSlot } from './boot-options.ts';
 import { attachDisks } from './guest-disks.ts';
-import { settled } from './settled.ts';
+import { allSettled } from './all-settled.ts';
 import type { Stopwatch } from './stopwatch.ts';
 import { hardwareOf, holdSystemDisk } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
-/** A state of this size loads in about 3 ms; this is for a machine under heavy load. */
+/** A state of this size loads in about 3 ms; longer only on a machine under heavy load. */
 const LOAD_DEADLINE_MS = 15_000;
-/** QEMU's own memory: code, heap, and what it caches of disks. The emulator's code cache comes on top. */
+/** QEMU's own memory: code, heap and disk caches, without the emulator's cache of translated code. */
 const VMM_OVERHEAD_MIB = 96;
-/** Threads of a VMM: one a CPU, the main loop, and up to 64 for its disks. */
+/** Threads of a VMM besides its vCPUs: the main loop, and up to 64 of the thread pool for its disks. */
 const VMM_PIDS = 128;
-/** A VMM's files may exceed its disks by their tables: 10 bytes for each cluster of 64 KiB, and we allow 16. */
+/** qcow2 metadata adds 10 bytes for each cluster of 64 KiB to a file; 16 are allowed. */
 const TABLES_SHARE = 4096;
 const FILE_SLACK_MIB = 64;
 
-/** What a VM is restored from, beside its record. */
+/** What a VM is restored from, besides its record. */
 export interface RestoreSource {
-  /** The one that its state was saved with, or fits. */
+  /** The VMM that its state was saved with, or a compatible one. */
   vmm: Vmm;
-  /** Makes its disks, while the VMM starts; none leaves it with placeholders. */
+  /** Creates its disks while the VMM starts. Without it the VM keeps its placeholders. */
   disks?: (() => Promise<VmDisks>) | undefined;
-  /** Size of the largest of these disks, or of any that it may get later, in MiB. */
+  /** Size of the largest disk that it has or may get later, in MiB. */
   diskMaxMib: number;
-  /** Open file of what the guest's memory begins with. It is mapped privately: the file stays as it is. */
+  /** Open file with the guest's initial memory, which is mapped privately: the file does not change. */
   memory: { fd: number; origin?: MemoryOrigin };
-  /** Puts into that memory what is missing in it. Devices look into it as soon as their state is loaded. */
+  /** Completes that memory. Must be done before the state is loaded, as devices then read the memory. */
   complete?: (vmm: number) => Promise<void>;
-  /** Device state that goes with it, and the devices themselves. */
+  /** The device state that belongs to the memory, and the device model. */
   statePath: string;
   hardware: Hardware;
-  /** Called when the state does not load into a VM that is otherwise fine. */
+  /** Called when the VMM refuses the state, which is then damaged or of another machine. */
   discard?: () => Promise<void>;
 }
 
-/** What a VM without a past of its own is restored from. */
+/** The source of a VM that boots: the template of its machine size. */
 export function fromTemplate(
   templates: TemplateStore,
   template: LoadedTemplate,
@@ -73,20 +73,20 @@ export interface RestoredVm {
   record: VmRecord & { diskBytes: { scratch: number; docker: number } };
 }
 
-/** A VMM that waits for what it is restored from. Its folder and its slot have its own name until then. */
+/** A VMM that waits for memory and state. Its folder and its slot have a name of their own until then. */
 export interface EmptyVm {
   id: string;
   vm: Vm;
   record: VmRecord;
-  /** It has mapped this privately. */
+  /** Mapped privately by the VMM. */
   memory: UnsealedMemory;
-  /** What that holds already. */
+  /** The file that the memory was filled from. */
   base: MemoryOrigin;
-  /** Of memory that it holds and has not mapped a page of. */
+  /** Allocated bytes of its memory file, none of which it has mapped yet. */
   heldBytes: number;
 }
 
-/** How every VM starts: blank, jailed and unprivileged, from a saved state; then its disks are attached. */
+/** The start path of all VMs: a blank, jailed and unprivileged VMM loads a saved state, then its disks are attached. */
 export class Restoring {
   readonly #folders: VmFolders;
   readonly #cgroups: CgroupTree;
@@ -101,9 +101,9 @@ export class Restoring {
   }
 
   /**
-   * Starts a VMM in a folder and a cgroup of its own, loads the state and attaches the disks; the guest is paused.
-   * @param prepare what it is restored from, made meanwhile
-   * @throws when it cannot be; no VMM is left then, and `Machines.destroy` removes the rest
+   * Starts a VMM in a folder and a cgroup of its own, loads the state and attaches the disks. The guest is paused.
+   * @param prepare provides the source, concurrently
+   * @throws when the restore fails; no VMM is left then, and `Machines.destroy` removes the rest
    */
   async restore(
     options: Omit<BootOptions, 'disks'>,
@@ -113,8 +113,8 @@ export class Restoring {
   ): Promise<RestoredVm> {
     const record = this.#newRecord(options, purpose);
     await this.#folders.create(options.vmId, record);
-    // When one fails the other has ended, too: it would go on making what is being removed.
-    const [source, cgroupProcs] = await settled([
+    // Also waits for the other one after an error: it must not create files in a folder that is being removed.
+    const [source, cgroupProcs] = await allSettled([
       prepare(this.#folders.jail(options.vmId), ownerOf(options.slot)),
       this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
     ]);
@@ -122,9 +122,9 @@ export class Restoring {
     record.vmm = source.vmm.version;
     await holdSystemDisk(source.hardware, this.#folders.path(options.vmId));
     const state = await open(source.statePath, 'r');
-    clock.lap('prepare');
+    clock.mark('prepare');
     const disks = source.disks?.();
-    // Waited for below, and also where something else fails first: what is being made would lie in a removed folder.
+    // Waited for also when another step fails first: disks must not be created in a folder that is being removed.
     const disksSettled = Promise.allSettled([disks]);
     let vm: Vm;
     try {
@@ -142,15 +142,15 @@ export class Restoring {
     } finally {
       await state.close();
     }
-    clock.lap('start');
+    clock.mark('start');
     return await this.#load({ vmId: options.vmId, vm, record }, { ...source, disks }, clock);
   }
 
   /**
-   * Starts a VMM that waits for memory and state, which `restoreInto` gives it.
-   * @param memory it is not looked into until a state is loaded
-   * @param diskMaxMib size of the largest disk that it can be given
-   * @throws when it cannot be; then `Machines.destroy` removes the rest
+   * Starts a VMM that waits for memory and state, see `restoreInto`.
+   * @param memory not read until a state is loaded
+   * @param diskMaxMib size of the largest disk that can be attached
+   * @throws when the start fails; then `Machines.destroy` removes the rest
    */
   async startEmpty(
     options: Omit<BootOptions, 'disks'>,
@@ -163,7 +163,7 @@ export class Restoring {
     await this.#folders.create(vmId, record);
     await holdSystemDisk(hardware, this.#folders.path(vmId));
     const path = this.#statePath(vmId);
-    const [cgroupProcs] = await settled([
+    const [cgroupProcs] = await allSettled([
       this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
       writeFile(path, '', { mode: 0o600 }),
     ]);
@@ -179,7 +179,7 @@ export class Restoring {
     }
   }
 
-  /** Like `restore`, with a VMM that waits; its memory is what `complete` has put into it. */
+  /** Like `restore`, with a waiting VMM whose memory has been filled already. */
   async restoreInto(
     empty: EmptyVm,
     options: Omit<BootOptions, 'disks'>,
@@ -194,14 +194,14 @@ export class Restoring {
       await this.#folders.save(empty.id, record);
       await this.#folders.takeOver(empty.id, vmId);
       vm.movedTo(this.#folders.path(vmId)).setConsole(options.onConsole);
-      const [source] = await settled([
+      const [source] = await allSettled([
         prepare(this.#folders.jail(vmId), ownerOf(options.slot)),
         this.#cgroups.setLimits(record.cgroup, this.limits(shape, cpu)),
       ]);
-      clock.lap('prepare');
+      clock.mark('prepare');
       const disks = source.disks?.();
       disks?.catch(() => undefined);
-      // The VMM has opened this very file.
+      // The VMM has this file open.
       await copyFile(source.statePath, this.#statePath(vmId)).catch(async (error: unknown) => {
         await disks;
         throw error;
@@ -258,7 +258,7 @@ export class Restoring {
     });
   }
 
-  /** Loads the state into a VMM that waits for it, and attaches the disks. */
+  /** Loads the state into a waiting VMM, and attaches the disks. */
   async #load(
     { vmId, vm, record }: { vmId: string; vm: Vm; record: VmRecord },
     source: Omit<RestoreSource, 'disks'> & { disks: Promise<VmDisks> | undefined },
@@ -267,17 +267,17 @@ export class Restoring {
     const { memory, complete, discard } = source;
     try {
       await complete?.(vm.identity.pid);
-      clock.lap('memory');
+      clock.mark('memory');
       await vm.loadState(DESCRIPTORS.state, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
-        const said = await lastWords(vm.dir);
-        // Damaged, or made by another machine after all: the next one is made anew. A VMM that was killed meanwhile
-        // says nothing about its template.
+        const said = await lastOutput(vm.dir);
+        // The state is damaged or of another machine: it is discarded and made again. The end of a VMM that was killed
+        // meanwhile proves nothing about the state.
         if (said.includes('load of migration failed')) await discard?.();
         throw new Error(`the VM could not be restored: ${said || (error as Error).message}`, {
           cause: error,
         });
       });
-      clock.lap('load');
+      clock.mark('load');
       const disks = await source.disks;
       const whole = {
         ...record,
@@ -285,11 +285,11 @@ export class Restoring {
         diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
         ...(memory.origin && { memoryOrigin: memory.origin }),
       };
-      await settled([
+      await allSettled([
         this.#folders.save(vmId, whole),
         disks === undefined ? Promise.resolve() : attachDisks(vm, disks, 'placeholders'),
       ]);
-      clock.lap('attach');
+      clock.mark('attach');
       return { vm, record: whole };
     } catch (error) {
       await vm.kill();
@@ -298,22 +298,22 @@ export class Restoring {
     }
   }
 
-  /** Where a VMM that waits finds its state. */
+  /** The file from which a waiting VMM loads its state. */
   #statePath(vmId: string): string {
     return join(this.#folders.path(vmId), 'state');
   }
 
   /**
-   * Most memory that a VM of this shape may have, its VMM included. The guest's counts twice: writing to a page that the
-   * sealed memory does not hold yet adds an empty page there, beside the guest's own, and the kernel charges both to the
-   * guest that is first.
+   * Memory limit of a VM of this size, VMM included. The guest's memory counts twice: the first write to a page that the sealed
+   * memory does not have yet allocates an empty page there, in addition to the guest's own, and the kernel charges both to
+   * the cgroup of that guest.
    */
   memoryMib(shape: GuestSize): number {
     const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
     return 2 * usableMib(shape) + VMM_OVERHEAD_MIB + emulator;
   }
 
-  /** What its cgroup allows. */
+  /** Limits of its cgroup. */
   limits(shape: GuestSize, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
     return {
       cpu: cpu.guaranteed,
@@ -332,12 +332,12 @@ function ownerOf({ uid }: VmSlot): { uid: number; gid: number } {
   return { uid, gid: uid };
 }
 
-/** Follows from the id alone, so that it is known even where no record was written. */
+/** Derived from the id, so that it is known also without a record. */
 export function cgroupName(vmId: string): string {
   return `vm-${vmId}`;
 }
 
-/** Largest file that a VMM needs for disks of at most this size, both in MiB. */
+/** RLIMIT_FSIZE of a VMM for disks of at most this size, both in MiB. */
 export function fileMaxMib(diskMaxMib: number): number {
   return diskMaxMib + Math.ceil(diskMaxMib / TABLES_SHARE) + FILE_SLACK_MIB;
 }

@@ -13,26 +13,26 @@ import { SuspendImage } from './suspend-image.ts';
 const SNAPSHOT_ID = /^[0-9a-f-]{36}$/;
 const FACTS = 'snapshot.json';
 
-/** What is known of a snapshot that lies here. */
+/** What is recorded of a snapshot on this host. */
 export interface SnapshotFacts {
   kind: 'disk' | 'full';
   vmId: string;
-  /** Digest of the root image that its disk lies on. */
+  /** Digest of the root image below its disk. */
   manifest: string;
-  /** What that image says of itself. */
+  /** Configuration of that image. */
   image: ImageConfig;
   noChanges: boolean;
-  /** Bytes of its own layer. */
+  /** Bytes of its top layer. */
   diskBytes: number;
-  /** Size that the guest sees. */
+  /** Size of the disk in the guest. */
   scratchBytes: number;
-  /** Of a full one. */
+  /** Present in a full snapshot. */
   memory?: {
     shape: GuestSize;
     vmm: string;
     hostCpu: string;
     accelerator: Accelerator;
-    /** What must be the same where it is restored. */
+    /** What the host that restores it must provide. */
     requires: Requirements;
     objects: { memory: StoredObject; state: StoredObject };
   };
@@ -48,12 +48,12 @@ export interface Requirements {
 /** An immutable file of a snapshot, as the layers of its disk are (`disk/manifest.ts`). */
 export interface StoredObject {
   id: string;
-  /** Null until it was read. */
+  /** Null until the digest is known. */
   bytes: number | null;
   sha256: string | null;
 }
 
-/** As a version before the first with a number has written it. */
+/** The format before version 2, which has no version number. */
 interface FormerFacts extends Omit<SnapshotFacts, 'memory'> {
   memory?: Omit<NonNullable<SnapshotFacts['memory']>, 'requires' | 'objects'>;
 }
@@ -61,9 +61,8 @@ interface FormerFacts extends Omit<SnapshotFacts, 'memory'> {
 const FACTS_VERSION = 2;
 
 /**
- * The snapshots of one service, a folder each: layers of the disk with their list, the root image under a second name,
- * and of a full one memory, device state and what it belongs to. A folder has its name when all of it is on the
- * platters, and not before.
+ * The snapshots of one service, in a folder each: the manifest and layers of the disk, a link to the root image, and in a full
+ * snapshot the suspend image. A folder gets its final name once all of its content is durable.
  */
 export class SnapshotFolders {
   readonly #root: string;
@@ -77,7 +76,7 @@ export class SnapshotFolders {
     return join(this.#root, id);
   }
 
-  /** Undefined when it is not here. */
+  /** Undefined when it is not on this host. */
   async load(id: string): Promise<SnapshotFacts | undefined> {
     try {
       const facts = JSON.parse(await readFile(join(this.path(id), FACTS), 'utf8')) as
@@ -94,14 +93,14 @@ export class SnapshotFolders {
     }
   }
 
-  /** @throws when it is not here */
+  /** @throws when it is not on this host */
   async open(id: string): Promise<{ folder: string; facts: SnapshotFacts }> {
     const facts = await this.load(id);
     if (facts === undefined) throw new Error(`snapshot ${id} is not on this machine any more`);
     return { folder: this.path(id), facts };
   }
 
-  /** An empty folder to make a snapshot in, whatever an earlier try has left. */
+  /** Creates an empty folder for a new snapshot; what an earlier attempt has left is removed. */
   async begin(id: string): Promise<string> {
     const folder = `${this.path(id)}.partial`;
     await rm(folder, { recursive: true, force: true });
@@ -109,7 +108,7 @@ export class SnapshotFolders {
     return folder;
   }
 
-  /** Makes it one. */
+  /** Publishes a snapshot once it is durable. */
   async complete(id: string, facts: SnapshotFacts): Promise<void> {
     const folder = `${this.path(id)}.partial`;
     await writeFacts(folder, facts);
@@ -119,7 +118,7 @@ export class SnapshotFolders {
     await syncPath(this.#root);
   }
 
-  /** Puts digests that have become known into it. */
+  /** Adds digests that are known by now. */
   async recordDigests(id: string): Promise<void> {
     const facts = await this.load(id);
     if (facts?.memory === undefined) return;
@@ -141,14 +140,14 @@ export class SnapshotFolders {
     return upgraded;
   }
 
-  /** What a failed try has left. */
+  /** Removes what a failed attempt has left. */
   async abandon(id: string): Promise<void> {
     await rm(`${this.path(id)}.partial`, { recursive: true, force: true });
   }
 
-  /** Those that begin with its files have them under names of their own. */
+  /** Sandboxes that use its files have links of their own. */
   async remove(id: string): Promise<void> {
-    // Away with its name first: half a snapshot must never be found.
+    // Renamed first: a partly removed snapshot must not be found.
     const away = `${this.path(id)}.partial`;
     await rm(away, { recursive: true, force: true });
     await rename(this.path(id), away).catch((error: NodeJS.ErrnoException) => {
@@ -157,13 +156,13 @@ export class SnapshotFolders {
     await rm(away, { recursive: true, force: true });
   }
 
-  /** Ids of those that are finished. */
+  /** Ids of all complete snapshots. */
   async finished(): Promise<string[]> {
     const names = await readdir(this.#root).catch(() => [] as string[]);
     return names.filter((id) => SNAPSHOT_ID.test(id));
   }
 
-  /** Ids of all, and of what was never finished. */
+  /** Ids of all snapshots, also of incomplete ones. */
   async list(): Promise<string[]> {
     const names = await readdir(this.#root).catch(() => [] as string[]);
     return [...new Set(names.map((name) => name.replace(/\.partial$/, '')))].filter((id) =>
@@ -172,12 +171,12 @@ export class SnapshotFolders {
   }
 }
 
-/** What a full snapshot says of the memory that lies in its folder. @throws when there is none */
+/** Describes the suspend image in a folder for `SnapshotFacts`. @throws when there is none */
 export async function describeMemory(
   folder: string,
 ): Promise<Pick<NonNullable<SnapshotFacts['memory']>, 'requires' | 'objects'>> {
-  const kept = new SuspendImage(folder);
-  const suspension = await kept.read();
+  const image = new SuspendImage(folder);
+  const suspension = await image.read();
   if (suspension === undefined) throw new Error(`there is no memory in ${folder}`);
   const { deviceModel: model, cpuModel, vmm } = suspension;
   const object = async (path: string): Promise<StoredObject> => ({
@@ -187,7 +186,7 @@ export async function describeMemory(
   });
   return {
     requires: { deviceModel: model, machineType: deviceModel(model).machineType, cpuModel, vmm },
-    objects: { memory: await object(kept.memory), state: await object(kept.state) },
+    objects: { memory: await object(image.memory), state: await object(image.state) },
   };
 }
 

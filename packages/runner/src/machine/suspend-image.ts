@@ -10,28 +10,28 @@ import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import { hardwareOf, heldSystemPath, holdSystemDisk } from './vm-folder.ts';
 
-/** What a kept memory belongs to. It fits no other machine. */
+/** What a suspend image was saved with. It can be resumed with nothing else. */
 export interface Suspension {
-  /** Names this very suspension. */
+  /** Identifies this suspension. */
   id: string;
   /** Version of the VMM that saved it. */
   vmm: string;
   accelerator: string;
-  /** Value of `-cpu`, and what it stood for. */
+  /** Value of `-cpu`, and the host's CPU. */
   cpuModel: string;
   hostCpu: string;
   deviceModel: number;
-  /** Digest of the system disk that the guest was booted with; it lies beside the memory. */
+  /** Digest of the system disk that the guest was booted with. The folder has a link to it. */
   system?: string;
   mac: string;
   shape: GuestSize;
   diskBytes: { scratch: number; docker: number };
   stateBytes: number;
-  /** The host's run in which it was made: until it is on the platters, it is good for that one only. */
+  /** Boot ID of the host at that time: until the image is durable, it is valid only during this boot. */
   bootId: string;
 }
 
-/** The memory that is kept cannot be gone on from; the message says why. */
+/** The suspend image cannot be resumed on this host, for the reason in the message. */
 export class NotResumableError extends Error {
   constructor(message: string) {
     super(message);
@@ -40,13 +40,12 @@ export class NotResumableError extends Error {
 }
 
 /**
- * Memory and device state of one paused VM: `memory` holds what the guest had in it, `state` its
- * devices, and `paused.json` says that both are whole. That file is the one fact about being paused: it appears after
- * them, by rename, and goes before the guest takes another step.
+ * Memory (`memory`) and device state (`state`) of one paused VM. `paused.json` marks the image as complete: it is created
+ * last, by rename, and removed before the guest runs again. A VM is paused exactly if this file exists.
  */
 export class SuspendImage {
   readonly memory: string;
-  /** Takes the place of `memory` when it is whole. */
+  /** A new memory file, which replaces `memory` once it is complete. */
   readonly next: string;
   readonly state: string;
   readonly #marker: string;
@@ -62,7 +61,7 @@ export class SuspendImage {
     this.#durable = join(folder, 'durable');
   }
 
-  /** Undefined when no memory is kept, or when the host lost its power before what says so had reached the disk. */
+  /** Undefined when there is no image, or when a power loss of the host has truncated its marker. */
   async read(): Promise<Suspension | undefined> {
     try {
       return JSON.parse(await readFile(this.#marker, 'utf8')) as Suspension;
@@ -74,7 +73,7 @@ export class SuspendImage {
   }
 
   /**
-   * From here on the VM is paused.
+   * Marks the image as complete: from here on the VM is paused.
    * @param hardware of the VM
    */
   async complete(
@@ -101,13 +100,13 @@ export class SuspendImage {
     await rename(`${this.#marker}.next`, this.#marker);
   }
 
-  /** From here on the memory is a running guest's, and good for nothing else. @throws when there is none */
+  /** Removes the marker before the guest runs: the image cannot be resumed again. @throws when there is none */
   async consume(): Promise<void> {
     await rename(this.#marker, `${this.#marker}.used`);
     await rm(`${this.#marker}.used`, { force: true });
   }
 
-  /** What a failed or finished capture has left. */
+  /** Removes what a failed or finished capture has left. */
   async abandon(): Promise<void> {
     const system = heldSystemPath(this.#folder);
     for (const path of [this.#durable, this.#marker, `${this.#marker}.next`, this.state, system]) {
@@ -121,15 +120,15 @@ export class SuspendImage {
     await rm(this.next, { force: true });
   }
 
-  /** Makes it durable: from then on it survives the end of the host too. */
-  async settle(): Promise<void> {
+  /** Makes the image durable: from then on it survives a crash of the host. */
+  async makeDurable(): Promise<void> {
     const suspension = await this.flush();
     if (suspension !== undefined) await this.markDurable(suspension);
   }
 
   /**
-   * Writes all of it to the disk. It takes as long as there is to write.
-   * @returns what was written; undefined when there is nothing, or it is not worth it any more
+   * Flushes all files of the image to the disk.
+   * @returns what was flushed; undefined when there is no complete image, or the signal was aborted
    */
   async flush(signal?: AbortSignal): Promise<Suspension | undefined> {
     const suspension = await this.read();
@@ -142,24 +141,24 @@ export class SuspendImage {
   }
 
   /**
-   * Says so, of what `flush` has written.
-   * @param signal aborted before `unsettle`: what is about to be used must not be called durable any more
+   * Marks the image that `flush` has written as durable.
+   * @param signal aborted before `unmarkDurable`: an image that is about to be resumed must not be marked any more
    */
   async markDurable({ id }: Suspension, signal?: AbortSignal): Promise<void> {
-    // Names the suspension, for by now there may be another, or none.
+    // The marker has the id of the suspension, because there may be another one by now, or none.
     await writeFile(`${this.#durable}.next`, id, { mode: 0o600 });
     await syncPath(`${this.#durable}.next`);
     if (signal?.aborted === true) return;
-    // At once: nobody can begin to use it between the question and this.
+    // Synchronous: no resume can begin between the check of the signal and the rename.
     renameSync(`${this.#durable}.next`, this.#durable);
     await syncPath(this.#folder);
   }
 
   /**
-   * Makes sure that after a crash of the host nobody takes the memory for unused. Before the guest goes on, and not
-   * on its way: it waits for the disk. Until then it is as good as before, to this run of the host.
+   * Removes the durable marker, so that after a crash of the host the image is not resumed a second time. To be done before
+   * the guest runs; it waits for the disk. During this boot of the host the image stays valid.
    */
-  async unsettle(): Promise<void> {
+  async unmarkDurable(): Promise<void> {
     const suspension = await this.read();
     if (suspension !== undefined && suspension.bootId !== bootId()) {
       if (!(await this.#isWhole(suspension))) return;
@@ -175,38 +174,39 @@ export class SuspendImage {
   }
 
   /**
-   * What it is, with the VMM to resume it with.
+   * Checks that the image can be resumed on this host.
+   * @returns the image's facts, and the VMM to resume it with
    * @throws NotResumableError unless this machine can resume it
    */
   async check(
     platform: Platform,
     vmms: Pick<VmmStore, 'forState' | 'versions'>,
   ): Promise<{ suspension: Suspension; vmm: Vmm }> {
-    const kept = await this.read();
-    if (kept === undefined) throw new NotResumableError('no memory of it is kept');
+    const suspension = await this.read();
+    if (suspension === undefined) throw new NotResumableError('it has no suspend image');
     const differing = (
       [
-        ['accelerator', kept.accelerator, platform.accelerator],
-        ['CPU', kept.hostCpu, platform.hostCpu],
-        ['CPU model', kept.cpuModel, platform.cpuModel],
-        ['network address', kept.mac, platform.mac],
+        ['accelerator', suspension.accelerator, platform.accelerator],
+        ['CPU', suspension.hostCpu, platform.hostCpu],
+        ['CPU model', suspension.cpuModel, platform.cpuModel],
+        ['network address', suspension.mac, platform.mac],
       ] as const
     ).filter(([, then, now]) => then !== now);
-    const vmm = vmms.forState(kept.vmm);
+    const vmm = vmms.forState(suspension.vmm);
     if (vmm === undefined || differing.length > 0) {
       const list = differing.map(([what, then, now]) => `${what} ${then}, here ${now}`);
-      if (vmm === undefined) list.unshift(`VMM ${kept.vmm}, here ${vmms.versions.join(' and ')}`);
+      if (vmm === undefined) list.unshift(`VMM ${suspension.vmm}, here ${vmms.versions.join(' and ')}`);
       throw new NotResumableError(
         `its memory was captured on another machine (${list.join('; ')}) and cannot be resumed here; it can be started from its disk`,
       );
     }
-    if (!isKnownDeviceModel(kept.deviceModel)) {
+    if (!isKnownDeviceModel(suspension.deviceModel)) {
       throw new NotResumableError(
-        `its memory belongs to device model ${kept.deviceModel}, which this version of Releap does not know; ` +
+        `its memory belongs to device model ${suspension.deviceModel}, which this version of Releap does not know; ` +
           'it can be started from its disk',
       );
     }
-    if (kept.system !== undefined && !(await isFile(heldSystemPath(this.#folder)))) {
+    if (suspension.system !== undefined && !(await isFile(heldSystemPath(this.#folder)))) {
       throw new NotResumableError(
         'the system disk that it was booted with is missing; it can be started from its disk',
       );
@@ -215,18 +215,18 @@ export class SuspendImage {
       stat(this.memory).catch(() => undefined),
       stat(this.state).catch(() => undefined),
     ]);
-    if (memory?.size !== kept.shape.memMib * 1024 * 1024 || state?.size !== kept.stateBytes) {
+    if (memory?.size !== suspension.shape.memMib * 1024 * 1024 || state?.size !== suspension.stateBytes) {
       throw new NotResumableError('its memory is not whole; it can be started from its disk');
     }
-    if (!(await this.#isWhole(kept))) {
+    if (!(await this.#isWhole(suspension))) {
       throw new NotResumableError(
         'its host was restarted before its memory had reached the disk; it can be started from its disk',
       );
     }
-    return { suspension: kept, vmm };
+    return { suspension, vmm };
   }
 
-  /** Whether it survived what the host has been through since. */
+  /** Whether the image is complete: it was saved during this boot of the host, or was durable before a crash. */
   async #isWhole({ id, bootId: madeIn }: Suspension): Promise<boolean> {
     return madeIn === bootId() || (await readFile(this.#durable, 'utf8').catch(() => '')) === id;
   }

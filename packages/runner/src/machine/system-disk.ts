@@ -8,15 +8,15 @@ import type { SystemDisk } from '../vmm/device-model.ts';
 const NAME = /^[0-9a-f]{64}\.squashfs$/;
 
 /**
- * Puts the system disk that set-up has built into a folder of the service, under its digest: set-up replaces its own
- * file while VMs run, and the memory of a guest fits no other disk than the one that it was booted with. Removes earlier
- * ones that neither a VM nor a saved memory has a link to.
+ * Links the system disk that set-up has built into a folder of the service, named by its digest: set-up replaces its own file
+ * while VMs run, and a guest's memory can only be used with the disk that it was booted with. Removes earlier ones that
+ * neither a VM nor a suspend image has a link to.
  */
 export async function placeSystemDisk(source: string, folder: string): Promise<SystemDisk> {
   const sha256 = await fileSha256(source);
   await mkdir(folder, { recursive: true, mode: 0o755 });
   const path = join(folder, `${sha256}.squashfs`);
-  // A copy that a power failure of the host has cut off is none.
+  // Also replaces a copy that a power loss of the host has truncated.
   if ((await fileSha256(path).catch(() => undefined)) !== sha256) {
     await rm(path, { force: true });
     await linkOrCopy(source, path);

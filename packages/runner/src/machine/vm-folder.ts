@@ -6,25 +6,25 @@ import type { GuestSize } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
 
-/** Of VMs that were started before records named it. */
+/** Device model of VMs whose records do not name one. */
 const OLDEST_DEVICE_MODEL = 2;
 
-/** What must be known to find a VM again, or to remove all of it. Kept outside of its jail. */
+/** What is needed to adopt a VM, or to remove all of it. Stored outside of its jail. */
 export interface VmRecord {
   cgroup: string;
   uid: number;
   shape: GuestSize;
-  /** Its devices, and digest of its system disk (`heldSystemPath`). Absent: device model 2. */
+  /** Its device model, and the digest of its system disk (`heldSystemPath`). Absent: device model 2. */
   hardware?: { deviceModel: number; system?: string };
-  /** Version of the VMM that it runs in: what is saved of it runs again with that one. Absent until it was started. */
+  /** Version of its VMM, with which saved memory must be resumed. Absent until it was started. */
   vmm?: string;
-  /** Sizes that the guest sees. Absent while they are made. */
+  /** Sizes of the disks in the guest. Absent until they are attached. */
   diskBytes?: { scratch: number; docker: number };
-  /** What its memory began as, if that has a name. */
+  /** The file of its initial memory, if it has a path. */
   memoryOrigin?: MemoryOrigin;
   /** Absent until the VMM was started. */
   process?: ProcessIdentity;
-  /** Folder that it was started in: its command line says so, also after the folder was renamed. */
+  /** Folder that it was started in, which its command line names also after the folder was renamed. */
   startedIn: string;
   /** Absent for a boot. `resumed`: it continues from a suspend image; `flushing`: only to write that memory's dirty pages to the disk. */
   purpose?: 'resumed' | 'flushing';
@@ -37,13 +37,13 @@ export function vmmVersionOf({ cgroup, vmm }: VmRecord): string {
   return vmm;
 }
 
-/** Names that are made of what ids are made of, and never climb. */
+/** Safe as a file name: no separators, no leading dot. */
 const VM_ID = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 
 /**
- * The folders of the VMs of one service, one a VM: `vm.json`, the VMM's sockets and output, closed to every user but
- * root, and in it `jail/`, which is the whole world of that VMM and which it cannot change, and `keep/`, where a
- * persistent sandbox's disk and memory stay while it has no VMM.
+ * The folders of the VMs of one service. Each has `vm.json` and the VMM's sockets and output, and is accessible to root only.
+ * `jail/` in it is the root of the VMM, which cannot create files there. `keep/` has the disk and the suspend image of a
+ * persistent sandbox, and outlives the VM.
  */
 export class VmFolders {
   readonly #root: string;
@@ -61,27 +61,27 @@ export class VmFolders {
     return join(this.path(vmId), 'jail');
   }
 
-  /** The files of a disk that ends with its VM. */
+  /** Folder of a disk that is removed with its VM. */
   disk(vmId: string): string {
     return join(this.path(vmId), 'disk');
   }
 
-  /** What outlives the VM, if it is there. */
+  /** Folder of the files that outlive the VM. */
   keep(vmId: string): string {
     return join(this.path(vmId), 'keep');
   }
 
-  /** Whether anything is there that outlives the VM. */
-  async hasKept(vmId: string): Promise<boolean> {
+  /** Whether there are files that outlive the VM. */
+  async hasPersistentFiles(vmId: string): Promise<boolean> {
     const names = await readdir(this.keep(vmId)).catch(() => [] as string[]);
     return names.length > 0;
   }
 
-  /** Makes a VM's folder, with its record; what is kept may be there already. @throws when there is a VM already */
+  /** Creates a VM's folder with its record; `keep/` may exist already. @throws when there is a VM already */
   async create(vmId: string, record: VmRecord): Promise<void> {
     await mkdir(this.#root, { recursive: true, mode: 0o700 });
-    const kept = await readdir(this.keep(vmId)).catch(() => undefined);
-    if (kept === undefined) await mkdir(this.path(vmId), { mode: 0o700 });
+    const existing = await readdir(this.keep(vmId)).catch(() => undefined);
+    if (existing === undefined) await mkdir(this.path(vmId), { mode: 0o700 });
     await writeFile(join(this.path(vmId), RECORD), JSON.stringify(record), { mode: 0o600, flag: 'wx' });
     await mkdir(this.jail(vmId), { mode: 0o755 });
   }
@@ -92,7 +92,7 @@ export class VmFolders {
     await rename(`${path}.next`, path);
   }
 
-  /** undefined when there is no folder, or one that a crash left before it had a record. */
+  /** Undefined when there is no folder, or a crash has left one without a valid record. */
   async load(vmId: string): Promise<VmRecord | undefined> {
     try {
       return JSON.parse(await readFile(join(this.path(vmId), RECORD), 'utf8')) as VmRecord;
@@ -104,14 +104,14 @@ export class VmFolders {
   }
 
   /**
-   * Gives the VM `from` the name `to`, which may have a folder with what is kept, and no VM. Its record goes last: until then
-   * the VM is `from`'s, and whoever begins anew finds it there.
-   * @throws when `to` has a VM: two VMs never become one
+   * Renames the VM `from` to `to`, whose folder may exist with `keep/` but without a VM. The record is moved last: until then
+   * a restarted runner finds the VM under its former name.
+   * @throws when `to` has a VM already
    */
   async takeOver(from: string, to: string): Promise<void> {
     const [source, target] = [this.path(from), this.path(to)];
     try {
-      // rename(2) replaces an empty folder silently; that of a VM always has a record in it.
+      // rename(2) replaces an empty folder; that of a VM always has a record.
       return await rename(source, target);
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
@@ -129,7 +129,7 @@ export class VmFolders {
     await rm(this.path(vmId), { recursive: true, force: true });
   }
 
-  /** Removes all but what is kept. */
+  /** Removes everything but `keep/`. */
   async clear(vmId: string): Promise<void> {
     const names = await readdir(this.path(vmId)).catch(() => [] as string[]);
     for (const name of names) {
@@ -143,12 +143,12 @@ export class VmFolders {
   }
 }
 
-/** The second name of the system disk that a VM was booted with, or that a memory in `folder` was saved with. */
+/** Path of the link to the system disk that a VM was booted with, or that the suspend image in `folder` was saved with. */
 export function heldSystemPath(folder: string): string {
   return join(folder, 'system.squashfs');
 }
 
-/** What a VM's record says of its devices. @param folder of the VM */
+/** The devices that a VM's record names. @param folder of the VM */
 export function hardwareOf({ hardware }: Pick<VmRecord, 'hardware'>, folder: string): Hardware {
   if (hardware === undefined) return { deviceModel: OLDEST_DEVICE_MODEL };
   const { deviceModel, system } = hardware;
@@ -158,7 +158,7 @@ export function hardwareOf({ hardware }: Pick<VmRecord, 'hardware'>, folder: str
   };
 }
 
-/** Gives a folder the system disk that a VM or a saved memory has, under a name of its own. */
+/** Links the system disk of a VM or a suspend image into a folder. */
 export async function holdSystemDisk({ system }: Hardware, folder: string): Promise<void> {
   if (system === undefined) return;
   const target = heldSystemPath(folder);
@@ -166,7 +166,7 @@ export async function holdSystemDisk({ system }: Hardware, folder: string): Prom
   await linkOrCopy(system.path, target);
 }
 
-/** The second name of a root image that something in `folder` lies on: an image with one is not tidied away. */
+/** Path of the link to the root image below a disk in `folder`. The image cache does not evict an image with a link. */
 export function heldImagePath(folder: string): string {
   return join(folder, 'root.squashfs');
 }

@@ -10,37 +10,37 @@ const MIB = 2 ** 20;
 const RETRY_MIN_MS = 1_000;
 const RETRY_MAX_MS = 60_000;
 const TEND_MS = 5_000;
-/** Assumed of a recipe's VMs until one was measured: emulated, and with a template's memory. */
+/** Assumed memory of a recipe's VMs until one was measured: an emulated one of a template. */
 const FIRST_GUESS_MIB = 96;
-/** With less memory available the pools make none, and give up what waits. */
+/** With less available memory the pools make no VMs, and remove waiting ones. */
 const PRESSURE_BYTES = 1024 * MIB;
-/** Recipes that nobody has configured: others than these are not kept ready. */
+/** Most recipes with a pool. */
 const RECIPES_MAX = 16;
 
-/** A VM that was made ahead of time. Its name begins with `warm-`, and so does its folder's. */
+/** A VM that was made ahead of time. Its name and its folder begin with `warm-`. */
 export interface WaitingVm {
   id: string;
   vm: Vm;
-  /** Memory that it holds, and that its process has not mapped. */
+  /** Allocated memory that its process has not mapped. */
   heldBytes?: number;
 }
 
-/** What VMs are made as, and how. */
+/** A kind of waiting VMs, and how to make them. */
 export interface Recipe<W extends WaitingVm> {
   /** Names it in logs and metrics, such as `template 2x1024`. */
   name: string;
-  /** How many wait while nobody asks; 0 for those that are made only where demand says so. */
+  /** How many wait without requests; 0 for VMs that are made only on demand. */
   least: number;
-  /** Makes one and lets it wait, taking no processor time. What it leaves behind when it throws, `remove` removes. */
+  /** Makes one that waits without using CPU time. If it throws, `remove` removes what is left. */
   make: (id: string) => Promise<W>;
   /** @param made absent when `make` has thrown */
   remove: (id: string, made: W | undefined) => Promise<void>;
 }
 
 export interface WarmPoolsOptions {
-  /** Host memory that all waiting VMs may take together, MiB, as proportional set size. 0 for no pools. */
+  /** Host memory for all waiting VMs together, MiB, as proportional set size. 0 disables the pools. */
   budgetMib: number;
-  /** How many are made at a time. Default: half of the cores. */
+  /** How many are made concurrently. Default: half of the cores. */
   parallel?: number;
   /** Resolves when a core is free for making VMs ahead of time. Default: at once. */
   spare?: (signal: AbortSignal) => Promise<void>;
@@ -55,7 +55,7 @@ export interface WarmPoolStats {
   waiting: number;
   wanted: number;
   mib: number;
-  /** Since the start: how often one was asked for and waited, and how often none did. */
+  /** Requests since the start for which one waited, and for which none did. */
   hits: number;
   misses: number;
 }
@@ -65,18 +65,18 @@ interface Pool<W extends WaitingVm = WaitingVm> {
   demand: Demand;
   waiting: { made: W; mib: number }[];
   making: number;
-  /** What the last one took. */
+  /** Memory of the last one. */
   mib: number;
   hits: number;
   misses: number;
   retryMs: number;
-  /** Not before this moment, after one could not be made. */
+  /** None is made before this time, after one could not be made. */
   notBefore: number;
 }
 
 /**
- * VMs that wait for a sandbox, by recipe, under one memory budget. Made in the background while a core is spare, and as many
- * as demand says.
+ * VMs that wait for a sandbox, by recipe, under one memory budget. They are made in the background while a core is idle, as
+ * many as the demand requires.
  */
 export class WarmPools {
   readonly #options: WarmPoolsOptions;
@@ -84,7 +84,7 @@ export class WarmPools {
   readonly #pools = new Map<string, Pool>();
   readonly #closed = new AbortController();
   readonly #tending: NodeJS.Timeout;
-  /** What is being made or removed. */
+  /** VMs that are being made or removed. */
   readonly #work = new Set<Promise<void>>();
   #isStarted = false;
 
@@ -94,7 +94,7 @@ export class WarmPools {
     this.#tending = setInterval(() => this.#track(this.#tend()), TEND_MS).unref();
   }
 
-  /** Keeps VMs of a recipe from now on. */
+  /** Adds a recipe, of which VMs wait from now on. */
   add<W extends WaitingVm>(recipe: Recipe<W>): void {
     this.#poolOf(recipe.name, () => recipe);
     this.#fill();
@@ -107,8 +107,8 @@ export class WarmPools {
   }
 
   /**
-   * A waiting VM of a recipe, or undefined; the caller's alone. Either way it counts as demand.
-   * @param recipe makes the recipe, where none of that name is known
+   * Takes a waiting VM of a recipe; undefined when none waits. Both count as demand.
+   * @param recipe creates the recipe if none of this name is known
    */
   take<W extends WaitingVm>(name: string, recipe: () => Recipe<W>): W | undefined {
     if (this.#closed.signal.aborted || this.#options.budgetMib === 0) return undefined;
@@ -118,7 +118,7 @@ export class WarmPools {
     const taken = this.#takeLiving(pool);
     if (taken === undefined) pool.misses += 1;
     else pool.hits += 1;
-    // Not within this turn: whoever takes one begins a start first, which goes before what is made ahead.
+    // Deferred: the caller first begins a start, which has priority over making VMs.
     setImmediate(() => this.#fill());
     return taken;
   }
@@ -127,7 +127,7 @@ export class WarmPools {
     for (;;) {
       const made = pool.waiting.shift()?.made;
       if (made === undefined || isAlive(made.vm.identity)) return made;
-      // Its end has not been told yet.
+      // Its end has not been reported yet.
       this.#track(this.#remove(pool, made.id, made));
     }
   }
@@ -156,7 +156,7 @@ export class WarmPools {
 
   #poolOf<W extends WaitingVm>(name: string, recipe: () => Recipe<W>): Pool<W> | undefined {
     const known = this.#pools.get(name);
-    // A name stands for one recipe, and so for one type.
+    // A name identifies one recipe, and so one type.
     if (known !== undefined) return known as unknown as Pool<W>;
     if (this.#pools.size >= RECIPES_MAX) this.#forgetOne();
     if (this.#pools.size >= RECIPES_MAX) return undefined;
@@ -184,7 +184,7 @@ export class WarmPools {
     }
   }
 
-  /** Begins as many as may be made now. */
+  /** Starts to make as many VMs as are allowed now. */
   #fill(): void {
     if (!this.#isStarted) return;
     for (;;) {
@@ -197,7 +197,7 @@ export class WarmPools {
     }
   }
 
-  /** The recipe that lacks most of what it wants, of those that fit the budget. */
+  /** The recipe with the smallest share of its wanted VMs, of those whose VMs fit the budget. */
   #mostWanted(): Pool | undefined {
     const used = [...this.#pools.values()].reduce(
       (sum, { waiting, making, mib }) => sum + making * mib + waiting.reduce((all, one) => all + one.mib, 0),
@@ -213,7 +213,7 @@ export class WarmPools {
     return best;
   }
 
-  /** @param pool in which it is counted already */
+  /** @param pool has counted this one in `making` already */
   async #make(pool: Pool): Promise<void> {
     const { spare, log } = this.#options;
     const { signal } = this.#closed;
@@ -240,7 +240,7 @@ export class WarmPools {
     } catch (error) {
       await this.#remove(pool, id, made);
       if (signal.aborted) return;
-      log.warn({ err: error, recipe: recipe.name, retry_ms: pool.retryMs }, 'no VM could be made to wait');
+      log.warn({ err: error, recipe: recipe.name, retry_ms: pool.retryMs }, 'a waiting VM could not be made');
       pool.notBefore = performance.now() + pool.retryMs;
       setTimeout(() => this.#fill(), pool.retryMs).unref();
       pool.retryMs = Math.min(pool.retryMs * 2, RETRY_MAX_MS);
@@ -258,7 +258,7 @@ export class WarmPools {
     });
   }
 
-  /** Gives up what is not wanted any more, or what the host needs more. */
+  /** Removes VMs that are not wanted any more, or whose memory the host needs. */
   async #tend(): Promise<void> {
     let isShort: boolean;
     try {
@@ -273,7 +273,7 @@ export class WarmPools {
     }
     for (const pool of this.#pools.values()) {
       if (pool.waiting.length > 0 && (isShort || pool.waiting.length > pool.demand.wanted)) {
-        this.#options.log.debug({ recipe: pool.recipe.name, short: isShort }, 'a waiting VM is given up');
+        this.#options.log.debug({ recipe: pool.recipe.name, short: isShort }, 'removing a waiting VM');
         await this.#dismiss(pool);
       }
     }
@@ -294,7 +294,7 @@ export class WarmPools {
       made?.vm.detach();
       await pool.recipe.remove(id, made);
     } catch (error) {
-      // The next start of the service reclaims it.
+      // The next start of the service removes it.
       this.#options.log.error({ err: error, vm: id }, 'a waiting VM could not be removed');
     }
   }

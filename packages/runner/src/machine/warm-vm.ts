@@ -3,7 +3,7 @@ import type { Hardware } from '../vmm/device-model.ts';
 import type { AttachOptions, RunningVm } from './boot-options.ts';
 import type { EmptyVm } from './restoring.ts';
 
-/** What a sandbox needs of a waiting VM. */
+/** What a sandbox requires of a waiting VM. */
 export interface WantedVm {
   shape: MachineSize;
   /** Size of its largest disk. */
@@ -12,7 +12,7 @@ export interface WantedVm {
   image: WarmUpImage;
 }
 
-/** A root image that lies on this host. */
+/** A root image on this host. */
 export interface WarmUpImage {
   digest: string;
   /** Absolute. */
@@ -20,37 +20,37 @@ export interface WarmUpImage {
 }
 
 /**
- * What each restored VM does before it waits, so that an emulator has translated the code of a create and a kernel has the
- * image in its caches. Its guest has a scratch disk meanwhile, and uses nothing of that afterwards.
+ * The warm-up of each restored VM before it waits: afterwards an emulator has translated the code of a create, and the
+ * guest's kernel has the image in its page cache. The guest has a scratch disk for it, which it does not use afterwards.
  */
 export interface WarmUp {
   /**
-   * The image of VMs that may become a sandbox of any tenant, because it is ours: the warm-up runs a program of it. VMs that warm
-   * up with another image become sandboxes of that image alone.
+   * The image of VMs that any sandbox may take. The warm-up runs one of its programs, so it must be a trusted one. VMs that
+   * warm up with another image are only for sandboxes of that image.
    */
   image: () => Promise<WarmUpImage>;
   scratchMib: number;
-  /** @throws when it fails; that VM is removed */
+  /** @throws when the warm-up fails; the VM is then removed */
   run: (vm: RunningVm) => Promise<void>;
 }
 
-/** What is restored from a sandbox's memory needs of a waiting VMM. */
+/** What a restore of a sandbox's memory requires of a waiting VMM. */
 export interface WantedVmm extends Omit<WantedVm, 'image'> {
   hardware: Hardware;
   vmm: string;
 }
 
-/** A VM that was taken out of the pool, and belongs to the taker alone. Attach or discard it. */
+/** A VM that was taken out of the pool. To be attached or discarded. */
 export interface WarmVm {
-  /** Its name until `attach`; its slot is held under this name. */
+  /** Its name, and that of its network slot, until `attach`. */
   id: string;
   attach(options: Omit<AttachOptions, 'present' | 'keepsRoot'>): Promise<RunningVm>;
   discard(): Promise<void>;
 }
 
-/** A VMM that was taken out of the pool. `Machines` restores into it, or it is discarded. */
+/** A VMM that was taken out of the pool. To be restored into or discarded. */
 export interface WarmVmm {
   empty: EmptyVm;
-  /** Ends the VMM. Its memory is the taker's, and stays. */
+  /** Kills the VMM. Its memory stays, and belongs to the caller. */
   discard(): Promise<void>;
 }

@@ -8,15 +8,15 @@ import type { WantedVm, WantedVmm, WarmUp, WarmUpImage, WarmVm, WarmVmm } from '
 import type { Recipe, WaitingVm, WarmPools } from './warm-pool.ts';
 
 const AGENT_DEADLINE_MS = 60_000;
-/** Guaranteed to a VM that is made ahead of time: what sandboxes leave, and enough to be done some day. */
+/** CPU guarantee of a VM that is made ahead of time: it mostly uses CPU time that sandboxes leave idle. */
 const BACKGROUND_CORES = 0.03;
 
-/** A VM that waits, and the digest of the image that it has mounted. */
+/** A waiting VM, and the digest of the image that it has mounted. */
 interface RestoredVm extends WaitingVm {
   image: string | undefined;
 }
 
-/** Where the pools get network slots; `id` is the name of the waiting VM. */
+/** Network slots for waiting VMs; `id` is the name of the VM. */
 export interface SlotSource<S extends VmSlot> {
   take(id: string): Promise<S>;
   release(id: string): Promise<void>;
@@ -26,25 +26,25 @@ export interface WarmVmsOptions<S extends VmSlot> {
   machines: Machines;
   pools: WarmPools;
   slots: SlotSource<S>;
-  /** The machine size that is kept ready also without demand. */
+  /** The machine size of which VMs wait also without demand. */
   shape: MachineSize;
-  /** How many restored VMs of that size wait at least; 0 for no waiting VMs at all. */
+  /** Least number of waiting restored VMs of that size; 0 disables waiting VMs. */
   size: number;
-  /** Largest disk that a waiting VM can be given; a sandbox that wants more is started directly. */
+  /** Largest disk that can be attached to a waiting VM; a sandbox with a larger one is started directly. */
   diskMaxMib: number;
   warmUp?: WarmUp;
 }
 
 /**
- * What waits for sandboxes, by machine size:
- * - `template`: VMs that are restored from their template, that have warmed up, and that are paused until they are taken:
- *   what is left of a create or start is to attach its disks. They have no identity, disks or secrets of a tenant. Images
- *   that are asked for repeatedly have VMs of their own, which keep the image mounted;
- * - `vmm`: VMMs without a state, their memory that of the template, for what is restored from a sandbox's memory.
+ * VMs and VMMs that wait for sandboxes, by machine size:
+ * - `template`: VMs that were restored from their template, have warmed up and are paused. A create or start only attaches its
+ *   disks. They have no identity, disks or secrets of a tenant. An image that is requested repeatedly has waiting VMs of
+ *   its own, which have the image mounted.
+ * - `vmm`: VMMs without a state, whose memory is filled from the template, for restores of a sandbox's memory.
  */
 export class WarmVms<S extends VmSlot> {
   readonly #options: WarmVmsOptions<S>;
-  /** Digest of the image that VMs for all images warm up with; known with the first of them. */
+  /** Digest of the image that VMs for any sandbox warm up with; known after the first of them. */
   #sharedImage: string | undefined;
 
   constructor(options: WarmVmsOptions<S>) {
@@ -54,7 +54,7 @@ export class WarmVms<S extends VmSlot> {
     options.pools.add(this.#vmmRecipe(options.shape));
   }
 
-  /** A restored VM that suits, or undefined. */
+  /** Takes a suitable waiting VM; undefined when none waits. */
   takeVm({ shape, diskMib, image }: WantedVm): WarmVm | undefined {
     const { machines, warmUp } = this.#options;
     if (!this.#canHave(diskMib)) return undefined;
@@ -77,9 +77,9 @@ export class WarmVms<S extends VmSlot> {
   }
 
   /**
-   * A VMM that suits, or undefined.
-   * @param wanted.hardware of the memory that it is to have
-   * @param wanted.vmm version of the VMM that the memory comes from
+   * Takes a suitable waiting VMM; undefined when none waits.
+   * @param wanted.hardware devices that the memory was saved with
+   * @param wanted.vmm version of the VMM that the memory was saved with
    */
   takeVmm({ shape, diskMib, hardware, vmm }: WantedVmm): WarmVmm | undefined {
     if (!this.#canHave(diskMib) || !this.#isCurrent(hardware, vmm)) return undefined;
@@ -87,7 +87,7 @@ export class WarmVms<S extends VmSlot> {
     return empty && { empty, discard: () => this.#discard(empty) };
   }
 
-  /** Whether VMMs that are started now are of this version and have these devices. */
+  /** Whether new VMMs are of this version and have these devices. */
   #isCurrent({ deviceModel, system }: Hardware, version: string): boolean {
     const { hardware, vmm } = this.#options.machines.templates.platform;
     if (version !== vmm.version) return false;
@@ -98,7 +98,7 @@ export class WarmVms<S extends VmSlot> {
     return this.#options.size > 0 && diskMib <= this.#options.diskMaxMib;
   }
 
-  /** @param own the image of its sandboxes; absent for those of any image */
+  /** @param own image of the sandboxes that the VMs are for; any image by default */
   #templateRecipe(shape: MachineSize, own?: WarmUpImage): Recipe<RestoredVm> {
     const { machines, slots, diskMaxMib, size, warmUp } = this.#options;
     return {
@@ -116,7 +116,7 @@ export class WarmVms<S extends VmSlot> {
           const alive = (): boolean => !made.vm.exited;
           await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive });
           await warmUp?.run(made);
-          // While it waits it must use no CPU time.
+          // A waiting VM must use no CPU time.
           await made.vm.stop();
         } catch (error) {
           made.vm.detach();
@@ -147,7 +147,7 @@ export class WarmVms<S extends VmSlot> {
   }
 
   #background(vmId: string, slot: S, { vcpus, memMib }: MachineSize): Omit<BootOptions, 'disks'> {
-    // What a sandbox does not get of that memory is reserved when it takes the VM.
+    // Memory that the sandbox does not get is reserved when it takes the VM.
     return { vmId, slot, shape: { vcpus, memMib }, cpu: { guaranteed: BACKGROUND_CORES, max: vcpus } };
   }
 

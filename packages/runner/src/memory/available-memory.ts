@@ -1,10 +1,10 @@
 import { readFile } from 'node:fs/promises';
 
-/** What must stay free on the host: for its kernel, the service and what other guests write next. */
+/** Must stay available on the host: for its kernel, the service and further writes of running guests. */
 const RESERVE_BYTES = 256 * 1024 * 1024;
 const KIB = 1024;
 
-/** The host has not the memory for what was asked of it. */
+/** The host has not enough available memory for the operation. */
 export class InsufficientMemoryError extends Error {
   constructor(message: string) {
     super(message);
@@ -13,9 +13,9 @@ export class InsufficientMemoryError extends Error {
 }
 
 /**
- * Before memory is taken that no limit of a tenant bounds: a copy of a guest that others begin with.
- * @param bytes what it may take
- * @param available what the kernel believes can be had without swapping (MemAvailable)
+ * Checks an allocation that no cgroup limit of a tenant bounds, such as a copy of a guest's memory that others start from.
+ * @param bytes upper bound of the allocation
+ * @param available memory that can be allocated without swapping (MemAvailable)
  * @throws InsufficientMemoryError
  */
 export function checkAvailable(what: string, bytes: number, available: number): void {
@@ -27,7 +27,7 @@ export function checkAvailable(what: string, bytes: number, available: number): 
   );
 }
 
-/** Whether caches should give memory back before anything asks for it. */
+/** Whether caches should release memory before an allocation is refused. */
 export function isScarce(available: number): boolean {
   return available < 2 * RESERVE_BYTES;
 }
@@ -38,13 +38,13 @@ export async function availableMemory(): Promise<number> {
   return Number(/^MemAvailable:\s+(\d+) kB$/m.exec(text)?.[1] ?? 0) * KIB;
 }
 
-/** Memory that a process has written to and shares with no file (RssAnon), in bytes: what a copy of it takes. */
+/** Resident anonymous memory of a process (RssAnon), in bytes: the size of a copy of it. */
 export async function writtenMemory(pid: number): Promise<number> {
   const text = await readFile(`/proc/${pid}/status`, 'utf8');
   return Number(/^RssAnon:\s+(\d+) kB$/m.exec(text)?.[1] ?? 0) * KIB;
 }
 
-/** Memory of a process, pages that it shares with others divided among them (PSS), in bytes. */
+/** Proportional set size (PSS) of a process, in bytes. */
 export async function proportionalMemory(pid: number): Promise<number> {
   const text = await readFile(`/proc/${pid}/smaps_rollup`, 'utf8');
   return Number(/^Pss:\s+(\d+) kB$/m.exec(text)?.[1] ?? 0) * KIB;

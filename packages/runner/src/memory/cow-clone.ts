@@ -6,8 +6,8 @@ const READY_DEADLINE_MS = 15_000;
 const COPY_DEADLINE_MS = 30_000;
 
 /**
- * A copy-on-write clone of a VMM process, whose memory is read while the VMM continues. Pages that neither has written to
- * since exist once. The clone never runs, and ends with this object or with the runner.
+ * A copy-on-write clone of a VMM process, whose memory is read while the VMM continues. Pages that neither has written
+ * since are shared. The clone never runs, and ends when this object is disposed or the runner ends.
  */
 export class CowClone implements AsyncDisposable {
   readonly #helper: HostdProcess;
@@ -18,7 +18,7 @@ export class CowClone implements AsyncDisposable {
     this.#memory = memory;
   }
 
-  /** Prepares, so that `take` is quick. @throws when the process cannot be traced */
+  /** Does all that can be done before the clone, so that `take` is fast. @throws when the process cannot be traced */
   static async prepare(memory: GuestMemory): Promise<CowClone> {
     const { pid, address, bytes } = memory;
     const helper = new HostdProcess('cow-clone', [String(pid), String(address), String(bytes)]);
@@ -31,7 +31,7 @@ export class CowClone implements AsyncDisposable {
     }
   }
 
-  /** Clones now; to be called once. The guest's memory has the same address in the clone as in the VMM. */
+  /** Clones the process. To be called once. The guest's memory has the same address in the clone as in the VMM. */
   async take(): Promise<GuestMemory> {
     this.#helper.send('copy');
     try {
@@ -46,7 +46,7 @@ export class CowClone implements AsyncDisposable {
   }
 }
 
-/** The same error, in words for people. */
+/** Wraps an error of hostd in a message for users. */
 export function captureError(error: unknown): Error {
   return new Error(`the memory of a running micro-VM could not be copied: ${(error as Error).message}`, {
     cause: error,

@@ -1,7 +1,7 @@
 import { readFile, stat } from 'node:fs/promises';
 import { DESCRIPTORS } from '../vmm/places.ts';
 
-/** A guest's memory as it lies in a process: its VMM, or a copy of that. */
+/** A guest's memory in the address space of a process: its VMM, or a clone of it. */
 export interface GuestMemory {
   pid: number;
   address: number;
@@ -9,8 +9,8 @@ export interface GuestMemory {
 }
 
 /**
- * Where a VMM has its guest's memory: the private mapping of the file that it inherited for that.
- * @throws when it has none of that size
+ * Finds the guest's memory in a VMM: the private mapping of the memory file that the VMM inherited.
+ * @throws when there is no such mapping of that size
  */
 export async function findGuestMemory(pid: number, bytes: number): Promise<GuestMemory> {
   const { ino } = await stat(guestMemoryFile(pid));
@@ -23,20 +23,20 @@ export async function findGuestMemory(pid: number, bytes: number): Promise<Guest
   throw new Error(`process ${pid} has no guest memory of ${bytes} bytes`);
 }
 
-/** The file that a VMM's guest began with, however it is called elsewhere. */
+/** The memory file that a VMM inherited, whatever its path on the host. */
 export function guestMemoryFile(pid: number): string {
   return `/proc/${pid}/fd/${DESCRIPTORS.memory}`;
 }
 
-/** A file that is what a guest began with, too, as long as it is the same file. */
+/** The file that the initial content of a guest's memory was copied from. Valid as long as the inode is the same. */
 export interface MemoryOrigin {
   path: string;
   ino: number;
 }
 
 /**
- * A file to copy what a guest began with from: its origin where that is still there, for what VMMs have mapped holds
- * every page that any of them has looked at.
+ * The file to copy the initial content of a guest's memory from: its origin if that still exists, because a file that VMMs
+ * have mapped has a page for each one that any of them has read.
  */
 export async function memorySource(pid: number, origin: MemoryOrigin | undefined): Promise<string> {
   const found = origin && (await stat(origin.path).catch(() => undefined));

@@ -2,16 +2,16 @@ import { totalmem } from 'node:os';
 import type { HeldMemory } from '@releap/contract/runner';
 import { availableMemory, checkAvailable, InsufficientMemoryError, isScarce } from './available-memory.ts';
 
-/** So much of the host's memory may be held outside the limits of sandboxes, */
+/** Share of the host's memory that may be held outside the limits of sandboxes. */
 const SHARE_OF_HOST = 1 / 2;
-/** so much of that for one project, */
+/** Share of that for one project. */
 const SHARE_OF_PROJECT = 3 / 4;
-/** and so much for one sandbox or snapshot. */
+/** Share of that for one sandbox or snapshot. */
 const SHARE_OF_ORIGIN = 1 / 2;
 
 const MIB = 2 ** 20;
 
-/** Whom memory is held for. */
+/** What a grant is accounted to. */
 export interface MemoryOwner {
   /** The sandbox or snapshot whose memory it is. */
   origin: string;
@@ -19,11 +19,11 @@ export interface MemoryOwner {
   project?: string | undefined;
 }
 
-/** Memory that is held; to be disposed of when it is released. */
+/** Memory that is accounted for. To be disposed of when the memory is released. */
 export interface MemoryGrant extends Disposable {
-  /** It has been written, and MemAvailable is without it. */
+  /** The memory has been written: MemAvailable no longer includes it. */
   used(): void;
-  /** It is kept only in case it is needed again: `release` is called when others need it more. */
+  /** The memory is only a cache from now on: `release` is called when another request needs the capacity. */
   isSpare(release: () => void): void;
 }
 
@@ -34,15 +34,15 @@ interface Entry {
   release?: (() => void) | undefined;
 }
 
-/** What stands against a request, and the entries of which one has to go. */
+/** Why a request does not fit, and which entries could be released for it. */
 interface Obstacle {
   error: Error;
   among: (entry: Entry) => boolean;
 }
 
 /**
- * Memory of the host that serves sandboxes and that no limit of theirs bounds: what the children of a fork have in common,
- * the memory of snapshots that are restored, copies of VMMs. It is refused before the kernel would have to end a process.
+ * Accounts for memory of the host that serves sandboxes outside their cgroup limits: memory that the children of a fork
+ * share, memory of snapshots that are restored, clones of VMMs. A request is refused before the host would run out of memory.
  */
 export class MemoryBudget {
   readonly #maxBytes: number;
@@ -54,7 +54,7 @@ export class MemoryBudget {
     this.#available = options.available ?? availableMemory;
   }
 
-  /** For the control plane. */
+  /** As heartbeats report it to the control plane. */
   get held(): HeldMemory {
     const mib = (entries: Entry[]): number => Math.ceil(sum(entries) / MIB);
     const entries = [...this.#entries];
@@ -63,9 +63,9 @@ export class MemoryBudget {
   }
 
   /**
-   * Memory that is spare is released first: of the project for which most is held, of its largest origin.
-   * @param what for the error: `a fork of this sandbox`
-   * @param bytes what it may take
+   * Releases spare memory if necessary, first of the project that holds most, and there of the largest origin.
+   * @param what names the request in errors: `a fork of this sandbox`
+   * @param bytes upper bound of the allocation
    * @throws InsufficientMemoryError
    */
   async admit(what: string, owner: MemoryOwner, bytes: number): Promise<MemoryGrant> {
@@ -87,13 +87,13 @@ export class MemoryBudget {
     };
   }
 
-  /** Releases some spare memory if the host is short of it. To be called again and again: freeing takes a moment. */
+  /** Releases one spare entry if the host is short of memory. To be called periodically: freeing takes time. */
   async relieve(): Promise<void> {
     if (isScarce(await this.#available())) this.#releaseOne(() => true);
   }
 
   #obstacle(what: string, owner: MemoryOwner, bytes: number, available: number): Obstacle | undefined {
-    // Granted and not written yet: the kernel does not know of it.
+    // Granted and not written yet: MemAvailable still includes it.
     const promised = sum([...this.#entries].filter(({ isUsed }) => !isUsed));
     try {
       checkAvailable(what, bytes, available - promised);
@@ -112,7 +112,7 @@ export class MemoryBudget {
     );
   }
 
-  /** The first of its kind may be larger than the share of one: others lose nothing by it yet. */
+  /** The first entry of a project or origin may exceed its share, as no other one is displaced. */
   #overShare(
     what: string,
     bytes: number,
@@ -149,7 +149,7 @@ export class MemoryBudget {
 }
 
 const originOf = ({ origin }: MemoryOwner): string => origin;
-/** What has no project counts by itself. */
+/** An entry without a project is accounted to its origin alone. */
 const projectOf = ({ project, origin }: MemoryOwner): string => project ?? origin;
 
 function sum(entries: Iterable<Entry>): number {

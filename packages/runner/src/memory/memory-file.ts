@@ -6,8 +6,8 @@ import { HOSTD } from '../host/hostd.ts';
 const COPY_DEADLINE_MS = 120_000;
 
 /**
- * Copies what a memory file holds; nothing where the file system clones, else a third of a millisecond a megabyte.
- * @param niceness above 0 to let others have the processors first
+ * Copies the data of a sparse memory file: as a reflink where the file system supports it, else about 3 GB/s.
+ * @param niceness above 0 for a lower scheduling priority
  */
 export async function copyMemoryFile(source: string, target: string, niceness = 0): Promise<void> {
   await rm(target, { force: true });
@@ -16,7 +16,7 @@ export async function copyMemoryFile(source: string, target: string, niceness = 
   });
 }
 
-/** The same error, in words for people when it says that a disk is full. */
+/** Turns ENOSPC and EDQUOT into a DiskFullError. Any other error is returned unchanged. */
 export function explainFullDisk(error: unknown, path: string, what = "the sandbox's memory"): unknown {
   const { code, message } = error as NodeJS.ErrnoException;
   const said = error instanceof ProcessError ? error.stderr : message;

@@ -21,19 +21,19 @@ export interface PageAnswer {
   code?: string | undefined;
 }
 
-/** A thread that copies guests' pages, one job after the other. It is started with the first one. */
+/** A worker thread that copies guests' pages, one job at a time. It is started with the first job. */
 export class PageCopier {
   readonly #niceness: number;
   #worker: Worker | undefined;
   #last = 0;
   readonly #waiting = new Map<number, (answer: PageAnswer) => void>();
 
-  /** @param niceness above 0 to let others have the processors first */
+  /** @param niceness above 0 for a lower scheduling priority */
   constructor(niceness = 0) {
     this.#niceness = niceness;
   }
 
-  /** Starts the thread, so that the first job does not wait for that. */
+  /** Starts the thread, so that the first job does not wait for its start. */
   warm(): void {
     this.#worker ??= this.#start();
   }
@@ -92,33 +92,32 @@ export class PageCopier {
   }
 }
 
-/** Of what is copied while guests go on that are not to notice. On a busy machine it takes some times as long. */
-export const CALM_NICENESS = 10;
+/** Of copies that must not slow down running guests. On a busy machine they take several times as long. */
+export const BACKGROUND_NICENESS = 10;
 
-/** Parts that copiers take in turns: written pages lie close together. */
+/** Ranges that two copiers take alternately: written pages are clustered. */
 const PART_BYTES = 32 * 1024 * 1024;
 
 /**
- * Threads, so that what a guest stands still for never waits for what it does not: `calm` copies for snapshots, whose
- * sources go on, `ahead` before a pause, whose guest is about to stop anyway, and for forks, whose children are waited
- * for, and `urgent` while one stands.
+ * One thread a phase, so that a copy for which a guest is paused never waits for one whose guest runs: `background` copies
+ * for snapshots, `precopy` before a guest is paused and for the children of forks, and `stopAndCopy` while a guest is paused.
  */
 export class PageCopiers {
-  readonly calm = new PageCopier(CALM_NICENESS);
-  readonly ahead = new PageCopier();
-  readonly urgent = new PageCopier();
-  readonly #beside = new PageCopier();
+  readonly background = new PageCopier(BACKGROUND_NICENESS);
+  readonly precopy = new PageCopier();
+  readonly stopAndCopy = new PageCopier();
+  readonly #second = new PageCopier();
 
-  /** Like `ahead.copy`, by two threads at a time. */
-  async copyTogether(memory: GuestMemory, pages: Pages, target: number): Promise<void> {
+  /** Like `precopy.copy`, with two threads. */
+  async copyParallel(memory: GuestMemory, pages: Pages, target: number): Promise<void> {
     const parts = Math.ceil(memory.bytes / PART_BYTES);
     const all = Array.from({ length: parts }, (_, part) => {
       const from = part * PART_BYTES;
       const range = { from, length: Math.min(PART_BYTES, memory.bytes - from) };
-      const copier = part % 2 === 0 ? this.ahead : this.#beside;
+      const copier = part % 2 === 0 ? this.precopy : this.#second;
       return copier.copy(memory, pages, target, range);
     });
-    // When one fails the others have ended, too: the descriptor may be closed then.
+    // Also after an error: the caller may then close the descriptor.
     await Promise.allSettled(all);
     await Promise.all(all);
   }

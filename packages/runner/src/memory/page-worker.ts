@@ -1,10 +1,10 @@
-/** The thread in which pages are copied, so that a gigabyte of them holds up nothing else. */
+/** The worker thread that copies pages, so that large copies do not block the event loop. */
 import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
 import { applyDelta, copyPages, estimateDelta, writeDelta } from './pages.ts';
 import type { PageAnswer, PageRequest } from './page-copier.ts';
 
-// Of this thread alone (setpriority(2), "C library/kernel differences").
+// Affects this thread only (setpriority(2), "C library/kernel differences").
 if (workerData > 0) setPriority(0, workerData as number);
 
 parentPort?.on('message', ({ id, job }: PageRequest) => {

@@ -1,4 +1,4 @@
-/** What is done with a guest's pages, synchronously: for a thread of its own (`page-worker.ts`). */
+/** Synchronous operations on a guest's pages, for a worker thread (`page-worker.ts`). */
 import { closeSync, fstatSync, openSync, readSync, writeSync } from 'node:fs';
 import type { GuestMemory } from './guest-memory.ts';
 
@@ -12,26 +12,25 @@ const PRESENT = 1 << 31;
 const SWAPPED = 1 << 30;
 const OF_A_FILE = 1 << 29;
 const MAPPED_ONCE = 1 << 24;
-/** Before each run of pages in a delta: its place in the guest's memory and its length, bytes, 8 each, little endian. */
+/** Precedes each run of pages in a delta: its offset in the guest's memory and its length in bytes, as 64-bit little-endian integers. */
 const HEAD_BYTES = 16;
 
 /**
- * Which pages. `written`: those that the guest has written to since its VMM was started, which are no longer those of
- * the file that is mapped. `unshared`: those of them that no copy of the process has in common with it, which is what
- * was written to since the copy was taken.
+ * `written`: pages that the guest has written since its VMM was started, which are no longer those of the mapped file.
+ * `unshared`: those of them that no clone of the process shares, which are the pages written since the clone was made.
  */
 export type Pages = 'written' | 'unshared';
 
-/** A part of a guest's memory, in whole pages. */
+/** A page-aligned range of a guest's memory. */
 export interface Range {
   from: number;
   length: number;
 }
 
 /**
- * Writes pages to the place in a file that they have in the guest.
- * @param range of the guest's memory, in bytes; all of it by default
- * @returns how many bytes those are
+ * Copies pages to a file, at their offsets in the guest's memory.
+ * @param range in bytes; all of the guest's memory by default
+ * @returns bytes that were copied
  */
 export function copyPages(
   { pid, address, bytes }: GuestMemory,
@@ -48,10 +47,10 @@ export function copyPages(
 }
 
 /**
- * Writes down where a guest's memory differs from the file `base`, which once was that very guest's: all of it lies
- * there, but for pages that the guest has written to since its VMM was started.
- * @param most gives up when it differs in more bytes
- * @returns bytes that differ; undefined when they are too many
+ * Writes the differences between a guest's memory and the file `base`, an earlier copy of the same guest's memory: only
+ * pages that the guest has written since its VMM was started can differ.
+ * @param most ends with undefined when more bytes differ
+ * @returns bytes that differ
  */
 export function writeDelta(
   memory: GuestMemory,
@@ -80,8 +79,8 @@ export function writeDelta(
 }
 
 /**
- * About how many bytes `writeDelta` would find to be different, told by one page in 64. The guest may run.
- * @throws when one of the two cannot be read
+ * Estimates the size of a delta from a sample of one page in 64. The guest may run.
+ * @throws when the memory or the file cannot be read
  */
 export function estimateDelta(memory: GuestMemory, base: number): number {
   const content = openSync(`/proc/${memory.pid}/mem`, 'r');
@@ -104,9 +103,9 @@ export function estimateDelta(memory: GuestMemory, base: number): number {
 }
 
 /**
- * Puts the pages of a delta into the memory of a VMM whose guest has not run yet. The VMM maps the base privately: the
- * base stays what it is.
- * @throws when the delta is not whole, or does not belong to a guest of that size
+ * Writes the pages of a delta into the memory of a VMM whose guest has not run yet. The VMM maps the base privately, so
+ * the base does not change.
+ * @throws when the delta is truncated, or does not belong to a guest of that size
  */
 export function applyDelta(delta: number, memory: GuestMemory): void {
   const content = openSync(`/proc/${memory.pid}/mem`, 'r+');
@@ -131,7 +130,7 @@ export function applyDelta(delta: number, memory: GuestMemory): void {
   }
 }
 
-/** Each run of such pages, in parts of at most a megabyte; the buffer is good until the next one is asked for. */
+/** Runs of matching pages, in chunks of at most a megabyte. The buffer is valid until the next chunk. */
 function* chunks(memory: GuestMemory, pages: Pages): Generator<{ chunk: Buffer; offset: number }> {
   const content = openSync(`/proc/${memory.pid}/mem`, 'r');
   try {
@@ -153,7 +152,7 @@ function* runs(
   const pagemap = openSync(`/proc/${pid}/pagemap`, 'r');
   try {
     const count = bytes / PAGE_BYTES;
-    // The kernel writes them in the machine's order; ours are little endian.
+    // The kernel writes entries in host byte order, which is little endian on all supported machines.
     const entries = new Uint32Array(2 * Math.min(SCAN_PAGES, count));
     let start = -1;
     for (let first = 0; first < count; first += SCAN_PAGES) {

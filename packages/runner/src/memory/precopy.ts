@@ -4,17 +4,17 @@ import type { GuestMemory } from './guest-memory.ts';
 
 const READY_DEADLINE_MS = 15_000;
 const COPY_DEADLINE_MS = 120_000;
-/** So little may be left when the guest is paused: it is copied in a few milliseconds. */
+/** The guest is paused once the dirty pages are at most this much: they are copied in a few milliseconds. */
 const REST_BYTES = 4 * 1024 * 1024;
-/** A guest that writes faster than it is copied is not waited for. */
+/** Pre-copy rounds. A guest that dirties memory faster than it is copied does not converge. */
 const ROUNDS = 5;
 
-/** Whether the kernel tracks writes (Linux 6.7): it is asked once. */
+/** Whether the kernel tracks writes (Linux 6.7). Checked once. */
 let isSupported = true;
 
 /**
- * Copies the memory of a VMM to a file while its guest runs, again and again what was written to meanwhile. The guest is
- * paused only for the rest, which takes the same time however much it had written before.
+ * Copies the memory of a VMM to a file while its guest runs, in rounds: each copies the pages that were dirtied during the
+ * previous one. The guest is paused only for the last round, whose length does not depend on the size of the memory.
  */
 export class Precopy implements AsyncDisposable {
   readonly #helper: HostdProcess;
@@ -24,7 +24,7 @@ export class Precopy implements AsyncDisposable {
   }
 
   /**
-   * Copies all pages that the VMM has of its own.
+   * Copies all anonymous pages of the VMM's private mapping.
    * @param target descriptor of a file as large as the memory
    * @returns undefined where the kernel cannot track writes
    * @throws when the VMM cannot be traced
@@ -49,13 +49,13 @@ export class Precopy implements AsyncDisposable {
     return undefined;
   }
 
-  /** Copies what was written meanwhile, until little is left. @returns false when the guest writes too fast for that */
+  /** Copies dirty pages until few are left. @returns false when the guest dirties memory too fast to converge */
   async approach(): Promise<boolean> {
     for (let round = 0; round < ROUNDS; round++) if ((await this.#copy('rest')) <= REST_BYTES) return true;
     return false;
   }
 
-  /** Copies the rest of a paused guest. Afterwards the file is complete. */
+  /** Copies the remaining dirty pages of a paused guest. Afterwards the file is complete. */
   async take(): Promise<void> {
     await this.#copy('last');
   }

@@ -4,7 +4,7 @@ import { SealedMemory } from './sealed-memory.ts';
 import { SharedMemory } from './shared-memory.ts';
 import type { MemoryShare } from './shared-memory.ts';
 
-/** How long memory is held for a next one that goes on from it. VMs that run hold it by themselves. */
+/** How long memory is cached after its last use. Running VMs hold a reference of their own. */
 const HELD_MS = 60_000;
 
 interface Entry {
@@ -13,10 +13,10 @@ interface Entry {
   timer: NodeJS.Timeout;
 }
 
-/** Memory that a VMM may be started with at once, and that it may look into as soon as it is ready. */
+/** A VMM may be started with this memory at once, and may read it once `ready` has resolved. */
 export type LoadingMemory = MemoryShare & { ready: Promise<void> };
 
-/** Sealed copies of memory files that several guests go on from: one a file, so that they share what they only read. */
+/** Sealed copies of memory files that several guests are restored from: one for each file, so that guests share unwritten pages. */
 export class SealedCache {
   readonly #budget: MemoryBudget;
   readonly #entries = new Map<string, Promise<Entry>>();
@@ -26,7 +26,7 @@ export class SealedCache {
   }
 
   /**
-   * @param path a file that is never written to again; under another name it is the same
+   * @param path an immutable file; hard links to it share one copy
    * @param project of the sandbox that continues from it
    */
   async take(path: string, project: string | undefined): Promise<LoadingMemory> {

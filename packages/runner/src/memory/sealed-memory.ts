@@ -4,30 +4,30 @@ import { HostdProcess } from '../host/hostd.ts';
 
 const DEADLINE_MS = 120_000;
 
-/** Memory that is still being filled. Whoever has it closes `memory`, whatever came of it. */
+/** Memory that is still being filled. Its owner disposes of `memory` in any case. */
 export interface UnsealedMemory {
   memory: SealedMemory;
   /**
-   * To be called once: nobody can write to it afterwards.
-   * @param source a file, sparse or compact; what it holds is put where `write` has written nothing
-   * @param write what else is to be in it
+   * Makes the memory immutable. To be called once.
+   * @param source a sparse file; its data is copied to where `write` has written nothing
+   * @param write writes other content first
    */
   seal: (source: string, write?: (memory: FileHandle) => Promise<void>) => Promise<void>;
-  /** Puts what a file holds where nothing was written yet, ahead of `seal`, which is the sooner done with the same file. */
+  /** Copies the data of a file to where nothing was written yet, so that a later `seal` with the same file is faster. */
   fill: (source: string) => Promise<void>;
-  /** Makes it empty again. */
+  /** Discards the content. */
   clear: () => Promise<void>;
-  /** Instead of `seal`: nobody wants it. */
+  /** Instead of `seal`, when the memory is not needed. */
   abandon: () => Promise<void>;
 }
 
 /**
- * Memory that many guests are made from, in a memfd that is sealed against writing.
+ * Memory that many guests are restored from, in a memfd that is sealed against writing.
  *
- * A VMM has a descriptor that its memory can be written through: this one is open for that, and a QEMU before 8.2, which may
- * run what was saved with it, opens it for writing too. With a plain file, a guest that broke out into its VMM could write
- * into the kernel of every other sandbox made from the same memory. The seal makes that impossible for every descriptor.
- * The memory goes when its last user does.
+ * A VMM inherits a writable descriptor of its memory, and a QEMU before 8.2, which may run what was saved with it, opens the
+ * file for writing too. With a plain file, a guest that has taken over its VMM could write into the kernel of every other
+ * sandbox restored from the same memory. The seal makes that impossible through any descriptor.
+ * The kernel frees the memory with its last user.
  */
 export class SealedMemory implements AsyncDisposable {
   readonly #file: FileHandle;
@@ -36,7 +36,7 @@ export class SealedMemory implements AsyncDisposable {
     this.#file = file;
   }
 
-  /** Copies `path`, which is sparse or compact; takes about half a millisecond a megabyte. */
+  /** Copies the sparse file `path`, at about 2 GB/s. */
   static async load(path: string): Promise<SealedMemory> {
     const { memory, ready } = await SealedMemory.beginLoading(path);
     try {
@@ -48,7 +48,7 @@ export class SealedMemory implements AsyncDisposable {
     }
   }
 
-  /** Like `load`, without waiting for the end: a VMM may be started with it, but not look into it before `ready`. */
+  /** Like `load`, without waiting for the end: a VMM may be started with the memory, but must not read it before `ready`. */
   static async beginLoading(path: string): Promise<{ memory: SealedMemory; ready: Promise<void> }> {
     const explained = (cause: unknown): Error =>
       new Error(`memory ${path} cannot be loaded: ${(cause as Error).message}`, { cause });
@@ -64,7 +64,7 @@ export class SealedMemory implements AsyncDisposable {
     }
   }
 
-  /** New memory of `bytes`. A VMM may be started with it before it is sealed, but must not look into it. */
+  /** Allocates memory of `bytes`. A VMM may be started with it before it is sealed, but must not read it. */
   static async begin(bytes: number): Promise<UnsealedMemory> {
     const helper = new HostdProcess('memfd', [String(bytes)]);
     let file: FileHandle;

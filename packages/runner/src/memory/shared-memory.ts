@@ -1,12 +1,12 @@
 import type { SealedMemory } from './sealed-memory.ts';
 
-/** One's part in memory that others have as well. The descriptor is good until it is disposed of. */
+/** A reference to shared memory. The descriptor is valid until the reference is disposed of. */
 export interface MemoryShare {
   fd: number;
   [Symbol.asyncDispose]: () => Promise<void>;
 }
 
-/** Sealed memory that several have at a time. It goes with the last of them. */
+/** Reference-counted sealed memory, released with its last reference. */
 export class SharedMemory {
   readonly #memory: SealedMemory;
   #shares = 0;
@@ -15,15 +15,15 @@ export class SharedMemory {
     this.#memory = memory;
   }
 
-  /** Not once the last share is gone. */
+  /** Must not be called after the last reference was disposed of. */
   share(): MemoryShare {
     this.#shares += 1;
-    let mine = true;
+    let isHeld = true;
     return {
       fd: this.#memory.fd,
       [Symbol.asyncDispose]: async () => {
-        if (!mine) return;
-        mine = false;
+        if (!isHeld) return;
+        isHeld = false;
         this.#shares -= 1;
         if (this.#shares === 0) await this.#memory[Symbol.asyncDispose]();
       },

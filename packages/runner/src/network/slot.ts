@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import type { HostdService } from '../host/hostd-service.ts';
 import { type AddressPlan, GUEST, type SlotPlan, slotPlan } from './address-plan.ts';
-import { settled } from '../machine/settled.ts';
+import { allSettled } from '../machine/all-settled.ts';
 import { NETNS_DIR } from './host-state.ts';
 import { MAX_FLOWS_PER_SANDBOX } from './flow-limits.ts';
 
@@ -155,7 +155,7 @@ export async function createSlots(
   indexes: readonly number[],
 ): Promise<void> {
   const slots = indexes.map((index) => slotPlan(plan, index));
-  await settled(slots.map((slot) => hostd.request({ create_slot: slotRequest(plan, slot) }, false)));
+  await allSettled(slots.map((slot) => hostd.request({ create_slot: slotRequest(plan, slot) }, false)));
 }
 
 /** Removes slots whatever is left of them, and what the host still knows of their connections. */
@@ -165,7 +165,7 @@ export async function destroySlots(
   indexes: readonly number[],
 ): Promise<void> {
   const slots = indexes.map((index) => slotPlan(plan, index));
-  await settled(
+  await allSettled(
     slots.map(({ netns, veth, hostAddress }) =>
       hostd.request({ destroy_slot: { netns, veth, host_address: hostAddress } }, true),
     ),

@@ -30,7 +30,7 @@ const POWER_OFF_DEADLINE_MS = 5_000;
 
 /** Reports what happens to a VM by itself. @returns what rejects when it has ended */
 export function watch(running: RunningVm, events: SandboxEvents): Promise<never> {
-  running.vm.onStood(() => events.onStood());
+  running.vm.onUnblocked(() => events.onUnblocked());
   const died = Promise.withResolvers<never>();
   died.promise.catch(() => undefined);
   running.vm.onExit((reason) => {

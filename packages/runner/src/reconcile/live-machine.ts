@@ -21,15 +21,15 @@ import { AgentWatch } from './agent-watch.ts';
 import { powerOff } from './guest-life.ts';
 import type { Addresses, LiveSandbox } from './sandbox-host.ts';
 
-/** Frozen processes go on by themselves after this; longer than everything between a freeze and its end. */
+/** Frozen processes are thawed by the agent after this time; longer than any operation that freezes them. */
 const THAW_AFTER_MS = 120_000;
-/** Files that are only in the guest's memory are brought to its disk before it is frozen, for so long at most. */
+/** Limit for writing the guest's dirty pages to its disk before it is frozen. */
 const SYNC_DEADLINE_MS = 10_000;
 const FREEZE_DEADLINE_MS = 10_000;
 const THAW_DEADLINE_MS = 10_000;
 const CLOCK_DEADLINE_MS = 10_000;
-/** A freeze that was not rehearsed is slower, no more. */
-const REHEARSAL_DEADLINE_MS = 2_000;
+/** A freeze without a warm-up is slower, but has no other drawback. */
+const WARM_UP_DEADLINE_MS = 2_000;
 
 export type Logs = { console: LogFile; entrypoint: LogFile };
 
@@ -94,10 +94,10 @@ export class LiveMachine implements LiveSandbox {
     await checkGuestHasSpace(running.vm);
     const guest = await this.guest();
     await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
-      // All of it is in the memory that is kept; it would be missing only to a start that throws that away.
+      // The suspend image has these pages; only a start that discards it would lose them.
       this.#log.warn({ err: error }, 'files were not on the disk before the pause');
     });
-    await this.#hold().rehearse();
+    await this.#hold().warmUp();
     await using pausing = await machines.persistent.beginPause(vmId, running);
     const startedAt = performance.now();
     try {
@@ -111,17 +111,17 @@ export class LiveMachine implements LiveSandbox {
       await this.#hold()
         .thaw()
         .catch((second: unknown) => {
-          // It hears it when there is room, and thaws by itself otherwise.
+          // It responds once there is space, and otherwise thaws by itself.
           if (running.vm.waitsForSpace) return;
           throw new GuestLostError(
-            `the sandbox could not be paused (${(error as Error).message}) and could not go on: ${(second as Error).message}`,
+            `the sandbox could not be paused (${(error as Error).message}) and could not be resumed: ${(second as Error).message}`,
           );
         });
       throw running.vm.waitsForSpace ? isBlockedOnSpace() : error;
     }
     machines.persistent
-      .settleMemory(vmId)
-      .catch((error: unknown) => this.#log.warn({ err: error }, 'paused memory is not on the disk yet'));
+      .makeMemoryDurable(vmId)
+      .catch((error: unknown) => this.#log.warn({ err: error }, 'a suspend image is not durable yet'));
   }
 
   async pauseForSpace(isShort: () => boolean): Promise<void> {
@@ -160,7 +160,7 @@ export class LiveMachine implements LiveSandbox {
     return await machines.captures.snapshot(id, kind, this.#source(), image, parentId);
   }
 
-  async tidyDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void> {
+  async compactDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void> {
     const { compaction } = this.#options.machines;
     const { signal } = this.#closing;
     const writing = compaction.write(this.#source(), signal);
@@ -168,7 +168,7 @@ export class LiveMachine implements LiveSandbox {
     const compacted = await writing;
     if (compacted === undefined) return;
     await alone(async () => {
-      // Whatever is in its folder by now is another one's.
+      // After `close` the folder belongs to another operation.
       signal.throwIfAborted();
       this.#writing = Promise.resolve(undefined);
       await compaction.replaceBackingChain(this.#source(), compacted);
@@ -179,12 +179,12 @@ export class LiveMachine implements LiveSandbox {
     const { agent, running, logs, machines } = this.#options;
     this.#watch.close();
     this.#closing.abort(new Error('the sandbox does not run any more'));
-    // Written in the very moment: a sandbox that stands still would have it beside its disk until it runs again.
+    // A layer that was being written is removed now; otherwise it would stay in the folder until the sandbox runs again.
     const compacted = await this.#writing;
     if (compacted !== undefined) {
       await machines.compaction
         .abandon(compacted)
-        .catch((error: unknown) => this.#log.warn({ err: error }, 'a layer that nobody needs remains'));
+        .catch((error: unknown) => this.#log.warn({ err: error }, 'an unused layer remains'));
     }
     agent.close();
     running.vm.detach();
@@ -200,9 +200,9 @@ export class LiveMachine implements LiveSandbox {
   /** What a capture asks of the agent. */
   #hold(): GuestHold {
     return {
-      rehearse: async () => {
+      warmUp: async () => {
         const guest = await this.guest();
-        await guest.rehearseFreeze({ deadlineMs: REHEARSAL_DEADLINE_MS }).catch(() => undefined);
+        await guest.warmUpFreeze({ deadlineMs: WARM_UP_DEADLINE_MS }).catch(() => undefined);
       },
       sync: async () => {
         // What is not on the disk in time is not in the snapshot, as after a power failure.
@@ -219,7 +219,7 @@ export class LiveMachine implements LiveSandbox {
       },
       thaw: async () => {
         const guest = await this.guest();
-        // Its clock has stood, too.
+        // Its clock was stopped, too.
         const { clockNs } = await guest.thaw({ clockNs: nowNs(), deadlineMs: THAW_DEADLINE_MS });
         await guest.setClock(clockNs, { deadlineMs: THAW_DEADLINE_MS });
       },

@@ -172,7 +172,7 @@ export class MachineHost implements SandboxHost {
     });
   }
 
-  /** A guest that runs and does not answer has lost nothing yet. */
+  /** A guest that was resumed and does not respond is paused again, so that nothing of it is lost. */
   async #suspendAgain(vmId: string, running: RunningVm): Promise<void> {
     try {
       await using pausing = await this.#options.machines.persistent.beginPause(vmId, running);
@@ -183,14 +183,14 @@ export class MachineHost implements SandboxHost {
     running.vm.detach();
   }
 
-  async seed(vmId: string, origin: Origin): Promise<void> {
+  async initFromOrigin(vmId: string, origin: Origin): Promise<void> {
     const { captures } = this.#options.machines;
     if (origin.type === 'fork') {
-      await captures.forkKept(origin.vm_id, vmId);
+      await captures.forkPaused(origin.vm_id, vmId);
     } else {
       await captures.restore(origin.snapshot_id, vmId);
     }
-    this.settleMemory(vmId);
+    this.makeMemoryDurable(vmId);
   }
 
   async startForkChild(
@@ -300,7 +300,7 @@ export class MachineHost implements SandboxHost {
     }
   }
 
-  /** It is paused, or its processes are frozen, when the last runner ended in the middle of a pause, a resume or a capture. */
+  /** Resumes a guest that the last runner left paused or frozen: it ended during a pause, a resume or a capture. */
   async #recoverPaused(
     { vm }: RunningVm,
     agent: AgentConnection,
@@ -318,11 +318,11 @@ export class MachineHost implements SandboxHost {
     return await this.#options.machines.persistent.localState(vmId);
   }
 
-  settleMemory(vmId: string): void {
+  makeMemoryDurable(vmId: string): void {
     const { machines, log } = this.#options;
     machines.persistent
-      .settleMemory(vmId)
-      .catch((error: unknown) => log.warn({ vm: vmId, err: error }, 'kept memory is not on the disk yet'));
+      .makeMemoryDurable(vmId)
+      .catch((error: unknown) => log.warn({ vm: vmId, err: error }, 'a suspend image is not durable yet'));
   }
 
   async checkMemory(vmId: string): Promise<void> {
@@ -348,7 +348,7 @@ export class MachineHost implements SandboxHost {
       }
     } catch (error) {
       signal.throwIfAborted();
-      log.warn({ vm: vmId, err: error }, 'memory is given up without bringing its files to the disk');
+      log.warn({ vm: vmId, err: error }, 'a suspend image is discarded without flushing its dirty pages');
     }
     await machines.persistent.dropMemory(vmId);
     await this.end(vmId);

@@ -46,7 +46,7 @@ export class MachineStarts {
     return await admission.run(async (...turn) => await start(root.path, ...turn), signal);
   }
 
-  /** One that boots, on the disk that is kept or a new one: a waiting VM, or one that is restored now. */
+  /** Boots on the existing disk or a new one, with a waiting VM or one that is restored now. */
   async fresh(
     { vm_id: vmId, spec }: Assignment,
     image: HeldImage,
@@ -66,9 +66,9 @@ export class MachineStarts {
       ...(from && { from }),
     };
     const options = { vmId, disks, cpu: cpuShare(spec), onConsole, signal };
-    const keptMib = spec.persistent ? await machines.persistent.keptDiskMib(vmId) : undefined;
+    const existingMib = spec.persistent ? await machines.persistent.existingDiskMib(vmId) : undefined;
     const fromMib = Math.ceil((from?.bytes ?? 0) / 2 ** 20);
-    const diskMib = Math.max(spec.scratch_mib, spec.docker_data_mib ?? 0, keptMib ?? 0, fromMib);
+    const diskMib = Math.max(spec.scratch_mib, spec.docker_data_mib ?? 0, existingMib ?? 0, fromMib);
     const warm = waiting.takeVm({ shape, diskMib, image });
     if (warm !== undefined) {
       try {
@@ -78,9 +78,9 @@ export class MachineStarts {
         const running = await warm.attach({ ...options, shape, persistent: spec.persistent });
         return { running, slot, warm: true };
       } catch (error) {
-        // It died while it waited, or in the hand-over: the sandbox goes on with another.
+        // It ended while it waited or during the hand-over: the sandbox gets another one.
         await warm.discard();
-        await (keptMib === undefined ? machines.destroy(vmId) : machines.end(vmId));
+        await (existingMib === undefined ? machines.destroy(vmId) : machines.end(vmId));
         await network.release(vmId);
         signal.throwIfAborted();
         log.warn({ err: error, vm: vmId }, 'a waiting micro-VM could not be used; restoring another');
@@ -93,7 +93,7 @@ export class MachineStarts {
     return { running, slot, warm: false };
   }
 
-  /** One that goes on from kept memory, its processes still frozen. */
+  /** Resumes from the suspend image; the processes are still frozen. */
   async fromMemory(
     { vm_id: vmId, spec }: Assignment,
     rootImagePath: string,
@@ -111,7 +111,7 @@ export class MachineStarts {
     return { running: await machines.persistent.resume(options), slot };
   }
 
-  /** One that goes on from what a fork has taken of its source, its processes still frozen. */
+  /** Resumes from the memory that a fork has captured of its source; the processes are still frozen. */
   async asFork(
     { vm_id: vmId, spec }: Assignment,
     rootImagePath: string,

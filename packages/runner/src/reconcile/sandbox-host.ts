@@ -15,14 +15,14 @@ export interface HeldImage extends Disposable {
 /** Why a VM has ended without being told to. */
 export interface Exit {
   reason: string;
-  /** How the guest did that itself, if it did: its VMM has ended in good order then. */
+  /** How the guest has shut itself down; undefined if it has not. */
   guestEnd: string | undefined;
 }
 
 export interface SandboxEvents {
   onExit: (exit: Exit) => void;
   /** It was blocked on ENOSPC, and continues. */
-  onStood: () => void;
+  onUnblocked: () => void;
 }
 
 /** What is known of a sandbox that has run before. */
@@ -53,8 +53,7 @@ export interface LiveSandbox {
    */
   shutDown(graceMs: number, hurry: AbortSignal): Promise<void>;
   /**
-   * Keeps memory and devices; the VMM is gone afterwards. After an error the sandbox continues as before,
-   * unless it is a GuestLostError.
+   * Saves memory and devices; the VMM has ended afterwards. After an error other than GuestLostError the sandbox continues.
    */
   suspend(): Promise<void>;
   /** Captures it as the source of `child`. It continues after a few milliseconds, whatever the outcome. */
@@ -67,10 +66,10 @@ export interface LiveSandbox {
     parentId: string | undefined,
   ): Promise<SnapshotFacts>;
   /**
-   * Makes its disk fewer layers, if it has many. It runs on, and may be captured and ended.
-   * @param alone does what nothing else may be done with it meanwhile
+   * Compacts the layers of its disk, if there are many. It continues to run, and may be captured and ended meanwhile.
+   * @param alone runs a function exclusively: no other operation on the sandbox runs meanwhile
    */
-  tidyDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void>;
+  compactDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void>;
   /** Pauses its guest while the host's disk is short of space. */
   pauseForSpace(isShort: () => boolean): Promise<void>;
   /** Sets its clock to that of the host. Its processes must not be frozen. `hurry` ends the waiting. */
@@ -81,7 +80,7 @@ export interface LiveSandbox {
 
 /**
  * What a machine can do for a sandbox. Every call may be repeated, and `destroy` removes whatever any of them
- * left, finished or not; `end` does, too, but leaves what is kept of a persistent sandbox.
+ * left, finished or not; `end` does, too, but the disk and the suspend image of a persistent sandbox stay.
  */
 export interface SandboxHost {
   /** Whether the root image lies here already, so that a create need not say `building`. */
@@ -96,7 +95,7 @@ export interface SandboxHost {
     manifest?: string,
     origin?: Origin,
   ): Promise<HeldImage>;
-  /** A persistent sandbox boots on its kept disk if there is one; memory that is kept must have been discarded. */
+  /** A persistent sandbox boots on its existing disk if there is one. There must be no suspend image. */
   boot(
     assignment: Assignment,
     image: HeldImage,
@@ -112,9 +111,9 @@ export interface SandboxHost {
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
   /**
-   * Makes a persistent sandbox what it begins with: stopped with a disk, or paused. The source of a fork must be paused.
+   * Copies the origin of a persistent sandbox, which is then stopped or paused. The source of a fork must be paused.
    */
-  seed(vmId: string, origin: Origin): Promise<void>;
+  initFromOrigin(vmId: string, origin: Origin): Promise<void>;
   /** Digest of the root image that a snapshot's disk lies on. @throws when the snapshot is not here */
   manifestOf(snapshotId: string): Promise<string>;
   /** Resumes a child that `fork` of its source has captured, with its own identity. */
@@ -130,12 +129,11 @@ export interface SandboxHost {
   /** What is left here of a persistent sandbox. */
   localState(vmId: string): Promise<LocalState>;
   /** Makes the suspend image durable, in the background, unless it is. */
-  settleMemory(vmId: string): void;
+  makeMemoryDurable(vmId: string): void;
   /** @throws saying why the suspend image cannot be resumed here */
   checkMemory(vmId: string): Promise<void>;
   /**
-   * Gives kept memory up. The files that were only in it, written but not yet on the disk, are brought there first
-   * where that can be done.
+   * Discards the suspend image. Its dirty pages are written to the disk first, if that is possible.
    */
   discardMemory(assignment: Assignment, past: SandboxHistory, signal: AbortSignal): Promise<void>;
   end(vmId: string): Promise<void>;

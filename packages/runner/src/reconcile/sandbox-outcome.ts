@@ -22,7 +22,7 @@ export class SandboxOutcome {
     const { memory, unusable, ...local } = await this.#facts(cause);
     const facts: OutcomeFacts = { ...local, memory, cause, guestEnded: exit?.guestEnd !== undefined };
     const outcome = match(OUTCOMES, facts);
-    if (outcome.status === 'paused' && memory === 'kept') this.#host.settleMemory(this.#state.vmId);
+    if (outcome.status === 'paused' && memory === 'saved') this.#host.makeMemoryDurable(this.#state.vmId);
     const error = outcome.error ?? (outcome.memoryLost ? (unusable ?? why ?? NOT_RUNNING) : why);
     // A complete suspend image makes up for the end of its VM.
     const isWhole = outcome.status === 'paused' && (cause === 'vm-lost' || cause === 'suspend-failed');
@@ -40,7 +40,7 @@ export class SandboxOutcome {
       local.memory && local.disk && mustResume
         ? await this.#host.checkMemory(vmId).then(() => undefined, messageOf)
         : undefined;
-    const memory = !local.memory ? 'none' : unusable === undefined ? 'kept' : 'unusable';
+    const memory = !local.memory ? 'none' : unusable === undefined ? 'saved' : 'unusable';
     return {
       persistent: isPersistent,
       disk: local.disk,

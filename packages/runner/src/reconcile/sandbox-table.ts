@@ -17,7 +17,7 @@ export interface Facts {
   /** It has a disk of its own on this machine. Not looked at while its VM is live. */
   disk: boolean;
   /** A suspend image that no VM has continued from, and whether it can be resumed here. */
-  memory: 'none' | 'kept' | 'unusable';
+  memory: 'none' | 'saved' | 'unusable';
   /** Its VM has continued from memory, so that the suspend image is gone. */
   memoryConsumed: boolean;
   /** The root image that its disk lies on is known. */
@@ -151,7 +151,7 @@ export const CONVERGENCE: readonly Row<Facts, ConvergeStep>[] = [
   { when: { desired: 'running' }, to: 'boot', why: 'a suspend image is discarded first' },
   { when: { desired: 'stopped', vm: 'live' }, to: 'shut-down', why: 'the guest writes its files first' },
   {
-    when: { desired: 'stopped', memory: ['kept', 'unusable'] },
+    when: { desired: 'stopped', memory: ['saved', 'unusable'] },
     to: 'discard-memory',
     why: 'a stopped sandbox has a disk and no memory',
   },
@@ -227,7 +227,7 @@ export const OUTCOMES: readonly Row<OutcomeFacts, Outcome>[] = [
     why: 'it can be started from its disk',
   },
   {
-    when: { cause: ['paused', 'resume-failed', 'suspend-failed', 'vm-lost', 'drained'], memory: 'kept' },
+    when: { cause: ['paused', 'resume-failed', 'suspend-failed', 'vm-lost', 'drained'], memory: 'saved' },
     to: { status: 'paused' },
     why: 'a complete suspend image is the truth, however far the runner had come',
   },

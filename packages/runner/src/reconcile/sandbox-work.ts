@@ -36,8 +36,8 @@ export interface SandboxWorkDeps {
   deletion: AbortSignal;
   /** Its VM ended by itself; `exit` says why. */
   onExit: () => void;
-  /** Its VM continues after it was paused on a full disk. */
-  onStood: () => void;
+  /** Its VM was blocked on ENOSPC, and runs again. */
+  onUnblocked: () => void;
 }
 
 /** What a run of steps may need. */
@@ -98,7 +98,7 @@ export class SandboxWork {
   }
 
   /** Its VM has ended by itself. */
-  async attendExit(exit: Exit): Promise<void> {
+  async handleExit(exit: Exit): Promise<void> {
     await this.end();
     await this.#outcome.report('vm-ended', exit.guestEnd ?? exit.reason, exit);
   }
@@ -139,7 +139,7 @@ export class SandboxWork {
       persistent: isPersistent,
       vm,
       disk: local.disk,
-      memory: local.memory ? 'kept' : 'none',
+      memory: local.memory ? 'saved' : 'none',
       memoryConsumed: local.resumed,
       hasManifest: past.manifest !== undefined,
       hasRun: past.ports !== undefined,
@@ -157,7 +157,7 @@ export class SandboxWork {
       await this.end();
       // The previous runner may have ended before it was.
       if (this.#state.isPersistent && (await this.#host.localState(this.#state.vmId)).memory) {
-        this.#host.settleMemory(this.#state.vmId);
+        this.#host.makeMemoryDurable(this.#state.vmId);
       }
     },
     'start-over': async () => {
@@ -241,7 +241,7 @@ export class SandboxWork {
       failpoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
       if (origin.type === 'fork') await this.#fork(origin.vm_id, signal, turn);
       else {
-        await this.#host.seed(this.#state.vmId, origin);
+        await this.#host.initFromOrigin(this.#state.vmId, origin);
         this.#state.past.manifest = await this.#host.manifestOf(origin.snapshot_id);
       }
       return true;
@@ -261,7 +261,7 @@ export class SandboxWork {
     const { source } = turn;
     this.#state.past.manifest = source.manifest;
     if (source.live === undefined) {
-      return await this.#host.seed(this.#state.vmId, { type: 'fork', vm_id: sourceId });
+      return await this.#host.initFromOrigin(this.#state.vmId, { type: 'fork', vm_id: sourceId });
     }
     await using origin = await source.live.fork(this.#state.vmId);
     // The child continues; the source's next step waits until its memory is not read any more.
@@ -360,7 +360,7 @@ export class SandboxWork {
         this.exit = exit;
         this.#deps.onExit();
       },
-      onStood: this.#deps.onStood,
+      onUnblocked: this.#deps.onUnblocked,
     };
   }
 }

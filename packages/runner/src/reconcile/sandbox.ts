@@ -33,7 +33,7 @@ export class Sandbox {
   readonly #work: SandboxWork;
   /** Aborted once it is to be deleted, which is for good. */
   readonly #deletion = new AbortController();
-  #tidying = false;
+  #isCompacting = false;
 
   constructor(deps: SandboxDeps, assignment: Assignment, record?: SandboxRecord) {
     this.vmId = assignment.vm_id;
@@ -46,14 +46,14 @@ export class Sandbox {
         host: deps.host,
         log: this.#log,
         deletion: this.#deletion.signal,
-        onExit: () => this.#attendExit(),
-        onStood: () => this.setClock(),
+        onExit: () => this.#handleExit(),
+        onUnblocked: () => this.setClock(),
       },
       record !== undefined,
     );
     this.#steps = new Steps(this.#log, () => {
-      this.#attendExit();
-      this.#tidyDisk();
+      this.#handleExit();
+      this.#compactDisk();
     });
   }
 
@@ -208,25 +208,25 @@ export class Sandbox {
   }
 
   /** A VM that ended by itself; while a step runs that is the step's to find out. */
-  #attendExit(): void {
+  #handleExit(): void {
     const { exit } = this.#work;
     if (!exit || !this.live || this.#steps.busy) return;
     this.#log.warn(exit, 'the micro-VM ended by itself');
-    this.#steps.begin(async () => await this.#work.attendExit(exit));
+    this.#steps.begin(async () => await this.#work.handleExit(exit));
   }
 
   /** In the background; what it does to the disk in use comes between two steps. */
-  #tidyDisk(): void {
+  #compactDisk(): void {
     const { live } = this;
-    if (live === undefined || this.#tidying) return;
-    this.#tidying = true;
+    if (live === undefined || this.#isCompacting) return;
+    this.#isCompacting = true;
     live
-      .tidyDisk((work) => this.#steps.runExclusive(work))
+      .compactDisk((work) => this.#steps.runExclusive(work))
       .catch((error: unknown) => {
         if (this.live === live) this.#log.warn({ err: error }, 'the disk stays many layers');
       })
       .finally(() => {
-        this.#tidying = false;
+        this.#isCompacting = false;
       });
   }
 }

@@ -2,11 +2,11 @@ import { randomBytes } from 'node:crypto';
 import type { Socket } from 'node:net';
 import { connectUnix } from '../vmm/qmp.ts';
 
-/** Marks the start of a HELLO, so that it can be found behind half a frame that an earlier session left. */
+/** Marks the start of a HELLO, so that it can be found after a truncated frame of an earlier session. */
 export const HELLO_MAGIC = Buffer.from('\xf5releap-guest\x00\x01\xae', 'latin1');
 const TYPE_HELLO = 10;
 const FRAME_HEADER_BYTES = 9;
-/** An agent says a few hundred bytes before and in its HELLO. */
+/** An agent sends a few hundred bytes up to its HELLO. */
 const ANSWER_MAX_BYTES = 256 * 1024;
 
 /** The host's HELLO: magic, then a frame (length, type, stream, JSON). */
@@ -19,8 +19,8 @@ export function helloFrame(nonce: string): Buffer {
 }
 
 /**
- * Waits until the guest's agent answers a HELLO on its socket, and hangs up: the least proof that a guest lives.
- * @throws when it has not within `deadlineMs`
+ * Waits until the guest's agent responds to a HELLO on its socket, and disconnects.
+ * @throws when it has not responded within `deadlineMs`
  */
 export async function awaitAgent(
   socketPath: string,

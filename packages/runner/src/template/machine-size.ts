@@ -4,7 +4,7 @@ import { deviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';
 
-/** What a sandbox may ask for and a template depends on. */
+/** Size of a machine. Each size has a template of its own. */
 export interface MachineSize {
   vcpus: number;
   memMib: number;
@@ -13,19 +13,19 @@ export interface MachineSize {
 /** The size of a machine with a guest in it. */
 export interface GuestSize extends MachineSize {
   /**
-   * What the agent withholds of that memory, because the sandbox asked for less than the machine has; absent for
-   * nothing. It stays withheld in everything that is made from the guest's memory.
+   * Memory that the agent reserves, because the sandbox requested less than the machine has; absent for none. The
+   * reservation is part of the guest's memory, so forks and snapshots have it, too.
    */
   reservedMib?: number;
 }
 
-/** What this machine gives to every template. */
+/** The properties of this host that every template depends on. */
 export interface Platform {
   accelerator: Accelerator;
-  /** Value of `-cpu`, and what it means here: under `kvm` the host's own model. */
+  /** Value of `-cpu`. Under KVM it selects the host's CPU model. */
   cpuModel: string;
   hostCpu: string;
-  /** What templates are made with and new VMs run with. */
+  /** The VMM that boots templates and runs new VMs. */
   vmm: Vmm;
   /** Frequency of the host's time-stamp counter, where it is constant and known. */
   tscKhz: number | undefined;
@@ -33,12 +33,12 @@ export interface Platform {
   initramfs: { path: string; sha256: string };
   /** The devices of new machines. */
   hardware: Hardware;
-  /** MAC of every guest, and what the agent needs to bring the network up before the template is taken. */
+  /** MAC of every guest, and the address with which the agent configures the network before the template is saved. */
   mac: string;
   guestNet: string;
 }
 
-/** Largest guest: what `-smp` of a microvm and the memory layout take without surprises. */
+/** Limits that are safe for `-smp` and the memory layout of a microvm. */
 const SHAPE_LIMITS = { vcpus: 64, memMinMib: 128, memMaxMib: 1024 * 1024 };
 
 /** @throws when a machine cannot have that size, saying what is allowed */

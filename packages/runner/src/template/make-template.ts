@@ -13,17 +13,16 @@ import type { Platform, MachineSize } from './machine-size.ts';
 const BOOT_DEADLINE_MS = 60_000;
 const COMPACT_DEADLINE_MS = 300_000;
 /**
- * After its agent has answered, a kernel still has a few things to finish, such as taking its time-stamp counter for
- * good a second after it found it. They are better in the template than in each VM made from it.
+ * After its agent has responded, a kernel still finishes some initialisation, such as switching to the time-stamp counter a
+ * second after its detection. It belongs into the template, and not into each VM that is restored from it.
  */
 const SETTLE_MS = 1_500;
 
 /**
- * Boots a guest with an agent and no disks worth the name, and leaves its memory (`memory`) and the state of its
- * devices (`state`) in `folder`.
+ * Boots a guest with placeholder disks, and saves its memory (`memory`) and device state (`state`) in `folder`.
  * @param folder exists and is empty
  * @param options.jailUid unprivileged user and group of the VMM
- * @param options.cgroupProcs files to join cgroups by; whoever made the cgroup ends what a crash of ours leaves in it
+ * @param options.cgroupProcs `cgroup.procs` files of the VMM. The owner of the cgroup kills what a crash of the runner leaves
  */
 export async function makeTemplate(
   platform: Platform,
@@ -92,7 +91,7 @@ export async function makeTemplate(
   log.info({ ...shape, took_ms: Math.round(performance.now() - started) }, 'template made');
 }
 
-/** The last of what a guest printed, for an error message. */
+/** The end of a guest's console output, for an error message. */
 class ConsoleTail {
   #text = '';
 

@@ -13,9 +13,9 @@ import { checkMachineSize, templateKey } from './machine-size.ts';
 import type { Platform, MachineSize } from './machine-size.ts';
 
 /** Templates kept on the disk; the least recently used goes first. One takes about 100 MB. */
-const TEMPLATES_KEPT = 16;
+const TEMPLATES_MAX = 16;
 /** Templates whose memory is held ready. */
-const LOADED_KEPT = 4;
+const LOADED_MAX = 4;
 /** Cold boots at a time: each keeps a core busy for seconds, and a caller that needs another template waits no longer for it. */
 const COLD_BOOTS = 1;
 /** A guest that does not boot may have met a busy moment. */
@@ -126,7 +126,7 @@ export class TemplateStore {
     const away = join(this.#folder, `.away-${key}-${process.pid}-${Date.now()}`);
     await rename(join(this.#folder, key), away).catch(() => undefined);
     await rm(away, { recursive: true, force: true });
-    if (loaded !== undefined) letGo(loaded);
+    if (loaded !== undefined) disposeLater(loaded);
   }
 
   /** Cancels templates in the making, and releases all memory. */
@@ -249,19 +249,19 @@ export class TemplateStore {
       }
     }
     kept.sort((a, b) => b.mtimeMs - a.mtimeMs);
-    for (const { path } of kept.slice(TEMPLATES_KEPT - 1)) await rm(path, { recursive: true, force: true });
+    for (const { path } of kept.slice(TEMPLATES_MAX - 1)) await rm(path, { recursive: true, force: true });
   }
 
   /** Running VMs have their own references to the memory; this releases only ours. */
   #unloadOldest(): void {
-    while (this.#loaded.size > LOADED_KEPT) {
+    while (this.#loaded.size > LOADED_MAX) {
       const [key, oldest] = [...this.#loaded].find(([loaded]) => loaded !== this.#pinned) as [
         string,
         Promise<LoadedTemplate>,
       ];
       this.#loaded.delete(key);
       this.#log.debug({ template: key }, 'template memory released');
-      letGo(oldest);
+      disposeLater(oldest);
     }
   }
 }
@@ -269,7 +269,7 @@ export class TemplateStore {
 const UNLOAD_GRACE_MS = 30_000;
 
 /** A restore that has just taken it, or still waits for it, is given the time to start. */
-function letGo(loaded: Promise<LoadedTemplate>): void {
+function disposeLater(loaded: Promise<LoadedTemplate>): void {
   loaded.then(
     () => setTimeout(() => void dispose(loaded), UNLOAD_GRACE_MS).unref(),
     () => undefined,

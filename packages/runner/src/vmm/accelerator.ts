@@ -8,23 +8,23 @@ import { bootId } from './process-identity.ts';
 import { vmmCommand } from './vmm-store.ts';
 import type { Vmm } from './vmm-store.ts';
 
-/** How guest code is run: by the processor itself, or by an emulator about ten times slower. */
+/** How guest code is executed: by hardware virtualisation, or by an emulator that is about ten times slower. */
 export type Accelerator = 'kvm' | 'tcg';
 
 /**
- * A trial that failed is believed until the host is restarted or gets another /dev/kvm (a module that was loaded again), and
- * no longer than this: the host may have been busy. `rlp doctor --probe` removes the verdict when a guest boots after all.
+ * How long a failed trial is valid, unless the host restarts or /dev/kvm is created anew (its module was reloaded) before:
+ * the host may have been busy. `rlp doctor --probe` removes the verdict when a guest boots after all.
  */
 const FAILURE_BELIEVED_MS = 24 * 60 * 60_000;
-/** Under KVM a guest says its first word within a second. One that hangs is ended after this. */
+/** Under KVM a guest prints its first line within a second. A guest that hangs is killed after this. */
 const PROBE_DEADLINE_MS = 8_000;
 const CONSOLE_MAX_BYTES = 64 * 1024;
 /** What the guest agent prints on its console once it runs. */
-const GUEST_LIVES = 'releap: ready';
+const GUEST_READY = 'releap: ready';
 
 export interface AcceleratorFacts {
   accelerator: Accelerator;
-  /** Fit for a log or a report: what was tried and what came of it. */
+  /** For logs and reports: what was tried, with which result. */
   reason: string;
   /** Model name of the host's processor, from /proc/cpuinfo. */
   hostCpu: string;
@@ -32,9 +32,9 @@ export interface AcceleratorFacts {
 }
 
 /**
- * Finds out by trial which accelerator this machine has: an openable /dev/kvm alone proves nothing, as guests hang on
- * machines that pretend to have it. That guests run under KVM is kept in the cache until QEMU, a kernel or the processor changes;
- * that they do not, for a day at most and for that very device. A device that cannot be opened is looked at again each time.
+ * Finds out by trial which accelerator this machine has: a /dev/kvm that can be opened proves nothing, as guests hang on
+ * some machines that have it. A successful trial is cached until QEMU, a kernel or the processor changes; a failed one for
+ * a day at most and for that device. A device that cannot be opened is tried again each time.
  */
 export async function findAccelerator(options: {
   vmm: Vmm;
@@ -77,21 +77,21 @@ export async function findAccelerator(options: {
   return facts;
 }
 
-/** As it is kept, also by older versions; `rlp doctor` reads it, too. */
+/** The cached result, also as older versions have written it. `rlp doctor` reads it too. */
 export interface Verdict {
   key?: string;
   accelerator?: Accelerator;
   reason?: string;
   /** Whether a guest was started. */
   tried?: boolean;
-  /** `deviceIdentity` of what it was tried with. */
+  /** `deviceIdentity` at the time of the trial. */
   device?: string;
   bootId?: string;
   /** Milliseconds since 1970. */
   at?: number;
 }
 
-/** Changes when the kernel makes the device anew, or its permissions change. Empty when there is none. */
+/** Changes when the kernel creates the device again, or its permissions change. Empty when there is none. */
 async function deviceIdentity(): Promise<string> {
   return await stat('/dev/kvm').then(
     ({ ino, rdev, ctimeMs }) => [ino, rdev, ctimeMs].join(' '),
@@ -99,7 +99,7 @@ async function deviceIdentity(): Promise<string> {
   );
 }
 
-/** Whether an earlier trial tells what one would find now. @param device `deviceIdentity` as it is now */
+/** Whether the result of an earlier trial is still valid. @param device the current `deviceIdentity` */
 export function isBelieved(
   verdict: Verdict,
   device: string,
@@ -115,8 +115,8 @@ async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefi
   const text = await readFile('/proc/cpuinfo', 'utf8');
   const value = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1] ?? '';
   const hostCpu = [value('model name'), value('cpu family'), value('model'), value('stepping')].join('/');
-  // "bogomips" is two ticks of the time-stamp counter a loop wherever the kernel knows its frequency; other than
-  // "cpu MHz" it does not move with power management.
+  // Where the kernel knows the frequency of the time-stamp counter, "bogomips" is derived from it (two ticks a loop).
+  // "cpu MHz" changes with power management.
   const bogomips = Number(value('bogomips'));
   const known = / constant_tsc( |$)/.test(value('flags')) && bogomips > 200 && bogomips < 40_000;
   return { hostCpu, tscKhz: known ? Math.round(bogomips * 500) : undefined };
@@ -147,7 +147,7 @@ async function probe(
     : { accelerator: 'tcg', reason: `no guest boots under KVM here: ${problem}`, tried: true };
 }
 
-/** Why it did not, or undefined when a guest's first process ran. */
+/** @returns why no guest booted; undefined when a guest's first process ran */
 async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promise<string | undefined> {
   const args = [
     '-nodefaults',
@@ -171,10 +171,10 @@ async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promis
   let text = '';
   let stderr = '';
   const timer = setTimeout(() => killGroup(child), PROBE_DEADLINE_MS);
-  const lives = new Promise<undefined>((resolve) => {
+  const ready = new Promise<undefined>((resolve) => {
     child.stdout?.on('data', (chunk: Buffer) => {
       text = (text + chunk.toString('latin1')).slice(-CONSOLE_MAX_BYTES);
-      if (text.includes(GUEST_LIVES)) resolve(undefined);
+      if (text.includes(GUEST_READY)) resolve(undefined);
     });
   });
   child.stderr?.on('data', (chunk: Buffer) => {
@@ -194,7 +194,7 @@ async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promis
       : `the VMM ended: ${stderr.trim().split('\n').at(-1) ?? ''}`,
   );
   try {
-    return await Promise.race([lives, ended]);
+    return await Promise.race([ready, ended]);
   } finally {
     clearTimeout(timer);
     killGroup(child);

@@ -4,7 +4,7 @@ import type { DiskName, Hardware } from './device-model.ts';
 import { SOCKETS } from './places.ts';
 import type { Places } from './places.ts';
 
-/** One `-blockdev` graph, as QMP's BlockdevOptions (also what `blockdev-add` takes). */
+/** A block graph as QMP's BlockdevOptions, for `-blockdev` and `blockdev-add`. */
 export type BlockNode = Record<string, unknown>;
 
 export interface MachineOptions {
@@ -17,36 +17,36 @@ export interface MachineOptions {
   cpuModel: string;
   vcpus: number;
   memMib: number;
-  /** `shared` while a template is made: what the guest writes goes to the file. `private`: copy on write. */
+  /** `shared` (MAP_SHARED) while a template is made: the guest's writes go to the file. `private`: copy-on-write. */
   sharing: 'shared' | 'private';
   /** Of the guest's network device. */
   mac: string;
-  /** Parameters of a kernel to boot, or nothing: then the VMM waits for a state to come in over QMP. */
+  /** Command line of a kernel to boot. Without one the VMM waits for an incoming migration (`-incoming defer`). */
   append?: string | undefined;
-  /** Says whose VMM it is to those who list processes, and to us (`Vm.adopt`). */
+  /** Identifies the VMM in process lists and for `Vm.adopt`. */
   name: string;
-  /** Whom it becomes. */
+  /** Unprivileged user and group of the VMM. */
   owner: { uid: number; gid: number };
   places: Places;
 }
 
-/** Largest disk a guest may be given. Templates have placeholders of this size, so a real one always fits. */
+/** Largest disk of a guest. Placeholders of templates have this size, so that any disk can replace them. */
 export const PLACEHOLDER_BYTES = 1024 ** 4;
 
-/** Bytes that the emulator may keep of translated code. The default is a gigabyte, outside the guest's memory. */
+/** Size of the emulator's cache of translated code (TCG `tb-size`). The default is 1 GiB, in addition to the guest's memory. */
 export const TCG_CACHE_MIB = 128;
 
 /**
- * What `-cpu` is for an accelerator.
+ * Value of `-cpu` for an accelerator.
  *
- * Under emulation the vendor matters: a kernel believes the time-stamp counters of several CPUs to be in step only on
- * Intel, and without them a `microvm` has no better clock than the 4 ms tick. Five-level page tables only cost.
+ * Under emulation the vendor matters: Linux assumes synchronised time-stamp counters on several CPUs only on Intel, and
+ * without them a `microvm` has no better clock source than the 4 ms tick. Five-level page tables would only slow guests down.
  */
 export function cpuModel(accelerator: Accelerator): string {
   return accelerator === 'kvm' ? 'host,migratable=on' : 'max,la57=off,vendor=GenuineIntel';
 }
 
-/** A disk without content that takes the place of a real one until that is attached. */
+/** An empty block node that stands in for a disk until the disk is attached. */
 export function placeholderNode(name: DiskName): BlockNode {
   return {
     driver: 'null-co',
@@ -57,12 +57,12 @@ export function placeholderNode(name: DiskName): BlockNode {
   };
 }
 
-/** A device that waits for a use. Without a size, so that tools in the guest do not list it and nothing reads it. */
+/** A spare device for later use. Its size is 0, so that tools in the guest neither list nor read it. */
 function spareNode(index: number): BlockNode {
   return { driver: 'null-co', 'node-name': `spare-${index}-placeholder`, size: 0, 'read-zeroes': true };
 }
 
-/** No guest writes it, so it may be opened with privileges. */
+/** Opened before privileges are dropped, which is safe as no guest can write to it. */
 function systemNode({ system: filename }: Places): BlockNode {
   return {
     driver: 'raw',
@@ -77,7 +77,7 @@ export function nodeName(name: DiskName): string {
   return `disk-${name}`;
 }
 
-/** Whether it maps memory privately without opening it for writing. */
+/** Whether this version maps a memory file privately without opening it for writing (`readonly=on,rom=off`). */
 export function mapsReadOnly(vmmVersion: string): boolean {
   return isAtLeast(vmmVersion, 8, 2);
 }
@@ -99,15 +99,14 @@ export function option(value: string): string {
 }
 
 /**
- * QEMU's arguments for one machine. Pure: equal options give equal arguments, and everything that a saved state
- * depends on is the same whether the machine boots or is restored. What the guest finds follows from the version of the
- * device model alone.
+ * QEMU's arguments for one machine. Pure: equal options give equal arguments. Everything that a saved state depends on is
+ * the same for a boot and a restore, and the guest's hardware follows from the version of the device model alone.
  *
- * A machine starts with placeholders for disks: a real one is attached once the VMM is in its jail, so that no file that a
+ * A machine starts with placeholder disks. Real disks are attached once the VMM is in its jail, so that no file that a
  * guest could have written is opened with privileges (machine/guest-disks.ts).
  *
- * `microvm` with ACPI: no PCI, no firmware tables beyond what virtio-mmio needs; a state is 90 KB instead of 600 and
- * the emulated hardware that a hostile guest can reach is a tenth.
+ * `microvm` with ACPI has no PCI and only the firmware tables that virtio-mmio needs: a state has 90 KB instead of 600,
+ * and a hostile guest can reach a tenth of the emulated hardware.
  */
 export function commandLine(options: MachineOptions): string[] {
   const { accelerator, vcpus, memMib, append, places, owner } = options;
@@ -141,7 +140,7 @@ export function commandLine(options: MachineOptions): string[] {
   }
   const addDisk = (id: string, node: BlockNode): void => {
     args.push('-blockdev', JSON.stringify(node));
-    // A guest whose host disk is full is paused (`EnospcMonitor`); any other error is reported to it.
+    // ENOSPC pauses the guest (`EnospcMonitor`); other errors are reported to it.
     args.push(
       '-device',
       `virtio-blk-device,id=${id},drive=${String(node['node-name'])},num-queues=1,rerror=report,werror=enospc`,
@@ -157,17 +156,17 @@ export function commandLine(options: MachineOptions): string[] {
   args.push('-netdev', `tap,id=net,${places.tap},vhost=off`);
   args.push('-device', `virtio-net-device,netdev=net,mac=${options.mac},guest_announce=off`);
   args.push('-object', 'rng-builtin,id=rng', '-device', 'virtio-rng-device,rng=rng');
-  // A saved state is the devices alone, without the section that a migration begins with.
+  // A saved state has the devices only, without the configuration section of a migration stream.
   args.push('-global', 'migration.send-configuration=off');
   if (append === undefined) args.push('-S', '-incoming', 'defer');
   else args.push('-kernel', places.kernel, '-initrd', places.initramfs, '-append', append);
   const user = `${owner.uid}:${owner.gid}`;
-  // The older options are gone from QEMU 10 on.
+  // QEMU 10 removed the older options.
   if (isAtLeast(options.vmmVersion, 9, 0))
     args.push('-run-with', `chroot=${option(places.root)},user=${user}`);
   else args.push('-chroot', places.root, '-runas', user);
-  // Not `elevateprivileges=deny`: that filter is in force before the change of user and would kill the VMM there. What it forbids
-  // is impossible anyway for a process without root, capabilities or (libseccomp sets no_new_privs) a way to them.
+  // Not `elevateprivileges=deny`: that filter is installed before the change of user and would kill the VMM there. What it
+  // forbids is impossible anyway without root and capabilities, and with no_new_privs, which libseccomp sets.
   args.push('-sandbox', 'on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny');
   return args;
 }

@@ -1,14 +1,14 @@
-/** Disks of a sandbox, attached to every machine after its state was loaded; the guest sees vda, vdb and vdc. */
+/** Disks of a sandbox, which are attached after the state was loaded; vda, vdb and vdc in the guest. */
 export const DISKS = ['root', 'scratch', 'docker'] as const;
 export type DiskName = (typeof DISKS)[number];
 
-/** A file system of ours that a machine was booted with, and that its guest's memory refers to from then on. */
+/** The read-only file system of Releap that a machine was booted with. The guest's memory refers to its content. */
 export interface SystemDisk {
   path: string;
   sha256: string;
 }
 
-/** What a saved memory needs besides a VMM: the devices that the guest's kernel found when it booted. */
+/** The devices that the guest's kernel found when it booted. Saved memory can only be resumed with the same ones. */
 export interface Hardware {
   /** Version of the device model. */
   deviceModel: number;
@@ -17,19 +17,19 @@ export interface Hardware {
 }
 
 /**
- * What a guest finds in its machine. A saved state fits only the model that it was saved with, so a published entry never
- * changes: a change is a new entry, and the old one stays as long as memory saved with it may be resumed.
+ * The virtual hardware of a machine. A saved state can only be loaded into the model that it was saved with, so a released
+ * entry never changes: a change is a new entry, and the old one stays while memory saved with it may be resumed.
  */
 export interface DeviceModel {
   /** Machine type, without its options. */
   machineType: string;
   /** Value of `-machine`. */
   machine: string;
-  /** Device in the guest of the read-only system disk; it follows the sandbox's own disks. */
+  /** Name of the read-only system disk in the guest. It follows the sandbox's own disks. */
   systemDisk?: 'vdd';
-  /** virtio-blk devices of no size that wait for a use: the guest sees vde and further. */
+  /** Number of spare virtio-blk devices of size 0; vde and following in the guest. */
   spareDisks: number;
-  /** Ports that the serial controller can have, and those that it has besides the agent's. */
+  /** `max_ports` of the virtio-serial controller, and its ports besides the agent's. */
   serialPorts: { max: number; spares: readonly { nr: number; name: string }[] };
 }
 

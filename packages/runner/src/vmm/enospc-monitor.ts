@@ -33,7 +33,7 @@ export class EnospcMonitor {
     qmp.onClose(() => clearInterval(this.#timer));
   }
 
-  /** Whether the guest was blocked in the last second; between two tries it may run, too briefly to respond. */
+  /** Whether the guest was blocked in the last second. Between two retries it may run, but too briefly to respond. */
   get waits(): boolean {
     return this.#timer !== undefined;
   }

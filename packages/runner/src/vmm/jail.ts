@@ -6,12 +6,12 @@ import { HOSTD } from '../host/hostd.ts';
 import { DESCRIPTORS, JAILED_VMM, SOCKETS } from './places.ts';
 import { vmmCommand } from './vmm-store.ts';
 
-/** Three sockets, three disks with their chains, tap, memory, state, event and timer descriptors: far below this. */
+/** Sufficient for three sockets, three disks with their backing chains, tap, memory, state, event and timer descriptors. */
 const OPEN_FILES_MAX = 256;
-/** Processors, I/O and migration threads, copy-on-write clones: all that one slot's user has. */
+/** vCPU, I/O and migration threads and copy-on-write clones: all processes of one slot's user. */
 const THREADS_MAX = 512;
 
-/** See oom_score_adj in proc(5): from -1000 (never) to 1000 (first). The service's own is below 0. */
+/** oom_score_adj, see proc(5): from -1000 (never killed) to 1000 (first). The service's own value is below 0. */
 const OOM_SCORE_ADJ = { guaranteed: 500, spot: 800 } as const;
 
 export interface LaunchOptions {
@@ -20,27 +20,27 @@ export interface LaunchOptions {
   /** QEMU's own arguments, with the `JAILED` places. */
   args: string[];
   withKvm: boolean;
-  /** Folder of the files that it may use; it is chrooted into that. */
+  /** Folder of the files that it may use, and its chroot. */
   root: string;
   /** Folder of its sockets. */
   socketDir: string;
-  /** Path of the network namespace, or `new` for an empty one that goes with the process. */
+  /** Path of the network namespace, or `new` for an empty one that ends with the process. */
   netns: string;
   /** Name of its tap in there. */
   tap: string;
-  /** `cgroup.procs` files to join before the VMM exists. */
+  /** `cgroup.procs` files to join before the VMM is executed. */
   cgroupProcs: string[];
   /** Largest file that the VMM may write, in MiB. */
   fileMaxMib: number;
-  /** What it prints goes here: an open file, so that it outlives us. Bounded by `fileMaxMib`. */
+  /** Open file for standard output and error, which outlives this process. Bounded by `fileMaxMib`. */
   outputFd: number;
-  /** Our descriptors of the files that it opens. */
+  /** Descriptors in this process of the files that it inherits. */
   files: Partial<Record<'memory' | 'state' | 'system' | 'kernel' | 'initramfs', number>>;
 }
 
 /**
- * Starts a VMM in a session of its own, so that it outlives the runner. It inherits nothing but what is listed, sees
- * nothing of the host but its own folders, and gives up root before any guest code runs.
+ * Starts a VMM in a session of its own, so that it outlives the runner. It inherits only the listed descriptors, has no
+ * access to the host's files but its own folders, and drops root before any guest code runs.
  */
 export function launchVmm(options: LaunchOptions): ChildProcess {
   const { outputFd } = options;
@@ -87,13 +87,13 @@ function inheritedFiles(files: LaunchOptions['files']): ('ignore' | number)[] {
 }
 
 /**
- * When the host runs out of memory the kernel ends a VMM, that of a spot sandbox first, and not the service that could end
- * one in good order.
+ * When the host runs out of memory the kernel kills a VMM, that of a spot sandbox first, and not the service, which can
+ * shut sandboxes down cleanly.
  */
 export function setOomScore(pid: number, rank: keyof typeof OOM_SCORE_ADJ): void {
   try {
     writeFileSync(`/proc/${pid}/oom_score_adj`, String(OOM_SCORE_ADJ[rank]));
   } catch {
-    // It has ended already, and whoever waits for it says how.
+    // The process has ended already, which its owner reports.
   }
 }

@@ -1,24 +1,24 @@
-/** The names of a VMM's sockets: its control connection, the port of the guest's agent, and the guest's console. */
+/** Names of a VMM's sockets: QMP, the guest agent's port, and the guest's console. */
 export const SOCKETS = ['qmp', 'agent', 'console'] as const;
 export type SocketName = (typeof SOCKETS)[number];
 
-/** Where a VMM finds what it opens before it gives up its privileges, in the syntax of its options. */
+/** Paths and descriptors that a VMM opens before it drops privileges, in the syntax of its options. */
 export interface Places {
   memory: string;
   system: string;
   kernel: string;
   initramfs: string;
-  /** Of each socket, as options of its `-chardev`. */
+  /** Options of each socket's `-chardev`. */
   sockets: Record<SocketName, string>;
-  /** As options of its `-netdev`. */
+  /** Options of its `-netdev`. */
   tap: string;
-  /** What it is chrooted into. */
+  /** Its chroot. */
   root: string;
 }
 
 /**
- * Descriptors of a VMM. The runner opens files, hostd opens sockets and the tap, so that the VMM needs no way to the host's
- * files. It opens the files once more by their names in /dev/fd: QEMU takes no descriptor for memory.
+ * Descriptors of a VMM. The runner opens files, hostd opens sockets and the tap, so that the VMM needs no access to the host's
+ * file system. It opens the files again as /dev/fd/N: QEMU accepts no descriptor for memory.
  */
 export const DESCRIPTORS = {
   memory: 3,
@@ -35,7 +35,7 @@ export const DESCRIPTORS = {
 const inherited = (name: keyof typeof DESCRIPTORS): string => `/dev/fd/${DESCRIPTORS[name]}`;
 const received = (name: keyof typeof DESCRIPTORS): string => `fd=${DESCRIPTORS[name]}`;
 
-/** In the root that `hostd jail` makes. */
+/** Places in the root that `hostd jail` creates. */
 export const JAILED: Places = {
   memory: inherited('memory'),
   system: inherited('system'),

@@ -5,8 +5,8 @@ import { uptime } from 'node:os';
 const TICK_MICROS = 10_000;
 
 /**
- * Names one process for good. A pid alone is reused; together with the time of its start (and of the boot, from
- * which that time counts) it is not.
+ * Identifies a process uniquely. Pids are reused; a pid with its start time and the boot ID, from whose boot the start time
+ * counts, is not.
  */
 export interface ProcessIdentity {
   pid: number;
@@ -17,7 +17,7 @@ export interface ProcessIdentity {
 
 let cachedBootId: string | undefined;
 
-/** Of the host, from its start to its end. */
+/** The kernel's boot ID: it changes with each boot of the host. */
 export function bootId(): string {
   cachedBootId ??= readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
   return cachedBootId;
@@ -37,19 +37,19 @@ function processStat(pid: number): { state: string; startTicks: string } | undef
   return state === undefined || startTicks === undefined ? undefined : { state, startTicks };
 }
 
-/** Identity of a process that runs now. @throws when it does not */
+/** Identity of a running process. @throws when there is none with this pid */
 export function identifyProcess(pid: number): ProcessIdentity {
   const stat = processStat(pid);
   if (stat === undefined) throw new Error(`no process ${pid}`);
   return { pid, startTicks: stat.startTicks, bootId: bootId() };
 }
 
-/** How long ago it was started, by the clock that its start was told by: that one goes on while the host is suspended. */
+/** Time since the start of the process by CLOCK_BOOTTIME, which includes time in which the host was suspended. */
 export function ageMicros({ startTicks }: ProcessIdentity): number {
   return uptime() * 1_000_000 - Number(startTicks) * TICK_MICROS;
 }
 
-/** Whether that very process still runs. One that has ended and waits for its parent does not. */
+/** Whether exactly this process still runs. A zombie does not. */
 export function isAlive(identity: ProcessIdentity): boolean {
   if (identity.bootId !== bootId()) return false;
   const stat = processStat(identity.pid);
@@ -58,7 +58,7 @@ export function isAlive(identity: ProcessIdentity): boolean {
   );
 }
 
-/** Signals that very process; false when it is gone. */
+/** Signals exactly this process. @returns false when it has ended */
 export function signalProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
   if (!isAlive(identity)) return false;
   try {
@@ -70,7 +70,7 @@ export function signalProcess(identity: ProcessIdentity, signal: NodeJS.Signals)
   }
 }
 
-/** Kills that very process and waits until it is gone. @throws when it still runs after `deadlineMs` */
+/** Kills exactly this process and waits until it has ended. @throws when it still runs after `deadlineMs` */
 export async function killProcess(identity: ProcessIdentity, deadlineMs: number): Promise<void> {
   const deadline = performance.now() + deadlineMs;
   signalProcess(identity, 'SIGKILL');

@@ -1,31 +1,31 @@
 /**
  * A client of the QEMU Machine Protocol over a unix socket (QEMU's docs/interop/qmp-spec).
  *
- * The VMM is trusted less than we are: what it sends is bounded, and every command has a deadline, so that a VMM
- * that has been taken over or hangs costs one error and never the runner.
+ * The VMM is less trusted than the runner: its input is bounded, and every command has a deadline, so that a VMM that hangs
+ * or was taken over by its guest causes one error and never blocks the runner.
  */
 import { createConnection } from 'node:net';
 import type { Socket } from 'node:net';
 import { IntakeBudget } from '../budget/intake-budget.ts';
 
-/** Longest line accepted from the VMM, in bytes. The longest honest answers are a few kilobytes. */
+/** Longest accepted line, in bytes. Valid responses have at most a few kilobytes. */
 const LINE_MAX_BYTES = 1024 * 1024;
-/** Most commands in flight; more means that the caller has lost count. */
+/** Most commands in flight; more indicates a bug of the caller. */
 const IN_FLIGHT_MAX = 64;
-/** Lines of a second, each with one more for each 4 KiB: honest VMMs send some tens, and hundreds on a full disk. */
+/** Lines a second, where each 4 KiB of a line count as one more. A correct VMM sends some tens, and hundreds on a full disk. */
 const LINES_PER_SECOND = 2_000;
 const LINES_BURST = 4_000;
 const LINE_UNIT_BYTES = 4096;
 const DEFAULT_DEADLINE_MS = 5_000;
 /**
- * What changes a machine may bring its disks to the platters first (stopping it, a layer on a disk), and the VMM answers
- * nothing meanwhile: seconds when the disk of the host is under load.
+ * Commands that change a machine may flush its disks first (`stop`, `blockdev-snapshot`), and the VMM does not respond
+ * meanwhile: this takes seconds when the disk of the host is under load.
  */
 const CHANGE_DEADLINE_MS = 60_000;
 
-/** The VMM answered a command with an error, or did not answer. */
+/** The VMM responded with an error, or did not respond. */
 export class QmpError extends Error {
-  /** QMP's error class, or `Timeout`, `Closed`, `Protocol` for those of the channel itself. */
+  /** QMP's error class, or `Timeout`, `Closed` or `Protocol` for errors of the connection. */
   readonly kind: string;
   constructor(kind: string, message: string) {
     super(message);
@@ -58,7 +58,7 @@ export class QmpClient {
   #buffered = 0;
   #nextId = 1;
   #closed: Error | undefined;
-  #greet: (() => void) | undefined;
+  #onGreeting: (() => void) | undefined;
   readonly #budget: IntakeBudget;
 
   private constructor(socket: Socket) {
@@ -80,7 +80,7 @@ export class QmpClient {
   /**
    * Connects to the socket of a VMM that may still be starting: waits for the socket to appear, then for the
    * greeting, and negotiates capabilities.
-   * @param options.alive asked between attempts; answering false ends the wait at once (the VMM died)
+   * @param options.alive called between attempts; false ends the wait (the VMM has ended)
    * @throws QmpError when there is no greeting within `deadlineMs`
    */
   static async connect(
@@ -105,7 +105,7 @@ export class QmpClient {
     return this.#closed !== undefined;
   }
 
-  /** Runs one command and resolves with its `return`. Always settles: answer, error, deadline or lost connection. */
+  /** Executes a command and resolves with its `return`. Rejects on an error, at the deadline and when the connection is lost. */
   execute(
     command: string,
     args?: Record<string, unknown>,
@@ -128,13 +128,13 @@ export class QmpClient {
     });
   }
 
-  /** Calls `listener` for every event from now on. Returns a function that ends it. */
+  /** Adds a listener for events. @returns a function that removes it */
   onEvent(listener: Listener): () => void {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
   }
 
-  /** Calls `listener` once when the connection is gone, at once if it is already. */
+  /** Calls `listener` once when the connection is closed, or at once if it already is. @returns a function that removes it */
   onClose(listener: (error: Error) => void): () => void {
     if (this.#closed !== undefined) {
       const error = this.#closed;
@@ -145,7 +145,7 @@ export class QmpClient {
     return () => this.#closeListeners.delete(listener);
   }
 
-  /** The first event that `accept` returns true for. */
+  /** Resolves with the first event that `accept` returns true for. */
   waitEvent(accept: (event: QmpEvent) => boolean, deadlineMs: number): Promise<QmpEvent> {
     return new Promise((resolve, reject) => {
       const finish = (settle: () => void): void => {
@@ -179,7 +179,7 @@ export class QmpClient {
         clearTimeout(timer);
         reject(error);
       });
-      this.#greet = () => {
+      this.#onGreeting = () => {
         clearTimeout(timer);
         off();
         resolve();
@@ -221,8 +221,8 @@ export class QmpClient {
     }
     const fields = message as Record<string, unknown>;
     if ('QMP' in fields) {
-      this.#greet?.();
-      this.#greet = undefined;
+      this.#onGreeting?.();
+      this.#onGreeting = undefined;
     } else if (typeof fields['event'] === 'string') {
       const data = fields['data'];
       const event = {
@@ -237,7 +237,7 @@ export class QmpClient {
 
   #answer(fields: Record<string, unknown>): void {
     const pending = typeof fields['id'] === 'number' ? this.#pending.get(fields['id']) : undefined;
-    // An answer to a command whose deadline has passed is nobody's any more.
+    // A late response to a command whose deadline has passed is ignored.
     if (pending === undefined) return;
     this.#pending.delete(fields['id'] as number);
     clearTimeout(pending.timer);
@@ -268,8 +268,8 @@ export class QmpClient {
 }
 
 /**
- * Connects to a unix socket that its owner may be about to create. Retried each millisecond: this is on the path
- * of every create, and a socket appears once in its life.
+ * Connects to a unix socket that its owner may not have created yet. Retries each millisecond, as every create waits for
+ * this.
  */
 export async function connectUnix(
   path: string,

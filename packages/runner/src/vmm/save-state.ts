@@ -9,12 +9,12 @@ const STATE_MAX_BYTES = 64 * 1024 * 1024;
 const NAME = 'state';
 
 /**
- * Where a VMM saves its device state. The guest must stand still for `save`, and can go on right after it, whatever came
- * of it; what takes longer is before and after that.
+ * The file that a VMM saves its device state to. The guest must be paused for `save` and may be resumed right after it, also
+ * after an error. The slower steps come before and after the pause.
  *
- * QEMU's `xen-save-devices-state` is the one command that writes the devices and never the memory, whatever that
- * lies in; nothing of it is Xen's. A migration with `x-ignore-shared` leaves out only memory that is mapped shared,
- * and takes a thread and some round trips more.
+ * QEMU's `xen-save-devices-state` is the only command that saves the devices without the memory for any memory backend; it
+ * does not depend on Xen. A migration with `x-ignore-shared` omits only memory that is mapped shared, and takes a thread
+ * and some round trips more.
  */
 export class StateFile implements AsyncDisposable {
   readonly #vm: Vm;
@@ -28,8 +28,8 @@ export class StateFile implements AsyncDisposable {
   }
 
   /**
-   * @param jail what the VMM is shut into: it writes to a file that we put there and that is copied out, for a VMM that
-   *   goes on must not have a way to what is kept
+   * @param jail of the VMM. The VMM writes to a file in its jail, which is then copied: a VMM that continues to run must not
+   *   have access to the saved state
    */
   static async prepare(vm: Vm, jail: { root: string; uid: number }): Promise<StateFile> {
     const path = join(jail.root, NAME);
@@ -47,18 +47,18 @@ export class StateFile implements AsyncDisposable {
     );
   }
 
-  /** Copies what was saved to `target`, a file that must not exist. @returns its bytes */
+  /** Copies the saved state to `target`, which must not exist. @returns its size in bytes */
   async copyTo(target: string): Promise<number> {
     const { size } = await this.#file.stat();
     if (size === 0 || size > STATE_MAX_BYTES) throw new Error(`the device state has ${size} bytes`);
     const state = Buffer.alloc(size);
     const { bytesRead } = await this.#file.read(state, 0, size, 0);
     if (bytesRead !== size) throw new Error('the device state changed while it was read');
-    const kept = await open(target, 'wx', 0o600);
+    const copy = await open(target, 'wx', 0o600);
     try {
-      await kept.writeFile(state);
+      await copy.writeFile(state);
     } finally {
-      await kept.close();
+      await copy.close();
     }
     return size;
   }
@@ -69,7 +69,7 @@ export class StateFile implements AsyncDisposable {
   }
 }
 
-/** All of it, for a guest that is not waited for. @returns bytes written to `target` */
+/** All steps at once, for a guest whose pause may take longer. @returns bytes written to `target` */
 export async function saveState(
   vm: Vm,
   jail: { root: string; uid: number },

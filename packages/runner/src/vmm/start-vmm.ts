@@ -19,15 +19,15 @@ const SOCKET_PATH_MAX = 107;
 export interface StartVmOptions {
   vmm: Vmm;
   machine: Omit<MachineOptions, 'vmmVersion' | 'append' | 'name' | 'owner' | 'places'>;
-  /** A kernel to boot; without one the VMM waits for a state. */
+  /** Kernel to boot. Without one the VMM waits for a saved state. */
   boot?: { kernel: string; initramfs: string; append: string };
-  /** Open file of the guest's memory; for writing when it is shared. */
+  /** Open file of the guest's memory; writable when it is mapped shared. */
   memoryFd: number;
-  /** Open file of the state that it is to load. */
+  /** Open file of the saved state. */
   stateFd?: number;
-  /** Exists already; owned by root and closed to others. Sockets and the VMM's own output land here. */
+  /** An existing folder that only root can access, for sockets and the VMM's output. */
   dir: string;
-  /** What the VMM is shut into, below `dir`, and whom it becomes. */
+  /** Root folder of the VMM, below `dir`, and its user and group. */
   jail: { root: string; uid: number; gid: number };
   netns: string;
   tap: string;
@@ -37,15 +37,15 @@ export interface StartVmOptions {
   log: Logger;
 }
 
-/** A VMM that was started a moment ago, and may be about to fail. */
+/** A VMM that was just started, and may still fail. */
 export interface StartedVmm {
   child: ChildProcess;
   identity: ProcessIdentity;
-  /** How it has ended, once it has. */
+  /** `ended` is set once it has ended, to how it did. */
   fate: { ended?: string };
 }
 
-/** Opens what a VMM needs and starts it. @throws when it cannot be started at all */
+/** Opens the files of a VMM and starts it. @throws when no process could be started */
 export async function startVmm(options: StartVmOptions): Promise<StartedVmm> {
   const { vmm, machine, boot, dir, jail } = options;
   checkSocketPath(dir);
@@ -87,7 +87,7 @@ export async function startVmm(options: StartVmOptions): Promise<StartedVmm> {
   return { child, identity: identifyProcess(child.pid), fate };
 }
 
-/** Files that a child process inherits; closed here when it has been started, or has not. */
+/** Files that a child process inherits; closed in this process afterwards. */
 class OpenFiles implements AsyncDisposable {
   readonly #files: FileHandle[] = [];
 
@@ -106,8 +106,8 @@ class OpenFiles implements AsyncDisposable {
   }
 }
 
-/** The end of what a VMM printed, on one line. */
-export async function lastWords(dir: string): Promise<string> {
+/** The end of a VMM's output, on one line. */
+export async function lastOutput(dir: string): Promise<string> {
   const text = await readFile(join(dir, 'vmm.log'), 'utf8').catch(() => '');
   return text
     .slice(-OUTPUT_TAIL_BYTES)

@@ -7,28 +7,28 @@ import { EnospcMonitor } from './enospc-monitor.ts';
 import { isAlive, killProcess } from './process-identity.ts';
 import type { ProcessIdentity } from './process-identity.ts';
 import { connectUnix, QmpClient } from './qmp.ts';
-import { lastWords, startVmm } from './start-vmm.ts';
+import { lastOutput, startVmm } from './start-vmm.ts';
 import type { StartVmOptions } from './start-vmm.ts';
 
-/** QEMU listens on its sockets within 30 ms of its start; this is for a machine under heavy load. */
+/** QEMU listens on its sockets within 30 ms of its start; longer only on a machine under heavy load. */
 const START_DEADLINE_MS = 15_000;
 const KILL_DEADLINE_MS = 10_000;
-/** For one that may have to write the tables of its disks. */
+/** A VMM that quits may have to write the metadata of its disks. */
 const QUIT_DEADLINE_MS = 1_000;
-/** For one that may be bringing its disks to the platters, and answers nothing meanwhile. */
+/** A VMM may be flushing its disks, and does not respond meanwhile. */
 const ADOPT_DEADLINE_MS = 20_000;
-/** How often an adopted process is looked at besides the end of its QMP connection. */
+/** Interval of checks whether the process is alive, in addition to the end of its QMP connection. */
 const WATCH_INTERVAL_MS = 2_000;
 const EXIT_GRACE_MS = 500;
 
-/** What a guest's own kernel has done to its machine. One that panics restarts, too. */
+/** Reasons of a SHUTDOWN event that the guest's kernel caused. A kernel panic restarts the guest, too. */
 const GUEST_ENDS = new Map<unknown, string>([
   ['guest-shutdown', 'the guest powered itself off'],
   ['guest-reset', 'the guest restarted, or crashed'],
 ]);
 
-/** States of QEMU in which a guest is on its way somewhere, or is waited for elsewhere (`EnospcMonitor`). */
-const PASSING_STATES: ReadonlySet<unknown> = new Set([
+/** QEMU run states that are transient, or that are handled elsewhere (`EnospcMonitor`). */
+const TRANSIENT_STATES: ReadonlySet<unknown> = new Set([
   'running',
   'io-error',
   'shutdown',
@@ -40,7 +40,7 @@ const PASSING_STATES: ReadonlySet<unknown> = new Set([
   'restore-vm',
 ]);
 
-/** A VMM process that lives, with its control connection. It outlives this handle, unless killed. */
+/** A running VMM process with its QMP connection. The process outlives this object, unless it is killed. */
 export class Vm {
   readonly identity: ProcessIdentity;
   readonly qmp: QmpClient;
@@ -51,15 +51,15 @@ export class Vm {
   #exitReason: string | undefined;
   #console: Socket | undefined;
   #onConsole: ((chunk: Buffer) => void) | undefined;
-  #onStood: (() => void) | undefined;
+  #onUnblocked: (() => void) | undefined;
   #watch: NodeJS.Timeout | undefined;
   #detached = false;
   #ended: string | undefined;
   #isOwnChild = false;
-  #losing = false;
-  /** Whether the guest is stopped because we said so, or is about to be. */
+  #isHandlingExit = false;
+  /** Whether this object has stopped the guest, or is about to. */
   #stopped = false;
-  /** Why its guest cannot run any more, when the VMM has said so. */
+  /** Why the guest cannot run any more, if the VMM has reported that. */
   #failure: string | undefined;
   #guestEnd: string | undefined;
 
@@ -69,37 +69,37 @@ export class Vm {
     this.#dir = dir;
     this.#log = log;
     const tell = (line: string): void => this.#onConsole?.(Buffer.from(`\n[releap] ${line}\n`));
-    this.#enospc = new EnospcMonitor(qmp, log, tell, () => this.#onStood?.());
+    this.#enospc = new EnospcMonitor(qmp, log, tell, () => this.#onUnblocked?.());
     qmp.onEvent(({ event, data }) => {
       if (event === 'SHUTDOWN') this.#guestEnd ??= GUEST_ENDS.get(data['reason']);
-      if (event === 'STOP' && !this.#stopped) void this.#attendStop();
+      if (event === 'STOP' && !this.#stopped) void this.#handleUnexpectedStop();
     });
-    qmp.onClose(() => void this.#lost());
+    qmp.onClose(() => void this.#handleExit());
     this.#watch = setInterval(() => {
-      if (!isAlive(identity)) void this.#lost();
+      if (!isAlive(identity)) void this.#handleExit();
     }, WATCH_INTERVAL_MS);
     this.#watch.unref();
   }
 
-  /** Its sockets and its own output lie here. */
+  /** Folder of its sockets and its output. */
   get dir(): string {
     return this.#dir;
   }
 
-  /** Its folder has another name now. */
+  /** Its folder was renamed. */
   movedTo(dir: string): this {
     this.#dir = dir;
     return this;
   }
 
-  /** Unix socket of the port that the guest agent listens on. */
+  /** Unix socket of the guest agent's port. */
   get agentSocketPath(): string {
     return join(this.dir, 'agent');
   }
 
   /**
-   * Starts a VMM and waits for its control connection. The guest boots (`boot`) or waits for its state.
-   * @throws Error with the VMM's own last words when it does not come up; then nothing of it is left running
+   * Starts a VMM and waits for its QMP connection. The guest boots (`boot`), or the VMM waits for a saved state.
+   * @throws Error with the VMM's last output when it does not start; its process has ended then
    */
   static async start(options: StartVmOptions): Promise<Vm> {
     const { dir, log } = options;
@@ -113,18 +113,18 @@ export class Vm {
       vm.#isOwnChild = true;
       child.once('exit', () => {
         vm.#ended = fate.ended;
-        void vm.#lost();
+        void vm.#handleExit();
       });
       vm.#onConsole = options.onConsole;
       await vm.#connectConsole();
       return vm;
     } catch (error) {
-      // One that is ending by itself is let tell how.
+      // A VMM that is ending by itself first reports why.
       for (let waited = 0; waited < EXIT_GRACE_MS && fate.ended === undefined; waited += 10) {
         await new Promise((resolve) => setTimeout(resolve, 10));
       }
       await killProcess(identity, KILL_DEADLINE_MS);
-      const said = await lastWords(dir);
+      const said = await lastOutput(dir);
       throw new Error(
         `the VMM did not start${fate.ended === undefined ? '' : ` (${fate.ended})`}: ${said || (error as Error).message}`,
         { cause: error },
@@ -133,13 +133,13 @@ export class Vm {
   }
 
   /**
-   * Takes over a VMM that an earlier process started.
-   * @throws when that very process is gone or does not answer
+   * Adopts a VMM that an earlier process started.
+   * @throws when exactly that process has ended or does not respond
    */
   static async adopt(options: {
     identity: ProcessIdentity;
     dir: string;
-    /** Folder that its command line names; another one when the folder was renamed since. */
+    /** Folder that its command line names; another one if the folder was renamed since. */
     startedIn: string;
     onConsole?: ((chunk: Buffer) => void) | undefined;
     log: Logger;
@@ -168,7 +168,7 @@ export class Vm {
     return this.#exitReason !== undefined;
   }
 
-  /** How the guest has ended its machine itself, fit for a user; then the VMM ends in good order. */
+  /** How the guest has shut its machine down, as text for users; undefined if it has not. */
   get guestEnd(): string | undefined {
     return this.#guestEnd;
   }
@@ -187,20 +187,20 @@ export class Vm {
     });
   }
 
-  /** Calls back once, with a reason fit for a user, when the VMM has ended; not after `detach` or `kill`. */
+  /** Calls back once, with a reason for users, when the VMM has ended; not after `detach` or `kill`. */
   onExit(listener: (reason: string) => void): void {
     if (this.#exitReason === undefined) this.#exitListeners.add(listener);
     else listener(this.#exitReason);
   }
 
-  /** Calls back whenever the guest goes on after it stood for want of room: its clock stood with it. */
-  onStood(listener: () => void): void {
-    this.#onStood = listener;
+  /** Calls back whenever a guest that was blocked on ENOSPC runs again. Its clock was stopped meanwhile. */
+  onUnblocked(listener: () => void): void {
+    this.#onUnblocked = listener;
   }
 
   /**
-   * Loads a saved device state from an inherited descriptor; the guest's memory is in its place already.
-   * The guest stands still afterwards.
+   * Loads a saved device state from an inherited descriptor; the guest's memory is mapped already. The guest is paused
+   * afterwards.
    */
   async loadState(fd: number, deadlineMs: number): Promise<void> {
     const { qmp } = this;
@@ -217,12 +217,12 @@ export class Vm {
     ]);
     const { data } = await arrived;
     if (data['status'] === 'completed') return;
-    // It prints the reason after that, and exits.
+    // The VMM then prints the reason and exits.
     await this.ended(KILL_DEADLINE_MS).catch(() => undefined);
     throw new Error('the VMM could not load the saved state');
   }
 
-  /** Who gets what the guest prints from now on. */
+  /** Sets the listener for the guest's console output. */
   setConsole(listener: ((chunk: Buffer) => void) | undefined): void {
     this.#onConsole = listener;
   }
@@ -233,7 +233,7 @@ export class Vm {
     await this.qmp.execute('stop');
   }
 
-  /** What the VMM says about itself, e.g. `10.0.2`: for one whose record does not say it. */
+  /** QEMU's version, e.g. `10.0.2`, for a VMM whose record has none. */
   async version(): Promise<string> {
     const answer = (await this.qmp.execute('query-version')) as
       | { qemu?: Record<string, unknown> }
@@ -243,7 +243,7 @@ export class Vm {
     return parts.join('.');
   }
 
-  /** Whether the guest was stopped by us, or is about to be. */
+  /** Whether this object has stopped the guest, or is about to. */
   get isStopped(): boolean {
     return this.#stopped;
   }
@@ -264,19 +264,19 @@ export class Vm {
   }
 
   /**
-   * The guest was stopped by something else: an error in KVM or in the VMM, a panic, a watchdog. It would stand for ever and
-   * look as if it ran, so its VMM is ended.
+   * Handles a stop that this object did not request: an error in KVM or in the VMM, a panic, a watchdog. The guest would stay
+   * stopped and look as if it ran, so its VMM is killed.
    */
-  async #attendStop(): Promise<void> {
+  async #handleUnexpectedStop(): Promise<void> {
     let status: unknown;
     try {
       ({ status } = (await this.qmp.execute('query-status')) as { status?: unknown });
     } catch {
-      // It is ending, and that is noticed anyway.
+      // The VMM is ending, which the QMP connection reports.
       return;
     }
     const isExpected = this.#stopped || this.#enospc.waits;
-    if (isExpected || this.#detached || PASSING_STATES.has(status)) return;
+    if (isExpected || this.#detached || TRANSIENT_STATES.has(status)) return;
     this.#failure = `the micro-VM stopped by itself (${String(status).slice(0, 40)})`;
     this.#log.error({ pid: this.identity.pid, status }, 'a guest was stopped by its VMM; ending it');
     await killProcess(this.identity, KILL_DEADLINE_MS).catch((error: unknown) =>
@@ -284,33 +284,33 @@ export class Vm {
     );
   }
 
-  /** Pauses the guest while the host's disk is short of space. It continues by itself. */
+  /** Pauses the guest while the host's disk is short of space. It is resumed automatically. */
   async pauseForSpace(isShort: () => boolean): Promise<void> {
     if (!this.#stopped) await this.#enospc.pause(isShort);
   }
 
-  /** Whether the guest cannot be expected to answer, for want of room on the host's disk. */
+  /** Whether the guest cannot respond because it is blocked on ENOSPC. */
   get waitsForSpace(): boolean {
     return this.#enospc.waits;
   }
 
-  /** Whether the guest stands for want of room on the host's disk; it goes on by itself when there is some. */
+  /** Whether the guest is blocked on ENOSPC, asked from the VMM. It is resumed automatically when there is space. */
   async isBlockedOnSpace(): Promise<boolean> {
     return await this.#enospc.look();
   }
 
   /**
-   * Lets the VMM end itself, its disks closed in order: one that is killed leaves a mark on them, and whoever opens them next
-   * reads all of their tables. Ends it all the same when it does not.
+   * Asks the VMM to quit, which closes its disks cleanly, and kills it if it does not. A qcow2 image that was not closed has
+   * its dirty bit set, and the next open checks all of its metadata.
    */
   async quit(): Promise<void> {
     this.#exitListeners.clear();
-    // Its answer may be overtaken by its end.
+    // The VMM may exit before it responds.
     await this.qmp.execute('quit', undefined, { deadlineMs: QUIT_DEADLINE_MS }).catch(() => undefined);
     this.detach();
     for (const end = performance.now() + QUIT_DEADLINE_MS; isAlive(this.identity); ) {
       if (performance.now() >= end) {
-        this.#log.warn({ pid: this.identity.pid }, 'a VMM does not end in good order');
+        this.#log.warn({ pid: this.identity.pid }, 'a VMM does not quit; killing it');
         break;
       }
       await new Promise((resolve) => setTimeout(resolve, 2));
@@ -318,13 +318,13 @@ export class Vm {
     await this.kill();
   }
 
-  /** Ends the VMM now, and resolves when it is gone. */
+  /** Kills the VMM, and resolves when the process has ended. */
   async kill(): Promise<void> {
     this.detach();
     await killProcess(this.identity, KILL_DEADLINE_MS);
   }
 
-  /** Lets go of the connections; the VMM goes on. */
+  /** Closes the connections; the VMM continues to run. */
   detach(): void {
     this.#detached = true;
     clearInterval(this.#watch);
@@ -334,7 +334,7 @@ export class Vm {
   }
 
   async #connectConsole(): Promise<void> {
-    // While nobody is connected QEMU drops what the guest prints, so a guest never waits for us.
+    // Without a client QEMU drops the guest's output, so that a guest never blocks on its console.
     const socket = await connectUnix(join(this.dir, 'console'), { alive: () => isAlive(this.identity) });
     socket.unref();
     socket.on('data', (chunk: Buffer) => this.#onConsole?.(chunk));
@@ -342,18 +342,17 @@ export class Vm {
     this.#console = socket;
   }
 
-  async #lost(): Promise<void> {
-    if (this.#detached || this.#losing) return;
-    this.#losing = true;
+  async #handleExit(): Promise<void> {
+    if (this.#detached || this.#isHandlingExit) return;
+    this.#isHandlingExit = true;
     clearInterval(this.#watch);
-    // How it ended is told to the one who started it, a moment after its sockets close.
-    const unsettled = (): boolean =>
-      isAlive(this.identity) || (this.#isOwnChild && this.#ended === undefined);
-    for (let waited = 0; waited < EXIT_GRACE_MS && unsettled(); waited += 10) {
+    // The parent process learns how a VMM ended shortly after its sockets were closed.
+    const isEnding = (): boolean => isAlive(this.identity) || (this.#isOwnChild && this.#ended === undefined);
+    for (let waited = 0; waited < EXIT_GRACE_MS && isEnding(); waited += 10) {
       await new Promise((resolve) => setTimeout(resolve, 10));
     }
     if (isAlive(this.identity)) {
-      // A VMM that we cannot control is one that we cannot let run.
+      // A VMM that cannot be controlled must not run.
       this.#log.error({ pid: this.identity.pid }, 'the VMM closed its control connection; killing it');
       await killProcess(this.identity, KILL_DEADLINE_MS).catch((error: unknown) =>
         this.#log.error({ err: error }),

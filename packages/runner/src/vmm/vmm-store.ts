@@ -3,15 +3,15 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { linkOrCopy } from '../disk/disk-chain.ts';
 
-/** A QEMU with all that it needs, as set-up unpacks it (setup/qemu.mjs). */
+/** A QEMU with its libraries and firmware, as set-up unpacks it (setup/qemu.mjs). */
 export interface Vmm {
-  /** As QEMU says it, e.g. `10.0.2`. */
+  /** QEMU's version, e.g. `10.0.2`. */
   version: string;
-  /** Absolute path of its folder. */
+  /** Absolute path. */
   folder: string;
 }
 
-/** A program to execute, with the arguments and variables that it needs before any others. */
+/** A program to execute, with the first arguments and the environment that it needs. */
 export interface VmmCommand {
   program: string;
   args: string[];
@@ -21,18 +21,18 @@ export interface VmmCommand {
 const PROGRAM = 'qemu-system-x86_64';
 const LOADER = 'ld-linux-x86-64.so.2';
 const VERSION = /^\d+\.\d+\.\d+$/;
-/** Files that say which VMM they belong to: of a VM that may run, and of saved memory. */
+/** Files that name a VMM version: the record of a VM that may run, and of a suspend image. */
 const RECORDS: ReadonlySet<string> = new Set(['vm.json', 'paused.json']);
-/** Stands for the VMM of a VM that an earlier release started: that was the machine's own. */
+/** Denotes the host's own QEMU, which earlier releases used. */
 const MACHINES_OWN = 'machine';
-/** How far below the folders of VMs, snapshots and quarantined entries such a file lies. */
+/** Depth of such a file below the folders of VMs, snapshots and quarantined entries. */
 const RECORDS_DEPTH = 4;
 
 /**
- * How the VMM in a folder is started. Its loader is executed and told where the libraries are: `RPATH` would have to be written
- * into the files, and `LD_LIBRARY_PATH` would not choose the loader, which must be of the same build as the C library. No
- * shell in between: what the jail sets (ignored signals, limits) is what QEMU gets.
- * @param folder as the process that executes it sees it
+ * The command that starts the VMM in a folder. It executes the dynamic loader with the library path as an argument: `RPATH`
+ * would have to be written into the files, and `LD_LIBRARY_PATH` would not choose the loader, which must be of the same
+ * build as the C library. There is no shell, so that QEMU gets exactly what the jail sets (ignored signals, limits).
+ * @param folder path in the mount namespace of the process that executes the command
  */
 export function vmmCommand(folder: string): VmmCommand {
   const [lib, program] = [join(folder, 'lib'), join(folder, 'bin', PROGRAM)];
@@ -52,7 +52,7 @@ export function vmmCommand(folder: string): VmmCommand {
   };
 }
 
-/** What a VMM's folder says about itself. */
+/** Reads version and package of a VMM's folder. */
 async function readVmm(folder: string): Promise<(Vmm & { package: string }) | undefined> {
   const text = async (name: string): Promise<string> =>
     await readFile(join(folder, name), 'utf8').then(
@@ -63,14 +63,14 @@ async function readVmm(folder: string): Promise<(Vmm & { package: string }) | un
   return VERSION.test(version) ? { version, folder, package: packageName } : undefined;
 }
 
-/** The newest VMM that set-up has unpacked, where there is one. */
+/** The newest VMM that set-up has unpacked; undefined when there is none. */
 export async function unpackedVmm(buildDir: string): Promise<Vmm | undefined> {
   return await readVmm(join(buildDir, 'qemu/newest'));
 }
 
 /**
- * The VMMs of one service. New VMs run with the newest one; what was saved runs again with the one that saved it, which
- * stays here as long as something needs it, whatever is installed or upgraded meanwhile.
+ * The VMMs of one service. New VMs run with the newest one. Saved memory is resumed with the VMM that saved it, which stays
+ * in the folder while something needs it, whatever is installed or upgraded meanwhile.
  */
 export class VmmStore {
   readonly newest: Vmm;
@@ -82,10 +82,10 @@ export class VmmStore {
   }
 
   /**
-   * Takes over what set-up has unpacked, and removes what nothing needs any more.
-   * @param options.folder absolute; one folder a version
-   * @param options.buildDir what set-up has built
-   * @param options.records absolute folders, below which VMs and saved memory lie
+   * Adds what set-up has unpacked, and removes versions that nothing needs any more.
+   * @param options.folder absolute; it has a folder for each version
+   * @param options.buildDir build folder of set-up
+   * @param options.records absolute folders of VMs and saved memory
    */
   static async open(options: {
     folder: string;
@@ -127,8 +127,8 @@ export class VmmStore {
   }
 
   /**
-   * The VMM that runs what `version` has saved: that very version, else one of its series, whose fixes do not change what
-   * is saved.
+   * The VMM that resumes what `version` has saved: the same version, or another patch release of its series, which does not
+   * change the format of a saved state.
    */
   forState(version: string): Vmm | undefined {
     return compatible(this.#present, version);
@@ -144,7 +144,7 @@ function compatible(present: ReadonlyMap<string, Vmm>, version: string): Vmm | u
   return present.get(version) ?? [...present.values()].find((vmm) => series(vmm.version) === series(version));
 }
 
-/** Puts a VMM below `folder`, unless the same build of it is there. A process that runs from the former one goes on. */
+/** Copies a VMM to `folder`, unless the same build of it is there. Processes that run the former build are not affected. */
 async function publish(
   vmm: { version: string; package: string },
   from: string,
@@ -167,7 +167,7 @@ async function linkTree(from: string, to: string): Promise<void> {
   }
 }
 
-/** @throws when something cannot be read: a VMM that may be needed must not be removed */
+/** @throws when a record cannot be read: a VMM that may be needed must not be removed */
 async function addNeeded(needed: Set<string>, folder: string, depth: number): Promise<void> {
   const entries = await readdir(folder, { withFileTypes: true }).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return [];
@@ -189,7 +189,7 @@ async function recordedVersion(path: string): Promise<string | undefined> {
     if (vmm === undefined) return process === undefined ? undefined : MACHINES_OWN;
     return typeof vmm === 'string' && VERSION.test(vmm) ? vmm : undefined;
   } catch (error) {
-    // Half a record says nothing, and nothing can be resumed from it.
+    // A truncated record names no version, and nothing can be resumed from it.
     if (error instanceof SyntaxError) return undefined;
     throw error;
   }

@@ -10,4 +10,4 @@ for (const { generation, desired, ...more } of JSON.parse(steps) as Assignment[]
   await runner.reported(generation, desired);
   await runner.reconciler.get(vmId)?.idle();
 }
-await runner.letGo();
+await runner.detach();

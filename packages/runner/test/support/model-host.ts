@@ -186,7 +186,7 @@ export class ModelHost implements SandboxHost {
   ): Promise<LiveSandbox> {
     const local = this.#machine.local(vm_id);
     await this.#life.point('resume: begin');
-    if (local.memory === undefined) throw new Error('no memory is kept');
+    if (local.memory === undefined) throw new Error('there is no suspend image');
     if (this.#machine.fails('resume')) throw new Error('no slot is free');
     signal.throwIfAborted();
     const dirty = local.memory;
@@ -205,17 +205,17 @@ export class ModelHost implements SandboxHost {
     return this.#live(vm_id, events);
   }
 
-  async seed(vmId: string, origin: Origin): Promise<void> {
+  async initFromOrigin(vmId: string, origin: Origin): Promise<void> {
     const local = this.#machine.local(vmId);
     const source = origin.type === 'fork' ? this.#machine.local(origin.vm_id) : undefined;
     if (source && source.memory === undefined) throw new Error('the source is not paused');
     local.isPartial = true;
     local.disk = new Set(source?.disk);
-    await this.#life.point('seed: disk');
+    await this.#life.point('init-from-origin: disk');
     if (this.#machine.fails('fork')) throw new Error('the host is full');
     if (source) local.memory = new Set(source.memory);
     local.isPartial = false;
-    await this.#life.point('seed: memory');
+    await this.#life.point('init-from-origin: memory');
   }
 
   async manifestOf(): Promise<string> {
@@ -257,7 +257,7 @@ export class ModelHost implements SandboxHost {
     };
   }
 
-  settleMemory(): void {}
+  makeMemoryDurable(): void {}
 
   async checkMemory(): Promise<void> {
     await this.#life.point('check memory');
@@ -368,7 +368,7 @@ export class ModelHost implements SandboxHost {
         };
         return origin as unknown as ForkOrigin;
       },
-      tidyDisk: async () => undefined,
+      compactDisk: async () => undefined,
       setClock: async () => undefined,
       close: async () => void life.events.delete(vmId),
     };

@@ -29,8 +29,8 @@ async function answer({ method, args }: RunnerCall): Promise<unknown> {
     case 'warmedUp':
       await runner.warmedUp();
       return undefined;
-    case 'letGo':
-      await runner.letGo();
+    case 'detach':
+      await runner.detach();
       return undefined;
     default:
       throw new Error(`a runner cannot ${String(method)}`);

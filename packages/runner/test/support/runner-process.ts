@@ -18,7 +18,7 @@ const CHILD = fileURLToPath(new URL('runner-child.ts', import.meta.url));
 
 export interface RunnerCall {
   id: number;
-  method: 'want' | 'reported' | 'observed' | 'sh' | 'snapshot' | 'hasNetwork' | 'warmedUp' | 'letGo';
+  method: 'want' | 'reported' | 'observed' | 'sh' | 'snapshot' | 'hasNetwork' | 'warmedUp' | 'detach';
   args: unknown[];
 }
 
@@ -108,7 +108,7 @@ export class RunnerProcess {
 
   /** Ends it without ending its VMs. */
   async close(): Promise<void> {
-    await this.#call('letGo').catch(() => undefined);
+    await this.#call('detach').catch(() => undefined);
     if (this.#child.connected) this.#child.disconnect();
     this.#child.kill('SIGKILL');
     await this.#exit;

@@ -276,7 +276,7 @@ export class TestRunner {
   }
 
   /** Ends without ending the VMs. */
-  async letGo(): Promise<void> {
+  async detach(): Promise<void> {
     await this.pools.close();
     await this.reconciler.detach();
     await this.network.detach();

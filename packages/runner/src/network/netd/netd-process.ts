@@ -103,7 +103,7 @@ export class NetdProcess {
   }
 
   /** What it wrote before it ended, for people. */
-  async lastWords(): Promise<string> {
+  async lastOutput(): Promise<string> {
     const text = await readFile(join(this.#dir, 'netd.log'), 'utf8').catch(() => '');
     return text.trim().slice(-2_000);
   }

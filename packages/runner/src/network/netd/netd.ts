@@ -85,7 +85,7 @@ export class Netd {
     const netd = new Netd(options);
     netd.#running = netd.#keepRunning();
     const late = sleep(START_DEADLINE_MS, undefined, { ref: false }).then(async () => {
-      const words = await netd.#process.lastWords();
+      const words = await netd.#process.lastOutput();
       throw new Error(`netd did not start within ${START_DEADLINE_MS} ms${words === '' ? '' : `: ${words}`}`);
     });
     try {
@@ -250,7 +250,7 @@ export class Netd {
       this.#dead.resolve();
       this.#dead = Promise.withResolvers();
       if (performance.now() - began > STEADY_MS) delay = RESTART_DELAY_MS.first;
-      const output = await this.#process.lastWords();
+      const output = await this.#process.lastOutput();
       log.error({ why, again_in_ms: delay, ...(output === '' ? {} : { output }) }, 'netd ended');
       await sleep(delay, undefined, { signal }).catch(() => undefined);
       delay = Math.min(delay * 2, RESTART_DELAY_MS.most);
@@ -281,7 +281,7 @@ export class Netd {
   async #connect(): Promise<NetdConnection> {
     const version = netdVersion();
     if ((await this.#process.running()) !== undefined) {
-      const found = await this.#greet(version).catch(() => undefined);
+      const found = await this.#handshake(version).catch(() => undefined);
       if (found !== undefined) return found;
     }
     await this.#process.start();
@@ -289,7 +289,7 @@ export class Netd {
     for (;;) {
       await sleep(CONNECT_POLL_MS);
       try {
-        return await this.#greet(version);
+        return await this.#handshake(version);
       } catch (error) {
         this.#stopping.signal.throwIfAborted();
         if (performance.now() > end || (await this.#process.running()) === undefined) throw error;
@@ -298,7 +298,7 @@ export class Netd {
   }
 
   /** @throws when none listens, or one of another version */
-  async #greet(version: string): Promise<NetdConnection> {
+  async #handshake(version: string): Promise<NetdConnection> {
     const greeted = Promise.withResolvers<void>();
     const replyMs = this.#options.replyMs ?? REPLY_DEADLINE_MS;
     const connection = await NetdConnection.open(this.#process.socketPath, replyMs, (event) => {
