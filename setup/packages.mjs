@@ -42,6 +42,11 @@ export const TEST_PACKAGES = [
   { name: 'apache2-utils', command: 'htpasswd', why: 'password files for that registry' },
   { name: 'libcap2-bin', command: 'setcap', why: 'files with capabilities to put into layers' },
   { name: 'umoci', command: 'umoci', why: 'a second opinion on merged image layers' },
+  {
+    name: 'python3-swift',
+    file: '/usr/lib/python3/dist-packages/swift/__init__.py',
+    why: 'a real S3 server to store in',
+  },
   { name: 'chromium', command: 'chromium', why: 'a real browser to sign in with' },
 ];
 

@@ -15,6 +15,7 @@ const control = await startControl({
   tokens: { operator: () => [], gateway: () => [], join: () => [joinToken] },
   region: { id: 'local', toolboxProxyUrl: 'http://127.0.0.1:1/toolbox' },
   builtinImages: ['busybox'],
+  store: { type: 'folder', path: '/nonexistent' },
   limits: {
     ...CONTROL_LIMITS,
     createQueue: 100_000_000,

@@ -1,8 +1,11 @@
 /** The services that modules share: one typed container for each server. */
 import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract';
-import { openDatabase, type Database } from '@releap/database';
+import { openDatabase, queryOne, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { Registry } from 'prom-client';
+import type { BlobStore } from './artifacts/blob-store.ts';
+import { createBlobs } from './artifacts/blobs.ts';
+import { openStore } from './artifacts/open-store.ts';
 import { createAuthenticator, type Authenticator } from './auth/authenticator.ts';
 import { createCallerAuthenticator, type CallerAuthenticator } from './auth/caller.ts';
 import { createBilling, type Billing } from './billing/billing.ts';
@@ -23,6 +26,7 @@ import { transitionMetrics } from './metrics/instruments.ts';
 import type { ControlOptions } from './options.ts';
 import { createRegions, type Regions } from './regions/regions.ts';
 import { createPullCredentials, type PullCredentials } from './registries/pull-credentials.ts';
+import { DEPLOYMENT } from './runners/queries.ts';
 import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle, type Lifecycle } from './sandboxes/lifecycle.ts';
 import { createRecordReader, type ReadRecord } from './sandboxes/queries.ts';
@@ -64,6 +68,8 @@ export interface ControlContext {
   readonly readImage: ReadImage;
   readonly runners: RunnerRegistry;
   readonly builds: BuildQueue;
+  /** The store of images, snapshots and build contexts. A blob that no row names is removed after a grace period. */
+  readonly blobs: BlobStore;
   /** Runs when the server stops, in reverse order. */
   readonly cleanup: AsyncDisposableStack;
 }
@@ -139,9 +145,15 @@ export async function createContext(
   });
   events.on('runner-usage', ({ runnerId, readings }) => billing.readings(runnerId, readings));
 
-  const runners = await createRegistry({
+  const deployment = await queryOne(database.pool, DEPLOYMENT);
+  if (deployment === undefined) throw new Error('the table deployment has no row');
+  const store = await openStore(options.store, deployment.id);
+  cleanup.defer(() => store.close?.());
+
+  const runners = createRegistry({
     database,
     serverId,
+    deploymentId: deployment.id,
     credentials: runnerCredentials,
     limits,
     log,
@@ -201,6 +213,7 @@ export async function createContext(
     billing,
     runners,
     builds,
+    blobs: createBlobs(database, store),
     cleanup,
   };
 }

@@ -7,6 +7,8 @@ export {
   type BillingMode,
   type BillingSettings,
 } from './billing/settings.ts';
+export type { BlobStore } from './artifacts/blob-store.ts';
+export type { StoreOptions } from './artifacts/open-store.ts';
 export type { ControlTokens, TokenSet } from './credentials/token-set.ts';
 export { addKey, fileKeys } from './encryption/key-file.ts';
 export { KeysUnavailableError, type KeyEncryptionKeys, type WrappedKey } from './encryption/keys.ts';

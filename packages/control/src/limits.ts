@@ -47,6 +47,8 @@ export interface ControlLimits {
   retentionDays: number;
   /** Retention of the audit log, in days, by whole months; 0 keeps it. */
   auditRetentionDays: number;
+  /** How long the store keeps a blob that no row names, in milliseconds. */
+  blobGraceMs: number;
   /** Period of the sweeper, in milliseconds. */
   sweepMs: number;
 }
@@ -67,5 +69,6 @@ export const CONTROL_LIMITS: ControlLimits = {
   teardownGraceMs: TEARDOWN_GRACE_MS,
   retentionDays: 30,
   auditRetentionDays: 365,
+  blobGraceMs: 24 * 3_600_000,
   sweepMs: 1_000,
 };

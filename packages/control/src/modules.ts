@@ -1,4 +1,5 @@
 /** The modules of the control plane. A new resource gets its line here. */
+import { artifactsModule } from './artifacts/module.ts';
 import { authModule } from './auth/module.ts';
 import { billingModule } from './billing/module.ts';
 import type { ControlContext } from './context.ts';
@@ -36,6 +37,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   managementModule,
   // Snapshots before sandboxes: kinds are sent to a runner in this order, and a sandbox may be restored from a snapshot.
   snapshotsModule,
+  artifactsModule,
   sandboxesModule,
   imagesModule,
   jobsModule,

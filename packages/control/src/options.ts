@@ -1,5 +1,6 @@
 import type { PlatformLimits } from '@releap/contract';
 import type { Logger } from 'pino';
+import type { StoreOptions } from './artifacts/open-store.ts';
 import type { OidcOptions } from './auth/oidc/verifier.ts';
 import type { BillingSettings } from './billing/settings.ts';
 import type { ControlTokens } from './credentials/token-set.ts';
@@ -31,6 +32,8 @@ export interface ControlOptions {
   builtinImages?: readonly string[];
   /** Keys that encrypt secrets and registry passwords. Without them neither can be written. */
   keys?: KeyEncryptionKeys;
+  /** Where images, snapshots and build contexts are stored. The same for all servers of a deployment. */
+  store: StoreOptions;
   limits?: Partial<ControlLimits>;
   platform?: PlatformLimits;
   /** Prices, and whether credits are enforced. */

@@ -86,6 +86,7 @@ it(`a runner with ${SANDBOXES} sandboxes of 1 MiB of environment reconnects, and
     listen: { host: '127.0.0.1', port: 0 },
     tokens: TOKENS,
     region: { id: REGION },
+    store: { type: 'folder', path: '/nonexistent' },
     log: quiet,
   });
   const runnerId = randomUUID();

@@ -51,6 +51,39 @@ describe('the configuration', () => {
     assert.equal(config.publicUrl, 'https://api.example.org');
   });
 
+  test('stores in a folder of the home, another one, or a bucket', () => {
+    assert.deepEqual(loadConfig({ RELEAP_HOME: '/srv/a' }).store, { type: 'folder', path: '/srv/a/store' });
+    assert.deepEqual(loadConfig({ RELEAP_STORE: '/mnt/shared/' }).store, {
+      type: 'folder',
+      path: '/mnt/shared',
+    });
+    const keys = { RELEAP_STORE_S3_ACCESS_KEY_ID: 'id', RELEAP_STORE_S3_SECRET_ACCESS_KEY: 'secret' };
+    assert.deepEqual(
+      loadConfig({
+        RELEAP_HOME: '/srv/a',
+        RELEAP_STORE: 's3://bucket/some/prefix/',
+        RELEAP_STORE_S3_ENDPOINT: 'https://s3.example.org/',
+        ...keys,
+      }).store,
+      {
+        type: 's3',
+        bucket: 'bucket',
+        prefix: 'some/prefix',
+        endpoint: 'https://s3.example.org',
+        region: 'us-east-1',
+        credentials: { accessKeyId: 'id', secretAccessKey: 'secret' },
+        spoolFolder: '/srv/a/store-spool',
+      },
+    );
+    const file = { RELEAP_STORE: 's3://bucket', RELEAP_STORE_S3_CREDENTIALS_FILE: '/etc/s3.json' };
+    const { store } = loadConfig(file);
+    assert.deepEqual(store.type === 's3' && store.credentials, { file: '/etc/s3.json' });
+    const [half] = problems({ RELEAP_STORE: 's3://bucket', RELEAP_STORE_S3_ACCESS_KEY_ID: 'id' });
+    assert.match(half ?? '', /must be set together/);
+    assert.match(problems({ ...file, ...keys })[0] ?? '', /exclude each other/);
+    assert.match(problems({ RELEAP_STORE: 's3://' })[0] ?? '', /s3:\/\/bucket\/prefix/);
+  });
+
   test('reads lists, and none as an empty one', () => {
     assert.deepEqual(loadConfig({ RELEAP_BUILTIN_IMAGES: 'busybox' }).builtinImages, ['busybox']);
     assert.deepEqual(loadConfig({ RELEAP_BUILTIN_IMAGES: 'none' }).builtinImages, []);

@@ -29,6 +29,7 @@ describe('the development identity provider', () => {
       listen: { host: '127.0.0.1', port: 0 },
       tokens: TOKENS,
       region: { id: 'here' },
+      store: { type: 'folder', path: path.join(home, 'store') },
       oidc: { issuer: identity.issuer, audience: 'releap', usersOf: 'development' },
       log,
     });

@@ -1,5 +1,8 @@
 /** What the tests of the control plane share: a server on a fresh database, its callers and its scripted runners. */
 import assert from 'node:assert/strict';
+import { rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { newUuid, type HostRecord, type SandboxRecord } from '@releap/contract';
 import {
   ensureBootstrap,
@@ -54,6 +57,7 @@ export interface World extends AsyncDisposable {
 
 export async function startWorld(options: Partial<ControlOptions> = {}): Promise<World> {
   const databaseUrl = options.databaseUrl ?? (await freshDatabase());
+  const storeFolder = join(tmpdir(), `releap-store-${newUuid()}`);
   const all = (extra: Partial<ControlOptions>): ControlOptions => ({
     databaseUrl,
     databaseConnections: 6,
@@ -61,6 +65,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
     tokens: TOKENS,
     region: { id: REGION, name: 'Here', toolboxProxyUrl: 'http://127.0.0.1:1/' },
     builtinImages: ['busybox'],
+    store: { type: 'folder', path: storeFolder },
     log: quiet,
     ...options,
     ...extra,
@@ -68,6 +73,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
     limits: { sweepMs: 100, overcommit: BURSTABLE, ...options.limits, ...extra.limits },
   });
   await using cleanup = new AsyncDisposableStack();
+  cleanup.defer(() => rm(storeFolder, { recursive: true, force: true }));
   const world = { control: await startControl(all({})) };
   cleanup.defer(() => world.control.close());
   const database = openDatabase({ url: databaseUrl, log: quiet, connections: 3 });

@@ -1,5 +1,8 @@
 /** The operations of runners. They are not part of the public API and its OpenAPI document. */
+import { Type } from 'typebox';
 import {
+  BLOB_PATH,
+  BlobParams,
   RUNNER_DATA_KEY_PATH,
   RUNNER_JOIN_PATH,
   RunnerDataKey,
@@ -33,5 +36,26 @@ export const internalOperations = {
     security: 'runner',
     success: { status: 200, response: { description: 'The key.', schema: RunnerDataKey } },
     errors: {},
+  },
+  getBlob: {
+    method: 'GET',
+    path: BLOB_PATH,
+    tag: 'Runner',
+    summary: 'Read content of the store',
+    description: 'Only what something that is assigned to this runner names.',
+    security: 'runner',
+    params: BlobParams,
+    success: {
+      status: 200,
+      response: {
+        description: 'The content.',
+        schema: Type.String(),
+        contentType: 'application/octet-stream',
+      },
+    },
+    errors: {
+      404: 'Nothing that is assigned to this runner names this blob, or the store does not have it.',
+      503: 'The store cannot be reached.',
+    },
   },
 } as const satisfies Record<string, Operation>;

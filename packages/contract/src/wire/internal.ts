@@ -36,6 +36,13 @@ export const RunnerDataKey = Type.Object({
 });
 export type RunnerDataKey = Static<typeof RunnerDataKey>;
 
+/** `GET`, by a runner: content of the deployment's store that something assigned to it names. */
+export const BLOB_PATH = '/internal/blobs/:digest';
+
+/** Digest of the content of a blob. */
+export const BlobDigest = Type.String({ pattern: '^sha256:[0-9a-f]{64}$' });
+export const BlobParams = Type.Object({ digest: BlobDigest });
+
 /**
  * Data tokens are JWTs, HS256: `aud` is the runner's id, `sub` the sandbox's UUID, `kid` names the runner's key.
  * A token is valid for this long.

@@ -1,10 +1,13 @@
 import { ApiError, badRequest, BOUNDS, internalError, unavailable } from '@releap/contract';
+import { blobRefusal } from '../artifacts/blob-refusal.ts';
+import { BlobError } from '../artifacts/blob-store.ts';
 import { isDatabaseUnavailable } from '@releap/database';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 
 /** Maps any thrown value to the contract's error form. Only messages that are meant for clients are returned to them. */
 export function toApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
+  if (error instanceof BlobError) return blobRefusal(error);
   const { code, statusCode } = error as { code?: string; statusCode?: number };
   if (code === 'FST_ERR_CTP_BODY_TOO_LARGE') {
     return badRequest(`the request body is too large: at most ${BOUNDS.requestBodyBytes} bytes are allowed`);

@@ -60,6 +60,7 @@ export interface RunnerRegistry {
 export interface RegistryOptions {
   database: Database;
   serverId: string;
+  deploymentId: string;
   credentials: RunnerCredentials;
   limits: ControlLimits;
   log: Logger;
@@ -72,15 +73,13 @@ export interface RegistryOptions {
 const RESYNC_PAGE = 5_000;
 const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
 
-export async function createRegistry(options: RegistryOptions): Promise<RunnerRegistry> {
+export function createRegistry(options: RegistryOptions): RunnerRegistry {
   const { database, log } = options;
   let kinds: readonly ReconciledKind[] = [];
   const byName = new Map<string, ReconciledKind>();
   const links = new Map<string, Link>();
   const opened = new Set<Link>();
   const ignored: IgnoredCounts = { messageTypes: 0, messages: 0, items: 0 };
-  const deployment = await queryOne(database.pool, queries.DEPLOYMENT, []);
-  if (deployment === undefined) throw new Error('the table deployment has no row');
 
   const handlers: LinkHandlers = {
     get kinds() {
@@ -88,10 +87,11 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
     },
 
     async hello(link, hello) {
-      if (hello.deployment_id !== undefined && hello.deployment_id !== deployment.id) {
+      const { deploymentId } = options;
+      if (hello.deployment_id !== undefined && hello.deployment_id !== deploymentId) {
         link.close(
           LINK_CLOSE.otherDeployment,
-          `the runner belongs to deployment ${hello.deployment_id}, this is ${deployment.id}`,
+          `the runner belongs to deployment ${hello.deployment_id}, this is ${deploymentId}`,
         );
         return undefined;
       }
@@ -123,7 +123,7 @@ export async function createRegistry(options: RegistryOptions): Promise<RunnerRe
         welcome: {
           type: 'welcome',
           protocol: Math.min(protocol, RUNNER_PROTOCOL),
-          deployment_id: deployment.id,
+          deployment_id: deploymentId,
           capabilities: [],
           kinds: [...byName.keys()],
         },

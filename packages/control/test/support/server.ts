@@ -11,6 +11,7 @@ const control = await startControl({
   tokens: TOKENS,
   region: { id: TEST_REGION ?? '' },
   builtinImages: ['busybox'],
+  store: { type: 'folder', path: '/nonexistent' },
   limits: { sweepMs: 100 },
   log: quiet,
 });

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { parseAmount } from '@releap/contract';
-import type { RateLimits } from '@releap/control';
+import type { RateLimits, StoreOptions } from '@releap/control';
 import { price, type BillingSettings } from '@releap/control/billing';
 import { Check } from 'typebox/value';
 import { allowed } from './allowed.ts';
@@ -32,6 +32,7 @@ export interface Config {
   previousTokenFile: string;
   tokens: { operator?: string; gateway?: string; join?: string };
   keyFile: string;
+  store: StoreOptions;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   guestKernel?: string;
   warmPool: { size: number; memoryMib?: number };
@@ -128,6 +129,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       join: get('RELEAP_JOIN_TOKEN'),
     }),
     keyFile: get('RELEAP_KEY_FILE') ?? path.join(home, 'keys.json'),
+    store: storeOf(home, text),
     capacity: compact({
       cores: get('RELEAP_CORES'),
       memMib: get('RELEAP_MEMORY_MIB'),
@@ -181,6 +183,38 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     log: { level: get('RELEAP_LOG_LEVEL'), fileBytes: Number(get('RELEAP_LOG_FILE_MIB')) * 2 ** 20 },
   };
   return compact(config) as unknown as Config;
+}
+
+/** @throws ConfigError when only a part of the credentials is given */
+function storeOf(home: string, text: (name: VariableName) => string | undefined): StoreOptions {
+  const location = text('RELEAP_STORE') ?? path.join(home, 'store');
+  const [, bucket, prefix = ''] = /^s3:\/\/([^/]+)\/?(.*)$/.exec(location) ?? [];
+  if (bucket === undefined) return { type: 'folder', path: path.resolve(location) };
+  const accessKeyId = text('RELEAP_STORE_S3_ACCESS_KEY_ID');
+  const secretAccessKey = text('RELEAP_STORE_S3_SECRET_ACCESS_KEY');
+  const file = text('RELEAP_STORE_S3_CREDENTIALS_FILE');
+  if ((accessKeyId === undefined) !== (secretAccessKey === undefined))
+    throw new ConfigError([
+      'RELEAP_STORE_S3_ACCESS_KEY_ID and RELEAP_STORE_S3_SECRET_ACCESS_KEY must be set together',
+    ]);
+  if (accessKeyId !== undefined && file !== undefined)
+    throw new ConfigError([
+      'RELEAP_STORE_S3_CREDENTIALS_FILE and RELEAP_STORE_S3_ACCESS_KEY_ID exclude each other',
+    ]);
+  return {
+    type: 's3',
+    bucket,
+    prefix: prefix.replace(/\/+$/, ''),
+    endpoint: text('RELEAP_STORE_S3_ENDPOINT')?.replace(/\/+$/, ''),
+    region: text('RELEAP_STORE_S3_REGION') ?? 'us-east-1',
+    credentials:
+      file !== undefined
+        ? { file }
+        : accessKeyId !== undefined && secretAccessKey !== undefined
+          ? { accessKeyId, secretAccessKey }
+          : undefined,
+    spoolFolder: path.join(home, 'store-spool'),
+  };
 }
 
 function compact(object: Record<string, unknown>): Record<string, unknown> {

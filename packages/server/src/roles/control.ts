@@ -1,3 +1,4 @@
+import { mkdir } from 'node:fs/promises';
 import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
 import { internalUrlOf, urlHost } from '../config/config.ts';
@@ -18,6 +19,8 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       { file: config.previousTokenFile },
       'the shared token of version 0.1 opens nothing any more; remove the file when all runners have joined',
     );
+  // A folder that cannot be written is reported now, and not by the first upload.
+  if (config.store.type === 'folder') await mkdir(config.store.path, { recursive: true, mode: 0o700 });
   await using cleanup = new AsyncDisposableStack();
   cleanup.defer(() => signIn.identity?.close() ?? Promise.resolve());
   const control = await startControl({
@@ -30,6 +33,7 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
     region: { ...config.region, toolboxProxyUrl: config.toolboxUrl },
     builtinImages: config.builtinImages,
     keys: fileKeys(config.keyFile, log),
+    store: config.store,
     limits: {
       ...CONTROL_LIMITS,
       createQueue: config.createQueue,

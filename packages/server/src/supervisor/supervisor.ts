@@ -157,11 +157,12 @@ export async function runAll(config: Config): Promise<number> {
 }
 
 const { operator, gateway, join } = TOKEN_VARIABLES;
+const STORE_CREDENTIALS = ['RELEAP_STORE_S3_ACCESS_KEY_ID', 'RELEAP_STORE_S3_SECRET_ACCESS_KEY'];
 /** Variables that a compromised process must not have. */
 const HIDDEN: Record<keyof typeof DEADLINES_MS, readonly string[]> = {
   control: [],
-  runner: [operator, gateway, 'DATABASE_URL'],
-  gateway: [operator, join, 'DATABASE_URL'],
+  runner: [operator, gateway, 'DATABASE_URL', ...STORE_CREDENTIALS],
+  gateway: [operator, join, 'DATABASE_URL', ...STORE_CREDENTIALS],
 };
 
 function without(
