@@ -1,6 +1,5 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { rm } from 'node:fs/promises';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { SuiteResult } from './report.ts';
 
 export interface SuiteOptions {
@@ -16,7 +15,7 @@ export interface SuiteOptions {
 export type Suite = (options: SuiteOptions) => Promise<SuiteResult[]> | AsyncGenerator<SuiteResult>;
 
 /** A folder that is removed with its user. Its path is short, as the paths of unix sockets below it are limited. */
-export async function temporaryFolder(): Promise<{ path: string } & AsyncDisposable> {
-  const path = await mkdtemp(join(tmpdir(), 'rlb-'));
+export async function suiteFolder(): Promise<{ path: string } & AsyncDisposable> {
+  const path = await temporaryFolder('rlb-');
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
 }

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { promisify } from 'node:util';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 
 const run = promisify(execFile);
 const MAIN = join(import.meta.dirname, '../bench/main.ts');
@@ -12,7 +12,7 @@ const DEADLINE_MS = 900_000;
 
 let folder: string;
 before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'releap-bench-'));
+  folder = await temporaryFolder('releap-bench-');
 });
 after(async () => {
   await rm(folder, { recursive: true, force: true });

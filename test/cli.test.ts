@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { Browser } from '@releap/testing/browser';
 import { eventually } from '@releap/testing/eventually';
 import { leftovers } from '@releap/testing/leftovers';
@@ -17,7 +17,7 @@ describe('rlp, against a live service', () => {
   let folder: string;
   const { start, rlp, output } = terminal(() => ({ service, folder }));
   before(async () => {
-    folder = await mkdtemp(join(tmpdir(), 'releap-cli-'));
+    folder = await temporaryFolder('releap-cli-');
     service = await sharedService();
   });
   after(async () => {

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { access, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { access, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
 import { leftovers } from '@releap/testing/leftovers';
@@ -26,7 +26,7 @@ describe('kill -9 of any process, at any time', () => {
   let bystander: { id: string; port: number; worker: string };
 
   before(async () => {
-    crashes = await mkdtemp(join(tmpdir(), 'releap-crash-'));
+    crashes = await temporaryFolder('releap-crash-');
     service = await Service.start({ RELEAP_CRASH_AT: crashes });
     const { id } = await service.create({ ...SMALL, name: 'bystander', ports: [{ vm_port: 8000 }] });
     // All state that a new VM in the place of the old one could not have: a process, a file in memory, a server.

@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { readFile, rm } from 'node:fs/promises';
 import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { partPids } from '@releap/testing/processes';
 import { rounds } from '@releap/testing/repetitions';
 import type { Service } from '@releap/testing/service';
@@ -39,7 +39,7 @@ describe('a sandbox that floods its host', () => {
   after(() => service?.[Symbol.asyncDispose]());
 
   async function buildFlood(): Promise<Buffer> {
-    const folder = await mkdtemp(join(tmpdir(), 'releap-flood-'));
+    const folder = await temporaryFolder('releap-flood-');
     try {
       const output = join(folder, 'flood');
       const source = join(import.meta.dirname, 'support/flood/main.go');

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { SandboxRecord, SnapshotKind, SnapshotRecord } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
@@ -31,7 +31,7 @@ describe('forks and snapshots, through the API', () => {
   const jobs: string[] = [];
 
   before(async () => {
-    crashes = await mkdtemp(join(tmpdir(), 'releap-la-'));
+    crashes = await temporaryFolder('releap-la-');
     service = await Service.start({
       RELEAP_CRASH_AT: crashes,
       RELEAP_CORES: '8',

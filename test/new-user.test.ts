@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { Browser } from 'playwright-core';
 import { signIn, startChromium } from './support/chromium.ts';
 import { eventually } from '@releap/testing/eventually';
@@ -18,7 +18,7 @@ describe('a new user, in a browser and a terminal', () => {
   let folder: string;
   let chromium: Browser;
   before(async () => {
-    folder = await mkdtemp(join(tmpdir(), 'releap-user-'));
+    folder = await temporaryFolder('releap-user-');
     for (const name of ['ada', 'grace']) await mkdir(join(folder, name));
     chromium = await startChromium();
     // Prices at which the adjusted balance lasts for seconds, and the granted one for the rest of the test.

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { leftovers } from '@releap/testing/leftovers';
 import { partPids, processStatus } from '@releap/testing/processes';
@@ -17,7 +17,7 @@ describe('sandboxes out of the pool of waiting machines', () => {
   let crashes: string;
 
   before(async () => {
-    crashes = await mkdtemp(join(tmpdir(), 'releap-crash-'));
+    crashes = await temporaryFolder('releap-crash-');
     service = await Service.start({
       RELEAP_WARM_POOL: '1',
       RELEAP_CRASH_AT: crashes,

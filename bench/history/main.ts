@@ -5,9 +5,9 @@
  * when one reads a large table sequentially, or touches many more buffers.
  */
 import { parseArgs } from 'node:util';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { openDatabase, startPostgres } from '@releap/database';
 import { endFirst } from '@releap/testing/postgres';
 import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
@@ -147,7 +147,7 @@ function sequential(plan: Plan): string[] {
 }
 
 // On a disk, as a service has it: ten million rows of history do not fit into memory.
-const folder = await mkdtemp(join(tmpdir(), 'releap-history-'));
+const folder = await temporaryFolder('releap-history-');
 await using postgres = await startPostgres({ dir: join(folder, 'postgres'), log: pino({ level: 'silent' }) });
 const urls = { empty: await newDatabase('history_empty'), full: await newDatabase('history_full') };
 const results: Record<keyof typeof urls, Map<string, Cost>> = { empty: new Map(), full: new Map() };

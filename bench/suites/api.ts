@@ -11,7 +11,7 @@ import { SilentRunner } from '../api/silent-runner.ts';
 import { CONNECTIONS, type Load, type LoadResult, runLoad, writeScript } from '../api/wrk.ts';
 import { type Row, summaryRows, type SuiteResult, type Verdict } from '../report.ts';
 import { interleave, type Samples, summarize } from '../statistics.ts';
-import { type Suite, temporaryFolder } from '../suite.ts';
+import { type Suite, suiteFolder } from '../suite.ts';
 
 const ROUND_SECONDS = 1;
 const WARM_UP = 3;
@@ -25,7 +25,7 @@ const BARE_GET = 'bare server, the same select';
 const BARE_POST = 'bare server, the same insert';
 
 export const api: Suite = async ({ samples, progress, signal }) => {
-  await using folder = await temporaryFolder();
+  await using folder = await suiteFolder();
   const log = pino({ level: 'silent' });
   progress('starting PostgreSQL, the control plane and a bare server');
   await using postgres = await startPostgres({ dir: join(folder.path, 'postgres'), log });

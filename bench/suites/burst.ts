@@ -3,7 +3,7 @@ import { Floor } from '../floor/floor.ts';
 import { summaryRows, type SuiteResult, type Verdict } from '../report.ts';
 import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
 import { interleave, type Samples, summarize, timed } from '../statistics.ts';
-import { type Suite, temporaryFolder } from '../suite.ts';
+import { type Suite, suiteFolder } from '../suite.ts';
 
 const AT_ONCE = 10;
 /** Bounds the whole run on a busy machine. */
@@ -24,7 +24,7 @@ const FLOOR_EACH = `floor: each of ${AT_ONCE} restored by hand`;
 const FLOOR_LAST = `floor: all ${AT_ONCE} of them`;
 
 export const burst: Suite = async ({ samples, progress, signal }) => {
-  await using folder = await temporaryFolder();
+  await using folder = await suiteFolder();
   progress('starting a service');
   await using service = await MeasuredService.start({ warmPool: 0 });
   await using floor = await Floor.start({

@@ -7,7 +7,7 @@ import { Subject } from '../lifecycle/subject.ts';
 import { summaryRows, type SuiteResult, type Verdict } from '../report.ts';
 import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
 import { interleave, summarize, timed } from '../statistics.ts';
-import { type Suite, temporaryFolder } from '../suite.ts';
+import { type Suite, suiteFolder } from '../suite.ts';
 
 const WARM_UP = 3;
 const POOL = 2;
@@ -25,7 +25,7 @@ const RUNSC = '`runsc run`, a container that is `true`';
 const RUNSC_EXEC = '`runsc run` + `runsc exec`, a container that stays';
 
 export const createExec: Suite = async ({ samples, progress, signal }) => {
-  await using folder = await temporaryFolder();
+  await using folder = await suiteFolder();
   progress('starting a service without a pool and one with');
   await using direct = await MeasuredService.start({ warmPool: 0 });
   await using pooled = await MeasuredService.start({ warmPool: POOL });

@@ -13,14 +13,14 @@ import { snapshots } from '../lifecycle/snapshots.ts';
 import { Subject } from '../lifecycle/subject.ts';
 import { Probe } from '../probe/probe.ts';
 import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
-import { type Suite, temporaryFolder } from '../suite.ts';
+import { type Suite, suiteFolder } from '../suite.ts';
 
 /** Rounds of cheap measurements for each requested one. */
 const CHEAP = 2.5;
 const DEFAULT_POOL = 2;
 
 export const lifecycle: Suite = async function* ({ samples, progress, signal }) {
-  await using folder = await temporaryFolder();
+  await using folder = await suiteFolder();
   progress('starting a service');
   await using service = await MeasuredService.start({ warmPool: 0 });
   await using probe = await Probe.start();

@@ -15,7 +15,7 @@ import { SilentRunner } from '../api/silent-runner.ts';
 import { cpuSeconds, family } from '../processes.ts';
 import { summaryRows, type SuiteResult, type Verdict } from '../report.ts';
 import { interleave, summarize, timed } from '../statistics.ts';
-import { temporaryFolder, type Suite, type SuiteOptions } from '../suite.ts';
+import { suiteFolder, type Suite, type SuiteOptions } from '../suite.ts';
 
 const KEYS = 100_000;
 const SANDBOXES = 10_000;
@@ -32,7 +32,7 @@ const READS = 1000;
 const log = pino({ level: 'silent' });
 
 export const tenancy: Suite = async (options) => {
-  await using folder = await temporaryFolder();
+  await using folder = await suiteFolder();
   await using postgres = await startPostgres({ dir: join(folder.path, 'postgres'), log });
   return [
     await authentication(postgres, options),

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { detectLayout, memoryLimit } from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
@@ -22,7 +22,7 @@ const MORE = `dd if=/dev/zero of=/dev/null bs=${ASKED_MIB}M count=1 2>/dev/null;
 
 let runner: TestRunner;
 before(async () => {
-  runner = await TestRunner.open(await mkdtemp(join(tmpdir(), 'releap-am-')), { waiting: 1 });
+  runner = await TestRunner.open(await temporaryFolder('releap-am-'), { waiting: 1 });
   await runner.warmedUp();
 });
 after(async () => await runner.dispose());

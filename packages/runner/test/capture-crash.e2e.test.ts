@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { DesiredState, Origin, SandboxSpec } from '@releap/contract';
 import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import { eventually } from '@releap/testing/eventually';
@@ -40,7 +40,7 @@ let captured = 40;
 /** The sources' VMMs before any capture. */
 const first = new Map<string, VmFacts>();
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-cx-'));
+  home = await temporaryFolder('releap-cx-');
   runner = await RunnerProcess.open(home);
   for (const vmId of [SOURCE, EPHEMERAL]) {
     await runner.want(vmId, 1, 'running', { spec: { ...SMALL, persistent: vmId === SOURCE } });

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, rm, statfs } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { run } from '../src/process/index.ts';
 import { eventually } from '@releap/testing/eventually';
 import { isolateNetwork } from './support/isolated-network.ts';
@@ -27,7 +27,7 @@ let runner: TestRunner;
 const first = new Map<string, VmFacts>();
 let last = 10;
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-df-'));
+  home = await temporaryFolder('releap-df-');
   await run('mount', ['-t', 'tmpfs', '-o', `size=${HOME_MIB}m`, 'tmpfs', home]);
   runner = await TestRunner.open(home);
   runner.spec = { ...SPEC, vcpus: 1, mem_mib: MEM_MIB, scratch_mib: 64, ports: [] };

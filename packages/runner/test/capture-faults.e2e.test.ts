@@ -3,12 +3,12 @@ import { spawn } from 'node:child_process';
 import { hash } from 'node:crypto';
 import { once } from 'node:events';
 import { rmSync, writeFileSync } from 'node:fs';
-import { mkdtemp, readdir, readFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { SandboxSpec } from '@releap/contract';
 import { chainPath, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
@@ -45,7 +45,7 @@ let first: VmFacts;
 /** Children and snapshots. */
 let last = 10;
 before(async () => {
-  runner = await TestRunner.open(await mkdtemp(join(tmpdir(), 'releap-cf-')));
+  runner = await TestRunner.open(await temporaryFolder('releap-cf-'));
   runner.spec = SMALL;
   runner.want(SOURCE, generation, 'running');
   await runner.reported(generation, 'running', { of: SOURCE });

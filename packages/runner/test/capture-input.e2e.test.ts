@@ -1,10 +1,8 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { mkdtemp } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, describe, it, mock } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { encodeFrame, FrameType } from '../src/guest/frames.ts';
 import type { GuestProcess } from '../src/guest/index.ts';
 import { FrameWriter } from '../src/guest/frame-writer.ts';
@@ -21,7 +19,7 @@ const PIECE = Buffer.alloc(60_011, 'input ');
 
 let runner: TestRunner;
 before(async () => {
-  runner = await TestRunner.open(await mkdtemp(join(tmpdir(), 'releap-in-')));
+  runner = await TestRunner.open(await temporaryFolder('releap-in-'));
   runner.spec = { ...SPEC, vcpus: 1, ports: [] };
   runner.want(SOURCE, 1, 'running');
   await runner.reported(1, 'running', { of: SOURCE });

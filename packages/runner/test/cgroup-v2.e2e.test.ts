@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
-import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { cp, mkdir, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { after, before, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { TestRunner } from './support/sandboxes.ts';
 
@@ -18,7 +18,7 @@ const FILES = ['src/cgroup', 'test/cgroup-tree.unit.test.ts'];
 let folder: string;
 let runner: TestRunner;
 before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'releap-c2-'));
+  folder = await temporaryFolder('releap-c2-');
   runner = await TestRunner.open(join(folder, 'home'));
 });
 after(async () => {

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { copyFile, link, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { placeSystemDisk } from '../src/machine/system-disk.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';
 import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
@@ -21,7 +21,7 @@ let runner: TestRunner;
 let home: string;
 let generation = 0;
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-dm-'));
+  home = await temporaryFolder('releap-dm-');
   // As an earlier version of the service, whose machines had fewer devices.
   runner = await TestRunner.open(home, { deviceModel: 2 });
 });

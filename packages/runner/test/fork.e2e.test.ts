@@ -1,9 +1,7 @@
 import assert from 'node:assert/strict';
-import { mkdtemp } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
@@ -17,7 +15,7 @@ const id = (n: number): string => `21111111-2222-4333-8444-${String(n).padStart(
 
 let runner: TestRunner;
 before(async () => {
-  runner = await TestRunner.open(await mkdtemp(join(tmpdir(), 'releap-fk-')));
+  runner = await TestRunner.open(await temporaryFolder('releap-fk-'));
   runner.want(SOURCE, 1, 'running');
   await runner.reported(1, 'running', { of: SOURCE });
   await sh(`mkdir -p /data; dd if=/dev/urandom of=/data/file bs=1M count=2 2> /dev/null; sync

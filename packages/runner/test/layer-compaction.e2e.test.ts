@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, readlink } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { eventually } from '@releap/testing/eventually';
@@ -31,7 +31,7 @@ const newest = new Map<string, string>();
 let taken = 100;
 
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-lf-'));
+  home = await temporaryFolder('releap-lf-');
   runner = await TestRunner.open(home);
   runner.want(EPHEMERAL, 1, 'running', { spec: { ...SPEC, persistent: false } });
   runner.want(PERSISTENT, 1, 'running');

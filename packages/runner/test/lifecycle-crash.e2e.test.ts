@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFile, mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { copyFile, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { isAlive } from '../src/vmm/process-identity.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
@@ -22,7 +22,7 @@ let generation = 1;
 /** One process that works on the sandbox at a time. */
 let runner: TestRunner | undefined;
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-lx-'));
+  home = await temporaryFolder('releap-lx-');
   runner = await TestRunner.open(home);
   runner.want(ID, generation, 'running');
   await runner.reported(generation, 'running');
@@ -194,7 +194,7 @@ describe('saved memory', () => {
 
   it('resumed twice, draws different random numbers and has the right time', async () => {
     await go(PAUSED);
-    const copies = await mkdtemp(join(tmpdir(), 'releap-copy-'));
+    const copies = await temporaryFolder('releap-copy-');
     const names = ['memory', 'state', 'paused.json', 'layer-0.qcow2', 'system.squashfs'];
     for (const name of names) await copyFile(keep(name), join(copies, name));
     const drawn: string[] = [];

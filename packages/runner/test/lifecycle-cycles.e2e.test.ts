@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, readFile, stat } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER } from '@releap/testing/guest-programs';
 import { isolateNetwork } from './support/isolated-network.ts';
@@ -23,7 +23,7 @@ const ENTRYPOINT_BEGUN =
 let runner: TestRunner;
 let generation = 1;
 before(async () => {
-  runner = await TestRunner.open(await mkdtemp(join(tmpdir(), 'releap-lc-')));
+  runner = await TestRunner.open(await temporaryFolder('releap-lc-'));
 });
 after(() => runner.dispose());
 

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, rm, statfs } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { RunningVm } from '../src/machine/index.ts';
 import { run } from '../src/process/index.ts';
 import { eventually } from '@releap/testing/eventually';
@@ -22,7 +22,7 @@ const MEM_MIB = 256;
 let home: string;
 let runner: TestRunner;
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-lf-'));
+  home = await temporaryFolder('releap-lf-');
   // A file system of its own, with little more than what a host keeps in reserve.
   await run('mount', ['-t', 'tmpfs', '-o', `size=${MEM_MIB + 400}m`, 'tmpfs', home]);
   runner = await TestRunner.open(home);

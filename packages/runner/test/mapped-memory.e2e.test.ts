@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readFile, stat } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { SandboxSpec } from '@releap/contract';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { RunnerProcess } from './support/runner-process.ts';
@@ -27,7 +27,7 @@ let home: string;
 let runner: RunnerProcess;
 const generations = new Map<string, number>();
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-mm-'));
+  home = await temporaryFolder('releap-mm-');
   runner = await RunnerProcess.open(home);
   await go(SOURCE, 'running');
   await runner.sh(SOURCE, FILL);

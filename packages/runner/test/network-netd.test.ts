@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { readFile, rm } from 'node:fs/promises';
 import { connect, createServer, type Socket } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { run } from '../src/process/index.ts';
 import { serviceTag } from '../src/network/address-plan.ts';
@@ -227,7 +227,7 @@ test('DNS queries are redirected to another port of netd when its former one is 
 });
 
 test('netd ends with the service, and by itself when its folder goes', async () => {
-  const other = await mkdtemp(join(tmpdir(), 'releap-netd-'));
+  const other = await temporaryFolder('releap-netd-');
   const second = await Network.open(world.options({ dir: join(other, 'n'), identity: other, slots: 2 }));
   const pid = (await second.netdPid()) ?? assert.fail();
   await second.detach();

@@ -2,14 +2,14 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { run } from '../src/process/index.ts';
 import { parseCidr } from '@releap/contract/netd';
 import type { HostdService } from '../src/host/hostd-service.ts';
@@ -321,7 +321,7 @@ test('our table comes back when another program flushes all rules, and foreign t
 
 test('hostd killed at any step is started again, and slots are given and taken back all the same', async () => {
   await world.network.detach();
-  const failpoints = await mkdtemp(join(tmpdir(), 'releap-failpoints-'));
+  const failpoints = await temporaryFolder('releap-failpoints-');
   process.env['RELEAP_CRASH_AT'] = failpoints;
   try {
     await world.reopen({ ahead: 1 });
@@ -382,7 +382,7 @@ test('a runner killed at any time keeps every slot it gave, and leaves nothing o
 });
 
 test('two services side by side share no name and no address; closing leaves nothing', async () => {
-  const otherHome = await mkdtemp(join(tmpdir(), 'releap-net-'));
+  const otherHome = await temporaryFolder('releap-net-');
   const other = await Network.open(
     world.options({ dir: join(otherHome, 'n'), identity: otherHome, slots: 2 }),
   );

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { copyFile, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { copyFile, mkdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { guestWithKernel } from '../src/machine/open-machines.ts';
 import { templateKey } from '../src/template/machine-size.ts';
 import { BUILD_DIR, SHAPE, testMachines } from './support/machines.ts';
@@ -13,7 +13,7 @@ const PREPARE = fileURLToPath(new URL('../../../setup/own-kernel.mjs', import.me
 
 let dir: string;
 before(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'releap-ok-'));
+  dir = await temporaryFolder('releap-ok-');
 });
 after(() => rm(dir, { recursive: true, force: true }));
 

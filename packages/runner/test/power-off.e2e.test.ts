@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';
@@ -17,7 +17,7 @@ const OTHER = '78787878-2222-4333-8444-666666666666';
 let home: string;
 let runner: TestRunner;
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-po-'));
+  home = await temporaryFolder('releap-po-');
   runner = await TestRunner.open(home);
   runner.spec = { ...SPEC, scratch_mib: 64, ports: [] };
   runner.want(ID, 1, 'running');

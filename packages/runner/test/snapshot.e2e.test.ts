@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, stat } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { Origin, SandboxSpec } from '@releap/contract';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
 import { isolateNetwork } from './support/isolated-network.ts';
@@ -20,7 +20,7 @@ const PERSISTENT = id(2);
 let home: string;
 let runner: TestRunner;
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-sn-'));
+  home = await temporaryFolder('releap-sn-');
   runner = await TestRunner.open(home);
   runner.want(EPHEMERAL, 1, 'running', { spec: { ...SPEC, persistent: false } });
   runner.want(PERSISTENT, 1, 'running');

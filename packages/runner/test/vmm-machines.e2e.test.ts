@@ -2,12 +2,13 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import type { SpawnSyncReturns } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdtemp, readdir, readFile, readlink, stat, truncate, writeFile } from 'node:fs/promises';
+import { readdir, readFile, readlink, stat, truncate, writeFile } from 'node:fs/promises';
 import { open } from 'node:fs/promises';
-import { constants, tmpdir } from 'node:os';
+import { constants } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { GuestClient } from '../src/guest/index.ts';
@@ -397,7 +398,7 @@ describe('the pools of waiting VMs', () => {
 
 /** The same image with one more file. */
 async function withMarker(image: string): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'releap-marker-'));
+  const folder = await temporaryFolder('releap-marker-');
   const root = join(folder, 'root');
   await run('unsquashfs', ['-no-progress', '-d', root, image], { deadlineMs: 60_000 });
   await writeFile(join(root, 'marker'), 'another image\n');

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import type { Server, Socket } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, it, mock } from 'node:test';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { identifyProcess } from '../src/vmm/process-identity.ts';
 import { Vm } from '../src/vmm/vm.ts';
@@ -20,7 +20,7 @@ class SlowVmm {
   dir = '';
 
   async listen(): Promise<void> {
-    this.dir = await mkdtemp(join(tmpdir(), 'releap-sv-'));
+    this.dir = await temporaryFolder('releap-sv-');
     for (const name of ['qmp', 'console']) {
       const server = createServer((socket) => {
         socket.on('error', () => undefined);

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
-import { cp, mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { cp, mkdir, readdir, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { existsSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { BUILD_DIR } from './support/machines.ts';
 import { TestRunner } from './support/sandboxes.ts';
@@ -45,7 +45,7 @@ async function withOlderVmm(): Promise<{ buildDir: string; version: string }> {
 }
 
 before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'releap-vu-'));
+  folder = await temporaryFolder('releap-vu-');
   home = join(folder, 'home');
   older = await withOlderVmm();
   newer = (await readFile(join(BUILD_DIR, 'qemu/newest/version'), 'utf8')).trim();

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { Assignment } from '../src/reconcile/assignment.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { RunnerProcess } from './support/runner-process.ts';
@@ -25,7 +25,7 @@ let home: string;
 let runner: RunnerProcess;
 let generation = 1;
 before(async () => {
-  home = await mkdtemp(join(tmpdir(), 'releap-wv-'));
+  home = await temporaryFolder('releap-wv-');
   runner = await RunnerProcess.open(home, WAITING);
   await runner.warmedUp();
   await want('running');

@@ -1,7 +1,5 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
-import { mkdtempSync } from 'node:fs';
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createInterface } from 'node:readline';
@@ -12,6 +10,7 @@ import { eventually } from './eventually.ts';
 import { tracesOf } from './leftovers.ts';
 import { freePort } from './ports.ts';
 import { partPids, type Role, vmmPid } from './processes.ts';
+import { temporaryFolder } from './temporary-folder.ts';
 import { TEST_CACHE } from './test-cache.ts';
 
 export const REPO = resolve(import.meta.dirname, '../../..');
@@ -83,12 +82,10 @@ export class Service implements AsyncDisposable {
    * A home and a port, and nothing that runs yet.
    * @param home made when absent, and removed at the end with the folder that it lies in
    */
-  static async prepare(
-    env: Record<string, string> = {},
-    // mkdtemp gives mode 0700: the unprivileged parts must work below a folder they cannot enter.
-    home = join(mkdtempSync(join(tmpdir(), 'releap-test-')), 'home'),
-  ): Promise<Service> {
-    return new Service(home, await freePort(), env);
+  static async prepare(env: Record<string, string> = {}, home?: string): Promise<Service> {
+    // The folder has mode 0700: the unprivileged parts must work below one that they cannot enter.
+    const own = home ?? join(await temporaryFolder('releap-test-'), 'home');
+    return new Service(own, await freePort(), env);
   }
 
   /** As `prepare`, and waits until it is ready. */

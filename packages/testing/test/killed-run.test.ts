@@ -45,12 +45,16 @@ async function traces(home: string): Promise<string[]> {
 async function leave(run: { path: string; owner: string }): Promise<{ home: string; child: ChildProcess }> {
   const home = path.join(run.path, 'releap-test-x/home');
   await mkdir(home, { recursive: true });
-  const tag = homeTag(home);
-  await mkdir(path.join(CGROUPS, `releap-${tag}0000/vm`), { recursive: true });
-  execFileSync('ip', ['netns', 'add', `rl${tag}-0`]);
+  await leaveKernelObjects(home);
   const child = spawn('sleep', ['1000'], { env: { [RUN_VARIABLE]: run.owner } });
   await once(child, 'spawn');
   return { home, child };
+}
+
+async function leaveKernelObjects(home: string): Promise<void> {
+  const tag = homeTag(home);
+  await mkdir(path.join(CGROUPS, `releap-${tag}0000/vm`), { recursive: true });
+  execFileSync('ip', ['netns', 'add', `rl${tag}-0`]);
 }
 
 test('an owner is one process, not its number', async () => {
@@ -83,6 +87,39 @@ test('what killed runs have left is removed, and what a living one has stays', a
   kept.child.kill('SIGKILL');
   await removeDeadRuns();
   await until(async () => (await traces(kept.home)).length === 0);
+  assert.deepEqual(await readdir(folder), []);
+});
+
+test('a file that is run alone is a run: it leaves nothing, and when it is killed the next run removes the rest', async () => {
+  const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => name !== RUN_VARIABLE));
+  const module = JSON.stringify(import.meta.resolve('@releap/testing/temporary-folder'));
+  const alone = (then: string): ChildProcess => {
+    const script = `
+      const { temporaryFolder } = await import(${module});
+      const { rmSync } = await import('node:fs');
+      const folder = await temporaryFolder('releap-x-');
+      console.log(folder);
+      ${then}`;
+    return spawn(process.execPath, ['--input-type=module', '-e', script], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+      env,
+    });
+  };
+  const clean = alone('rmSync(folder, { recursive: true });');
+  assert.deepEqual(await once(clean, 'exit'), [0, null]);
+  assert.deepEqual(await readdir(folder), []);
+
+  const killed = alone('setInterval(() => {}, 1000);');
+  const [line] = (await once(killed.stdout ?? killed, 'data')) as [Buffer];
+  const home = line.toString().trim();
+  assert.ok(home.startsWith(`${folder}/rt-`), home);
+  await leaveKernelObjects(home);
+  await removeDeadRuns();
+  assert.equal((await traces(home)).length, 2);
+  killed.kill('SIGKILL');
+  await once(killed, 'exit');
+  await removeDeadRuns();
+  await until(async () => (await traces(home)).length === 0);
   assert.deepEqual(await readdir(folder), []);
 });
 

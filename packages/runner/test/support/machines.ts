@@ -1,9 +1,9 @@
 /** A network slot without its network, and everything that VMs are made with, for tests that boot some. */
 import { execFileSync } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { TEST_CACHE } from '@releap/testing/test-cache';
 import { pino } from 'pino';
 import { openMachines } from '../../src/machine/index.ts';
@@ -43,7 +43,7 @@ export class TestSlot implements VmSlot, Disposable {
 export async function testMachines(
   options: { cacheDir?: string; guest?: ReturnType<typeof builtGuest> } = {},
 ) {
-  const home = await mkdtemp(join(tmpdir(), 'releap-vm-'));
+  const home = await temporaryFolder('releap-vm-');
   const open = async () =>
     await openMachines({
       home,

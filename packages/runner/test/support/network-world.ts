@@ -1,9 +1,9 @@
 /** The network of a runner, with 'the internet' and a name server, in a file that called `isolateNetwork`. */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import dnsPacket from 'dns-packet';
 import pino from 'pino';
 import { serviceTag } from '../../src/network/address-plan.ts';
@@ -47,7 +47,7 @@ export class NetworkWorld implements AsyncDisposable {
 
   static async start({ resolve, ttl = 1, network }: NetworkWorldOptions): Promise<NetworkWorld> {
     await using stack = new AsyncDisposableStack();
-    const home = await mkdtemp(join(tmpdir(), 'releap-net-'));
+    const home = await temporaryFolder('releap-net-');
     stack.defer(() => rm(home, { recursive: true, force: true }));
     // Names of namespaces outlive this process, whatever else of a failed test does not.
     stack.defer(() => removeNamespaces(home));

@@ -6,7 +6,7 @@ import { ownerLives, ownOwner } from './run-owner.ts';
 
 /** Short: the paths of Unix sockets below it have at most 107 bytes (unix(7)). */
 const PREFIX = 'rt-';
-const OWNER_FILE = 'owner';
+export const OWNER_FILE = 'owner';
 
 export interface RunFolder {
   path: string;
