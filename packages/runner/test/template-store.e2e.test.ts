@@ -117,7 +117,8 @@ describe('a machine size', () => {
   });
 
   it('never has exactly 2 GiB, with which a microvm does not boot', () => {
-    for (const memMib of [1537, 2000, 2048]) assert.equal(roundUpSize({ vcpus: 1, memMib }).memMib, 2560);
+    for (const memMib of [1537, 2000, 2048]) assert.equal(roundUpSize({ vcpus: 1, memMib }).memMib, 2050);
+    assert.equal(roundUpSize({ vcpus: 1, memMib: 2049 }).memMib, 2560);
     assert.equal(usableMib(guestSize({ vcpus: 1, memMib: 2048 })), 2048);
   });
 

@@ -53,16 +53,20 @@ export function checkMachineSize({ vcpus, memMib }: MachineSize): void {
   }
 }
 
+/** Guests reserve memory in huge pages. */
+const RESERVED_STEP_MIB = 2;
+
 /**
- * A microvm with exactly 2 GiB does not boot: its guest finds the agent and no kernel modules in the initramfs. Probably because
- * QEMU puts that at the end of the 2 GiB that a kernel allows for it, which is the end of the memory then; the cause is not proven.
+ * A microvm with exactly 2 GiB does not boot: the end of its initramfs is overwritten. QEMU puts the initramfs at the end of the
+ * memory, where SeaBIOS has its ACPI tables. QEMU's option ROM moves it below these, unless its last page is the last one that
+ * the kernel accepts (`initrd_addr_max`, 2 GiB - 1): then it takes that for QEMU's reason to put it there.
  */
 const UNBOOTABLE_MIB = 2048;
 
 /**
- * Size of the machine for a sandbox that asked for `asked`: sizes are rounded up to few, because each has a template of
- * its own, which takes a cold boot to make and memory to hold. Up to 1 GiB in steps of 128 MiB, up to 4 GiB in steps of
- * 512 MiB (2 GiB left out), then of 1 GiB; CPUs in powers of two.
+ * Size of the machine for a sandbox that requests `asked`. Sizes are rounded up to few, because each has a template of its own,
+ * which takes a cold boot to make and memory to hold: up to 1 GiB to steps of 128 MiB, up to 4 GiB to steps of 512 MiB, then
+ * of 1 GiB; CPUs to powers of two. Instead of 2 GiB a machine has a huge page more, which its guest reserves.
  */
 export function roundUpSize(asked: MachineSize): MachineSize {
   checkMachineSize(asked);
@@ -71,14 +75,11 @@ export function roundUpSize(asked: MachineSize): MachineSize {
   const rounded = Math.ceil(memMib / step) * step;
   return {
     vcpus: 2 ** Math.ceil(Math.log2(asked.vcpus)),
-    memMib: rounded === UNBOOTABLE_MIB ? rounded + step : rounded,
+    memMib: rounded === UNBOOTABLE_MIB ? rounded + RESERVED_STEP_MIB : rounded,
   };
 }
 
-/** Guests reserve memory in huge pages. */
-const RESERVED_STEP_MIB = 2;
-
-/** The machine for a sandbox that asked for `asked`, and how much of its memory the sandbox does not get. */
+/** The machine for a sandbox that requests `asked`, and how much of its memory the sandbox does not get. */
 export function guestSize(asked: MachineSize): GuestSize {
   const machine = roundUpSize(asked);
   const steps = Math.floor((machine.memMib - asked.memMib) / RESERVED_STEP_MIB);
