@@ -36,19 +36,19 @@ import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
 import { registerToolbox } from './toolbox/index.ts';
 
-/** Makes templates; belongs to no sandbox, and its number to nobody on a usual machine. */
+/** User of the VMMs that boot templates. No sandbox has it, and no usual account. */
 const TEMPLATE_UID = 0x6ffe_0000;
 /** Unless it was configured, waiting machines may take an eighth of the host's memory. */
 const WARM_POOL_MEMORY_SHARE = 8;
 const WARM_POOL_DISK_MAX_MIB = 4096;
-/** What VMs that wait for a sandbox of any image warm up with; small, and made from what set-up has brought. */
+/** The image that waiting VMs warm up with: small, and built from packages of the set-up. */
 const WARM_UP_IMAGE: RootSource = { type: 'builtin', name: 'busybox' };
 const WARM_UP_SCRATCH_MIB = 512;
 const DRAIN_DEADLINE_MS = 30_000;
-/** How often a host that is short of memory gives up some of what is held for later. */
+/** Interval at which a host that is short of memory releases cached memory. */
 const RELIEF_MS = 5_000;
 
-/** What a create without sizes asks for; its template is made before the runner calls itself ready. */
+/** Machine size of a create without sizes. Its template is made before the runner reports that it is ready. */
 export const DEFAULT_MACHINE_SIZE = { vcpus: 2, memMib: 1024 };
 
 export interface RunnerOptions {
@@ -86,15 +86,15 @@ export interface RunnerOptions {
 
 export interface Runner {
   facts: RunnerFacts;
-  /** Lets go of everything but the sandboxes and their micro-VMs, which a later runner adopts. */
+  /** Closes everything. Sandboxes and their micro-VMs continue, and a later runner adopts them. */
   close(): Promise<void>;
-  /** Ends every micro-VM and removes all that was made for them: the service goes down. */
+  /** Ends every micro-VM and removes all that was created for them: the service stops. */
   shutDown(): Promise<void>;
 }
 
 /**
- * Starts the host agent: opens what the machine has, finds the VMs of an earlier run again, and keeps what is in
- * agreement with what control says must be. Ready once a plain create needs no cold boot.
+ * Starts the host agent: detects the host's capabilities, adopts the VMs of an earlier run, and reconciles with the desired state
+ * of the control plane. Ready once a create of the default machine size needs no cold boot.
  */
 export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const { home, cacheDir, buildDir, guestKernel, log } = options;
@@ -277,7 +277,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     log,
   });
 
-  // What nobody's record names goes before anything new is made; what a record names is found again or ended.
+  // Before anything new is made: VMs without a record are removed, and those with one are adopted or ended.
   const records = await reconciler.load();
   await machines.reclaim(records, (vmId) => sandboxQuarantine.park(vmId));
   await network.reclaim(records);
@@ -292,9 +292,10 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     pools.start();
     machines.digests.start();
   })();
-  warmed.catch((error: unknown) =>
-    log.error({ err: error, kernel: guest.kernel }, 'no micro-VM can be started on this machine'),
-  );
+  warmed.catch((error: unknown) => {
+    if (!machines.templates.isStopped)
+      log.error({ err: error, kernel: guest.kernel }, 'no micro-VM can be started on this machine');
+  });
 
   const relief = setInterval(() => {
     machines.memoryBudget.relieve().catch((error: unknown) => log.warn({ err: error }, 'caches keep memory'));
@@ -312,13 +313,18 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     buildLogRetention.close();
     clock.close();
     space.close();
+    // Interrupts all starts before cold boots are cancelled: one that waits for a cold boot is continued by the next runner, and
+    // does not fail.
+    const detached = reconciler.detach();
+    detached.catch(() => undefined);
+    await reconciler.moved();
+    machines.templates.stop();
     await warmed.catch(() => undefined);
-    await machines.digests.close();
-    await pools.close();
+    await Promise.all([detached, machines.digests.close(), pools.close()]);
     await machines.templates.close();
     await images.close();
   };
-  const takeAway = async (): Promise<void> => {
+  const removeAll = async (): Promise<void> => {
     await network.close();
     await cgroups.close();
   };
@@ -327,10 +333,9 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     close: async () => {
       await closeParts();
       // A home that is never started again leaves nothing on the machine.
-      if (reconciler.isEmpty) return await takeAway();
-      await reconciler.detach();
+      if (reconciler.isEmpty) return await removeAll();
       await network.detach();
-      // Last: it takes as long as there is to write, and whoever ends us meanwhile has lost nothing else.
+      // Last: it may take long, and nothing else is lost if this process is killed meanwhile.
       await machines.persistent.allDurable();
     },
     shutDown: async () => {
@@ -339,7 +344,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       await reconciler.drain('the service was stopped');
       await link.flushed(AbortSignal.timeout(DRAIN_DEADLINE_MS));
       await closeParts();
-      await takeAway();
+      await removeAll();
       await machines.persistent.allDurable();
     },
   };

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { cp, mkdir, mkdtemp, open, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it, mock } from 'node:test';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { awaitAgent } from '../src/template/agent-hello.ts';
 import { SealedMemory } from '../src/memory/sealed-memory.ts';
 import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
@@ -14,6 +14,7 @@ import {
   usableMib,
 } from '../src/template/machine-size.ts';
 import type { Platform, MachineSize } from '../src/template/machine-size.ts';
+import { lockFile } from '../src/lock/file-lock.ts';
 import { TemplateStore } from '../src/template/template-store.ts';
 import type { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { TEST_CACHE } from '@releap/testing/test-cache';
@@ -21,7 +22,7 @@ import { log, SHAPE, testMachines, TestSlot } from './support/machines.ts';
 
 let dir: string;
 before(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'releap-template-'));
+  dir = await temporaryFolder('releap-template-');
 });
 after(async () => {
   await rm(dir, { recursive: true, force: true });
@@ -191,7 +192,7 @@ describe('the template store', () => {
     return { store: new TemplateStore({ cacheDir, platform, jailUid: 1, cgroups, pinned, log }), folder };
   }
 
-  it('keeps what is loaded when its folder is tidied away', async () => {
+  it('keeps what is loaded when its folder is removed', async () => {
     const { store, folder } = await stored([SHAPE]);
     const { statePath, memory } = await store.ensure(SHAPE);
     await rm(folder, { recursive: true });
@@ -239,6 +240,40 @@ describe('the template store', () => {
       mock.restoreAll();
       await store.close();
     }
+  });
+
+  it('removes what a killed process has left of a template, and nothing of one in the making', async () => {
+    const { store, folder } = await stored([SHAPE]);
+    const key = templateKey(platform, SHAPE);
+    const making = `.m-${key.slice(0, 12)}`;
+    for (const name of [making, `.away-${key}-1-1`])
+      await mkdir(join(folder, name, 'jail'), { recursive: true });
+    const names = async (): Promise<string[]> =>
+      (await readdir(folder)).filter((name) => !name.startsWith('.lock'));
+    await using lock = await lockFile(join(folder, `.lock-${key}`), { wait: true });
+    await store.reclaim();
+    assert.deepEqual(await names(), [making, key].toSorted());
+    await lock.release();
+    await store.reclaim();
+    assert.deepEqual(await names(), [key]);
+    await store.close();
+  });
+
+  it('waits for a template no longer than its caller does, and makes none once it is stopped', async () => {
+    const { store, folder } = await stored([]);
+    const key = templateKey(platform, SHAPE);
+    await mkdir(folder, { recursive: true });
+    await using lock = await lockFile(join(folder, `.lock-${key}`), { wait: true });
+    const patience = new AbortController();
+    const first = store.ensure(SHAPE, patience.signal);
+    const second = store.ensure(SHAPE);
+    patience.abort(new Error('no longer'));
+    await assert.rejects(first, /no longer/);
+    store.stop();
+    await assert.rejects(second, /cancelled|the service stops/);
+    await lock.release();
+    await assert.rejects(store.ensure(SHAPE), /the service stops|cancelled/);
+    await store.close();
   });
 
   it('makes a template once for concurrent callers, again when it is damaged, and again when it does not load', async () => {

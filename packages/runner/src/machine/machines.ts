@@ -130,7 +130,7 @@ export class Machines {
   async boot(options: BootOptions): Promise<RunningVm> {
     const { vmId, signal } = options;
     const clock = new Stopwatch();
-    const template = await this.templates.ensure(options.shape);
+    const template = await this.templates.ensure(options.shape, signal);
     clock.mark('template');
     signal?.throwIfAborted();
     const { disks } = options;
@@ -259,6 +259,7 @@ export class Machines {
     for (const name of await this.#cgroups.list()) {
       if (!used.has(name)) await this.#cgroups.destroy(name);
     }
+    await this.templates.reclaim();
   }
 
   /** Removes what a runner that ended during a capture has left: a clone of the VMM, a raised memory limit, a partial file. */

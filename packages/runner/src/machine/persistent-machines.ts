@@ -80,7 +80,7 @@ export class PersistentMachines {
   async boot(options: BootOptions): Promise<RunningVm> {
     const { templates, restore } = this.#options;
     const { vmId, shape, disks, signal } = options;
-    const template = await templates.ensure(shape);
+    const template = await templates.ensure(shape, signal);
     signal?.throwIfAborted();
     const keep = await this.#openKeep(vmId);
     const running = await restore(options, async (jail, owner) => {

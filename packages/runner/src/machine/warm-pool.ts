@@ -31,8 +31,11 @@ export interface Recipe<W extends WaitingVm> {
   name: string;
   /** How many wait without requests; 0 for VMs that are made only on demand. */
   least: number;
-  /** Makes one that waits without using CPU time. If it throws, `remove` removes what is left. */
-  make: (id: string) => Promise<W>;
+  /**
+   * Makes one that waits without using CPU time. If it throws, `remove` removes what is left.
+   * @param signal aborted when the pools are closed
+   */
+  make: (id: string, signal: AbortSignal) => Promise<W>;
   /** @param made absent when `make` has thrown */
   remove: (id: string, made: W | undefined) => Promise<void>;
 }
@@ -227,7 +230,7 @@ export class WarmPools {
         return;
       }
       const began = performance.now();
-      made = await recipe.make(id);
+      made = await recipe.make(id, signal);
       pool.demand.made(performance.now() - began);
       const mib = ((await proportionalMemory(made.vm.identity.pid)) + (made.heldBytes ?? 0)) / MIB;
       signal.throwIfAborted();

@@ -104,17 +104,18 @@ export class WarmVms<S extends VmSlot> {
     return {
       name: own === undefined ? nameOf('template', shape) : `${nameOf('template', shape)} ${own.digest}`,
       least: own === undefined && this.#isDefault(shape) ? size : 0,
-      make: async (id) => {
+      make: async (id, signal) => {
         const image = own ?? (await warmUp?.image());
         if (own === undefined) this.#sharedImage = image?.digest;
         const made = await machines.blank.boot({
           ...this.#background(id, await slots.take(id), shape),
           ...(warmUp && image && { disks: { rootImagePath: image.path, scratchMib: warmUp.scratchMib } }),
           diskMaxMib,
+          signal,
         });
         try {
           const alive = (): boolean => !made.vm.exited;
-          await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive });
+          await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive, signal });
           await warmUp?.run(made);
           // A waiting VM must use no CPU time.
           await made.vm.stop();
@@ -133,10 +134,11 @@ export class WarmVms<S extends VmSlot> {
     return {
       name: nameOf('vmm', shape),
       least: this.#isDefault(shape) ? 1 : 0,
-      make: async (id) =>
+      make: async (id, signal) =>
         await machines.blank.startEmpty({
           ...this.#background(id, await slots.take(id), shape),
           diskMaxMib,
+          signal,
         }),
       remove: async (id, empty) => {
         await empty?.memory.abandon();

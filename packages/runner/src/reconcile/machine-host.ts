@@ -106,7 +106,7 @@ export class MachineHost implements SandboxHost {
     let restored: RunningVm | undefined;
     try {
       // A cold boot takes seconds, and those behind it need none.
-      await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }));
+      await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }), signal);
       const { running, slot, warm, queuedMs, timingsUs } = await admission.run(
         async (queuedMs, guestRuns) => {
           const made = await this.#starts.fresh(

@@ -1,5 +1,6 @@
 import { chown, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { run } from '../process/index.ts';
 import { HOSTD } from '../host/hostd.ts';
@@ -63,6 +64,7 @@ export async function makeTemplate(
     cgroupProcs: options.cgroupProcs,
     fileMaxMib: shape.memMib + 64,
     onConsole: (chunk) => console.add(chunk),
+    signal,
     log,
   });
   try {
@@ -75,8 +77,7 @@ export async function makeTemplate(
         `a template guest did not boot: ${(error as Error).message}; its console ended: ${console.text()}`,
       );
     });
-    await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
-    signal?.throwIfAborted();
+    await sleep(SETTLE_MS, undefined, { signal });
     await vm.stop();
     await saveState(vm, { root: jail, uid: jailUid }, join(folder, 'state'));
   } finally {
@@ -84,6 +85,7 @@ export async function makeTemplate(
   }
   await run(HOSTD, ['compact', bootMemory, join(folder, 'memory')], {
     deadlineMs: COMPACT_DEADLINE_MS,
+    signal,
   });
   for (const name of ['boot-memory', 'jail', 'qmp', 'agent', 'console', 'vmm.log']) {
     await rm(join(folder, name), { recursive: true, force: true });

@@ -12,19 +12,23 @@ import { SealedMemory } from '../memory/sealed-memory.ts';
 import { checkMachineSize, templateKey } from './machine-size.ts';
 import type { Platform, MachineSize } from './machine-size.ts';
 
-/** Templates kept on the disk; the least recently used goes first. One takes about 100 MB. */
+/** Most templates on the disk. The least recently used is evicted. One takes about 100 MB. */
 const TEMPLATES_MAX = 16;
-/** Templates whose memory is held ready. */
+/** Most templates whose memory stays loaded. */
 const LOADED_MAX = 4;
-/** Cold boots at a time: each keeps a core busy for seconds, and a caller that needs another template waits no longer for it. */
+/** Concurrent cold boots: each keeps a core busy for seconds. */
 const COLD_BOOTS = 1;
-/** A guest that does not boot may have met a busy moment. */
+/** A guest may fail to boot in time because the host is busy. */
 const ATTEMPTS = 2;
-/** A half-made template older than this is abandoned: making one has shorter deadlines. */
+/** A template in the making has a folder with this prefix and the start of its key: short, as sockets below it have short paths. */
+const MAKING = '.m-';
+const MAKING_KEY_CHARS = 12;
+const LOCK = '.lock-';
+/** Earlier versions named such a folder after their process. One of this age is abandoned: making a template has shorter deadlines. */
 const ABANDONED_AFTER_MS = 15 * 60_000;
 
-/** Cgroups whose names start so belong to templates in the making. At the start of a service there are none such. */
-export const TEMPLATE_CGROUP = 'template-';
+/** Prefix of the cgroup of a template in the making. `Machines.reclaim` kills what is in one when a service starts. */
+const TEMPLATE_CGROUP = 'template-';
 
 interface Manifest {
   key: string;
@@ -38,17 +42,17 @@ export interface LoadedTemplate {
   key: string;
   shape: MachineSize;
   memory: SealedMemory;
-  /** What that memory was loaded from, to copy. */
+  /** The file that the memory was loaded from. */
   origin: MemoryOrigin;
   /**
    * Reads from position 0 only through descriptors of its own: open `statePath` again for each VM. It leads to the file
-   * also when the template's folder was tidied away meanwhile, as the least recently loaded of all that share the cache.
+   * also after the template was evicted, as the least recently used of all that share the cache.
    */
   statePath: string;
   state: FileHandle;
 }
 
-/** What the memory of a VM that is made from a template begins with. */
+/** The initial memory of a VM that is restored from a template. */
 export function memoryOf({ memory, origin }: LoadedTemplate): { fd: number; origin: MemoryOrigin } {
   return { fd: memory.fd, origin };
 }
@@ -61,7 +65,7 @@ export class TemplateStore {
   readonly #cgroups: CgroupTree;
   readonly #log: Logger;
   readonly #loaded = new Map<string, Promise<LoadedTemplate>>();
-  /** Never unloaded or removed, whatever sizes are asked for. */
+  /** Never unloaded or evicted. */
   readonly #pinned: string | undefined;
   readonly #coldBoots = new Semaphore(COLD_BOOTS);
   readonly #stop = new AbortController();
@@ -90,8 +94,13 @@ export class TemplateStore {
   /**
    * The template of a machine size: at once when it is loaded, in a tenth of a second when it is on the disk, else after
    * a cold boot. Concurrent callers, in this process or another, wait for the same boot.
+   * @param signal ends the wait of this caller; the boot continues for others
    */
-  async ensure(shape: MachineSize): Promise<LoadedTemplate> {
+  async ensure(shape: MachineSize, signal?: AbortSignal): Promise<LoadedTemplate> {
+    return await unlessAborted(this.#ensure(shape), signal);
+  }
+
+  async #ensure(shape: MachineSize): Promise<LoadedTemplate> {
     checkMachineSize(shape);
     const key = templateKey(this.platform, shape);
     const present = this.#loaded.get(key);
@@ -129,9 +138,18 @@ export class TemplateStore {
     if (loaded !== undefined) disposeLater(loaded);
   }
 
-  /** Cancels templates in the making, and releases all memory. */
+  /** Cancels cold boots: they take longer than a service has to stop. What waits for one fails. */
+  stop(): void {
+    this.#stop.abort(new Error('the service stops'));
+  }
+
+  get isStopped(): boolean {
+    return this.#stop.signal.aborted;
+  }
+
+  /** Resolves when no cold boot runs and all memory is released. */
   async close(): Promise<void> {
-    this.#stop.abort();
+    this.stop();
     const all = [...this.#loaded.values()];
     this.#loaded.clear();
     for (const loaded of all) await dispose(loaded);
@@ -155,7 +173,7 @@ export class TemplateStore {
     }
   }
 
-  /** The manifest of a template that is whole, else undefined. Published by rename, it can only be whole or damaged. */
+  /** The manifest of a complete template, else undefined. Templates are published by rename. */
   async #verify(key: string): Promise<Manifest | undefined> {
     const folder = join(this.#folder, key);
     try {
@@ -174,17 +192,17 @@ export class TemplateStore {
 
   async #make(key: string, shape: MachineSize): Promise<void> {
     await mkdir(this.#folder, { recursive: true, mode: 0o755 });
-    await this.#coldBoots.run(() => this.#makeLocked(key, shape));
+    await this.#coldBoots.run(() => this.#makeLocked(key, shape), this.#stop.signal);
   }
 
   async #makeLocked(key: string, shape: MachineSize): Promise<void> {
-    await using _lock = await lockFile(join(this.#folder, `.lock-${key}`), {
+    await using _lock = await lockFile(join(this.#folder, `${LOCK}${key}`), {
       wait: true,
       signal: this.#stop.signal,
     });
     // Another process may have made it meanwhile.
     if ((await this.#verify(key)) !== undefined) return;
-    await this.#sweep();
+    await this.#evict();
     await rm(join(this.#folder, key), { recursive: true, force: true });
     for (let attempt = 1; ; attempt += 1) {
       try {
@@ -206,10 +224,11 @@ export class TemplateStore {
   }
 
   async #makeOnce(key: string, shape: MachineSize): Promise<void> {
-    // Short, as the paths of unix sockets below it are limited.
-    const making = join(this.#folder, `.m-${process.pid}-${Date.now().toString(36)}`);
-    await mkdir(making, { mode: 0o700 });
+    const making = join(this.#folder, `${MAKING}${key.slice(0, MAKING_KEY_CHARS)}`);
     const cgroup = `${TEMPLATE_CGROUP}${key}`;
+    // This process holds the lock: what is there is of one that was killed.
+    await rm(making, { recursive: true, force: true });
+    await mkdir(making, { mode: 0o700 });
     try {
       const cgroupProcs = await this.#cgroups.create(cgroup, {
         cpu: 1,
@@ -234,25 +253,48 @@ export class TemplateStore {
     }
   }
 
-  /** Removes what crashes have left, and the templates that are over the bound. */
-  async #sweep(): Promise<void> {
-    const kept: { path: string; mtimeMs: number }[] = [];
-    for (const name of await readdir(this.#folder)) {
+  /** Removes what services have left that were killed while they made or removed a template. */
+  async reclaim(): Promise<void> {
+    const names = await readdir(this.#folder).catch(() => [] as string[]);
+    for (const name of names) {
       const path = join(this.#folder, name);
-      if (name.startsWith('.m-') || name.startsWith('.away-')) {
-        const made = await stat(path).catch(() => undefined);
-        if (made && Date.now() - made.mtimeMs > ABANDONED_AFTER_MS)
-          await rm(path, { recursive: true, force: true });
-      } else if (!name.startsWith('.') && name !== this.#pinned) {
-        const used = await stat(join(path, 'template.json')).catch(() => undefined);
-        kept.push({ path, mtimeMs: used?.mtimeMs ?? 0 });
-      }
+      if (name.startsWith('.away-')) await rm(path, { recursive: true, force: true });
+      if (!name.startsWith(MAKING)) continue;
+      const lockName = names.find((one) => one.startsWith(`${LOCK}${name.slice(MAKING.length)}`));
+      if (lockName === undefined) await this.#removeAbandoned(path);
+      else await this.#removeUnlessLocked(path, lockName);
     }
-    kept.sort((a, b) => b.mtimeMs - a.mtimeMs);
-    for (const { path } of kept.slice(TEMPLATES_MAX - 1)) await rm(path, { recursive: true, force: true });
   }
 
-  /** Running VMs have their own references to the memory; this releases only ours. */
+  /** Whoever makes a template holds its lock, which the kernel releases with the process. */
+  async #removeUnlessLocked(path: string, lockName: string): Promise<void> {
+    await using lock = await lockFile(join(this.#folder, lockName), { wait: false });
+    if (lock === undefined) return;
+    await rm(path, { recursive: true, force: true });
+    this.#log.info({ folder: path }, 'removed a template that was not finished');
+  }
+
+  async #removeAbandoned(path: string): Promise<void> {
+    const made = await stat(path).catch(() => undefined);
+    if (made !== undefined && Date.now() - made.mtimeMs > ABANDONED_AFTER_MS)
+      await rm(path, { recursive: true, force: true });
+  }
+
+  /** Removes the least recently used templates, so that one more can be made. */
+  async #evict(): Promise<void> {
+    const templates: { path: string; mtimeMs: number }[] = [];
+    for (const name of await readdir(this.#folder)) {
+      if (name.startsWith('.') || name === this.#pinned) continue;
+      const path = join(this.#folder, name);
+      const used = await stat(join(path, 'template.json')).catch(() => undefined);
+      templates.push({ path, mtimeMs: used?.mtimeMs ?? 0 });
+    }
+    templates.sort((a, b) => b.mtimeMs - a.mtimeMs);
+    for (const { path } of templates.slice(TEMPLATES_MAX - 1))
+      await rm(path, { recursive: true, force: true });
+  }
+
+  /** Running VMs have references of their own to the memory. */
   #unloadOldest(): void {
     while (this.#loaded.size > LOADED_MAX) {
       const [key, oldest] = [...this.#loaded].find(([loaded]) => loaded !== this.#pinned) as [
@@ -268,7 +310,7 @@ export class TemplateStore {
 
 const UNLOAD_GRACE_MS = 30_000;
 
-/** A restore that has just taken it, or still waits for it, is given the time to start. */
+/** Delayed, because a restore that has just taken the template may not have started its VMM yet. */
 function disposeLater(loaded: Promise<LoadedTemplate>): void {
   loaded.then(
     () => setTimeout(() => void dispose(loaded), UNLOAD_GRACE_MS).unref(),
@@ -280,4 +322,20 @@ async function dispose(loaded: Promise<LoadedTemplate>): Promise<void> {
   const template = await loaded.catch(() => undefined);
   await template?.memory[Symbol.asyncDispose]();
   await template?.state.close();
+}
+
+/** @throws the signal's reason, when it is aborted first */
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return await work;
+  const aborted = Promise.withResolvers<never>();
+  const onAbort = (): void => aborted.reject(signal.reason as Error);
+  signal.addEventListener('abort', onAbort, { once: true });
+  if (signal.aborted) onAbort();
+  try {
+    return await Promise.race([work, aborted.promise]);
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+    // It may end later, unheard.
+    work.catch(() => undefined);
+  }
 }

@@ -34,6 +34,8 @@ export interface StartVmOptions {
   cgroupProcs: string[];
   fileMaxMib: number;
   onConsole?: ((chunk: Buffer) => void) | undefined;
+  /** Ends the wait for the VMM's QMP connection; the VMM is then killed. */
+  signal?: AbortSignal | undefined;
   log: Logger;
 }
 

@@ -108,6 +108,7 @@ export class Vm {
       const qmp = await QmpClient.connect(join(dir, 'qmp'), {
         deadlineMs: START_DEADLINE_MS,
         alive: () => fate.ended === undefined,
+        ...(options.signal && { signal: options.signal }),
       });
       const vm = new Vm(identity, qmp, dir, log);
       vm.#isOwnChild = true;
@@ -120,7 +121,8 @@ export class Vm {
       return vm;
     } catch (error) {
       // A VMM that is ending by itself first reports why.
-      for (let waited = 0; waited < EXIT_GRACE_MS && fate.ended === undefined; waited += 10) {
+      const isEnding = (): boolean => fate.ended === undefined && options.signal?.aborted !== true;
+      for (let waited = 0; waited < EXIT_GRACE_MS && isEnding(); waited += 10) {
         await new Promise((resolve) => setTimeout(resolve, 10));
       }
       await killProcess(identity, KILL_DEADLINE_MS);
