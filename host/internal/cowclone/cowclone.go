@@ -133,8 +133,11 @@ func (p *process) clone() (int, error) {
 }
 
 // whileStopped stops the main thread, runs work, and lets the thread continue as if nothing had happened.
+//
+// Until the thread has stopped nothing of it is changed, and it may take long to stop: the end of this process then only detaches
+// it. From then on (PTRACE_O_EXITKILL) it kills the VMM, which would otherwise continue with wrong registers.
 func (p *process) whileStopped(options int, work func(*stoppedThread) (int, error)) (result int, err error) {
-	if err := ptrace(unix.PTRACE_SEIZE, p.pid, 0, unix.PTRACE_O_EXITKILL); err != nil {
+	if err := ptrace(unix.PTRACE_SEIZE, p.pid, 0, 0); err != nil {
 		return 0, fmt.Errorf("ptrace(PTRACE_SEIZE) of process %d: %w", p.pid, err)
 	}
 	thread := &stoppedThread{process: p}

@@ -9,25 +9,46 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"releap/host/internal/hosttest"
 )
 
 // The tests start their own program again as the process that is cloned.
 func TestMain(m *testing.M) {
-	if os.Getenv("COWCLONE_TEST_TARGET") != "" {
+	switch os.Getenv("COWCLONE_TEST") {
+	case "target":
 		target()
-		return
+	case "blocked":
+		blocked()
+	case "hostd":
+		stopLimit = 100 * time.Millisecond
+		if err := Serve(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	default:
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+}
+
+// The main goroutine runs on the main thread.
+func init() { runtime.LockOSThread() }
+
+// testProgram is this very program as another process.
+func testProgram(role string, args ...string) *exec.Cmd {
+	child := exec.Command("/proc/self/exe", args...)
+	child.Env = append(os.Environ(), "COWCLONE_TEST="+role, "GODEBUG=asyncpreemptoff=1")
+	return child
 }
 
 const targetBytes = 64 * 4096
 
-// target maps memory as QEMU does, prints its address, and answers each line with what the memory begins with before it
-// writes that line there.
-func target() {
+// mapMemory maps memory as QEMU does, and prints its address.
+func mapMemory() []byte {
 	memory, err := unix.Mmap(-1, 0, targetBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		panic(err)
@@ -35,33 +56,46 @@ func target() {
 	if err := unix.Madvise(memory, unix.MADV_DONTFORK); err != nil {
 		panic(err)
 	}
-	copy(memory, "first")
 	fmt.Println(uintptr(unsafe.Pointer(&memory[0])))
+	return memory
+}
+
+// target answers each line with what its memory begins with before it writes that line there. For "fill" it writes to all of it.
+func target() {
+	memory := mapMemory()
+	copy(memory, "first")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		before := strings.TrimRight(string(memory[:16]), "\x00")
+		if lines.Text() == "fill" {
+			for at := range memory {
+				memory[at] += byte(at>>12) + 1
+			}
+		}
 		copy(memory, lines.Text()+strings.Repeat("\x00", 16))
 		fmt.Println(before)
 	}
 }
 
+// blocked waits inside the kernel, where it cannot be stopped, until its child ends, and then prints a line.
+func blocked() {
+	mapMemory()
+	child, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_VFORK|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 {
+		panic(errno)
+	}
+	for child == 0 {
+		pause := unix.Timespec{Sec: 1}
+		_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0)
+	}
+	fmt.Println("continued")
+}
+
 // startTarget gives the process, where its memory lies, and what tells it a line.
 func startTarget(t *testing.T) (int, uintptr, func(string) string) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: the seccomp filter of a tracee is suspended with CAP_SYS_ADMIN")
-	}
-	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), "COWCLONE_TEST_TARGET=1", "GODEBUG=asyncpreemptoff=1")
-	input, _ := child.StdinPipe()
-	output, _ := child.StdoutPipe()
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		input.Close()
-		_ = child.Wait()
-	})
-	lines := bufio.NewReader(output)
+	hosttest.NeedsRoot(t, "the seccomp filter of a tracee is suspended with CAP_SYS_ADMIN")
+	child := testProgram("target")
+	input, lines := hosttest.Start(t, child)
 	var address uintptr
 	if _, err := fmt.Fscanln(lines, &address); err != nil {
 		t.Fatal(err)
@@ -115,6 +149,37 @@ func TestAClonesMemoryStaysWhileTheProcessContinues(t *testing.T) {
 	}
 	if after := say("fourth"); after != "third" {
 		t.Errorf("the process has %q", after)
+	}
+}
+
+func TestAProcessThatDoesNotStopContinues(t *testing.T) {
+	hosttest.NeedsRoot(t, "processes of others are traced")
+	child := testProgram("blocked")
+	_, lines := hosttest.Start(t, child)
+	var address uintptr
+	if _, err := fmt.Fscanln(lines, &address); err != nil {
+		t.Fatal(err)
+	}
+	pid := child.Process.Pid
+	var forked int
+	for forked == 0 {
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Sscan(string(children), &forked)
+	}
+	defer func() { _ = unix.Kill(forked, unix.SIGKILL) }()
+	hostd := testProgram("hostd", fmt.Sprint(pid), fmt.Sprint(uint64(address)), fmt.Sprint(targetBytes))
+	said, err := hostd.CombinedOutput()
+	if err == nil || !strings.Contains(string(said), "blocked inside the kernel") {
+		t.Fatalf("%q, %v", said, err)
+	}
+	if err := unix.Kill(forked, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := lines.ReadString('\n'); err != nil || line != "continued\n" {
+		t.Errorf("%q, %v", line, err)
 	}
 }
 

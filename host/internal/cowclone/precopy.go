@@ -30,6 +30,9 @@ const (
 	scanBytes = 16 << 20
 )
 
+// windowBytes of the memory are scanned and then copied, before the next ones.
+var windowBytes uintptr = 256 << 20
+
 // Precopy copies the memory of process PID that lies at ADDRESS for BYTES bytes to the file TARGET while the process runs, so
 // that few pages are left to copy when it is stopped. It prints "ready\n", or "unsupported\n" and ends where the kernel cannot
 // track writes. For each line "all\n" it copies all anonymous pages (those of a private mapping that the process has written
@@ -59,7 +62,8 @@ func Precopy(args []string) error {
 		return err
 	}
 	fmt.Println("ready")
-	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
+	orders := bufio.NewScanner(os.Stdin)
+	for orders.Scan() {
 		var copied int64
 		switch orders.Text() {
 		case "all":
@@ -78,7 +82,7 @@ func Precopy(args []string) error {
 		}
 		fmt.Printf("copied %d\n", copied)
 	}
-	return nil
+	return orders.Err()
 }
 
 func parseNumbers(args []string) ([3]uint64, error) {
@@ -122,32 +126,48 @@ var own = scanArg{flags: scanProtect | scanCheckTracked, inverted: pageOfFile, m
 
 // copyAll write-protects the pages as it finds them: pages that are written to while they are copied belong to the rest.
 func (c *preCopier) copyAll() (int64, error) {
-	regions, err := c.find(own, c.start, c.end)
-	if err != nil {
-		return 0, err
-	}
-	return c.copy(regions)
+	return c.eachWindow(func(from, end uintptr) ([]region, error) { return c.find(own, from, end) })
 }
 
 func (c *preCopier) copyRest() (int64, error) {
 	// With exactly these categories the kernel looks at the page tables alone, which is many times as fast as to look at each
 	// page. It finds untouched pages and those of the file, too.
 	unprotected := scanArg{flags: scanCheckTracked, mask: pageWritten, returned: pageWritten}
-	candidates, err := c.find(unprotected, c.start, c.end)
-	if err != nil {
-		return 0, err
-	}
 	written := own
 	written.mask |= pageWritten
-	var regions []region
-	for _, one := range joinNear(candidates) {
-		found, err := c.find(written, one.start, one.end)
+	return c.eachWindow(func(from, end uintptr) ([]region, error) {
+		candidates, err := c.find(unprotected, from, end)
+		if err != nil {
+			return nil, err
+		}
+		var regions []region
+		for _, one := range joinNear(candidates) {
+			found, err := c.find(written, one.start, one.end)
+			if err != nil {
+				return nil, err
+			}
+			regions = append(regions, found...)
+		}
+		return regions, nil
+	})
+}
+
+// eachWindow copies what find gives for each window of the memory: a guest that writes to every other page of a large memory must
+// not make this process as large.
+func (c *preCopier) eachWindow(find func(from, end uintptr) ([]region, error)) (int64, error) {
+	var total int64
+	for from := c.start; from < c.end; from += windowBytes {
+		regions, err := find(from, lower(c.end, from+windowBytes))
 		if err != nil {
 			return 0, err
 		}
-		regions = append(regions, found...)
+		copied, err := c.copy(regions)
+		if err != nil {
+			return 0, err
+		}
+		total += copied
 	}
-	return c.copy(regions)
+	return total, nil
 }
 
 // joinNear joins regions with little between them: to look at a few pages more takes less time than another call.
@@ -347,8 +367,12 @@ func (c *preCopier) track() error {
 		if err != nil {
 			return 0, err
 		}
-		if fd < 0 {
+		switch errno := unix.Errno(-fd); {
+		case fd >= 0:
+		case errno == unix.ENOSYS, errno == unix.EINVAL, errno == unix.EPERM:
 			return 0, errUnsupported
+		default:
+			return 0, fmt.Errorf("userfaultfd: %w", errno)
 		}
 		api := [4]uint64{uffdAPIVersion, uffdWpAsync | uffdWpUnpopulated}
 		register := [4]uint64{uint64(c.start), uint64(c.end - c.start), uffdRegisterWp}

@@ -1,7 +1,9 @@
 package cowclone
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -51,6 +53,47 @@ func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
 	}
 	if after := say("end"); after != "three" {
 		t.Errorf("the process has %q", after)
+	}
+}
+
+func TestCopiesLargeMemoryInWindows(t *testing.T) {
+	pid, address, say := startTarget(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	usual := windowBytes
+	windowBytes = 3 * pageBytes
+	defer func() { windowBytes = usual }()
+	path := filepath.Join(t.TempDir(), "target")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	say("fill")
+	copier, err := newPreCopier(pid, address, targetBytes, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copier.pagemap.Close()
+	defer copier.target.Close()
+	if err := copier.track(); errors.Is(err, errUnsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	for _, work := range []func() (int64, error){copier.copyAll, copier.copyRest} {
+		if copied, err := work(); err != nil || copied != targetBytes {
+			t.Fatalf("%d bytes of %d (%v)", copied, targetBytes, err)
+		}
+		memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		expected := make([]byte, targetBytes)
+		_, err = memory.ReadAt(expected, int64(address))
+		memory.Close()
+		if found, _ := os.ReadFile(path); err != nil || !bytes.Equal(found, expected) {
+			t.Errorf("the copy is another (%v)", err)
+		}
+		say("fill")
 	}
 }
 

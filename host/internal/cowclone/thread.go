@@ -3,6 +3,8 @@ package cowclone
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -25,14 +27,18 @@ type stoppedThread struct {
 	changed bool
 }
 
+// stopLimit bounds the wait for a thread that is blocked inside the kernel, for example on a slow disk. It is shorter than any
+// deadline of the runner, which would kill this process.
+var stopLimit = 5 * time.Second
+
 // stop interrupts the thread and blocks its signals.
 func (t *stoppedThread) stop() error {
 	pid := t.process.pid
 	if err := ptrace(unix.PTRACE_INTERRUPT, pid, 0, 0); err != nil {
 		return fmt.Errorf("cannot interrupt: %w", err)
 	}
-	for {
-		status, err := waitStopped(pid)
+	for deadline := time.Now().Add(stopLimit); ; {
+		status, err := waitStoppedUntil(pid, deadline)
 		if err != nil {
 			return err
 		}
@@ -43,6 +49,9 @@ func (t *stoppedThread) stop() error {
 		if err := ptrace(unix.PTRACE_CONT, pid, 0, uintptr(status>>8&0xff)); err != nil {
 			return fmt.Errorf("cannot deliver a signal: %w", err)
 		}
+	}
+	if err := ptrace(unix.PTRACE_SETOPTIONS, pid, 0, unix.PTRACE_O_EXITKILL); err != nil {
+		return fmt.Errorf("cannot set options: %w", err)
 	}
 	if err := t.before.get(pid); err != nil {
 		return fmt.Errorf("cannot read registers: %w", err)
@@ -148,6 +157,34 @@ func (t *stoppedThread) syscallWith(number, first, second uintptr, structure *[4
 	result, _, err := t.syscall(number, first, second, at)
 	return result, err
 }
+
+// waitStoppedUntil is waitStopped with a deadline. It yields before it sleeps: most threads stop within microseconds.
+func waitStoppedUntil(pid int, deadline time.Time) (int, error) {
+	for round := 0; ; round++ {
+		var status unix.WaitStatus
+		stopped, err := unix.Wait4(pid, &status, unix.WALL|unix.WNOHANG, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, fmt.Errorf("wait4: %w", err)
+		case stopped == pid && status.Stopped():
+			return int(status), nil
+		case stopped == pid:
+			return 0, fmt.Errorf("it ended (status %#x)", uint32(status))
+		case time.Now().After(deadline):
+			return 0, fmt.Errorf("it does not stop within %s: it is blocked inside the kernel", stopLimit)
+		case round < yieldRounds:
+			runtime.Gosched()
+		default:
+			time.Sleep(stopPause)
+		}
+	}
+}
+
+const (
+	yieldRounds = 1000
+	stopPause   = 100 * time.Microsecond
+)
 
 // waitStopped waits for the next ptrace-stop and gives its wait status.
 func waitStopped(pid int) (int, error) {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"releap/host/internal/hosttest"
 )
 
 // separator cannot be in an argument of a test.
@@ -86,9 +88,7 @@ func report() {
 
 func needsRoot(t *testing.T) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root for namespaces")
-	}
+	hosttest.NeedsRoot(t, "it makes namespaces")
 }
 
 // program gives a folder with this very program as `run`.
@@ -119,20 +119,11 @@ func atLeast(netns string) []string {
 // reported starts the command and gives what it sees. It runs until the test ends.
 func reported(t *testing.T, child *exec.Cmd) findings {
 	t.Helper()
-	input, _ := child.StdinPipe()
-	output, _ := child.StdoutPipe()
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		input.Close()
-		_ = child.Wait()
-	})
-	lines := bufio.NewScanner(output)
-	lines.Scan()
+	_, output := hosttest.Start(t, child)
+	line, _ := output.ReadBytes('\n')
 	var said findings
-	if err := json.Unmarshal(lines.Bytes(), &said); err != nil {
-		t.Fatalf("%q: %v", lines.Text(), err)
+	if err := json.Unmarshal(line, &said); err != nil {
+		t.Fatalf("%q: %v", line, err)
 	}
 	return said
 }

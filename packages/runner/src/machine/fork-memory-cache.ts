@@ -163,12 +163,9 @@ export class ForkMemoryCache {
     };
     return {
       capture: async (running) => {
-        if (written < PRECOPY_FROM_BYTES) return await CowClone.prepare(running);
-        const precopy = await Precopy.begin(running, unsealed.memory.fd);
-        if (precopy === undefined) return await CowClone.prepare(running);
-        if (await precopy.approach()) return precopy;
-        await precopy[Symbol.asyncDispose]();
-        return await CowClone.prepare(running);
+        const precopy =
+          written < PRECOPY_FROM_BYTES ? undefined : await this.#precopy(vmId, running, unsealed.memory.fd);
+        return precopy ?? (await CowClone.prepare(running));
       },
       take: async (checkpoint) => {
         // Not earlier: freeing this much memory takes tens of milliseconds of CPU time, which would delay a guest that is
@@ -183,6 +180,22 @@ export class ForkMemoryCache {
         await held[Symbol.asyncDispose]();
       },
     };
+  }
+
+  /** @returns undefined where the kernel cannot track writes, the guest dirties memory too fast, or anything fails */
+  async #precopy(vmId: string, running: GuestMemory, target: number): Promise<Precopy | undefined> {
+    try {
+      const precopy = await Precopy.begin(running, target);
+      if (precopy === undefined) return undefined;
+      await using unfinished = new AsyncDisposableStack();
+      unfinished.use(precopy);
+      if (!(await precopy.approach())) return undefined;
+      unfinished.move();
+      return precopy;
+    } catch (error) {
+      this.#log.warn({ err: error, vm: vmId }, 'no pre-copy of a VM that is forked; its VMM is cloned');
+      return undefined;
+    }
   }
 
   /** Whether a VM's memory differs too much from the cached one, estimated from a sample while the VM runs. */

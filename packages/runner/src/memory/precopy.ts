@@ -3,7 +3,12 @@ import { captureError } from './cow-clone.ts';
 import type { GuestMemory } from './guest-memory.ts';
 
 const READY_DEADLINE_MS = 15_000;
+/** Of one round while the guest runs. */
 const COPY_DEADLINE_MS = 120_000;
+/** Of the last round, while the guest is paused. */
+const LAST_DEADLINE_MS = 30_000;
+/** Of all rounds of `approach`. */
+const APPROACH_LIMIT_MS = 30_000;
 /** The guest is paused once the dirty pages are at most this much: they are copied in a few milliseconds. */
 const REST_BYTES = 4 * 1024 * 1024;
 /** Pre-copy rounds. A guest that dirties memory faster than it is copied does not converge. */
@@ -51,7 +56,9 @@ export class Precopy implements AsyncDisposable {
 
   /** Copies dirty pages until few are left. @returns false when the guest dirties memory too fast to converge */
   async approach(): Promise<boolean> {
-    for (let round = 0; round < ROUNDS; round++) if ((await this.#copy('rest')) <= REST_BYTES) return true;
+    const end = performance.now() + APPROACH_LIMIT_MS;
+    for (let round = 0; round < ROUNDS && performance.now() < end; round++)
+      if ((await this.#copy('rest')) <= REST_BYTES) return true;
     return false;
   }
 
@@ -64,7 +71,9 @@ export class Precopy implements AsyncDisposable {
   async #copy(order: 'all' | 'rest' | 'last'): Promise<number> {
     this.#helper.send(order);
     try {
-      const [, bytes] = (await this.#helper.line(COPY_DEADLINE_MS)).split(' ');
+      const line = await this.#helper.line(order === 'last' ? LAST_DEADLINE_MS : COPY_DEADLINE_MS);
+      const bytes = /^copied (\d+)$/.exec(line)?.[1];
+      if (bytes === undefined) throw new Error(`hostd printed ${JSON.stringify(line)}`);
       return Number(bytes);
     } catch (error) {
       throw captureError(error);
