@@ -2,6 +2,7 @@ import { cpus, totalmem } from 'node:os';
 import { mkdir, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { RootSource, RunnerFacts } from '@releap/contract';
+import type { HeldMemory } from '@releap/contract/runner';
 import type { Logger } from 'pino';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
@@ -17,6 +18,7 @@ import { readLog } from './logs/log-file.ts';
 import { builtGuest, guestWithKernel } from './machine/open-machines.ts';
 import { Admission, openMachines, WarmPools, WarmVms } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
+import type { MemoryBudget } from './memory/memory-budget.ts';
 import { startMetrics } from './metrics/start-metrics.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
 import { Network } from './network/network.ts';
@@ -147,6 +149,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     spare: (signal) => admission.spare(signal),
     log: log.child({ part: 'pool' }),
   });
+  machines.memoryBudget.alsoRelease(() => pools.release());
   const warm = new WarmVms<Slot>({
     machines,
     pools,
@@ -235,7 +238,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       capabilities: [],
     }),
     isReady: () => ready,
-    heldMemory: () => machines.memoryBudget.held,
+    heldMemory: () => heldMemory(machines.memoryBudget, pools),
     handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds],
     onLinked: () => absences.linked(),
     onSynced: () => absences.synced(),
@@ -348,6 +351,11 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       await machines.persistent.allDurable();
     },
   };
+}
+
+/** What heartbeats report: memory outside the guarantees of sandboxes. Waiting VMs are removed when the host needs their memory. */
+function heldMemory({ held }: MemoryBudget, { mib }: WarmPools): HeldMemory {
+  return { mem_mib: held.mem_mib + mib, reclaimable_mib: held.reclaimable_mib + mib };
 }
 
 async function diskMib(folder: string): Promise<number> {

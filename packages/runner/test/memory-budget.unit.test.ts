@@ -110,3 +110,25 @@ it('a host that is short of memory gets back what is spare, some at a time', asy
   assert.deepEqual(released, ['a', 'b']);
   assert.deepEqual(budget.held, { mem_mib: 100, reclaimable_mib: 0 });
 });
+
+it('a host that is short of memory gets other memory back before it refuses, but not for a share that is used up', async () => {
+  let available = 500 * MIB;
+  let waiting = 2;
+  const budget = new MemoryBudget({ maxBytes: 10_000 * MIB, available: async () => available });
+  budget.alsoRelease(async () => {
+    if (waiting === 0) return false;
+    waiting -= 1;
+    available += 100 * MIB;
+    return true;
+  });
+  using grant = await budget.admit('a fork', { origin: 'a' }, 300 * MIB);
+  assert.equal(waiting, 1);
+  grant.used();
+  available -= 300 * MIB;
+  await assert.rejects(budget.admit('a fork', { origin: 'b' }, 300 * MIB), refused);
+  assert.equal(waiting, 0);
+  available = 64_000 * MIB;
+  waiting = 1;
+  await assert.rejects(budget.admit('a fork', { origin: 'a' }, 6_000 * MIB), /of the same origin/);
+  assert.equal(waiting, 1);
+});

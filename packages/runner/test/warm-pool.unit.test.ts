@@ -190,6 +190,25 @@ test('one whose process is gone is not given out', async () => {
   await pools.close();
 });
 
+test('the memory of waiting VMs is given back when the host needs it, and not taken again at once', async () => {
+  const [a, b] = [new FakeRecipe('a', 1), new FakeRecipe('b', 2)];
+  const pools = open();
+  pools.add(a);
+  pools.add(b);
+  await eventually('three that wait', () => waiting(pools, 'a') === 1 && waiting(pools, 'b') === 2);
+  const before = pools.mib;
+  assert.ok(before > 0);
+  assert.equal(await pools.release(), true);
+  assert.deepEqual([waiting(pools, 'a'), waiting(pools, 'b')], [1, 1], 'of the recipe that has most');
+  assert.ok(pools.mib < before);
+  while (await pools.release());
+  assert.deepEqual([a.removed, b.removed, pools.mib], [1, 2, 0]);
+  pools.take('a', () => a);
+  await sleep(20);
+  assert.deepEqual([a.made, b.made], [1, 2]);
+  await pools.close();
+});
+
 test('metrics have, for each recipe, the waiting VMs, their target, and the number of requests', async () => {
   const recipe = new FakeRecipe('template 2x1024', 1);
   const pools = open();

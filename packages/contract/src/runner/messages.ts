@@ -36,7 +36,7 @@ export interface ReportMessage {
   items: Report[];
 }
 
-/** Memory that the runner holds for sandboxes outside their guarantees, such as what the forks of one share. */
+/** Memory that the runner holds outside the guarantees of sandboxes: memory that forks share, loaded snapshots, waiting VMs. */
 export const HeldMemory = Type.Object({
   mem_mib: Count,
   /** The part that the runner releases when the host needs it. */

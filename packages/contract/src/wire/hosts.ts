@@ -37,7 +37,7 @@ export const HostRecord = Type.Object({
     { mem_mib: Type.Integer(), reclaimable_mib: Type.Integer() },
     {
       description:
-        'Memory that the host holds for sandboxes outside their guarantees, such as what forks share. `used` counts it without the reclaimable part, which the host releases when it needs it.',
+        'Memory that the host holds outside the guarantees of sandboxes: memory that forks share, loaded snapshots, waiting VMs. `used` counts it without the reclaimable part, which the host releases when it needs it.',
     },
   ),
   sandboxes: Type.Unsafe<Partial<Record<SandboxStatus, number>>>(

@@ -14,6 +14,8 @@ const TEND_MS = 5_000;
 const FIRST_GUESS_MIB = 96;
 /** With less available memory the pools make no VMs, and remove waiting ones. */
 const PRESSURE_BYTES = 1024 * MIB;
+/** After the host needed the memory of a waiting VM, none is made in its place for this long. */
+const RELEASED_PAUSE_MS = 60_000;
 /** Most recipes with a pool. */
 const RECIPES_MAX = 16;
 
@@ -145,6 +147,25 @@ export class WarmPools {
       hits,
       misses,
     }));
+  }
+
+  /** Memory of all waiting VMs, MiB. */
+  get mib(): number {
+    return Math.ceil(this.stats.reduce((sum, { mib }) => sum + mib, 0));
+  }
+
+  /** Removes a waiting VM because the host needs its memory. @returns false when none waits */
+  async release(): Promise<boolean> {
+    const mibOf = ({ waiting }: Pool): number => waiting.reduce((sum, { mib }) => sum + mib, 0);
+    const [largest] = [...this.#pools.values()].toSorted((a, b) => mibOf(b) - mibOf(a));
+    if (largest === undefined || largest.waiting.length === 0) return false;
+    largest.notBefore = performance.now() + RELEASED_PAUSE_MS;
+    this.#options.log.info(
+      { recipe: largest.recipe.name },
+      'removing a waiting VM: the host needs its memory',
+    );
+    await this.#dismiss(largest);
+    return true;
   }
 
   /** Stops making VMs and removes those that wait. */

@@ -38,6 +38,8 @@ interface Entry {
 interface Obstacle {
   error: Error;
   among: (entry: Entry) => boolean;
+  /** The host is short of memory, whoever uses it. */
+  isHostShort: boolean;
 }
 
 /**
@@ -48,10 +50,19 @@ export class MemoryBudget {
   readonly #maxBytes: number;
   readonly #available: () => Promise<number>;
   readonly #entries = new Set<Entry>();
+  #releaseOther: () => Promise<boolean> = () => Promise.resolve(false);
 
   constructor(options: { maxBytes?: number; available?: () => Promise<number> } = {}) {
     this.#maxBytes = options.maxBytes ?? totalmem() * SHARE_OF_HOST;
     this.#available = options.available ?? availableMemory;
+  }
+
+  /**
+   * Adds other memory that is released when the host is short of it and nothing here can be.
+   * @param release releases a part and resolves when it is free; false when there is nothing left
+   */
+  alsoRelease(release: () => Promise<boolean>): void {
+    this.#releaseOther = release;
   }
 
   /** As heartbeats report it to the control plane. */
@@ -72,7 +83,8 @@ export class MemoryBudget {
     for (;;) {
       const obstacle = this.#obstacle(what, owner, bytes, await this.#available());
       if (obstacle === undefined) break;
-      if (!this.#releaseOne(obstacle.among)) throw obstacle.error;
+      if (this.#releaseOne(obstacle.among)) continue;
+      if (!obstacle.isHostShort || !(await this.#releaseOther())) throw obstacle.error;
     }
     const entry: Entry = { owner, bytes, isUsed: false };
     this.#entries.add(entry);
@@ -98,7 +110,7 @@ export class MemoryBudget {
     try {
       checkAvailable(what, bytes, available - promised);
     } catch (error) {
-      return { error: error as Error, among: () => true };
+      return { error: error as Error, among: () => true, isHostShort: true };
     }
     const project = projectOf(owner);
     return (
@@ -130,6 +142,7 @@ export class MemoryBudget {
           `${what} would take ${mib(bytes)} MiB more`,
       ),
       among,
+      isHostShort: false,
     };
   }
 
