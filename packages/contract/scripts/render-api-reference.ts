@@ -72,6 +72,7 @@ function operationPage(operation: Operation): string[] {
     lines.push(`The body is ${operation.consumes.map((type) => `\`${type}\``).join(' or ')}.`, '');
   if (operation.body && operation.consumes?.includes('application/json') !== false)
     lines.push('Body:', '', ...fieldTable(operation.body, true));
+  if (operation.form) lines.push('Parts of the form:', '', ...fieldTable(operation.form, true));
   if (operation.idempotent === true)
     lines.push('May be repeated under an [`Idempotency-Key`](billing.md#repeating-a-request).', '');
   lines.push(`Answers ${status}: ${response.description}`, '');

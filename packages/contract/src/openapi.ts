@@ -65,6 +65,7 @@ export function openApiDocument(options: OpenApiOptions = {}): { openapi: string
 }
 
 const JSON_TYPE = 'application/json';
+const FORM_TYPE = 'multipart/form-data';
 
 const requiredOf = (schema: SchemaNode | undefined): number => schema?.required?.length ?? 0;
 
@@ -107,13 +108,7 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
             content: Object.fromEntries(
               (operation.consumes ?? [JSON_TYPE]).map((type) => [
                 type,
-                // Streamed bodies have no JSON schema.
-                {
-                  schema:
-                    type === JSON_TYPE || operation.body === undefined
-                      ? plainSchema(operation.body ?? {})
-                      : {},
-                },
+                { schema: plainSchema(bodySchema(operation, type)) },
               ]),
             ),
           },
@@ -121,6 +116,11 @@ function operationObject(id: string, operation: Operation): Record<string, unkno
       : {}),
     responses,
   };
+}
+
+/** Other streamed bodies have no schema. */
+function bodySchema({ body, form }: Operation, type: string): TSchema {
+  return (type === JSON_TYPE ? body : type === FORM_TYPE ? form : undefined) ?? {};
 }
 
 const IDEMPOTENCY_PARAMETER = {

@@ -328,7 +328,6 @@ test('what is not available yet is refused by name, and only that', () => {
     { cpu_type: 'x' },
     { network_class: 'x' },
     { disk_class: 'x' },
-    { image: { type: 'dockerfile', dockerfile: 'FROM a' } },
   ];
   for (const body of asked) {
     const sandbox = create(body);

@@ -20,13 +20,14 @@ import { openClusterNotifier, type ClusterNotifier } from './events/cluster-noti
 import { createEventBus, type EventBus } from './events/event-bus.ts';
 import { createIdempotency, type Idempotency } from './idempotency/idempotency.ts';
 import { createBuildQueue, type BuildQueue } from './images/build-queue.ts';
-import { createImageReader, type ReadImage } from './images/images.ts';
+import { createImageReader, type ReadImage } from './images/resolve-root.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
 import { transitionMetrics } from './metrics/instruments.ts';
 import type { ControlOptions } from './options.ts';
 import { createRegions, type Regions } from './regions/regions.ts';
 import { createPullCredentials, type PullCredentials } from './registries/pull-credentials.ts';
 import { DEPLOYMENT } from './runners/queries.ts';
+import { createHostClient, type HostClient } from './runners/host-client.ts';
 import { createRegistry, type RunnerRegistry } from './runners/registry.ts';
 import { createLifecycle, type Lifecycle } from './sandboxes/lifecycle.ts';
 import { createRecordReader, type ReadRecord } from './sandboxes/queries.ts';
@@ -56,6 +57,8 @@ export interface ControlContext {
   readonly runnerCredentials: RunnerCredentials;
   /** Tokens for the data servers of hosts. */
   readonly dataTokens: DataTokens;
+  /** Reads logs from hosts. */
+  readonly hosts: HostClient;
   readonly authenticator: Authenticator;
   readonly callers: CallerAuthenticator;
   readonly idempotency: Idempotency;
@@ -107,6 +110,7 @@ export async function createContext(
     log,
   });
   const dataTokens = createDataTokens({ database, serviceKeys });
+  const hosts = cleanup.use(createHostClient(dataTokens));
   const runnerCredentials = createRunnerCredentials({
     database,
     joinTokens: tokens.join,
@@ -203,6 +207,7 @@ export async function createContext(
     credentials,
     runnerCredentials,
     dataTokens,
+    hosts,
     authenticator,
     callers: createCallerAuthenticator(database, options.oidc, log),
     idempotency,

@@ -35,6 +35,10 @@ export interface ControlLimits {
   linkSilentMs: number;
   /** Concurrent builds on one runner. */
   buildsPerRunner: number;
+  /** Concurrent builds of one project. */
+  buildsPerProject: number;
+  /** Largest build context, in bytes. */
+  buildContextBytes: number;
   /** A build whose runner is disconnected for this long is assigned to another, in milliseconds. */
   buildLeaseMs: number;
   /** Longest a build may take, and longest it may wait for a runner, in milliseconds. */
@@ -62,7 +66,9 @@ export const CONTROL_LIMITS: ControlLimits = {
   snapshotDeadlineMs: SNAPSHOT_DEADLINE_MS,
   runnerLostAfterMs: RUNNER_LOST_AFTER_MS,
   linkSilentMs: 3 * HEARTBEAT_MS,
-  buildsPerRunner: 2,
+  buildsPerRunner: 4,
+  buildsPerProject: 2,
+  buildContextBytes: 512 * 1024 * 1024,
   buildLeaseMs: 30_000,
   buildDeadlineMs: 45 * 60_000,
   buildAttempts: 3,

@@ -3,6 +3,8 @@ import { randomUUID } from 'node:crypto';
 import { it } from 'node:test';
 import type { Database } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
+import type { BuildJob } from '@releap/testing/runner-messages';
+import { startWorld, until, type Caller, type ScriptedRunner } from '@releap/testing/world';
 import { pino } from 'pino';
 import { createBuildQueue } from '../src/images/build-queue.ts';
 import { ensureBuiltinImages } from '../src/images/images.ts';
@@ -34,6 +36,7 @@ it('a sweep runs as many statements for fifty runners as for one, while nothing 
     region: 'here',
     ready: true,
     kinds: new Set(['build']),
+    capabilities: new Set<string>(),
   }));
   const leased: (string | null)[] = [];
   const queue = createBuildQueue({
@@ -61,4 +64,78 @@ it('a sweep runs as many statements for fifty runners as for one, while nothing 
   assert.equal(leased.length, 20);
   assert.equal(new Set(leased).size, 20, 'each on the runner with the fewest');
   await queue.close();
+});
+
+it('projects take turns, and one has only so many builds at a time', async () => {
+  await using world = await startWorld({
+    builtinImages: [],
+    limits: { buildsPerRunner: 3, buildsPerProject: 2 },
+  });
+  const order: BuildJob[] = [];
+  const [busy, other, third] = [await world.stranger(), await world.stranger(), await world.stranger()];
+  // All wait before there is a host.
+  const names = new Map<string, string>();
+  const post = async (call: Caller, name: string): Promise<void> => {
+    const { body } = await call('POST', '/images', { name, source: 'localhost:5000/app' });
+    names.set(body.job_id, name);
+  };
+  for (const n of [1, 2, 3, 4]) await post(busy, `busy-${n}`);
+  await post(other, 'other-1');
+  await using runner = await world.runner({ build: (job) => void order.push(job) });
+  const started = () => order.map(({ job_id }) => names.get(job_id));
+  await until(() => order.length === 3);
+  assert.deepEqual(new Set(started()), new Set(['busy-1', 'other-1', 'busy-2']));
+  // A place is free, and the busy project has its two builds.
+  runner.built(order.find(({ job_id }) => names.get(job_id) === 'other-1') as BuildJob, { error: 'ended' });
+  await post(third, 'third-1');
+  await until(() => order.length === 4);
+  assert.equal(started()[3], 'third-1');
+  runner.built(order.find(({ job_id }) => names.get(job_id) === 'busy-1') as BuildJob, { error: 'ended' });
+  await until(() => order.length === 5);
+  assert.equal(started()[4], 'busy-3');
+});
+
+it('a Dockerfile waits for a host that can build it', async () => {
+  await using world = await startWorld({ builtinImages: [] });
+  const taken: string[] = [];
+  const build = (by: string) => (): void => void taken.push(by);
+  await using _old = await world.runner({ hello: { capabilities: [] }, build: build('old') });
+  const source = { type: 'dockerfile', dockerfile: 'FROM a' };
+  const { body } = await world.call('POST', '/images', { name: 'app', source });
+  const other = await world.call('POST', '/images', { name: 'other', source: 'localhost:5000/app' });
+  await until(() => taken.length === 1);
+  assert.equal((await world.call('GET', `/jobs/${other.body.job_id}`)).body.status, 'running');
+  assert.deepEqual(
+    [(await world.call('GET', `/jobs/${body.job_id}`)).body.status, taken],
+    ['queued', ['old']],
+  );
+  await using _new = await world.runner({ build: build('new') });
+  await until(() => taken.includes('new'));
+});
+
+it('a rebuild goes to the host that has built the image before', async () => {
+  await using world = await startWorld({ builtinImages: [], limits: { buildsPerRunner: 1 } });
+  const jobs: BuildJob[] = [];
+  const build = (job: BuildJob): void => void jobs.push(job);
+  const post = async (name: string): Promise<BuildJob> => {
+    const { body } = await world.call('POST', '/images', { name, source: 'localhost:5000/app' });
+    await until(() => jobs.some(({ job_id }) => job_id === body.job_id));
+    return jobs.find(({ job_id }) => job_id === body.job_id) as BuildJob;
+  };
+  const takenBy = async ({ job_id }: BuildJob): Promise<string> =>
+    (await world.call('GET', `/jobs/${job_id}`)).body.runner_id as string;
+  const end = async (runner: ScriptedRunner, job: BuildJob): Promise<void> => {
+    const seq = runner.built(job, { manifest_name: `sha256:${'ab'.repeat(32)}` });
+    await until(() => runner.acked >= seq);
+  };
+  // The first host is full when the image is built, and free afterwards.
+  await using first = await world.runner({ build });
+  const other = await post('other');
+  await using second = await world.runner({ build });
+  const before = await post('app');
+  assert.equal(await takenBy(before), second.id);
+  await end(second, before);
+  await end(first, other);
+  const again = await post('app');
+  assert.equal(await takenBy(again), second.id);
 });

@@ -206,12 +206,6 @@ describe('POST /vms refuses', () => {
     404,
     /^snapshot "s" not found$/,
   );
-  row(
-    'dockerfile source, not available yet',
-    { image: { type: 'dockerfile', dockerfile: 'FROM x' } },
-    400,
-    /not available yet/,
-  );
   row('unknown region', busybox({ region: 'nowhere' }), 400, /region "nowhere" is unknown: use .*"here"/);
   row('disabled region', busybox({ region: 'closed' }), 400, /region "closed" is disabled/);
   row(

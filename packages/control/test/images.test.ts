@@ -47,15 +47,20 @@ describe('POST /images', () => {
     const { image_id, job_id, ...rest } = answer.body;
     assert.deepEqual(rest, { name: 'app', status: 'pending', region: 'here' });
     await ended(call, job_id);
-    assert.deepEqual(await imageOf(call, 'app'), {
+    const { created_at, built_at, ...image } = await imageOf(call, 'app');
+    assert.ok(Date.parse(created_at) <= Date.parse(built_at));
+    assert.deepEqual(image, {
       id: image_id,
       name: 'app',
       source: { type: 'registry', ref: 'localhost:5000/app:1' },
       manifest_name: digest('cd'),
       status: 'ready',
       layer_count: 3,
+      bytes: 4096,
       docker: true,
       error: null,
+      job_id,
+      region: 'here',
     });
     const job = (await call('GET', `/jobs/${job_id}`)).body;
     assert.deepEqual([job.kind, job.status, job.attempts, job.runner_id], ['build', 'done', 1, runner.id]);
@@ -138,10 +143,21 @@ describe('POST /images', () => {
     ['invalid name', { name: 'a/b', source: 'a/b' }, /name must be/],
     ['missing source', { name: 'x' }, /source is required/],
     ['invalid reference', { name: 'x', source: 'A B:C' }, /source/],
+    ['source of another image', { name: 'x', source: 'busybox' }, /source must be .* its type was "named"/],
     [
-      'dockerfile, not available yet',
-      { name: 'x', source: { type: 'dockerfile', dockerfile: 'FROM a' } },
-      /not available yet/,
+      'source of a snapshot',
+      { name: 'x', source: { type: 'snapshot', name: 's' } },
+      /its type was "snapshot"/,
+    ],
+    [
+      'dockerfile without text',
+      { name: 'x', source: { type: 'dockerfile' } },
+      /source\.dockerfile is required/,
+    ],
+    [
+      'dockerfile that is too long',
+      { name: 'x', source: { type: 'dockerfile', dockerfile: 'x'.repeat(65_537) } },
+      /source\.dockerfile has 65537 characters; at most 65536/,
     ],
     ['unknown region', { name: 'x', source: 'a/b', region: 'nowhere' }, /region "nowhere" is unknown/],
   ] as const) {
@@ -151,15 +167,6 @@ describe('POST /images', () => {
       assert.match(answer.body.error, message);
     });
   }
-
-  it('POST /images 400: multipart is not available yet', async () => {
-    const form = new FormData();
-    form.set('name', 'x');
-    form.set('context', new Blob(['x']), 'context.tar');
-    const answer = await call('POST', '/images', undefined, { body: form });
-    assert.equal(answer.status, 400, answer.text);
-    assert.match(answer.body.error, /multipart\/form-data is not available yet/);
-  });
 });
 
 describe('GET /images', () => {

@@ -71,7 +71,20 @@ describe('registry credentials', () => {
     ['invalid host: too long', 'a'.repeat(2000), {}, /is not a host name/],
     ['unknown kind', 'a.b', { kind: 'acr' }, /kind must be one of/],
     ['kind/host mismatch, ghcr', 'docker.io', { kind: 'ghcr' }, /kind "ghcr" is for ghcr\.io/],
+    ['kind/host mismatch, ghcr with a port', 'ghcr.io:443', { kind: 'ghcr' }, /kind "ghcr" is for ghcr\.io/],
     ['kind/host mismatch, gcr', 'ghcr.io', { kind: 'gcr' }, /kind "gcr" is for gcr\.io/],
+    [
+      'kind/host mismatch, gcr with another domain',
+      'gcr.io.example.com',
+      { kind: 'gcr' },
+      /kind "gcr" is for gcr\.io/,
+    ],
+    [
+      'kind/host mismatch, ecr of another service',
+      '1.dkr.s3.eu-west-1.amazonaws.com',
+      { kind: 'ecr' },
+      /kind "ecr" is for/,
+    ],
     ['kind/host mismatch, ecr', 'amazonaws.com', { kind: 'ecr' }, /kind "ecr" is for <account>/],
     ['empty username', 'a.b', { username: '' }, /username must be/],
     ['no username', 'a.b', { username: null }, /username is required/],
@@ -84,6 +97,23 @@ describe('registry credentials', () => {
       assert.match(answer.body.error, message);
     });
   }
+
+  it('PUT /registries/:host takes each kind for its hosts', async () => {
+    const own = await world.stranger();
+    for (const [kind, host] of [
+      ['basic', '127.0.0.1:5000'],
+      ['basic', '[::1]:5000'],
+      ['ghcr', 'GHCR.io'],
+      ['gcr', 'gcr.io'],
+      ['gcr', 'eu.gcr.io'],
+      ['gcr', 'europe-west1-docker.pkg.dev'],
+      ['ecr', '123456789012.dkr.ecr.eu-central-1.amazonaws.com'],
+    ] as const) {
+      const answer = await put(host, { kind }, own);
+      assert.deepEqual([answer.status, answer.text], [204, ''], host);
+      assert.equal((await own('GET', `/registries/${host}`)).body.kind, kind);
+    }
+  });
 
   it('GET /registries/:host 400: invalid host; 404: none for host', async () => {
     assert.equal((await call('GET', '/registries/a%2Fb')).status, 400);

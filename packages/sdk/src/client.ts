@@ -132,14 +132,28 @@ async function requestOf(
   const { method } = operation;
   if (operation.body === undefined || (operation.consumes === undefined && input.body === undefined))
     return { method, headers: { ...headers, ...call.headers } };
-  headers['content-type'] = operation.consumes?.[0] ?? 'application/json';
-  const body = operation.consumes === undefined ? JSON.stringify(input.body) : (input.body as RawBody);
+  const { type, body } = encode(operation, input.body);
+  if (type !== undefined) headers['content-type'] = type;
   return {
     method,
     headers: { ...headers, ...call.headers },
     body,
     ...(body instanceof ReadableStream ? { duplex: 'half' } : {}),
   };
+}
+
+const JSON_TYPE = 'application/json';
+
+function encode(
+  { consumes = [JSON_TYPE] }: Operation,
+  body: unknown,
+): { type?: string; body: RawBody | FormData } {
+  // Its content type has a boundary, which fetch adds.
+  if (body instanceof FormData) return { body };
+  if (consumes.includes(JSON_TYPE) && !(body instanceof ReadableStream))
+    return { type: JSON_TYPE, body: JSON.stringify(body) };
+  const type = consumes.find((one) => one !== JSON_TYPE);
+  return { ...(type === undefined ? {} : { type }), body: body as RawBody };
 }
 
 function urlOf(baseUrl: string, path: string, { params = {}, query = {} }: AnyInput): URL {

@@ -1,5 +1,15 @@
 export { client, type ClientOptions } from './client.ts';
 export { ReleapError, type FailureDetails, type FailureKind } from './error.ts';
 export { RawAnswer } from './raw-answer.ts';
-export type { Call, CallOptions, Client, Input, Operations, Output, RawBody, RetryPolicy } from './types.ts';
+export type {
+  Call,
+  CallOptions,
+  Client,
+  FormBody,
+  Input,
+  Operations,
+  Output,
+  RawBody,
+  RetryPolicy,
+} from './types.ts';
 export { operations, toolboxOperations, toolboxUrl } from '@releap/contract/wire';

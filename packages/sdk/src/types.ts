@@ -17,8 +17,13 @@ type Field<O, K extends 'params' | 'query'> = O extends { [P in K]: infer S exte
 /** A raw body. A stream is read once, so a call with one is never retried. */
 export type RawBody = string | Uint8Array<ArrayBuffer> | Blob | ReadableStream<Uint8Array>;
 
+/** Of an operation that takes JSON and forms: a stream is an encoded form, whose `content-type` is given with the call. */
+export type FormBody = FormData | ReadableStream<Uint8Array>;
+
 type Body<O> = O extends { consumes: readonly string[] }
-  ? { body: RawBody }
+  ? O extends { form: TSchema; body: infer S extends TSchema }
+    ? { body: Loose<Static<S>> | FormBody }
+    : { body: RawBody }
   : O extends { body: infer S extends TSchema }
     ? Part<'body', Static<S>>
     : unknown;

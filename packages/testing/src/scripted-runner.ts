@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import { cpuMarker, RUNNER_LINK_PATH } from '@releap/contract';
+import { cpuMarker, DOCKERFILE_CAPABILITY, RUNNER_LINK_PATH } from '@releap/contract';
 import {
   KIND_NAMES,
   RUNNER_PROTOCOL,
@@ -149,7 +149,7 @@ export class ScriptedRunner implements AsyncDisposable {
       facts: {},
       script: obedient,
       build: (job, runner) =>
-        runner.built(job, { manifest_name: `sha256:${'cd'.repeat(32)}`, layer_count: 3 }),
+        runner.built(job, { manifest_name: `sha256:${'cd'.repeat(32)}`, layer_count: 3, bytes: 4096 }),
       cancel: (job, runner) => runner.built(job, {}, 'cancelled'),
       snapshot: takesSnapshots,
       ready: true,
@@ -173,9 +173,9 @@ export class ScriptedRunner implements AsyncDisposable {
       const handler = this.logs.get(request.url ?? '');
       const answer = async (): Promise<void> => {
         const token = /^Bearer (.*)$/.exec(request.headers.authorization ?? '')?.[1] ?? '';
-        const vmId = /^\/vms\/([^/]+)\//.exec(request.url ?? '')?.[1] ?? '';
+        const subject = /^\/(?:vms|builds)\/([^/]+)\//.exec(request.url ?? '')?.[1] ?? '';
         const key = await dataKeyOf(this.#base(), credentialOf(this.id));
-        if (!(await opens(key, token, this.id, vmId))) response.writeHead(401).end();
+        if (!(await opens(key, token, this.id, subject))) response.writeHead(401).end();
         else if (handler === undefined) response.writeHead(404).end('{"error":"no log"}');
         else handler(request, response);
       };
@@ -223,7 +223,7 @@ export class ScriptedRunner implements AsyncDisposable {
       region: this.options.region,
       data_url: this.#dataUrl,
       facts: { ...FACTS, ...this.options.facts },
-      capabilities: [],
+      capabilities: [DOCKERFILE_CAPABILITY],
       kinds: [...KIND_NAMES],
       ...this.options.hello,
     });

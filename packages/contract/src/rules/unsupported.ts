@@ -10,7 +10,6 @@ export function rejectUnsupported(sandbox: ResolvedSandbox): void {
     ['cpu_type', sandbox.cpu_type !== null],
     ['network_class', sandbox.network_class !== null],
     ['disk_class', sandbox.disk_class !== null],
-    ['image of type "dockerfile"', sandbox.image.type === 'dockerfile'],
   ];
   for (const [field, used] of asked) {
     if (used) throw badRequest(`${field} is not available yet in this version: leave it out`);

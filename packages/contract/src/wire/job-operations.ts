@@ -1,7 +1,10 @@
 /** The operations on jobs. */
-import { JobParams, JobRecord } from './job.ts';
+import { Type } from 'typebox';
+import { JobLogQuery, JobParams, JobRecord } from './job.ts';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
+
+const unknownJob = 'The id is unknown, malformed or of another project.';
 
 export const jobOperations = {
   getJob: {
@@ -12,7 +15,26 @@ export const jobOperations = {
     security: 'workload',
     params: JobParams,
     success: { status: 200, response: { description: 'The record.', schema: JobRecord } },
-    errors: { 404: 'The id is unknown, malformed or of another project.' },
+    errors: { 404: unknownJob },
+  },
+  getJobLog: {
+    method: 'GET',
+    path: '/jobs/:id/logs',
+    tag: 'Jobs',
+    summary: 'Read the log of a build',
+    description:
+      'Of a build that has ended it is the whole log while its machine has it, and afterwards the last 8 KiB.',
+    security: 'workload',
+    params: JobParams,
+    query: JobLogQuery,
+    success: {
+      status: 200,
+      response: { description: 'The log.', schema: Type.String(), contentType: 'text/plain' },
+    },
+    errors: {
+      404: `${unknownJob} Or the job has no log: it is not a build, or it has not started yet.`,
+      502: 'The machine that runs the build did not respond.',
+    },
   },
 } as const satisfies Record<string, Operation>;
 

@@ -11,13 +11,24 @@ export type JobStatus = Static<typeof JobStatus>;
 
 export const JobParams = Type.Object({ id: Type.String({ description: 'Job id.' }) });
 
+export const JobLogQuery = Type.Object({
+  follow: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: 'Keep the response open and send new output, until the build ends.',
+    }),
+  ),
+});
+
 export const JobRecord = Type.Object({
   id: Type.String({ format: 'uuid' }),
   // Open: later kinds must not break existing clients.
   kind: Type.String({ description: `One of ${JOB_KINDS.join(', ')}, or a later one.` }),
   status: JobStatus,
-  attempts: Type.Integer({ description: 'Number of attempts.' }),
-  error: Type.Union([Type.String(), Type.Null()], { description: 'Why it failed.' }),
+  attempts: Type.Integer({ description: 'How many times a machine has taken it up; 0 while it is queued.' }),
+  error: Type.Union([Type.String(), Type.Null()], {
+    description: 'Why it failed; of a build of a Dockerfile with the last lines of its log.',
+  }),
   runner_id: Type.Optional(
     Type.Union([Type.String(), Type.Null()], { description: 'The machine that runs it.' }),
   ),

@@ -52,8 +52,10 @@ export const BOUNDS = {
   descriptionChars: 1024,
   gpusPerSandbox: 64,
   mountPathChars: 1024,
-  /** Inline Dockerfile text, in characters. */
-  dockerfileChars: 256 * 1024,
+  /** Inline Dockerfile text, in characters. It is part of the rows of sandboxes and images; larger ones are uploaded. */
+  dockerfileChars: 64 * 1024,
+  /** Path of a Dockerfile in its build context. */
+  dockerfilePathChars: 1024,
   /** Region slugs are part of sandbox ids, and those of preview host names: of a label's 63 characters, 33 are taken. */
   regionSlugChars: 30,
   /** Their columns are 32 bit integers. */

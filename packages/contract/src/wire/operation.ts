@@ -52,6 +52,8 @@ export interface Operation {
   params?: TSchema;
   query?: TSchema;
   body?: TSchema;
+  /** The parts of a `multipart/form-data` body, for the documents; the handler checks them. */
+  form?: TSchema;
   /**
    * Content types of the body; only `application/json` when absent. Bodies of all others are streamed to the handler:
    * `multipart/form-data` part by part, the rest as bytes. A wildcard takes any.
@@ -59,7 +61,7 @@ export interface Operation {
   consumes?: readonly string[];
   /** Bounds of a streamed body. */
   upload?: UploadLimits;
-  /** Accepts `Idempotency-Key`: an interrupted request is run again with the same ids. */
+  /** Accepts `Idempotency-Key` with JSON bodies: an interrupted request is run again with the same ids. */
   idempotent?: true;
   /** The response on success. */
   success: { status: 101 | 200 | 201 | 204; response: OperationResponse };

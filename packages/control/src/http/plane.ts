@@ -4,6 +4,7 @@
  */
 import type { Readable } from 'node:stream';
 import {
+  badRequest,
   fastifySchema,
   IDEMPOTENCY_HEADER,
   notFound,
@@ -137,10 +138,8 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     if (streamed) {
       // Only a JSON body is validated; `request.body` of the others is a stream.
       delete schema.body;
-      if (operation.idempotent === true)
-        throw new Error(
-          `${operation.path}: an operation with a streamed body cannot support Idempotency-Key`,
-        );
+      if (operation.idempotent === true && !consumes.includes('application/json'))
+        throw new Error(`${operation.path}: without JSON bodies it cannot support Idempotency-Key`);
     }
     const route: RouteOptions = {
       method: operation.method,
@@ -159,11 +158,14 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       handler: async (request, reply) => {
         let answer: unknown;
         const key = request.headers[IDEMPOTENCY_HEADER];
+        const upload = streamed ? uploadOf(request) : undefined;
+        if (upload === null && bodySchema !== undefined)
+          request.body = validate(bodySchema, 'body', request.body);
         if (operation.idempotent !== true || key === undefined) {
-          const upload = streamed ? uploadOf(request) : undefined;
-          if (upload === null && bodySchema !== undefined)
-            request.body = validate(bodySchema, 'body', request.body);
           answer = await handler(toCall(request, reply, RANDOM, upload));
+        } else if (upload) {
+          // Whether two requests are the same is known only when all of the body has arrived.
+          throw badRequest('Idempotency-Key is accepted with JSON bodies only: leave it out');
         } else {
           const { method, url, body } = request;
           const done = await idempotency.run(
@@ -172,7 +174,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
               key: String(key),
               request: { method, url, body },
             },
-            async (ids) => handler(toCall(request, reply, ids, undefined)),
+            async (ids) => handler(toCall(request, reply, ids, upload)),
           );
           if (done.replayed) reply.header(REPLAYED_HEADER, 'true');
           answer = done.answer;

@@ -1,4 +1,5 @@
 /** Leases image builds to runners, and fails those that take too long. */
+import { DOCKERFILE_CAPABILITY } from '@releap/contract';
 import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
@@ -28,6 +29,7 @@ export interface Builder {
   readonly region: string;
   readonly ready: boolean;
   readonly kinds: ReadonlySet<string>;
+  readonly capabilities: ReadonlySet<string>;
 }
 
 export interface BuildQueueOptions {
@@ -69,7 +71,12 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     const ready = builders().filter((one) => one.ready && one.kinds.has('build'));
     if (ready.length === 0) return false;
     const regions = [...new Set(ready.map(({ region }) => region))];
-    const waiting = await queryAll(database.pool, WAITING, [limits.buildAttempts, regions, LEASE_BATCH]);
+    const waiting = await queryAll(database.pool, WAITING, [
+      limits.buildAttempts,
+      regions,
+      LEASE_BATCH,
+      limits.buildsPerProject,
+    ]);
     if (waiting.length === 0) return false;
     const busy = await queryAll(database.pool, BUSY, [ready.map(({ runnerId }) => runnerId)]);
     const builds = new Map(busy.map((row) => [row.runner_id, row.builds]));
@@ -77,13 +84,14 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     for (const job of waiting) {
       const free = ready
         .filter(({ region }) => job.region === null || job.region === region)
+        .filter(({ capabilities }) => !job.dockerfile || capabilities.has(DOCKERFILE_CAPABILITY))
         .map(({ runnerId }) => ({ runnerId, builds: builds.get(runnerId) ?? 0 }))
         .filter((one) => one.builds < limits.buildsPerRunner)
         .toSorted((a, b) => a.builds - b.builds);
-      const [least] = free;
-      if (least === undefined) continue;
-      builds.set(least.runnerId, least.builds + 1);
-      given.push({ job: job.id, runner: least.runnerId });
+      const chosen = free.find(({ runnerId }) => runnerId === job.previous_runner_id) ?? free[0];
+      if (chosen === undefined) continue;
+      builds.set(chosen.runnerId, chosen.builds + 1);
+      given.push({ job: job.id, runner: chosen.runnerId });
     }
     if (given.length === 0) return false;
     const leased = await queryAll(database.pool, LEASE, [

@@ -17,12 +17,35 @@ const COLUMNS = 'id, attempts, status, runner_id, image_id, project_id, payload'
 const LEASABLE = `j.kind = 'build' and j.run_after <= now() and j.attempts < $1
   and (j.status = 'queued' or (j.status = 'running' and j.lease_until < now()))`;
 
-/** What may be leased, oldest first. $1 attempts, $2 regions, $3 rows */
-export const WAITING = statement<{ id: string; region: string | null }>(
+/**
+ * What may be leased. Projects take turns: the first builds of all of them come before the second of any, and builds
+ * under way count as turns that were taken. A project has at most so many under way; the service's own are not limited.
+ * `previous_runner_id`: where the image was built before, whose caches have most of it. $1 attempts, $2 regions, $3 rows, $4 builds of a project
+ */
+export const WAITING = statement<{
+  id: string;
+  region: string | null;
+  dockerfile: boolean;
+  previous_runner_id: string | null;
+}>(
   'builds-waiting',
-  `select j.id, i.region from jobs j left join images i on i.id = j.image_id
-    where j.status in ('queued', 'running') and ${LEASABLE} and (i.region is null or i.region = any($2::text[]))
-    order by j.run_after, j.id limit $3`,
+  `with busy as (
+     select project_id, count(*) as builds from jobs
+      where kind = 'build' and status = 'running' and lease_until >= now() group by project_id
+   ), waiting as (
+     select j.id, j.project_id, j.image_id, i.region, j.run_after, j.payload -> 'root' ->> 'type' = 'dockerfile' as dockerfile,
+            coalesce(b.builds, 0) + row_number() over (partition by j.project_id order by j.run_after, j.id) as turn
+       from jobs j left join images i on i.id = j.image_id
+       left join busy b on b.project_id is not distinct from j.project_id
+      where j.status in ('queued', 'running') and ${LEASABLE} and (i.region is null or i.region = any($2::text[]))
+   )
+   select w.id, w.region, w.dockerfile, before.runner_id as previous_runner_id
+     from (select * from waiting where project_id is null or turn <= $4 order by turn, run_after, id limit $3) w
+     left join lateral (
+       select runner_id from jobs where image_id = w.image_id and id <> w.id and runner_id is not null
+        order by created_at desc limit 1
+     ) before on true
+    order by w.turn, w.run_after, w.id`,
 );
 
 /** Builds under way of these runners. $1 runners */
@@ -34,13 +57,13 @@ export const BUSY = statement<{ runner_id: string; builds: number }>(
 );
 
 /** Leases each to its runner, unless another server has. $1 attempts, $2 jobs, $3 runners, $4 milliseconds */
-export const LEASE = statement<BuildRow>(
+export const LEASE = statement<Pick<BuildRow, 'id' | 'runner_id' | 'attempts'>>(
   'builds-lease',
   `update jobs j set status = 'running', attempts = attempts + 1, runner_id = t.runner_id, updated_at = now(),
           lease_until = now() + $4 * interval '1 millisecond'
      from unnest($2::uuid[], $3::uuid[]) as t(id, runner_id)
     where j.id = t.id and ${LEASABLE}
-   returning j.${COLUMNS.replaceAll(', ', ', j.')}`,
+   returning j.id, j.runner_id, j.attempts`,
 );
 
 /** $1 runner, $2 id, $3 rows */
@@ -63,16 +86,23 @@ export const GENERATIONS = statement<{ id: string; runner_id: string; generation
     where kind = 'build' and status = 'running' and runner_id = any($1::uuid[]) and id > $2 order by id limit $3`,
 );
 
-/** The job ends, and its image with it unless a newer build has replaced this one. $1 job, $2 attempt, $3 runner, $4 error, $5 manifest, $6 layers */
+/**
+ * The job ends, and its image with it unless a newer build has replaced this one. After a failure the image keeps what it
+ * was built to before. $1 job, $2 attempt, $3 runner, $4 error, $5 manifest, $6 layers, $7 bytes, $8 end of the log
+ */
 export const FINISH = statement<{ id: string }>(
   'build-finish',
   `with ended as (
      update jobs set status = case when $4::text is null then 'done' else 'failed' end, error = $4,
-            finished_at = now(), updated_at = now(), lease_until = null
+            finished_at = now(), updated_at = now(), lease_until = null, log_tail = $8
       where id = $1 and attempts = $2 and runner_id = $3 and status = 'running' returning id, image_id
    ), built as (
-     update images i set status = case when $4::text is null then 'ready' else 'failed' end, error = $4,
-            manifest_name = $5, layer_count = $6, updated_at = now()
+     update images i set status = case when $4::text is null then 'ready' else 'failed' end, error = $4, updated_at = now(),
+            manifest_name = case when $4::text is null then $5 else i.manifest_name end,
+            layer_count = case when $4::text is null then $6 else i.layer_count end,
+            bytes = case when $4::text is null then $7 else i.bytes end,
+            built_at = case when $4::text is null then now() else i.built_at end,
+            previous_root = case when $4::text is null then null else i.previous_root end
        from ended e where i.id = e.image_id and i.job_id = e.id returning i.id
    )
    select id from ended`,

@@ -1,79 +1,45 @@
+/** The rows of images: writes, reads and deletes. */
 import {
+  badRequest,
   conflict,
   imageNotFound,
-  quote,
+  isUuid,
   newUuid,
+  quote,
   type CursorPosition,
   type ImageRecord,
-  type ImageSource,
   type ImageStatus,
-  type ResolvedImage,
   type RootSource,
 } from '@releap/contract';
-import {
-  queryAll,
-  createRowReader,
-  queryOne,
-  statement,
-  type Database,
-  type Queryable,
-} from '@releap/database';
+import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { newestFirst } from '../newest-first.ts';
+import { BUILT_ROOT } from './resolve-root.ts';
 
-interface ImageRow {
-  id: string;
+/** An image with its resolved source. */
+export interface NewImage {
   name: string;
-  source: { type: string };
-  status: ImageStatus;
-  manifest_name: string | null;
-  layer_count: number | null;
+  /** As records show it. */
+  source: { type: string; [field: string]: unknown };
+  /** As runners get it. */
+  root: RootSource;
   docker: boolean;
-  error: string | null;
+  region: string;
 }
-
-type NamedImage = Pick<ImageRow, 'source' | 'status' | 'manifest_name' | 'error'> & { source: RootSource };
-
-/** The project's own image of this name wins over the built-in one. */
-const BY_NAME = statement<NamedImage & { n: number }>(
-  'image-by-name',
-  `select key.n, image.*
-     from jsonb_to_recordset($1::jsonb) as key(n integer, project uuid, name text)
-    cross join lateral (
-      select source, status, manifest_name, error from images
-       where name = key.name and (project_id = key.project or project_id is null)
-       order by project_id nulls last limit 1
-    ) image`,
-);
-
-export type ReadImage = (projectId: string, name: string) => Promise<NamedImage | undefined>;
-
-export function createImageReader(on: Queryable): ReadImage {
-  const read = createRowReader<{ project: string; name: string }, NamedImage>(on, BY_NAME);
-  return (project, name) => read({ project, name });
-}
-
-/** Built-in images that the project has replaced are hidden. $1 project */
-const LIST = newestFirst<ImageRow>('image-list', {
-  columns: 'id, name, source, status, manifest_name, layer_count, docker, error',
-  from: 'images i',
-  where: `project_id = $1 or (project_id is null and not exists (
-            select 1 from images mine where mine.project_id = $1 and mine.name = i.name))`,
-  parameters: 1,
-});
 
 /**
  * Image and build job in one statement. An existing name gets the new source and this job, and its builds in progress
- * fail. $1 id, $2 project, $3 name, $4 source, $5 docker, $6 region, $7 job
+ * fail; what it was built to stays until the new build is done. $1 id, $2 project, $3 name, $4 source, $5 docker,
+ * $6 region, $7 job, $8 root
  */
 const PUT = statement<{ id: string }>(
   'image-put',
   `with image as (
-     insert into images (id, project_id, name, source, status, docker, region, job_id)
+     insert into images as i (id, project_id, name, source, status, docker, region, job_id)
      values ($1, $2, $3, $4::jsonb, 'pending', $5, $6, $7)
      on conflict (project_id, name) where project_id is not null do update
        set source = excluded.source, status = 'pending', docker = excluded.docker, region = excluded.region,
-           job_id = excluded.job_id, manifest_name = null, layer_count = null, error = null, updated_at = now()
+           job_id = excluded.job_id, previous_root = ${BUILT_ROOT('i')}, error = null, updated_at = now()
      returning id
    ), replaced as (
      update jobs j set status = 'failed', error = 'replaced by a newer build of the same name',
@@ -81,7 +47,7 @@ const PUT = statement<{ id: string }>(
        from image i where j.image_id = i.id and j.status in ('queued', 'running')
    )
    insert into jobs (id, project_id, kind, status, image_id, payload)
-   select $7, $2, 'build', 'queued', id, jsonb_build_object('root', $4::jsonb, 'docker', $5::boolean) from image
+   select $7, $2, 'build', 'queued', id, jsonb_build_object('root', $8::jsonb, 'docker', $5::boolean) from image
    returning image_id as id`,
 );
 
@@ -91,46 +57,10 @@ const MADE = statement<{ id: string }>(
   'select image_id as id from jobs where id = $1 and project_id = $2',
 );
 
-export interface ResolvedRoot {
-  root: RootSource;
-  /** The requested image. */
-  imageRef: string;
-}
-
-const DIGEST = /^sha256:[0-9a-f]{64}$/;
-
-/**
- * The root file system source that a runner boots. A named image that is still being built is accepted: the host
- * builds its root file system on demand.
- * @throws 404 for a name that neither the project nor the service has, 409 for an image whose build failed.
- */
-export async function resolveRoot(
-  readImage: ReadImage,
-  projectId: string,
-  source: ImageSource,
-): Promise<ResolvedRoot> {
-  if (source.type === 'registry')
-    return { root: { type: 'registry', ref: source.ref }, imageRef: source.ref };
-  if (source.type !== 'named') throw new Error(`an image of type ${source.type} must be refused before`);
-  const image = await readImage(projectId, source.name);
-  if (image === undefined) throw imageNotFound(source.name);
-  if (image.status === 'failed') {
-    throw conflict(
-      `image ${quote(source.name)} could not be built: ${image.error ?? 'no reason was given'}. Post it again`,
-    );
-  }
-  const root: RootSource =
-    image.source.type === 'registry' && image.manifest_name !== null && DIGEST.test(image.manifest_name)
-      ? { ...image.source, digest: image.manifest_name }
-      : image.source;
-  return { root, imageRef: source.name };
-}
-
 export async function putImage(
   database: Database,
   projectId: string,
-  image: ResolvedImage,
-  region: string,
+  image: NewImage,
   ids: IdGenerator = RANDOM,
 ): Promise<{ imageId: string; jobId: string }> {
   // Always in this order: an earlier attempt with the same seed has generated the same values.
@@ -145,12 +75,49 @@ export async function putImage(
     image.name,
     JSON.stringify(image.source),
     image.docker,
-    region,
+    image.region,
     jobId,
+    JSON.stringify(image.root),
   ]);
   if (row === undefined) throw new Error('the image was not written');
   return { imageId: row.id, jobId };
 }
+
+interface ImageRow {
+  id: string;
+  name: string;
+  source: { type: string };
+  status: ImageStatus;
+  manifest_name: string | null;
+  layer_count: number | null;
+  /** A bigint, which the driver gives as text. */
+  bytes: string | null;
+  docker: boolean;
+  error: string | null;
+  job_id: string;
+  region: string | null;
+  created_at: Date;
+  built_at: Date | null;
+}
+
+const COLUMNS =
+  'id, name, source, status, manifest_name, layer_count, bytes, docker, error, job_id, region, created_at, built_at';
+/** Built-in images that the project has replaced are hidden. $1 project */
+const VISIBLE = `project_id = $1 or (project_id is null and not exists (
+  select 1 from images mine where mine.project_id = $1 and mine.name = i.name))`;
+
+const LIST = newestFirst<ImageRow>('image-list', {
+  columns: COLUMNS,
+  from: 'images i',
+  where: VISIBLE,
+  parameters: 1,
+});
+
+/** $1 project, $2 id (null: none), $3 name */
+const FIND = statement<ImageRow & { builtin: boolean }>(
+  'image-find',
+  `select ${COLUMNS}, project_id is null as builtin from images i where (id = $2 or name = $3) and (${VISIBLE})`,
+);
 
 export interface ImagePage {
   images: ImageRecord[];
@@ -165,18 +132,71 @@ export async function listImages(
   after: CursorPosition | null,
 ): Promise<ImagePage> {
   const { rows, last } = await LIST.page(database.pool, [projectId], limit, after);
+  return { images: rows.map(toRecord), last };
+}
+
+/** @throws 404; 400 for a text that is the id of one image and the name of another */
+export async function getImage(
+  database: Database,
+  projectId: string,
+  idOrName: string,
+): Promise<ImageRecord> {
+  return toRecord(await findImage(database, projectId, idOrName));
+}
+
+async function findImage(
+  database: Database,
+  projectId: string,
+  idOrName: string,
+): Promise<ImageRow & { builtin: boolean }> {
+  const found = await queryAll(database.pool, FIND, [
+    projectId,
+    isUuid(idOrName) ? idOrName : null,
+    idOrName,
+  ]);
+  if (found.length > 1) throw badRequest(`${quote(idOrName)} is the id of one image and the name of another`);
+  const [image] = found;
+  if (image === undefined) throw imageNotFound(idOrName);
+  return image;
+}
+
+/** Its jobs keep their records; those that have not ended fail. $1 id, $2 project */
+const DELETE = statement<{ id: string }>(
+  'image-delete',
+  `with gone as (
+     delete from images where id = $1 and project_id = $2 returning id
+   ), cancelled as (
+     update jobs j set status = 'failed', error = 'its image was deleted', finished_at = now(), updated_at = now(),
+            lease_until = null
+       from gone where j.image_id = gone.id and j.status in ('queued', 'running')
+   )
+   select id from gone`,
+);
+
+/** @throws 404, 400 like `getImage`; 409 for a built-in image */
+export async function deleteImage(database: Database, projectId: string, idOrName: string): Promise<void> {
+  const { id, name, builtin } = await findImage(database, projectId, idOrName);
+  if (builtin) throw conflict(`image ${quote(name)} is built in and cannot be deleted`);
+  // Of two concurrent deletes one finds nothing to delete.
+  if ((await queryOne(database.pool, DELETE, [id, projectId])) === undefined) throw imageNotFound(idOrName);
+}
+
+function toRecord(row: ImageRow): ImageRecord {
   return {
-    images: rows.map((row) => ({
-      id: row.id,
-      name: row.name,
-      source: row.source,
-      status: row.status,
-      docker: row.docker,
-      ...(row.manifest_name === null ? {} : { manifest_name: row.manifest_name }),
-      ...(row.layer_count === null ? {} : { layer_count: row.layer_count }),
-      error: row.error,
-    })),
-    last,
+    id: row.id,
+    name: row.name,
+    source: row.source,
+    status: row.status,
+    docker: row.docker,
+    ...(row.manifest_name === null ? {} : { manifest_name: row.manifest_name }),
+    ...(row.layer_count === null ? {} : { layer_count: row.layer_count }),
+    ...(row.bytes === null ? {} : { bytes: Number(row.bytes) }),
+    error: row.error,
+    // The builds of built-in images are jobs of no project.
+    ...(row.source.type === 'builtin' ? {} : { job_id: row.job_id }),
+    ...(row.region === null ? {} : { region: row.region }),
+    created_at: row.created_at.toISOString(),
+    ...(row.built_at === null ? {} : { built_at: row.built_at.toISOString() }),
   };
 }
 

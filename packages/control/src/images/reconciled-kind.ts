@@ -1,4 +1,6 @@
 /** Image builds as a reconciled kind. The attempt is the generation, and so the fencing token. */
+import { stripVTControlCharacters } from 'node:util';
+import { isImageDigest } from '@releap/contract';
 import type { BuildAssignment, BuildReport } from '@releap/contract/runner';
 import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -69,21 +71,46 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
           onEnded(id, runnerId);
           continue;
         }
-        const error = status === 'done' ? null : (readReason(detail.error) ?? 'its host gave no reason');
+        const error = failureOf(status, detail);
         const ended = await queryAll(database.pool, FINISH, [
           id,
           generation,
           runnerId,
           error,
-          error === null ? (detail.manifest_name ?? null) : null,
-          error === null ? (detail.layer_count ?? null) : null,
+          detail.manifest_name ?? null,
+          detail.layer_count ?? null,
+          detail.bytes ?? null,
+          readReason(detail.log_tail, LOG_TAIL_CHARS) ?? null,
         ]);
         onEnded(id, runnerId);
-        log.info({ job: id, attempt: generation, error, stored: ended.length === 1 }, 'a build has ended');
+        log.info(
+          { job: id, attempt: generation, error: firstLine(error), stored: ended.length === 1 },
+          'a build has ended',
+        );
       }
     },
   };
 }
+
+const LOG_TAIL_CHARS = 8 * 1024;
+const ERROR_LINES = 20;
+const ERROR_LOG_CHARS = 2_000;
+
+/** Why a build failed, with the last lines of its log; null when it has not. */
+function failureOf(status: BuildReport['status'], detail: BuildReport['detail']): string | null {
+  if (status === 'done')
+    return isImageDigest(detail.manifest_name ?? '') ? null : 'its host reported no digest of the image';
+  const reason = readReason(detail.error) ?? 'its host gave no reason';
+  const lines = stripVTControlCharacters(detail.log_tail ?? '')
+    .trimEnd()
+    .split('\n')
+    .slice(-ERROR_LINES)
+    .join('\n')
+    .slice(-ERROR_LOG_CHARS);
+  return lines === '' ? reason : (readReason(`${reason}\n${lines}`) ?? reason);
+}
+
+const firstLine = (text: string | null): string | undefined => text?.split('\n', 1)[0];
 
 function isLeasedTo(runnerId: string, row: BuildRow): boolean {
   return row.status === 'running' && row.runner_id === runnerId;

@@ -6,16 +6,24 @@ import {
   operations,
   resolveImageCreate,
 } from '@releap/contract';
-import type { ImageCreateResponse, ImageList } from '@releap/contract';
+import type { ImageCreateRequest, ImageCreateResponse, ImageList, RootSource } from '@releap/contract';
 import type { Database } from '@releap/database';
+import type { BlobStore } from '../artifacts/blob-store.ts';
+import type { Principal } from '../auth/authenticator.ts';
 import type { Planes } from '../http/planes.ts';
+import type { Upload } from '../http/uploads.ts';
+import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import type { BuildQueue } from './build-queue.ts';
-import { listImages, putImage } from './images.ts';
+import { readImageForm } from './context-upload.ts';
+import { deleteImage, getImage, listImages, putImage, type NewImage } from './images.ts';
+import { dockerfileRoot } from './resolve-root.ts';
 
 export interface ImageRoutes {
   database: Database;
+  blobs: BlobStore;
+  limits: ControlLimits;
   regions: Regions;
   scheduler: Scheduler;
   builds: BuildQueue;
@@ -32,22 +40,29 @@ const ANYTHING = {
   overcommitted: false,
 };
 
+/** A create before its region is resolved. */
+interface Requested extends Omit<NewImage, 'region'> {
+  /** Null: the default. */
+  region: string | null;
+}
+
 export function imageRoutes(
   { workload }: Planes,
-  { database, regions, scheduler, builds }: ImageRoutes,
+  { database, blobs, limits, regions, scheduler, builds }: ImageRoutes,
 ): void {
   workload.operation(
     operations.createImage,
-    async ({ body, principal, ids }): Promise<ImageCreateResponse> => {
-      const image = resolveImageCreate(body);
+    async ({ body, upload, principal, ids, abortSignal }): Promise<ImageCreateResponse> => {
+      const requested =
+        upload === null ? fromJson(principal, body) : await fromForm(principal, upload, abortSignal());
       const region = await regions.resolve(
-        image.region,
+        requested.region,
         principal,
         scheduler.regionWithMostCapacity(ANYTHING),
       );
-      const { imageId, jobId } = await putImage(database, principal.projectId, image, region, ids);
+      const { imageId, jobId } = await putImage(database, principal.projectId, { ...requested, region }, ids);
       builds.kick();
-      return { image_id: imageId, job_id: jobId, name: image.name, status: 'pending', region };
+      return { image_id: imageId, job_id: jobId, name: requested.name, status: 'pending', region };
     },
   );
 
@@ -56,4 +71,38 @@ export function imageRoutes(
     const { images, last } = await listImages(database, principal.projectId, clampLimit(query.limit), after);
     return { images, next_cursor: nextCursor(IMAGE_CURSORS, last) };
   });
+
+  workload.operation(operations.getImage, ({ params, principal }) =>
+    getImage(database, principal.projectId, params.id_or_name),
+  );
+
+  workload.operation(operations.deleteImage, async ({ params, principal }) => {
+    await deleteImage(database, principal.projectId, params.id_or_name);
+    builds.kick();
+  });
+
+  function fromJson({ projectId }: Principal, body: ImageCreateRequest | undefined): Requested {
+    const { name, source, docker, region } = resolveImageCreate(body as ImageCreateRequest);
+    const root: RootSource =
+      source.type === 'registry'
+        ? source
+        : dockerfileRoot(projectId, { dockerfile: { text: source.dockerfile }, docker });
+    return { name, source, root, docker, region };
+  }
+
+  async function fromForm({ projectId }: Principal, upload: Upload, signal: AbortSignal): Promise<Requested> {
+    if (upload.kind !== 'form') throw new Error(`an upload of kind ${upload.kind} must be refused before`);
+    const { name, dockerfile, docker, region, context } = await readImageForm(upload.parts(), {
+      blobs,
+      maxBytes: limits.buildContextBytes,
+      signal,
+    });
+    return {
+      name,
+      source: { type: 'dockerfile', path: dockerfile, context_bytes: context.bytes },
+      root: dockerfileRoot(projectId, { dockerfile: { path: dockerfile }, context, docker }),
+      docker,
+      region,
+    };
+  }
 }

@@ -2,7 +2,7 @@
  * Adds the projects' pull credentials to assignments when they are sent: they are decrypted here and sent over the link,
  * and are never stored in a row, job or record.
  */
-import { parseImageReference, type RootSource } from '@releap/contract';
+import { parseImageReference, type RegistryKind, type RootSource } from '@releap/contract';
 import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Encryption } from '../encryption/encryption.ts';
@@ -24,19 +24,32 @@ export interface PullTarget {
   desired?: string;
 }
 
-const FIND = statement<{
+interface Row {
   project_id: string;
   host: string;
+  kind: RegistryKind;
   username: string;
   key_id: string;
   envelope: Buffer;
-}>(
+}
+
+const COLUMNS = 'c.project_id, c.host, c.kind, c.username, c.key_id, c.envelope';
+const FIND = statement<Row>(
   'registry-credentials',
-  `select c.project_id, c.host, c.username, c.key_id, c.envelope from registry_credentials c
+  `select ${COLUMNS} from registry_credentials c
      join unnest($1::uuid[], $2::text[]) as t(project_id, host) on c.project_id = t.project_id and c.host = t.host`,
 );
+/** Base images of a Dockerfile may be in any registry. $1 projects */
+const FIND_ALL = statement<Row>(
+  'registry-credentials-of-projects',
+  `select ${COLUMNS} from registry_credentials c where c.project_id = any($1::uuid[]) order by c.project_id, c.host`,
+);
+
+/** Most characters of the credentials of one Dockerfile: an assignment is one message of the link. */
+const BUILD_CREDENTIALS_CHARS = 2 * 1024 * 1024;
 
 type Access = Pick<Extract<RootSource, { type: 'registry' }>, 'credential' | 'no_credential'>;
+type BuildCredential = Extract<RootSource, { type: 'dockerfile' }>['credentials'][number];
 
 export function createPullCredentials(
   database: Database,
@@ -44,31 +57,61 @@ export function createPullCredentials(
   log: Logger,
 ): PullCredentials {
   const needsPullCredentials = ({ project_id, root, desired }: PullTarget): boolean =>
-    root.type === 'registry' && project_id !== null && desired !== 'deleted';
+    (root.type === 'registry' || root.type === 'dockerfile') && project_id !== null && desired !== 'deleted';
 
-  async function find(pairs: [projectId: string, host: string][]): Promise<Map<string, Access>> {
+  /** Why a credential cannot be used, or its password. */
+  async function open(row: Row): Promise<{ password: string } | { failure: string }> {
+    const { project_id: projectId, host } = row;
+    try {
+      const sealed = { keyId: row.key_id, envelope: row.envelope };
+      return {
+        password: await encryption.decrypt(sealed, { kind: 'registry-password', projectId, name: host }),
+      };
+    } catch (error) {
+      log.error({ err: error, project: projectId, host }, 'a registry credential could not be decrypted');
+      const why =
+        error instanceof KeysUnavailableError
+          ? 'its key is temporarily unavailable'
+          : 'it is damaged: write it again';
+      return { failure: `the project's credential for ${host} cannot be used: ${why}` };
+    }
+  }
+
+  async function find(pairs: readonly [projectId: string, host: string][]): Promise<Map<string, Access>> {
     const found = new Map<string, Access>();
+    if (pairs.length === 0) return found;
     for (const row of await queryAll(database.pool, FIND, [
       pairs.map(([id]) => id),
       pairs.map(([, host]) => host),
     ])) {
-      const { project_id: projectId, host, username } = row;
-      try {
-        const password = await encryption.decrypt(
-          { keyId: row.key_id, envelope: row.envelope },
-          { kind: 'registry-password', projectId, name: host },
-        );
-        found.set(keyOf(projectId, host), { credential: { username, password } });
-      } catch (error) {
-        log.error({ err: error, project: projectId, host }, 'a registry credential could not be decrypted');
-        const why =
-          error instanceof KeysUnavailableError
-            ? 'its key is temporarily unavailable'
-            : 'it is damaged: write it again';
-        found.set(keyOf(projectId, host), {
-          no_credential: `the project's credential for ${host} cannot be used: ${why}`,
-        });
+      const opened = await open(row);
+      found.set(
+        keyOf(row.project_id, row.host),
+        'failure' in opened
+          ? { no_credential: opened.failure }
+          : { credential: { username: row.username, password: opened.password } },
+      );
+    }
+    return found;
+  }
+
+  async function findAll(projects: readonly string[]): Promise<Map<string, BuildCredential[]>> {
+    const found = new Map<string, BuildCredential[]>();
+    if (projects.length === 0) return found;
+    const chars = new Map<string, number>();
+    for (const row of await queryAll(database.pool, FIND_ALL, [projects])) {
+      const { project_id: project, host, kind, username } = row;
+      const opened = await open(row);
+      // A base image of that registry is then pulled anonymously, and the registry refuses it.
+      if ('failure' in opened) continue;
+      const credential = { host, kind, username, password: opened.password };
+      const size = (chars.get(project) ?? 0) + JSON.stringify(credential).length;
+      if (size > BUILD_CREDENTIALS_CHARS) {
+        log.warn({ project, host }, 'a build gets no credential for this registry: the project has too many');
+        continue;
       }
+      chars.set(project, size);
+      found.set(project, [...(found.get(project) ?? []), credential]);
     }
     return found;
   }
@@ -76,20 +119,28 @@ export function createPullCredentials(
   return {
     needsPullCredentials,
     async withPullCredentials(these) {
-      const pairs = new Map<string, [string, string]>();
-      const keys = these.map((one) => {
-        if (!needsPullCredentials(one) || one.project_id === null || one.root.type !== 'registry')
-          return undefined;
-        const { host } = parseImageReference(one.root.ref);
-        const key = keyOf(one.project_id, host);
-        pairs.set(key, [one.project_id, host]);
-        return key;
-      });
-      if (pairs.size === 0) return [...these];
-      const found = await find([...pairs.values()]);
-      return these.map((one, index) => {
-        const access = found.get(keys[index] ?? '');
-        return access === undefined ? one : { ...one, root: { ...one.root, ...access } };
+      const hosts = new Map<string, [string, string]>();
+      const projects = new Set<string>();
+      for (const one of these) {
+        const { project_id: project, root } = one;
+        if (project === null || !needsPullCredentials(one)) continue;
+        if (root.type === 'dockerfile') projects.add(project);
+        else if (root.type === 'registry') {
+          const { host } = parseImageReference(root.ref);
+          hosts.set(keyOf(project, host), [project, host]);
+        }
+      }
+      if (hosts.size === 0 && projects.size === 0) return [...these];
+      const found = await find([...hosts.values()]);
+      const all = await findAll([...projects]);
+      return these.map((one) => {
+        const { project_id: project, root } = one;
+        if (project === null || !needsPullCredentials(one)) return one;
+        if (root.type === 'dockerfile')
+          return { ...one, root: { ...root, credentials: all.get(project) ?? [] } };
+        if (root.type !== 'registry') return one;
+        const access = found.get(keyOf(project, parseImageReference(root.ref).host));
+        return access === undefined ? one : { ...one, root: { ...root, ...access } };
       });
     },
   };

@@ -64,6 +64,7 @@ export class Link {
   heldMemory: HeldMemory = { mem_mib: 0, reclaimable_mib: 0 };
   /** Kinds that the runner reconciles. */
   kinds: ReadonlySet<string> = new Set();
+  capabilities: ReadonlySet<string> = new Set();
   /** On the monotonic clock. */
   lastHeard = performance.now();
 
@@ -252,6 +253,7 @@ export class Link {
     this.runnerId = hello.runner_id;
     this.region = hello.region;
     this.kinds = new Set(hello.kinds);
+    this.capabilities = new Set(hello.capabilities);
     const sender = new AssignmentSender({
       runnerId: hello.runner_id,
       kinds: this.#handlers.kinds,

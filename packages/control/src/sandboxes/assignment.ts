@@ -41,5 +41,8 @@ export function pinned({ spec, manifest_name }: SandboxRow): RootSource {
 }
 
 function pinRoot(root: RootSource, digest: string | null): RootSource {
-  return root.type === 'registry' && digest !== null ? { ...root, digest } : root;
+  if (digest === null) return root;
+  if (root.type === 'registry') return { ...root, digest };
+  // Another build of the same Dockerfile is another image.
+  return root.type === 'dockerfile' ? { type: 'stored', digest } : root;
 }

@@ -22,7 +22,7 @@ import {
 } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
-import { resolveRoot, type ReadImage, type ResolvedRoot } from '../images/images.ts';
+import { resolveRoot, type ReadImage, type ResolvedRoot } from '../images/resolve-root.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import { isOvercommitted, type Need } from '../scheduler/placement.ts';

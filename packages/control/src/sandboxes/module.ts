@@ -1,7 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
 import { endOverdue } from './deadlines.ts';
-import { createHostClient } from './logs.ts';
 import { sandboxMetrics } from './metrics.ts';
 import { createSandboxKind } from './reconciled-kind.ts';
 import { releaseForkSources } from './pending-forks.ts';
@@ -10,12 +9,11 @@ import { sandboxTeardown } from './teardown.ts';
 
 export function sandboxesModule(context: ControlContext): Module {
   const { billing, limits } = context;
-  const hosts = context.cleanup.use(createHostClient());
   return {
     name: 'sandboxes',
     metrics: (registry) => sandboxMetrics(registry, context.database, context.log),
     routes: (planes) =>
-      sandboxRoutes(planes, { ...context, hosts, requireCredits: (orgId) => billing.requireCredits(orgId) }),
+      sandboxRoutes(planes, { ...context, requireCredits: (orgId) => billing.requireCredits(orgId) }),
     tasks: [
       {
         name: 'pending-forks',

@@ -57,7 +57,7 @@ const NEVER_STARTED = statement<{ id: string }>(
 );
 
 const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
-/** Bound on the environments of a batch; a single one may be larger. */
+/** Bound on the environments and Dockerfiles of a batch; a single one may be larger. */
 const BATCH_BYTES = 4 * 1024 * 1024;
 const LOST_BATCH = 500;
 const LOST_FROM = TRANSITIONS.filter(({ on }) => on === 'runner-lost').flatMap(({ from }) => from);
@@ -144,7 +144,7 @@ function* batchesOfBytes(page: readonly SandboxRow[]): Iterable<SandboxRow[]> {
   let batch: SandboxRow[] = [];
   let bytes = 0;
   for (const row of page) {
-    const size = needsEnvironment(row) ? row.env_bytes : 0;
+    const size = (needsEnvironment(row) ? row.env_bytes : 0) + dockerfileBytes(row);
     if (batch.length > 0 && bytes + size > BATCH_BYTES) {
       yield batch;
       batch = [];
@@ -154,6 +154,10 @@ function* batchesOfBytes(page: readonly SandboxRow[]): Iterable<SandboxRow[]> {
     bytes += size;
   }
   if (batch.length > 0) yield batch;
+}
+
+function dockerfileBytes({ spec: { root } }: SandboxRow): number {
+  return root.type === 'dockerfile' && 'text' in root.dockerfile ? root.dockerfile.text.length : 0;
 }
 
 const occupiesCpu = ({ status }: SandboxRow): boolean => (OCCUPIES_CPU as readonly string[]).includes(status);

@@ -19,21 +19,20 @@ import {
 } from '@releap/contract';
 import type { Principal } from '../auth/authenticator.ts';
 import type { ChangeNotifier } from '../events/change-notifier.ts';
-import type { DataTokens } from '../credentials/data-tokens.ts';
 import type { Planes } from '../http/planes.ts';
+import type { HostClient } from '../runners/host-client.ts';
 import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
 import { changeSandbox, readSandboxId } from './change.ts';
 import { createForTenant, type CreateContext } from './create.ts';
 import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
-import { logRoutes, type HostClient } from './logs.ts';
+import { logRoutes } from './logs.ts';
 import { getFacts, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
 
 export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
   changes: ChangeNotifier;
   hosts: HostClient;
-  dataTokens: DataTokens;
   snapshots: Snapshots;
 }
 

@@ -42,6 +42,8 @@ export interface Config {
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
   createQueueShare: number;
+  buildsPerProject: number;
+  buildContextBytes: number;
   retentionDays: number;
   auditRetentionDays: number;
   /** `tier` absent: the role's default. */
@@ -146,6 +148,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     builtinImages: get('RELEAP_BUILTIN_IMAGES'),
     createQueue: get('RELEAP_CREATE_QUEUE'),
     createQueueShare: get('RELEAP_CREATE_QUEUE_SHARE'),
+    buildsPerProject: get('RELEAP_BUILDS_PER_PROJECT'),
+    buildContextBytes: Number(get('RELEAP_BUILD_CONTEXT_MIB')) * 2 ** 20,
     retentionDays: get('RELEAP_RETENTION_DAYS'),
     auditRetentionDays: get('RELEAP_AUDIT_RETENTION_DAYS'),
     overcommit: compact({

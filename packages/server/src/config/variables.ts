@@ -354,6 +354,20 @@ export const VARIABLES = {
       'further creates are refused with 429. With 1, a single organization gets half of the queue, two busy ones a third each.',
     group: 'The service',
   }),
+  RELEAP_BUILDS_PER_PROJECT: variable({
+    schema: Positive,
+    default: 2,
+    unit: 'builds',
+    description: 'Most image builds of one project at a time. A host takes 4, and projects take turns.',
+    group: 'The service',
+  }),
+  RELEAP_BUILD_CONTEXT_MIB: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 65_536 }),
+    default: 512,
+    unit: 'MiB',
+    description: 'Largest build context of an image. Larger uploads are refused with 400.',
+    group: 'Limits',
+  }),
   RELEAP_OVERCOMMIT: variable({
     schema: Type.Enum(['spot', 'burstable']),
     defaultText: '`burstable` for the all-in-one server, `spot` for separate roles',

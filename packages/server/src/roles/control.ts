@@ -38,6 +38,8 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       ...CONTROL_LIMITS,
       createQueue: config.createQueue,
       createQueueShare: config.createQueueShare,
+      buildsPerProject: config.buildsPerProject,
+      buildContextBytes: config.buildContextBytes,
       retentionDays: config.retentionDays,
       auditRetentionDays: config.auditRetentionDays,
       // A machine of one's own is for trying things out: many idle sandboxes matter more than guarantees under load.

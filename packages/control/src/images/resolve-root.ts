@@ -1,0 +1,104 @@
+/** What a sandbox boots from: the image of a create request, resolved. */
+import {
+  conflict,
+  imageNotFound,
+  quote,
+  type ImageSource,
+  type ImageStatus,
+  type RootSource,
+} from '@releap/contract';
+import { createRowReader, statement, type Queryable } from '@releap/database';
+
+/**
+ * The source of what the newest successful build of an image has made: exactly that, by its digest. During a rebuild, and
+ * after one that failed, it is that of the build before. Null when nothing was built yet.
+ */
+export const BUILT_ROOT = (image: string): string =>
+  `case when ${image}.manifest_name is null then null
+        when ${image}.status <> 'ready' then ${image}.previous_root
+        when ${image}.source ->> 'type' = 'registry'
+          then ${image}.source || jsonb_build_object('digest', ${image}.manifest_name)
+        when ${image}.source ->> 'type' = 'dockerfile'
+          then jsonb_build_object('type', 'stored', 'digest', ${image}.manifest_name)
+        else ${image}.source end`;
+
+interface NamedImage {
+  source: { type: string };
+  status: ImageStatus;
+  error: string | null;
+  built: RootSource | null;
+}
+
+/** The project's own image of this name wins over the built-in one. */
+const BY_NAME = statement<NamedImage & { n: number }>(
+  'image-by-name',
+  `select key.n, image.*
+     from jsonb_to_recordset($1::jsonb) as key(n integer, project uuid, name text)
+    cross join lateral (
+      select source, status, error, ${BUILT_ROOT('images')} as built from images
+       where name = key.name and (project_id = key.project or project_id is null)
+       order by project_id nulls last limit 1
+    ) image`,
+);
+
+export type ReadImage = (projectId: string, name: string) => Promise<NamedImage | undefined>;
+
+export function createImageReader(on: Queryable): ReadImage {
+  const read = createRowReader<{ project: string; name: string }, NamedImage>(on, BY_NAME);
+  return (project, name) => read({ project, name });
+}
+
+export interface ResolvedRoot {
+  root: RootSource;
+  /** The requested image. */
+  imageRef: string;
+}
+
+/** `image_ref` of sandboxes that are created from the text of a Dockerfile. */
+const DOCKERFILE_REF = 'dockerfile';
+
+/**
+ * The root file system source that a runner boots. A registry image that is still being built for the first time is
+ * accepted: the host pulls it on demand.
+ * @throws 404 for a name that neither the project nor the service has, 409 for an image without anything to boot
+ */
+export async function resolveRoot(
+  readImage: ReadImage,
+  projectId: string,
+  source: ImageSource,
+): Promise<ResolvedRoot> {
+  switch (source.type) {
+    case 'registry':
+      return { root: { type: 'registry', ref: source.ref }, imageRef: source.ref };
+    case 'dockerfile':
+      return {
+        root: dockerfileRoot(projectId, { dockerfile: { text: source.dockerfile }, docker: false }),
+        imageRef: DOCKERFILE_REF,
+      };
+    case 'named':
+      break;
+    default:
+      throw new Error(`an image of type ${source.type} must be refused before`);
+  }
+  const image = await readImage(projectId, source.name);
+  if (image === undefined) throw imageNotFound(source.name);
+  if (image.built !== null) return { root: image.built, imageRef: source.name };
+  const name = quote(source.name);
+  if (image.status === 'failed') {
+    const [reason] = (image.error ?? 'no reason was given').split('\n', 1);
+    throw conflict(`image ${name} could not be built: ${reason}. Post it again`);
+  }
+  if (image.source.type === 'dockerfile')
+    throw conflict(`image ${name} is still being built for the first time: try again when its job is done`);
+  return { root: image.source as RootSource, imageRef: source.name };
+}
+
+type DockerfileRoot = Extract<RootSource, { type: 'dockerfile' }>;
+
+/** A root that is built from a Dockerfile, as it is stored: credentials are added when it is assigned. */
+export function dockerfileRoot(
+  projectId: string,
+  build: Pick<DockerfileRoot, 'dockerfile' | 'context' | 'docker'>,
+): DockerfileRoot {
+  return { type: 'dockerfile', project_id: projectId, ...build, credentials: [] };
+}

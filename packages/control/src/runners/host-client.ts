@@ -1,0 +1,94 @@
+/** Reads from the data servers of hosts: logs of sandboxes and of builds, which are not stored in the database. */
+import type { Readable } from 'node:stream';
+import { badGateway } from '@releap/contract';
+import type { FastifyReply } from 'fastify';
+import { Pool, type Dispatcher } from 'undici';
+import type { DataTokens } from '../credentials/data-tokens.ts';
+
+const ANSWER_MS = 10_000;
+const SILENCE_MS = 30_000;
+/** Most hosts with open connections: a restarted runner may listen on another port. */
+const POOLS = 256;
+
+export interface HostLog {
+  runnerId: string;
+  dataUrl: string;
+  /** Of the data server, without a query. */
+  path: string;
+  /** The sandbox or the build that the token is for. */
+  subject: string;
+  /** "sandbox "x"", for errors. */
+  shown: string;
+  follow: boolean;
+  signal: AbortSignal;
+}
+
+/** A client of the runners' data servers. */
+export interface HostClient extends AsyncDisposable {
+  /**
+   * Undefined: the host has no such log.
+   * @throws 502 when the host does not answer, or answers otherwise; 503 when it has not joined
+   */
+  log(log: HostLog): Promise<Readable | undefined>;
+  close(): Promise<void>;
+}
+
+export function createHostClient(dataTokens: DataTokens): HostClient {
+  const pools = new Map<string, Pool>();
+  const poolFor = (dataUrl: string): Pool => {
+    const known = pools.get(dataUrl);
+    if (known !== undefined) {
+      // Least recently used first.
+      pools.delete(dataUrl);
+      pools.set(dataUrl, known);
+      return known;
+    }
+    const [oldest] = pools;
+    if (pools.size >= POOLS && oldest !== undefined) {
+      pools.delete(oldest[0]);
+      // Responses in progress end first.
+      void oldest[1].close();
+    }
+    // Bounded by the clients' connections. With a limit here, a few clients that follow logs would block all other reads
+    // from the host, and a request that waits for a connection has no deadline.
+    const pool = dataUrl.startsWith('unix:')
+      ? new Pool('http://runner', { socketPath: dataUrl.slice('unix:'.length), connections: null })
+      : new Pool(new URL(dataUrl).origin, { connections: null });
+    pools.set(dataUrl, pool);
+    return pool;
+  };
+  const close = async (): Promise<void> => {
+    await Promise.all([...pools.values()].map((pool) => pool.destroy()));
+    pools.clear();
+  };
+  return {
+    async log({ runnerId, dataUrl, path, subject, shown, follow, signal }) {
+      const { token } = await dataTokens.issue(runnerId, subject);
+      let answer: Dispatcher.ResponseData;
+      try {
+        answer = await poolFor(dataUrl).request({
+          method: 'GET',
+          path: `${path}${follow ? '?follow=1' : ''}`,
+          headers: { authorization: `Bearer ${token}` },
+          headersTimeout: ANSWER_MS,
+          // A client that follows may wait for the next line without a time limit.
+          bodyTimeout: follow ? 0 : SILENCE_MS,
+          signal,
+        });
+      } catch (error) {
+        throw Object.assign(badGateway(`the host of ${shown} did not answer`), { cause: error });
+      }
+      if (answer.statusCode === 200) return answer.body;
+      await answer.body.dump().catch(() => undefined);
+      if (answer.statusCode === 404) return undefined;
+      throw badGateway(`the host of ${shown} answered ${answer.statusCode}`);
+    },
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
+
+/** The headers of a log: text that a tenant's program has written. */
+export function logHeaders(reply: FastifyReply): void {
+  reply.header('x-content-type-options', 'nosniff').header('cache-control', 'no-store');
+}

@@ -1,0 +1,2 @@
+-- The end of the log of a build that has ended.
+alter table jobs add column log_tail text;
