@@ -172,26 +172,3 @@ describe('rlp logs', () => {
     assert.equal(outcome.code, 130);
   });
 });
-
-describe('rlp images', () => {
-  test('lists them', async () => {
-    const project = await newProject(host.world);
-    assert.equal((await project.rlp(['images', 'create', 'app', 'node:20'])).code, 0);
-    const { stdout } = await project.rlp(['images']);
-    assert.match(stdout, /app\s+ready\s+node:20\s+3\s+sha256:cdcdcdcdcdcd/);
-    assert.equal((await project.rlp(['images', 'ls', '--json'])).code, 0);
-  });
-
-  test('create waits for its job and prints why it failed', async (t) => {
-    const project = await newProject(host.world);
-    const made = await project.rlp(['images', 'create', 'app', 'node:20']);
-    const [image] = (await project.call('GET', '/images')).body.images;
-    assert.deepEqual(made, { code: 0, stdout: `${image.id}\n`, stderr: '' });
-    const { build } = host.runner.options;
-    t.after(() => (host.runner.options.build = build));
-    host.runner.options.build = (job) => host.runner.built(job, { error: 'no such manifest' });
-    const failed = await project.rlp(['images', 'create', 'app', 'node:21']);
-    assert.equal(failed.code, 1);
-    assert.match(failed.stderr, /no such manifest/);
-  });
-});

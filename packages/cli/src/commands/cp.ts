@@ -80,7 +80,7 @@ async function uploadFolder(
   tell: (count: CopyCount) => void,
 ): Promise<CopyCount> {
   const archive = new PassThrough();
-  const packed = packFolder(from, archive, tell);
+  const packed = packFolder(from, archive, { onFile: tell });
   // Whichever fails first ends the other; both are awaited, so that neither rejection is left alone.
   const [count] = await Promise.all([
     packed,

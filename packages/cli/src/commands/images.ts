@@ -1,14 +1,15 @@
-/** `rlp images ls` and `rlp images create NAME REF`. */
+/** `rlp image ls|create|rm|logs`. */
 import type { ImageRecord } from '@releap/contract';
-import { CliError } from '../cli-error.ts';
-import { pages } from '../client/pages.ts';
-import { pause } from '../client/pause.ts';
-import { openService, type Service } from '../client/service.ts';
+import { CliError, usageError } from '../cli-error.ts';
+import { allImages, followBuild, readBuildLog, waitForBuild } from '../client/builds.ts';
+import { writeTo } from '../client/follow-log.ts';
+import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
-import { table } from '../output/table.ts';
+import { age, size, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
 import { type Context, print, printable, printJson } from '../terminal.ts';
+import { forEachNamed } from './each.ts';
 
 export interface ImageCreateOptions {
   docker?: boolean;
@@ -19,23 +20,23 @@ export interface ImageCreateOptions {
 }
 
 const WAIT_MS = 30 * 60_000;
-const POLL_MS = 1_000;
 
-export async function listImages(context: Context): Promise<number> {
-  const service = openService(context);
+export async function listImages(context: Context, options: { quiet?: boolean }): Promise<number> {
   const images: ImageRecord[] = [];
-  for await (const image of pages(service.api.listImages, ({ images: found }) => found)) images.push(image);
+  for await (const image of allImages(openService(context))) images.push(image);
   if (context.options.json) printJson(context, images);
+  else if (options.quiet) for (const { name } of images) print(context, printable(name));
   else
     print(
       context,
       table(
-        ['NAME', 'STATUS', 'SOURCE', 'LAYERS', 'DIGEST'],
+        ['NAME', 'STATUS', 'SIZE', 'AGE', 'SOURCE', 'DIGEST'],
         images.map((image) => [
           image.name,
           image.status,
+          size(image.bytes),
+          age(image.built_at ?? image.created_at),
           sourceOf(image),
-          String(image.layer_count ?? '-'),
           image.manifest_name?.slice(0, 19) ?? '-',
         ]),
       ),
@@ -49,14 +50,19 @@ export async function createImage(
   ref: string,
   options: ImageCreateOptions,
 ): Promise<number> {
+  const deadlineMs =
+    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
   const service = openService(context);
   const created = await service.api.createImage({
     body: { name, source: { type: 'registry', ref }, docker: options.docker, region: options.region },
   });
   if (options.wait !== false) {
     using spinner = new Spinner(context, `building ${name}: ${created.status}`);
-    await waitForJob(context, service, created.job_id, options, (status) => {
-      spinner.text = `building ${name}: ${status}`;
+    await waitForBuild(service, created.job_id, {
+      deadlineMs,
+      onStatus: (status) => {
+        spinner.text = `building ${name}: ${status}`;
+      },
     });
   }
   const status = options.wait === false ? created.status : 'ready';
@@ -65,32 +71,50 @@ export async function createImage(
   return EXIT.ok;
 }
 
-async function waitForJob(
+export async function removeImages(
   context: Context,
-  service: Service,
-  id: string,
-  options: ImageCreateOptions,
-  onStatus: (status: string) => void,
-): Promise<void> {
-  const deadlineMs =
-    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
-  const until = performance.now() + deadlineMs;
-  for (;;) {
-    const job = await service.api.getJob({ params: { id } });
-    onStatus(job.status);
-    if (job.status === 'done') return;
-    if (job.status === 'failed')
-      throw new CliError(`the build failed: ${printable(job.error ?? 'no reason was given')}`);
-    if (performance.now() > until)
-      throw new CliError(
-        `the build is still ${job.status} after ${Math.round(deadlineMs / 1000)} s; it continues in the background`,
-      );
-    await pause(POLL_MS, context.signal);
-  }
+  names: string[],
+  options: { force?: boolean },
+): Promise<number> {
+  const service = openService(context);
+  return await forEachNamed(context, 'image', names, async (name) => {
+    if (name === '') throw usageError('no image was named');
+    try {
+      await service.api.deleteImage({ params: { id_or_name: name } });
+      return { status: 'deleted', printed: name };
+    } catch (error) {
+      if (options.force && error instanceof CliError && error.status === 404) return { status: 'absent' };
+      throw error;
+    }
+  });
+}
+
+/** The log of an image's newest build. */
+export async function imageLogs(
+  context: Context,
+  name: string,
+  options: { follow?: boolean },
+): Promise<number> {
+  if (options.follow && context.options.json) throw usageError('--follow and --json do not go together');
+  if (name === '') throw usageError('no image was named');
+  const { stdout } = context.terminal;
+  const service = openService(context);
+  const image = await service.api.getImage({ params: { id_or_name: name } });
+  const jobId = image.job_id;
+  if (jobId === undefined)
+    throw new CliError(`image ${printable(image.name)} is built in and has no log`, {
+      exitCode: EXIT.notFound,
+    });
+  if (options.follow) await followBuild(service, jobId, stdout);
+  else if (context.options.json)
+    printJson(context, { job_id: jobId, text: await (await readBuildLog(service, jobId, false)).text() });
+  else for await (const chunk of await readBuildLog(service, jobId, false)) await writeTo(stdout, chunk);
+  return EXIT.ok;
 }
 
 function sourceOf(image: ImageRecord): string {
-  const { type, ref, name } = image.source as { type: string; ref?: unknown; name?: unknown };
+  const { type, ref, name, path } = image.source as Record<'type' | 'ref' | 'name' | 'path', unknown>;
   if (typeof ref === 'string') return ref;
-  return typeof name === 'string' ? `${type}:${name}` : type;
+  const detail = name ?? path;
+  return typeof detail === 'string' ? `${String(type)}:${detail}` : String(type);
 }

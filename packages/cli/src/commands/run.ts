@@ -1,6 +1,7 @@
 /**
- * `rlp run IMAGE -- CMD`, `rlp run --from-snapshot NAME -- CMD`: a sandbox, and a command in it. Like `docker run`, the sandbox stays unless --rm is
- * given; unlike there, the image's own entrypoint runs too, and the command beside it.
+ * `rlp run IMAGE -- CMD`, also of a snapshot or of a folder that is built first: a sandbox, and a command in it. Like
+ * `docker run`, the sandbox stays unless --rm is given; unlike there, the image's own entrypoint runs too, and the command
+ * beside it.
  */
 import type { SandboxCreateRequest, SandboxCreateResponse, SandboxRecord } from '@releap/contract';
 import { CliError, usageError } from '../cli-error.ts';
@@ -21,6 +22,12 @@ import {
 import { openToolbox } from '../toolbox/toolbox.ts';
 import { type CreateOptions, createRequest } from './create-options.ts';
 
+/** Where the root file system comes from, as the options of the command say. */
+export interface SourceOptions {
+  fromSnapshot?: string;
+  dockerfile?: string;
+}
+
 export interface RunOptions extends CreateOptions, Omit<CommandOptions, 'env'> {
   rm?: boolean;
   /** False with `--no-wait`. */
@@ -31,19 +38,34 @@ export interface RunOptions extends CreateOptions, Omit<CommandOptions, 'env'> {
 const WAIT_MS = 15 * 60_000;
 const CLEANUP_MS = 30_000;
 
-type Source = SandboxCreateRequest['image'];
+type Image = SandboxCreateRequest['image'];
+
+/** An image of the service, or a local folder to build. */
+export type Source = { image: Image } | { folder: string; file?: string | undefined };
+
+/** References to images do not look like this. */
+const FOLDER = /^(?:\.{1,2}$|\.{0,2}\/)/;
 
 /** Separates the image from the command; the last `afterDashes` operands followed a `--`. */
 export function runSource(
   operands: readonly string[],
   afterDashes: number,
-  snapshot: string | undefined,
+  { fromSnapshot: snapshot, dockerfile: file }: SourceOptions,
 ): { source: Source; command: string[] } {
   const [image, ...command] = operands;
+  if (file !== undefined) {
+    if (snapshot !== undefined) throw usageError('--dockerfile and --from-snapshot do not go together');
+    if (operands.length === afterDashes) return { source: { folder: '.', file }, command: [...operands] };
+    if (image === undefined || !FOLDER.test(image))
+      throw usageError(
+        `--dockerfile needs a folder, as in ./app, but was given ${JSON.stringify(image)}: put the command after --`,
+      );
+    return { source: { folder: image, file }, command };
+  }
   if (snapshot === undefined) {
     if (image === undefined)
       throw usageError('name an image, as in rlp run busybox, or a snapshot with --from-snapshot');
-    return { source: image, command };
+    return { source: FOLDER.test(image) ? { folder: image } : { image }, command };
   }
   if (snapshot === '')
     throw usageError('--from-snapshot needs the name of a snapshot: rlp snapshot ls lists them');
@@ -51,24 +73,23 @@ export function runSource(
     throw usageError(
       `--from-snapshot replaces the image, so ${JSON.stringify(image)} is not allowed: put the command after --`,
     );
-  return { source: { type: 'snapshot', name: snapshot }, command: [...operands] };
+  return { source: { image: { type: 'snapshot', name: snapshot } }, command: [...operands] };
 }
 
 export async function run(
   context: Context,
-  image: Source,
+  source: Source,
   argv: string[],
   options: RunOptions,
 ): Promise<number> {
-  if (argv.length === 0) return runWithoutCommand(context, image, options);
+  if (argv.length === 0) return runWithoutCommand(context, source, options);
   if (options.wait === false)
     throw usageError('--no-wait goes with no command: a command needs a sandbox that runs');
   // What -e gives belongs to the sandbox, so that everything in it has it; the command inherits it.
   const { env: _env, ...commandOptions } = options;
   const start = commandStart(context, argv, commandOptions);
-  const body = createRequest(context, image, options);
   const service = openService(context);
-  const created = await create(context, service, body).catch(noCommand);
+  const created = await create(context, service, source, options).catch(noCommand);
   try {
     const sandbox = await waitRunning(context, service, created, options);
     const toolbox = await openToolbox(service, sandbox);
@@ -84,13 +105,12 @@ export async function run(
   }
 }
 
-async function runWithoutCommand(context: Context, image: Source, options: RunOptions): Promise<number> {
+async function runWithoutCommand(context: Context, source: Source, options: RunOptions): Promise<number> {
   if (options.rm)
     throw usageError('--rm goes with a command: without one nothing says when the sandbox is done');
   if (options.tty || options.interactive) throw usageError('-i and -t go with a command');
-  const body = createRequest(context, image, options);
   const service = openService(context);
-  const created = await create(context, service, body);
+  const created = await create(context, service, source, options);
   if (options.wait === false) {
     if (context.options.json) printJson(context, created);
     else print(context, created.vm_id);
@@ -105,13 +125,34 @@ async function runWithoutCommand(context: Context, image: Source, options: RunOp
 async function create(
   context: Context,
   service: Service,
-  body: SandboxCreateRequest,
+  source: Source,
+  options: RunOptions,
 ): Promise<SandboxCreateResponse> {
+  // Options that are not valid are refused before anything is built.
+  const request = createRequest(context, 'image' in source ? source.image : '', options);
+  const image = 'image' in source ? source.image : await buildFolder(context, service, source, options);
+  const body = { ...request, image };
   using spinner = new Spinner(context, 'creating the sandbox');
   const retry = retryOnOverload((reason) => {
     spinner.text = `refused for now (${reason}), trying again`;
   });
   return await service.api.createSandbox({ body }, { retry });
+}
+
+/** @returns the image's name: the same for each run of this folder, so that only changes are built */
+async function buildFolder(
+  context: Context,
+  service: Service,
+  { folder, file }: Extract<Source, { folder: string }>,
+  { region, dockerData }: RunOptions,
+): Promise<string> {
+  const { finishBuild, startBuild } = await import('./image-build.ts');
+  const { runImageName } = await import('../build/context.ts');
+  const name = runImageName(folder);
+  const docker = dockerData !== undefined;
+  const created = await startBuild(context, service, { name, docker, region, folder, file });
+  await finishBuild(context, service, created, { quiet: false });
+  return name;
 }
 
 async function waitRunning(

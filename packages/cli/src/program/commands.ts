@@ -12,9 +12,16 @@ export function commandCommands({ program, context, afterDashes, finish }: Regis
           'Create a sandbox and run a command in it. The sandbox stays afterwards unless --rm is given. ' +
             'Without a command: print the id once the sandbox runs.',
         )
-        .argument('[image]', 'an image name, or a registry reference (with a / or a :)')
+        .argument(
+          '[image]',
+          'an image name, a registry reference (with a / or a :), or a folder with a Dockerfile (./app)',
+        )
         .argument('[command...]', 'after --')
         .option('--from-snapshot <name>', 'create it from a snapshot, in place of an image')
+        .option(
+          '--dockerfile <path>',
+          'build this Dockerfile first, with the folder (default: .) as its context',
+        )
         .option('--rm', 'delete the sandbox when the command has ended'),
     ),
   )
@@ -23,7 +30,7 @@ export function commandCommands({ program, context, afterDashes, finish }: Regis
     .action(async (image: string | undefined, argv: string[], options) => {
       const { run, runSource } = await import('../commands/run.ts');
       const operands = image === undefined ? argv : [image, ...argv];
-      const { source, command } = runSource(operands, afterDashes.length, options.fromSnapshot);
+      const { source, command } = runSource(operands, afterDashes.length, options);
       await finish(run(context(), source, command, options));
     });
 

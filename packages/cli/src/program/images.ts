@@ -1,16 +1,39 @@
-/** `rlp images`. */
+/** `rlp image`. */
 import type { Registration } from './registration.ts';
 
 export function imageCommands({ program, context, finish }: Registration): void {
-  const images = program.command('images').description('List and create images.');
-  images
+  const image = program
+    .command('image')
+    .alias('images')
+    .summary('images of the project, and their builds')
+    .description('Build, list and delete images. IMAGE is a name or an id.');
+  image
     .command('ls', { isDefault: true })
     .description('List images, newest first.')
-    .action(async () => {
+    .option('-q, --quiet', 'names only')
+    .action(async (options) => {
       const { listImages } = await import('../commands/images.ts');
-      await finish(listImages(context()));
+      await finish(listImages(context(), options));
     });
-  images
+  image
+    .command('build')
+    .description(
+      'Build an image from a Dockerfile and the folder with its files, print the log of the build on stderr, and then the ' +
+        'id of the image. Files that .dockerignore names are not sent. An image of that name is replaced once the build ' +
+        'has succeeded.',
+    )
+    .argument('[folder]', 'the build context', '.')
+    .requiredOption('-t, --tag <name>', 'name of the image')
+    .option('-f, --file <path>', 'the Dockerfile; - reads it from stdin (default: Dockerfile in the folder)')
+    .option('--docker', 'it is to run Docker inside')
+    .option('--region <region>', 'where it is to be at home')
+    .option('-q, --quiet', 'do not print the log')
+    .option('--no-wait', 'print the id as soon as the folder was sent')
+    .action(async (folder: string, options) => {
+      const { buildImage } = await import('../commands/image-build.ts');
+      await finish(buildImage(context(), folder, options));
+    });
+  image
     .command('create')
     .description('Make an image of a registry reference, or replace the one of that name.')
     .argument('<name>')
@@ -22,5 +45,35 @@ export function imageCommands({ program, context, finish }: Registration): void 
     .action(async (name: string, reference: string, options) => {
       const { createImage } = await import('../commands/images.ts');
       await finish(createImage(context(), name, reference, options));
+    });
+  image
+    .command('logs')
+    .description("Print the log of an image's newest build.")
+    .argument('<image>')
+    .option('-f, --follow', 'until the build ends')
+    .action(async (name: string, options) => {
+      const { imageLogs } = await import('../commands/images.ts');
+      await finish(imageLogs(context(), name, options));
+    });
+  image
+    .command('rm')
+    .description('Delete images and cancel their builds. Sandboxes that were created from them continue.')
+    .argument('<image...>')
+    .option('-f, --force', 'those that do not exist are no error')
+    .action(async (names: string[], options) => {
+      const { removeImages } = await import('../commands/images.ts');
+      await finish(removeImages(context(), names, options));
+    });
+  image
+    .command('prune')
+    .description(
+      'Delete images whose build has failed and that were never built before. Asks before it deletes.',
+    )
+    .option('--unused', 'also those that no sandbox of the project was created from')
+    .option('--dry-run', 'show what would be deleted')
+    .option('-y, --yes', 'do not ask')
+    .action(async (options) => {
+      const { pruneImages } = await import('../commands/image-prune.ts');
+      await finish(pruneImages(context(), options));
     });
 }

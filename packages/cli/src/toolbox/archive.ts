@@ -15,16 +15,34 @@ export interface CopyCount {
   bytes: number;
 }
 
+/** What becomes of an entry of the folder; `look-inside`: a folder of which only what is in it may be taken. */
+export type Select = (path: string, isFolder: boolean) => 'take' | 'leave' | 'look-inside';
+
+export interface PackOptions {
+  onFile?: ((count: CopyCount) => void) | undefined;
+  /** By the path below the folder, with `/`. Default: everything. */
+  select?: Select | undefined;
+  /** Files in place of those of the same name in the folder. */
+  extra?: readonly { name: string; content: string }[] | undefined;
+}
+
 /** Writes the contents of a local folder as a tar stream into `target`. Sockets, pipes and devices are left out. */
 export async function packFolder(
   folder: string,
   target: NodeJS.WritableStream,
-  onFile?: (count: CopyCount) => void,
+  { onFile, select = () => 'take', extra = [] }: PackOptions = {},
 ): Promise<CopyCount> {
   const count: CopyCount = { files: 0, bytes: 0 };
   const archive = pack();
   const sent = pipeline(archive as unknown as NodeJS.ReadableStream, target);
-  const walked = packEntries(archive, folder, '', count, onFile).then(
+  const replaced = new Set(extra.map(({ name }) => name));
+  const selected: Select = (path, isFolder) => (replaced.has(path) ? 'leave' : select(path, isFolder));
+  const walk = async (): Promise<void> => {
+    await packEntries(archive, folder, '', count, selected, onFile);
+    for (const { name, content } of extra)
+      await entry(archive, { name, type: 'file', mtime: EPOCH }, content);
+  };
+  const walked = walk().then(
     () => archive.finalize(),
     (error: unknown) => {
       archive.destroy(error as Error);
@@ -40,6 +58,7 @@ async function packEntries(
   root: string,
   below: string,
   count: CopyCount,
+  select: Select,
   onFile?: (count: CopyCount) => void,
 ): Promise<void> {
   for (const name of (await readdir(join(root, below))).sort()) {
@@ -47,9 +66,11 @@ async function packEntries(
     const path = join(root, relative);
     const stats = await lstat(path);
     const header = { name: relative, mode: stats.mode & 0o7777, mtime: stats.mtime };
+    const choice = select(relative, stats.isDirectory());
+    if (choice === 'leave') continue;
     if (stats.isDirectory()) {
-      await entry(archive, { ...header, name: `${relative}/`, type: 'directory' });
-      await packEntries(archive, root, relative, count, onFile);
+      if (choice === 'take') await entry(archive, { ...header, name: `${relative}/`, type: 'directory' });
+      await packEntries(archive, root, relative, count, select, onFile);
     } else if (stats.isSymbolicLink()) {
       await entry(archive, { ...header, type: 'symlink', linkname: await readlink(path) });
     } else if (stats.isFile()) {
@@ -61,9 +82,12 @@ async function packEntries(
   }
 }
 
-function entry(archive: Pack, header: Partial<Header> & { name: string }): Promise<void> {
+/** The same content is the same archive. */
+const EPOCH = new Date(0);
+
+function entry(archive: Pack, header: Partial<Header> & { name: string }, content = ''): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  archive.entry(header, '', (error) => (error ? reject(error) : resolve()));
+  archive.entry(header, content, (error) => (error ? reject(error) : resolve()));
   return promise;
 }
 

@@ -1,0 +1,55 @@
+/** Logs that grow: printed as they come, across connections that are cut. */
+import type { RawAnswer } from '@releap/sdk';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CliError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import type { Context } from '../terminal.ts';
+import { LogPosition } from './log-position.ts';
+
+const RETRY_MS = 1_000;
+/** Calls in a row that may fail before following gives up. */
+const RETRIES = 10;
+
+export interface FollowedLog {
+  read: (follow: boolean) => Promise<RawAnswer>;
+  /** Whether no more is written to it. */
+  isEnded: () => Promise<boolean>;
+  write: (chunk: Uint8Array) => Promise<void>;
+}
+
+/**
+ * Reads until the log has ended. After a connection that was cut, or an answer that ended early, the log is read
+ * again, and skips what was printed already.
+ * @throws CliError also when the log has ended and there is none (404)
+ */
+export async function followLog(signal: AbortSignal, { read, isEnded, write }: FollowedLog): Promise<void> {
+  const position = new LogPosition();
+  let failures = 0;
+  for (;;) {
+    // Asked before the log is read: output in between is then read again.
+    const ended = await isEnded();
+    try {
+      let skip = position.isStart ? 0 : await position.findIn(await read(false));
+      for await (const chunk of await read(true)) {
+        const fresh = chunk.subarray(Math.min(skip, chunk.length));
+        skip -= chunk.length - fresh.length;
+        failures = 0;
+        if (fresh.length === 0) continue;
+        position.advance(fresh);
+        await write(fresh);
+      }
+    } catch (error) {
+      if (!(error instanceof CliError) || error.exitCode === EXIT.interrupted) throw error;
+      // There is no log until a host has taken it up.
+      const early = error.status === 404 && !ended;
+      if (!early && (error.status === 404 || ++failures > RETRIES)) throw error;
+    }
+    if (ended) return;
+    await sleep(RETRY_MS, undefined, { signal }).catch(() => undefined);
+    signal.throwIfAborted();
+  }
+}
+
+export async function writeTo(stream: Context['terminal']['stdout'], chunk: Uint8Array): Promise<void> {
+  if (!stream.write(chunk)) await new Promise<void>((resolve) => stream.once('drain', () => resolve()));
+}
