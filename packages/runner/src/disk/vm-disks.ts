@@ -29,6 +29,8 @@ export interface DiskOptions {
   persistent: boolean;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;
+  /** Absolute path of a raw file of that size that is used instead of an empty disk, and outlives the VM. */
+  dockerDisk?: string | undefined;
 }
 
 /** Disks of one VM, ready to be attached. */
@@ -60,20 +62,21 @@ export async function makeDisks(
 ): Promise<VmDisks> {
   const { rootImagePath, scratch, persistent } = options;
   const dockerMib = Math.max(options.dockerDataMib ?? UNUSED_DOCKER_MIB, EXT4_MIN_MIB);
-  const dockerLayer = join(folder, 'docker.qcow2');
   const writable = chainPath(scratch, scratch.layers.at(-1) ?? '');
   try {
     await checkSpace(folder);
-    const [dockerBase] = await Promise.all([
-      store.ensure(dockerMib, 'plain'),
-      rm(dockerLayer, { force: true })
-        .then(() => createEmptyQcow2(dockerLayer, dockerMib * 1024 * 1024))
-        .then(() => chown(dockerLayer, owner.uid, owner.gid)),
-      chown(writable, owner.uid, owner.gid),
-    ]);
     const place = async (path: string, name: string): Promise<string> =>
       await placeInJail(folder, path, name);
     const node = (name: DiskName): string => topNode(name, set);
+    const { dockerDisk } = options;
+    const [docker] = await Promise.all([
+      dockerDisk === undefined
+        ? emptyDockerDisk(store, folder, owner, dockerMib, node('docker'))
+        : chown(dockerDisk, owner.uid, owner.gid)
+            .then(() => place(dockerDisk, 'docker.disk'))
+            .then((filename) => writableNode(node('docker'), filename)),
+      chown(writable, owner.uid, owner.gid),
+    ]);
     const base = await place(chainPath(scratch, scratch.base.file), 'scratch.base');
     await Promise.all(scratch.layers.slice(0, -1).map((name) => protectLayer(chainPath(scratch, name))));
     const layers = await Promise.all(
@@ -85,15 +88,7 @@ export async function makeDisks(
     const nodes: Record<DiskName, BlockNode> = {
       root: rawNode(node('root'), await place(rootImagePath, 'root.image')),
       scratch: chainNode(node('scratch'), layers, base, persistent),
-      docker: {
-        driver: 'qcow2',
-        'node-name': node('docker'),
-        'l2-cache-size': L2_CACHE_BYTES.top,
-        discard: 'unmap',
-        cache: { 'no-flush': true },
-        file: { driver: 'file', filename: '/docker.qcow2', discard: 'unmap' },
-        backing: rawNode(`${node('docker')}-base`, await place(dockerBase, 'docker.base')),
-      },
+      docker,
     };
     return { nodes, bytes: { scratch: scratch.bytes, docker: dockerMib * 1024 * 1024 } };
   } catch (error) {
@@ -178,6 +173,42 @@ function chainNode(
     };
   });
   return below;
+}
+
+/** A docker disk that ends with the VM: an empty one with a layer above it for what is written. */
+async function emptyDockerDisk(
+  store: EmptyExt4Store,
+  folder: string,
+  owner: { uid: number; gid: number },
+  mib: number,
+  node: string,
+): Promise<BlockNode> {
+  const layer = join(folder, 'docker.qcow2');
+  const [base] = await Promise.all([
+    store.ensure(mib, 'plain'),
+    rm(layer, { force: true })
+      .then(() => createEmptyQcow2(layer, mib * 1024 * 1024))
+      .then(() => chown(layer, owner.uid, owner.gid)),
+  ]);
+  return {
+    driver: 'qcow2',
+    'node-name': node,
+    'l2-cache-size': L2_CACHE_BYTES.top,
+    discard: 'unmap',
+    cache: { 'no-flush': true },
+    file: { driver: 'file', filename: '/docker.qcow2', discard: 'unmap' },
+    backing: rawNode(`${node}-base`, await placeInJail(folder, base, 'docker.base')),
+  };
+}
+
+/** A raw file that one VM writes. Its format is fixed: nothing in it can name another file. */
+function writableNode(name: string, filename: string): BlockNode {
+  return {
+    driver: 'raw',
+    'node-name': name,
+    discard: 'unmap',
+    file: { driver: 'file', filename, discard: 'unmap' },
+  };
 }
 
 /** A file that many VMs read at once: no locks to hold, and never written. */

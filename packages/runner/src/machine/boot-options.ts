@@ -19,6 +19,8 @@ export interface SandboxDisks {
   scratchMib: number;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;
+  /** Absolute path of a raw file of that size that is used instead of an empty disk, and outlives the VM. */
+  dockerDisk?: string | undefined;
   /** Origin of the scratch disk; an empty file system by default. */
   from?: DiskChain;
 }
