@@ -1,12 +1,17 @@
 import { cpus, totalmem } from 'node:os';
 import { mkdir, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { RootSource, RunnerFacts } from '@releap/contract';
+import { DOCKERFILE_CAPABILITY, type RootSource, type RunnerFacts } from '@releap/contract';
 import type { HeldMemory } from '@releap/contract/runner';
 import type { Logger } from 'pino';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
 import { registerBuildLogs, registerLogs } from './data/log-routes.ts';
+import { EmptyExt4Store } from './disk/empty-ext4.ts';
+import { BuildCaches } from './dockerfile/build-caches.ts';
+import { blobsOfControl } from './dockerfile/build-context.ts';
+import type { BuildLimits } from './dockerfile/build-limits.ts';
+import { DockerfileBuilds } from './dockerfile/dockerfile-builds.ts';
 import { warmUp } from './guest/warm-up.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
 import { dataTokenVerifier } from './identity/data-token.ts';
@@ -81,6 +86,8 @@ export interface RunnerOptions {
   tenantPrivateNetworks: readonly string[];
   /** What control does not name any more is removed after this many days; 0 keeps it for ever. */
   quarantineDays: number;
+  /** What a build of a Dockerfile may take, and how many run at a time. */
+  builds: BuildLimits;
   /** What this machine offers, instead of what it has. */
   capacity?: { cores?: number; memMib?: number; diskMib?: number };
   log: Logger;
@@ -139,8 +146,28 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     cacheDir,
     log: log.child({ part: 'image' }),
     packagesDir: join(buildDir, 'packages'),
+    ...(options.builds.parallel > 0 && {
+      buildDockerfile: (root, build) => dockerfiles.build(root, build),
+    }),
   });
   await images.start();
+  const caches = new BuildCaches({
+    folder: join(folder, 'build-caches'),
+    emptyDisks: new EmptyExt4Store(cacheDir),
+    diskMib: options.builds.diskMib,
+    maxMib: options.builds.cacheMib,
+    log: log.child({ part: 'build' }),
+  });
+  const dockerfiles: DockerfileBuilds = new DockerfileBuilds({
+    machines,
+    network,
+    admission,
+    images,
+    caches,
+    openBlob: blobsOfControl(options.controlUrl, () => identity.credential()),
+    limits: options.builds,
+    log: log.child({ part: 'build' }),
+  });
   const logsFolder = join(folder, 'logs');
   const buildLogsFolder = join(folder, 'build-logs');
   const buildLogPath = (jobId: string): string => join(buildLogsFolder, jobId, 'build.log');
@@ -235,7 +262,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       region: options.region,
       data_url: dataServer.url,
       facts,
-      capabilities: [],
+      capabilities: options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY] : [],
     }),
     isReady: () => ready,
     heldMemory: () => heldMemory(machines.memoryBudget, pools),
@@ -314,6 +341,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await dataServer.close();
     logRetention.close();
     buildLogRetention.close();
+    caches.close();
     clock.close();
     space.close();
     // Interrupts all starts before cold boots are cancelled: one that waits for a cold boot is continued by the next runner, and

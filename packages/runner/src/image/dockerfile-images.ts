@@ -41,6 +41,7 @@ export interface DockerfileImagesOptions {
   flights: SingleFlight<RootImage, ImageProgress>;
   find: (alias: string) => Promise<RootImage | undefined>;
   setAlias: (work: string, alias: string, digest: string) => Promise<void>;
+  onBuilt: () => void;
 }
 
 export interface DockerfileOptions {
@@ -89,7 +90,7 @@ export class DockerfileImages {
       onOutput,
     }: Pick<BuildContext, 'signal' | 'report'> & { onOutput: DockerfileBuild['onOutput'] },
   ): Promise<RootImage> {
-    const { build, folder, limits, builders, find, setAlias } = this.#options;
+    const { build, folder, limits, builders, find, setAlias, onBuilt } = this.#options;
     await using work = await folder.shortWork(signal);
     report({ phase: 'make', message: 'building the Dockerfile' });
     const known = async (imageId: string): Promise<string | undefined> =>
@@ -104,6 +105,7 @@ export class DockerfileImages {
     for (const name of [alias, resultAlias(root, built.imageId)]) await setAlias(work.path, name, digest);
     const image = await find(alias);
     if (!image) throw new ImageError('failed', `the image ${digest} vanished right after it was built`);
+    onBuilt();
     return image;
   }
 }

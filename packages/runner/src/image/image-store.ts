@@ -100,6 +100,7 @@ export class ImageStore {
           await this.#folder.writeAlias(work, alias, { digest });
           this.#aliases.set(alias, digest);
         },
+        onBuilt: () => this.#tidy(),
       });
     this.#touching = setInterval(() => void this.#touchLeased(), LEASE_TOUCH_MS).unref();
   }
@@ -252,6 +253,10 @@ export class ImageStore {
     return freed.bytes;
   }
 
+  #tidy(): void {
+    this.gc().catch((error: unknown) => this.#log.warn({ err: error }, 'cannot tidy up the image cache'));
+  }
+
   /** A cached image that needs no request to a registry: the path of nearly every create. */
   async #cached(
     source: Extract<RootSource, { type: 'registry' }>,
@@ -309,7 +314,7 @@ export class ImageStore {
         if (!image) throw new ImageError('failed', `the image ${digest} vanished right after it was made`);
         const ms = Math.round(performance.now() - started);
         this.#log.info({ image: key, digest, bytes: image.sizeBytes, ms }, 'image is ready');
-        this.gc().catch((error: unknown) => this.#log.warn({ err: error }, 'cannot tidy up the image cache'));
+        this.#tidy();
         return image;
       } catch (error) {
         throw toImageError(error, 'making the image');

@@ -36,6 +36,14 @@ export interface Config {
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   guestKernel?: string;
   warmPool: { size: number; memoryMib?: number };
+  builds: {
+    parallel: number;
+    cpus: number;
+    memMib: number;
+    diskMib: number;
+    timeMs: number;
+    cacheMib: number;
+  };
   quarantineDays: number;
   tenantPrivateNetworks: readonly string[];
   region: { id: string; name?: string };
@@ -141,6 +149,14 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     warmPool: {
       size: get('RELEAP_WARM_POOL'),
       ...compact({ memoryMib: get('RELEAP_WARM_POOL_MEMORY_MIB') }),
+    },
+    builds: {
+      parallel: get('RELEAP_BUILDS'),
+      cpus: get('RELEAP_BUILD_CPUS'),
+      memMib: get('RELEAP_BUILD_MEMORY_MIB'),
+      diskMib: get('RELEAP_BUILD_DISK_MIB'),
+      timeMs: Number(get('RELEAP_BUILD_MINUTES')) * 60_000,
+      cacheMib: get('RELEAP_BUILD_CACHE_MIB'),
     },
     quarantineDays: get('RELEAP_QUARANTINE_DAYS'),
     tenantPrivateNetworks: get('RELEAP_TENANT_PRIVATE_NETWORKS'),

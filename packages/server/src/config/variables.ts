@@ -316,6 +316,51 @@ export const VARIABLES = {
       'How long disks, memory and snapshots that the control plane no longer names stay in `runner/quarantine`; 0 keeps them until the operator removes them.',
     group: 'This machine',
   }),
+  RELEAP_BUILDS: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 64 }),
+    default: 1,
+    unit: 'builds',
+    description:
+      'How many Dockerfiles are built at a time, each in a micro-VM. 0: this machine builds none. The memory of a build that runs is taken from what sandboxes are promised.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_CPUS: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 64 }),
+    default: 2,
+    unit: 'CPUs',
+    description: 'Virtual CPUs of a build. Beside busy sandboxes it weighs a quarter of them.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_MEMORY_MIB: variable({
+    schema: Type.Integer({ minimum: 512, maximum: 1024 * 1024 }),
+    default: 2048,
+    unit: 'MiB',
+    description: 'Memory of a build. A build waits until the machine has it.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_DISK_MIB: variable({
+    schema: Type.Integer({ minimum: 1024, maximum: 1024 * 1024 }),
+    default: 10 * 1024,
+    unit: 'MiB',
+    description:
+      'Disk of a build, with the layer cache of its project. The file on the machine is sparse. Another size discards the caches.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_MINUTES: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 1440 }),
+    default: 30,
+    unit: 'minutes',
+    description: 'Longest time of a build, from when it is its turn.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_CACHE_MIB: variable({
+    schema: Type.Integer({ minimum: 0 }),
+    default: 20 * 1024,
+    unit: 'MiB',
+    description:
+      'Most disk space of the layer caches of all projects. The least recently used are removed; one that no build has used for 7 days is removed, too.',
+    group: 'This machine',
+  }),
   RELEAP_REGION: variable({
     schema: Type.Refine(
       Type.String({ expected: 'a slug: a-z, 0-9 and inner hyphens, a letter first, short' }),

@@ -19,6 +19,7 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
     region: config.region.id,
     listenHost: config.host,
     warmPool: config.warmPool,
+    builds: config.builds,
     quarantineDays: config.quarantineDays,
     tenantPrivateNetworks: config.tenantPrivateNetworks,
     capacity: config.capacity,

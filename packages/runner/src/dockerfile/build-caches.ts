@@ -1,0 +1,165 @@
+/**
+ * The layer caches of builds: one disk a project, in a raw sparse file that only micro-VMs of its builds mount. One build at
+ * a time has it; another one of the same project waits.
+ *
+ *   <project>.disk   the cache of a project
+ *   <project>.used   the same while a build has it. If the build does not end in order, files of layers that buildah takes
+ *                    for whole may be missing on it: it is removed, after a crash by the next start.
+ */
+import { chown, mkdir, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Logger } from 'pino';
+import { Semaphore } from '../budget/semaphore.ts';
+import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
+import { run } from '../process/index.ts';
+
+/** A cache that no build has used for so long is removed. */
+const UNUSED_MS = 7 * 24 * 60 * 60_000;
+const TIDY_EVERY_MS = 60 * 60_000;
+/** A cache that fills more of its disk is not used again: its build would have too little of it. */
+const FULL_SHARE = 0.6;
+const COPY_DEADLINE_MS = 120_000;
+const MIB = 2 ** 20;
+
+export interface BuildCachesOptions {
+  /** Absolute; on the file system of the VMs' folders. */
+  folder: string;
+  emptyDisks: EmptyExt4Store;
+  /** Size of each disk. */
+  diskMib: number;
+  /** Most that all of them may take on the host. */
+  maxMib: number;
+  log: Logger;
+}
+
+/** A project's cache, held by one build. Disposing of it lets the next one have it, or an empty one. */
+export interface CacheDisk extends AsyncDisposable {
+  /** Absolute path of the raw file. */
+  path: string;
+  /** Gives it an empty file system, instead of one that is damaged. */
+  recreate(): Promise<void>;
+  /** The micro-VM has ended in order: everything that it has written is on the disk. */
+  keep(): void;
+}
+
+export class BuildCaches {
+  readonly #options: BuildCachesOptions;
+  /** By project, of those in use. */
+  readonly #users = new Map<string, { turns: Semaphore; count: number }>();
+  readonly #tidying: NodeJS.Timeout;
+
+  constructor(options: BuildCachesOptions) {
+    this.#options = options;
+    this.#tidying = setInterval(() => this.#tidy(), TIDY_EVERY_MS).unref();
+    this.#tidy();
+  }
+
+  close(): void {
+    clearInterval(this.#tidying);
+  }
+
+  /** @param project its UUID @param signal aborted while it waits for another build of the project: it gives up */
+  async open(project: string, signal: AbortSignal): Promise<CacheDisk> {
+    const user = this.#users.get(project) ?? { turns: new Semaphore(1), count: 0 };
+    this.#users.set(project, user);
+    user.count += 1;
+    const leave = (): void => {
+      user.count -= 1;
+      if (user.count === 0) this.#users.delete(project);
+    };
+    try {
+      const permit = await user.turns.enter(signal);
+      const { folder } = this.#options;
+      const [kept, path] = ['disk', 'used'].map((kind) => join(folder, `${project}.${kind}`)) as [
+        string,
+        string,
+      ];
+      try {
+        if (await this.#isUsable(kept)) await rename(kept, path);
+        else await this.#create(path);
+      } catch (error) {
+        permit[Symbol.dispose]();
+        throw error;
+      }
+      let isKept = false;
+      const dispose = async (): Promise<void> => {
+        try {
+          if (isKept) await release(path, kept);
+          else await Promise.all([path, kept].map((file) => rm(file, { force: true })));
+        } finally {
+          permit[Symbol.dispose]();
+          leave();
+          this.#tidy();
+        }
+      };
+      const keep = (): void => {
+        isKept = true;
+      };
+      return { path, recreate: () => this.#create(path), keep, [Symbol.asyncDispose]: dispose };
+    } catch (error) {
+      leave();
+      throw error;
+    }
+  }
+
+  async #isUsable(path: string): Promise<boolean> {
+    const bytes = this.#options.diskMib * MIB;
+    const file = await stat(path).catch(() => undefined);
+    return file?.size === bytes && file.blocks * 512 < bytes * FULL_SHARE;
+  }
+
+  async #create(path: string): Promise<void> {
+    const { folder, emptyDisks, diskMib } = this.#options;
+    await mkdir(folder, { recursive: true, mode: 0o700 });
+    await rm(path, { force: true });
+    const empty = await emptyDisks.ensure(diskMib, 'journal');
+    await run('cp', ['--sparse=always', '--reflink=auto', '--no-preserve=mode', '--', empty, path], {
+      deadlineMs: COPY_DEADLINE_MS,
+    });
+  }
+
+  #tidy(): void {
+    this.tidy().catch((error: unknown) =>
+      this.#options.log.warn({ err: error }, 'layer caches of builds are not removed'),
+    );
+  }
+
+  /** Removes what a crash has left, what no build has used for long, and the least recently used where all take too much. */
+  async tidy(now = Date.now()): Promise<void> {
+    const { folder, maxMib, log } = this.#options;
+    const all = await readdir(folder).catch(() => []);
+    for (const name of all) {
+      const [project = '', kind] = name.split('.');
+      if (kind === 'used' && !this.#users.has(project)) await rm(join(folder, name), { force: true });
+    }
+    const names = all.filter((name) => name.endsWith('.disk'));
+    const files = [];
+    for (const name of names) {
+      const path = join(folder, name);
+      const file = await stat(path).catch(() => undefined);
+      if (file)
+        files.push({
+          path,
+          project: name.slice(0, -'.disk'.length),
+          bytes: file.blocks * 512,
+          at: file.mtimeMs,
+        });
+    }
+    files.sort((a, b) => a.at - b.at);
+    let held = files.reduce((sum, { bytes }) => sum + bytes, 0);
+    for (const { path, project, bytes, at } of files) {
+      const isOld = now - at > UNUSED_MS;
+      if ((!isOld && held <= maxMib * MIB) || this.#users.has(project)) continue;
+      await rm(path, { force: true });
+      held -= bytes;
+      log.info({ project, mib: Math.round(bytes / MIB), unused: isOld }, 'removed a layer cache of builds');
+    }
+  }
+}
+
+/** Takes a disk back from the user of a VMM. */
+async function release(path: string, kept: string): Promise<void> {
+  await chown(path, 0, 0);
+  await utimes(path, new Date(), new Date());
+  await rename(path, kept);
+}
