@@ -11,12 +11,11 @@ import { ensureBootstrap, startControl } from '../src/index.ts';
 import { openDatabase } from '@releap/database';
 import { freshDatabase } from '@releap/testing/postgres';
 import { credentialOf, joinAs, TOKENS } from '@releap/testing/credentials';
-import { rounds } from '@releap/testing/repetitions';
 import { FACTS, quiet, REGION } from '@releap/testing/world';
 import { WebSocket } from 'ws';
 
 const CHILD = fileURLToPath(new URL('support/server.ts', import.meta.url));
-const SANDBOXES = rounds(1_000, 2_000);
+const SANDBOXES = 2_000;
 const MIB = 2 ** 20;
 /** The most that a request may ask for. */
 const ENVIRONMENT_BYTES = MIB;
@@ -117,8 +116,12 @@ it(`a runner with ${SANDBOXES} sandboxes of 1 MiB of environment reconnects, and
       [projectId, REGION, runnerId, ENVIRONMENT_BYTES, SANDBOXES],
     );
     await client.query(
-      `insert into sandbox_env select s.id, e.env from sandboxes s,
+      `insert into sandbox_env select s.id, e.env from (select id from sandboxes limit 1) s,
               (select jsonb_object_agg('V' || n, repeat('x', 65536 - 16)) as env from generate_series(1, 16) n) e`,
+    );
+    // Copies of a stored value are not compressed again, which would take most of this test's CPU time in PostgreSQL.
+    await client.query(
+      `insert into sandbox_env select s.id, e.env from sandboxes s, sandbox_env e where s.id not in (select sandbox_id from sandbox_env)`,
     );
   });
 
