@@ -1,0 +1,146 @@
+/** Folders and hardware of a host, and its logs. */
+import { Type } from 'typebox';
+import { AbsolutePath, Positive, variable } from './variable.ts';
+
+export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const;
+
+export const WHERE_THINGS_ARE = {
+  RELEAP_HOME: variable({
+    schema: AbsolutePath,
+    default: '/var/lib/releap',
+    description: 'State: database, sandboxes, logs, `bootstrap.json`. One service a folder.',
+    group: 'Where things are',
+  }),
+  RELEAP_CACHE: variable({
+    schema: AbsolutePath,
+    defaultText: '`$RELEAP_HOME/cache`',
+    description:
+      'Folder of the cache: root images, templates, empty disks. It can be rebuilt, and several services may share it.',
+    group: 'Where things are',
+  }),
+} as const;
+
+export const THIS_MACHINE = {
+  RELEAP_CORES: variable({
+    schema: Positive,
+    defaultText: 'what the machine has',
+    unit: 'cores',
+    description: 'Cores that this machine offers to sandboxes.',
+    group: 'This machine',
+  }),
+  RELEAP_MEMORY_MIB: variable({
+    schema: Positive,
+    defaultText: 'what the machine has',
+    unit: 'MiB',
+    description: 'Memory that this machine offers to sandboxes.',
+    group: 'This machine',
+  }),
+  RELEAP_DISK_MIB: variable({
+    schema: Positive,
+    defaultText: 'what is free below `RELEAP_HOME`',
+    unit: 'MiB',
+    description: 'Disk that this machine offers to sandboxes.',
+    group: 'This machine',
+  }),
+  RELEAP_GUEST_KERNEL: variable({
+    schema: AbsolutePath,
+    defaultText: "the distribution's",
+    description:
+      "Kernel of the guests for x86-64: a bzImage (`vmlinuz`) or an ELF `vmlinux` of the operator's own, for example one built for paravirtual KVM. With huge pages (`CONFIG_HUGETLBFS`). It is tried like the default one and gets templates of its own. `npm start` prepares it; sandboxes that were made with another kernel keep theirs until they start anew.",
+    group: 'This machine',
+  }),
+  RELEAP_GUEST_MODULES: variable({
+    schema: AbsolutePath,
+    defaultText: 'none: what guests need is built into the kernel',
+    description:
+      'Folder with the modules of `RELEAP_GUEST_KERNEL`, such as `/lib/modules/VERSION`. Needed: ' +
+      'virtio_mmio, virtio_console, virtio_blk, virtio_net, virtio-rng, squashfs, overlay.',
+    group: 'This machine',
+  }),
+  RELEAP_WARM_POOL: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 256 }),
+    default: 2,
+    unit: 'micro-VMs',
+    description:
+      'Minimum size of the warm pool: restored micro-VMs of the default size that wait for a create, and one VMM for forks. It grows with demand, also for other sizes. Creates, starts and forks that use one are faster; 0 disables the pool.',
+    group: 'This machine',
+  }),
+  RELEAP_WARM_POOL_MEMORY_MIB: variable({
+    schema: Type.Integer({ minimum: 0 }),
+    defaultText: 'an eighth of what the machine has',
+    unit: 'MiB',
+    description:
+      'Most memory of the warm pool, as proportional set size. The pool is emptied while the machine has less than 1 GiB available.',
+    group: 'This machine',
+  }),
+  RELEAP_QUARANTINE_DAYS: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 3650 }),
+    default: 7,
+    unit: 'days',
+    description:
+      'How long disks, memory and snapshots that the control plane no longer names stay in `runner/quarantine`; 0 keeps them until the operator removes them.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILDS: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 64 }),
+    default: 1,
+    unit: 'builds',
+    description:
+      'How many Dockerfiles are built at a time, each in a micro-VM. 0: this machine builds none. The memory of a build that runs is taken from what sandboxes are promised.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_CPUS: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 64 }),
+    default: 2,
+    unit: 'CPUs',
+    description: 'Virtual CPUs of a build. Beside busy sandboxes it weighs a quarter of them.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_MEMORY_MIB: variable({
+    schema: Type.Integer({ minimum: 512, maximum: 1024 * 1024 }),
+    default: 2048,
+    unit: 'MiB',
+    description: 'Memory of a build. A build waits until the machine has it.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_DISK_MIB: variable({
+    schema: Type.Integer({ minimum: 1024, maximum: 1024 * 1024 }),
+    default: 10 * 1024,
+    unit: 'MiB',
+    description:
+      'Disk of a build, with the layer cache of its project. The file on the machine is sparse. Another size discards the caches.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_MINUTES: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 1440 }),
+    default: 30,
+    unit: 'minutes',
+    description: 'Longest time of a build, from when it is its turn.',
+    group: 'This machine',
+  }),
+  RELEAP_BUILD_CACHE_MIB: variable({
+    schema: Type.Integer({ minimum: 0 }),
+    default: 20 * 1024,
+    unit: 'MiB',
+    description:
+      'Most disk space of the layer caches of all projects. The least recently used are removed; one that no build has used for 7 days is removed, too.',
+    group: 'This machine',
+  }),
+} as const;
+
+export const LOG = {
+  RELEAP_LOG_LEVEL: variable({
+    schema: Type.Enum(LOG_LEVELS),
+    default: 'info',
+    description: 'Least severe messages that are logged.',
+    group: 'Log',
+  }),
+  RELEAP_LOG_FILE_MIB: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 10_000 }),
+    default: 16,
+    unit: 'MiB',
+    description:
+      'Size at which a log file in `$RELEAP_HOME/log` is rotated. One older file per process is kept.',
+    group: 'Log',
+  }),
+} as const;

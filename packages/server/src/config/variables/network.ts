@@ -1,0 +1,160 @@
+/** Addresses and ports, the database, and credentials between the parts of the service. */
+import { isIP } from 'node:net';
+import { Type } from 'typebox';
+import { AbsolutePath, HttpUrl, Port, variable } from './variable.ts';
+
+const Token = Type.String({
+  pattern: '^[A-Za-z0-9_-]{43,1024}$',
+  expected: 'at least 43 characters of A-Z a-z 0-9 _ -',
+});
+
+/** An address, or a block of them. */
+function isNetwork(text: string): boolean {
+  const [address = '', bits, ...rest] = text.split('/');
+  const family = isIP(address);
+  if (family === 0 || rest.length > 0) return false;
+  return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (family === 4 ? 32 : 128));
+}
+
+export const NETWORK = {
+  RELEAP_HOST: variable({
+    schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
+    default: '127.0.0.1',
+    description: 'Address that the API, the gateway and the declared ports of sandboxes listen on.',
+    group: 'Network',
+  }),
+  RELEAP_PORT: variable({
+    schema: Port,
+    default: 7070,
+    description: 'Port of the API. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_GATEWAY_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 1, or a free one if that is taken',
+    description: 'Port of the gateway: exec, files and, later, previews of sandboxes. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_INTERNAL_HOST: variable({
+    schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
+    default: '127.0.0.1',
+    description:
+      'Address of the internal listener of the control plane: runners, gateways, the operator and `/metrics`. Tenants ' +
+      'must not be able to reach it.',
+    group: 'Network',
+  }),
+  RELEAP_INTERNAL_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 2, or a free one if that is taken',
+    description: 'Port of the internal listener. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_PUBLIC_URL: variable({
+    schema: HttpUrl,
+    defaultText: '`http://RELEAP_HOST:RELEAP_PORT`',
+    description: 'Base URL of the API for clients, if there is a proxy in front of it.',
+    group: 'Network',
+  }),
+  RELEAP_TRUSTED_PROXIES: variable({
+    schema: Type.Array(Type.Refine(Type.String(), isNetwork), {
+      expected: 'IP addresses and CIDR blocks, separated by commas',
+    }),
+    description:
+      'Trusted proxies: only their `X-Forwarded-For` is used for addresses in the audit log and for rate limits.',
+    group: 'Network',
+  }),
+  RELEAP_TENANT_PRIVATE_NETWORKS: variable({
+    schema: Type.Array(
+      Type.Refine(
+        Type.String(),
+        (text: string) => isNetwork(text) && text.includes('/') && !text.includes(':'),
+      ),
+      { expected: 'IPv4 networks such as 10.20.0.0/16, separated by commas, or none' },
+    ),
+    default: [],
+    defaultText: 'none',
+    description:
+      'Private networks around the host that the egress policy of a sandbox may allow. All other private networks are always blocked.',
+    group: 'Network',
+  }),
+  RELEAP_TOOLBOX_URL: variable({
+    schema: HttpUrl,
+    defaultText: '`http://RELEAP_HOST:RELEAP_GATEWAY_PORT`',
+    description:
+      'Base URL of the gateway for clients, if there is a proxy in front of it. The `toolbox_proxy_url` of the ' +
+      'region is this with `/toolbox` appended.',
+    group: 'Network',
+  }),
+  RELEAP_PREVIEW_DOMAIN: variable({
+    schema: Type.String({ pattern: '^[a-z0-9-]+(\\.[a-z0-9-]+)*$', expected: 'a domain name in lower case' }),
+    description: 'Domain of preview URLs, `<port>-<sandbox>.<domain>`. Previews come with a later version.',
+    group: 'Network',
+  }),
+  RELEAP_CONTROL_URL: variable({
+    schema: Type.String({
+      pattern: '^(https?://[^\\s/]+|unix:/\\S+)/?$',
+      expected: 'http://host:port or unix:/path.sock',
+    }),
+    defaultText: '`http://RELEAP_INTERNAL_HOST:RELEAP_INTERNAL_PORT`',
+    description:
+      'Base URL of the internal listener of the control plane, for the roles `runner` and `gateway` and for the operator.',
+    group: 'Network',
+  }),
+} as const;
+
+export const DATABASE = {
+  DATABASE_URL: variable({
+    schema: Type.String({ pattern: '^postgres(ql)?://', expected: 'a postgres:// URL' }),
+    defaultText: 'a private PostgreSQL in `$RELEAP_HOME/postgres`, on a Unix socket',
+    description: 'PostgreSQL (15 or newer) to use instead of a private one.',
+    group: 'Database',
+  }),
+  RELEAP_DATABASE_CONNECTIONS: variable({
+    schema: Type.Integer({ minimum: 2, maximum: 1000 }),
+    default: 16,
+    description: 'Most connections that one control server holds.',
+    group: 'Database',
+  }),
+  RELEAP_KEY_FILE: variable({
+    schema: AbsolutePath,
+    defaultText: '`$RELEAP_HOME/keys.json`, created on first start',
+    description:
+      'File with the keys that encrypt secrets and registry passwords ([secrets.md](secrets.md)). Readable only by its owner; the same on all control servers. Back it up apart from the database.',
+    group: 'Database',
+  }),
+} as const;
+
+export const CREDENTIALS = {
+  RELEAP_OPERATOR_TOKEN: variable({
+    schema: Token,
+    secret: true,
+    defaultText: 'the content of `$RELEAP_HOME/operator.token`, created on first start',
+    description:
+      'Credential of the operator plane: hosts, grants, audit. For control servers and the operator.',
+    group: 'Credentials',
+  }),
+  RELEAP_GATEWAY_TOKEN: variable({
+    schema: Token,
+    secret: true,
+    defaultText: 'the content of `$RELEAP_HOME/gateway.token`, created on first start',
+    description: 'Credential of gateways. For control servers and gateways.',
+    group: 'Credentials',
+  }),
+  RELEAP_JOIN_TOKEN: variable({
+    schema: Token,
+    secret: true,
+    defaultText: 'the content of `$RELEAP_HOME/join.token`, created on first start',
+    description:
+      'Lets a machine join as a new runner, which then has its own credential. For control servers, and for a machine until ' +
+      'its runner has joined.',
+    group: 'Credentials',
+  }),
+  RELEAP_TOKEN_FILE: variable({
+    schema: AbsolutePath,
+    defaultText: '`$RELEAP_HOME/internal.token`',
+    description:
+      'File with the shared token of version 0.1, if there is one. It authorizes nothing else; it lets the runners of that version ' +
+      'join by themselves.',
+    group: 'Credentials',
+  }),
+} as const;
