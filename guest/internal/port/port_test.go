@@ -125,7 +125,7 @@ func TestAHostThatComesAtOnceAndIsSilentHasNotGone(t *testing.T) {
 	expect(t, said, "more")
 }
 
-// The grace for the host before ends, and in the same moment the next one says HELLO, before it is known to be there.
+// The grace period for the former host ends when the HELLO of the next one has arrived, and its connect event has not.
 func TestAHostIsNotTakenForGoneByTheGraceOfTheOneBefore(t *testing.T) {
 	p, path := openPipe(t)
 	host := connect(t, path)

@@ -11,7 +11,7 @@ import (
 // queueLimit is how much may wait to be written before senders block.
 const queueLimit = 128 * 1024
 
-// tryWriter takes bytes without waiting, as many as it can at this moment.
+// tryWriter accepts as many bytes as it can without blocking.
 type tryWriter interface {
 	TryWrite(p []byte) (int, error)
 }

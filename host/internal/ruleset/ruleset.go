@@ -123,7 +123,7 @@ const (
 	end         = unix.NFNL_MSG_BATCH_END
 	familyBytes = 4
 	replyBytes  = 64 * 1024
-	// A kernel that says nothing for so long does not answer at all.
+	// Limit for a response of the kernel.
 	patienceSeconds = 10
 )
 

@@ -19,7 +19,7 @@ import (
 // Where iproute2 keeps named namespaces.
 const netnsDir = "/run/netns"
 
-// Create makes a slot. When it fails, anything between nothing and everything may be there: Destroy it.
+// Create creates a slot. After an error a part of it may exist, which Destroy removes.
 func (s *Slot) Create() error {
 	if err := s.create(); err != nil {
 		return fmt.Errorf("slot %s: %w", s.Netns, err)
@@ -136,7 +136,7 @@ func (s *Slot) connect(space *os.File) error {
 	return outside.NeighAdd(neighbour(index, s.HostAddress, s.UplinkMAC))
 }
 
-// furnish makes what is inside the namespace, in which its thread is.
+// furnish configures the namespace of the calling thread.
 func (s *Slot) furnish(rules *ruleset.Ruleset) error {
 	for _, one := range s.Sysctls {
 		if err := writeSwitch(one.Name, one.Value); err != nil {

@@ -13,7 +13,7 @@ import (
 	"releap/host/internal/failpoint"
 )
 
-// Destroy removes whatever is left of a slot, and what the host still knows of its connections. Repeating it does nothing.
+// Destroy removes what is left of a slot, and the host's connection tracking entries of it. Idempotent.
 func (r *Remove) Destroy() error {
 	outside, err := netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"releap/host/internal/ruleset"
 )
 
-// Stands for the address of a slot in rules that are learned once for all of them. It is for documentation (RFC 5737): no slot
-// has it.
+// Placeholder for the address of a slot in rules that are learned once for all slots. It is reserved for documentation (RFC 5737),
+// so that no slot has it.
 const anyHost = "192.0.2.85"
 
 var anyHostBytes = [4]byte{192, 0, 2, 85}
@@ -25,7 +25,7 @@ var learned = struct {
 	rules map[string]*ruleset.Ruleset
 }{rules: map[string]*ruleset.Ruleset{}}
 
-// learnRules gives what nft makes of the rules of such slots, or nil when that cannot be told for all of them at once.
+// learnRules gives the netlink messages of nft for the rules of such slots, or nil if the rules do not allow it.
 func (s *Slot) learnRules() *ruleset.Ruleset {
 	own := regexp.MustCompile(`\b` + regexp.QuoteMeta(s.HostAddress) + `\b`)
 	count := len(own.FindAllStringIndex(s.Rules, -1))
@@ -38,7 +38,7 @@ func (s *Slot) learnRules() *ruleset.Ruleset {
 	var made *ruleset.Ruleset
 	err := inOtherThread(func() error {
 		if strings.Contains(s.Rules, anyHost) {
-			return errors.New("the rules have the address that stands for others")
+			return errors.New("the rules contain the placeholder address")
 		}
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
@@ -64,7 +64,7 @@ func (s *Slot) learnRules() *ruleset.Ruleset {
 	return made
 }
 
-// loadRules puts the rules into the namespace that its thread is in.
+// loadRules loads the rules into the namespace of the calling thread.
 func (s *Slot) loadRules(known *ruleset.Ruleset) error {
 	if known == nil {
 		return ruleset.Load(s.Rules)

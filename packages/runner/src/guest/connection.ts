@@ -1,6 +1,6 @@
 /**
- * One connection to a guest agent over the socket behind its virtio-serial port: finds the start of our session,
- * multiplexes requests, keeps every buffer bounded, and cuts the guest off when it breaks the protocol.
+ * One connection to a guest agent over the socket behind its virtio-serial port: finds the start of the session,
+ * multiplexes requests, bounds every buffer, and disconnects a guest that violates the protocol.
  */
 import { randomBytes } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
@@ -45,14 +45,14 @@ const LOOSE_FRAMES = { perSecond: 500, burst: 2_000 };
 export interface GuestEvents {
   /** The entrypoint started, ended or could not start. */
   entrypoint: [EntrypointState];
-  /** The connection is over; nothing follows. */
+  /** The connection has ended. */
   close: [GuestError];
 }
 
 export interface ConnectOptions {
   log: Logger;
   signal?: AbortSignal;
-  /** How long the socket may take to accept, and then how long the agent may take to answer, each. */
+  /** Limit for the socket to accept, and again for the agent to respond. */
   deadlineMs?: number;
 }
 
@@ -74,7 +74,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
   #entrypointState: EntrypointState | undefined;
   readonly #frames: IntakeBudget;
   readonly #looseFrames: IntakeBudget;
-  /** How many budgets are used up. */
+  /** Number of intake budgets that are exhausted. */
   #pauses = 0;
 
   private constructor(socket: Socket, log: Logger) {
@@ -110,8 +110,8 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
   }
 
   /**
-   * Connects and sends HELLO without waiting for its answer, so that requests can be sent right behind it, even
-   * before the machine runs.
+   * Connects and sends HELLO without waiting for its response, so that requests can be sent right after it, even before the
+   * machine runs.
    */
   static async open(socketPath: string, options: ConnectOptions): Promise<GuestConnection> {
     const deadline = AbortSignal.timeout(options.deadlineMs ?? 10_000);
@@ -139,14 +139,14 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     return this.#error;
   }
 
-  /** What the agent said last of its entrypoint. */
+  /** The entrypoint's state, as the agent has reported it last. */
   get entrypointState(): EntrypointState | undefined {
     return this.#entrypointState;
   }
 
   /**
-   * Waits for the answer to HELLO. With `resyncAfterMs`, for connections on which nothing was sent yet: should the guest
-   * not answer for so long, clears its input of what an earlier host may have left half sent, and asks again.
+   * Waits for the response to HELLO. With `resyncAfterMs`, only for connections on which nothing was sent yet: if the guest does
+   * not respond in that time, completes a frame that an earlier host may have left truncated, and sends HELLO again.
    */
   async greet(
     deadlineMs: number,
@@ -213,7 +213,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     }
   }
 
-  /** One listener at a time; it also gets what came before it was set. */
+  /** Sets the only listener: it also gets output that came before. */
   onEntrypointOutput(listener: EntrypointListener | undefined): void {
     this.#listener = listener;
     this.#entrypoint?.listen(listener);
@@ -287,8 +287,8 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     const stream = this.#streams.get(id);
     if (stream !== undefined) stream.accept(type, payload);
     else if (id % 2 === 0 || id >= this.#nextStream)
-      throw new GuestError('protocol', `the guest sent a frame on stream ${id}, which nobody opened`);
-    // else: an answer that crossed our CANCEL
+      throw new GuestError('protocol', `the guest sent a frame on stream ${id}, which is not open`);
+    // Else the response was sent before the guest received the CANCEL.
   }
 
   /** Whether neither a window nor the number of streams bounds how many of these may come. */

@@ -38,7 +38,7 @@ interface Entry {
 interface Obstacle {
   error: Error;
   among: (entry: Entry) => boolean;
-  /** The host is short of memory, whoever uses it. */
+  /** The host is short of memory, for any use. */
   isHostShort: boolean;
 }
 
