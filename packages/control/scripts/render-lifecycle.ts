@@ -206,8 +206,9 @@ function forks(): string[] {
     'until the fork has been captured or has failed (`fork-taken`), and then removes it; the deadline of `deleting` bounds',
     'the wait.',
     '',
-    'A sandbox from a snapshot is only placed on the host that has the snapshot. Until it runs, the snapshot cannot be',
-    'deleted. Afterwards the two are independent.',
+    'A sandbox from a full snapshot is only placed on the host that has the snapshot; one from a disk snapshot on any host,',
+    'once the snapshot is in the store ([scheduling](scheduling.md)). Until it runs, the snapshot cannot be deleted.',
+    'Afterwards the two are independent.',
     '',
   ];
 }

@@ -3,6 +3,7 @@ import { newUuid, PLATFORM_LIMITS, type PlatformLimits } from '@releap/contract'
 import { openDatabase, queryOne, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { Registry } from 'prom-client';
+import { createArtifacts, type Artifacts } from './artifacts/artifacts.ts';
 import type { BlobStore } from './artifacts/blob-store.ts';
 import { createBlobs } from './artifacts/blobs.ts';
 import { openStore } from './artifacts/open-store.ts';
@@ -73,6 +74,7 @@ export interface ControlContext {
   readonly builds: BuildQueue;
   /** The store of images, snapshots and build contexts. A blob that no row names is removed after a grace period. */
   readonly blobs: BlobStore;
+  readonly artifacts: Artifacts;
   /** Runs when the server stops, in reverse order. */
   readonly cleanup: AsyncDisposableStack;
 }
@@ -137,7 +139,13 @@ export async function createContext(
     onMoved: (rows) => events.emit('snapshots-changed', rows),
     onTransition: (event, row) => onTransition('snapshot', event, row),
   });
-  const scheduler = createScheduler({ database, lifecycle, limits, log });
+  const artifacts = createArtifacts({
+    database,
+    storeAll: options.store.type === 's3',
+    onChanged: (rows) => events.emit('artifacts-changed', rows),
+    log,
+  });
+  const scheduler = createScheduler({ database, lifecycle, artifacts, limits, log });
   cleanup.defer(() => scheduler.close());
   events.on('capacity-released', () => scheduler.capacityReleased());
 
@@ -180,6 +188,7 @@ export async function createContext(
   // Order: runners, then waiting requests, then other servers.
   events.on('sandboxes-changed', (rows) => runners.changed('sandbox', rows));
   events.on('snapshots-changed', (rows) => runners.changed('snapshot', rows));
+  events.on('artifacts-changed', (rows) => runners.changed('artifact', rows));
   const cluster = await openClusterNotifier({
     database,
     serverId,
@@ -218,6 +227,7 @@ export async function createContext(
     billing,
     runners,
     builds,
+    artifacts,
     blobs: createBlobs(database, store),
     cleanup,
   };

@@ -62,8 +62,8 @@ describe('placement', () => {
     assert.equal(chosen(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b')], overcommit)), 'b');
     for (const [extra, why] of [
       [one, /^later: no host .* has the capacity for/],
-      [{ ready: false }, /^later: the host b, which has its snapshot, is not connected and ready$/],
-      [{ draining: true }, /^later: the host b, which has its snapshot, is being drained$/],
+      [{ ready: false }, /^later: the host b, which has its image or snapshot, is not connected and ready$/],
+      [{ draining: true }, /^later: the host b, which has its image or snapshot, is being drained$/],
     ] as const)
       assert.match(
         reason(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b', extra)], overcommit)),

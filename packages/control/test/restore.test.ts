@@ -161,10 +161,10 @@ describe('POST /vms from a snapshot', () => {
     assert.equal((await restored(from, { region: 'west' })).record.region, 'here');
   });
 
-  it('disk, 409: in another region, where it is not replicated to', async () => {
+  it('disk, 409: in another region, while it is not in the store', async () => {
     const answer = await restore(await disk(), { region: 'there' });
     assert.equal(answer.status, 409);
-    assert.match(answer.body.error, /is in region "here" and not in "there": it is not replicated/);
+    assert.match(answer.body.error, /is still replicating into the region "there": try again in a moment/);
   });
 
   it('400: other sizes than the snapshot has, with both values', async () => {
@@ -239,7 +239,7 @@ describe('POST /vms from a snapshot', () => {
     const record = await waitFor(world.call, answer.body.vm_id, 'failed');
     assert.match(
       record.error ?? '',
-      /the host [0-9a-f-]+, which has its snapshot, is not connected and ready/,
+      /the host [0-9a-f-]+, which has its image or snapshot, is not connected and ready/,
     );
     other.heartbeat(false);
     stage.runner.heartbeat(true);

@@ -119,7 +119,7 @@ describe('a newer runner, which knows more kinds, statuses, message types and fi
     });
     const welcome = runner.received.find((message) => message.type === 'welcome');
     assert.equal(welcome?.protocol, 1, 'both speak the older version');
-    assert.deepEqual(new Set(welcome?.kinds), new Set(['sandbox', 'snapshot', 'build']));
+    assert.deepEqual(new Set(welcome?.kinds), new Set(['sandbox', 'snapshot', 'build', 'artifact']));
     const vm = await create(world.call, world);
     await waitFor(world.call, vm.id, 'running');
     await until(() => runner.acked >= runner.seq);

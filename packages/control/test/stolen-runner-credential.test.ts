@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { createHash, randomUUID } from 'node:crypto';
 import { after, before, describe, it } from 'node:test';
-import { GATEWAY_LINK_PATH, RUNNER_LINK_PATH } from '@releap/contract';
+import { GATEWAY_LINK_PATH, newUuid, RUNNER_LINK_PATH } from '@releap/contract';
 import { LINK_CLOSE, RUNNER_PROTOCOL } from '@releap/contract/runner';
 import {
   credentialOf,
@@ -129,6 +129,33 @@ describe('a stolen runner credential', () => {
     await post('localhost:5000/app:2');
     await until(() => builder.cancelled.some((one) => one.job_id === job.job_id));
     assert.deepEqual(thief.cancelled, []);
+  });
+
+  it('cannot read content of the store that is not assigned to it, nor store any', async () => {
+    const content = 'a build context of another host';
+    const digest = `sha256:${createHash('sha256').update(content).digest('hex')}`;
+    const job = newUuid();
+    await world.database.pool.query(
+      `insert into jobs (id, kind, status, attempts, runner_id, lease_until, payload)
+       values ($1, 'build', 'running', 1, $2, now() + interval '1 hour', $3)`,
+      [job, victim.id, JSON.stringify({ root: { type: 'dockerfile', context: { digest, bytes: 1 } } })],
+    );
+    const ask = (method: string, path: string, body?: string): Promise<Response> =>
+      fetch(`${world.internalUrl}${path}`, {
+        method,
+        headers: {
+          authorization: `Bearer ${credentialOf(stolen.id)}`,
+          'content-type': path.includes('/blobs/') ? 'application/octet-stream' : 'application/json',
+        },
+        ...(body === undefined ? {} : { body }),
+      });
+    assert.equal((await ask('GET', `/internal/blobs/${digest}`)).status, 404);
+    assert.equal((await ask('GET', `/internal/artifacts/${digest}`)).status, 404);
+    const put = await ask('PUT', `/internal/blobs/${digest}?location=${job}`, content);
+    assert.equal(put.status, 404);
+    const missing = `/internal/artifact-locations/${job}/missing`;
+    assert.equal((await ask('POST', missing, JSON.stringify({ digests: [digest] }))).status, 404);
+    await world.database.pool.query('delete from jobs where id = $1', [job]);
   });
 
   it('cannot join as another runner, known or new', async () => {

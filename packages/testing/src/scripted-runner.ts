@@ -7,6 +7,7 @@ import { cpuMarker, DOCKERFILE_CAPABILITY, RUNNER_LINK_PATH } from '@releap/cont
 import {
   KIND_NAMES,
   RUNNER_PROTOCOL,
+  type ArtifactAssignment,
   type BuildReport,
   type ControlMessage,
   type HeldMemory,
@@ -59,6 +60,7 @@ export interface RunnerOptions {
   /** The build is not wanted any more. */
   cancel: (job: BuildJob, runner: ScriptedRunner) => void;
   snapshot: (assignment: SnapshotAssignment, runner: ScriptedRunner) => void;
+  artifact: (assignment: ArtifactAssignment, runner: ScriptedRunner) => void;
   ready: boolean;
   connect: boolean;
   /** Put over the hello. */
@@ -113,6 +115,10 @@ export const takesSnapshots: RunnerOptions['snapshot'] = (assignment, runner) =>
       ...(assignment.kind === 'full' ? CAPTURED_MEMORY : {}),
     });
 };
+/** Has every artifact, and uploads none. */
+export const hasArtifacts: RunnerOptions['artifact'] = ({ id, generation, desired }, runner) => {
+  if (desired !== 'stored') runner.report({ kind: 'artifact', id, generation, status: desired, detail: {} });
+};
 /** Accepts everything and reports nothing. */
 export const silent: Script = () => undefined;
 
@@ -122,6 +128,7 @@ export class ScriptedRunner implements AsyncDisposable {
   readonly options: RunnerOptions;
   readonly assignments = new Map<string, Assignment>();
   readonly snapshots = new Map<string, SnapshotAssignment>();
+  readonly artifacts = new Map<string, ArtifactAssignment>();
   readonly builds: BuildJob[] = [];
   /** Builds that it was told to cancel. */
   readonly cancelled: BuildJob[] = [];
@@ -152,6 +159,7 @@ export class ScriptedRunner implements AsyncDisposable {
         runner.built(job, { manifest_name: `sha256:${'cd'.repeat(32)}`, layer_count: 3, bytes: 4096 }),
       cancel: (job, runner) => runner.built(job, {}, 'cancelled'),
       snapshot: takesSnapshots,
+      artifact: hasArtifacts,
       ready: true,
       connect: true,
       hello: {},
@@ -304,6 +312,17 @@ export class ScriptedRunner implements AsyncDisposable {
     return this.report(toBuildReport(job, result, status));
   }
 
+  /** The newest assignment of this artifact, once it has come. */
+  async artifactAssigned(
+    artifactId: string,
+    wanted: (assignment: ArtifactAssignment) => boolean = () => true,
+  ): Promise<ArtifactAssignment> {
+    const find = (): ArtifactAssignment | undefined =>
+      [...this.artifacts.values()].find((one) => one.spec.artifact_id === artifactId && wanted(one));
+    await this.#until(() => find() !== undefined);
+    return find() as ArtifactAssignment;
+  }
+
   /** The newest assignment of a sandbox, once it has come. */
   async assigned(
     uuid: string,
@@ -350,6 +369,9 @@ export class ScriptedRunner implements AsyncDisposable {
         const assignment = toAssignment(item);
         this.assignments.set(item.id, assignment);
         void this.options.script(assignment, this);
+      } else if (item.kind === 'artifact') {
+        this.artifacts.set(item.id, item);
+        this.options.artifact(item, this);
       } else if (item.desired === 'done') {
         const job = toBuildJob(item);
         this.builds.push(job);

@@ -1,4 +1,5 @@
 /** The protocol between control and its runners; docs/runner-protocol.md describes it. */
+export * from './artifact.ts';
 export * from './build.ts';
 export * from './close.ts';
 export * from './envelope.ts';

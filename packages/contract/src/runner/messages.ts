@@ -1,5 +1,6 @@
 /** The messages of both sides, composed of the schemas of the other files. */
 import { Type, type Static } from 'typebox';
+import { ArtifactAssignment, ArtifactReport } from './artifact.ts';
 import { BuildAssignment, BuildReport } from './build.ts';
 import { UnsupportedItem } from './envelope.ts';
 import { Count, Large } from './fields.ts';
@@ -14,14 +15,15 @@ export const KINDS = {
   sandbox: { assignment: SandboxAssignment, report: SandboxReport },
   snapshot: { assignment: SnapshotAssignment, report: SnapshotReport },
   build: { assignment: BuildAssignment, report: BuildReport },
+  artifact: { assignment: ArtifactAssignment, report: ArtifactReport },
 } as const;
 export type KindName = keyof typeof KINDS;
 export const KIND_NAMES = Object.keys(KINDS) as readonly KindName[];
 
 /** The desired state of one resource. */
-export type Assignment = SandboxAssignment | SnapshotAssignment | BuildAssignment;
+export type Assignment = SandboxAssignment | SnapshotAssignment | BuildAssignment | ArtifactAssignment;
 /** The observed state of one resource. */
-export type Report = SandboxReport | SnapshotReport | BuildReport;
+export type Report = SandboxReport | SnapshotReport | BuildReport | ArtifactReport;
 /** The same for one kind. */
 export type AssignmentOf<K extends KindName> = Extract<Assignment, { kind: K }>;
 export type ReportOf<K extends KindName> = Extract<Report, { kind: K }>;

@@ -1,8 +1,16 @@
 /** The operations of runners. They are not part of the public API and its OpenAPI document. */
 import { Type } from 'typebox';
 import {
+  ARTIFACT_PATH,
+  ArtifactParams,
+  ArtifactRecord,
   BLOB_PATH,
   BlobParams,
+  BlobUploadQuery,
+  LocationParams,
+  MISSING_BLOBS_PATH,
+  MissingBlobsRequest,
+  MissingBlobsResponse,
   RUNNER_DATA_KEY_PATH,
   RUNNER_JOIN_PATH,
   RunnerDataKey,
@@ -56,6 +64,53 @@ export const internalOperations = {
     errors: {
       404: 'Nothing that is assigned to this runner names this blob, or the store does not have it.',
       503: 'The store cannot be reached.',
+    },
+  },
+  putBlob: {
+    method: 'PUT',
+    path: BLOB_PATH,
+    tag: 'Runner',
+    summary: 'Store a part of an artifact',
+    description: 'Only while the runner is to store an artifact at this location. Idempotent.',
+    security: 'runner',
+    params: BlobParams,
+    query: BlobUploadQuery,
+    consumes: ['application/octet-stream'],
+    upload: { bytes: Number.MAX_SAFE_INTEGER },
+    success: { status: 204, response: { description: 'Stored.' } },
+    errors: {
+      400: 'The content has another digest, or is larger than the artifact can be.',
+      404: 'This runner is not to store an artifact at this location.',
+      503: 'The store cannot be reached, or is full.',
+    },
+  },
+  listMissingBlobs: {
+    method: 'POST',
+    path: MISSING_BLOBS_PATH,
+    tag: 'Runner',
+    summary: 'List the parts of an artifact that are not in the store',
+    description:
+      'A part that the store has is listed too, unless it belongs to an artifact of the same project.',
+    security: 'runner',
+    params: LocationParams,
+    body: MissingBlobsRequest,
+    success: {
+      status: 200,
+      response: { description: 'What must be uploaded.', schema: MissingBlobsResponse },
+    },
+    errors: { 404: 'This runner is not to store an artifact at this location.' },
+  },
+  getArtifact: {
+    method: 'GET',
+    path: ARTIFACT_PATH,
+    tag: 'Runner',
+    summary: 'Read the parts of an artifact',
+    security: 'runner',
+    params: ArtifactParams,
+    success: { status: 200, response: { description: 'The parts.', schema: ArtifactRecord } },
+    errors: {
+      404: 'Nothing that is assigned to this runner needs this artifact.',
+      409: 'It is not in the store yet.',
     },
   },
 } as const satisfies Record<string, Operation>;

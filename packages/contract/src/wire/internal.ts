@@ -36,12 +36,42 @@ export const RunnerDataKey = Type.Object({
 });
 export type RunnerDataKey = Static<typeof RunnerDataKey>;
 
-/** `GET`, by a runner: content of the deployment's store that something assigned to it names. */
+/** By a runner. `GET`: content of the store that something assigned to it names. `PUT`: content that it must store. */
 export const BLOB_PATH = '/internal/blobs/:digest';
 
 /** Digest of the content of a blob. */
 export const BlobDigest = Type.String({ pattern: '^sha256:[0-9a-f]{64}$' });
 export const BlobParams = Type.Object({ digest: BlobDigest });
+export const BlobUploadQuery = Type.Object({ location: Uuid });
+
+/** One file of an artifact. */
+export const ArtifactPart = Type.Object({
+  name: Type.String({ pattern: '^[a-z0-9][a-z0-9.-]{0,63}$' }),
+  digest: BlobDigest,
+  bytes: Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }),
+});
+export type ArtifactPart = Static<typeof ArtifactPart>;
+/** A disk has at most 96 layers, and a few files beside them. */
+export const ARTIFACT_PARTS_MAX = 128;
+
+/** `POST`, by a runner: which blobs of an artifact it must upload. */
+export const MISSING_BLOBS_PATH = '/internal/artifact-locations/:id/missing';
+export const LocationParams = Type.Object({ id: Uuid });
+export const MissingBlobsRequest = Type.Object({
+  digests: Type.Array(BlobDigest, { maxItems: ARTIFACT_PARTS_MAX }),
+});
+export const MissingBlobsResponse = Type.Object({ missing: Type.Array(BlobDigest) });
+export type MissingBlobsResponse = Static<typeof MissingBlobsResponse>;
+
+/** `GET`, by a runner: the parts of an artifact, by its id, or by the digest of an image. */
+export const ARTIFACT_PATH = '/internal/artifacts/:ref';
+export const ArtifactParams = Type.Object({ ref: Type.Union([Uuid, BlobDigest]) });
+export const ArtifactRecord = Type.Object({
+  id: Uuid,
+  type: Type.Enum(['image', 'snapshot'] as const),
+  parts: Type.Array(ArtifactPart),
+});
+export type ArtifactRecord = Static<typeof ArtifactRecord>;
 
 /**
  * Data tokens are JWTs, HS256: `aud` is the runner's id, `sub` the sandbox's UUID, `kid` names the runner's key.

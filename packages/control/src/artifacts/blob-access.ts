@@ -1,10 +1,14 @@
-/** Which blobs a runner may read: those that something assigned to it names. */
-import { queryOne, statement, type Database } from '@releap/database';
+/** What a runner may read from the store and write to it: only what its own assignments name. */
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import type { ArtifactPart } from '@releap/contract';
 
 /** $1 runner, $2 digest */
-const NAMED = statement<{ named: boolean }>(
+const MAY_READ = statement<{ named: boolean }>(
   'blob-named-for-runner',
   `select exists (
+            select 1 from artifact_parts p join artifact_locations l on l.artifact_id = p.artifact_id
+             where p.digest = $2 and l.runner_id = $1 and l.held and l.desired = 'present')
+       or exists (
             select 1 from jobs where kind = 'build' and status = 'running' and runner_id = $1
                and payload -> 'root' -> 'context' ->> 'digest' = $2)
        or exists (
@@ -12,8 +16,93 @@ const NAMED = statement<{ named: boolean }>(
                and spec -> 'root' -> 'context' ->> 'digest' = $2) as named`,
 );
 
-export type MayRead = (runnerId: string, digest: string) => Promise<boolean>;
+/** $1 location, $2 runner */
+const UPLOAD = statement<{ project_id: string; scratch_mib: number | null; blobs: number }>(
+  'artifact-upload',
+  `select a.project_id, s.scratch_mib, (select count(*) from artifact_uploads u where u.location_id = l.id)::integer as blobs
+     from artifact_locations l join artifacts a on a.id = l.artifact_id left join snapshots s on s.id = a.id
+    where l.id = $1 and l.runner_id = $2 and l.desired = 'stored'`,
+);
+/** $1 location, $2 digest */
+const UPLOADED = statement(
+  'artifact-uploaded',
+  'insert into artifact_uploads (location_id, digest) values ($1, $2) on conflict do nothing',
+);
+/** $1 digests, $2 location, $3 project */
+const THERE = statement<{ digest: string }>(
+  'artifact-blobs-there',
+  `update blobs b set touched_at = now() where b.digest = any($1::text[]) and b.stored_at is not null
+      and (exists (select 1 from artifact_uploads u where u.location_id = $2 and u.digest = b.digest)
+        or exists (select 1 from artifact_parts p join artifacts a on a.id = p.artifact_id
+                    where p.digest = b.digest and a.project_id = $3))
+   returning b.digest`,
+);
+/** $1 runner, $2 id or digest */
+const ARTIFACT = statement<{ id: string; type: 'image' | 'snapshot'; stored: boolean }>(
+  'artifact-for-runner',
+  `select a.id, a.kind as type, a.stored_at is not null as stored from artifacts a join artifact_locations l on l.artifact_id = a.id
+    where l.runner_id = $1 and l.held and l.desired = 'present' and (a.id::text = $2 or a.digest = $2)
+    order by stored desc limit 1`,
+);
+/** $1 artifact */
+const PARTS = statement<{ name: string; digest: string; bytes: string }>(
+  'artifact-parts',
+  'select name, digest, bytes from artifact_parts where artifact_id = $1 order by name',
+);
 
-export function blobAccess({ pool }: Database): MayRead {
-  return async (runnerId, digest) => (await queryOne(pool, NAMED, [runnerId, digest]))?.named === true;
+const MIB = 1024 * 1024;
+/** Largest root image, and what the tables of a layer take beside its data. */
+const ROOT_MAX_MIB = 64 * 1024;
+
+export interface Upload {
+  projectId: string;
+  /** Of one blob. */
+  maxBytes: number;
+  /** That were uploaded already. */
+  blobs: number;
+}
+
+export interface BlobAccess {
+  mayRead(runnerId: string, digest: string): Promise<boolean>;
+  /** Undefined: the runner is not to store an artifact at this location. */
+  upload(runnerId: string, locationId: string): Promise<Upload | undefined>;
+  uploaded(locationId: string, digest: string): Promise<void>;
+  /** Those that need not be uploaded: the location's host has uploaded them, or an artifact of the same project has them. */
+  present(digests: readonly string[], locationId: string, projectId: string): Promise<Set<string>>;
+  /** An artifact that the runner is to have, with its parts; these are undefined while it is not in the store. */
+  artifact(
+    runnerId: string,
+    ref: string,
+  ): Promise<{ id: string; type: 'image' | 'snapshot'; parts: ArtifactPart[] | undefined } | undefined>;
+}
+
+export function blobAccess({ pool }: Database): BlobAccess {
+  return {
+    mayRead: async (runnerId, digest) => (await queryOne(pool, MAY_READ, [runnerId, digest]))?.named === true,
+    async upload(runnerId, locationId) {
+      const row = await queryOne(pool, UPLOAD, [locationId, runnerId]);
+      return (
+        row && {
+          projectId: row.project_id,
+          maxBytes: ((row.scratch_mib ?? 0) * 2 + ROOT_MAX_MIB) * MIB,
+          blobs: row.blobs,
+        }
+      );
+    },
+    async uploaded(locationId, digest) {
+      await queryAll(pool, UPLOADED, [locationId, digest]);
+    },
+    async present(digests, locationId, projectId) {
+      const rows = await queryAll(pool, THERE, [digests, locationId, projectId]);
+      return new Set(rows.map(({ digest }) => digest));
+    },
+    async artifact(runnerId, ref) {
+      const found = await queryOne(pool, ARTIFACT, [runnerId, ref]);
+      if (found === undefined) return undefined;
+      const { id, type, stored } = found;
+      if (!stored) return { id, type, parts: undefined };
+      const parts = await queryAll(pool, PARTS, [id]);
+      return { id, type, parts: parts.map((part) => ({ ...part, bytes: Number(part.bytes) })) };
+    },
+  };
 }

@@ -3,16 +3,34 @@ import type { Module } from '../module.ts';
 import { blobAccess } from './blob-access.ts';
 import { collectBlobGarbage } from './blob-garbage.ts';
 import { storeMetrics } from './metrics.ts';
+import { createArtifactKind } from './reconciled-kind.ts';
 import { blobRoutes } from './routes.ts';
 
 const HOUR_MS = 3_600_000;
+const SWEEP_MS = 5_000;
 
-export function artifactsModule({ blobs, database, limits, log }: ControlContext): Module {
+export function artifactsModule(context: ControlContext): Module {
+  const { artifacts, blobs, database, events, limits, log } = context;
+  const access = blobAccess(database);
+  events.on('snapshots-changed', (rows) => {
+    const ready = rows.filter(({ kind, status }) => kind === 'disk' && status === 'ready');
+    if (ready.length === 0) return;
+    artifacts
+      .registerSnapshots(ready.map(({ id }) => id))
+      .catch((error: unknown) => log.warn({ err: error }, 'snapshots were not registered; trying later'));
+  });
   return {
     name: 'artifacts',
-    routes: (planes) => blobRoutes(planes, { blobs, mayRead: blobAccess(database) }),
+    routes: (planes) => blobRoutes(planes, { blobs, access, want: (id) => artifacts.want(id) }),
+    kinds: [createArtifactKind({ database, onChanged: (changes) => artifacts.announce(changes), log })],
     metrics: (registry) => storeMetrics(registry, database, log),
     tasks: [
+      {
+        name: 'artifacts',
+        everyMs: Math.max(limits.sweepMs, Math.min(SWEEP_MS, limits.sweepMs * 5)),
+        leased: true,
+        run: () => artifacts.sweep(),
+      },
       {
         name: 'blob-garbage',
         everyMs: HOUR_MS,

@@ -2,6 +2,7 @@
 import type { CpuReading } from '@releap/contract';
 import type { SandboxRow, SnapshotRow } from '@releap/database';
 import type { Logger } from 'pino';
+import type { LocationChange } from '../artifacts/artifact-statements.ts';
 import type { Link } from '../runners/link.ts';
 import type { Changed } from './cluster-notifier.ts';
 
@@ -9,6 +10,7 @@ export interface ControlEvents {
   /** Committed changes that this server made. */
   'sandboxes-changed': readonly SandboxRow[];
   'snapshots-changed': readonly SnapshotRow[];
+  'artifacts-changed': readonly LocationChange[];
   /** Committed changes that another server made. */
   'changed-elsewhere': readonly Changed[];
   /** Notifications of other servers may have been missed. */

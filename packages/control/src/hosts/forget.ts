@@ -32,9 +32,14 @@ const SANDBOXES = statement<{ id: string }>(
   'host-forgotten-sandboxes',
   'select id from sandboxes where held and runner_id = $1 limit $2',
 );
+const STORED = `s.status = 'ready' and exists (select 1 from artifacts a where a.id = s.id and a.stored_at is not null)`;
 const SNAPSHOTS = statement<{ id: string }>(
   'host-forgotten-snapshots',
-  'select id from snapshots where held and runner_id = $1 limit $2',
+  `select id from snapshots s where held and runner_id = $1 and not (${STORED}) limit $2`,
+);
+const STORED_SNAPSHOTS = statement<{ id: string }>(
+  'host-forgotten-stored-snapshots',
+  `select id from snapshots s where held and runner_id = $1 and ${STORED} limit $2`,
 );
 const UNFINISHED = statement<{ id: string }>(
   'hosts-forgotten-unfinished',
@@ -77,6 +82,13 @@ async function release(context: ForgetContext, id: string): Promise<Released> {
   });
   const read = (rows: typeof SANDBOXES) => async () =>
     (await queryAll(database.pool, rows, [id, BATCH])).map(input);
+  // These stay: other hosts get them from the store.
+  await inBatches(read(STORED_SNAPSHOTS), (rows) =>
+    snapshots.apply(
+      'host-forgotten-stored',
+      rows.map(({ id: snapshot, runner_id }) => ({ id: snapshot, runner_id })),
+    ),
+  );
   const released = {
     sandboxes: await inBatches(read(SANDBOXES), (rows) => lifecycle.apply('host-forgotten', rows)),
     snapshots: await inBatches(read(SNAPSHOTS), (rows) => snapshots.apply('host-forgotten', rows)),

@@ -101,6 +101,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
         hello.data_url,
         JSON.stringify(hello.facts),
         options.serverId,
+        hello.kinds,
       ]).catch((error: unknown) => {
         if (!isForeignKeyViolation(error)) throw error;
         link.close(LINK_CLOSE.refused, `unknown region ${JSON.stringify(hello.region).slice(0, 60)}`);

@@ -20,6 +20,7 @@ import {
   statement,
   type Database,
 } from '@releap/database';
+import type { Artifacts } from '../artifacts/artifacts.ts';
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { resolveRoot, type ReadImage, type ResolvedRoot } from '../images/resolve-root.ts';
@@ -42,6 +43,7 @@ export interface CreateContext {
   platform: PlatformLimits;
   readRecord: ReadRecord;
   readImage: ReadImage;
+  artifacts: Pick<Artifacts, 'want' | 'isImageAvailable'>;
   /** @throws 402 */
   requireCredits: (orgId: string) => Promise<void>;
 }
@@ -115,9 +117,9 @@ interface ResolvedSource {
   snapshot?: SnapshotRow;
 }
 
-/** Resolves the source and the region: an image runs in any region, a snapshot only in its own. */
+/** Resolves the source and the region: a full snapshot is restored only in its own. */
 async function resolveSource(
-  { database, readImage, regions, scheduler, platform, limits }: CreateContext,
+  { database, readImage, regions, scheduler, artifacts, platform, limits }: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
   asked: ResolvedSandbox,
@@ -128,7 +130,13 @@ async function resolveSource(
       principal,
       scheduler.regionWithMostCapacity(needOf(asked, limits)),
     );
-    return { sandbox: asked, region, root: await resolveRoot(readImage, principal.projectId, asked.image) };
+    const root = await resolveRoot(readImage, principal.projectId, asked.image);
+    const built = root.root.type === 'stored' ? root.root.digest : undefined;
+    if (built !== undefined && !(await artifacts.isImageAvailable(principal.projectId, built, region)))
+      throw conflict(
+        `image ${quote(root.imageRef)} is still replicating into the region ${quote(region)}: try again in a moment`,
+      );
+    return { sandbox: asked, region, root };
   }
   const { name } = asked.image;
   const snapshot = await snapshotByName(database.pool, name, principal.projectId);
@@ -138,20 +146,22 @@ async function resolveSource(
   const region = await regions.resolve(asked.region ?? home, principal, async (ids) =>
     ids.includes(home) ? home : scheduler.regionWithMostCapacity(needOf(asked, limits))(ids),
   );
-  if (region !== home) {
-    throw snapshot.kind === 'full'
-      ? badRequest(
-          `full snapshot ${quote(name)} can only be restored in its home region ${quote(home)}, not in ${quote(region)}`,
-        )
-      : conflict(
-          `snapshot ${quote(name)} is in region ${quote(home)} and not in ${quote(region)}: it is not replicated between regions in this version`,
-        );
+  if (region !== home && snapshot.kind === 'full')
+    throw badRequest(
+      `full snapshot ${quote(name)} can only be restored in its home region ${quote(home)}, not in ${quote(region)}`,
+    );
+  const stored = (await queryOne(database.pool, STORED, [snapshot.id])) !== undefined;
+  const host = await queryOne(database.pool, HOST, [snapshot.runner_id]);
+  if (host === undefined) throw new Error(`snapshot ${snapshot.id} has no host`);
+  if (region !== home && snapshot.status === 'ready' && !stored && host.status !== 'lost') {
+    await artifacts.want(snapshot.id);
+    throw conflict(
+      `snapshot ${quote(name)} is still replicating into the region ${quote(region)}: try again in a moment`,
+    );
   }
   const captured = body.env === undefined ? await snapshotEnvironment(database.pool, snapshot) : {};
   const sandbox = restoredSandbox(asked, body, snapshot, captured, platform);
-  const host = await queryOne(database.pool, HOST, [snapshot.runner_id]);
-  if (host === undefined) throw new Error(`snapshot ${snapshot.id} has no host`);
-  assertRestorable(snapshot, host);
+  assertRestorable(snapshot, host, stored);
   return { sandbox, region, root: { root: snapshot.spec.root, imageRef: `snapshot:${name}` }, snapshot };
 }
 
@@ -168,6 +178,10 @@ function needOf(asked: ResolvedSandbox, { overcommit }: ControlLimits): Omit<Nee
   };
 }
 
+const STORED = statement(
+  'create-snapshot-stored',
+  'select 1 from artifacts where id = $1 and stored_at is not null',
+);
 const HOST = statement<SnapshotHost>(
   'create-snapshot-host',
   'select id, status, draining_since, last_seen_at, facts from runners where id = $1',

@@ -25,8 +25,10 @@ export interface Need extends Resources {
   region: string;
   /** Null: any. */
   arch: string | null;
-  /** The one host that has its source. */
+  /** The one host that has its source, which cannot be moved. */
   requiredRunnerId: string | null;
+  /** Hosts that have the image or snapshot that it is made from. Others must fetch it. */
+  holders?: readonly string[];
   /** Its guarantees may be overcommitted: see `isOvercommitted`. */
   overcommitted: boolean;
 }
@@ -133,11 +135,15 @@ function fitsEmptyHost(need: Resources, facts: RunnerFacts): boolean {
   return fits(need, allocatable(facts));
 }
 
-/** The remaining share of the scarcest resource: the larger, the better spread. */
-function score(asked: Resources, host: Host): number {
+/** A host that has what the sandbox is made from is chosen unless another one has so much more of its capacity left. */
+const HOLDER_BONUS = 0.5;
+
+/** The remaining share of the scarcest resource: the larger, the better spread. And whether nothing must be fetched. */
+function score(asked: Resources, host: Host, holders: readonly string[] = []): number {
   const all = allocatable(host.facts);
   const left = plus(free(host), asked, -1);
-  return Math.min(left.cpu / all.cpu, left.mem_mib / all.mem_mib, left.disk_mib / all.disk_mib);
+  const share = Math.min(left.cpu / all.cpu, left.mem_mib / all.mem_mib, left.disk_mib / all.disk_mib);
+  return share + (holders.includes(host.id) ? HOLDER_BONUS : 0);
 }
 
 /**
@@ -158,7 +164,7 @@ export function choose(
   let most = -Infinity;
   for (const host of here) {
     if (!isEligible(need, host) || !fitsBeside(asked, free(host), reservations.get(host.id))) continue;
-    const left = score(asked, host);
+    const left = score(asked, host, need.holders);
     if (left > most) {
       best = host;
       most = left;
@@ -213,7 +219,7 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
   if (ready.length === 0 && need.requiredRunnerId !== null) {
     const why = connected.length === 0 ? 'is not connected and ready' : 'is being drained';
     return {
-      reason: `the host ${need.requiredRunnerId}, which has its snapshot, ${why}`,
+      reason: `the host ${need.requiredRunnerId}, which has its image or snapshot, ${why}`,
       unsatisfiable: false,
     };
   }

@@ -1,3 +1,4 @@
+import type { Artifacts } from '../artifacts/artifacts.ts';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits, Overcommit } from '../limits.ts';
@@ -39,8 +40,11 @@ export interface NeedRow {
   mem_mib: number;
   disk_mib: number;
   gpu_host: number;
-  /** The host that has its snapshot. */
+  /** The one host that has its source, which cannot be moved. */
   required_runner_id: string | null;
+  /** The artifact that it is made from, and the hosts that have it. */
+  artifact_id: string | null;
+  holders: string[];
 }
 
 type PendingRow = NeedRow & { waited_ms: number; reserved_runner_id: string | null };
@@ -51,7 +55,15 @@ type PendingRow = NeedRow & { waited_ms: number; reserved_runner_id: string | nu
  */
 export const NEED = `s.region, s.mode, s.spot, cpu_arch, cpu, mem_mib, gpu_host,
   scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
-  (select k.runner_id from snapshots k where k.id = (s.spec -> 'origin' ->> 'snapshot_id')::uuid) as required_runner_id`;
+  coalesce(
+    (select k.runner_id from snapshots k where k.id = (s.spec -> 'origin' ->> 'snapshot_id')::uuid
+        and (k.kind = 'full' or not exists (select 1 from artifacts a where a.id = k.id and a.stored_at is not null))),
+    (select l.runner_id from artifacts a join artifact_locations l on l.artifact_id = a.id
+      where a.kind = 'image' and a.stored_at is null and a.id = sandbox_artifact(s.project_id, s.spec) and l.status = 'present' limit 1)
+  ) as required_runner_id,
+  sandbox_artifact(s.project_id, s.spec) as artifact_id,
+  array(select l.runner_id from artifact_locations l
+         where l.artifact_id = sandbox_artifact(s.project_id, s.spec) and l.status = 'present' and l.desired <> 'deleted') as holders`;
 
 const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
@@ -80,11 +92,18 @@ const NO_CAPACITY_MS = 100;
 export interface SchedulerOptions {
   database: Database;
   lifecycle: Lifecycle;
+  artifacts: Pick<Artifacts, 'placed' | 'announce'>;
   limits: ControlLimits;
   log: Logger;
 }
 
-export function createScheduler({ database, lifecycle, limits, log }: SchedulerOptions): Scheduler {
+export function createScheduler({
+  database,
+  lifecycle,
+  artifacts,
+  limits,
+  log,
+}: SchedulerOptions): Scheduler {
   let running: Promise<void> | undefined;
   let again = false;
   let noCapacityUntil = 0;
@@ -98,10 +117,10 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       noCapacityUntil = performance.now() + NO_CAPACITY_MS;
       return;
     }
-    const { moved, left } = await withSchedulerLock(database, async (client) => {
+    const { moved, left, fetches } = await withSchedulerLock(database, async (client) => {
       // The whole queue: later requests may fit where the first ones do not.
       const pending = await queryAll(client, PENDING, [Math.max(ROUND, limits.createQueue)]);
-      if (pending.length === 0) return { moved: [], left: 0 };
+      if (pending.length === 0) return { moved: [], left: 0, fetches: [] };
       const hosts = await readHosts(client, overcommit);
       const requests = pending.map((row) => toRequest(row, overcommit));
       const plan = planRound(requests, hosts, { overcommit, reserveAfterMs });
@@ -118,14 +137,19 @@ export function createScheduler({ database, lifecycle, limits, log }: SchedulerO
       }
       const place = plan.place.map(({ id, runnerId }) => ({ id, place_on: runnerId }));
       const reject = plan.reject.map(({ id, reason }) => ({ id, error: reason }));
+      const placed = await lifecycle.applyWithin(client, 'place', place, { skipLocked: true });
+      const needing = new Set(pending.filter((row) => row.artifact_id !== null).map(({ id }) => id));
+      const fetching = placed.map(({ id }) => id).filter((id) => needing.has(id));
+      const fetches = fetching.length === 0 ? [] : await artifacts.placed(client, fetching);
       const rows: SandboxRow[] = [
-        ...(await lifecycle.applyWithin(client, 'place', place, { skipLocked: true })),
+        ...placed,
         ...(await lifecycle.applyWithin(client, 'reject', reject, { skipLocked: true })),
       ];
       const left = pending.length - rows.length;
       rows.push(...(await preempt(client, lifecycle, plan.waiting, overcommit, hosts)));
-      return { moved: rows, left };
+      return { moved: rows, left, fetches };
     });
+    artifacts.announce(fetches);
     if (moved.length > 0) lifecycle.announce(moved);
     if (left > 0) noCapacityUntil = performance.now() + NO_CAPACITY_MS;
   }
@@ -205,6 +229,7 @@ export function toNeed(row: NeedRow, overcommit: Overcommit): Need {
     disk_mib: row.disk_mib,
     gpus: row.gpu_host,
     requiredRunnerId: row.required_runner_id,
+    holders: row.holders,
     overcommitted: isOvercommitted(row, overcommit),
   };
 }

@@ -91,8 +91,11 @@ export interface SnapshotHost {
   facts: RunnerFacts;
 }
 
-/** @throws 409 with the reason when its host cannot restore it now. */
-export function assertRestorable(snapshot: SnapshotRow, host: SnapshotHost): void {
+/**
+ * @param stored the store has it, so that any host can restore it
+ * @throws 409 with the reason when no host can restore it now
+ */
+export function assertRestorable(snapshot: SnapshotRow, host: SnapshotHost, stored: boolean): void {
   const refuse = (why: string): never => {
     throw conflict(`snapshot ${quote(snapshot.name)} cannot be restored: ${why}`);
   };
@@ -100,6 +103,7 @@ export function assertRestorable(snapshot: SnapshotRow, host: SnapshotHost): voi
     refuse('it is not ready yet (pending): wait for GET /snapshots/:id?wait=ready');
   if (snapshot.status !== 'ready')
     refuse(`it is not ready but ${snapshot.status}: ${snapshot.error ?? 'no reason was given'}`);
+  if (snapshot.kind === 'disk' && stored) return;
   if (host.status === 'lost')
     refuse(`its host ${host.id} has not been heard from since ${host.last_seen_at.toISOString()}`);
   if (host.draining_since !== null) refuse(`its host ${host.id} is being drained`);

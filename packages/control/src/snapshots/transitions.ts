@@ -12,7 +12,9 @@ export type SnapshotEvent =
   /** Its sandbox was deleted or has failed. */
   | 'sandbox-ended'
   /** The operator has forgotten its host. */
-  | 'host-forgotten';
+  | 'host-forgotten'
+  /** The same, and the store has it. */
+  | 'host-forgotten-stored';
 
 /** `lineage`: its sandbox descends from it now. `release`: the runner no longer holds it. */
 export type SnapshotEffect = 'lineage' | 'release';
@@ -36,6 +38,7 @@ export const SNAPSHOT_TRANSITIONS: readonly SnapshotTransition[] = [
   { from: ['failed', 'deleted'], on: 'observe:deleted', to: 'same', effects: ['release'] },
   { from: ['pending', 'ready'], on: 'host-forgotten', to: 'failed', wants: 'deleted', effects: ['release'], error: 'its host was forgotten by the operator' },
   { from: ['failed', 'deleted'], on: 'host-forgotten', to: 'same', effects: ['release'] },
+  { from: ['ready'], on: 'host-forgotten-stored', to: 'same', effects: ['release'] },
 ];
 
 export const SNAPSHOT_MACHINE = defineMachine<SnapshotTransition, Pick<SnapshotRow, 'status'>>({

@@ -1,0 +1,43 @@
+/**
+ * The kind `artifact`: an image or a disk snapshot on one host, and its copy in the deployment's store. The id is that of
+ * the location: one artifact on one host. Content is transferred by HTTP (`internal-operations.ts`).
+ */
+import { Type, type Static } from 'typebox';
+import { ArtifactPart, ARTIFACT_PARTS_MAX } from '../wire/internal.ts';
+import { assignmentOf, reportOf } from './envelope.ts';
+import { text, Uuid } from './fields.ts';
+
+export const ArtifactSpec = Type.Object({
+  /** Of a snapshot: the snapshot's id. */
+  artifact_id: Uuid,
+  type: Type.Enum(['image', 'snapshot'] as const),
+  /** Of an image. */
+  digest: Type.Optional(text(512)),
+});
+export type ArtifactSpec = Static<typeof ArtifactSpec>;
+
+/**
+ * `stored`: the host has it, and must upload its parts. `present`: the host must have it; if it does not, it fetches it
+ * from the store. `deleted`: the host no longer needs it.
+ */
+export const ArtifactAssignment = assignmentOf(
+  'artifact',
+  Type.Enum(['stored', 'present', 'deleted'] as const),
+  ArtifactSpec,
+);
+export type ArtifactAssignment = Static<typeof ArtifactAssignment>;
+
+export const ArtifactDetail = Type.Object({
+  /** Why it failed. */
+  error: Type.Optional(Type.String()),
+  /** With `stored`: all of its parts; each is in the store. */
+  parts: Type.Optional(Type.Array(ArtifactPart, { maxItems: ARTIFACT_PARTS_MAX })),
+});
+export type ArtifactDetail = Static<typeof ArtifactDetail>;
+
+export const ArtifactReport = reportOf(
+  'artifact',
+  Type.Enum(['stored', 'present', 'deleted', 'failed', 'unsupported'] as const),
+  ArtifactDetail,
+);
+export type ArtifactReport = Static<typeof ArtifactReport>;

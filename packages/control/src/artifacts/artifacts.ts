@@ -1,0 +1,94 @@
+/** Which images and snapshots are uploaded to the store, and removed from it and from hosts. docs/decisions/0025-artifacts.md */
+import { queryAll, queryOne, type Database, type Queryable } from '@releap/database';
+import type { Logger } from 'pino';
+import * as sql from './artifact-statements.ts';
+import type { LocationChange } from './artifact-statements.ts';
+
+export interface Artifacts {
+  /** Registers new artifacts, starts uploads, and removes what no row needs. Safe to repeat, and to run twice at once. */
+  sweep(): Promise<void>;
+  /** These disk snapshots are ready. */
+  registerSnapshots(ids: readonly string[]): Promise<void>;
+  /**
+   * These sandboxes were placed: their hosts fetch what they need. Inside the caller's transaction; pass the result to
+   * `announce` after the commit.
+   */
+  placed(on: Queryable, sandboxIds: readonly string[]): Promise<LocationChange[]>;
+  /**
+   * Whether hosts of the region can have this image, which was built: one has it, or it is in the store. Otherwise it is
+   * uploaded, so that a later request finds it.
+   */
+  isImageAvailable(projectId: string, digest: string, region: string): Promise<boolean>;
+  /** A request needs the artifact in the store: it is uploaded even if it would not be otherwise. */
+  want(artifactId: string): Promise<void>;
+  announce(changes: readonly LocationChange[]): void;
+}
+
+export interface ArtifactsOptions {
+  database: Database;
+  /** The store is one that outlives this machine: everything is uploaded. */
+  storeAll: boolean;
+  onChanged: (changes: readonly LocationChange[]) => void;
+  log: Logger;
+}
+
+/** An image that no row names may be named again by a build in progress. */
+const IMAGE_GRACE_MS = 3_600_000;
+const BATCH = 200;
+
+export function createArtifacts({ database, storeAll, onChanged, log }: ArtifactsOptions): Artifacts {
+  const { pool } = database;
+  const announce: Artifacts['announce'] = (changes) => {
+    if (changes.length > 0) onChanged(changes);
+  };
+
+  async function startUploads(): Promise<void> {
+    const hosts = (await queryOne(pool, sql.HOSTS))?.hosts ?? 0;
+    // The only host has everything: a second copy on the same machine would only take space.
+    announce(await queryAll(pool, sql.START_UPLOADS, [storeAll || hosts > 1, BATCH]));
+  }
+
+  async function removeUnneeded(): Promise<void> {
+    await queryAll(pool, sql.MARK_UNNEEDED);
+    const ids = (await queryAll(pool, sql.UNNEEDED, [IMAGE_GRACE_MS, BATCH])).map(({ id }) => id);
+    if (ids.length > 0) announce(await queryAll(pool, sql.REMOVE_LOCATIONS, [ids]));
+    await queryAll(pool, sql.FORGET_LOCATIONS, [ids]);
+    if (ids.length > 0) await queryAll(pool, sql.REMOVE_ARTIFACTS, [ids]);
+  }
+
+  async function registerSnapshots(ids: readonly string[]): Promise<void> {
+    await queryAll(pool, sql.REGISTER_SNAPSHOTS, [ids]);
+    await startUploads();
+  }
+
+  async function want(artifactId: string): Promise<void> {
+    await queryAll(pool, sql.WANT, [artifactId]);
+    await startUploads().catch((error: unknown) => log.warn({ err: error }, 'uploads were not started'));
+  }
+
+  return {
+    announce,
+    registerSnapshots,
+    async sweep() {
+      await queryAll(pool, sql.REGISTER_SNAPSHOTS, [null]);
+      announce(await queryAll(pool, sql.REGISTER_IMAGES));
+      await startUploads();
+      await removeUnneeded();
+    },
+    placed: (on, sandboxIds) => queryAll(on, sql.PLACE, [sandboxIds]),
+    async isImageAvailable(projectId, digest, region) {
+      const find = () => queryOne(pool, sql.IMAGE, [projectId, digest, region]);
+      let image = await find();
+      if (image === undefined) {
+        // Its build has just ended.
+        announce(await queryAll(pool, sql.REGISTER_IMAGES));
+        image = await find();
+      }
+      // Unknown: the host reports what is wrong with it.
+      if (image === undefined || image.available) return true;
+      await want(image.id);
+      return false;
+    },
+    want,
+  };
+}
