@@ -4,6 +4,9 @@ import { join } from 'node:path';
 import { DOCKERFILE_CAPABILITY, type RootSource, type RunnerFacts } from '@releap/contract';
 import type { HeldMemory } from '@releap/contract/runner';
 import type { Logger } from 'pino';
+import { ArtifactFetcher } from './artifact/artifact-fetcher.ts';
+import { ArtifactReconciler } from './artifact/artifact-reconciler.ts';
+import { StoreClient } from './artifact/store-client.ts';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
 import { registerBuildLogs, registerLogs } from './data/log-routes.ts';
@@ -149,6 +152,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     ...(options.builds.parallel > 0 && {
       buildDockerfile: (root, build) => dockerfiles.build(root, build),
     }),
+    fetchStored: (digest, signal) => fetcher.ensureImage(digest, signal),
   });
   await images.start();
   const caches = new BuildCaches({
@@ -190,8 +194,17 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       run: (running) => warmUp(running.agentSocketPath, warmUpConfig(running), log),
     },
   });
+  const store = new StoreClient({ controlUrl: options.controlUrl, credential: () => identity.credential() });
+  const fetcher = new ArtifactFetcher({
+    client: store,
+    snapshots: machines.snapshots,
+    snapshotQuarantine: { restore: (id) => snapshotQuarantine.restore(id) },
+    images,
+    log: log.child({ part: 'artifact' }),
+  });
   const host = new MachineHost({
     machines,
+    artifacts: fetcher,
     images,
     network,
     warm,
@@ -253,6 +266,15 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     report: (report) => link.report(report),
     log: log.child({ part: 'build' }),
   });
+  const artifacts = new ArtifactReconciler({
+    client: store,
+    fetcher,
+    images,
+    snapshots: machines.snapshots,
+    snapshotReconciler: snapshots,
+    report: (report) => link.report(report),
+    log: log.child({ part: 'artifact' }),
+  });
   const link = new ControlLink({
     controlUrl: options.controlUrl,
     credential: () => identity.credential(),
@@ -266,7 +288,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     }),
     isReady: () => ready,
     heldMemory: () => heldMemory(machines.memoryBudget, pools),
-    handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds],
+    handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds, artifacts],
     onLinked: () => absences.linked(),
     onSynced: () => absences.synced(),
     log: log.child({ part: 'link' }),
@@ -312,6 +334,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   await machines.reclaim(records, (vmId) => sandboxQuarantine.park(vmId));
   await network.reclaim(records);
   await reconciler.recover();
+  await artifacts.open(join(folder, 'snapshots'));
   const purge = new QuarantinePurge([sandboxQuarantine, snapshotQuarantine], options.quarantineDays, log);
   link.start();
   usage.start();
@@ -338,6 +361,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     absences.close();
     purge[Symbol.dispose]();
     await builds.close();
+    await artifacts.close();
     await dataServer.close();
     logRetention.close();
     buildLogRetention.close();

@@ -8,7 +8,8 @@ import { EMPTY_DISK_VERSION } from './empty-ext4.ts';
 import { exclusive } from './exclusive.ts';
 import { knownDigest } from './known-digests.ts';
 
-const MANIFEST = 'disk.json';
+/** The manifest of the disk in a folder. */
+export const MANIFEST_FILE = 'disk.json';
 const MANIFEST_VERSION = 2;
 /** The formatted empty disk at the bottom of every disk. */
 export const BASE_FILE = 'base.ext4';
@@ -76,7 +77,7 @@ export class DamagedListError extends Error {
  * @throws DamagedListError
  */
 export async function readManifest(folder: string): Promise<DiskManifest | undefined> {
-  const text = await readFile(join(folder, MANIFEST), 'utf8').catch((error: NodeJS.ErrnoException) => {
+  const text = await readFile(join(folder, MANIFEST_FILE), 'utf8').catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined;
     throw error;
   });
@@ -106,7 +107,7 @@ export async function writeManifest(folder: string, manifest: DiskManifest, dura
 /** Puts digests that have become known since into a manifest. Nothing else of it changes. */
 export async function recordDigests(folder: string): Promise<void> {
   await exclusive(folder, async () => {
-    const manifest = await readFile(join(folder, MANIFEST), 'utf8').then(
+    const manifest = await readFile(join(folder, MANIFEST_FILE), 'utf8').then(
       (text) => JSON.parse(text) as unknown,
       () => undefined,
     );
@@ -116,7 +117,7 @@ export async function recordDigests(folder: string): Promise<void> {
 
 async function replace(folder: string, manifest: DiskManifest, durable: boolean): Promise<void> {
   const layers = manifest.layers.map((layer) => ({ ...layer, ...knownDigest(layer.id) }));
-  const path = join(folder, MANIFEST);
+  const path = join(folder, MANIFEST_FILE);
   await writeFile(`${path}.next`, JSON.stringify({ ...manifest, layers }), { mode: 0o600, flush: durable });
   await rename(`${path}.next`, path);
 }
@@ -126,7 +127,7 @@ async function replace(folder: string, manifest: DiskManifest, durable: boolean)
  * this is repeated after a crash: it follows from the file, which has a name in each.
  */
 async function upgrade(folder: string): Promise<DiskManifest> {
-  const content = JSON.parse(await readFile(join(folder, MANIFEST), 'utf8')) as unknown;
+  const content = JSON.parse(await readFile(join(folder, MANIFEST_FILE), 'utf8')) as unknown;
   // Another reader was first.
   if (Format.Check(content)) return content;
   if (!Former.Check(content)) throw new DamagedListError(folder);

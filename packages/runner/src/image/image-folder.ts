@@ -174,6 +174,12 @@ export class ImageFolder {
     }
   }
 
+  /** Its files, to copy them elsewhere. */
+  files(digest: string): { root: string; config: string } {
+    const folder = this.#folder(digest);
+    return { root: path.join(folder, ROOT), config: path.join(folder, CONFIG) };
+  }
+
   /** Says that the image is wanted now. False when it is not there any more. */
   async touch(digest: string): Promise<boolean> {
     const now = Date.now() / 1000;

@@ -2,6 +2,7 @@
  * Root images by digest: fetched and made once, kept, shared by all processes that use the same cache folder.
  * The guarantees about keys, locks, publishing and crashes are in `docs/images.md`.
  */
+import { stat } from 'node:fs/promises';
 import type { ImageReference, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
 import { BUILTINS, BUILTIN_IMAGES } from './builtin/index.ts';
@@ -20,6 +21,7 @@ import { Semaphore } from '../budget/semaphore.ts';
 import type { LayerSource } from './oci-flatten.ts';
 import { pullImage } from './registry.ts';
 import type { RegistryCredential } from './registry.ts';
+import { placeImage } from './place-image.ts';
 import { SingleFlight } from './single-flight.ts';
 
 export { ImageError } from './image-error.ts';
@@ -36,6 +38,8 @@ export interface ImageStoreOptions {
   limits?: Partial<ImageLimits>;
   /** Absent: Dockerfiles are refused. */
   buildDockerfile?: BuildDockerfile | undefined;
+  /** Fetches an image that another host built. Absent: only images of this host are found by their digest. */
+  fetchStored?: ((digest: string, signal: AbortSignal | undefined) => Promise<void>) | undefined;
 }
 
 export interface EnsureOptions extends Pick<DockerfileOptions, 'onOutput' | 'rebuild'> {
@@ -74,6 +78,7 @@ export class ImageStore {
   readonly #building = new SingleFlight<RootImage, ImageProgress>();
   readonly #builders: Semaphore;
   readonly #dockerfiles: DockerfileImages | undefined;
+  readonly #fetchStored: ImageStoreOptions['fetchStored'];
   readonly #touching: NodeJS.Timeout;
   #prepared: Promise<void> | undefined;
   #ready = false;
@@ -85,6 +90,7 @@ export class ImageStore {
     this.#folder = new ImageFolder(options.cacheDir);
     this.#resolver = new ImageResolver(this.#folder, this.#limits);
     this.#packagesDir = options.packagesDir;
+    this.#fetchStored = options.fetchStored;
     this.#builders = new Semaphore(this.#limits.parallelBuilds);
     const { buildDockerfile: build } = options;
     this.#dockerfiles =
@@ -135,7 +141,7 @@ export class ImageStore {
     if (this.#closed) throw new ImageError('aborted', 'the image store is closed');
     if (!this.#ready) await this.start();
     if (source.type === 'builtin') return await this.#ensureBuiltin(source.name, options);
-    if (source.type === 'stored') return await this.#ensureStored(source.digest);
+    if (source.type === 'stored') return await this.#ensureStored(source.digest, options.signal);
     if (source.type === 'dockerfile') {
       if (this.#dockerfiles) return await this.#dockerfiles.ensure(source, options);
       throw new ImageError('unsupported', 'this host builds no Dockerfiles (RELEAP_BUILDS is 0)');
@@ -223,6 +229,29 @@ export class ImageStore {
     }
     this.#known.set(digest, found);
     return found.image;
+  }
+
+  /** The files of an image, to copy it elsewhere, with their sizes. Undefined when it is not here. */
+  async files(
+    digest: string,
+  ): Promise<Record<'root' | 'config', { path: string; bytes: number }> | undefined> {
+    if ((await this.find(digest)) === undefined) return undefined;
+    const { root, config } = this.#folder.files(digest);
+    const file = async (path: string) => ({ path, bytes: (await stat(path)).size });
+    return { root: await file(root), config: await file(config) };
+  }
+
+  /** Publishes an image that another host has made. `files` write its two files to the given paths. @throws ImageError */
+  async place(
+    digest: string,
+    files: Record<'root' | 'config', (path: string) => Promise<void>>,
+    options: EnsureOptions,
+  ): Promise<RootImage> {
+    if (!this.#ready) await this.start();
+    return await this.#build(digest, options, async ({ folder, work }) => {
+      if ((await this.find(digest)) === undefined) await placeImage(folder, work, digest, files);
+      return digest;
+    });
   }
 
   /** Keeps the image from being tidied away until released. Several may be held. */
@@ -323,9 +352,12 @@ export class ImageStore {
     return await this.#building.run(key, run, options);
   }
 
-  async #ensureStored(digest: string): Promise<RootImage> {
+  async #ensureStored(digest: string, signal: AbortSignal | undefined): Promise<RootImage> {
     const image = await this.find(checkDigest(digest));
     if (image) return image;
+    await this.#fetchStored?.(digest, signal);
+    const fetched = await this.find(digest);
+    if (fetched) return fetched;
     throw new ImageError('not-found', `the image ${digest} is not on this host`);
   }
 

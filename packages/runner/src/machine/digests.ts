@@ -2,16 +2,14 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { chainPath, identityOf, readChain } from '../disk/disk-chain.ts';
+import { fileSha256InBackground } from '../disk/file-sha256.ts';
 import { knownDigest, rememberDigest } from '../disk/known-digests.ts';
 import { recordDigests } from '../disk/manifest.ts';
-import { run } from '../process/index.ts';
 import type { SnapshotFolders } from './snapshot-folder.ts';
 import type { VmFolders } from './vm-folder.ts';
 
 /** Interval of sweeps for files without a digest, in addition to one for each new file. */
 const SWEEP_EVERY_MS = 10 * 60_000;
-/** Sufficient for a file of terabytes on a slow disk. */
-const HASH_DEADLINE_MS = 24 * 60 * 60_000;
 
 /**
  * Computes the digests of immutable files in the background: layers and memory of snapshots, and the layers below the top of
@@ -105,14 +103,7 @@ export class Digests {
     if (knownDigest(id) !== undefined) return true;
     if (this.#stop.signal.aborted) return false;
     const { size } = await stat(path);
-    // In another process at idle priority: reading must neither block this thread nor slow down sandboxes.
-    const text = await run('nice', ['-n', '19', 'ionice', '-c', '3', 'sha256sum', '--', path], {
-      deadlineMs: HASH_DEADLINE_MS,
-      signal: this.#stop.signal,
-    });
-    const sha256 = /^\\?([0-9a-f]{64}) /.exec(text)?.[1];
-    if (sha256 === undefined) throw new Error(`sha256sum printed no digest of ${path}`);
-    rememberDigest(id, { bytes: size, sha256 });
+    rememberDigest(id, { bytes: size, sha256: await fileSha256InBackground(path, this.#stop.signal) });
     return true;
   }
 

@@ -16,6 +16,6 @@ export type { WantedVm, WarmVm, WarmVmm } from './warm-vm.ts';
 export type { TakeVmm } from './fork-memory-cache.ts';
 export type { CapturedImage, ForkOrigin } from './captures.ts';
 export type { GuestHold } from './checkpoint.ts';
-export { SnapshotFolders } from './snapshot-folder.ts';
+export { FACTS_FILE, parseFacts, SnapshotFolders } from './snapshot-folder.ts';
 export type { SnapshotFacts } from './snapshot-folder.ts';
-export { heldImagePath } from './vm-folder.ts';
+export { heldImagePath, ROOT_IMAGE_FILE } from './vm-folder.ts';

@@ -11,7 +11,8 @@ import { deviceModel } from '../vmm/device-model.ts';
 import { SuspendImage } from './suspend-image.ts';
 
 const SNAPSHOT_ID = /^[0-9a-f-]{36}$/;
-const FACTS = 'snapshot.json';
+/** What is known of the snapshot in a folder. */
+export const FACTS_FILE = 'snapshot.json';
 
 /** What is recorded of a snapshot on this host. */
 export interface SnapshotFacts {
@@ -79,14 +80,10 @@ export class SnapshotFolders {
   /** Undefined when it is not on this host. */
   async load(id: string): Promise<SnapshotFacts | undefined> {
     try {
-      const facts = JSON.parse(await readFile(join(this.path(id), FACTS), 'utf8')) as
-        | (SnapshotFacts & { version: number })
-        | FormerFacts;
+      const text = await readFile(join(this.path(id), FACTS_FILE), 'utf8');
+      const facts = JSON.parse(text) as { version: number } | FormerFacts;
       if (!('version' in facts)) return await this.#upgrade(id, facts);
-      const { version, ...rest } = facts;
-      if (version > FACTS_VERSION)
-        throw new Error(`snapshot ${id} was written by a later version of Releap (${version})`);
-      return rest;
+      return parseFacts(id, text);
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
       throw error;
@@ -171,6 +168,14 @@ export class SnapshotFolders {
   }
 }
 
+/** The content of `snapshot.json`. @throws when a later version has written it */
+export function parseFacts(id: string, text: string): SnapshotFacts {
+  const { version, ...facts } = JSON.parse(text) as SnapshotFacts & { version: number };
+  if (version > FACTS_VERSION)
+    throw new Error(`snapshot ${id} was written by a later version of Releap (${version})`);
+  return facts;
+}
+
 /** Describes the suspend image in a folder for `SnapshotFacts`. @throws when there is none */
 export async function describeMemory(
   folder: string,
@@ -191,7 +196,7 @@ export async function describeMemory(
 }
 
 async function writeFacts(folder: string, facts: SnapshotFacts): Promise<void> {
-  const path = join(folder, FACTS);
+  const path = join(folder, FACTS_FILE);
   const text = JSON.stringify({ version: FACTS_VERSION, ...facts });
   await writeFile(`${path}.next`, text, { mode: 0o600, flush: true });
   await rename(`${path}.next`, path);

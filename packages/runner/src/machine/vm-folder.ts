@@ -166,7 +166,10 @@ export async function holdSystemDisk({ system }: Hardware, folder: string): Prom
   await linkOrCopy(system.path, target);
 }
 
+/** Name of the link to the root image in the folder of a disk. */
+export const ROOT_IMAGE_FILE = 'root.squashfs';
+
 /** Path of the link to the root image below a disk in `folder`. The image cache does not evict an image with a link. */
 export function heldImagePath(folder: string): string {
-  return join(folder, 'root.squashfs');
+  return join(folder, ROOT_IMAGE_FILE);
 }

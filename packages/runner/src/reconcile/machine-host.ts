@@ -2,6 +2,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Origin, PortMapping, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
+import type { ArtifactFetcher } from '../artifact/artifact-fetcher.ts';
 import type { Assignment } from './assignment.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
@@ -32,6 +33,7 @@ export const ADOPT_DEADLINE_MS = 30_000;
 
 export interface MachineHostOptions {
   machines: Machines;
+  artifacts: Pick<ArtifactFetcher, 'hasSnapshot' | 'ensureSnapshot'>;
   images: ImageStore;
   network: Network;
   /** VMs and VMMs that wait for a sandbox. */
@@ -79,6 +81,13 @@ export class MachineHost implements SandboxHost {
     origin?: Origin,
   ): Promise<HeldImage> {
     return await this.#roots.acquire(source, signal, manifest, origin);
+  }
+
+  async fetchSnapshot(snapshotId: string, onFetch: () => Promise<void>, signal: AbortSignal): Promise<void> {
+    const { artifacts } = this.#options;
+    if (await artifacts.hasSnapshot(snapshotId)) return;
+    await onFetch();
+    await artifacts.ensureSnapshot(snapshotId, signal);
   }
 
   async manifestOf(snapshotId: string): Promise<string> {

@@ -114,6 +114,11 @@ export interface SandboxHost {
    * Copies the origin of a persistent sandbox, which is then stopped or paused. The source of a fork must be paused.
    */
   initFromOrigin(vmId: string, origin: Origin): Promise<void>;
+  /**
+   * Makes sure that a snapshot is here.
+   * @param onFetch called before it is fetched from the store, which may take long
+   */
+  fetchSnapshot(snapshotId: string, onFetch: () => Promise<void>, signal: AbortSignal): Promise<void>;
   /** Digest of the root image that a snapshot's disk lies on. @throws when the snapshot is not here */
   manifestOf(snapshotId: string): Promise<string>;
   /** Resumes a child that `fork` of its source has captured, with its own identity. */

@@ -236,6 +236,7 @@ export class SandboxWork {
     const { origin } = this.#state.served.spec;
     if (origin === undefined) throw new Error('it is no copy of anything');
     try {
+      if (origin.type === 'snapshot') await this.#fetchSnapshot(origin.snapshot_id, signal);
       // Nothing may exist here that no record names; control hears of it when the copy is there.
       await this.#state.observe('booting', {}, false);
       failpoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
@@ -253,6 +254,12 @@ export class SandboxWork {
       await this.#outcome.report('origin-failed', messageOf(error));
       return false;
     }
+  }
+
+  /** A snapshot that another host took may have to be fetched from the store. */
+  async #fetchSnapshot(id: string, signal: AbortSignal): Promise<void> {
+    const fetchSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
+    await this.#host.fetchSnapshot(id, () => this.#state.observe('building'), fetchSignal);
   }
 
   async #fork(sourceId: string, signal: AbortSignal, turn: ForkTurn | undefined): Promise<void> {
@@ -279,6 +286,8 @@ export class SandboxWork {
     past.manifest ??= served.spec.disk_manifest;
     const operation = past.manifest === undefined ? 'create' : 'start';
     try {
+      if (past.manifest === undefined && origin?.type === 'snapshot')
+        await this.#fetchSnapshot(origin.snapshot_id, signal);
       const manifest =
         past.manifest ??
         (origin?.type === 'snapshot' ? await this.#host.manifestOf(origin.snapshot_id) : undefined);

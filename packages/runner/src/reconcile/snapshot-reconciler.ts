@@ -54,6 +54,11 @@ export class SnapshotReconciler implements HeldKind {
     this.#named.add(id);
   }
 
+  /** Whether control wants this snapshot here as the host that took it. */
+  isAssigned(id: string): boolean {
+    return this.#kept.get(id)?.assignment.desired === 'ready';
+  }
+
   async absent(): Promise<Absent> {
     for (const id of this.#kept.keys()) if (!this.#named.has(id)) this.#kept.delete(id);
     const { folders } = this.#options;

@@ -218,6 +218,10 @@ export class ModelHost implements SandboxHost {
     await this.#life.point('init-from-origin: memory');
   }
 
+  async fetchSnapshot(): Promise<void> {
+    await this.#life.point('fetch');
+  }
+
   async manifestOf(): Promise<string> {
     await this.#life.point('manifest');
     return DIGEST;

@@ -105,6 +105,10 @@ export class TestRunner {
     this.reconciler = new Reconciler({
       host: new TestHost({
         machines: opened.machines,
+        artifacts: {
+          hasSnapshot: async (id) => (await opened.machines.snapshots.load(id)) !== undefined,
+          ensureSnapshot: (id) => Promise.reject(new Error(`snapshot ${id} is not on this machine any more`)),
+        },
         images,
         network,
         warm,

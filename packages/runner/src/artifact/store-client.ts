@@ -1,0 +1,141 @@
+/** Reads and writes the deployment's store, through the internal listener of the control plane. */
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { open, rm } from 'node:fs/promises';
+import { Readable } from 'node:stream';
+import type { ReadableStream } from 'node:stream/web';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { ArtifactRecord, MissingBlobsResponse, validate, type ArtifactPart } from '@releap/contract';
+
+/** A part of an artifact, and the file here that has its content. */
+export interface LocalPart extends ArtifactPart {
+  path: string;
+}
+
+export interface StoreClientOptions {
+  /** Internal listener of the control plane. */
+  controlUrl: string;
+  /** The runner's credential. */
+  credential: () => Promise<string>;
+}
+
+/** Most attempts of one transfer, while control cannot be reached or its store fails. */
+const ATTEMPTS = 5;
+const PAUSE_MS = 1_000;
+const ANSWER_MS = 30_000;
+
+/** Control or its store has refused. */
+export class StoreError extends Error {
+  override name = 'StoreError';
+  readonly status: number;
+
+  constructor(status: number, message: string) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export class StoreClient {
+  readonly #options: StoreClientOptions;
+
+  constructor(options: StoreClientOptions) {
+    this.#options = options;
+  }
+
+  /** The parts of an artifact. @param ref its id, or the digest of an image @throws StoreError 404, 409: not stored yet */
+  async artifact(ref: string, signal: AbortSignal): Promise<ArtifactRecord> {
+    const body = await this.#json('GET', `/internal/artifacts/${ref}`, undefined, signal);
+    return validate(ArtifactRecord, 'body', body);
+  }
+
+  /** Those of these blobs that must be uploaded. */
+  async missing(locationId: string, digests: readonly string[], signal: AbortSignal): Promise<Set<string>> {
+    const path = `/internal/artifact-locations/${locationId}/missing`;
+    const body = await this.#json('POST', path, { digests }, signal);
+    return new Set(validate(MissingBlobsResponse, 'body', body).missing);
+  }
+
+  async upload(locationId: string, { digest, path }: LocalPart, signal: AbortSignal): Promise<void> {
+    await retrying(signal, async () => {
+      const content = createReadStream(path);
+      try {
+        await this.#request('PUT', `/internal/blobs/${digest}?location=${locationId}`, signal, {
+          headers: { 'content-type': 'application/octet-stream' },
+          body: Readable.toWeb(content),
+          duplex: 'half',
+        });
+      } finally {
+        content.destroy();
+      }
+    });
+  }
+
+  /** Writes a blob to a new file, and verifies it. The file is not durable yet, and is removed when this fails. */
+  async download({ digest, bytes }: ArtifactPart, path: string, signal: AbortSignal): Promise<void> {
+    await retrying(signal, async () => {
+      const response = await this.#request('GET', `/internal/blobs/${digest}`, signal, {});
+      if (response.body === null) throw new StoreError(502, `the store sent nothing for ${digest}`);
+      await rm(path, { force: true });
+      const file = await open(path, 'wx', 0o600);
+      try {
+        const hash = createHash('sha256');
+        let received = 0;
+        for await (const chunk of response.body as ReadableStream<Uint8Array>) {
+          received += chunk.byteLength;
+          if (received > bytes) break;
+          hash.update(chunk);
+          await file.writeFile(chunk);
+        }
+        if (received !== bytes || `sha256:${hash.digest('hex')}` !== digest)
+          throw new StoreError(502, `what the store sent for ${digest} is something else`);
+      } catch (error) {
+        await rm(path, { force: true });
+        throw error;
+      } finally {
+        await file.close();
+      }
+    });
+  }
+
+  async #json(method: string, path: string, body: unknown, signal: AbortSignal): Promise<unknown> {
+    return await retrying(signal, async () => {
+      const response = await this.#request(
+        method,
+        path,
+        AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MS)]),
+        body === undefined
+          ? {}
+          : { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) },
+      );
+      return await response.json();
+    });
+  }
+
+  async #request(method: string, path: string, signal: AbortSignal, init: RequestInit): Promise<Response> {
+    const { controlUrl, credential } = this.#options;
+    const response = await fetch(new URL(path, controlUrl), {
+      ...init,
+      method,
+      headers: { ...(init.headers as Record<string, string>), authorization: `Bearer ${await credential()}` },
+      signal,
+    });
+    if (response.ok) return response;
+    const answer = (await response.json().catch(() => undefined)) as { error?: unknown } | undefined;
+    const why = typeof answer?.error === 'string' ? answer.error.slice(0, 300) : `status ${response.status}`;
+    throw new StoreError(response.status, why);
+  }
+}
+
+/** Repeats what has failed for a reason that may pass. */
+async function retrying<T>(signal: AbortSignal, attempt: () => Promise<T>): Promise<T> {
+  for (let left = ATTEMPTS - 1, pause = PAUSE_MS; ; left -= 1, pause *= 2) {
+    try {
+      return await attempt();
+    } catch (error) {
+      signal.throwIfAborted();
+      const isFinal = error instanceof StoreError && error.status < 500;
+      if (isFinal || left === 0) throw error;
+    }
+    await sleep(pause, undefined, { signal });
+  }
+}
