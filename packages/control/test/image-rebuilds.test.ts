@@ -69,7 +69,10 @@ describe('a rebuild', () => {
     await built(await posted(call, 'app', dockerfile('FROM a')), { manifest_name: digest('03') });
     await posted(call, 'app', dockerfile('FROM b'));
     const last = await posted(call, 'app', dockerfile('FROM c'));
-    await built(last, { error: 'step 2 of 3 has failed', log_tail: 'one\n\u001b[31mtwo\u001b[0m\n' });
+    await built(last, {
+      error: 'step 2 of 3 has failed',
+      log_tail: 'one\n\u001b[31mtwo\u001b[0m\n[releap] step 2 of 3 has failed\n',
+    });
     const image = (await call('GET', '/images/app')).body;
     assert.deepEqual(
       [image.status, image.error, image.manifest_name, image.source],

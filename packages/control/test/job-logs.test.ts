@@ -9,7 +9,8 @@ let world: World;
 let runner: ScriptedRunner;
 const jobs = new Map<string, BuildJob>();
 before(async () => {
-  world = await startWorld({ limits: { buildsPerProject: 1 } });
+  // Builds of this test do not end by themselves.
+  world = await startWorld({ limits: { buildsPerProject: 1, buildsPerRunner: 100 } });
   runner = await world.runner({ build: (job) => void jobs.set(job.job_id, job) });
 });
 after(async () => world[Symbol.asyncDispose]());
@@ -53,6 +54,23 @@ describe('GET /jobs/:id/logs', () => {
       if (text === 'one\n') next();
     }
     assert.equal(text, 'one\ntwo\n');
+  });
+
+  it('answers at once while the build has printed nothing', async () => {
+    const call = await world.stranger();
+    const { job_id: id } = await building(call, 'app');
+    let end = (): void => undefined;
+    runner.logs.set(`/builds/${id}/logs?follow=1`, (_request, response) => {
+      response.flushHeaders();
+      end = () => response.end('first');
+    });
+    // Nothing is written before the response has begun.
+    const response = await fetch(`${world.url}/jobs/${id}/logs?follow=1`, {
+      headers: { authorization: `Bearer ${call.key}` },
+    });
+    assert.equal(response.status, 200);
+    end();
+    assert.equal(await response.text(), 'first');
   });
 
   it('of a build that has ended is the whole log while its host has it, then its end', async () => {

@@ -81,6 +81,8 @@ test('the log of a build is followed until the build ends, with a token for its 
     });
   const textOf = async (answer: IncomingMessage): Promise<string> => (await buffer(answer)).toString();
   try {
+    // The response begins before there is any output.
+    const early = textOf(await get('/builds/job/logs?follow=1'));
     log.write(Buffer.from('STEP 1/2\n'));
     const followed = await get('/builds/job/logs?follow=1');
     const text = textOf(followed);
@@ -89,6 +91,7 @@ test('the log of a build is followed until the build ends, with a token for its 
     await log.close();
     isRunning = false;
     assert.equal(await text, 'STEP 1/2\nSTEP 2/2\n');
+    assert.equal(await early, 'STEP 1/2\nSTEP 2/2\n');
     assert.equal(await textOf(await get('/builds/job/logs?follow=1')), 'STEP 1/2\nSTEP 2/2\n');
     const [other, none] = [
       await get('/builds/job/logs', 'for-another'),

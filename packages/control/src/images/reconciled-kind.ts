@@ -104,6 +104,8 @@ function failureOf(status: BuildReport['status'], detail: BuildReport['detail'])
   const lines = stripVTControlCharacters(detail.log_tail ?? '')
     .trimEnd()
     .split('\n')
+    // The log ends with the reason.
+    .filter((line, at, all) => at < all.length - 1 || line !== `[releap] ${reason}`)
     .slice(-ERROR_LINES)
     .join('\n')
     .slice(-ERROR_LOG_CHARS);

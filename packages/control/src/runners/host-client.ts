@@ -88,7 +88,8 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
   };
 }
 
-/** The headers of a log: text that a tenant's program has written. */
+/** The headers of a log: text that a tenant's program has written. They are sent before there is any. */
 export function logHeaders(reply: FastifyReply): void {
   reply.header('x-content-type-options', 'nosniff').header('cache-control', 'no-store');
+  reply.raw.once('pipe', () => reply.raw.flushHeaders());
 }

@@ -113,5 +113,7 @@ async function sendLog(
     });
   stream.once('close', stop);
   stream.write(kept);
+  // A log without output must not look like a host without an answer.
+  reply.raw.once('pipe', () => reply.raw.flushHeaders());
   return reply.send(stream);
 }
