@@ -18,7 +18,7 @@ func NeedsRoot(t *testing.T, why string) {
 }
 
 // Start starts a process that runs until its standard input ends, which is when the test does, and gives its input and its output.
-func Start(t *testing.T, child *exec.Cmd) (io.Writer, *bufio.Reader) {
+func Start(t *testing.T, child *exec.Cmd) (io.WriteCloser, *bufio.Reader) {
 	t.Helper()
 	input, err := child.StdinPipe()
 	if err != nil {

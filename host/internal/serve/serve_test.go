@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"releap/host/internal/hosttest"
 )
 
 const create = `{"id":1,"create_slot":{"netns":"rl0badcafe-7","veth":"rl0badcafev7","veth_mac":"02:72:6d:00:00:07",` +
@@ -46,28 +48,12 @@ type server struct {
 
 func start(t *testing.T, env ...string) *server {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root for namespaces")
-	}
+	hosttest.NeedsRoot(t, "it makes namespaces")
 	command := exec.Command("unshare", "--net", "--", os.Args[0])
 	command.Env = append(append(os.Environ(), serveTest+"=1"), env...)
 	command.Stderr = os.Stderr
-	input, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	output, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_, _ = io.WriteString(input, destroy+"\n")
-		input.Close()
-		_ = command.Wait()
-	})
+	input, output := hosttest.Start(t, command)
+	t.Cleanup(func() { _, _ = io.WriteString(input, destroy+"\n") })
 	return &server{command, input, bufio.NewScanner(output)}
 }
 

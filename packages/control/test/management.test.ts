@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
-import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
-import { refused, UNKNOWN } from './support/management.ts';
+import type { Person, SignedInWorld } from '@releap/testing/issuer';
+import { refused, startPeople, UNKNOWN } from './support/management.ts';
 
 let world: SignedInWorld;
 let owner: Person;
@@ -9,10 +9,7 @@ let member: Person;
 let stranger: Person;
 
 before(async () => {
-  world = await startSignedInWorld();
-  [owner, member, stranger] = (await Promise.all(
-    ['owner', 'member', 'stranger'].map((name) => world.as(name)),
-  )) as [Person, Person, Person];
+  ({ world, owner, member, stranger } = await startPeople());
 });
 after(() => world[Symbol.asyncDispose]());
 
