@@ -10,8 +10,7 @@
 /** @type {DebianPackage[]} */
 export const PACKAGES = [
   { name: 'e2fsprogs', command: 'mkfs.ext4', why: "formats guests' disks" },
-  { name: 'skopeo', command: 'skopeo', why: 'fetches images from registries' },
-  { name: 'squashfs-tools', command: 'sqfstar', why: 'writes root images' },
+  { name: 'squashfs-tools', command: 'mksquashfs', why: 'writes the system disk of guests' },
   { name: 'kmod', command: 'depmod', why: "lists what modules of the guests' kernel need" },
   { name: 'mmdebstrap', command: 'mmdebstrap', why: 'makes the built-in Debian image' },
   {
@@ -38,6 +37,7 @@ export const TEST_PACKAGES = [
     service: 'docker-registry',
     why: 'a real registry to pull from',
   },
+  { name: 'skopeo', command: 'skopeo', why: 'pushes images to that registry' },
   { name: 'qemu-utils', command: 'qemu-img', why: 'a second opinion on disk layers' },
   { name: 'apache2-utils', command: 'htpasswd', why: 'password files for that registry' },
   { name: 'libcap2-bin', command: 'setcap', why: 'files with capabilities to put into layers' },

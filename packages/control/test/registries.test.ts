@@ -206,7 +206,7 @@ describe('a pull', () => {
     runner.drop();
     await runner.connect();
     const again = rootOf(await runner.assigned(vm.uuid));
-    assert.deepEqual(again.credential, { username: 'robot', password });
+    assert.deepEqual(again.credential, { kind: 'basic', username: 'robot', password });
     assert.match(again.digest ?? '', /^sha256:/);
     await own('DELETE', `/vms/${vm.id}`);
     const gone = await runner.assigned(vm.uuid, ({ desired }) => desired === 'deleted');
@@ -236,10 +236,13 @@ describe('a pull', () => {
     const { body } = await own('POST', '/images', { name: 'private', source: 'build.example/app:1' });
     await until(async () => (await own('GET', `/jobs/${body.job_id}`)).body.status === 'done');
     const job = runner.builds.find(({ job_id }) => job_id === body.job_id);
-    assert.deepEqual(job?.root, {
+    assert.ok(job?.root.type === 'registry');
+    const { project_id: projectId, ...root } = job.root;
+    assert.equal(projectId, own.projectId);
+    assert.deepEqual(root, {
       type: 'registry',
       ref: 'build.example/app:1',
-      credential: { username: 'robot', password },
+      credential: { kind: 'basic', username: 'robot', password },
     });
     // The image itself is shown without it, and a sandbox of it pulls with it.
     assert.ok(!(await own('GET', '/images')).text.includes('credential'));

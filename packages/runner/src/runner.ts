@@ -87,6 +87,15 @@ export interface RunnerOptions {
   };
   /** Private networks, as CIDR, that the egress policies of tenants may open. */
   tenantPrivateNetworks: readonly string[];
+  images: {
+    /** Hosts and networks that pulls may connect to besides public addresses. */
+    privateHosts: readonly string[];
+    /** Instead of Amazon's endpoints for tokens of its registries. */
+    ecrEndpoint?: string;
+    /** Most root images and unpacked layers kept, MiB. */
+    cacheMib: number;
+    layerMib: number;
+  };
   /** What control does not name any more is removed after this many days; 0 keeps it for ever. */
   quarantineDays: number;
   /** What a build of a Dockerfile may take, and how many run at a time. */
@@ -153,6 +162,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       buildDockerfile: (root, build) => dockerfiles.build(root, build),
     }),
     fetchStored: (digest, signal) => fetcher.ensureImage(digest, signal),
+    privateHosts: options.images.privateHosts,
+    ecrEndpoint: options.images.ecrEndpoint,
+    limits: {
+      cacheBytes: options.images.cacheMib * 2 ** 20,
+      layerBytes: options.images.layerMib * 2 ** 20,
+    },
   });
   await images.start();
   const caches = new BuildCaches({
@@ -314,7 +329,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
     verify: dataTokenVerifier(identity),
-    metrics: startMetrics(admission, () => pools.stats),
+    metrics: startMetrics(admission, () => pools.stats, images),
     register: async (app) => {
       registerLogs(app, {
         read: (vmId, kind) => readLog(host.logPath(vmId, kind)),

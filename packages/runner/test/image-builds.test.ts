@@ -1,13 +1,13 @@
 /** Image builds that end before they are done: the processes of the build end too. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { readdir } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, beforeEach, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import type { BuildAssignment, BuildReport } from '@releap/contract/runner';
 import { until } from '@releap/testing/eventually';
-import { tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
+import { sha256, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import { childrenOf, processStatus } from '@releap/testing/processes';
 import { handmadeRegistry, type HandmadeRegistry } from '@releap/testing/registry';
 import { pino } from 'pino';
@@ -20,7 +20,7 @@ const log = pino({ level: 'silent' });
 let scratch: Awaited<ReturnType<typeof temporaryFolder>>;
 let registry: HandmadeRegistry;
 let source: BuildAssignment['spec'];
-/** The registry accepts requests for blobs and does not answer them. */
+/** The registry accepts requests for the layer and does not answer them. */
 let isStalled = false;
 /** Requests that wait for their answer. */
 let stalled = 0;
@@ -30,10 +30,11 @@ before(async () => {
   scratch = await temporaryFolder();
   const layout = path.join(scratch.path, 'layout');
   const tar = await tarOf([{ name: 'large', content: Buffer.alloc(LAYER_BYTES, 'x') }]);
+  const layer = sha256(tar);
   const manifest = await writeOciLayout(layout, [tar], { compression: 'none' });
   registry = await handmadeRegistry((asked, _request, response) => {
     const [kind, name = ''] = asked.split('/');
-    if (kind === 'blobs' && isStalled) {
+    if (name === layer && isStalled) {
       stalled += 1;
       return;
     }
@@ -60,7 +61,7 @@ interface Builder extends AsyncDisposable {
 
 function builder(): Builder {
   const cacheDir = path.join(scratch.path, `cache-${(serial += 1)}`);
-  const images = new ImageStore({ cacheDir, log });
+  const images = new ImageStore({ cacheDir, log, privateHosts: ['loopback'] });
   const reports: BuildReport[] = [];
   const builds = new ImageBuilds({
     images,
@@ -85,18 +86,18 @@ async function descendants(of = process.pid): Promise<number[]> {
   return found;
 }
 
-/** Stops (SIGSTOP) the tool that asks for a blob: neither it nor the process that waits for it ends by itself. */
-async function stopTool(name: string): Promise<number[]> {
+/** Stops (SIGSTOP) the process that asks for the layer: neither it nor what waits for it ends by itself. */
+async function stopProcess(module: string): Promise<number[]> {
   let stopped: number[] = [];
   await until(() => stalled > 0);
   await until(async () => {
     const found = await descendants();
     for (const pid of found) {
-      if ((await processStatus(pid))?.get('Name') !== name) continue;
+      if (!(await commandOf(pid)).includes(module)) continue;
       try {
         process.kill(pid, 'SIGSTOP');
       } catch {
-        // It has ended meanwhile; the tool that waits for the registry comes after it.
+        // It has ended meanwhile.
         continue;
       }
       if (!(await processStatus(pid))?.get('State')?.startsWith('T')) continue;
@@ -105,6 +106,10 @@ async function stopTool(name: string): Promise<number[]> {
     return stopped.length > 0;
   });
   return stopped;
+}
+
+async function commandOf(pid: number): Promise<string> {
+  return await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
 }
 
 async function areGone(pids: readonly number[]): Promise<boolean> {
@@ -120,7 +125,7 @@ const assignment = (): BuildAssignment => ({
   spec: source,
 });
 
-describe('a build whose skopeo waits for a registry that does not answer', () => {
+describe('a build that waits for a registry that does not answer', () => {
   beforeEach(() => {
     isStalled = true;
     stalled = 0;
@@ -130,7 +135,7 @@ describe('a build whose skopeo waits for a registry that does not answer', () =>
     await using own = builder();
     const build = assignment();
     own.builds.assign(build);
-    const pids = await stopTool('skopeo');
+    const pids = await stopProcess('fetch-process.ts');
     own.builds.assign({ ...build, desired: 'cancelled' });
     await until(() => areGone(pids));
     await until(() => own.reports.length > 0);
@@ -142,7 +147,7 @@ describe('a build whose skopeo waits for a registry that does not answer', () =>
   it('ends its processes when control no longer assigns it, and reports nothing', async () => {
     await using own = builder();
     own.builds.assign(assignment());
-    const pids = await stopTool('skopeo');
+    const pids = await stopProcess('fetch-process.ts');
     own.builds.synced(new Set());
     await until(() => areGone(pids));
     await until(async () => (await own.unfinished()).length === 0);
@@ -153,7 +158,7 @@ describe('a build whose skopeo waits for a registry that does not answer', () =>
     await using own = builder();
     const build = assignment();
     own.builds.assign(build);
-    const pids = await stopTool('skopeo');
+    const pids = await stopProcess('fetch-process.ts');
     isStalled = false;
     own.builds.assign({ ...build, generation: 2 });
     await until(() => areGone(pids));
@@ -167,7 +172,7 @@ describe('a build whose skopeo waits for a registry that does not answer', () =>
   it('ends its processes when the runner stops', async () => {
     const own = builder();
     own.builds.assign(assignment());
-    const pids = await stopTool('skopeo');
+    const pids = await stopProcess('fetch-process.ts');
     await own[Symbol.asyncDispose]();
     await until(() => areGone(pids));
     assert.deepEqual([own.reports, await own.unfinished()], [[], []]);

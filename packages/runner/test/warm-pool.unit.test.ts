@@ -214,12 +214,17 @@ test('metrics have, for each recipe, the waiting VMs, their target, and the numb
   const pools = open();
   pools.add(recipe);
   await eventually('one that waits', () => waiting(pools, 'template 2x1024') === 1);
-  const registry = startMetrics(new Admission(), () => pools.stats);
+  const images = { count: 2, bytes: 30, mostBytes: 40 };
+  const registry = startMetrics(new Admission(), () => pools.stats, {
+    stats: () => Promise.resolve({ images, layers: images, pulls: { running: 1, waiting: 0 } }),
+  });
   await registry.metrics();
   for (let i = 0; i < 2; i++) pools.take('template 2x1024', () => recipe);
   const text = await registry.metrics();
   for (const line of [
     'releap_warm_vms_wanted{recipe="template 2x1024"} 1',
+    'releap_image_cache_bytes{kind="layer"} 30',
+    'releap_image_pulls{state="running"} 1',
     'releap_warm_vms_taken_total{recipe="template 2x1024",outcome="hit"} 1',
     'releap_warm_vms_taken_total{recipe="template 2x1024",outcome="miss"} 1',
     'releap_starts_waiting 0',

@@ -97,6 +97,20 @@ describe('the configuration', () => {
     assert.equal(problems({ RELEAP_TRUSTED_PROXIES: '10.0.0.0/33' }).length, 1);
   });
 
+  test('lets pulls use registries of this machine while only its users can reach the API', () => {
+    const allowed = (env: Record<string, string>): readonly string[] => loadConfig(env).images.privateHosts;
+    assert.deepEqual(allowed({}), ['loopback']);
+    const own = { RELEAP_PUBLIC_URL: 'http://127.0.0.1:7070', RELEAP_CONTROL_URL: 'unix:/run/control.sock' };
+    assert.deepEqual(allowed(own), ['loopback']);
+    assert.deepEqual(allowed({ RELEAP_HOST: '0.0.0.0' }), []);
+    assert.deepEqual(allowed({ RELEAP_PUBLIC_URL: 'https://api.example.org' }), []);
+    assert.deepEqual(allowed({ RELEAP_CONTROL_URL: 'https://127.0.0.1.example.org' }), []);
+    const listed = { RELEAP_REGISTRY_PRIVATE_HOSTS: 'registry.lan:5000,10.2.0.0/16' };
+    assert.deepEqual(allowed(listed), ['registry.lan:5000', '10.2.0.0/16']);
+    assert.deepEqual(allowed({ RELEAP_REGISTRY_PRIVATE_HOSTS: 'none' }), []);
+    assert.equal(problems({ RELEAP_REGISTRY_PRIVATE_HOSTS: 'https://registry.lan' }).length, 1);
+  });
+
   test('leaves an issuer as it is written: a slash at its end belongs to its name', () => {
     for (const issuer of ['https://id.example.org/', 'https://id.example.org/realms/a']) {
       assert.equal(loadConfig({ RELEAP_OIDC_ISSUER: issuer }).oidc.issuer, issuer);

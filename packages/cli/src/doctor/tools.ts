@@ -15,8 +15,6 @@ interface Tool {
 
 const TOOLS: readonly Tool[] = [
   { command: 'mkfs.ext4', package: 'e2fsprogs', why: 'formats their disks', version: ['-V'] },
-  { command: 'skopeo', package: 'skopeo', why: 'fetches images', version: ['--version'] },
-  { command: 'sqfstar', package: 'squashfs-tools', why: 'writes root images', version: ['-version'] },
   {
     command: 'depmod',
     package: 'kmod',

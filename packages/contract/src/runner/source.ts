@@ -11,9 +11,18 @@ const RegistrySource = Type.Object({
   /** Pins the reference once it was resolved. */
   digest: Type.Optional(Type.String()),
   /** For the reference's registry. Only sent over the link and held in memory: neither side writes it to a disk. */
-  credential: Type.Optional(Type.Object({ username: Type.String(), password: Type.String() })),
+  credential: Type.Optional(
+    Type.Object({
+      /** Absent: `basic`. The runner exchanges an `ecr` one for a token. */
+      kind: Type.Optional(RegistryKind),
+      username: Type.String(),
+      password: Type.String(),
+    }),
+  ),
   /** Why control cannot send the existing credential. A pull from the registry fails with this reason. */
   no_credential: Type.Optional(Type.String()),
+  /** Whose pull it is: for a fair share of pulls, and for layers that only the project may see. Absent: the service's own. */
+  project_id: Type.Optional(Uuid),
 });
 
 /** A built-in image of runners: `busybox`, `debian`. */

@@ -89,7 +89,7 @@ export function createPullCredentials(
         keyOf(row.project_id, row.host),
         'failure' in opened
           ? { no_credential: opened.failure }
-          : { credential: { username: row.username, password: opened.password } },
+          : { credential: { kind: row.kind, username: row.username, password: opened.password } },
       );
     }
     return found;
@@ -140,7 +140,7 @@ export function createPullCredentials(
           return { ...one, root: { ...root, credentials: all.get(project) ?? [] } };
         if (root.type !== 'registry') return one;
         const access = found.get(keyOf(project, parseImageReference(root.ref).host));
-        return access === undefined ? one : { ...one, root: { ...root, ...access } };
+        return { ...one, root: { ...root, project_id: project, ...access } };
       });
     },
   };

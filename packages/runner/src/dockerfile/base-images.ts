@@ -17,6 +17,7 @@ const OCI = 'application/vnd.oci.image';
 export interface BaseImagesOptions {
   images: Pick<ImageStore, 'withLayers'>;
   vm: BuildVm;
+  projectId: string;
   credentials: DockerfileRoot['credentials'];
   signal: AbortSignal;
   note: (text: string) => void;
@@ -59,15 +60,16 @@ export class BaseImages {
       throw buildFailed(`the Dockerfile names more than ${BASE_IMAGES_MAX} base images`);
     }
     this.#added.add(name);
-    const { images, credentials, signal, note } = this.#options;
+    const { images, credentials, projectId, signal, note } = this.#options;
     note(`fetching the base image ${name}`);
     const credential = credentials.find(({ host }) => host === reference.host);
     try {
-      await images.withLayers(name, credential, signal, async (image) => {
+      const use = async (image: FetchedImage): Promise<void> => {
         for (const layer of image.layers) this.#layers.set(layer.diffId, layer);
         const local = await this.#load(image);
         await this.#name(local, name, reference);
-      });
+      };
+      await images.withLayers(name, credential, signal, use, projectId);
     } catch (error) {
       if (error instanceof ImageError)
         throw new ImageError(error.code, `base image ${name}: ${error.message}`, { cause: error });

@@ -31,7 +31,14 @@ export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): 
   const note = (text: string): void => output.note(text);
   if (root.context) await unpack(root.context, options);
   const file = await writeDockerfile(root.dockerfile, options);
-  const bases = new BaseImages({ images, vm, credentials: root.credentials, signal, note });
+  const bases = new BaseImages({
+    images,
+    vm,
+    projectId: root.project_id,
+    credentials: root.credentials,
+    signal,
+    note,
+  });
   for (;;) {
     const { exitCode } = await vm.run(buildCommand(file, bases.arguments), {
       signal,

@@ -98,7 +98,8 @@ export class DockerfileImages {
     const built = await build(root, { workDir: work.path, signal, onOutput, known });
     const { digest, content } = built;
     if (content !== undefined && (await folder.read(digest)) === undefined) {
-      const context = { folder, limits, work: work.path, signal, report };
+      const turn = async (): Promise<Disposable> => await builders.enter(signal);
+      const context = { folder, limits, work: work.path, signal, report, turn };
       const origin = { repository: `dockerfile/${root.project_id}`, anonymous: false };
       await builders.run(async () => await makeAndPublish(context, digest, content, origin), signal);
     }

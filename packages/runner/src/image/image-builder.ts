@@ -1,18 +1,25 @@
 /** The slow part: from a resolved reference, or a built-in image's recipe, to a published root image. */
 import { createHash } from 'node:crypto';
-import { rm, statfs } from 'node:fs/promises';
+import { stat, statfs } from 'node:fs/promises';
 import type { ImageReference } from '@releap/contract';
 import type { BuiltinImage, MadeImage } from './builtin/builtin-image.ts';
-import { ImageError } from './image-error.ts';
+import { ImageError, show } from './image-error.ts';
 import type { ImageFolder, StoredImage } from './image-folder.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { repositoryOf } from './image-resolver.ts';
-import { makeRootImage } from './make-root-image.ts';
-import { blobPath, pullImage } from './registry.ts';
-import type { RegistryCredential, ResolvedImage } from './registry.ts';
+import { makeJail, putIn } from './jail-folder.ts';
+import type { LayerScope } from './layer-store.ts';
+import { isArchiveName, makeInJail, makeRootImage, takeOutRoot } from './make-root-image.ts';
+import type { MadeRootImage } from './make-root-image.ts';
+import type { LayerSource } from './oci-flatten.ts';
+import type { CheckedConfig, Descriptor } from './manifest.ts';
+import type { AddressPolicy } from './registry/address-policy.ts';
+import { fetchLayers } from './registry/fetch-layers.ts';
+import type { RegistryCredential } from './registry/registry-client.ts';
+import { type ImageConfiguration, readConfig, type ResolvedImage, targetOf } from './registry/resolve.ts';
 
 export interface ImageProgress {
-  /** In this order, each in one run at most; `make` only of images that are made here, `resolve` and `pull` only of others. */
+  /** In this order; `make` only of images that are made here, `resolve` and `pull` only of others. */
   phase: 'resolve' | 'wait' | 'pull' | 'make' | 'unpack' | 'write' | 'publish';
   /** For people. */
   message: string;
@@ -27,6 +34,20 @@ export interface BuildContext {
   work: string;
   signal: AbortSignal;
   report: (progress: ImageProgress) => void;
+  /** One of the few places for what keeps a processor busy; disposed of afterwards. */
+  turn: () => Promise<Disposable>;
+}
+
+/** With what a registry is asked, and who may share the layers that it gives. */
+export interface RegistryAccess {
+  credential: RegistryCredential | undefined;
+  policy: AddressPolicy;
+  /** Layers of these need not be fetched. */
+  scopes: readonly LayerScope[];
+  /** Whose layers these become. */
+  scope: LayerScope;
+  /** The registry is not needed any more. */
+  fetched: () => void;
 }
 
 /** Fetches, merges and publishes a registry's image. @throws ImageError; nothing is published then. */
@@ -34,34 +55,160 @@ export async function buildFromRegistry(
   context: BuildContext,
   reference: ImageReference,
   resolved: ResolvedImage,
-  credential: RegistryCredential | undefined,
+  access: RegistryAccess,
 ): Promise<void> {
-  const { folder, limits, work, signal, report } = context;
-  await checkSpace(folder, resolved);
+  const { folder, work, signal, report } = context;
+  const { jail, config, layers, made } = await pullLayers(context, reference, resolved, access, true);
+  const { dir, root } = await folder.imageIn(work);
+  signal.throwIfAborted();
+  report({ phase: 'publish', message: `${made.entries} files` });
+  await folder.publish(dir, {
+    version: 1,
+    digest: resolved.digest,
+    sizeBytes: await takeOutRoot(jail, root),
+    layerCount: layers.length,
+    config: config.run,
+    origin: { repository: repositoryOf(reference), anonymous: access.credential === undefined },
+  });
+}
+
+/** Fetches and unpacks the layers of a registry's image, without making a root image. @throws ImageError */
+export async function fetchLayersOf(
+  context: BuildContext,
+  reference: ImageReference,
+  resolved: ResolvedImage,
+  access: RegistryAccess,
+): Promise<{ rawConfig: Buffer; layers: (LayerSource & { size: number; mediaType: string })[] }> {
+  const { config, layers } = await pullLayers(context, reference, resolved, access, false);
+  const described = layers.map(async ({ digest, diffId }) => {
+    const path = await context.folder.layers.find(digest, diffId, access.scopes);
+    if (path === undefined) throw new ImageError('failed', `layer ${digest} vanished right after it was fetched`);
+    return { path, digest: diffId, diffId, verified: true, size: (await stat(path)).size, mediaType: TAR };
+  });
+  return { rawConfig: config.raw, layers: await Promise.all(described) };
+}
+
+const TAR = 'application/vnd.oci.image.layer.v1.tar';
+
+interface PulledLayers {
+  jail: string;
+  config: ImageConfiguration;
+  layers: WantedLayer[];
+  made: MadeRootImage;
+}
+
+/** Fetches and unpacks what is not here yet, and keeps it for others. @param merge also makes the root image, in the jail */
+async function pullLayers(
+  context: BuildContext,
+  reference: ImageReference,
+  resolved: ResolvedImage,
+  access: RegistryAccess,
+  merge: boolean,
+): Promise<PulledLayers> {
+  const { folder, limits, work, signal, report, turn } = context;
+  const { credential, policy } = access;
+  const config = await readConfig(reference, resolved, { credential, policy, signal, limits });
+  const layers = await wantedLayers(folder, resolved, config, access.scopes);
+  await checkSpace(folder, layers);
+  const jail = await makeJail(work);
+  for (const [index, { stored }] of layers.entries()) if (stored) await putIn(jail, fileOf(index), stored);
+  const missing = [...layers.entries()].filter(([, { stored }]) => stored === undefined);
   const message = `fetching ${reference.canonical}`;
-  report({ phase: 'pull', message, done: 0, total: resolved.manifest.layers.length });
-  const pulled = await pullImage(
-    reference,
-    resolved,
-    folder.blobs,
-    { credential, signal, workDir: work, limits },
-    (done, total) => report({ phase: 'pull', message, done, total }),
+  const messages = { unpack: 'unpacking the layers', write: 'writing the root image' };
+  const stop = new AbortController();
+  const either = AbortSignal.any([signal, stop.signal]);
+  let arrived: (index: number) => void = () => undefined;
+  let fetched = 0;
+  if (missing.length > 0) report({ phase: 'pull', message, done: 0, total: missing.length });
+
+  const fetching = async (): Promise<void> => {
+    if (missing.length > 0) {
+      const blobs = missing.map(([index, { digest, size }]) => ({ digest, size, file: fileOf(index) }));
+      const job = { target: targetOf(reference), credential, privateHosts: policy.allowed, blobs, limits };
+      await fetchLayers(job, jail, {
+        signal: either,
+        onBlob: (index) => {
+          fetched += 1;
+          report({ phase: 'pull', message, done: fetched, total: missing.length });
+          arrived(missing[index]?.[0] ?? -1);
+        },
+      });
+    }
+    access.fetched();
+  };
+  const inJailLayers = layers.map(({ digest, diffId, stored }, index) => {
+    const isStored = stored !== undefined;
+    return { file: fileOf(index), digest, diffId, ready: isStored, verified: isStored };
+  });
+  const making = makeInJail(
+    jail,
+    { layers: inJailLayers, limits, merge },
+    {
+      signal: either,
+      turn,
+      onStart: (announce) => {
+        arrived = announce;
+      },
+      onProgress: ({ phase, done, total }) => {
+        // While layers arrive, how many have arrived says more.
+        if (phase === 'write' || fetched === missing.length)
+          report({ phase, message: messages[phase], done, total });
+      },
+    },
   );
   try {
-    await makeAndPublish(
-      context,
-      resolved.digest,
-      { layers: pulled.layers, run: pulled.config.run },
-      { repository: repositoryOf(reference), anonymous: credential === undefined },
-    );
-  } catch (error) {
-    if (!(error instanceof ImageError)) throw error;
-    if (error.code === 'lying-registry' || error.code === 'invalid-image') {
-      // Should a blob have been damaged on our own disk, the next try fetches it again.
-      for (const layer of pulled.layers) await rm(blobPath(folder.blobs, layer.digest), { force: true });
+    const made = await firstFailure([fetching(), making], stop);
+    for (const [index, layer] of missing) {
+      const archive = made.archives[index];
+      if (archive === undefined || !isArchiveName(archive))
+        throw new ImageError('failed', `the image maker named an archive ${show(String(archive))}`);
+      await folder.layers.add(layer, access.scope, jail, archive, work);
     }
+    return { jail, config, layers, made };
+  } catch (error) {
+    if (!(error instanceof ImageError) || error.message.includes(reference.canonical)) throw error;
     throw new ImageError(error.code, `${reference.canonical}: ${error.message}`, { cause: error });
   }
+}
+
+const fileOf = (index: number): string => `layer-${index}`;
+
+/** Waits for both; the first one to fail stops the other, and is the reason. */
+async function firstFailure<T>(
+  [fetching, making]: readonly [Promise<void>, Promise<T>],
+  stop: AbortController,
+): Promise<T> {
+  let reason: unknown;
+  const onFailure = (error: unknown): void => {
+    if (reason === undefined) reason = error;
+    stop.abort();
+  };
+  fetching.catch(onFailure);
+  making.catch(onFailure);
+  const [, made] = await Promise.allSettled([fetching, making]);
+  if (reason !== undefined) throw reason;
+  if (made.status === 'rejected') throw made.reason;
+  return made.value;
+}
+
+interface WantedLayer extends Descriptor {
+  diffId: string;
+  /** Its archive, when it is here and the caller may have it. */
+  stored: string | undefined;
+}
+
+async function wantedLayers(
+  folder: ImageFolder,
+  { manifest }: ResolvedImage,
+  config: CheckedConfig,
+  scopes: readonly LayerScope[],
+): Promise<WantedLayer[]> {
+  return await Promise.all(
+    manifest.layers.map(async (layer, index) => {
+      const diffId = config.diffIds[index] ?? '';
+      return { ...layer, diffId, stored: await folder.layers.find(layer.digest, diffId, scopes) };
+    }),
+  );
 }
 
 /** Makes and publishes a built-in image. @returns its digest. @throws ImageError; nothing is published then. */
@@ -119,8 +266,8 @@ export async function makeAndPublish(
 }
 
 /** Says at once what would be found out after a long download. */
-async function checkSpace(folder: ImageFolder, resolved: ResolvedImage): Promise<void> {
-  const needed = resolved.manifest.layers.reduce((sum, layer) => sum + layer.size, 0);
+async function checkSpace(folder: ImageFolder, layers: readonly WantedLayer[]): Promise<void> {
+  const needed = layers.reduce((sum, { size, stored }) => sum + (stored === undefined ? size : 0), 0);
   const { bavail, bsize } = await statfs(folder.dir);
   if (needed > bavail * bsize) {
     throw new ImageError(

@@ -15,6 +15,10 @@ export type ImageErrorCode =
   | 'rate-limited'
   /** What the registry sent is not what its digest says. */
   | 'lying-registry'
+  /** The registry, or what it leads to, has an address that pulls may not connect to. */
+  | 'private-address'
+  /** Too many pulls wait already. */
+  | 'busy'
   /** There is an image, but none for this machine's platform. */
   | 'no-platform'
   /** A kind of artifact or layer that is no container image we can boot. */
@@ -35,6 +39,7 @@ export type ImageErrorCode =
 const RETRYABLE: ReadonlySet<ImageErrorCode> = new Set([
   'unreachable',
   'rate-limited',
+  'busy',
   'timeout',
   'no-space',
 ]);
@@ -78,6 +83,12 @@ const CODE_OF_FAILURE: Partial<Record<ProcessFailure, ImageErrorCode>> = {
 
 function fromProcessError(error: ProcessError): ImageError {
   return new ImageError(CODE_OF_FAILURE[error.failure] ?? 'failed', error.message, { cause: error });
+}
+
+/** Whether a file is simply not there. */
+export function isMissing(error: unknown): boolean {
+  const { code } = error as NodeJS.ErrnoException;
+  return code === 'ENOENT' || code === 'ENOTDIR';
 }
 
 /** Untrusted text (a name in an image, a tool's output) for a message: bounded, control characters escaped. */

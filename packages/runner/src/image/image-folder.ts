@@ -5,11 +5,14 @@
  *                              /config.json     `StoredImage`
  *                              /used            empty; its modification time is the last request for the image
  *   <cache>/images/aliases/<name>.json          from an index's digest or a built-in's name to an image's digest
- *   <cache>/images/blobs/sha256/<hex>           fetched layers, shared
- *   <cache>/images/locks/<stripe>               flock(2); keys are spread over 256 stripes
+ *                              /pinned          empty; the image cannot be had again and is never removed by itself
+ *   <cache>/images/layers/                      unpacked layers, shared: `LayerStore`
+ *   <cache>/images/locks/<stripe>               flock(2); keys are spread over 4096 stripes
+ *   <cache>/images/locks/salt                   so that the stripe of a key cannot be foreseen
  *   <cache>/images/staging/<stripe>.<random>/   work in progress of the process that holds the stripe
  *
- * A folder `sha256-…` appears whole, by rename, after all in it is on disk; it is never written again (but for `used`),
+ * A folder `sha256-…` appears whole, by rename, after all in it is on disk; it is never written again (but for `used`
+ * and `pinned`),
  * and goes by being renamed into `staging`.
  */
 import { createHash, randomUUID } from 'node:crypto';
@@ -19,6 +22,8 @@ import { isImageDigest } from '@releap/contract';
 import { lockFile } from '../lock/file-lock.ts';
 import type { FileLock } from '../lock/file-lock.ts';
 import type { ImageConfig } from './image-config.ts';
+import { isMissing } from './image-error.ts';
+import { LayerStore } from './layer-store.ts';
 
 /** A root image that is ready to be booted from. */
 export interface RootImage {
@@ -57,18 +62,20 @@ export interface Alias {
 const ROOT = 'root.squashfs';
 const CONFIG = 'config.json';
 const USED = 'used';
+const PINNED = 'pinned';
 const IMAGE_FOLDER = /^sha256-[0-9a-f]{64}$/;
 
 export class ImageFolder {
   readonly dir: string;
-  readonly blobs: string;
+  readonly layers: LayerStore;
   readonly #staging: string;
   readonly #locks: string;
   readonly #aliases: string;
+  #salt = '';
 
   constructor(cacheDir: string) {
     this.dir = path.resolve(cacheDir, 'images');
-    this.blobs = path.join(this.dir, 'blobs');
+    this.layers = new LayerStore(this.dir);
     this.#staging = path.join(this.dir, 'staging');
     this.#locks = path.join(this.dir, 'locks');
     this.#aliases = path.join(this.dir, 'aliases');
@@ -76,9 +83,13 @@ export class ImageFolder {
 
   /** Makes the folders and removes what processes that are gone have left in `staging`. */
   async prepare(): Promise<number> {
-    for (const dir of [path.join(this.blobs, 'sha256'), this.#staging, this.#locks, this.#aliases]) {
+    for (const dir of [this.#staging, this.#locks, this.#aliases]) {
       await mkdir(dir, { recursive: true, mode: 0o755 });
     }
+    await this.layers.prepare();
+    // Packed layers, which earlier versions kept.
+    await rm(path.join(this.dir, 'blobs'), { recursive: true, force: true });
+    await this.#readSalt();
     // Names are `<stripe>.<random>`.
     const byStripe = Map.groupBy(await readdir(this.#staging), (name) => name.split('.')[0] ?? '');
     let removed = 0;
@@ -98,7 +109,7 @@ export class ImageFolder {
    * Disposing of it removes it and lets the next one in.
    */
   async work(key: string, signal: AbortSignal): Promise<WorkFolder> {
-    const stripe = stripeOf(key);
+    const stripe = this.#stripeOf(key);
     return await this.#workFolder(
       stripe,
       await lockFile(path.join(this.#locks, stripe), { wait: true, signal }),
@@ -108,7 +119,7 @@ export class ImageFolder {
   /** An empty folder for short work that need not be the only one of its kind. */
   async shortWork(signal: AbortSignal): Promise<WorkFolder> {
     for (let left = 8; ; left -= 1) {
-      const stripe = `short-${stripeOf(randomUUID())}`;
+      const stripe = `short-${randomUUID().slice(0, 2)}`;
       const lock = await lockFile(path.join(this.#locks, stripe), { wait: left === 0, signal });
       if (lock) return await this.#workFolder(stripe, lock);
     }
@@ -197,7 +208,7 @@ export class ImageFolder {
    * we were at it still finds it under its name a moment later.
    */
   async discard(digest: string, unlessUsedSince = Number.POSITIVE_INFINITY): Promise<boolean> {
-    const trash = path.join(this.#staging, `${stripeOf(digest)}.${randomUUID()}`);
+    const trash = path.join(this.#staging, `${this.#stripeOf(digest)}.${randomUUID()}`);
     const folder = this.#folder(digest);
     try {
       await rename(folder, trash);
@@ -215,12 +226,16 @@ export class ImageFolder {
   }
 
   /** All images with what tidying up has to know. */
-  async list(): Promise<{ digest: string; sizeBytes: number; usedMs: number; linked: boolean }[]> {
+  async list(): Promise<
+    { digest: string; sizeBytes: number; usedMs: number; linked: boolean; pinned: boolean }[]
+  > {
     const images = [];
     for (const name of await readdir(this.dir)) {
       if (!IMAGE_FOLDER.test(name)) continue;
-      const [root, used] = await Promise.all(
-        [ROOT, USED].map(async (file) => await stat(path.join(this.dir, name, file)).catch(() => undefined)),
+      const [root, used, pinned] = await Promise.all(
+        [ROOT, USED, PINNED].map(
+          async (file) => await stat(path.join(this.dir, name, file)).catch(() => undefined),
+        ),
       );
       images.push({
         digest: name.replace('-', ':'),
@@ -228,20 +243,26 @@ export class ImageFolder {
         usedMs: used?.mtimeMs ?? 0,
         // A jail may hold it by a hard link; then removing it here would free nothing.
         linked: (root?.nlink ?? 1) > 1,
+        pinned: pinned !== undefined,
       });
     }
     return images;
   }
 
-  async listBlobs(): Promise<{ path: string; sizeBytes: number; usedMs: number }[]> {
-    const dir = path.join(this.blobs, 'sha256');
-    const blobs = [];
-    for (const name of await readdir(dir)) {
-      const file = path.join(dir, name);
-      const facts = await stat(file).catch(() => undefined);
-      if (facts) blobs.push({ path: file, sizeBytes: facts.size, usedMs: facts.mtimeMs });
+  /** Keeps an image that cannot be had again until `unpin`. @returns false when it is not here */
+  async pin(digest: string): Promise<boolean> {
+    try {
+      await writeFile(path.join(this.#folder(digest), PINNED), '', { flush: true });
+      await syncDir(this.#folder(digest));
+      return true;
+    } catch (error) {
+      if (isMissing(error)) return false;
+      throw error;
     }
-    return blobs;
+  }
+
+  async unpin(digest: string): Promise<void> {
+    await rm(path.join(this.#folder(digest), PINNED), { force: true });
   }
 
   async readAlias(name: string): Promise<Alias | undefined> {
@@ -254,8 +275,8 @@ export class ImageFolder {
     }
   }
 
-  /** All aliases of built-in images: what they name is not tidied away. */
-  async pinned(): Promise<Set<string>> {
+  /** What the aliases of built-in images name. */
+  async builtins(): Promise<Set<string>> {
     const digests = new Set<string>();
     for (const file of await readdir(this.#aliases)) {
       const alias = file.startsWith('builtin-')
@@ -273,6 +294,24 @@ export class ImageFolder {
     await rename(temporary, this.#alias(name));
   }
 
+  async #readSalt(): Promise<void> {
+    const file = path.join(this.#locks, 'salt');
+    try {
+      await writeFile(file, randomUUID(), { mode: 0o600, flag: 'wx', flush: true });
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+    }
+    this.#salt = await readFile(file, 'utf8');
+  }
+
+  /**
+   * Spreads keys over locks, so that their number is bounded. With a secret: who chose a key with the stripe of another
+   * tenant's image could hold that up.
+   */
+  #stripeOf(key: string): string {
+    return createHash('sha256').update(`${this.#salt} ${key}`).digest('hex').slice(0, 3);
+  }
+
   #alias(name: string): string {
     return path.join(this.#aliases, `${name.replace(':', '-')}.json`);
   }
@@ -281,19 +320,6 @@ export class ImageFolder {
     if (!isImageDigest(digest)) throw new TypeError(`${JSON.stringify(digest)} is not an image digest`);
     return path.join(this.dir, digest.replace(':', '-'));
   }
-}
-
-/** Spreads keys over 256 locks, so that their number is bounded. */
-function stripeOf(key: string): string {
-  const hex = isImageDigest(key)
-    ? key.slice('sha256:'.length)
-    : createHash('sha256').update(key).digest('hex');
-  return hex.slice(0, 2);
-}
-
-function isMissing(error: unknown): boolean {
-  const { code } = error as NodeJS.ErrnoException;
-  return code === 'ENOENT' || code === 'ENOTDIR';
 }
 
 async function writeDurably(file: string, text: string): Promise<void> {

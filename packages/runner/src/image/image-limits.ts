@@ -1,3 +1,5 @@
+import type { PullQueueLimits } from './pull-queue.ts';
+
 /** What an image may cost us. Content is hostile: every number an image states is checked against one of these. */
 export interface ImageLimits {
   /** Most layers in one image. */
@@ -28,10 +30,16 @@ export interface ImageLimits {
   resolutionTtlMs: number;
   /** Most bytes of finished root images kept; the least recently used go first. */
   cacheBytes: number;
-  /** Most bytes of fetched layers kept for other images that share them. */
-  blobBytes: number;
-  /** How many images may be fetched and made at the same time. */
-  parallelBuilds: number;
+  /** Most bytes of unpacked layers kept for other images that share them. */
+  layerBytes: number;
+  /** A registry that sends nothing for so long is given up on, milliseconds. */
+  stallMs: number;
+  /** So is one that sends less than this in that time, bytes. */
+  stallBytes: number;
+  /** How many images may be merged and written at the same time. */
+  parallelMakes: number;
+  /** Who may fetch at the same time, and how many may wait. */
+  pulls: PullQueueLimits;
 }
 
 const KIB = 1024;
@@ -53,6 +61,9 @@ export const DEFAULT_IMAGE_LIMITS: Readonly<ImageLimits> = {
   makeMs: 15 * 60_000,
   resolutionTtlMs: 60_000,
   cacheBytes: 64 * GIB,
-  blobBytes: 8 * GIB,
-  parallelBuilds: 2,
+  layerBytes: 16 * GIB,
+  stallMs: 30_000,
+  stallBytes: 512 * KIB,
+  parallelMakes: 2,
+  pulls: { total: 8, perProject: 2, perHost: 4, waiting: 256, waitingPerProject: 64 },
 };

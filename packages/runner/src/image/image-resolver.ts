@@ -4,25 +4,28 @@ import type { ImageReference } from '@releap/contract';
 import { ImageError, show, toImageError } from './image-error.ts';
 import type { ImageFolder } from './image-folder.ts';
 import type { ImageLimits } from './image-limits.ts';
-import { resolveImage } from './registry.ts';
-import type { RegistryCredential, ResolvedImage } from './registry.ts';
+import type { AddressPolicy } from './registry/address-policy.ts';
+import type { RegistryCredential } from './registry/registry-client.ts';
+import { resolveImage, type ResolvedImage } from './registry/resolve.ts';
 import { SingleFlight } from './single-flight.ts';
 
 const REMEMBERED_MAX = 1000;
 
 /**
  * What references mean, resolved by their registries and cached for `resolutionTtlMs`. A caller with another
- * credential asks the registry himself: one project's access is never another's.
+ * credential asks the registry again: one project's access is never another's.
  */
 export class ImageResolver {
   readonly #folder: ImageFolder;
   readonly #limits: ImageLimits;
+  readonly #policy: AddressPolicy;
   readonly #known = new Map<string, { resolved: ResolvedImage; freshUntil: number }>();
   readonly #flights = new SingleFlight<ResolvedImage>();
 
-  constructor(folder: ImageFolder, limits: ImageLimits) {
+  constructor(folder: ImageFolder, limits: ImageLimits, policy: AddressPolicy) {
     this.#folder = folder;
     this.#limits = limits;
+    this.#policy = policy;
   }
 
   /** What was found out lately, without asking. */
@@ -31,10 +34,14 @@ export class ImageResolver {
     return known && known.freshUntil > performance.now() ? known.resolved : undefined;
   }
 
-  /** @throws ImageError */
+  /**
+   * @param login gives what the registry takes for `credential`
+   * @throws ImageError
+   */
   async resolve(
     reference: ImageReference,
     credential: RegistryCredential | undefined,
+    login: (signal: AbortSignal) => Promise<RegistryCredential | undefined>,
     signal: AbortSignal | undefined,
   ): Promise<ResolvedImage> {
     const known = this.known(reference, credential);
@@ -44,14 +51,14 @@ export class ImageResolver {
       key,
       async (flightSignal) => {
         try {
-          await using work = await this.#folder.shortWork(flightSignal);
           const resolved = await resolveImage(reference, {
-            credential,
+            credential: await login(flightSignal),
             signal: flightSignal,
-            workDir: work.path,
+            policy: this.#policy,
             limits: this.#limits,
           });
           if (resolved.topDigest !== resolved.digest) {
+            await using work = await this.#folder.shortWork(flightSignal);
             await this.#folder.writeAlias(work.path, resolved.topDigest, { digest: resolved.digest });
           }
           this.#remember(key, resolved);

@@ -3,13 +3,14 @@
  * The guarantees about keys, locks, publishing and crashes are in `docs/images.md`.
  */
 import { stat } from 'node:fs/promises';
+import { createHmac, randomBytes } from 'node:crypto';
 import type { ImageReference, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
 import { BUILTINS, BUILTIN_IMAGES } from './builtin/index.ts';
 import { dockerfileAlias, DockerfileImages } from './dockerfile-images.ts';
 import type { BuildDockerfile, DockerfileOptions } from './dockerfile-images.ts';
-import { buildBuiltin, buildFromRegistry } from './image-builder.ts';
-import type { BuildContext, ImageProgress } from './image-builder.ts';
+import { buildBuiltin, buildFromRegistry, fetchLayersOf } from './image-builder.ts';
+import type { BuildContext, ImageProgress, RegistryAccess } from './image-builder.ts';
 import { ImageError, show, toImageError } from './image-error.ts';
 import { ImageFolder } from './image-folder.ts';
 import type { RootImage, StoredImage } from './image-folder.ts';
@@ -19,8 +20,11 @@ import type { ImageLimits } from './image-limits.ts';
 import { ImageResolver, checkDigest, parseReference, repositoryOf } from './image-resolver.ts';
 import { Semaphore } from '../budget/semaphore.ts';
 import type { LayerSource } from './oci-flatten.ts';
-import { pullImage } from './registry.ts';
-import type { RegistryCredential } from './registry.ts';
+import type { LayerScope } from './layer-store.ts';
+import { PullQueue, type PullOwner } from './pull-queue.ts';
+import { AddressPolicy } from './registry/address-policy.ts';
+import type { RegistryCredential } from './registry/registry-client.ts';
+import { RegistryLogin, type StoredCredential } from './registry/registry-login.ts';
 import { placeImage } from './place-image.ts';
 import { SingleFlight } from './single-flight.ts';
 
@@ -40,6 +44,10 @@ export interface ImageStoreOptions {
   buildDockerfile?: BuildDockerfile | undefined;
   /** Fetches an image that another host built. Absent: only images of this host are found by their digest. */
   fetchStored?: ((digest: string, signal: AbortSignal | undefined) => Promise<void>) | undefined;
+  /** Hosts and networks that pulls may connect to besides public addresses; see `AddressPolicy`. */
+  privateHosts?: readonly string[] | undefined;
+  /** Instead of Amazon's endpoints for tokens of its registries. */
+  ecrEndpoint?: string | undefined;
 }
 
 export interface EnsureOptions extends Pick<DockerfileOptions, 'onOutput' | 'rebuild'> {
@@ -61,6 +69,32 @@ export interface FetchedImage {
   layers: (LayerSource & { size: number; mediaType: string })[];
 }
 
+/** What the cache holds, and the limits that it is kept to. */
+export interface ImageStats {
+  images: { count: number; bytes: number; mostBytes: number };
+  layers: { count: number; bytes: number; mostBytes: number };
+  pulls: { running: number; waiting: number };
+}
+
+type PullCredential = NonNullable<Extract<RootSource, { type: 'registry' }>['credential']>;
+
+interface PullAccess {
+  owner: PullOwner;
+  login: (signal: AbortSignal) => Promise<RegistryCredential | undefined>;
+  /** @param share given back when the registry is not needed any more */
+  of: (signal: AbortSignal, share: Disposable) => Promise<RegistryAccess>;
+}
+
+/** Without a project, layers are shared by who has the same credential, as long as this process runs. */
+const SCOPE_KEY = randomBytes(32);
+function privateScope(host: string, { username, password }: PullCredential, projectId?: string): LayerScope {
+  if (projectId !== undefined) return `project:${projectId}`;
+  const hash = createHmac('sha256', SCOPE_KEY).update(JSON.stringify([host, username, password]));
+  return `credential:${hash.digest('hex')}`;
+}
+
+const NO_SHARE: Disposable = { [Symbol.dispose]: () => undefined };
+
 /** How often images in use are marked as such for other processes; shorter than what they take for unused. */
 const LEASE_TOUCH_MS = 5 * 60_000;
 
@@ -76,7 +110,10 @@ export class ImageStore {
   readonly #aliases = new Map<string, string>();
   readonly #leases = new Map<string, number>();
   readonly #building = new SingleFlight<RootImage, ImageProgress>();
-  readonly #builders: Semaphore;
+  readonly #makers: Semaphore;
+  readonly #pulls: PullQueue;
+  readonly #policy: AddressPolicy;
+  readonly #logins: RegistryLogin;
   readonly #dockerfiles: DockerfileImages | undefined;
   readonly #fetchStored: ImageStoreOptions['fetchStored'];
   readonly #touching: NodeJS.Timeout;
@@ -88,10 +125,13 @@ export class ImageStore {
     this.#log = options.log;
     this.#limits = { ...DEFAULT_IMAGE_LIMITS, ...options.limits };
     this.#folder = new ImageFolder(options.cacheDir);
-    this.#resolver = new ImageResolver(this.#folder, this.#limits);
+    this.#policy = new AddressPolicy(options.privateHosts ?? []);
+    this.#logins = new RegistryLogin(options.ecrEndpoint);
+    this.#resolver = new ImageResolver(this.#folder, this.#limits, this.#policy);
     this.#packagesDir = options.packagesDir;
     this.#fetchStored = options.fetchStored;
-    this.#builders = new Semaphore(this.#limits.parallelBuilds);
+    this.#makers = new Semaphore(this.#limits.parallelMakes);
+    this.#pulls = new PullQueue(this.#limits.pulls);
     const { buildDockerfile: build } = options;
     this.#dockerfiles =
       build &&
@@ -99,7 +139,7 @@ export class ImageStore {
         build,
         folder: this.#folder,
         limits: this.#limits,
-        builders: this.#builders,
+        builders: this.#makers,
         flights: this.#building,
         find: (alias) => this.#findAlias(alias),
         setAlias: async (work, alias, digest) => {
@@ -130,7 +170,7 @@ export class ImageStore {
   async close(): Promise<void> {
     this.#closed = true;
     clearInterval(this.#touching);
-    await Promise.all([this.#resolver.close(), this.#building.close()]);
+    await Promise.all([this.#resolver.close(), this.#building.close(), this.#logins.close()]);
   }
 
   /**
@@ -158,40 +198,92 @@ export class ImageStore {
       phase: 'resolve',
       message: `asking ${reference.host} for ${reference.canonical}`,
     });
-    const resolved = await this.#resolver.resolve(pinned, credential, options.signal);
+    const access = this.#access(reference, credential, source.project_id);
+    const resolved = await this.#resolver.resolve(pinned, credential, access.login, options.signal);
     const { digest } = resolved;
     const ready = await this.find(digest);
     if (ready) return ready;
-    return await this.#build(digest, options, async (context) => {
-      if ((await this.find(digest)) === undefined) {
-        await buildFromRegistry(context, pinned, resolved, credential);
-      }
+    // By repository too: who names an image of another's digest waits for his own registry alone.
+    const key = `${digest} ${repositoryOf(reference)}`;
+    const enter = (signal: AbortSignal): Promise<Disposable> => this.#pulls.enter(access.owner, signal);
+    const make = async (context: BuildContext, share: Disposable): Promise<string> => {
+      if ((await this.find(digest)) !== undefined) return digest;
+      await buildFromRegistry(context, pinned, resolved, await access.of(context.signal, share));
       return digest;
-    });
+    };
+    return await this.#build(key, options, make, enter);
+  }
+
+  /** How a pull asks its registry, and which layers it need not fetch. */
+  #access(reference: ImageReference, credential: PullCredential | undefined, projectId: string | undefined): PullAccess {
+    const { host } = reference;
+    const login: PullAccess['login'] = async (signal) =>
+      credential && (await this.registryLogin({ host, ...credential }, signal));
+    const scope = credential === undefined ? 'public' : privateScope(host, credential, projectId);
+    return {
+      owner: { project: projectId ?? '', host },
+      login,
+      of: async (signal, share) => ({
+        credential: await login(signal),
+        policy: this.#policy,
+        scopes: ['public', scope],
+        scope,
+        fetched: () => share[Symbol.dispose](),
+      }),
+    };
+  }
+
+  /** What a registry takes for a project's credential. @throws ImageError */
+  async registryLogin(credential: StoredCredential, signal?: AbortSignal): Promise<RegistryCredential> {
+    return await this.#logins.of(credential, signal);
   }
 
   /**
-   * Fetches a registry's image, without making a root image of it, and lets `use` read its layers: nothing removes them
-   * before that has ended. @throws ImageError whose message is fit for the user
+   * Keeps an image from being removed until `unpin`, whatever the size of the cache: it cannot be fetched again.
+   * @returns false when it is not here
+   */
+  async pin(digest: string): Promise<boolean> {
+    return await this.#folder.pin(digest);
+  }
+
+  async unpin(digest: string): Promise<void> {
+    await this.#folder.unpin(digest);
+  }
+
+  /** What the cache holds, and how many pulls run and wait. */
+  async stats(): Promise<ImageStats> {
+    const [images, layers] = await Promise.all([this.#folder.list(), this.#folder.layers.list()]);
+    const sum = (all: readonly { sizeBytes: number }[]): number =>
+      all.reduce((total, { sizeBytes }) => total + sizeBytes, 0);
+    return {
+      images: { count: images.length, bytes: sum(images), mostBytes: this.#limits.cacheBytes },
+      layers: { count: layers.length, bytes: sum(layers), mostBytes: this.#limits.layerBytes },
+      pulls: { running: this.#pulls.running, waiting: this.#pulls.waiting },
+    };
+  }
+
+  /**
+   * Fetches a registry's image, without making a root image of it, and lets `use` read its layers. They are unpacked, and
+   * stay in the cache as long as it has space for them.
+   * @param projectId whose pull it is @throws ImageError whose message is fit for the user
    */
   async withLayers<T>(
     ref: string,
-    credential: RegistryCredential | undefined,
+    credential: PullCredential | undefined,
     signal: AbortSignal,
     use: (image: FetchedImage) => Promise<T>,
+    projectId?: string,
   ): Promise<T> {
     if (!this.#ready) await this.start();
     const reference = parseReference(ref);
     try {
-      const resolved = await this.#resolver.resolve(reference, credential, signal);
-      await using work = await this.#folder.shortWork(signal);
-      const call = { credential, signal, workDir: work.path, limits: this.#limits };
-      const { layers, rawConfig } = await pullImage(reference, resolved, this.#folder.blobs, call);
-      const described = layers.map((layer, at) => {
-        const { size = 0, mediaType = '' } = resolved.manifest.layers[at] ?? {};
-        return { ...layer, size, mediaType };
-      });
-      return await use({ digest: resolved.digest, rawConfig, layers: described });
+      const access = this.#access(reference, credential, projectId);
+      const resolved = await this.#resolver.resolve(reference, credential, access.login, signal);
+      using share = await this.#pulls.enter(access.owner, signal);
+      await using work = await this.#folder.work(`layers ${resolved.digest} ${repositoryOf(reference)}`, signal);
+      const context = this.#context(work.path, signal, () => undefined);
+      const fetched = await fetchLayersOf(context, reference, resolved, await access.of(signal, share));
+      return await use({ digest: resolved.digest, ...fetched });
     } catch (error) {
       throw toImageError(error, `fetching ${reference.canonical}`);
     }
@@ -278,7 +370,7 @@ export class ImageStore {
   /** Tidies up to the stated bounds; runs by itself after each build. Returns the bytes freed. */
   async gc(): Promise<number> {
     const freed = await collectGarbage(this.#folder, this.#limits, (digest) => this.#leases.has(digest));
-    if (freed.images + freed.blobs > 0) this.#log.info(freed, 'tidied up the image cache');
+    if (freed.images + freed.layers > 0) this.#log.info(freed, 'tidied up the image cache');
     return freed.bytes;
   }
 
@@ -316,29 +408,23 @@ export class ImageStore {
   /**
    * Runs `make` with a work folder that only one process at a time has for `key`; it has to see for itself whether the
    * image has appeared meanwhile, and says which one it is.
+   * @param enter waits for a share of something scarce, before the lock: what waits holds nothing that others need
    */
   async #build(
     key: string,
     options: EnsureOptions,
-    make: (context: BuildContext) => Promise<string>,
+    make: (context: BuildContext, share: Disposable) => Promise<string>,
+    enter = (_signal: AbortSignal): Promise<Disposable> => Promise.resolve(NO_SHARE),
   ): Promise<RootImage> {
     const run = async (signal: AbortSignal, report: BuildContext['report']): Promise<RootImage> => {
       const started = performance.now();
       try {
         signal.throwIfAborted();
         report({ phase: 'wait', message: 'waiting for its turn' });
-        // The lock first: while another process has it, other images are made here.
+        using share = await enter(signal);
         await using work = await this.#folder.work(key, signal);
-        const digest = await this.#builders.run(async () => {
-          signal.throwIfAborted();
-          return await make({
-            folder: this.#folder,
-            limits: this.#limits,
-            work: work.path,
-            signal,
-            report,
-          });
-        });
+        const context = this.#context(work.path, signal, report);
+        const digest = await make(context, share);
         const image = await this.find(digest);
         if (!image) throw new ImageError('failed', `the image ${digest} vanished right after it was made`);
         const ms = Math.round(performance.now() - started);
@@ -350,6 +436,11 @@ export class ImageStore {
       }
     };
     return await this.#building.run(key, run, options);
+  }
+
+  #context(work: string, signal: AbortSignal, report: BuildContext['report']): BuildContext {
+    const turn = (): Promise<Disposable> => this.#makers.enter(signal);
+    return { folder: this.#folder, limits: this.#limits, work, signal, report, turn };
   }
 
   async #ensureStored(digest: string, signal: AbortSignal | undefined): Promise<RootImage> {
@@ -386,6 +477,7 @@ export class ImageStore {
     const ready = await current();
     if (ready) return ready;
     return await this.#build(alias, options, async (context) => {
+      using _turn = await context.turn();
       const made = await current();
       if (made) return made.digest;
       const digest = await buildBuiltin(context, builtin, this.#packagesDir);

@@ -1,53 +1,102 @@
 /**
- * The process that turns layers into a root image: `node make-process.ts`, job as one line of JSON on standard input,
- * progress and outcome as lines of JSON on standard output.
+ * The process that turns layers into a root image: `node make-process.ts`, a `MakeJob` and then `MakeOrder`s as lines of JSON
+ * on standard input, `MakeMessage` lines on standard output, files in its working directory.
  *
- * A process of its own, because the content is hostile (memory and time have a bound that the runner does not share) and
- * because unpacking and hashing would hold up the runner's event loop. It ends when its standard input does, so that a
- * runner that was killed leaves nothing working.
+ * A process of its own, without privileges and without a network, because the content is hostile (memory and time have a
+ * bound that the runner does not share) and because unpacking and hashing would hold up the runner's event loop. It ends
+ * when its standard input does, so that a runner that was killed leaves nothing working.
  */
+import { rm } from 'node:fs/promises';
 import { setPriority } from 'node:os';
 import { createInterface } from 'node:readline';
-import { ImageError, toImageError } from './image-error.ts';
-import type { MakeJob, MakeMessage } from './make-root-image.ts';
-import { mergeLayers } from './oci-flatten.ts';
+import { Semaphore } from '../budget/semaphore.ts';
+import { toImageError } from './image-error.ts';
+import type { MakeJob, MakeMessage, MakeOrder } from './make-root-image.ts';
+import { mergeUnpacked } from './oci-flatten.ts';
 import { writeRootImage } from './root-image.ts';
+import { leaveRoot } from './unprivileged.ts';
+import { type UnpackedLayer, unpackLayer } from './unpack-layer.ts';
 
 const PROGRESS_EVERY_MS = 250;
+/** Layers that are unpacked at a time: inflating is done beside hashing. */
+const PARALLEL = 2;
 
-function say(message: MakeMessage): void {
+function send(message: MakeMessage): void {
   process.stdout.write(`${JSON.stringify(message)}\n`);
 }
 
-async function make(job: MakeJob): Promise<void> {
-  let last = 0;
-  await using merged = await mergeLayers(job.layers, {
-    workDir: job.workDir,
-    limits: job.limits,
-    onLayer: (done, total) => say({ type: 'progress', phase: 'unpack', done, total }),
-  });
-  const sizeBytes = await writeRootImage(merged, job.target, {
-    onProgress: (done, total) => {
+class Maker {
+  readonly #job: MakeJob;
+  readonly #arrived: PromiseWithResolvers<void>[];
+  readonly #merge = Promise.withResolvers<void>();
+
+  constructor(job: MakeJob) {
+    this.#job = job;
+    this.#arrived = job.layers.map(() => Promise.withResolvers<void>());
+    for (const [index, { ready }] of job.layers.entries()) if (ready) this.#arrived[index]?.resolve();
+  }
+
+  order(order: MakeOrder): void {
+    if (order.type === 'merge') this.#merge.resolve();
+    else this.#arrived[order.index]?.resolve();
+  }
+
+  async run(): Promise<void> {
+    const { limits, target } = this.#job;
+    const layers = await this.#unpackAll();
+    const archives = layers.map(({ path }) => path);
+    if (target === undefined) return send({ type: 'done', sizeBytes: 0, entries: 0, archives });
+    send({ type: 'unpacked' });
+    await this.#merge.promise;
+    let last = 0;
+    using merged = await mergeUnpacked(layers, limits);
+    const sizeBytes = await writeRootImage(merged, target, (done, total) => {
       if (performance.now() - last < PROGRESS_EVERY_MS) return;
       last = performance.now();
-      say({ type: 'progress', phase: 'write', done, total });
-    },
-  });
-  say({ type: 'done', sizeBytes, entries: merged.entries });
+      send({ type: 'progress', phase: 'write', done, total });
+    });
+    send({ type: 'done', sizeBytes, entries: merged.entries, archives });
+  }
+
+  async #unpackAll(): Promise<UnpackedLayer[]> {
+    const { layers, limits } = this.#job;
+    const budget = { left: limits.uncompressedBytes, total: limits.uncompressedBytes };
+    const turns = new Semaphore(PARALLEL);
+    let unpacked = 0;
+    return await Promise.all(
+      layers.map(async ({ file, digest, diffId, verified }, index) => {
+        await this.#arrived[index]?.promise;
+        return await turns.run(async () => {
+          const source = { path: file, digest, diffId, verified };
+          const layer = await unpackLayer(source, `${file}.tar`, budget);
+          if (layer.path !== file) await rm(file, { force: true });
+          unpacked += 1;
+          send({ type: 'progress', phase: 'unpack', done: unpacked, total: layers.length });
+          return layer;
+        });
+      }),
+    );
+  }
 }
 
 setPriority(10);
+leaveRoot();
+let maker: Maker | undefined;
 const input = createInterface({ input: process.stdin });
-input.once('line', (line) => {
-  make(JSON.parse(line) as MakeJob)
+input.on('line', (line) => {
+  if (maker) return maker.order(JSON.parse(line) as MakeOrder);
+  maker = new Maker(JSON.parse(line) as MakeJob);
+  maker
+    .run()
     .catch((error: unknown) => {
-      const { code, message } =
-        error instanceof ImageError ? error : toImageError(error, 'making the root image');
-      say({ type: 'error', code, message });
+      const { code, message } = toImageError(error, 'making the root image');
+      send({ type: 'error', code, message });
     })
     .finally(() => {
       input.close();
       process.stdin.destroy();
+      // Layers that are still being unpacked are not needed any more.
+      process.stdout.write('', () => process.exit(0));
     });
 });
 process.stdin.once('end', () => process.exit(1));

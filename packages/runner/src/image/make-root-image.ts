@@ -2,80 +2,149 @@ import { fileURLToPath } from 'node:url';
 import { ImageError, show } from './image-error.ts';
 import type { ImageErrorCode } from './image-error.ts';
 import type { ImageLimits } from './image-limits.ts';
+import { makeJail, putIn, takeOut } from './jail-folder.ts';
+import { checkCount, type LayerSource } from './oci-flatten.ts';
 import { ProcessError } from '../process/index.ts';
-import type { LayerSource } from './oci-flatten.ts';
-import { runTool } from './image-tool.ts';
+import { runUnprivileged } from './unprivileged-process.ts';
 
-/** What `make-process.ts` is told. */
+/** What `make-process.ts` is told first. Paths are relative to its working directory. */
 export interface MakeJob {
   /** Bottom first. */
-  layers: LayerSource[];
-  /** For unpacked layers; the caller removes it. */
-  workDir: string;
-  /** Path of the root image to write; must not exist. */
-  target: string;
+  layers: {
+    file: string;
+    digest: string;
+    diffId: string;
+    /** It is there already; the others are announced when they are. */
+    ready: boolean;
+    /** It is a plain archive that was verified before. */
+    verified: boolean;
+  }[];
+  /** The root image to write; absent: layers are only unpacked. */
+  target?: string;
   limits: ImageLimits;
 }
+
+/** What `make-process.ts` is told later. `merge`: it may merge and write once all layers are unpacked. */
+export type MakeOrder = { type: 'arrived'; index: number } | { type: 'merge' };
 
 /** What `make-process.ts` says. */
 export type MakeMessage =
   | { type: 'progress'; phase: 'unpack' | 'write'; done: number; total: number }
-  | { type: 'done'; sizeBytes: number; entries: number }
+  | { type: 'unpacked' }
+  /** `archives`: the files that hold the unpacked layers, in their order. */
+  | { type: 'done'; sizeBytes: number; entries: number; archives: string[] }
   | { type: 'error'; code: ImageErrorCode; message: string };
+
+export type MadeRootImage = Pick<
+  Extract<MakeMessage, { type: 'done' }>,
+  'sizeBytes' | 'entries' | 'archives'
+>;
+
+export interface MakeOptions {
+  signal?: AbortSignal | undefined;
+  onProgress?: ((progress: Extract<MakeMessage, { type: 'progress' }>) => void) | undefined;
+  /** Waited for before the layers are merged; disposed of when the image is written. */
+  turn?: (() => Promise<Disposable>) | undefined;
+  /** Gets a function that announces layers which were not ready. */
+  onStart?: ((arrived: (index: number) => void) => void) | undefined;
+}
 
 const PROCESS = fileURLToPath(new URL('make-process.ts', import.meta.url));
 /** Enough for the tree of `entries` files; an image that needs more fails alone. */
 const HEAP_MIB = 2048;
+const TABLES_MAX = 1024 ** 3;
 const OUT_OF_MEMORY = /heap out of memory/i;
+const ROOT = 'root.squashfs';
 
 /**
- * Makes a root image in a process of its own and waits for it.
- * @throws ImageError; nothing is left at `target` then, while `workDir` may hold spool files.
+ * Makes a root image of layers that are complete, and makes it durable.
+ * @param job `workDir`: a folder of the caller's for this alone; `target`: must not exist
+ * @throws ImageError; nothing is left at `target` then
  */
 export async function makeRootImage(
-  job: MakeJob,
-  options: {
-    signal?: AbortSignal | undefined;
-    onProgress?: (progress: Extract<MakeMessage, { type: 'progress' }>) => void;
-  },
+  job: { layers: readonly LayerSource[]; workDir: string; target: string; limits: ImageLimits },
+  options: MakeOptions,
 ): Promise<{ sizeBytes: number; entries: number }> {
-  const { signal, onProgress } = options;
-  let outcome: Exclude<MakeMessage, { type: 'progress' }> | undefined;
-  const { code, stderr } = await runTool(process.execPath, [`--max-old-space-size=${HEAP_MIB}`, PROCESS], {
-    deadlineMs: job.limits.makeMs,
-    signal,
-    env: { PATH: process.env['PATH'], NODE_NO_WARNINGS: '1' },
-    // Its standard input stays open: the end of that is how the process learns that we have ended.
-    feed: (stdin) => stdin.write(`${JSON.stringify(job)}\n`),
-    onLine: (line) => {
-      const message = parseMessage(line);
-      if (message.type === 'progress') onProgress?.(message);
-      else outcome = message;
-    },
-  }).catch((error: unknown) => {
-    if (!(error instanceof ImageError)) throw error;
-    if (error.code === 'timeout') {
-      const seconds = job.limits.makeMs / 1000;
-      throw new ImageError('timeout', `making the root image took longer than ${seconds} s`);
-    }
-    if (error.cause instanceof ProcessError && OUT_OF_MEMORY.test(error.cause.stderr)) throw tooManyFiles();
-    if (error.code === 'aborted') throw new ImageError('aborted', 'making the root image was cancelled');
-    throw error;
-  });
-  if (outcome?.type === 'done') return { sizeBytes: outcome.sizeBytes, entries: outcome.entries };
-  if (outcome?.type === 'error') throw new ImageError(outcome.code, outcome.message);
-  if (OUT_OF_MEMORY.test(stderr)) throw tooManyFiles();
-  throw new ImageError('failed', `the image maker exited with code ${code}: ${show(stderr.trim(), 500)}`);
+  checkCount(job.layers.length, job.limits);
+  const jail = await makeJail(job.workDir);
+  const layers: MakeJob['layers'] = [];
+  for (const [index, { path: file, digest, diffId, verified = false }] of job.layers.entries()) {
+    const name = `layer-${index}`;
+    await putIn(jail, name, file);
+    layers.push({ file: name, digest, diffId, ready: true, verified });
+  }
+  const { entries } = await makeInJail(jail, { layers, limits: job.limits, merge: true }, options);
+  return { sizeBytes: await takeOutRoot(jail, job.target), entries };
+}
+
+/** Makes a root image durable, and moves it to `target`. @returns its size */
+export async function takeOutRoot(jail: string, target: string): Promise<number> {
+  return await takeOut(jail, ROOT, target, true);
+}
+
+/** Makes a root image in a process of its own, whose working directory is `jail`. @throws ImageError */
+export async function makeInJail(
+  jail: string,
+  { layers, limits, merge: isMerged }: Pick<MakeJob, 'layers' | 'limits'> & { merge: boolean },
+  { signal, onProgress, turn, onStart }: MakeOptions,
+): Promise<MadeRootImage> {
+  let outcome: Extract<MakeMessage, { type: 'done' | 'error' }> | undefined;
+  let order: (order: MakeOrder) => void = () => undefined;
+  let held: Disposable | undefined;
+  let ended = false;
+  const merge = async (): Promise<void> => {
+    const permit = await turn?.();
+    if (ended) permit?.[Symbol.dispose]();
+    else held = permit;
+    order({ type: 'merge' });
+  };
+  const deadlineMs = limits.pullMs + limits.makeMs;
+  const job: MakeJob = { layers, limits, ...(isMerged ? { target: ROOT } : {}) };
+  try {
+    const { code, stderr } = await runUnprivileged<MakeMessage>(PROCESS, {
+      job,
+      cwd: jail,
+      network: false,
+      heapMib: HEAP_MIB,
+      // Beside the files, it has the gaps between them and its tables.
+      fileMax: 2 * limits.uncompressedBytes + TABLES_MAX,
+      deadlineMs,
+      signal,
+      onStart: (send) => {
+        order = send;
+        onStart?.((index) => send({ type: 'arrived', index } satisfies MakeOrder));
+      },
+      onMessage: (message) => {
+        if (message.type === 'progress') onProgress?.(message);
+        else if (message.type === 'unpacked') merge().catch(() => undefined);
+        else outcome = message;
+      },
+    });
+    if (outcome?.type === 'done') return outcome;
+    if (outcome?.type === 'error') throw new ImageError(outcome.code, outcome.message);
+    if (OUT_OF_MEMORY.test(stderr)) throw tooManyFiles();
+    throw new ImageError('failed', `the image maker exited with code ${code}: ${show(stderr.trim(), 500)}`);
+  } catch (error) {
+    throw describe(error, deadlineMs);
+  } finally {
+    ended = true;
+    held?.[Symbol.dispose]();
+  }
+}
+
+/** Whether a process, which is not trusted, names an archive of its jail. */
+export function isArchiveName(name: string): boolean {
+  return /^layer-\d+(\.tar)?$/.test(name);
+}
+
+function describe(error: unknown, deadlineMs: number): unknown {
+  if (!(error instanceof ImageError)) return error;
+  if (error.cause instanceof ProcessError && OUT_OF_MEMORY.test(error.cause.stderr)) return tooManyFiles();
+  if (error.code === 'aborted') return new ImageError('aborted', 'making the root image was cancelled');
+  if (error.code !== 'timeout') return error;
+  return new ImageError('timeout', `making the root image took longer than ${deadlineMs / 1000} s`);
 }
 
 function tooManyFiles(): ImageError {
   return new ImageError('too-large', 'the image has more files than the memory for making it allows');
-}
-
-function parseMessage(line: string): MakeMessage {
-  try {
-    return JSON.parse(line) as MakeMessage;
-  } catch {
-    throw new ImageError('failed', `the image maker printed something else: ${show(line, 200)}`);
-  }
 }

@@ -1,42 +1,17 @@
 /**
- * From a stack of layer blobs to one tar stream of the merged tree.
- *
- * 1. Each layer is unpacked into one spool file (named by us) while its sha256 is compared with the image's `diff_ids`;
- *    a layer that is stored plain is only checked. Size limits hold while unpacking, so a bomb stops early.
- * 2. `LayerTree` applies the layers' headers in memory.
- * 3. The tree is written out in byte order of its names, bodies being copied from the spool files by position. The same
- *    layers always give the same stream.
+ * From a stack of unpacked layers to one merged tree: `LayerTree` applies the layers' headers in memory, bodies stay in the
+ * archives. The result is measured before anything is written.
  */
-import { createHash } from 'node:crypto';
-import {
-  closeSync,
-  constants,
-  createReadStream,
-  createWriteStream,
-  fstatSync,
-  openSync,
-  readSync,
-} from 'node:fs';
-import { open, rm } from 'node:fs/promises';
 import path from 'node:path';
-import { Transform } from 'node:stream';
-import { pipeline } from 'node:stream/promises';
-import { createGunzip, createZstdDecompress } from 'node:zlib';
-import { ImageError, show, toImageError } from './image-error.ts';
+import { ImageError, toImageError } from './image-error.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { LayerTree } from './layer-tree.ts';
 import type { TreeNode } from './layer-tree.ts';
+import { layerReader, type ReadLayer } from './squashfs/write-squashfs.ts';
 import { readTar } from './tar-read.ts';
-import { TAR_END, tarHeader, tarPadding } from './tar-write.ts';
+import { type LayerSource, type UnpackedLayer, unpackLayer } from './unpack-layer.ts';
 
-export interface LayerSource {
-  /** The blob's file. */
-  path: string;
-  /** How messages name it: its digest. */
-  digest: string;
-  /** `sha256:…` of the unpacked archive, from the image's configuration. */
-  diffId: string;
-}
+export type { LayerSource } from './unpack-layer.ts';
 
 export type MergeLimits = Pick<
   ImageLimits,
@@ -44,169 +19,82 @@ export type MergeLimits = Pick<
 >;
 
 export interface MergeOptions {
-  /** Where spool files go; the caller removes it. */
+  /** Where unpacked layers go; the caller removes it. */
   workDir: string;
   limits: MergeLimits;
   signal?: AbortSignal | undefined;
-  /** Layers done so far. */
-  onLayer?: (done: number, total: number) => void;
 }
 
-/** A merged tree with its bodies. Dispose of it to close and remove the spool files. */
-export interface MergedImage extends AsyncDisposable {
-  /** Mode, owner and time of the root folder itself, which a tar stream cannot carry for every reader. */
-  root: Pick<TreeNode, 'mode' | 'uid' | 'gid' | 'mtime'>;
+/** A merged tree with its bodies. Dispose of it to close the layers. */
+export interface MergedImage extends Disposable {
+  root: TreeNode;
   /** Names in the result. */
   entries: number;
   /** Bytes of all files. */
   bytes: number;
-  /** The archive. `onBytes` gets the sum of what has been given out. */
-  stream(onBytes?: (bytes: number) => void): Generator<Buffer, void, void>;
+  readLayer: ReadLayer;
 }
 
 /** Most different owners and groups that a squashfs image can hold. */
 const IDS_MAX = 65_535;
 
-/** @throws ImageError: `lying-registry` when a layer is not what its diff_id says, `invalid-image`, `too-large`. */
+/** Unpacks and merges layers. @throws ImageError */
 export async function mergeLayers(
   layers: readonly LayerSource[],
   options: MergeOptions,
 ): Promise<MergedImage> {
-  const { limits } = options;
-  if (layers.length > limits.layers) {
-    throw new ImageError(
-      'too-large',
-      `the image has ${layers.length} layers, at most ${limits.layers} are allowed`,
-    );
-  }
-  const spools: Spool[] = [];
-  const dispose = async (): Promise<void> => {
-    for (const spool of spools) {
-      closeSync(spool.fd);
-      if (spool.temporary) await rm(spool.path, { force: true });
-    }
-    spools.length = 0;
-  };
+  const { limits, workDir, signal } = options;
+  checkCount(layers.length, limits);
+  const unpacked: UnpackedLayer[] = [];
   try {
-    const tree = new LayerTree(limits);
-    let left = limits.uncompressedBytes;
+    const budget = { left: limits.uncompressedBytes, total: limits.uncompressedBytes };
     for (const [index, layer] of layers.entries()) {
-      const spool = await spoolLayer(layer, path.join(options.workDir, `layer-${index}.tar`), left, options);
-      spools.push(spool);
-      left -= spool.size;
-      try {
-        tree.apply(index, () => readTar(spool.fd, spool.size));
-      } catch (error) {
-        if (error instanceof ImageError)
-          throw new ImageError(error.code, `layer ${index + 1} of ${layers.length}: ${error.message}`);
-        throw error;
-      }
-      options.signal?.throwIfAborted();
-      options.onLayer?.(index + 1, layers.length);
+      unpacked.push(await unpackLayer(layer, path.join(workDir, `layer-${index}.tar`), budget, signal));
     }
-    const totals = measure(tree.root, limits);
-    return {
-      root: tree.root,
-      ...totals,
-      stream: (onBytes) => writeTree(tree.root, spools, onBytes),
-      [Symbol.asyncDispose]: dispose,
-    };
+    return await mergeUnpacked(unpacked, limits, signal);
   } catch (error) {
-    await dispose();
+    for (const layer of unpacked) layer[Symbol.dispose]();
     throw toImageError(error, 'merging the layers');
   }
 }
 
-interface Spool {
-  fd: number;
-  size: number;
-  path: string;
-  temporary: boolean;
+/** @throws ImageError `too-large` */
+export function checkCount(layers: number, limits: Pick<MergeLimits, 'layers'>): void {
+  if (layers <= limits.layers) return;
+  throw new ImageError('too-large', `the image has ${layers} layers, at most ${limits.layers} are allowed`);
 }
 
-async function spoolLayer(
-  layer: LayerSource,
-  target: string,
-  most: number,
-  options: MergeOptions,
-): Promise<Spool> {
-  const kind = await compressionOf(layer.path);
-  const hash = createHash('sha256');
-  let size = 0;
-  const meter = new Transform({
-    transform(chunk: Buffer, _encoding, done): void {
-      size += chunk.length;
-      if (size > most) {
-        done(
-          new ImageError(
-            'too-large',
-            `the image's layers unpack to more than ${options.limits.uncompressedBytes} bytes`,
-          ),
-        );
-        return;
-      }
-      hash.update(chunk);
-      done(null, chunk);
+/** Merges layers, which the result takes over. @param layers bottom first @throws ImageError */
+export async function mergeUnpacked(
+  layers: readonly UnpackedLayer[],
+  limits: MergeLimits,
+  signal?: AbortSignal,
+): Promise<MergedImage> {
+  const tree = new LayerTree(limits);
+  for (const [index, { fd, size }] of layers.entries()) {
+    try {
+      tree.apply(index, () => readTar(fd, size));
+    } catch (error) {
+      if (error instanceof ImageError)
+        throw new ImageError(error.code, `layer ${index + 1} of ${layers.length}: ${error.message}`);
+      throw error;
+    }
+    // What ends this process gets its turn between the layers.
+    await new Promise((resolve) => setImmediate(resolve));
+    signal?.throwIfAborted();
+  }
+  return {
+    root: tree.root,
+    ...measure(tree.root, limits),
+    readLayer: layerReader(layers.map(({ fd }) => fd)),
+    [Symbol.dispose]: () => {
+      for (const layer of layers) layer[Symbol.dispose]();
     },
-  });
-  const source = createReadStream(layer.path, { highWaterMark: CHUNK });
-  const signal = options.signal === undefined ? {} : { signal: options.signal };
-  try {
-    if (kind === 'none') {
-      await pipeline(source, meter, discard, signal);
-    } else {
-      const unpack =
-        kind === 'gzip' ? createGunzip({ chunkSize: CHUNK }) : createZstdDecompress({ chunkSize: CHUNK });
-      await pipeline(
-        source,
-        unpack,
-        meter,
-        createWriteStream(target, { mode: 0o600, highWaterMark: 4 * CHUNK }),
-        signal,
-      );
-    }
-  } catch (error) {
-    await rm(target, { force: true });
-    const { code } = error as NodeJS.ErrnoException;
-    if (code?.startsWith('Z_') || code?.startsWith('ZSTD_')) {
-      throw new ImageError('invalid-image', `layer ${layer.digest} is damaged: ${(error as Error).message}`, {
-        cause: error,
-      });
-    }
-    throw toImageError(error, `unpacking layer ${layer.digest}`);
-  }
-  const diffId = `sha256:${hash.digest('hex')}`;
-  if (diffId !== layer.diffId) {
-    await rm(target, { force: true });
-    throw new ImageError(
-      'lying-registry',
-      `layer ${layer.digest} unpacks to ${diffId}, but the image's configuration says ${show(layer.diffId)}`,
-    );
-  }
-  const file = kind === 'none' ? layer.path : target;
-  const fd = openSync(file, constants.O_RDONLY);
-  return { fd, size: fstatSync(fd).size, path: file, temporary: kind !== 'none' };
-}
-
-const CHUNK = 256 * 1024;
-
-async function discard(chunks: AsyncIterable<Buffer>): Promise<void> {
-  for await (const _chunk of chunks) {
-    // Only measured and hashed on the way.
-  }
-}
-
-/** By content: media types are often wrong about this, and `diff_ids` catches what is neither. */
-async function compressionOf(file: string): Promise<'gzip' | 'zstd' | 'none'> {
-  await using handle = await open(file, 'r');
-  const { buffer, bytesRead } = await handle.read(Buffer.alloc(4), 0, 4, 0);
-  if (bytesRead >= 2 && buffer.readUInt16BE(0) === 0x1f8b) return 'gzip';
-  if (bytesRead >= 4 && buffer.readUInt32BE(0) === 0x28b52ffd) return 'zstd';
-  return 'none';
+  };
 }
 
 /** Every name of the tree in byte order, folders before their content. */
-function* walk(root: TreeNode): Generator<[name: string, node: TreeNode], void, void> {
+export function* walk(root: TreeNode): Generator<[name: string, node: TreeNode], void, void> {
   const stack: { prefix: string; rest: [string, TreeNode][] }[] = [{ prefix: '', rest: sorted(root) }];
   for (let top = stack.at(-1); top; top = stack.at(-1)) {
     const next = top.rest.pop();
@@ -257,63 +145,4 @@ function measure(root: TreeNode, limits: MergeLimits): { entries: number; bytes:
     }
   }
   return { entries, bytes };
-}
-
-function* writeTree(
-  root: TreeNode,
-  spools: readonly Spool[],
-  onBytes?: (bytes: number) => void,
-): Generator<Buffer, void, void> {
-  const written = new Map<TreeNode, string>();
-  let total = 0;
-  let batch = Buffer.allocUnsafe(CHUNK);
-  let filled = 0;
-
-  function* put(length: number, fill: (into: Buffer, from: number) => void): Generator<Buffer, void, void> {
-    for (let done = 0; done < length; ) {
-      const count = Math.min(length - done, CHUNK - filled);
-      fill(batch.subarray(filled, filled + count), done);
-      filled += count;
-      done += count;
-      if (filled === CHUNK) yield flush();
-    }
-  }
-  function flush(): Buffer {
-    const full = batch.subarray(0, filled);
-    total += filled;
-    onBytes?.(total);
-    batch = Buffer.allocUnsafe(CHUNK);
-    filled = 0;
-    return full;
-  }
-  const bytes = (data: Buffer): Generator<Buffer, void, void> =>
-    put(data.length, (into, from) => data.copy(into, 0, from, from + into.length));
-  const zeros = (length: number): Generator<Buffer, void, void> => put(length, (into) => into.fill(0));
-
-  for (const [name, node] of walk(root)) {
-    // Only files are linked; every other kind is as good written twice.
-    const first = node.names > 1 && node.type === 'file' ? written.get(node) : undefined;
-    yield* bytes(tarHeader(name, node, first));
-    if (first !== undefined) continue;
-    if (node.names > 1) written.set(node, name);
-    let at = 0;
-    for (const extent of node.extents) {
-      yield* zeros(extent.at - at);
-      const fd = spools[node.layer]?.fd ?? -1;
-      yield* put(extent.length, (into, from) => readFully(fd, into, extent.offset + from));
-      at = extent.at + extent.length;
-    }
-    yield* zeros(node.size - at);
-    yield* bytes(tarPadding(node.size));
-  }
-  yield* bytes(TAR_END);
-  yield flush();
-}
-
-function readFully(fd: number, into: Buffer, position: number): void {
-  for (let done = 0; done < into.length; ) {
-    const got = readSync(fd, into, done, into.length - done, position + done);
-    if (got === 0) throw new ImageError('failed', 'a spooled layer became shorter while it was read');
-    done += got;
-  }
 }

@@ -1,8 +1,14 @@
 import { Counter, Gauge, Registry } from 'prom-client';
+import type { ImageStore } from '../image/image-store.ts';
+import { imageMetrics } from './image-metrics.ts';
 import type { Admission, WarmPoolStats } from '../machine/index.ts';
 
-/** Metrics of how sandboxes start on this machine. docs/observability.md lists them. Labels have bounded values. */
-export function startMetrics(admission: Admission, pools: () => WarmPoolStats[]): Registry {
+/** Metrics of how sandboxes start on this machine, and of its images. docs/observability.md lists them. Labels have bounded values. */
+export function startMetrics(
+  admission: Admission,
+  pools: () => WarmPoolStats[],
+  images: Pick<ImageStore, 'stats'>,
+): Registry {
   const registry = new Registry();
   const gauge = (name: string, help: string, value: (stats: WarmPoolStats) => number): Gauge =>
     new Gauge({
@@ -39,6 +45,7 @@ export function startMetrics(admission: Admission, pools: () => WarmPoolStats[])
       this.set(admission.waiting);
     },
   });
+  imageMetrics(registry, images);
   registry.registerMetric(taken);
   registry.registerMetric(starts);
   return registry;

@@ -46,6 +46,12 @@ export interface Config {
   };
   quarantineDays: number;
   tenantPrivateNetworks: readonly string[];
+  images: {
+    privateHosts: readonly string[];
+    ecrEndpoint?: string;
+    cacheMib: number;
+    layerMib: number;
+  };
   region: { id: string; name?: string };
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
   createQueue: number;
@@ -160,6 +166,12 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     },
     quarantineDays: get('RELEAP_QUARANTINE_DAYS'),
     tenantPrivateNetworks: get('RELEAP_TENANT_PRIVATE_NETWORKS'),
+    images: {
+      privateHosts: get('RELEAP_REGISTRY_PRIVATE_HOSTS') ?? (isForThisMachine(text) ? ['loopback'] : []),
+      ...compact({ ecrEndpoint: url('RELEAP_ECR_ENDPOINT') }),
+      cacheMib: get('RELEAP_IMAGE_CACHE_MIB'),
+      layerMib: get('RELEAP_LAYER_CACHE_MIB'),
+    },
     region: compact({ id: get('RELEAP_REGION'), name: get('RELEAP_REGION_NAME') }),
     builtinImages: get('RELEAP_BUILTIN_IMAGES'),
     createQueue: get('RELEAP_CREATE_QUEUE'),
@@ -253,6 +265,17 @@ export function urlHost(host: string): string {
   if (host === '0.0.0.0') return '127.0.0.1';
   if (host === '::') return '[::1]';
   return host.includes(':') ? `[${host}]` : host;
+}
+
+/** Whether only users of this machine can reach the API: they may as well use its registries. */
+function isForThisMachine(text: (name: VariableName) => string | undefined): boolean {
+  const hosts = (['RELEAP_PUBLIC_URL', 'RELEAP_CONTROL_URL'] as const).flatMap((name) => {
+    const url = text(name);
+    return url === undefined || url.startsWith('unix:') ? [] : [new URL(url).hostname];
+  });
+  return [text('RELEAP_HOST') ?? '', ...hosts].every(
+    (host) => ['localhost', '::1', '[::1]'].includes(host) || /^127\.[0-9.]+$/.test(host),
+  );
 }
 
 /** The region's `toolbox_proxy_url` for a gateway's base URL; unchanged if it has the path already. */

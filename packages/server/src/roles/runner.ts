@@ -22,6 +22,7 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
     builds: config.builds,
     quarantineDays: config.quarantineDays,
     tenantPrivateNetworks: config.tenantPrivateNetworks,
+    images: config.images,
     capacity: config.capacity,
     log,
   });

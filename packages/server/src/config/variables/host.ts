@@ -73,6 +73,22 @@ export const THIS_MACHINE = {
       'Most memory of the warm pool, as proportional set size. The pool is emptied while the machine has less than 1 GiB available.',
     group: 'This machine',
   }),
+  RELEAP_IMAGE_CACHE_MIB: variable({
+    schema: Positive,
+    default: 65_536,
+    unit: 'MiB',
+    description:
+      'Root images kept in the cache; beyond that the least recently used ones are removed, except those that are in use ' +
+      'or cannot be fetched again.',
+    group: 'This machine',
+  }),
+  RELEAP_LAYER_CACHE_MIB: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 100_000_000 }),
+    default: 16_384,
+    unit: 'MiB',
+    description: 'Unpacked layers kept in the cache for other images that have them.',
+    group: 'This machine',
+  }),
   RELEAP_QUARANTINE_DAYS: variable({
     schema: Type.Integer({ minimum: 0, maximum: 3650 }),
     default: 7,

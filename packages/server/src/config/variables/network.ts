@@ -16,6 +16,12 @@ function isNetwork(text: string): boolean {
   return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (family === 4 ? 32 : 128));
 }
 
+/** A place in a network where registries may be, or the word for this machine. */
+function isRegistryPlace(text: string): boolean {
+  if (text.includes('/')) return isNetwork(text) && !text.includes(':');
+  return /^[a-z0-9.-]{1,253}(:\d{1,5})?$/.test(text);
+}
+
 export const NETWORK = {
   RELEAP_HOST: variable({
     schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
@@ -75,6 +81,24 @@ export const NETWORK = {
     defaultText: 'none',
     description:
       'Private networks around the host that the egress policy of a sandbox may allow. All other private networks are always blocked.',
+    group: 'Network',
+  }),
+  RELEAP_REGISTRY_PRIVATE_HOSTS: variable({
+    schema: Type.Array(Type.Refine(Type.String(), isRegistryPlace), {
+      expected:
+        'hosts, host:port, IPv4 addresses and networks such as 10.20.0.0/16, or the word loopback, separated by commas, or none',
+    }),
+    defaultText: '`loopback` while only this machine can reach the API, else none',
+    description:
+      'Where pulls of images may connect to besides public addresses: registries, what they redirect to, and their token ' +
+      'servers. `loopback` allows registries that an image reference names as `localhost` or `127.0.0.1`, and is the default ' +
+      'while `RELEAP_HOST` and the hosts of `RELEAP_PUBLIC_URL` and `RELEAP_CONTROL_URL`, where set, are loopback addresses.',
+    group: 'Network',
+  }),
+  RELEAP_ECR_ENDPOINT: variable({
+    schema: HttpUrl,
+    defaultText: '`https://api.ecr.<region>.amazonaws.com`',
+    description: 'Where credentials of the kind `ecr` are exchanged for tokens, for example a VPC endpoint.',
     group: 'Network',
   }),
   RELEAP_TOOLBOX_URL: variable({

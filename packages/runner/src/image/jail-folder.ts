@@ -1,0 +1,47 @@
+/** The working directory of the image processes: what they read is put in, and what they made is taken out. */
+import { constants } from 'node:fs';
+import { chmod, chown, copyFile, link, mkdir, open, rename } from 'node:fs/promises';
+import path from 'node:path';
+import { ImageError } from './image-error.ts';
+import { IMAGE_UID } from './unprivileged.ts';
+
+/** An empty folder in `work` that belongs to the image processes. Its parent need not be accessible to them. */
+export async function makeJail(work: string): Promise<string> {
+  const jail = path.join(work, 'jail');
+  await mkdir(jail, { mode: 0o700 });
+  await chown(jail, IMAGE_UID, IMAGE_UID);
+  return jail;
+}
+
+/** Puts a file of ours in, which the processes can only read. */
+export async function putIn(jail: string, name: string, file: string): Promise<void> {
+  const target = path.join(jail, name);
+  await chmod(file, 0o444);
+  try {
+    await link(file, target);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EXDEV') throw error;
+    await copyFile(file, target, constants.COPYFILE_EXCL | constants.COPYFILE_FICLONE);
+    await chmod(target, 0o444);
+  }
+}
+
+/**
+ * Moves a file out that the processes, which have ended, made. It is ours then, and read-only.
+ * @param durable it is on disk afterwards
+ * @returns its size
+ */
+export async function takeOut(jail: string, name: string, target: string, durable: boolean): Promise<number> {
+  const made = path.join(jail, name);
+  // A link instead of a file would lead elsewhere, a second name would leave them a way in.
+  await using file = await open(made, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  const facts = await file.stat();
+  if (!facts.isFile() || facts.nlink !== 1) {
+    throw new ImageError('failed', `an image process left ${name}, which is not a plain file`);
+  }
+  await file.chown(0, 0);
+  await file.chmod(0o444);
+  if (durable) await file.sync();
+  await rename(made, target);
+  return facts.size;
+}

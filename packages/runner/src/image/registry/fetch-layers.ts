@@ -1,0 +1,63 @@
+/** Fetches layers in an unprivileged process, and tells about each one as it arrives. */
+import { fileURLToPath } from 'node:url';
+import type { ImageLimits } from '../image-limits.ts';
+import { type ImageErrorCode, ImageError, show } from '../image-error.ts';
+import { runUnprivileged } from '../unprivileged-process.ts';
+import type { RegistryCredential, RegistryTarget } from './registry-client.ts';
+
+/** What `fetch-process.ts` is told. */
+export interface FetchJob {
+  target: RegistryTarget;
+  credential?: RegistryCredential | undefined;
+  privateHosts: readonly string[];
+  blobs: {
+    digest: string;
+    size: number;
+    /** Name of the file in its working directory. */
+    file: string;
+  }[];
+  limits: Pick<ImageLimits, 'pullMs' | 'stallMs' | 'stallBytes' | 'compressedBytes'>;
+}
+
+/** What `fetch-process.ts` says. */
+export type FetchMessage =
+  | { type: 'blob'; index: number }
+  | { type: 'done' }
+  | { type: 'error'; code: ImageErrorCode; message: string };
+
+const PROCESS = fileURLToPath(new URL('fetch-process.ts', import.meta.url));
+const HEAP_MIB = 128;
+
+/** @param jail the process's working directory, which it can write to @throws ImageError */
+export async function fetchLayers(
+  job: FetchJob,
+  jail: string,
+  options: { signal: AbortSignal; onBlob: (index: number) => void },
+): Promise<void> {
+  let outcome: Exclude<FetchMessage, { type: 'blob' }> | undefined;
+  const { target, limits } = job;
+  const { code, stderr } = await runUnprivileged<FetchMessage>(PROCESS, {
+    job,
+    cwd: jail,
+    network: true,
+    heapMib: HEAP_MIB,
+    fileMax: limits.compressedBytes,
+    deadlineMs: limits.pullMs,
+    signal: options.signal,
+    onMessage: (message) => {
+      if (message.type === 'blob') options.onBlob(message.index);
+      else outcome = message;
+    },
+  }).catch((error: unknown) => {
+    if (!(error instanceof ImageError)) throw error;
+    if (error.code === 'aborted') throw new ImageError('aborted', `fetching ${target.name} was cancelled`);
+    if (error.code !== 'timeout') throw error;
+    throw new ImageError(
+      'timeout',
+      `registry ${target.host} did not send ${target.name} within ${limits.pullMs / 1000} s`,
+    );
+  });
+  if (outcome?.type === 'done') return;
+  if (outcome?.type === 'error') throw new ImageError(outcome.code, outcome.message);
+  throw new ImageError('failed', `the layer fetcher exited with code ${code}: ${show(stderr.trim(), 500)}`);
+}
