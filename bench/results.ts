@@ -40,6 +40,7 @@ const PARTS: Record<string, string[]> = {
   results: ['create-exec', 'burst', 'memory', 'api'],
   'life cycle': ['lifecycle'],
   tenancy: ['tenancy'],
+  images: ['images'],
 };
 const END = '<!-- end of results -->';
 

@@ -28,3 +28,13 @@ it('the measurement of a create runs to its end, its floor included', { timeout:
   const results = JSON.parse(await readFile(join(folder, 'latest.json'), 'utf8')) as object;
   assert.match(JSON.stringify(results), /the same template restored by hand/);
 });
+
+it('the measurement of images runs to its end', { timeout: DEADLINE_MS }, async () => {
+  const { stdout } = await run(process.execPath, [MAIN, 'images', '--quick', '--results', folder], {
+    timeout: DEADLINE_MS,
+    maxBuffer: 64 * 1024 * 1024,
+  });
+  assert.match(stdout, /skopeo copy.*umoci unpack.*mksquashfs/);
+  assert.match(stdout, /a second image with the same layers/);
+  assert.match(stdout, /create from an image/i);
+});

@@ -2,6 +2,7 @@ import type { Suite } from '../suite.ts';
 import { api } from './api.ts';
 import { burst } from './burst.ts';
 import { createExec } from './create-exec.ts';
+import { images } from './images.ts';
 import { lifecycle } from './lifecycle.ts';
 import { memory } from './memory.ts';
 import { tenancy } from './tenancy.ts';
@@ -14,4 +15,5 @@ export const SUITES: Record<string, Suite> = {
   api,
   lifecycle,
   tenancy,
+  images,
 };

@@ -86,6 +86,7 @@ class World implements AsyncDisposable {
       });
     };
     this.images = new ImageStore({
+      privateHosts: ['loopback'],
       cacheDir: TEST_CACHE,
       packagesDir,
       log,

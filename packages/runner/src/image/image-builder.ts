@@ -82,7 +82,8 @@ export async function fetchLayersOf(
   const { config, layers } = await pullLayers(context, reference, resolved, access, false);
   const described = layers.map(async ({ digest, diffId }) => {
     const path = await context.folder.layers.find(digest, diffId, access.scopes);
-    if (path === undefined) throw new ImageError('failed', `layer ${digest} vanished right after it was fetched`);
+    if (path === undefined)
+      throw new ImageError('failed', `layer ${digest} vanished right after it was fetched`);
     return { path, digest: diffId, diffId, verified: true, size: (await stat(path)).size, mediaType: TAR };
   });
   return { rawConfig: config.raw, layers: await Promise.all(described) };

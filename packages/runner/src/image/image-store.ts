@@ -215,7 +215,11 @@ export class ImageStore {
   }
 
   /** How a pull asks its registry, and which layers it need not fetch. */
-  #access(reference: ImageReference, credential: PullCredential | undefined, projectId: string | undefined): PullAccess {
+  #access(
+    reference: ImageReference,
+    credential: PullCredential | undefined,
+    projectId: string | undefined,
+  ): PullAccess {
     const { host } = reference;
     const login: PullAccess['login'] = async (signal) =>
       credential && (await this.registryLogin({ host, ...credential }, signal));
@@ -280,7 +284,10 @@ export class ImageStore {
       const access = this.#access(reference, credential, projectId);
       const resolved = await this.#resolver.resolve(reference, credential, access.login, signal);
       using share = await this.#pulls.enter(access.owner, signal);
-      await using work = await this.#folder.work(`layers ${resolved.digest} ${repositoryOf(reference)}`, signal);
+      await using work = await this.#folder.work(
+        `layers ${resolved.digest} ${repositoryOf(reference)}`,
+        signal,
+      );
       const context = this.#context(work.path, signal, () => undefined);
       const fetched = await fetchLayersOf(context, reference, resolved, await access.of(signal, share));
       return await use({ digest: resolved.digest, ...fetched });
