@@ -295,10 +295,10 @@ describe('removal', () => {
     await other.artifactAssigned(id, ({ desired }) => desired === 'present');
     await waitFor(world.call, vm.id, 'running');
     assert.equal((await world.call('DELETE', `/snapshots/${id}`)).status, 200);
-    await world.control.runTask('artifacts');
+    await world.control.runTask('artifact-garbage');
     await other.artifactAssigned(id, ({ desired }) => desired === 'deleted');
     await until(async () => {
-      await world.control.runTask('artifacts');
+      await world.control.runTask('artifact-garbage');
       return (await world.database.pool.query('select 1 from artifacts')).rowCount === 0;
     });
     await world.database.pool.query(`update blobs set touched_at = now() - interval '2 days'`);

@@ -138,7 +138,7 @@ async function registered({ runner }: Host, id: string): Promise<void> {
              1, 256, 64, 'amd64')`,
     [id, rows[0]?.id, runner.id, JSON.stringify(SPEC), id],
   );
-  await world.control.runTask('artifacts');
+  await world.control.runTask('artifact-garbage');
 }
 
 async function untilStored(id: string): Promise<void> {

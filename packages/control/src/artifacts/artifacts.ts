@@ -5,8 +5,10 @@ import * as sql from './artifact-statements.ts';
 import type { LocationChange } from './artifact-statements.ts';
 
 export interface Artifacts {
-  /** Registers new artifacts, starts uploads, and removes what no row needs. Safe to repeat, and to run twice at once. */
+  /** Registers new images and starts uploads. Safe to repeat, and to run twice at once, as `collect` is. */
   sweep(): Promise<void>;
+  /** Registers snapshots that an event has missed, and removes artifacts that no row needs. Reads all artifacts. */
+  collect(): Promise<void>;
   /** These disk snapshots are ready. */
   registerSnapshots(ids: readonly string[]): Promise<void>;
   /**
@@ -70,9 +72,11 @@ export function createArtifacts({ database, storeAll, onChanged, log }: Artifact
     announce,
     registerSnapshots,
     async sweep() {
-      await queryAll(pool, sql.REGISTER_SNAPSHOTS, [null]);
       announce(await queryAll(pool, sql.REGISTER_IMAGES));
       await startUploads();
+    },
+    async collect() {
+      await queryAll(pool, sql.REGISTER_SNAPSHOTS, [null]);
       await removeUnneeded();
     },
     placed: (on, sandboxIds) => queryAll(on, sql.PLACE, [sandboxIds]),

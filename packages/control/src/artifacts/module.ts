@@ -8,6 +8,7 @@ import { blobRoutes } from './routes.ts';
 
 const HOUR_MS = 3_600_000;
 const SWEEP_MS = 5_000;
+const COLLECT_MS = 60_000;
 
 export function artifactsModule(context: ControlContext): Module {
   const { artifacts, blobs, database, events, limits, log } = context;
@@ -31,6 +32,7 @@ export function artifactsModule(context: ControlContext): Module {
         leased: true,
         run: () => artifacts.sweep(),
       },
+      { name: 'artifact-garbage', everyMs: COLLECT_MS, leased: true, run: () => artifacts.collect() },
       {
         name: 'blob-garbage',
         everyMs: HOUR_MS,
