@@ -1,6 +1,7 @@
 /** Base images of a build: fetched by the host with the project's credentials, and handed into the micro-VM. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
+import { pipeline } from 'node:stream/promises';
 import { parseImageReference } from '@releap/contract';
 import type { DockerfileRoot, ImageReference } from '@releap/contract';
 import { BUILD_DISK } from '../image/builtin/builder.ts';
@@ -12,6 +13,9 @@ import { BASE_IMAGES_MAX } from './build-limits.ts';
 import type { BuildVm, CommandResult } from './build-vm.ts';
 
 const LAYOUT = `${BUILD_DISK}/tmp/base`;
+/** Names that base images have in the cache, with their digests: a line each. */
+const NAMES = `${BUILD_DISK}/names`;
+const NAMES_MAX_BYTES = 64 * 1024;
 const OCI = 'application/vnd.oci.image';
 
 export interface BaseImagesOptions {
@@ -45,12 +49,36 @@ export class BaseImages {
   }
 
   /**
+   * Of the base images that the last build of the project has named, those that the Dockerfile names as well become what the
+   * registry has now. The others lose their names: buildah asks for them when it needs them.
+   */
+  async renew(dockerfile: string): Promise<void> {
+    const { vm, signal } = this.#options;
+    const chunks: Buffer[] = [];
+    const stored = vm.guest.files.read(NAMES, { length: NAMES_MAX_BYTES, signal });
+    // Absent in a new cache.
+    await pipeline(stored, async (source) => {
+      for await (const chunk of source) chunks.push(chunk as Buffer);
+    }).catch(() => signal.throwIfAborted());
+    const lines = Buffer.concat(chunks).toString('utf8').split('\n');
+    await vm.run(`rm -f ${NAMES}`, { signal });
+    const outdated: string[] = [];
+    for (const [digest = '', name = ''] of lines.map((line) => line.split(' '))) {
+      if (name === '') continue;
+      const isCurrent = dockerfile.includes(name) && (await this.#fetch(name, digest).catch(() => false));
+      signal.throwIfAborted();
+      if (!isCurrent) outdated.push(`'${fullName(parseName(name))}'`);
+    }
+    if (outdated.length > 0) await vm.run(`buildah rmi ${outdated.join(' ')}`, { signal });
+  }
+
+  /**
    * Has an image in the micro-VM under the name by which buildah asks for it.
    * @param name untrusted
    * @throws ImageError that names it
    */
   async add(name: string): Promise<void> {
-    const reference = parseName(name);
+    parseName(name);
     if (this.#added.has(name)) {
       throw buildFailed(
         `the base image ${name} is here, but buildah cannot use it: perhaps another platform is asked for`,
@@ -60,21 +88,27 @@ export class BaseImages {
       throw buildFailed(`the Dockerfile names more than ${BASE_IMAGES_MAX} base images`);
     }
     this.#added.add(name);
-    const { images, credentials, projectId, signal, note } = this.#options;
-    note(`fetching the base image ${name}`);
-    const credential = credentials.find(({ host }) => host === reference.host);
+    this.#options.note(`fetching the base image ${name}`);
     try {
-      const use = async (image: FetchedImage): Promise<void> => {
-        for (const layer of image.layers) this.#layers.set(layer.diffId, layer);
-        const local = await this.#load(image);
-        await this.#name(local, name, reference);
-      };
-      await images.withLayers(name, credential, signal, use, projectId);
+      await this.#fetch(name);
     } catch (error) {
-      if (error instanceof ImageError)
-        throw new ImageError(error.code, `base image ${name}: ${error.message}`, { cause: error });
-      throw error;
+      if (!(error instanceof ImageError)) throw error;
+      throw new ImageError(error.code, `base image ${name}: ${error.message}`, { cause: error });
     }
+  }
+
+  /** @param named digest of the image that has this name in the micro-VM. @returns true */
+  async #fetch(name: string, named?: string): Promise<true> {
+    const { images, credentials, projectId, signal } = this.#options;
+    const reference = parseName(name);
+    const credential = credentials.find(({ host }) => host === reference.host);
+    const use = async (image: FetchedImage): Promise<void> => {
+      for (const layer of image.layers) this.#layers.set(layer.diffId, layer);
+      const local = await this.#load(image);
+      await this.#name(local, name, reference, image.digest, image.digest === named);
+    };
+    await images.withLayers(name, credential, signal, use, projectId);
+    return true;
   }
 
   /** Copies it into the layer cache, unless that has it. @returns its name there */
@@ -99,17 +133,26 @@ export class BaseImages {
     return local;
   }
 
-  /** Names are of one build only: the next one asks the registry what they mean. */
-  async #name(local: string, name: string, reference: ImageReference): Promise<void> {
+  async #name(
+    local: string,
+    name: string,
+    reference: ImageReference,
+    digest: string,
+    isNamed: boolean,
+  ): Promise<void> {
     const { vm, signal } = this.#options;
     if (reference.digest !== undefined) {
       this.#contexts.push(`${name}=container-image://${local}`);
       return;
     }
-    const { host, repository, tag = 'latest' } = reference;
-    const full = `${host === 'index.docker.io' ? 'docker.io' : host}/${repository}:${tag}`;
-    check(await vm.run(`echo '${full}' >> names && buildah tag ${local} '${full}'`, { signal }));
+    const tag = isNamed ? '' : ` && buildah tag ${local} '${fullName(reference)}'`;
+    check(await vm.run(`echo '${digest} ${name}' >> ${NAMES}${tag}`, { signal }));
   }
+}
+
+/** As buildah calls it. */
+function fullName({ host, repository, tag = 'latest' }: ImageReference): string {
+  return `${host === 'index.docker.io' ? 'docker.io' : host}/${repository}:${tag}`;
 }
 
 /** @param name untrusted; no reference has a character that ends a quotation in a shell */

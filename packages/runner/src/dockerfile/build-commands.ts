@@ -29,8 +29,6 @@ export function prepareCommand({ memMib }: Pick<BuildLimits, 'memMib'>): string 
     "find tmp -mindepth 1 -maxdepth 1 ! -name 'buildah-cache-*' -exec rm -rf {} +",
     'rm -rf context out iid Dockerfile',
     'mkdir context',
-    // Whatever a name meant to an earlier build, the registry is asked again.
-    'if [ -s names ]; then xargs buildah rmi < names > /dev/null 2>&1 || true; rm -f names; fi',
     'echo "+memory +pids" > /sys/fs/cgroup/cgroup.subtree_control',
     `mkdir -p ${GROUP}`,
     `echo ${(memMib - RESERVED_MIB) * 2 ** 20} > ${GROUP}/memory.max`,

@@ -39,6 +39,7 @@ export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): 
     signal,
     note,
   });
+  await bases.renew(await readText(vm, file, signal));
   for (;;) {
     const { exitCode } = await vm.run(buildCommand(file, bases.arguments), {
       signal,
