@@ -80,7 +80,7 @@ export class BuildVm implements AsyncDisposable {
     let started: { running: RunningVm; guest?: GuestClient } | undefined;
     try {
       // A template of a new size takes a cold boot, and starts that are queued behind this one need none.
-      await machines.templates.ensure(shape);
+      await machines.templates.ensure(shape, signal);
       return await admission.run(async (_queuedMs, guestRuns) => {
         const slot = await network.take(id);
         const running = await machines.boot({
