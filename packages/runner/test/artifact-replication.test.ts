@@ -292,5 +292,8 @@ describe('an image', () => {
     const found = await other.images.find(digest);
     assert.equal(found?.layerCount, 2);
     assert.equal((await readFile(found.path)).equals(root), true);
+    // The host that built it does not remove it, whatever the size of its cache.
+    const kept = (await folder.list()).find((one) => one.digest === digest);
+    assert.equal(kept?.pinned, true);
   });
 });

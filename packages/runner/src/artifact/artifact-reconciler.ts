@@ -133,13 +133,18 @@ export class ArtifactReconciler implements KindHandler<'artifact'> {
     const digest = digestOf(location.assignment);
     location.lease ??= images.lease(digest);
     await fetcher.ensureImage(digest, signal);
+    // It may be nowhere else: also while this runner is down, another service on the same cache must not remove it.
+    await images.pin(digest);
   }
 
   async #remove(location: Location): Promise<void> {
-    const { snapshots, snapshotReconciler } = this.#options;
-    const { spec } = location.assignment;
+    const { images, snapshots, snapshotReconciler } = this.#options;
+    const { id, spec } = location.assignment;
     location.lease?.release();
     delete location.lease;
+    const others = [...this.#locations].filter(([other]) => other !== id);
+    const isShared = others.some(([, { assignment }]) => assignment.spec.digest === spec.digest);
+    if (spec.digest !== undefined && !isShared) await images.unpin(spec.digest);
     // The host that took a snapshot is told to remove it as a snapshot.
     if (spec.type === 'snapshot' && !snapshotReconciler.isAssigned(spec.artifact_id))
       await snapshots.remove(spec.artifact_id);
