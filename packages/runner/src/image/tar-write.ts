@@ -1,7 +1,6 @@
 /**
- * Tar headers as `sqfstar` (squashfs-tools 4.5) reads them without loss. It strips a leading `/` from a symbolic link's
- * target when that comes in a pax record, so long names go out as GNU records; extended attributes only exist in pax.
- * Names are latin1 strings, one character a byte.
+ * Tar headers of layers that are made here. Long names are GNU records; extended attributes only exist in pax. Names are
+ * latin1 strings, one character a byte.
  */
 import type { TreeNode } from './layer-tree.ts';
 
