@@ -124,7 +124,9 @@ describe('bad input to a live service', () => {
       [{ volumes: [{ volume: 'data', mount_path: '/data' }] }, /not available yet/],
       [{ volumes: [{ volume: 'data', mount_path: '/proc' }] }, /\/proc/],
       [{ object_store_mounts: [{ object_store: 's', mount_path: '/s' }] }, /not available yet/],
-      [{ image: { type: 'dockerfile', dockerfile: 'FROM busybox' } }, /not available yet/],
+      [{ image: { type: 'dockerfile', dockerfile: '' } }, /dockerfile/],
+      [{ image: { type: 'dockerfile', dockerfile: 7 } }, /dockerfile/],
+      [{ image: { type: 'dockerfile', path: 'Dockerfile' } }, /dockerfile/],
     ];
     for (const [change, names] of wrong) {
       assert.match(await refused(400, 'POST', '/vms', { ...SMALL, ...change }), names);

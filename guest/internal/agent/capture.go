@@ -64,16 +64,22 @@ func (a *Agent) freeze(s *session.Stream, v jsonlite.Value) func() {
 	}
 }
 
+// answerCapture reports a freeze. Without a stream it only does the work of that: for the warm-up of a freeze.
 func answerCapture(s *session.Stream, c *freeze.Capture) {
 	durations, err := c.Result()
 	if err != nil {
-		s.Fail(err)
+		if s != nil {
+			s.Fail(err)
+		}
 		return
 	}
 	w := &jsonlite.Writer{}
 	w.Open('{').Key("in_kernel").Flag(durations.InKernel)
 	steps(w, durations)
-	s.Result(w.Close('}'))
+	w.Close('}')
+	if s != nil {
+		s.Result(w)
+	}
 }
 
 func steps(w *jsonlite.Writer, durations freeze.Durations) {
