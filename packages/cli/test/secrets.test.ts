@@ -132,6 +132,7 @@ describe('rlp registry', () => {
     assert.equal((await project.rlp(['images', 'create', 'app', 'registry.example.com:5000/app:1'])).code, 0);
     const [job] = service.runner.builds.slice(-1);
     assert.deepEqual(job?.root.type === 'registry' && job.root.credential, {
+      kind: 'basic',
       username: 'ci',
       password: 'hunter2',
     });

@@ -101,7 +101,7 @@ describe('POST /vms', () => {
     const vm = await create(world.call, world, body);
     const { spec } = await runner.assigned(vm.uuid);
     assert.deepEqual(spec.env, body.env);
-    assert.deepEqual(spec.root, body.image);
+    assert.deepEqual(spec.root, { ...body.image, project_id: world.call.projectId });
     assert.deepEqual(spec.egress, body.egress_policy);
     assert.deepEqual(
       [spec.docker_data_mib, spec.persistent, spec.spot, spec.ports],

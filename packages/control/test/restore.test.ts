@@ -125,6 +125,7 @@ describe('POST /vms from a snapshot', () => {
     assert.deepEqual(assignment.spec.root, {
       type: 'registry',
       ref: 'registry.example/app:1',
+      project_id: world.call.projectId,
       digest: CAPTURED.manifest_name,
     });
   });

@@ -92,8 +92,9 @@ export class RegistryClient implements AsyncDisposable {
     const { repository } = this.#options.target;
     const base = (this.#base ??= await this.#findBase());
     const url = new URL(`/v2/${repository}/${path}`, base);
+    const sent = this.#authorization;
     let answer = await this.#follow(url, headers);
-    if (answer.statusCode === 401 && (await this.#authorize(answer))) {
+    if (answer.statusCode === 401 && (await this.#authorize(answer, sent))) {
       answer = await this.#follow(url, headers);
     }
     if (answer.statusCode === 200 || answer.statusCode === 206) return answer;
@@ -179,9 +180,17 @@ export class RegistryClient implements AsyncDisposable {
     }
   }
 
-  /** Answers a challenge. @returns whether there is something new to try. @throws ImageError */
-  async #authorize(answer: Answer): Promise<boolean> {
+  /**
+   * Answers a challenge.
+   * @param sent what the refused request was sent with: one beside it may have answered the challenge meanwhile
+   * @returns whether there is something new to try. @throws ImageError
+   */
+  async #authorize(answer: Answer, sent: string | undefined): Promise<boolean> {
     const { credential } = this.#options;
+    if (this.#authorization !== sent) {
+      await answer.body.dump({ limit: SMALL_BODY_MAX }).catch(() => undefined);
+      return true;
+    }
     const challenge = parseChallenge(answer.headers['www-authenticate']);
     if (challenge === undefined) return false;
     if (challenge.scheme === 'basic') {
