@@ -181,7 +181,7 @@ describe('rlp image build', () => {
     assert.equal((await images(project)).has('app'), false);
   });
 
-  test('Ctrl-C stops following, and the build goes on', async () => {
+  test('Ctrl-C stops following, and the build continues', async () => {
     const project = await service.project();
     let running: BuildJob | undefined;
     script((job) => {
@@ -192,7 +192,7 @@ describe('rlp image build', () => {
       started: (child) => child.stderr?.once('data', () => child.kill('SIGINT')),
     });
     assert.equal(outcome.code, 130);
-    assert.match(outcome.stderr, /the build goes on, and rlp image logs -f app follows it/);
+    assert.match(outcome.stderr, /the build continues, and rlp image logs -f app follows it/);
     assert.equal((await images(project)).get('app')?.['status'], 'pending');
     succeed(running as BuildJob);
     await until(async () => (await images(project)).get('app')?.['status'] === 'ready');

@@ -55,7 +55,7 @@ export async function startBuild(
 
 /**
  * Waits until the image is built, and prints the build's log on stderr meanwhile unless it is to be quiet.
- * @throws CliError when the build fails, and with the way to go on when the user stops waiting for it
+ * @throws CliError when the build fails, and with the command to follow it again when the user interrupts
  */
 export async function finishBuild(
   context: Context,
@@ -75,7 +75,7 @@ export async function finishBuild(
     if (job.status === 'failed') throw buildFailure(job, { logPrinted: true });
   } catch (error) {
     if (!context.signal.aborted) throw error;
-    throw new CliError(`interrupted; the build goes on, and rlp image logs -f ${name} follows it`, {
+    throw new CliError(`interrupted; the build continues, and rlp image logs -f ${name} follows it`, {
       exitCode: EXIT.interrupted,
     });
   }

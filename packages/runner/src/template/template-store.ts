@@ -266,7 +266,7 @@ export class TemplateStore {
     }
   }
 
-  /** Whoever makes a template holds its lock, which the kernel releases with the process. */
+  /** The process that makes a template holds its lock, which the kernel releases with the process. */
   async #removeUnlessLocked(path: string, lockName: string): Promise<void> {
     await using lock = await lockFile(join(this.#folder, lockName), { wait: false });
     if (lock === undefined) return;

@@ -14,7 +14,7 @@ export interface StoredCredential extends RegistryCredential {
 }
 
 const ECR_HOST = /^[a-z0-9-]+\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com$/;
-/** The user name of a token that somebody has exchanged already. */
+/** The user name that belongs to a token of ECR itself: nothing is to be exchanged. */
 const ECR_USER = 'AWS';
 const ECR_TARGET = 'AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken';
 const DEADLINE_MS = 15_000;
