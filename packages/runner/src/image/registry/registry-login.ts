@@ -86,7 +86,7 @@ export class RegistryLogin {
         redirect: 'error',
         signal: AbortSignal.any([signal, AbortSignal.timeout(DEADLINE_MS)]),
       });
-      body = (await answer.text()).slice(0, ANSWER_MAX);
+      body = await readBounded(answer);
     } catch (error) {
       if (signal.aborted) throw new ImageError('aborted', `signing in to ${host} was cancelled`);
       const { cause, message } = error as Error;
@@ -99,6 +99,18 @@ export class RegistryLogin {
     if (!answer.ok) throw refusal(host, answer.status, body.replaceAll(password, '***'));
     return parseToken(host, body);
   }
+}
+
+/** @throws when the answer has more than `ANSWER_MAX` bytes */
+async function readBounded(answer: Response): Promise<string> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  for await (const chunk of answer.body ?? []) {
+    size += chunk.length;
+    if (size > ANSWER_MAX) throw new Error(`its answer has more than ${ANSWER_MAX} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
 }
 
 function refusal(host: string, status: number, body: string): ImageError {
