@@ -14,6 +14,7 @@ import { BILLING_SETTINGS } from './billing/settings.ts';
 import { createDataTokens, type DataTokens } from './credentials/data-tokens.ts';
 import { createRunnerCredentials, type RunnerCredentials } from './credentials/runner-credentials.ts';
 import { createServiceKeys } from './credentials/service-keys.ts';
+import { createEgressRoot, makeEgressRoot, type EgressRoot } from './egress/egress-root.ts';
 import { createEncryption, type Encryption } from './encryption/encryption.ts';
 import { noKeys } from './encryption/keys.ts';
 import { createChangeNotifier, type ChangeNotifier } from './events/change-notifier.ts';
@@ -58,6 +59,8 @@ export interface ControlContext {
   readonly runnerCredentials: RunnerCredentials;
   /** Tokens for the data servers of hosts. */
   readonly dataTokens: DataTokens;
+  /** The root of the certificates with which runners intercept TLS for secrets. */
+  readonly egressRoot: EgressRoot;
   /** Reads logs from hosts. */
   readonly hosts: HostClient;
   readonly authenticator: Authenticator;
@@ -109,8 +112,10 @@ export async function createContext(
     encryption: options.keys === undefined ? undefined : encryption,
     // Responses that version 0.1 recorded can be replayed, and its servers may still run beside this one.
     seeds: previousToken === undefined ? {} : { idempotency: previousToken },
+    makers: { 'egress-root': async () => makeEgressRoot(await deploymentId(database)) },
     log,
   });
+  const egressRoot = createEgressRoot(serviceKeys);
   const dataTokens = createDataTokens({ database, serviceKeys });
   const hosts = cleanup.use(createHostClient(dataTokens));
   const runnerCredentials = createRunnerCredentials({
@@ -157,15 +162,14 @@ export async function createContext(
   });
   events.on('runner-usage', ({ runnerId, readings }) => billing.readings(runnerId, readings));
 
-  const deployment = await queryOne(database.pool, DEPLOYMENT);
-  if (deployment === undefined) throw new Error('the table deployment has no row');
-  const store = await openStore(options.store, deployment.id);
+  const deployment = await deploymentId(database);
+  const store = await openStore(options.store, deployment);
   cleanup.defer(() => store.close?.());
 
   const runners = createRegistry({
     database,
     serverId,
-    deploymentId: deployment.id,
+    deploymentId: deployment,
     credentials: runnerCredentials,
     limits,
     log,
@@ -216,6 +220,7 @@ export async function createContext(
     credentials,
     runnerCredentials,
     dataTokens,
+    egressRoot,
     hosts,
     authenticator,
     callers: createCallerAuthenticator(database, options.oidc, log),
@@ -231,4 +236,10 @@ export async function createContext(
     blobs: createBlobs(database, store),
     cleanup,
   };
+}
+
+async function deploymentId(database: Database): Promise<string> {
+  const deployment = await queryOne(database.pool, DEPLOYMENT);
+  if (deployment === undefined) throw new Error('the table deployment has no row');
+  return deployment.id;
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { createEncryption } from '../src/encryption/encryption.ts';
-import { lookUpPlaceholder } from '../src/secrets/placeholders.ts';
+import { secretsOf } from './support/secrets.ts';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { testKeys } from '@releap/testing/keys';
 import { create, until, type Answer, type Caller } from '@releap/testing/world';
@@ -91,12 +91,7 @@ describe('the mirror of a project', () => {
     await owner('PUT', `/projects/${projectId.toUpperCase()}/secrets/SEEN`, { value: 'by owner' });
     const vm = await create(key, world, { secrets: ['SEEN'] });
     const { env } = await inspect(world.database, vm);
-    const found = await lookUpPlaceholder(
-      world.database.pool,
-      createEncryption(keys),
-      vm.uuid,
-      env['SEEN'] ?? '',
-    );
+    const found = await secretsOf(() => world, createEncryption(keys)).lookUp(vm.uuid, env['SEEN']);
     assert.equal(found?.value, 'by owner');
   });
 

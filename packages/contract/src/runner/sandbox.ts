@@ -1,5 +1,6 @@
 /** The kind `sandbox`: one micro-VM with its disk and, while it is paused, its memory. */
 import { Type, type Static } from 'typebox';
+import { CertificatePem } from '../wire/internal-secrets.ts';
 import { PortMapRecord, PortProto, SandboxMode } from '../wire/sandbox.ts';
 import { assignmentOf, reportOf } from './envelope.ts';
 import { Count, text, Uuid } from './fields.ts';
@@ -51,6 +52,11 @@ export const SandboxSpec = Type.Object({
    */
   disk_manifest: Type.Optional(text(512)),
   spot: Type.Boolean(),
+  /**
+   * Present if secrets of the sandbox may be sent somewhere: connections to these domains are intercepted, and the guest
+   * trusts this root certificate. The runner reads the values over HTTP; they are not part of an assignment.
+   */
+  egress_secrets: Type.Optional(Type.Object({ domains: Type.Array(Type.String()), trust: CertificatePem })),
   egress: Type.Optional(Type.Object({ enabled: Type.Boolean(), allow: Type.Array(Type.String()) })),
 });
 export type SandboxSpec = Static<typeof SandboxSpec>;

@@ -11,6 +11,7 @@ export * from './image-operations.ts';
 export * from './image-source.ts';
 export * from './image.ts';
 export * from './internal-operations.ts';
+export * from './internal-secrets.ts';
 export * from './internal.ts';
 export * from './job-operations.ts';
 export * from './job.ts';

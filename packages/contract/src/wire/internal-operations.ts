@@ -17,6 +17,14 @@ import {
   RunnerJoinRequest,
   RunnerJoinResponse,
 } from './internal.ts';
+import {
+  RUNNER_CERTIFICATE_PATH,
+  RUNNER_SECRETS_PATH,
+  RunnerCertificate,
+  RunnerCertificateRequest,
+  RunnerSecrets,
+  RunnerSecretsRequest,
+} from './internal-secrets.ts';
 import type { Operation } from './operation.ts';
 
 export const internalOperations = {
@@ -44,6 +52,30 @@ export const internalOperations = {
     security: 'runner',
     success: { status: 200, response: { description: 'The key.', schema: RunnerDataKey } },
     errors: {},
+  },
+  issueRunnerCertificate: {
+    method: 'POST',
+    path: RUNNER_CERTIFICATE_PATH,
+    tag: 'Runner',
+    summary: 'Issue an intermediate certificate for the key with which this runner intercepts TLS',
+    security: 'runner',
+    body: RunnerCertificateRequest,
+    success: { status: 200, response: { description: 'The certificate.', schema: RunnerCertificate } },
+    errors: {
+      400: 'The request is not signed by its key, or its key is not one of P-256.',
+      503: 'The key of the root is temporarily unavailable.',
+    },
+  },
+  readRunnerSecrets: {
+    method: 'POST',
+    path: RUNNER_SECRETS_PATH,
+    tag: 'Runner',
+    summary: 'Read the values of the secrets of sandboxes that are assigned to this runner',
+    description: 'Only of those whose revision has changed. A sandbox of another runner has no secrets here.',
+    security: 'runner',
+    body: RunnerSecretsRequest,
+    success: { status: 200, response: { description: 'What has changed.', schema: RunnerSecrets } },
+    errors: { 503: 'The key-encryption key is temporarily unavailable.' },
   },
   getBlob: {
     method: 'GET',

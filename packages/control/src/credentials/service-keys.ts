@@ -8,7 +8,7 @@ import type { Logger } from 'pino';
 import type { Encryption, Owner } from '../encryption/encryption.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 
-export type ServiceKeyName = 'idempotency' | 'data-tokens';
+export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root';
 
 export interface ServiceKeys {
   /** @throws KeysUnavailableError while the key-encryption key cannot be used */
@@ -21,6 +21,8 @@ export interface ServiceKeysOptions {
   encryption?: Encryption | undefined;
   /** Initial values for keys that do not exist yet, instead of random ones. */
   seeds?: Partial<Record<ServiceKeyName, string>>;
+  /** Make keys that are not random bytes. They are only stored encrypted. */
+  makers?: Partial<Record<ServiceKeyName, () => Promise<string>>>;
   log: Logger;
 }
 
@@ -49,11 +51,20 @@ export function serviceKeyOwner(name: string): Owner {
   return { kind: 'service-key', projectId: '', name };
 }
 
-export function createServiceKeys({ database, encryption, seeds, log }: ServiceKeysOptions): ServiceKeys {
+export function createServiceKeys({
+  database,
+  encryption,
+  seeds,
+  makers,
+  log,
+}: ServiceKeysOptions): ServiceKeys {
   const known = new Map<ServiceKeyName, Promise<string>>();
 
   async function generate(name: ServiceKeyName): Promise<{ keyId: string | null; envelope: Buffer }> {
-    const value = seeds?.[name] ?? randomBytes(KEY_BYTES).toString('base64url');
+    const make = makers?.[name];
+    if (make !== undefined && encryption === undefined)
+      throw new KeysUnavailableError(`service key ${name} needs a server with key-encryption keys`);
+    const value = (await make?.()) ?? seeds?.[name] ?? randomBytes(KEY_BYTES).toString('base64url');
     return encryption === undefined
       ? { keyId: null, envelope: Buffer.from(value, 'utf8') }
       : await encryption.encrypt(value, serviceKeyOwner(name));

@@ -30,6 +30,7 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
       persistent: row.persistent,
       ...(row.persistent && row.manifest_name !== null ? { disk_manifest: row.manifest_name } : {}),
       spot: row.spot,
+      ...(row.egressSecrets === undefined ? {} : { egress_secrets: row.egressSecrets }),
       ...(egress_policy === null ? {} : { egress: egress_policy }),
     },
   };

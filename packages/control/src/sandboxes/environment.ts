@@ -1,5 +1,6 @@
 /** Environments of sandboxes, in their own table: up to 1 MiB each, so they are only read in bounded batches. */
 import type { RootSource } from '@releap/contract';
+import type { SandboxSpec } from '@releap/contract/runner';
 import { queryAll, statement, type Environment, type Queryable, type SandboxRow } from '@releap/database';
 
 const READ = statement<{ sandbox_id: string; env: Environment }>(
@@ -12,6 +13,8 @@ export interface AssignableRow extends SandboxRow {
   env: Environment;
   /** `spec.root`, to which a pull credential can be added. */
   root: RootSource;
+  /** Where its secrets may be sent, if anywhere. */
+  egressSecrets?: SandboxSpec['egress_secrets'];
 }
 
 /** Whether an assignment needs the environment: a deletion does not. */

@@ -1,5 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
+import { createAssignmentSecrets } from '../secrets/assignment-secrets.ts';
 import { endOverdue } from './deadlines.ts';
 import { sandboxMetrics } from './metrics.ts';
 import { createSandboxKind } from './reconciled-kind.ts';
@@ -28,6 +29,7 @@ export function sandboxesModule(context: ControlContext): Module {
     kinds: [
       createSandboxKind({
         ...context,
+        secrets: createAssignmentSecrets(context.database, context.egressRoot, context.log),
         onCapacityReleased: () => context.events.emit('capacity-released'),
       }),
     ],

@@ -9,6 +9,7 @@ import {
   type SandboxRow,
 } from '@releap/database';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
+import type { AssignmentSecrets } from '../secrets/assignment-secrets.ts';
 import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
 import { readReason } from '../runners/read-reason.ts';
 import { reportBatches } from '../runners/report-batches.ts';
@@ -22,6 +23,7 @@ export interface SandboxKindOptions {
   database: Database;
   lifecycle: Lifecycle;
   credentials: PullCredentials;
+  secrets: AssignmentSecrets;
   /** A sandbox has released capacity of its host. */
   onCapacityReleased: () => void;
 }
@@ -63,7 +65,7 @@ const LOST_BATCH = 500;
 const LOST_FROM = TRANSITIONS.filter(({ on }) => on === 'runner-lost').flatMap(({ from }) => from);
 
 export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
-  const { database, lifecycle, credentials } = options;
+  const { database, lifecycle, credentials, secrets } = options;
 
   /** Reads environments and credentials of a bounded batch right before it is sent. */
   async function complete(runnerId: string, rows: readonly SandboxRow[]): Promise<SandboxAssignment[]> {
@@ -73,9 +75,8 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
     const ids = new Set(erased.map(({ id }) => id));
     const newer = ids.size === 0 ? [] : await queryAll(database.pool, BY_ID, [[...ids], runnerId]);
     const present = whole.filter(({ id }) => !ids.has(id));
-    return (await credentials.withPullCredentials([...present, ...newer.map((row) => assignable(row))])).map(
-      toAssignment,
-    );
+    const readable = await secrets.withDomains([...present, ...newer.map((row) => assignable(row))]);
+    return (await credentials.withPullCredentials(readable)).map(toAssignment);
   }
 
   return {

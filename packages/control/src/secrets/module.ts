@@ -4,6 +4,7 @@ import type { Module } from '../module.ts';
 import { statementStep } from '../teardown/step.ts';
 import { createPlaceholderCleanup } from './placeholder-cleanup.ts';
 import { secretRoutes } from './routes.ts';
+import { runnerSecretRoutes } from './runner-routes.ts';
 import { createSecrets, eraseUnused } from './secrets.ts';
 
 /** Interval at which deleted values that no sandbox uses are erased. */
@@ -12,11 +13,14 @@ const ERASE_MS = 5_000;
 const CLEANUP_MS = 5_000;
 const CLEANUP_MISSED_MS = 10 * 60_000;
 
-export function secretsModule({ database, encryption, events, log }: ControlContext): Module {
+export function secretsModule({ database, egressRoot, encryption, events, log }: ControlContext): Module {
   const placeholders = createPlaceholderCleanup(events);
   return {
     name: 'secrets',
-    routes: (planes) => secretRoutes(planes, { database, secrets: createSecrets(database, encryption) }),
+    routes(planes) {
+      secretRoutes(planes, { database, secrets: createSecrets(database, encryption) });
+      runnerSecretRoutes(planes, { database, egressRoot, encryption });
+    },
     tasks: [
       {
         name: 'secret-erasure',

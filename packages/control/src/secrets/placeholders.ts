@@ -3,9 +3,8 @@
  * whole life: stops, pauses and resumes do not change it. Beside the environment only its hash is stored. It is valid
  * only for its sandbox, so a leaked one is useless elsewhere.
  */
-import { badRequest, newToken, quote, tokenDigest, tokenKind } from '@releap/contract';
-import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
-import type { Encryption } from '../encryption/encryption.ts';
+import { badRequest, newToken, quote, tokenDigest } from '@releap/contract';
+import { queryAll, statement, type Queryable } from '@releap/database';
 
 /** Generated placeholders that are not written yet. */
 export interface Minted {
@@ -39,19 +38,6 @@ const INHERIT = statement(
   `insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name, inherited)
    select $1::uuid, placeholder_hash, secret_id, name, true from sandbox_secrets where sandbox_id = $2
    on conflict do nothing`,
-);
-
-const LOOK_UP = statement<{
-  name: string;
-  project_id: string;
-  allowed_domains: string[];
-  key_id: string;
-  envelope: Buffer;
-}>(
-  'placeholder-look-up',
-  `select x.name, x.project_id, x.allowed_domains, x.key_id, x.envelope
-     from sandbox_secrets a join secrets x on x.id = a.secret_id join sandboxes s on s.id = a.sandbox_id
-    where a.sandbox_id = $1 and a.placeholder_hash = $2 and s.desired <> 'deleted'`,
 );
 
 /**
@@ -92,32 +78,6 @@ export async function copySecrets(
   await queryAll(on, ATTACH, [to, JSON.stringify(minted.rows)]);
   await queryAll(on, INHERIT, [to, from]);
   return minted.env;
-}
-
-/** The secret of a placeholder, for the egress proxy that substitutes it. */
-export interface Substitution {
-  name: string;
-  value: string;
-  /** Host names and `*.` patterns (`parseDomainPattern`); empty: the value must not be sent anywhere. */
-  allowedDomains: string[];
-}
-
-/**
- * @param sandboxId the sandbox that sent it; placeholders of other sandboxes are invalid
- * @throws KeysUnavailableError, SealBrokenError
- */
-export async function lookUpPlaceholder(
-  on: Queryable,
-  encryption: Encryption,
-  sandboxId: string,
-  placeholder: string,
-): Promise<Substitution | null> {
-  if (tokenKind(placeholder) !== 'secretPlaceholder') return null;
-  const row = await queryOne(on, LOOK_UP, [sandboxId, tokenDigest(placeholder)]);
-  if (row === undefined) return null;
-  const owner = { kind: 'secret', projectId: row.project_id, name: row.name } as const;
-  const value = await encryption.decrypt({ keyId: row.key_id, envelope: row.envelope }, owner);
-  return { name: row.name, value, allowedDomains: row.allowed_domains };
 }
 
 function mint(secrets: readonly { id: string; name: string }[]): Minted {

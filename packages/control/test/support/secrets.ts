@@ -1,7 +1,8 @@
+import { tokenDigest } from '@releap/contract';
 import { inspect } from '@releap/testing/inspect';
 import type { Answer, Caller, World } from '@releap/testing/world';
 import type { Encryption } from '../../src/encryption/encryption.ts';
-import { lookUpPlaceholder, type Substitution } from '../../src/secrets/placeholders.ts';
+import { readSandboxSecrets } from '../../src/secrets/sandbox-secrets.ts';
 
 /** What tests ask of a world's secrets. @param world asked for at each call, so that it may start later */
 export function secretsOf(world: () => World, encryption: Encryption) {
@@ -17,7 +18,16 @@ export function secretsOf(world: () => World, encryption: Encryption) {
     },
     envOf: async (uuid: string): Promise<Record<string, string>> =>
       (await inspect(world().database, { uuid })).env,
-    lookUp: (uuid: string, placeholder: string | undefined): Promise<Substitution | null> =>
-      lookUpPlaceholder(world().database.pool, encryption, uuid, placeholder ?? ''),
+    /** What a placeholder stands for in a sandbox. */
+    lookUp: async (
+      uuid: string,
+      placeholder = '',
+    ): Promise<{ name: string; value: string; allowedDomains: string[] } | null> => {
+      const read = await readSandboxSecrets(world().database.pool, encryption, [{ id: uuid }], null);
+      const hash = tokenDigest(placeholder).toString('hex');
+      const found = read.sandboxes[0]?.secrets.find(({ placeholders }) => placeholders.includes(hash));
+      if (found === undefined) return null;
+      return { name: found.name, value: found.value, allowedDomains: found.allowed_domains };
+    },
   };
 }

@@ -1,0 +1,26 @@
+/** HTTP operations of runners: the values of their sandboxes' secrets, and certificates for interception. */
+import { internalOperations } from '@releap/contract';
+import type { Database } from '@releap/database';
+import type { EgressRoot } from '../egress/egress-root.ts';
+import { asRefusal, type Encryption } from '../encryption/encryption.ts';
+import type { Planes } from '../http/planes.ts';
+import { readSandboxSecrets } from './sandbox-secrets.ts';
+
+export function runnerSecretRoutes(
+  { runner: plane }: Planes,
+  {
+    database,
+    egressRoot,
+    encryption,
+  }: { database: Database; egressRoot: EgressRoot; encryption: Encryption },
+): void {
+  const refuse = (error: unknown): never => {
+    throw asRefusal(error);
+  };
+  plane.operation(internalOperations.issueRunnerCertificate, ({ body, runner }) =>
+    egressRoot.issue(body.request, runner.runnerId).catch(refuse),
+  );
+  plane.operation(internalOperations.readRunnerSecrets, ({ body, runner }) =>
+    readSandboxSecrets(database.pool, encryption, body.sandboxes, runner.runnerId).catch(refuse),
+  );
+}

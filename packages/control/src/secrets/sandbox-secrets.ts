@@ -1,0 +1,75 @@
+/** The secrets of sandboxes, as the runner that replaces their placeholders needs them. */
+import type { RunnerSecrets, SandboxSecret } from '@releap/contract';
+import { queryAll, statement, type Queryable } from '@releap/database';
+import type { Encryption } from '../encryption/encryption.ts';
+
+/** Values of one answer, in bytes; those of a single sandbox may be more. */
+const ANSWER_BYTES = 4 * 1024 * 1024;
+
+/** Over `sandbox_secrets a`, `secrets x`, `sandboxes s`. $1 sandboxes, $2 their runner, or null for any */
+const FROM = `from sandbox_secrets a join secrets x on x.id = a.secret_id join sandboxes s on s.id = a.sandbox_id
+    where a.sandbox_id = any($1::uuid[]) and s.desired <> 'deleted'
+      and ($2::uuid is null or (s.held and s.runner_id = $2))`;
+
+const REVISIONS = statement<{ id: string; revision: string }>(
+  'sandbox-secrets-revisions',
+  `select a.sandbox_id as id,
+          md5(string_agg(encode(a.placeholder_hash, 'hex') || x.id || x.updated_at, ' ' order by a.placeholder_hash)) as revision
+     ${FROM} group by a.sandbox_id`,
+);
+
+interface Row {
+  id: string;
+  name: string;
+  project_id: string;
+  allowed_domains: string[];
+  key_id: string;
+  envelope: Buffer;
+  placeholders: string[];
+}
+
+const READ = statement<Row>(
+  'sandbox-secrets-read',
+  `select a.sandbox_id as id, x.name, x.project_id, x.allowed_domains, x.key_id, x.envelope,
+          array_agg(encode(a.placeholder_hash, 'hex')) as placeholders
+     ${FROM} group by a.sandbox_id, x.id order by x.name, x.id`,
+);
+
+/** The revision of a sandbox without secrets. */
+const NONE = 'none';
+
+/**
+ * Decrypted values of the sandboxes whose secrets have changed.
+ * @param known sandboxes, with what the runner has of them
+ * @param runnerId only sandboxes that are assigned to it; null for all
+ * @throws KeysUnavailableError, SealBrokenError
+ */
+export async function readSandboxSecrets(
+  on: Queryable,
+  encryption: Encryption,
+  known: readonly { id: string; revision?: string }[],
+  runnerId: string | null,
+): Promise<RunnerSecrets> {
+  const ids = known.map(({ id }) => id);
+  const revisions = new Map(
+    (await queryAll(on, REVISIONS, [ids, runnerId])).map(({ id, revision }) => [id, revision]),
+  );
+  const answer: RunnerSecrets = { sandboxes: [], more: false };
+  let bytes = 0;
+  for (const { id, revision: has } of known) {
+    const revision = revisions.get(id) ?? NONE;
+    if (revision === has) continue;
+    if (bytes >= ANSWER_BYTES) return { ...answer, more: true };
+    const rows = revision === NONE ? [] : await queryAll(on, READ, [[id], runnerId]);
+    const secrets = await Promise.all(rows.map((row) => open(encryption, row)));
+    for (const { value } of secrets) bytes += Buffer.byteLength(value);
+    answer.sandboxes.push({ id, revision, secrets });
+  }
+  return answer;
+}
+
+async function open(encryption: Encryption, row: Row): Promise<SandboxSecret> {
+  const owner = { kind: 'secret', projectId: row.project_id, name: row.name } as const;
+  const value = await encryption.decrypt({ keyId: row.key_id, envelope: row.envelope }, owner);
+  return { name: row.name, value, allowed_domains: row.allowed_domains, placeholders: row.placeholders };
+}
