@@ -20,7 +20,7 @@ import {
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { dropUnused, compactChain, lowestToMerge, writeCompacted } from '../src/disk/layer-compaction.ts';
 import { contentId } from '../src/disk/lineage.ts';
-import { DamagedListError } from '../src/disk/manifest.ts';
+import { DamagedManifestError } from '../src/disk/manifest.ts';
 import { DiskFullError } from '../src/disk/check-space.ts';
 import { makeDisks } from '../src/disk/vm-disks.ts';
 
@@ -103,8 +103,8 @@ describe('the store of empty file systems', () => {
   it('rounds a tiny size up and refuses what is no size', async () => {
     const store = new EmptyExt4Store(join(dir, 'tiny'));
     assert.equal((await stat(await store.ensure(1))).size, 8 * 1024 * 1024);
-    await assert.rejects(store.ensure(0), /cannot have 0 MiB/);
-    await assert.rejects(store.ensure(0.5), /cannot have 0.5 MiB/);
+    await assert.rejects(store.ensure(0), /invalid disk size 0 MiB/);
+    await assert.rejects(store.ensure(0.5), /invalid disk size 0.5 MiB/);
   });
 });
 
@@ -246,7 +246,7 @@ describe('a chain of layers', () => {
     for (let n = 0; n < 1024; n++) entry.copy(table, n * 8);
     await file.write(table, 0, table.length, l2At);
     await file.close();
-    await assert.rejects(compactChain(chain), /two parts of the disk have one cluster/);
+    await assert.rejects(compactChain(chain), /two entries refer to one cluster/);
     assert.deepEqual(
       (await readdir(chain.folder)).sort(),
       [chain.base.file, 'disk.json', ...chain.layers].sort(),
@@ -341,7 +341,7 @@ describe('a chain of layers', () => {
   it('whose list is damaged is told from one that is not there', async () => {
     await mkdir(join(dir, 'emptied'));
     await writeFile(join(dir, 'emptied', 'disk.json'), '');
-    await assert.rejects(readChain(join(dir, 'emptied')), DamagedListError);
+    await assert.rejects(readChain(join(dir, 'emptied')), DamagedManifestError);
   });
 
   it('is no disk until its list is written', async () => {

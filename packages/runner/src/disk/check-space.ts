@@ -1,9 +1,9 @@
 import { statfs } from 'node:fs/promises';
 
-/** A disk is refused when the host would be left with less than this. */
+/** Free space that must remain on the host's file system after a disk is created. */
 const HOST_RESERVE_BYTES = 256 * 1024 * 1024;
 
-/** The host has no space for another sandbox's disks. */
+/** The host's file system has no space for another disk. */
 export class DiskFullError extends Error {
   constructor(message: string) {
     super(message);
@@ -11,7 +11,7 @@ export class DiskFullError extends Error {
   }
 }
 
-/** @param needed bytes that are to be written at once. @throws DiskFullError */
+/** @param needed bytes that the caller writes immediately. @throws DiskFullError */
 export async function checkSpace(folder: string, needed = 0): Promise<void> {
   const { bavail, bsize, ffree, files } = await statfs(folder);
   const free = bavail * bsize;

@@ -3,8 +3,8 @@ import { join } from 'node:path';
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
 
 /**
- * Path of a file in a folder, for names that may come from somewhere else.
- * @throws when the name is not that of a file in this very folder
+ * Path of a file in a folder, for untrusted names.
+ * @throws when the name could leave the folder
  */
 export function checkedJoin(folder: string, name: string): string {
   if (!NAME.test(name)) throw new Error(`not a file name: ${JSON.stringify(name.slice(0, 100))}`);

@@ -12,55 +12,54 @@ import { checkQcow2, createEmptyQcow2, emptyQcow2Bytes } from './qcow2.ts';
 const COPY_DEADLINE_MS = 30_000;
 /** A journal needs space besides the files. */
 const JOURNALLED_MIN_MIB = 2 * EXT4_MIN_MIB;
-/** Names of its layers. */
+/** File names of layers. */
 export const LAYER_FILE = /^(?:layer|flat)-\d{1,9}\.qcow2$/;
-/** Names that a disk's files have, finished or not. */
+/** File names of a disk, partial files included. */
 export const DISK_FILE = /^(base\.ext4|(layer|flat)-\d+\.qcow2(\.partial)?)$/;
 
 /**
- * A writable disk as files of one folder: a formatted empty disk, and layers of what was written on top of it. All but
- * the last layer never change again, so disks that have them in common hold the same files, each under its own name:
- * the file system counts who needs them.
+ * A writable disk in one folder: a formatted empty disk and a chain of qcow2 layers above it. All layers but the last are
+ * immutable, so disks share them as hard links, and the file system counts the references.
  */
 export interface DiskChain {
   folder: string;
-  /** The empty disk: its file, and what it was made as. */
+  /** The empty disk at the bottom: its file, kind and format version. */
   base: { file: string; kind: DiskManifest['base']['kind']; version: number };
   /** Files, lowest first. The last one is written to. */
   layers: readonly string[];
-  /** What each layer is, by its file. */
+  /** Identities of the layers, by file name. */
   identities: Readonly<Record<string, LayerIdentity>>;
   /** Size that the guest sees. */
   bytes: number;
 }
 
-/** What tells a layer from all others; its file has names of its own in each folder that shares it. */
+/** Identity of a layer, independent of its file name, which differs between the folders that share it. */
 export interface LayerIdentity {
   id: string;
-  /** Of a layer that was merged: id of the highest of those it was made of. */
+  /** Of a merged layer: id of the highest layer that was merged into it. */
   through?: string;
-  /** Of its file, once it never changes again and was read. */
+  /** Digest of an immutable layer's file, once it has been read. */
   digest?: Digest;
 }
 
-/** More layers are made fewer, in the background. */
+/** Longer chains are compacted in the background. */
 export const LAYERS_KEPT = 8;
-/** A VM has so many layers at most: each takes a descriptor of its VMM. */
+/** Most layers of a VM's disk: each takes a file descriptor of the VMM. */
 export const LAYERS_MAX = 96;
 
-/** Size that the guest sees of a disk of `mib`, which is to outlive its VM or not. */
+/** Size in MiB that the guest sees; persistent disks need space for a journal. */
 export function diskMib(mib: number, persistent: boolean): number {
   return Math.max(mib, persistent ? JOURNALLED_MIN_MIB : EXT4_MIN_MIB);
 }
 
-/** Path of one of its files. */
+/** Path of one of the chain's files. */
 export function chainPath(chain: DiskChain, name: string): string {
   return join(chain.folder, name);
 }
 
 /**
- * The disk in a folder. Undefined when there is none: its list is written last.
- * @throws DamagedListError
+ * Reads the disk of a folder. Undefined when the folder has none: the manifest is written last.
+ * @throws DamagedManifestError
  */
 export async function readChain(folder: string): Promise<DiskChain | undefined> {
   const manifest = await readManifest(folder);
@@ -85,7 +84,7 @@ export async function readChain(folder: string): Promise<DiskChain | undefined> 
   };
 }
 
-/** Replaces the list. @param durable it outlives a power failure */
+/** Writes the manifest. @param durable with fsync, so that it survives a power failure */
 export async function saveChain(chain: DiskChain, durable = false): Promise<void> {
   const { folder, base, layers, identities, bytes } = chain;
   const manifest: DiskManifest = {
@@ -106,14 +105,14 @@ export async function saveChain(chain: DiskChain, durable = false): Promise<void
   await writeManifest(folder, manifest, durable);
 }
 
-/** What a layer is. @throws when the disk does not have it */
+/** Identity of a layer. @throws when the chain does not have it */
 export function identityOf({ identities }: Pick<DiskChain, 'identities'>, file: string): LayerIdentity {
   const identity = identities[file];
   if (identity === undefined) throw new Error(`the layer ${file} has no identity`);
   return identity;
 }
 
-/** The disk with one layer more on top, which is none of any other disk. Its file is not made. */
+/** The chain with a new layer on top, which no other disk has. Does not create its file. */
 export function withNewLayer(chain: DiskChain): DiskChain {
   const file = nextLayer(chain);
   return {
@@ -123,7 +122,7 @@ export function withNewLayer(chain: DiskChain): DiskChain {
   };
 }
 
-/** An empty disk. Its empty base is held, too, whatever becomes of the cache: no other one has the same bytes for sure. */
+/** Creates an empty disk. It links its base: the cache may evict it, and mkfs may write other bytes next time. */
 export async function createChain(
   store: EmptyExt4Store,
   folder: string,
@@ -141,14 +140,14 @@ export async function createChain(
 }
 
 /**
- * The beginning of another disk with the same content: it shares all layers, which must not be written to any more, and
- * gets an empty one of its own.
+ * Creates another disk with the same content: it shares all layers, which must be immutable from now on, and gets an
+ * empty layer of its own.
  */
 export async function forkChain(from: DiskChain, folder: string, durable = false): Promise<DiskChain> {
   return await growChain(await shareChain(from, folder), durable);
 }
 
-/** Puts an empty layer on top of a disk that no VMM has open: what is below must not be written to any more. */
+/** Adds an empty layer to a disk that no VMM has open. The layers below must be immutable from now on. */
 export async function growChain(chain: DiskChain, durable = false): Promise<DiskChain> {
   const grown = withNewLayer(chain);
   await replaceLayer(grown, grown.layers.at(-1) as string, durable);
@@ -156,7 +155,7 @@ export async function growChain(chain: DiskChain, durable = false): Promise<Disk
   return grown;
 }
 
-/** The same disk under another folder's names, without its list. Its layers must not be written to any more. */
+/** Links the files of a disk into another folder, without a manifest. Its layers must be immutable from now on. */
 export async function shareChain(from: DiskChain, folder: string): Promise<DiskChain> {
   await mkdir(folder, { recursive: true, mode: 0o700 });
   for (const name of [...from.layers, from.base.file]) {
@@ -168,18 +167,18 @@ export async function shareChain(from: DiskChain, folder: string): Promise<DiskC
   return { ...from, folder };
 }
 
-/** A layer below the top is read by any VMM that has it in its jail, and written by none: not by the one that made it either. */
+/** Makes a layer below the top readable for the VMMs that have it in their jails and writable for none of them. */
 export async function protectLayer(path: string): Promise<void> {
   await chown(path, 0, 0);
   await chmod(path, 0o444);
 }
 
-/** Name of a layer that it does not have yet. */
+/** File name for a new layer of the chain. */
 function nextLayer({ layers }: DiskChain): string {
   return `layer-${Math.max(-1, ...layers.map(layerNumber)) + 1}.qcow2`;
 }
 
-/** Name of the layer that these together become. They are two at least, so that no disk has it already. */
+/** File name of the merged layer. At least 2 layers are merged, so the name is new. */
 export function mergedLayer(layers: readonly string[]): string {
   return `flat-${Math.max(0, ...layers.map(layerNumber))}.qcow2`;
 }
@@ -188,34 +187,34 @@ function layerNumber(name: string): number {
   return Number(/^(?:layer|flat)-(\d+)\./.exec(name)?.[1] ?? 0);
 }
 
-/** An empty layer of that name, for a disk of that size, in the place of whatever is there. */
+/** Creates an empty layer; replaces an existing file. */
 export async function replaceLayer(chain: DiskChain, name: string, durable = false): Promise<void> {
   const path = chainPath(chain, name);
   await rm(path, { force: true });
   await createEmptyQcow2(path, chain.bytes, durable);
 }
 
-/** @throws when a layer is not what was made there, or a file is missing */
+/** @throws when a file is missing or a layer's header is not one that we wrote */
 export async function checkChain(chain: DiskChain): Promise<void> {
   await Promise.all(chain.layers.map((name) => checkQcow2(chainPath(chain, name), chain.bytes)));
   await stat(chainPath(chain, chain.base.file));
 }
 
 /**
- * Whether nothing was ever written to the last layer. Of a running VM this holds only while its guest is paused: whatever
- * a guest writes makes the file longer, once the VMM has flushed it.
+ * Whether the last layer is empty. The answer is reliable only while the VM is paused: a guest's write extends the file
+ * when the VMM flushes it.
  */
 export async function isTopEmpty(chain: DiskChain): Promise<boolean> {
   const { size } = await stat(chainPath(chain, chain.layers.at(-1) ?? ''));
   return size === emptyQcow2Bytes(chain.bytes);
 }
 
-/** The disk without its last layer, which must be empty: the same content. */
+/** The chain without its last layer, which must be empty. */
 export function belowTop(chain: DiskChain): DiskChain {
   return { ...chain, layers: chain.layers.slice(0, -1) };
 }
 
-/** Makes the last writes durable. */
+/** Fsyncs the last layer. */
 export async function flushTop(chain: DiskChain): Promise<void> {
   const file = await open(chainPath(chain, chain.layers.at(-1) ?? ''), 'r');
   try {
@@ -230,7 +229,7 @@ async function holdBase(source: string, target: string): Promise<void> {
   await linkOrCopy(source, target);
 }
 
-/** @throws only when neither can be done */
+/** Links the file, or copies it to another file system. */
 export async function linkOrCopy(
   source: string,
   target: string,
@@ -239,7 +238,7 @@ export async function linkOrCopy(
   try {
     await link(source, target);
   } catch {
-    // Another file system.
+    // On another file system.
     const partial = `${target}.partial`;
     await run('cp', ['--sparse=always', '--reflink=auto', '--', source, partial], {
       deadlineMs,

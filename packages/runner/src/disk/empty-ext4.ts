@@ -3,49 +3,50 @@ import { join } from 'node:path';
 import { run } from '../process/index.ts';
 import { syncPath } from './sync-path.ts';
 
-/** Smallest file system made; a smaller wish is rounded up to it. mkfs needs space for its own tables. */
+/** Smallest file system in MiB; smaller sizes are rounded up. mkfs needs space for its tables. */
 export const EXT4_MIN_MIB = 8;
-/** ext4 takes no smaller journal with blocks of 4 KiB. */
+/** Smallest journal of ext4 with 4 KiB blocks, in MiB. */
 const JOURNAL_MIN_MIB = 4;
 const JOURNAL_MAX_MIB = 32;
-/** Sizes kept at most; the least recently used goes. One takes a few hundred kilobytes. */
+/** Most cached sizes; the least recently used one is removed. One takes a few hundred kilobytes. */
 const SIZES_KEPT = 128;
 const MKFS_DEADLINE_MS = 120_000;
-/** Raised with each change of what is made for a size and kind. */
+/** Incremented with each change of the format. */
 export const EMPTY_DISK_VERSION = 1;
-/** Fixed, so that a size made again has the same bytes and a write layer above it still fits. */
+/** Fixed, so that a size that is formatted again has the same bytes and existing layers still fit. */
 const FIXED_UUID = '5e1f0a9c-8d1b-4e0e-9d4a-3b6f2c7a1d55';
-/** What the tools of e2fsprogs take for the time, for the same reason. */
+/** The time that e2fsprogs records, fixed for the same reason. */
 const FIXED_TIME = 'E2FSPROGS_FAKE_TIME=1700000000';
 
 /**
- * `overlay`: holds the folders `upper` and `work` already, which spares each guest making them. `journal`: the same
- * with a journal, for disks that must come back whole from a crash of the guest or the host. `plain`: nothing.
+ * `overlay`: has the folders `upper` and `work`, so that guests need not create them. `journal`: the same with a journal,
+ * for disks that must survive a crash of the guest or the host. `plain`: no folders.
  */
 export type EmptyDiskKind = 'overlay' | 'journal' | 'plain';
 
 /**
- * Formatted empty disks, one a size, that write layers use as their backing. Never written once visible; shared by
- * all VMs and by all services that share the cache.
+ * Formatted empty disks, one per size, as backing files of layers. Immutable once visible; shared by all VMs and by all
+ * services that share the cache.
  */
 export class EmptyExt4Store {
   readonly #folder: string;
   readonly #making = new Map<string, Promise<string>>();
 
-  /** @param cacheDir absolute; files lie in `scratch/` below it */
+  /** @param cacheDir absolute; the files are in its folder `scratch/` */
   constructor(cacheDir: string) {
     this.#folder = join(cacheDir, 'scratch');
   }
 
-  /** Absolute path of a raw, sparse, read-only ext4 image of that size. A size not seen before takes an mkfs. */
+  /** Absolute path of a raw, sparse, read-only ext4 image of that size; formats it on first use. */
   async ensure(mib: number, kind: EmptyDiskKind = 'plain'): Promise<string> {
-    if (!Number.isInteger(mib) || mib < 1) throw new Error(`a disk cannot have ${mib} MiB`);
+    if (!Number.isInteger(mib) || mib < 1)
+      throw new Error(`invalid disk size ${mib} MiB: it must be a positive integer`);
     const bytesMib = Math.max(mib, EXT4_MIN_MIB);
     const path = join(this.#folder, `${kind}-v${EMPTY_DISK_VERSION}-${bytesMib}.ext4`);
     const file = await stat(path).catch(() => undefined);
     if (file?.size === bytesMib * 1024 * 1024) {
       const now = new Date();
-      // Only for the choice of what goes first; a cache that is read-only to us still works.
+      // Orders the eviction; a read-only cache still works.
       if (now.getTime() - file.mtimeMs > 60_000) await utimes(path, now, now).catch(() => undefined);
       return path;
     }
@@ -70,13 +71,13 @@ export class EmptyExt4Store {
         deadlineMs: MKFS_DEADLINE_MS,
       });
       if (kind !== 'plain') {
-        // debugfs says what failed and ends with 0; a folder that is missing all the same is made by the guest.
+        // debugfs exits with 0 also after errors; the guest creates a missing folder.
         await run('env', [FIXED_TIME, 'debugfs', '-w', '-f', '-', partial], {
           input: 'mkdir upper\nmkdir work\n',
           deadlineMs: MKFS_DEADLINE_MS,
         });
       }
-      // Whatever is there later is taken for whole.
+      // An existing file counts as complete.
       await syncPath(partial);
       await rename(partial, path);
     } catch (error) {
@@ -90,7 +91,7 @@ export class EmptyExt4Store {
     return path;
   }
 
-  /** Running VMs hold theirs open, so removing a file takes nothing from them. */
+  /** Running VMs have their files open, so unlinking is safe. */
   async #prune(keep: string): Promise<void> {
     const names = (await readdir(this.#folder)).filter((name) => name.endsWith('.ext4'));
     if (names.length <= SIZES_KEPT) return;
@@ -108,9 +109,8 @@ export class EmptyExt4Store {
 }
 
 /**
- * The file is new and sparse, so all of it reads as zeros: inode tables need not be written, now or later by the
- * guest's kernel (that would fill an unused write layer). Many small files are what sandboxes
- * hold, hence twice the usual inodes.
+ * The file is new and sparse, so it reads as zeros: inode tables need not be written, neither now nor later by the guest's
+ * kernel (that would fill an unused layer). Sandboxes have many small files, hence twice the usual number of inodes.
  */
 function mkfsArguments(path: string, mib: number, journal: boolean): string[] {
   const geometry = '-q -F -b 4096 -i 8192 -I 256 -m 0'.split(' ');

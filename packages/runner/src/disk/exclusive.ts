@@ -1,6 +1,6 @@
 const tails = new Map<string, Promise<unknown>>();
 
-/** Runs work on a file or folder after all that was begun on it before, in this process. */
+/** Runs `work` after all earlier work on the same path in this process has ended. */
 export async function exclusive<T>(path: string, work: () => Promise<T>): Promise<T> {
   const before = tails.get(path);
   const mine = (async () => {

@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
 import { run } from '../process/index.ts';
 
-/** Digest of a file's content, in hexadecimal. */
+/** SHA-256 of a file's content, in hexadecimal. */
 export async function fileSha256(path: string): Promise<string> {
   const hash = createHash('sha256');
   await pipeline(createReadStream(path), hash);
@@ -13,7 +13,7 @@ export async function fileSha256(path: string): Promise<string> {
 /** For a file of terabytes on a slow disk. */
 const HASH_DEADLINE_MS = 24 * 60 * 60_000;
 
-/** The same at idle priority in another process: reading a disk must keep neither this thread nor what sandboxes wait for. */
+/** The same in another process at idle priority: hashing a disk must delay neither this thread nor the I/O of sandboxes. */
 export async function fileSha256InBackground(path: string, signal: AbortSignal): Promise<string> {
   const text = await run('nice', ['-n', '19', 'ionice', '-c', '3', 'sha256sum', '--', path], {
     deadlineMs: HASH_DEADLINE_MS,

@@ -1,14 +1,14 @@
-/** Length and digest of a file that never changes again. */
+/** Length and SHA-256 of an immutable file. */
 export interface Digest {
   bytes: number;
   sha256: string;
 }
 
-/** Far more than a host has; each takes some 200 bytes. */
+/** Far more layers than a host has; each entry takes about 200 bytes. */
 const KNOWN_MAX = 100_000;
 const known = new Map<string, Digest>();
 
-/** What this process knows of an immutable layer or object, by its id: many folders have the same one. */
+/** Cached digest of an immutable layer or object, by id: many folders share the same file. */
 export function knownDigest(id: string): Digest | undefined {
   return known.get(id);
 }

@@ -14,17 +14,17 @@ import { contentId } from './lineage.ts';
 import { mergeLayers } from './qcow2-merge.ts';
 import { checkSpace } from './check-space.ts';
 
-/** So many of the lowest layers may stay as they are. */
+/** Number of lowest layers that need not be merged. */
 const LOWEST_KEPT = LAYERS_KEPT / 2;
-/** A layer is copied to be merged when it is no more than so many times what lies above it. */
+/** A layer is merged when its size is at most this multiple of all layers above it. */
 const RATIO = 2;
 const BLOCK_BYTES = 512;
 
 /**
- * Compacts the layers of a disk that is not written to meanwhile: each layer costs every VMM that opens it a little. The layers
- * that were merged stay where they are, for VMMs that are opening them.
- * @returns the disk as it is from now on
- * @throws when it cannot be; the disk is what it was
+ * Compacts the layers of a disk that is not in use: each layer costs the VMMs that open it time and memory. The merged
+ * layers' files remain, for VMMs that are opening them.
+ * @returns the compacted chain
+ * @throws when it fails; the disk is unchanged
  */
 export async function compactChain(chain: DiskChain): Promise<DiskChain> {
   const compacted = await writeCompacted(chain);
@@ -32,7 +32,7 @@ export async function compactChain(chain: DiskChain): Promise<DiskChain> {
   return compacted;
 }
 
-/** As `compactChain`, and leaves the list of the disk's folder as it is. */
+/** As `compactChain`, without writing the manifest. */
 export async function writeCompacted(chain: DiskChain, signal?: AbortSignal): Promise<DiskChain> {
   await checkChain(chain);
   const { layers, bytes } = chain;
@@ -42,7 +42,7 @@ export async function writeCompacted(chain: DiskChain, signal?: AbortSignal): Pr
   const from = lowestToMerge(sizes);
   const below = layers.slice(0, from);
   const merged = layers.slice(from);
-  // If this filled the disk, guests would block on ENOSPC.
+  // Guests would block on ENOSPC if this filled the file system.
   await checkSpace(
     chain.folder,
     sizes.slice(from).reduce((sum, size) => sum + size, 0),
@@ -72,10 +72,10 @@ export async function writeCompacted(chain: DiskChain, signal?: AbortSignal): Pr
 }
 
 /**
- * Which layers become one: from this one up to the highest. So that what is written costs what was written lately, and
- * not what the disk has, a layer is left alone when it is much larger than all above it, as log-structured stores do;
- * and untouched layers stay shared with other disks of the chain. But there are never many of them.
- * @param sizes in bytes, lowest layer first, two at least
+ * Index of the lowest layer to merge; all above it are merged too. As in log-structured stores, a layer that is much
+ * larger than all above it stays, so that compaction costs what was written recently and not the size of the disk, and
+ * large layers stay shared with other disks. The number of layers stays bounded.
+ * @param sizes in bytes, lowest layer first, at least 2
  */
 export function lowestToMerge(sizes: readonly number[]): number {
   let from = sizes.length - 1;
@@ -90,13 +90,13 @@ export function lowestToMerge(sizes: readonly number[]): number {
   }
 }
 
-/** What lies beside a disk and is no part of it: what was merged, or was not yet. */
+/** Files in the disk's folder that the chain does not use: merged layers and partial files. */
 export async function unusedFiles({ folder, layers, base }: DiskChain): Promise<string[]> {
   const names = await readdir(folder);
   return names.filter((name) => DISK_FILE.test(name) && name !== base.file && !layers.includes(name));
 }
 
-/** Removes it. */
+/** Removes the files that the chain does not use. */
 export async function dropUnused(chain: DiskChain): Promise<void> {
   for (const name of await unusedFiles(chain)) await rm(chainPath(chain, name), { force: true });
 }

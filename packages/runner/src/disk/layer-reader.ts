@@ -6,10 +6,10 @@ const OFFSET_MASK = 0x00ff_ffff_ffff_fe00n;
 const ZERO = 1n;
 const COMPRESSED = 1n << 62n;
 
-/** What a layer says of one cluster: where in its file it is, that it is zero, or nothing, so that what is below counts. */
+/** A cluster in a layer: its offset in the file, `zero`, or unallocated (undefined), so that the layer below is read. */
 export type Cluster = number | 'zero' | undefined;
 
-/** The clusters of one stretch of a disk (`L2_ENTRIES` of them), as one layer has them. */
+/** An L2 table of a layer: `L2_ENTRIES` clusters. */
 export class ClusterTable {
   readonly #entries: Buffer;
 
@@ -17,31 +17,32 @@ export class ClusterTable {
     this.#entries = entries;
   }
 
-  /** Whether the layer says anything of it. @param entry from 0 to `L2_ENTRIES` - 1 */
+  /** Whether the cluster is allocated or zero. @param entry from 0 to `L2_ENTRIES` - 1 */
   has(entry: number): boolean {
     return this.#entries.readUInt32BE(entry * 8) !== 0 || this.#entries.readUInt32BE(entry * 8 + 4) !== 0;
   }
 
-  /** @throws when it says what no VMM of ours writes */
+  /** @throws when the entry is one that our VMMs do not write */
   at(entry: number): Cluster {
     const value = this.#entries.readBigUInt64BE(entry * 8);
     if (value === 0n) return undefined;
     if ((value & COMPRESSED) !== 0n) throw new Error('a layer is damaged: it has a compressed cluster');
     if ((value & ZERO) !== 0n) return 'zero';
     const at = Number(value & OFFSET_MASK);
-    if (at % CLUSTER_BYTES !== 0) throw new Error('a layer is damaged: a cluster of it begins between two');
+    if (at % CLUSTER_BYTES !== 0)
+      throw new Error('a layer is damaged: the offset of a cluster is not aligned');
     return at;
   }
 }
 
 /**
- * Reads an immutable layer, whose header was checked (`checkQcow2`). What its tables say is a VMM's
- * word: nothing is believed beyond the end of the file, which reads as zeros as it does for QEMU.
+ * Reads an immutable layer whose header was checked (`checkQcow2`). Its tables were written by a VMM and are not trusted:
+ * offsets beyond the end of the file read as zeros, as in QEMU.
  */
 export class LayerReader implements AsyncDisposable {
   readonly #file: FileHandle;
   readonly #l1: Buffer;
-  /** A bit for each cluster of the file: whether some part of the disk lies in it. */
+  /** A bit for each cluster of the file: whether an entry refers to it. */
   readonly #taken: Uint8Array;
 
   private constructor(file: FileHandle, l1: Buffer, fileBytes: number) {
@@ -50,7 +51,7 @@ export class LayerReader implements AsyncDisposable {
     this.#taken = new Uint8Array(Math.ceil(Math.ceil(fileBytes / CLUSTER_BYTES) / 8));
   }
 
-  /** @param virtualBytes size of the disk; not the layer's own word, which a VMM may have written */
+  /** @param virtualBytes size of the disk, from the manifest: the layer's header is not trusted */
   static async open(path: string, virtualBytes: number): Promise<LayerReader> {
     const file = await open(path, 'r');
     try {
@@ -69,7 +70,7 @@ export class LayerReader implements AsyncDisposable {
     await this.#file.close();
   }
 
-  /** Bytes of its file, from a place that a `Cluster` names. */
+  /** Reads from the file, at the offset of a `Cluster`. */
   async read(at: number, bytes: number): Promise<Buffer> {
     const buffer = Buffer.alloc(bytes);
     for (let done = 0; done < bytes; ) {
@@ -81,28 +82,28 @@ export class LayerReader implements AsyncDisposable {
   }
 
   /**
-   * Marks clusters as used. Each holds one part of the disk and no more, or a small file could describe a disk of any size.
-   * @throws when one was used before
+   * Marks clusters as referenced. Each may be referenced once, or a small file could describe a disk of any size.
+   * @throws when a cluster is referenced twice
    */
   claim(at: number, clusters: number): void {
     for (let n = at / CLUSTER_BYTES; n < at / CLUSTER_BYTES + clusters; n++) {
       const byte = this.#taken[n >> 3];
-      // Beyond the end of the file there are only zeros, which cost nothing.
+      // Beyond the end of the file: zeros, which are not copied.
       if (byte === undefined) continue;
       const bit = 1 << (n & 7);
-      if ((byte & bit) !== 0) throw new Error('a layer is damaged: two parts of the disk have one cluster');
+      if ((byte & bit) !== 0) throw new Error('a layer is damaged: two entries refer to one cluster');
       this.#taken[n >> 3] = byte | bit;
     }
   }
 
-  /** What it says of a stretch of the disk; undefined when that is nothing. */
+  /** Reads an L2 table; undefined when it is not allocated. @param stretch index in the L1 table */
   async table(stretch: number): Promise<ClusterTable | undefined> {
     if ((stretch + 1) * 8 > this.#l1.length) return undefined;
     const offset = Number(this.#l1.readBigUInt64BE(stretch * 8) & OFFSET_MASK);
     return offset === 0 ? undefined : new ClusterTable(await this.read(offset, CLUSTER_BYTES));
   }
 
-  /** Which clusters it says anything of, lowest first. */
+  /** Indexes of the clusters that are allocated or zero, lowest first. */
   async *clusters(): AsyncGenerator<number> {
     for (let stretch = 0; stretch < this.#l1.length / 8; stretch++) {
       const table = await this.table(stretch);

@@ -3,13 +3,13 @@ import type { FileHandle } from 'node:fs/promises';
 import { syncLargeData } from './sync-path.ts';
 import { CLUSTER_BYTES, L2_ENTRIES, l1Entries, qcow2Header } from './qcow2.ts';
 
-/** This entry has the only reference to its cluster, so a VMM may write there. */
+/** The flag QCOW_OFLAG_COPIED: the cluster's reference count is 1, so a VMM may write to it in place. */
 const COPIED = 1n << 63n;
 const ZERO = 1n;
-/** A refcount block has a counter of 16 bits for each of so many clusters. */
+/** Clusters that one refcount block counts, with 16 bits each. */
 const COUNTERS = CLUSTER_BYTES / 2;
 
-/** Writes a layer from its beginning to its end. It is none until `finish`: its header is written last. */
+/** Writes a layer sequentially. `finish` writes the header last, so that an incomplete file is not a valid layer. */
 export class LayerWriter implements AsyncDisposable {
   readonly #file: FileHandle;
   readonly #virtualBytes: number;
@@ -22,7 +22,7 @@ export class LayerWriter implements AsyncDisposable {
     this.#l1 = Buffer.alloc(l1Entries(virtualBytes) * 8);
   }
 
-  /** @throws EEXIST when there is something already */
+  /** @throws EEXIST when the file exists */
   static async create(path: string, virtualBytes: number, mode: number): Promise<LayerWriter> {
     return new LayerWriter(await open(path, 'wx', mode), virtualBytes);
   }
@@ -31,7 +31,7 @@ export class LayerWriter implements AsyncDisposable {
     await this.#file.close();
   }
 
-  /** Writes whole clusters. @returns where in the file the first one is */
+  /** Appends whole clusters. @returns the offset of the first one in the file */
   async append(clusters: Buffer): Promise<number> {
     const at = this.#end;
     this.#end += Math.ceil(clusters.length / CLUSTER_BYTES) * CLUSTER_BYTES;
@@ -42,7 +42,7 @@ export class LayerWriter implements AsyncDisposable {
     return at;
   }
 
-  /** Says what a stretch of the disk has, `entry` by entry: where `append` put a cluster, zeros, or nothing. */
+  /** Appends an L2 table. @param clusters by entry: an offset that `append` returned, `zero`, or unallocated */
   async describe(stretch: number, clusters: readonly (number | 'zero' | undefined)[]): Promise<void> {
     const table = Buffer.alloc(L2_ENTRIES * 8);
     clusters.forEach((cluster, entry) => {
@@ -52,11 +52,11 @@ export class LayerWriter implements AsyncDisposable {
     this.#l1.writeBigUInt64BE(BigInt(await this.append(table)) | COPIED, stretch * 8);
   }
 
-  /** Writes the rest and makes all of it durable. */
+  /** Writes the L1 and refcount tables and the header, and fsyncs the file. */
   async finish(): Promise<void> {
     const l1At = await this.append(this.#l1);
     const before = this.#end / CLUSTER_BYTES;
-    // The counters count themselves, too.
+    // The refcount blocks and tables count themselves, too.
     let blocks = 0;
     let tables = 0;
     for (let clusters = -1; clusters !== before + blocks + tables; ) {
@@ -74,7 +74,7 @@ export class LayerWriter implements AsyncDisposable {
       table.writeBigUInt64BE(BigInt(countersAt + block * CLUSTER_BYTES), block * 8);
     }
     const refcountsAt = await this.append(table);
-    // The file ends with a cluster, as its readers may expect.
+    // Readers may expect a file of whole clusters.
     await this.#file.truncate(this.#end);
     const header = qcow2Header({
       virtualBytes: this.#virtualBytes,

@@ -1,8 +1,8 @@
 import type { DiskChain } from './disk-chain.ts';
 
 /**
- * Names the content of a disk: the id of its highest layer, which was made on top of one content and never has another one
- * below it. A layer that was merged has the content of the highest that it was made of.
+ * Identifies the content of a disk: the id of its highest layer, because a layer never gets another backing chain. A merged
+ * layer has the id of the highest layer that was merged into it.
  */
 export function contentId({
   base,
@@ -13,7 +13,7 @@ export function contentId({
   return top === undefined ? `${base.kind}-${base.version}` : (top.through ?? top.id);
 }
 
-/** Whether a disk is its parent and one layer more. */
+/** Whether a disk is its parent with one more layer. */
 export function isChildOf(disk: DiskChain, parent: DiskChain): boolean {
   if (disk.layers.length === 0) return false;
   return contentId({ ...disk, layers: disk.layers.slice(0, -1) }) === contentId(parent);

@@ -6,8 +6,8 @@ import type { DiskChain } from './disk-chain.ts';
 import { fileNode, inJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
 
 /**
- * A new, empty layer for a VM that runs: from the moment it is put on top, what is below never changes again and can
- * be shared.
+ * A new, empty layer for a running VM. Once it is on top (`blockdev-snapshot`), the layers below are immutable and can be
+ * shared.
  */
 export class LiveLayer {
   readonly #vm: Vm;
@@ -23,9 +23,9 @@ export class LiveLayer {
   }
 
   /**
-   * Makes it and gives it to the VMM. The disk's list has it from now on: a layer that is never put on top is empty,
-   * and one that is and is not in the list would be lost.
-   * @param chain the disk as the VMM has it (`openedChain`)
+   * Creates the layer and adds it to the VMM as a block node. The manifest names it from now on: a layer that never gets on
+   * top is empty, but one on top that the manifest does not name would be lost.
+   * @param chain the disk as the VMM has it open (`openedChain`)
    */
   static async prepare(
     vm: Vm,
@@ -42,12 +42,12 @@ export class LiveLayer {
     const name = grown.layers.at(-1) as string;
     const path = chainPath(chain, name);
     const node = inJail(name);
-    // One of an earlier capture that failed before it was on top.
+    // The layer of an earlier capture that failed before it was on top.
     await vm.qmp.execute('blockdev-del', { 'node-name': node }).catch(() => undefined);
     await replaceLayer(chain, name, persistent);
     await chown(path, uid, uid);
     const filename = await placeInJail(jail, path, node);
-    // Before the VMM has it: what it has on top must be in the list, whenever we end.
+    // Before the VMM gets it: the manifest must name the top layer, whenever this process ends.
     await saveChain(grown, persistent);
     const from = await topNode(vm);
     await vm.qmp.execute('blockdev-add', {
@@ -62,7 +62,7 @@ export class LiveLayer {
     return new LiveLayer(vm, chain, from, node);
   }
 
-  /** Puts it on top; what the guest has sent to the disk by now is below. @returns what never changes again */
+  /** Puts the layer on top; earlier writes of the guest are below. @returns the chain that is immutable from now on */
   async putOnTop(): Promise<DiskChain> {
     await this.#vm.qmp.execute('blockdev-snapshot', { node: this.#from, overlay: this.#node });
     return this.#below;

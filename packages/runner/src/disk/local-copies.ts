@@ -4,18 +4,18 @@ import { join } from 'node:path';
 import { linkOrCopy } from './disk-chain.ts';
 import { syncPath } from './sync-path.ts';
 
-/** A copy that no VM and no disk has a link to is kept so long after its last use. */
+/** Time after its last use for which a copy without other links is kept. */
 const UNUSED_KEPT_MS = 24 * 60 * 60_000;
 
-/** For an image of many gigabytes, on a busy disk. */
+/** For an image of many gigabytes on a busy disk. */
 const COPY_DEADLINE_MS = 15 * 60_000;
 
 /**
- * Files of the cache on the file system of the VMs. Every VM has links to its image in its jail; where the cache lies on
- * another file system, so that nothing can be linked, an image is copied once and not for each VM.
+ * Files of the cache on the file system of the VMs. The jail of a VM has a hard link to its image; if the cache is on
+ * another file system, an image is copied once instead of once per VM.
  */
 export class LocalCopies {
-  /** Whether files of the cache cannot be linked to from the folder. */
+  /** Whether files of the cache cannot be linked into the folder. */
   readonly isNeeded: boolean;
   readonly #folder: string;
   readonly #cacheDir: string;
@@ -27,7 +27,7 @@ export class LocalCopies {
     this.isNeeded = isNeeded;
   }
 
-  /** @param folder absolute, on the file system of the VMs; copies lie there */
+  /** @param folder absolute path of the copies, on the file system of the VMs */
   static async open(folder: string, cacheDir: string): Promise<LocalCopies> {
     await Promise.all([
       mkdir(folder, { recursive: true, mode: 0o755 }),
@@ -38,10 +38,10 @@ export class LocalCopies {
     return copies;
   }
 
-  /** A path of a file of the cache that can be linked to: its own, or that of its copy. */
+  /** Path of a cached file that can be linked: its own, or that of its copy. */
   async near(path: string): Promise<string> {
     if (!this.isNeeded || !path.startsWith(`${this.#cacheDir}/`)) return path;
-    // Cached files are never written again, and replaced by others.
+    // Cached files are immutable.
     const { ino, size, mtimeMs } = await stat(path);
     const copy = join(this.#folder, `${ino}-${size}-${Math.trunc(mtimeMs)}`);
     const copying =
@@ -58,7 +58,7 @@ export class LocalCopies {
     );
     if (!isThere) {
       await this.#sweep();
-      // It has its name when all of it is on the disk, and not before.
+      // Renamed after the fsync: a file with this name is complete.
       const partial = `${copy}.new`;
       await rm(partial, { force: true });
       await linkOrCopy(path, partial, COPY_DEADLINE_MS);
@@ -78,7 +78,7 @@ export class LocalCopies {
   }
 }
 
-/** By trial: file systems that are mounted twice look like one and are none. */
+/** Tries to link: a file system that is mounted twice has one device number, and links between its mounts fail. */
 async function canLink(from: string, to: string): Promise<boolean> {
   const name = `.trial-${randomUUID()}`;
   const [source, target] = [join(from, name), join(to, name)];

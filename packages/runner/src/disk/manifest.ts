@@ -13,19 +13,19 @@ export const MANIFEST_FILE = 'disk.json';
 const MANIFEST_VERSION = 2;
 /** The formatted empty disk at the bottom of every disk. */
 export const BASE_FILE = 'base.ext4';
-/** Where an ext4 file system has its superblock, with its magic number and the flag of its journal (ext4(5)). */
+/** Offsets of an ext4 superblock, its magic number and its journal flag (ext4(5)). */
 const EXT4 = { at: 1024, bytes: 1024, magicAt: 0x38, magic: 0xef53, compatAt: 0x5c, hasJournal: 0x4 };
 
-/** What tells a layer from all others, wherever its file lies and whatever it is called there. */
+/** Identity of a layer, independent of its folder and file name. */
 const Identity = {
-  /** Drawn when the layer is made. */
+  /** Random, from the creation of the layer. */
   id: Type.String({ pattern: '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' }),
-  /** Of a layer that was merged: id of the highest of those it was made of, and so of the same content. */
+  /** Of a merged layer: id of the highest layer that was merged into it, which has the same content. */
   through: Type.Optional(Type.String()),
 };
 
 const Digest = {
-  /** Length and digest of the file; null while the layer may still change, or was not read yet. */
+  /** Length and digest of the file; null while the layer may change or has not been read. */
   bytes: Type.Union([Type.Integer(), Type.Null()]),
   sha256: Type.Union([Type.String({ pattern: '^[0-9a-f]{64}$' }), Type.Null()]),
 };
@@ -63,18 +63,18 @@ const Former = Compile(
   }),
 );
 
-/** The list of a disk's layers is none: of a disk that was new when its host lost its power, say. */
-export class DamagedListError extends Error {
+/** The manifest cannot be parsed: for example, the host lost power while the disk was new. */
+export class DamagedManifestError extends Error {
   constructor(folder: string, cause?: unknown) {
-    super(`the list of the disk in ${folder} is damaged`, { cause });
-    this.name = 'DamagedListError';
+    super(`the manifest of the disk in ${folder} is damaged`, { cause });
+    this.name = 'DamagedManifestError';
   }
 }
 
 /**
- * The manifest of the disk in a folder, which is upgraded there when an earlier version has written it. Undefined when
- * there is none: it is written last.
- * @throws DamagedListError
+ * Reads the manifest of a folder, and upgrades it there if an earlier version wrote it. Undefined when there is none: it
+ * is written last.
+ * @throws DamagedManifestError
  */
 export async function readManifest(folder: string): Promise<DiskManifest | undefined> {
   const text = await readFile(join(folder, MANIFEST_FILE), 'utf8').catch((error: NodeJS.ErrnoException) => {
@@ -86,7 +86,7 @@ export async function readManifest(folder: string): Promise<DiskManifest | undef
   try {
     content = JSON.parse(text);
   } catch (error) {
-    throw new DamagedListError(folder, error);
+    throw new DamagedManifestError(folder, error);
   }
   if (Format.Check(content)) return content;
   const version = (content as { version?: unknown } | null)?.version;
@@ -95,16 +95,16 @@ export async function readManifest(folder: string): Promise<DiskManifest | undef
       `the disk in ${folder} was written by a later version of Releap (manifest ${version}, here ${MANIFEST_VERSION})`,
     );
   }
-  if (!Former.Check(content)) throw new DamagedListError(folder);
+  if (!Former.Check(content)) throw new DamagedManifestError(folder);
   return await exclusive(folder, async () => await upgrade(folder));
 }
 
-/** Replaces the manifest. @param durable it outlives a power failure */
+/** Writes the manifest. @param durable with fsync, so that it survives a power failure */
 export async function writeManifest(folder: string, manifest: DiskManifest, durable: boolean): Promise<void> {
   await exclusive(folder, async () => await replace(folder, manifest, durable));
 }
 
-/** Puts digests that have become known since into a manifest. Nothing else of it changes. */
+/** Adds digests to a manifest. */
 export async function recordDigests(folder: string): Promise<void> {
   await exclusive(folder, async () => {
     const manifest = await readFile(join(folder, MANIFEST_FILE), 'utf8').then(
@@ -123,17 +123,17 @@ async function replace(folder: string, manifest: DiskManifest, durable: boolean)
 }
 
 /**
- * Gives a disk of an earlier version what it lacks. Layers get the same identity in each folder that has them, also where
- * this is repeated after a crash: it follows from the file, which has a name in each.
+ * Upgrades the manifest of an earlier version. The identity of a layer is derived from its inode, so it is the same in
+ * each folder that links the file, and when this is repeated after a crash.
  */
 async function upgrade(folder: string): Promise<DiskManifest> {
   const content = JSON.parse(await readFile(join(folder, MANIFEST_FILE), 'utf8')) as unknown;
-  // Another reader was first.
+  // Another reader has upgraded it.
   if (Format.Check(content)) return content;
-  if (!Former.Check(content)) throw new DamagedListError(folder);
+  if (!Former.Check(content)) throw new DamagedManifestError(folder);
   const { bytes, layers, base } = content;
   const basePath = join(folder, BASE_FILE);
-  // Of the oldest version: the lowest layer was made of all that were there, and has no backing file.
+  // In the oldest version, the lowest layer was merged down to the base and has no backing file.
   if (base === undefined) await makeZeros(basePath, bytes);
   const manifest: DiskManifest = {
     version: MANIFEST_VERSION,
@@ -173,12 +173,12 @@ async function baseKind(path: string): Promise<DiskManifest['base']['kind']> {
   return (superblock.readUInt32LE(EXT4.compatAt) & EXT4.hasJournal) === 0 ? 'overlay' : 'journal';
 }
 
-/** An identity for a file that has had none: names of the same file have the same. */
+/** Derives an identity from a file: all hard links of the file have the same. */
 export async function idOfFile(path: string): Promise<string> {
   const file = await stat(path, { bigint: true }).catch(() => undefined);
   if (file === undefined) return randomUUID();
   const hex = createHash('sha256').update(`${file.ino}:${file.birthtimeNs}`).digest('hex');
-  // Version 8 of RFC 9562: the application's own.
+  // UUID version 8 (RFC 9562): application-defined.
   return [
     hex.slice(0, 8),
     hex.slice(8, 12),

@@ -5,18 +5,18 @@ import { LayerReader } from './layer-reader.ts';
 import { LayerWriter } from './layer-writer.ts';
 import { CLUSTER_BYTES, L2_ENTRIES, l1Entries } from './qcow2.ts';
 
-/** Clusters that lie one behind the other are copied together, up to 1 MiB. */
+/** Adjacent clusters are copied together, up to 1 MiB. */
 const RUN_MAX = 16;
 const ZEROS = Buffer.alloc(CLUSTER_BYTES);
-/** The host's free space is looked at each time so much was written. */
+/** The host's free space is checked after this many bytes. */
 const CHECK_SPACE_BYTES = 64 * 1024 * 1024;
 
 /**
- * Makes one layer that reads, on the same backing file, as all of them do together. `qemu-img` has nothing for that:
- * it merges down to the ground, or writes into a layer that others hold.
+ * Merges layers into one that reads the same on the same backing file. `qemu-img` cannot do this: `convert` merges the
+ * whole chain, and `commit` writes into a layer that other disks share. The tables of a layer were written by a VMM and
+ * are not trusted: no cluster is copied twice, and zeros are not written.
  * @param paths lowest first; checked (`checkQcow2`), and immutable
- * What the tables of a layer say is a VMM's word, so that no cluster is copied twice and zeros are not written.
- * @param target must not exist; to be removed when this throws
+ * @param target must not exist; the caller removes it when this throws
  * @throws when a layer is damaged, or the host's disk is full
  */
 export async function mergeLayers(
@@ -59,7 +59,7 @@ export async function mergeLayers(
   await writer.finish();
 }
 
-/** @returns what to say of each cluster of `data` */
+/** @returns the L2 entry of each cluster of `data` */
 async function appendNonZero(writer: LayerWriter, data: Buffer): Promise<Cluster[]> {
   const count = data.length / CLUSTER_BYTES;
   const isZero = (n: number): boolean =>
@@ -72,7 +72,7 @@ async function appendNonZero(writer: LayerWriter, data: Buffer): Promise<Cluster
       const at = await writer.append(data.subarray(from * CLUSTER_BYTES, to * CLUSTER_BYTES));
       for (let n = from; n < to; n++) clusters.push(at + (n - from) * CLUSTER_BYTES);
     }
-    // What ended the run is zero.
+    // The cluster that ended the run is zero.
     if (to < count) clusters.push('zero');
     from = to + 1;
   }
@@ -81,7 +81,7 @@ async function appendNonZero(writer: LayerWriter, data: Buffer): Promise<Cluster
 
 type Run = { layer: number; at: number; length: number } | { layer?: undefined; isZero: boolean; length: 1 };
 
-/** What is copied next. @param tables of each layer, highest first: the first that says anything counts */
+/** The next clusters to copy. @param tables of each layer, highest first: the first one with the cluster wins */
 function runAt(tables: readonly (ClusterTable | undefined)[], entry: number): Run {
   const layerOf = (at: number): number => tables.findIndex((table) => table?.has(at) === true);
   const layer = layerOf(entry);

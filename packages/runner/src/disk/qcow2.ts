@@ -11,12 +11,12 @@ export const HEADER_BYTES = 104;
 const VIRTUAL_MAX_BYTES = 64 * 1024 ** 4;
 
 /**
- * Writes an empty qcow2 image (version 3, QEMU's docs/interop/qcow2.txt): all of it reads from whatever backing node
- * it is opened with. Written here because starting `qemu-img` would cost more than everything else a disk needs.
+ * Writes an empty qcow2 image (version 3, QEMU's docs/interop/qcow2.txt): all reads go to the backing node that it is
+ * opened with. Written here because starting `qemu-img` takes longer than all other steps of creating a disk.
  *
- * No backing file is named in it: every program that opens it would follow the name, relative to the file.
+ * The header names no backing file: programs that open the image would follow the name.
  * @param virtualBytes size that the guest sees, a multiple of 512
- * @param durable it outlives a power failure
+ * @param durable with fsync, so that it survives a power failure
  */
 export async function createEmptyQcow2(path: string, virtualBytes: number, durable = false): Promise<void> {
   if (
@@ -56,7 +56,7 @@ export async function createEmptyQcow2(path: string, virtualBytes: number, durab
   }
 }
 
-/** Length of a layer that nothing was written to. */
+/** Length of the file of an empty layer. */
 export function emptyQcow2Bytes(virtualBytes: number): number {
   // Header, refcount table, one refcount block (it counts 32768 clusters), the L1 table.
   return (3 + Math.ceil((l1Entries(virtualBytes) * 8) / CLUSTER_BYTES)) * CLUSTER_BYTES;
@@ -66,7 +66,7 @@ export function l1Entries(virtualBytes: number): number {
   return Math.ceil(virtualBytes / BYTES_PER_L1_ENTRY);
 }
 
-/** The header of a layer: offsets in bytes, the table of reference counters `refcountClusters` clusters long. */
+/** The qcow2 header: offsets in bytes, the length of the refcount table in clusters. */
 export function qcow2Header(layout: {
   virtualBytes: number;
   l1At: number;
@@ -90,9 +90,8 @@ export function qcow2Header(layout: {
 }
 
 /**
- * Refuses a layer that is not what `createEmptyQcow2` has made and a VMM has written to since. Whoever takes over a
- * VMM writes what it likes into its layer, and the next VMM opens that before it has given up its privileges: a header
- * may name other files to be opened (backing and data files), or what this program never asks for.
+ * Refuses a layer whose header is not one of `createEmptyQcow2`. A guest that has taken over its VMM can write any header
+ * into its layer, and a header can name other files that the next VMM would open (backing and data files).
  */
 export async function checkQcow2(path: string, virtualBytes: number): Promise<void> {
   const header = Buffer.alloc(HEADER_BYTES);

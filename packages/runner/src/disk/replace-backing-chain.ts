@@ -10,12 +10,11 @@ import { contentId } from './lineage.ts';
 import { fileNode, inJail, isLayerInJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
 
 /**
- * Puts a layer in the place of those that it was made of, below the top of the disk of a VM that runs: the guest notices
- * nothing, for it reads the same. Their files go, unless others hold them, too. Nobody may take or change the disk
- * meanwhile.
- * @param compacted what `writeCompacted` has made of the disk without its top, in the disk's own folder
- * @returns the disk as it is from now on
- * @throws when the VMM refuses or its disk is not what it was made of; the disk is what it was
+ * Replaces the layers below the top of a running VM's disk with their merged layer. The content is the same, so the guest
+ * notices nothing. Removes the merged layers from the folder. The caller excludes captures and other changes of the disk.
+ * @param compacted result of `writeCompacted` for the disk without its top, in the disk's folder
+ * @returns the new chain
+ * @throws when the VMM refuses, or its disk does not have the layers that were merged; the disk is unchanged
  */
 export async function replaceBackingChain(
   vm: Pick<Vm, 'qmp'>,
@@ -34,17 +33,17 @@ export async function replaceBackingChain(
   const [lowest] = above;
   const isSameBelow = compacted.layers.slice(0, from).every((layer, at) => layer === layers[at]);
   if (merged.length === 0 || !isSameBelow || lowest === undefined) {
-    throw new Error('the disk is not what its compacted layer was made of');
+    throw new Error('the disk does not have the layers that were merged');
   }
   const graph = await BlockGraph.of(vm);
   const nodes = graph.below(await topNode(vm));
   const nodeOf = (layer: string): number => nodes.findIndex((node) => graph.layer(node) === layer);
   const user = nodeOf(lowest);
-  // The empty disk is the last one.
+  // The last node is the empty disk.
   const backing = from === 0 ? nodes.length - 1 : nodeOf(layers[from - 1] ?? '');
-  if (user < 0 || backing <= user) throw new Error('the VMM has not the layers that its disk is made of');
+  if (user < 0 || backing <= user) throw new Error('the VMM does not have the layers of its disk open');
   const replaced = nodes.slice(user + 1, backing);
-  // A runner may have ended right after it had done that.
+  // An earlier runner may have ended right after this step.
   const done = replaced.length === 1 && nodeOf(name) === user + 1;
   if (!done) {
     await replaceBacking(vm, {
@@ -66,7 +65,7 @@ export async function replaceBackingChain(
     },
   };
   await saveChain(now, options.persistent);
-  // From the highest: a node is removed with the one above it, unless it was added by itself.
+  // Highest first: QEMU removes a node with its parent, unless it was added by `blockdev-add` itself.
   for (const old of done ? [] : replaced) {
     await vm.qmp.execute('blockdev-del', { 'node-name': old }).catch(() => undefined);
   }
@@ -76,8 +75,8 @@ export async function replaceBackingChain(
 }
 
 /**
- * Removes the layers in a jail that a disk does not have any more. By the names that lie there, in a folder that only root
- * can change: what a VMM calls its nodes is its own word.
+ * Removes the layers in a jail that the chain no longer has. It reads the names from the folder, which only root can change:
+ * node names that the VMM reports are not trusted.
  */
 async function dropUnusedInJail(jail: string, { layers }: DiskChain): Promise<void> {
   const used = new Set(layers.map(inJail));
@@ -112,7 +111,7 @@ async function replaceBacking(
       file: { driver: 'file', 'node-name': fileNode(name), filename, 'read-only': true, locking: 'off' },
       backing,
     });
-    // All that it was opened with must be said again; only what is below it is another.
+    // `blockdev-reopen` takes all options again; only the backing node changes.
     const asItIs = isTop
       ? {
           'l2-cache-size': L2_CACHE_BYTES.top,

@@ -1,27 +1,27 @@
 import { statfs } from 'node:fs/promises';
 import type { Logger } from 'pino';
 
-/** Below this, or that part of a small file system, what tenants write stops. New disks are refused earlier. */
+/** Guests are paused below this much free space, or this share of a small file system. New disks are refused earlier. */
 const LOW_BYTES = 128 * 1024 * 1024;
 const LOW_SHARE = 1 / 50;
-/** They continue when there is so much more, so that they do not stop again at once. */
+/** Guests resume when there is this much more, so that they are not paused again immediately. */
 const ENOUGH_FACTOR = 1.5;
-/** Near the bound it is looked at more often: a guest may write a gigabyte a second. */
+/** Near the limit the interval is shorter: a guest can write a gigabyte per second. */
 const NEAR_BYTES = 4 * 1024 ** 3;
 const LOOK_EVERY_MS = { near: 100, far: 1_000 };
 
 export interface SpaceWatchOptions {
-  /** On the file system that is watched. */
+  /** A folder on the file system that is watched. */
   folder: string;
-  /** Called each time it is found short: also what has begun since must stop. */
+  /** Called at each check below the limit, so that guests that have started since are paused too. */
   onShort: () => void;
   log: Logger;
   read?: () => Promise<{ freeBytes: number; totalBytes: number }>;
 }
 
 /**
- * Watches the file system that tenants' disks are on. The database and the service's records may lie there, too, and
- * break where it is full: PostgreSQL ends itself when it cannot write its log. So guests are paused while some is left.
+ * Watches the file system of the tenants' disks. The database and the service's records may be on the same one: PostgreSQL
+ * shuts down when it cannot write its WAL. So guests are paused while some space is left.
  */
 export class SpaceWatch {
   readonly #options: SpaceWatchOptions;
@@ -70,7 +70,7 @@ export class SpaceWatch {
   }
 }
 
-/** What processes other than root's may write: VMMs and PostgreSQL are such. */
+/** Free space for unprivileged processes, such as VMMs and PostgreSQL. */
 async function spaceOf(folder: string): Promise<{ freeBytes: number; totalBytes: number }> {
   const { bavail, blocks, bsize } = await statfs(folder);
   return { freeBytes: bavail * bsize, totalBytes: blocks * bsize };

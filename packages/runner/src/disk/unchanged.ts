@@ -4,12 +4,12 @@ import type { DiskChain } from './disk-chain.ts';
 import { LayerReader } from './layer-reader.ts';
 import { CLUSTER_BYTES } from './qcow2.ts';
 
-/** The first block of a file system has its superblock, which says when it was last frozen and how much was written. */
+/** The first block has the superblock, with the time of the last freeze and the number of bytes written. */
 const SUPERBLOCK_BYTES = 4096;
 
 /**
- * Whether nothing was written to the file system in the last layer of a disk. Freezing and thawing alone rewrite its
- * superblock, which counts for nothing.
+ * Whether the last layer of a disk has no changes of the file system. Freeze and thaw rewrite the superblock; that does
+ * not count.
  */
 export async function isTopUnchanged(chain: DiskChain): Promise<boolean> {
   const below = [...chain.layers];
@@ -23,7 +23,7 @@ export async function isTopUnchanged(chain: DiskChain): Promise<boolean> {
   return now?.subarray(SUPERBLOCK_BYTES).equals(before.subarray(SUPERBLOCK_BYTES)) === true;
 }
 
-/** Which clusters a layer says anything of, lowest first, but no more than `most`. */
+/** Indexes of the clusters that a layer has, lowest first, at most `most`. */
 async function firstClusters(chain: DiskChain, name: string, most: number): Promise<number[]> {
   await using layer = await LayerReader.open(chainPath(chain, name), chain.bytes);
   const found: number[] = [];
@@ -34,7 +34,7 @@ async function firstClusters(chain: DiskChain, name: string, most: number): Prom
   return found;
 }
 
-/** The first cluster of a layer; undefined when that is what is below. */
+/** The first cluster of a layer; undefined when it is unallocated. */
 async function readFirst(chain: DiskChain, name: string): Promise<Buffer | undefined> {
   await using layer = await LayerReader.open(chainPath(chain, name), chain.bytes);
   const cluster = (await layer.table(0))?.at(0);

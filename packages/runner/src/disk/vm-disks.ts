@@ -12,12 +12,12 @@ import { chainPath, LAYER_FILE, linkOrCopy, protectLayer } from './disk-chain.ts
 import type { DiskChain } from './disk-chain.ts';
 import { createEmptyQcow2 } from './qcow2.ts';
 
-/** Size of the docker disk of a sandbox that has none. */
+/** Size in MiB of `vdc` in a sandbox without a docker disk. */
 const UNUSED_DOCKER_MIB = EXT4_MIN_MIB;
 
 /**
- * What QEMU may keep in memory of the tables of a layer: 1 MiB covers 8 GiB of disk. Its own default is 32 MiB a
- * layer, which a disk of many layers would take out of the memory of its VM.
+ * L2 cache of each layer: 1 MiB covers 8 GiB of disk. QEMU's default is 32 MiB per layer, which for many layers would
+ * exceed the memory limit of the VMM.
  */
 export const L2_CACHE_BYTES = { top: 8 * 1024 * 1024, below: 512 * 1024 };
 
@@ -25,31 +25,30 @@ export interface DiskOptions {
   /** Absolute path of the read-only root image. */
   rootImagePath: string;
   scratch: DiskChain;
-  /** What is on it outlives a crash of the host, so its flushes must be durable. */
+  /** It must survive a crash of the host, so flushes of the guest are durable. */
   persistent: boolean;
-  /** Absent for none; the guest still has a tiny vdc. */
+  /** Absent for none; the guest still has a tiny `vdc`. */
   dockerDataMib?: number | undefined;
-  /** Absolute path of a raw file of that size that is used instead of an empty disk, and outlives the VM. */
+  /** Absolute path of a raw file of that size that is attached instead of an empty disk and survives the VM. */
   dockerDisk?: string | undefined;
 }
 
-/** Disks of one VM, ready to be attached. */
+/** Disks of a VM, ready to be attached. */
 export interface VmDisks {
   nodes: Record<DiskName, BlockNode>;
-  /** What the guest must see, for `block_resize`. */
+  /** Size in bytes that the guest sees, for `block_resize`. */
   bytes: { scratch: number; docker: number };
 }
 
 /**
- * Which disks of a VM: `own` of its sandbox, or those that a warming-up VM has before. Both are never there at once but
- * for the moment in which one takes the other's place, and their nodes have different names.
+ * `own`: the disks of the sandbox; the other: those of a VM that is warming up. Their nodes have different names because
+ * both exist while one replaces the other.
  */
 export type DiskSet = 'own' | 'warm-up';
 
 /**
- * Makes the disks of one VM and puts them into its jail, where the VMM opens them by itself, without privileges. The graph
- * of each disk is given to the VMM node by node and nothing in a file names another file, so a guest that takes over its
- * VMM finds no path to follow.
+ * Creates the disks of a VM and links them into its jail, where the unprivileged VMM opens them. The VMM gets the block
+ * graph node by node, and no file names another file, so a guest that has taken over its VMM finds no path to follow.
  * @param folder the jail; must exist
  * @throws DiskFullError when the host's disk is full
  */
@@ -102,8 +101,8 @@ export async function makeDisks(
 }
 
 /**
- * A guest that is blocked on ENOSPC does not respond, so it gets no request.
- * @throws DiskFullError when it does
+ * A guest that is blocked on ENOSPC does not respond, so it must not get a request.
+ * @throws DiskFullError when the guest is blocked
  */
 export async function checkGuestHasSpace(vm: Vm): Promise<void> {
   if (await vm.isBlockedOnSpace()) throw isBlockedOnSpace();
@@ -113,7 +112,7 @@ export function isBlockedOnSpace(): DiskFullError {
   return new DiskFullError("the host's disk is full: the sandbox is paused until there is space");
 }
 
-/** Lets a VMM in its jail have a file of ours. @returns its path as the VMM sees it */
+/** Links a file into a VMM's jail. @returns its path inside the jail */
 export async function placeInJail(jail: string, path: string, name: string): Promise<string> {
   const target = checkedJoin(jail, name);
   await rm(target, { force: true });
@@ -121,36 +120,36 @@ export async function placeInJail(jail: string, path: string, name: string): Pro
   return `/${name}`;
 }
 
-/** Name of a scratch disk's layer in the jail. */
+/** File name of a scratch disk's layer in the jail. */
 export function inJail(layer: string): string {
   return `scratch-${layer}`;
 }
 
-/** Whether a file of a jail is such a layer. */
+/** Whether a file in a jail is a layer of the scratch disk. */
 export function isLayerInJail(name: string): boolean {
   return name.startsWith('scratch-') && LAYER_FILE.test(name.slice('scratch-'.length));
 }
 
-/** Name of a disk's top node; what `block_resize` takes. */
+/** Name of a disk's top node, for `block_resize`. */
 export function topNode(disk: DiskName, set: DiskSet): string {
   return `${nodeName(disk)}${set === 'own' ? '-real' : ''}`;
 }
 
-/** Name of the node that reads and writes a layer's file: tells which node of a VMM is which layer. */
+/** Name of the protocol node of a layer's file; it contains the layer's name. */
 export function fileNode(layer: string, set: DiskSet = 'own'): string {
   return `${set === 'own' ? 'real' : 'file'}-${layer}`;
 }
 
 /**
- * The layer that such a node is. Node names are what a VMM says, and one that was taken over says anything: only names
- * that our own layers can have come out of this, and none that leads out of a folder.
+ * File name of the layer of a protocol node. Node names that a VMM reports are not trusted: the result is always a valid
+ * file name of a layer, which cannot leave its folder.
  */
 export function layerOfNode(fileNode: string | undefined): string | undefined {
   const name = /^(?:file|real)-(.+)$/.exec(fileNode ?? '')?.[1];
   return name !== undefined && LAYER_FILE.test(name) ? name : undefined;
 }
 
-/** The layers of a disk, each on the one before, and only the last one written to. */
+/** The nodes of a disk's layers, each with the one before as backing; only the last one is writable. */
 function chainNode(
   name: string,
   layers: readonly { filename: string; node: string }[],
@@ -165,7 +164,7 @@ function chainNode(
       driver: 'qcow2',
       'node-name': isTop ? name : `${name}-${at}`,
       'l2-cache-size': isTop ? L2_CACHE_BYTES.top : L2_CACHE_BYTES.below,
-      // What ends with the sandbox does not outlive a crash of the host, so its flushes need not be durable.
+      // An ephemeral disk does not survive a crash of the host, so flushes need not be durable.
       ...(persistent || !isTop ? {} : { cache: { 'no-flush': true } }),
       ...(isTop ? { discard: 'unmap' } : { 'read-only': true }),
       file: isTop ? { ...file, discard: 'unmap' } : { ...file, 'read-only': true, locking: 'off' },
@@ -175,7 +174,7 @@ function chainNode(
   return below;
 }
 
-/** A docker disk that ends with the VM: an empty one with a layer above it for what is written. */
+/** An ephemeral docker disk: an empty disk with a layer above it. */
 async function emptyDockerDisk(
   store: EmptyExt4Store,
   folder: string,
@@ -201,7 +200,7 @@ async function emptyDockerDisk(
   };
 }
 
-/** A raw file that one VM writes. Its format is fixed: nothing in it can name another file. */
+/** A raw file that one VM writes. The format is fixed, so no content can name another file. */
 function writableNode(name: string, filename: string): BlockNode {
   return {
     driver: 'raw',
@@ -211,7 +210,7 @@ function writableNode(name: string, filename: string): BlockNode {
   };
 }
 
-/** A file that many VMs read at once: no locks to hold, and never written. */
+/** An immutable file that many VMs read: without locks. */
 function rawNode(name: string, filename: string): BlockNode {
   return {
     driver: 'raw',

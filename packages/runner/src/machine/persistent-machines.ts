@@ -6,7 +6,7 @@ import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { checkChain, createChain, diskMib, growChain, LAYERS_MAX, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
-import { DamagedListError } from '../disk/manifest.ts';
+import { DamagedManifestError } from '../disk/manifest.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import { failpoint } from '../failpoint.ts';
@@ -288,7 +288,7 @@ export class PersistentMachines {
       folders.load(vmId),
       readChain(keep).catch((error: unknown) => {
         // Nothing can be started from a damaged disk.
-        if (error instanceof DamagedListError) return undefined;
+        if (error instanceof DamagedManifestError) return undefined;
         throw error;
       }),
       new SuspendImage(keep).read(),

@@ -4,8 +4,8 @@ import { GuestClient } from '../guest/index.ts';
 const CONNECT_DEADLINE_MS = 20_000;
 
 /**
- * The way to one sandbox's agent. A guest that breaks the protocol, or an agent that restarts, loses the
- * connection; the next who needs it makes it again, once for all who wait.
+ * The connection to a sandbox's agent. It is lost when the guest violates the protocol or the agent restarts; the next
+ * caller reconnects, once for all concurrent callers.
  */
 export class AgentConnection {
   readonly #onOutput: (data: Buffer) => void;
@@ -20,18 +20,18 @@ export class AgentConnection {
     this.#log = log;
   }
 
-  /** The first connection, to an agent that may not run yet: requests wait in order until it does. */
+  /** The first connection, to an agent that may not run yet: requests are queued until it does. */
   async open(socketPath: string, signal: AbortSignal): Promise<GuestClient> {
     this.#socketPath = socketPath;
     return this.#take(await GuestClient.open(socketPath, { log: this.#log, signal }));
   }
 
-  /** The line to an agent that was configured before this process began; made when it is needed. */
+  /** The connection to an agent that was configured before this process started; opened on first use. */
   adopt(socketPath: string): void {
     this.#socketPath = socketPath;
   }
 
-  /** A connection to an agent that answers. */
+  /** A connection to an agent that has answered. */
   async connected(): Promise<GuestClient> {
     if (this.#client !== undefined && !this.#client.closed) return this.#client;
     this.#connecting ??= GuestClient.connect(this.#socketPath, {
@@ -45,7 +45,7 @@ export class AgentConnection {
     return await this.#connecting;
   }
 
-  /** A new connection, on which the agent's input is cleared if need be. */
+  /** Opens a new connection; clears the agent's input if necessary. */
   async reconnect(): Promise<GuestClient> {
     this.#client?.close();
     return await this.connected();

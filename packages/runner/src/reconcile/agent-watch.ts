@@ -2,23 +2,23 @@ import type { Logger } from 'pino';
 
 const PING_EVERY_MS = 60_000;
 const PING_DEADLINE_MS = 30_000;
-/** A guest may be busy for minutes, and its owner may have stopped its agent's processor: this is told, not ended. */
+/** A guest may be busy for minutes, or its owner may have stopped the agent's CPU: it is reported, not killed. */
 const SILENT_AFTER = 3;
 
 export interface AgentWatchOptions {
   /** Rejects when the agent does not answer in time. */
   ping: (deadlineMs: number) => Promise<void>;
-  /** Whether it cannot be expected to answer now. */
+  /** Whether the agent cannot answer now (paused, frozen). */
   isExcused: () => boolean;
-  /** Where its owner reads it. */
+  /** The console log, which its owner reads. */
   tell: (line: string) => void;
   log: Logger;
   everyMs?: number;
 }
 
 /**
- * Asks the agent of a running sandbox from time to time whether it is there. A VMM that runs proves nothing: a guest that
- * hangs would look as if it ran.
+ * Pings the agent of a running sandbox periodically. A running VMM does not prove that its guest runs: a hung guest would
+ * look alive.
  */
 export class AgentWatch {
   readonly #options: AgentWatchOptions;
@@ -32,7 +32,7 @@ export class AgentWatch {
     this.#timer.unref();
   }
 
-  /** Whether it has not answered several times in a row. */
+  /** Whether several pings in a row were not answered. */
   get isSilent(): boolean {
     return this.#failures >= SILENT_AFTER;
   }

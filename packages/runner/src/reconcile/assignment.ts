@@ -1,6 +1,6 @@
 /**
- * Assignments and observations as this machine stores them (see `sandbox-record.ts`), and how they are read from, and
- * become, what is on the link. The stored form is older than the link's: records of every version must be read.
+ * Assignments and observations as this machine stores them (see `sandbox-record.ts`), and their conversion from and to
+ * the messages of the link. The stored form is older than the link's: records of all versions must be readable.
  */
 import type {
   DesiredState,
@@ -15,31 +15,31 @@ import type {
   SnapshotSpec,
 } from '@releap/contract/runner';
 
-/** What must be of one sandbox. */
+/** Desired state of a sandbox. */
 export interface Assignment {
   vm_id: string;
   generation: number;
   desired: DesiredState;
-  /** What `running` starts from when the sandbox does not run; `disk` when absent. */
+  /** Source of `running` for a sandbox that does not run; `disk` when absent. */
   start_from?: 'disk' | 'memory';
   spec: SandboxSpec;
 }
 
-/** What is of one sandbox. */
+/** Observed state of a sandbox. */
 export interface Observation extends SandboxDetail {
   vm_id: string;
   generation: number;
   status: ObservedStatus;
 }
 
-/** What must be of one snapshot. */
+/** Desired state of a snapshot. */
 export interface SnapshotAssignment extends SnapshotSpec {
   snapshot_id: string;
   generation: number;
   desired: 'ready' | 'deleted';
 }
 
-/** What is of one snapshot. */
+/** Observed state of a snapshot. */
 export interface SnapshotObservation extends SnapshotDetail {
   snapshot_id: string;
   generation: number;

@@ -1,16 +1,16 @@
 const LOOK_EVERY_MS = 5_000;
-/** Less than that is what a clock that is being kept right does. */
+/** Smaller differences come from a clock that is being slewed. */
 const STEP_MIN_MS = 500;
 
 /**
- * Notices that the host's clock was set, or that the host was suspended: a guest's clock does not move with it. The
- * monotonic clock does neither.
+ * Detects that the host's clock was set or that the host was suspended: the guests' clocks do not follow. The monotonic
+ * clock is not affected by either.
  */
 export class ClockStepDetector {
   readonly #timer: NodeJS.Timeout;
   #ahead = Date.now() - performance.now();
 
-  /** @param onStep called when it has happened */
+  /** @param onStep called after a step */
   constructor(onStep: () => void) {
     this.#timer = setInterval(() => {
       const ahead = Date.now() - performance.now();

@@ -11,7 +11,7 @@ import type { HeldImage } from './sandbox-host.ts';
 /** RFC 1035 §2.3.4 */
 const HOSTNAME_MAX = 63;
 
-/** What a guest is told at its boot: the same identity each time, with a new clock and new random numbers. */
+/** Configuration of a guest at boot: the same identity each time, with the current time and new random numbers. */
 export function guestConfig(
   vmId: string,
   spec: SandboxSpec,
@@ -44,7 +44,7 @@ export function guestConfig(
   };
 }
 
-/** What a VM that waits for a sandbox warms up with: everything that a sandbox has, and the shell of its image. */
+/** Configuration with which a pooled VM warms up: everything that a sandbox has, and the shell of its image. */
 export function warmUpConfig(running: RunningVm): GuestConfig {
   return {
     hostname: 'warm-up',
@@ -61,26 +61,26 @@ export function warmUpConfig(running: RunningVm): GuestConfig {
   };
 }
 
-/** Who a guest is, all its life. */
+/** Identity of a guest; it never changes. */
 export function identityOf(vmId: string, spec: SandboxSpec): { hostname: string; machineId: string } {
   return { hostname: hostname(spec.name, vmId), machineId: vmId.replaceAll('-', '') };
 }
 
-/** What a guest must be told each time it starts or resumes. */
+/** Time and random seed for each start and resume. */
 export function freshness(): { clockNs: bigint; entropy: Uint8Array } {
   return {
     clockNs: nowNs(),
-    // The guest's random generator is that of what it was restored from: every other copy would draw the same numbers.
+    // A restored guest has the random state of its source: without new seed all copies would generate the same numbers.
     entropy: randomBytes(64),
   };
 }
 
-/** The environment of what is started in it. */
+/** Environment of the processes in the guest. */
 export function environmentOf(spec: SandboxSpec, image: ImageConfig): Record<string, string> {
   return { ...image.env, ...spec.env };
 }
 
-/** A display name as a host name: what DNS allows of it, or the id where nothing is left. */
+/** Converts a display name to a host name: the characters that DNS allows, or the id if there are none. */
 function hostname(name: string, vmId: string): string {
   const label = name
     .toLowerCase()

@@ -6,11 +6,11 @@ import type { AgentConnection } from './agent-connection.ts';
 import { freshness } from './guest-config.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
 
-/** What a guest is told when it resumes as a sandbox. */
+/** Message to a guest that resumes as a sandbox. */
 export interface IdentityUpdate {
   hostname: string;
   machineId: string;
-  /** Left as it is where that is not known. */
+  /** Unchanged if it is not known. */
   env?: Record<string, string>;
 }
 
@@ -18,17 +18,17 @@ export interface IdentityUpdate {
 const CONFIGURE_DEADLINE_MS = 60_000;
 /** Setting the clock and thawing; seconds only on a machine that is overloaded. */
 const RENEW_DEADLINE_MS = 60_000;
-/** A guest that has heard it has answered by then, on any machine that is not hopelessly overloaded. */
+/** A guest that has received the message answers by then, unless the machine is hopelessly overloaded. */
 const HEARD_DEADLINE_MS = 15_000;
-/** Clearing the input of a slow guest may end the session once more. */
+/** Clearing the input of a slow guest may end the session again. */
 const RENEWALS_MAX = 3;
-/** How a request ends that a guest has not heard. */
+/** Codes of requests that the guest has not received. */
 const LOST: ReadonlySet<string> = new Set(['timeout', 'disconnected', 'protocol']);
-/** Beyond its processes' grace, a guest may take this long to write what it has not, and then to power off. */
+/** After the grace period of its processes, a guest has this long to flush its dirty pages and power off. */
 const SHUTDOWN_DEADLINE_MS = 30_000;
 const POWER_OFF_DEADLINE_MS = 5_000;
 
-/** Reports what happens to a VM by itself. @returns what rejects when it has ended */
+/** Reports spontaneous events of a VM. @returns a promise that rejects when the VM has ended */
 export function watch(running: RunningVm, events: SandboxEvents): Promise<never> {
   running.vm.onUnblocked(() => events.onUnblocked());
   const died = Promise.withResolvers<never>();
@@ -40,7 +40,7 @@ export function watch(running: RunningVm, events: SandboxEvents): Promise<never>
   return died.promise;
 }
 
-/** Makes a blank guest a sandbox. @returns how long each step took, in microseconds */
+/** Configures a blank guest as a sandbox. @returns the duration of each step, in microseconds */
 export async function configure(
   guest: GuestClient,
   config: GuestConfig,
@@ -50,15 +50,14 @@ export async function configure(
   const options = { signal, deadlineMs: CONFIGURE_DEADLINE_MS };
   const { reservedBytes, timingsUs } = await guest.configure(config, options);
   const { reserveBytes: asked = 0 } = config;
-  // The limit of the VMM's cgroup counts on it: a guest that uses the rest would be ended by the host's kernel.
+  // The limit of the VMM's cgroup relies on it: if the guest used the reserved memory, the host's OOM killer would end it.
   if (reservedBytes < asked)
     log.warn({ asked, reserved: reservedBytes }, 'the guest reserved too little memory');
   return timingsUs;
 }
 
 /**
- * Gives a restored guest its own identity: clock, random numbers, names, environment. The processes resume after
- * that. What it was called before changes nothing.
+ * Gives a restored guest its own identity: clock, random seed, host name, environment. Its processes resume after that.
  */
 export async function renewIdentity(
   guest: GuestClient,
@@ -71,8 +70,8 @@ export async function renewIdentity(
 }
 
 /**
- * The same for a guest that has just been restored, and may not hear what it is told first: it may be waiting for the
- * other half of what its host said when it was captured. Then it is told again, on a connection that clears its input.
+ * The same for a guest that has just been restored and may not receive the first message: if it was captured in the
+ * middle of a frame, it waits for the rest. Then the message is sent again on a connection that clears its input.
  */
 export async function renewRestored(
   agent: AgentConnection,
@@ -90,7 +89,7 @@ export async function renewRestored(
   }
 }
 
-/** Resolves when the guest has ended its processes and itself. */
+/** Resolves when the guest has ended its processes and powered off. */
 export async function powerOff(
   running: RunningVm,
   guest: GuestClient,
@@ -104,16 +103,16 @@ export async function powerOff(
   await Promise.race([
     off,
     asked.catch((error: unknown) => {
-      // Perhaps its end has overtaken its answer.
+      // The power-off may have overtaken the answer.
       cause = error;
     }),
   ]);
   const cut = Promise.withResolvers<never>();
   const timer = setTimeout(
-    () => cut.reject(new Error('it did not power off', { cause })),
+    () => cut.reject(new Error('the guest did not power off', { cause })),
     POWER_OFF_DEADLINE_MS,
   );
-  const onAbort = (): void => cut.reject(new Error('it was not waited for'));
+  const onAbort = (): void => cut.reject(new Error('the wait was cancelled'));
   signal.addEventListener('abort', onAbort, { once: true });
   try {
     signal.throwIfAborted();

@@ -40,14 +40,14 @@ export interface LiveMachineOptions {
   agent: AgentConnection;
   logs: Logs;
   addresses: Addresses;
-  /** The image of that digest, held. @throws when it is not here any more */
+  /** Holds the image with that digest. @throws when it is no longer on this host */
   findImage: (manifest: string) => Promise<CapturedImage & Disposable>;
-  /** A VMM that waits for what a child of this sandbox begins with, if one does. */
+  /** A pooled VMM for a fork of this sandbox, if there is one. */
   takeVmm: TakeVmm;
   log: Logger;
 }
 
-/** A sandbox's micro-VM that runs, with its agent and its logs. */
+/** The running micro-VM of a sandbox, with its agent and logs. */
 export class LiveMachine implements LiveSandbox {
   readonly addresses: Addresses;
   readonly console: LogFile;
@@ -56,7 +56,7 @@ export class LiveMachine implements LiveSandbox {
   readonly #log: Logger;
   readonly #closing = new AbortController();
   readonly #watch: AgentWatch;
-  /** What is written beside its disk, to become a part of it; undefined when nothing of that is left. */
+  /** The compacted layer that is being written; undefined when there is none. */
   #writing: Promise<DiskChain | undefined> = Promise.resolve(undefined);
 
   constructor(options: LiveMachineOptions) {
@@ -94,8 +94,8 @@ export class LiveMachine implements LiveSandbox {
     await checkGuestHasSpace(running.vm);
     const guest = await this.guest();
     await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
-      // The suspend image has these pages; only a start that discards it would lose them.
-      this.#log.warn({ err: error }, 'files were not on the disk before the pause');
+      // The suspend image has these pages; only a start that discards it loses them.
+      this.#log.warn({ err: error }, 'dirty pages were not flushed before the pause');
     });
     await this.#hold().warmUp();
     await using pausing = await machines.persistent.beginPause(vmId, running);
@@ -111,7 +111,7 @@ export class LiveMachine implements LiveSandbox {
       await this.#hold()
         .thaw()
         .catch((second: unknown) => {
-          // It responds once there is space, and otherwise thaws by itself.
+          // It responds when there is space, and otherwise thaws by itself.
           if (running.vm.waitsForSpace) return;
           throw new GuestLostError(
             `the sandbox could not be paused (${(error as Error).message}) and could not be resumed: ${(second as Error).message}`,
@@ -130,7 +130,7 @@ export class LiveMachine implements LiveSandbox {
 
   async setClock(hurry: AbortSignal): Promise<void> {
     const gone = Promise.withResolvers<never>();
-    const onAbort = (): void => gone.reject(new Error('it was not waited for'));
+    const onAbort = (): void => gone.reject(new Error('the wait was cancelled'));
     hurry.addEventListener('abort', onAbort, { once: true });
     if (hurry.aborted) onAbort();
     const setting = this.guest().then((guest) =>
@@ -179,12 +179,12 @@ export class LiveMachine implements LiveSandbox {
     const { agent, running, logs, machines } = this.#options;
     this.#watch.close();
     this.#closing.abort(new Error('the sandbox does not run any more'));
-    // A layer that was being written is removed now; otherwise it would stay in the folder until the sandbox runs again.
+    // Removes a partial layer; otherwise it would stay in the folder until the sandbox runs again.
     const compacted = await this.#writing;
     if (compacted !== undefined) {
       await machines.compaction
         .abandon(compacted)
-        .catch((error: unknown) => this.#log.warn({ err: error }, 'an unused layer remains'));
+        .catch((error: unknown) => this.#log.warn({ err: error }, 'an unused layer could not be removed'));
     }
     agent.close();
     running.vm.detach();
@@ -197,7 +197,7 @@ export class LiveMachine implements LiveSandbox {
     return { vmId: assignment.vm_id, project, running, persistent, hold: this.#hold() };
   }
 
-  /** What a capture asks of the agent. */
+  /** Operations of the agent that a capture needs. */
   #hold(): GuestHold {
     return {
       warmUp: async () => {
@@ -205,7 +205,7 @@ export class LiveMachine implements LiveSandbox {
         await guest.warmUpFreeze({ deadlineMs: WARM_UP_DEADLINE_MS }).catch(() => undefined);
       },
       sync: async () => {
-        // What is not on the disk in time is not in the snapshot, as after a power failure.
+        // Data that is not flushed in time is not in the snapshot, as after a power failure.
         await (await this.guest()).sync({ deadlineMs: SYNC_DEADLINE_MS }).catch(() => undefined);
       },
       freeze: async (flush) => {
@@ -219,7 +219,7 @@ export class LiveMachine implements LiveSandbox {
       },
       thaw: async () => {
         const guest = await this.guest();
-        // Its clock was stopped, too.
+        // Its clock was stopped too.
         const { clockNs } = await guest.thaw({ clockNs: nowNs(), deadlineMs: THAW_DEADLINE_MS });
         await guest.setClock(clockNs, { deadlineMs: THAW_DEADLINE_MS });
       },

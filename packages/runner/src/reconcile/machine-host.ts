@@ -26,8 +26,8 @@ import type { HeldImage, LiveSandbox, SandboxHistory, SandboxEvents, SandboxHost
 const VMM_END_GRACE_MS = 1_000;
 const CONNECT_DEADLINE_MS = 20_000;
 /**
- * All that a guest has to be found again: the runner asks control only when all of them are, and is taken for gone after
- * `RUNNER_LOST_AFTER_MS`. No guest may cost the others that.
+ * Deadline for adopting a guest: the runner connects to control after all guests were adopted, and counts as lost after
+ * `RUNNER_LOST_AFTER_MS`. One guest must not delay it that long.
  */
 export const ADOPT_DEADLINE_MS = 30_000;
 
@@ -36,29 +36,29 @@ export interface MachineHostOptions {
   artifacts: Pick<ArtifactFetcher, 'hasSnapshot' | 'ensureSnapshot'>;
   images: ImageStore;
   network: Network;
-  /** VMs and VMMs that wait for a sandbox. */
+  /** Pools of VMs and VMMs. */
   warm: WarmVms<Slot>;
-  /** Whose turn it is to start. */
+  /** Limits concurrent starts. */
   admission: Admission;
-  /** Folder of the sandboxes' logs; each has one of its own in it. */
+  /** Folder of the logs, with a folder for each sandbox. */
   logsFolder: string;
   /** Address that declared ports are published on. */
   listenHost: string;
   log: Logger;
 }
 
-/** How a guest continues from memory. */
+/** How a guest resumes from memory. */
 interface Continuation {
   operation: 'resume' | 'fork';
   /** Starts its VM; the processes of the guest are frozen. */
   restore: (rootImagePath: string, onConsole: (chunk: Buffer) => void) => Promise<StartedVm>;
-  /** Ends the wait for the guest's agent, once its VM runs. */
+  /** Aborts the wait for the guest's agent. */
   patience: () => AbortSignal;
-  /** Called when the guest's VM runs and its agent did not do its part. */
+  /** Called when the VM runs and the agent has failed. */
   abandon: (running: RunningVm) => Promise<void>;
 }
 
-/** Sandboxes as micro-VMs of this machine: image, network slot, VM, agent and logs brought together. */
+/** Runs sandboxes as micro-VMs of this machine: combines image, network slot, VM, agent and logs. */
 export class MachineHost implements SandboxHost {
   readonly #options: MachineHostOptions;
   readonly #roots: RootImages;
@@ -114,7 +114,7 @@ export class MachineHost implements SandboxHost {
     const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let restored: RunningVm | undefined;
     try {
-      // A cold boot takes seconds, and those behind it need none.
+      // A cold boot takes seconds, and the starts behind it do not need one.
       await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }), signal);
       const { running, slot, warm, queuedMs, timingsUs } = await admission.run(
         async (queuedMs, guestRuns) => {
@@ -175,13 +175,13 @@ export class MachineHost implements SandboxHost {
       operation: 'resume',
       restore: (rootImagePath, onConsole) =>
         this.#starts.fromMemory(assignment, rootImagePath, 'resumed', onConsole, signal),
-      // The memory is used up: from here on it is not cancelled, there are deadlines.
+      // The suspend image is consumed: from here on it is not cancelled; deadlines apply.
       patience: () => AbortSignal.timeout(CONNECT_DEADLINE_MS),
       abandon: (running) => this.#suspendAgain(assignment.vm_id, running),
     });
   }
 
-  /** A guest that was resumed and does not respond is paused again, so that nothing of it is lost. */
+  /** Pauses a resumed guest that does not respond, so that no state is lost. */
   async #suspendAgain(vmId: string, running: RunningVm): Promise<void> {
     try {
       await using pausing = await this.#options.machines.persistent.beginPause(vmId, running);
@@ -218,7 +218,7 @@ export class MachineHost implements SandboxHost {
     });
   }
 
-  /** Starts a VM whose guest continues from memory, as the sandbox of this assignment. */
+  /** Starts a VM whose guest resumes from memory, as the sandbox of this assignment. */
   async #continueGuest(
     assignment: Assignment,
     past: SandboxHistory,
@@ -257,7 +257,7 @@ export class MachineHost implements SandboxHost {
     }
   }
 
-  /** A guest that was restored with its processes gets its identity, and then they resume. @returns its ports */
+  /** Gives a guest that was restored with its processes its identity, and resumes them. @returns its port mapping */
   async #resumeGuest(
     assignment: Assignment,
     past: SandboxHistory,
@@ -275,7 +275,7 @@ export class MachineHost implements SandboxHost {
     return ports;
   }
 
-  /** What a restored guest is told of itself. Its environment only where the image is at hand that has a part in it. */
+  /** Identity of a restored guest. With its environment only if the image, which is a part of it, is available. */
   async #renewal({ vm_id: vmId, spec }: Assignment, past: SandboxHistory): Promise<IdentityUpdate> {
     const { images } = this.#options;
     const image = past.manifest === undefined ? undefined : await images.find(past.manifest);
@@ -286,7 +286,7 @@ export class MachineHost implements SandboxHost {
     const { machines, network, log } = this.#options;
     const vmId = assignment.vm_id;
     const slot = network.adopt(vmId);
-    if (slot === undefined) throw new Error('its network is gone');
+    if (slot === undefined) throw new Error('the sandbox has no network slot');
     const logs = this.#openLogs(vmId);
     const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let running: RunningVm | undefined;
@@ -295,7 +295,7 @@ export class MachineHost implements SandboxHost {
       running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
       void watch(running, events);
       agent.adopt(running.agentSocketPath);
-      // One that is blocked on ENOSPC responds when there is space.
+      // A guest that is blocked on ENOSPC responds when there is space.
       if (!(await running.vm.isBlockedOnSpace())) {
         await this.#recoverPaused(running, agent, () => this.#renewal(assignment, past), patience);
       }
@@ -309,7 +309,7 @@ export class MachineHost implements SandboxHost {
     }
   }
 
-  /** Resumes a guest that the last runner left paused or frozen: it ended during a pause, a resume or a capture. */
+  /** Resumes a guest that the previous runner left paused or frozen because it ended during a pause, resume or capture. */
   async #recoverPaused(
     { vm }: RunningVm,
     agent: AgentConnection,
@@ -348,7 +348,7 @@ export class MachineHost implements SandboxHost {
       const { running } = await this.#starts.whenAdmitted(assignment, past, restore, signal);
       const agent = new AgentConnection(() => undefined, log);
       try {
-        // Frozen processes are killed as they are.
+        // Frozen processes are killed without thawing.
         const guest = await agent.open(running.agentSocketPath, signal);
         await powerOff(running, guest, 0, signal);
       } finally {
@@ -369,7 +369,7 @@ export class MachineHost implements SandboxHost {
   }
 
   async destroy(vmId: string): Promise<void> {
-    // The network may go only when nothing can send on it any more.
+    // The slot is released only when no process can send on it.
     await this.#options.machines.destroy(vmId);
     await this.#options.network.release(vmId);
   }

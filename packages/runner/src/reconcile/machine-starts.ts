@@ -19,13 +19,13 @@ export interface MachineStartsOptions {
   log: Logger;
 }
 
-/** A micro-VM that has its disks and its network, and whose guest runs. */
+/** A micro-VM with disks and network, whose guest runs. */
 export interface StartedVm {
   running: RunningVm;
   slot: Slot;
 }
 
-/** How the micro-VMs of sandboxes start: what waits for a sandbox is used where it suits. */
+/** Starts the micro-VMs of sandboxes, from a pool where it has a suitable one. */
 export class MachineStarts {
   readonly #options: MachineStartsOptions;
 
@@ -33,7 +33,7 @@ export class MachineStarts {
     this.#options = options;
   }
 
-  /** Runs a start of a sandbox whose disk lies on an image: when that is here, and it is its turn. */
+  /** Runs a start once the image is available and the limit of concurrent starts allows it. */
   async whenAdmitted<T>(
     assignment: Assignment,
     past: SandboxHistory,
@@ -46,7 +46,7 @@ export class MachineStarts {
     return await admission.run(async (...turn) => await start(root.path, ...turn), signal);
   }
 
-  /** Boots on the existing disk or a new one, with a waiting VM or one that is restored now. */
+  /** Boots on the existing disk or a new one, with a pooled VM or one that is restored now. */
   async fresh(
     { vm_id: vmId, spec }: Assignment,
     image: HeldImage,
@@ -72,13 +72,13 @@ export class MachineStarts {
     const warm = waiting.takeVm({ shape, diskMib, image });
     if (warm !== undefined) {
       try {
-        // The sandbox's policy first: its VM never runs on a network without it.
+        // The egress policy first: the VM never runs on a network without it.
         const slot = await network.transfer(warm.id, vmId, egressOf(spec));
         failpoint('create:slot');
         const running = await warm.attach({ ...options, shape, persistent: spec.persistent });
         return { running, slot, warm: true };
       } catch (error) {
-        // It ended while it waited or during the hand-over: the sandbox gets another one.
+        // The pooled VM ended, in the pool or during the hand-over: the sandbox gets another one.
         await warm.discard();
         await (existingMib === undefined ? machines.destroy(vmId) : machines.end(vmId));
         await network.release(vmId);
@@ -93,7 +93,7 @@ export class MachineStarts {
     return { running, slot, warm: false };
   }
 
-  /** Resumes from the suspend image; the processes are still frozen. */
+  /** Resumes from the suspend image; the processes remain frozen. */
   async fromMemory(
     { vm_id: vmId, spec }: Assignment,
     rootImagePath: string,
@@ -111,7 +111,7 @@ export class MachineStarts {
     return { running: await machines.persistent.resume(options), slot };
   }
 
-  /** Resumes from the memory that a fork has captured of its source; the processes are still frozen. */
+  /** Resumes from the memory that a fork has captured of its source; the processes remain frozen. */
   async asFork(
     { vm_id: vmId, spec }: Assignment,
     rootImagePath: string,
@@ -122,7 +122,7 @@ export class MachineStarts {
     const { machines, network } = this.#options;
     let vmm = origin.takeVmm();
     if (vmm !== undefined && !isAlive(vmm.empty.vm.identity)) {
-      // Another one can be started with the same memory.
+      // Another VM can be started with the same memory.
       await vmm.discard();
       vmm = undefined;
     }
@@ -145,7 +145,7 @@ function egressOf({ egress }: SandboxSpec): { egress?: NonNullable<SandboxSpec['
   return egress === undefined ? {} : { egress };
 }
 
-/** What a spot sandbox weighs beside a guaranteed one of the same size, when both want the processors. */
+/** CPU weight of a spot sandbox relative to a guaranteed one of the same size. */
 const SPOT_WEIGHT = 1 / 8;
 
 export function cpuShare({ cpu, vcpus, mode, spot }: SandboxSpec): { guaranteed: number; max: number } {

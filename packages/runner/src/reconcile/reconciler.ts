@@ -5,30 +5,30 @@ import type { Assignment, Observation } from './assignment.ts';
 import { Sandbox, type SandboxDeps } from './sandbox.ts';
 import { parseRecord } from './sandbox-record.ts';
 
-/** A move into the quarantine, or out of it, that has failed is tried again after this long. */
+/** Time until a failed move into or out of the quarantine is retried. */
 const MOVE_AGAIN_MS = 5_000;
 
 export interface ReconcilerOptions extends Omit<SandboxDeps, 'find'> {
-  /** Where the persistent bytes of sandboxes go that control does not name. */
+  /** Keeps persistent data of sandboxes that control does not name. */
   quarantine: Quarantine;
 }
 
 /**
- * All sandboxes of this machine. It acts only on what control has said since the link was last made: a runner
- * that was cut off keeps what it has and asks first.
+ * Reconciles all sandboxes of this machine. It acts only on messages that arrived since the link was established: a runner
+ * that was disconnected keeps its sandboxes and waits for control.
  */
 export class Reconciler implements HeldKind {
   readonly kind = 'sandbox';
   readonly #deps: SandboxDeps;
   readonly #quarantine: Quarantine;
   readonly #sandboxes = new Map<string, Sandbox>();
-  /** Named since the link was made. */
+  /** Ids that control has named since the link was established. */
   readonly #named = new Set<string>();
-  /** On their way into the quarantine or out of it, with what control has said of them meanwhile. */
+  /** Ids that are being moved into or out of the quarantine, with the latest assignment since. */
   readonly #moving = new Map<string, { wanted: Assignment | undefined; done: Promise<void> }>();
-  /** Of which there is a record that cannot be read: what is kept of them stays until control has said what they are. */
+  /** Ids whose record cannot be read: their data stays until control has sent their assignment. */
   readonly #unread = new Set<string>();
-  /** Nothing may begin any more: the service goes down, or another runner takes over. */
+  /** No new steps: the service is stopping, or another runner takes over. */
   #ends = false;
 
   constructor({ quarantine, ...deps }: ReconcilerOptions) {
@@ -36,7 +36,7 @@ export class Reconciler implements HeldKind {
     this.#deps = { ...deps, find: (vmId) => this.#sandboxes.get(vmId) };
   }
 
-  /** Reads the records of a previous life of the runner. @returns the ids that they name */
+  /** Reads the records of the previous runner. @returns the ids that they name */
   async load(): Promise<Set<string>> {
     const { records, unreadable } = await this.#deps.records.load(this.#deps.log);
     for (const record of records) {
@@ -50,7 +50,7 @@ export class Reconciler implements HeldKind {
     return new Set([...this.#sandboxes.keys(), ...this.#unread]);
   }
 
-  /** Finds the VMs of those records again, and cleans up after those that are gone. */
+  /** Adopts the VMs of those records, and cleans up after those that have ended. */
   async recover(): Promise<void> {
     await Promise.all([
       ...[...this.#sandboxes.values()].map((sandbox) => sandbox.adopt()),
@@ -58,7 +58,7 @@ export class Reconciler implements HeldKind {
         this.#deps.host
           .end(vmId)
           .catch((error: unknown) =>
-            this.#deps.log.error({ err: error, vm: vmId }, 'what is left of its VM could not be removed'),
+            this.#deps.log.error({ err: error, vm: vmId }, 'the resources of its VM could not be removed'),
           ),
       ),
     ]);
@@ -68,17 +68,17 @@ export class Reconciler implements HeldKind {
     return this.#sandboxes.get(vmId);
   }
 
-  /** Whether this machine has no sandbox, ended ones that control has not heard of included. */
+  /** Whether this machine has no sandbox, including ended ones that control does not know of yet. */
   get isEmpty(): boolean {
     return this.#sandboxes.size === 0 && this.#unread.size === 0 && this.#moving.size === 0;
   }
 
-  /** Those whose micro-VM runs now. */
+  /** Sandboxes whose micro-VM runs. */
   running(): string[] {
     return [...this.#sandboxes].flatMap(([vmId, sandbox]) => (sandbox.live === undefined ? [] : [vmId]));
   }
 
-  /** The host's disk is short of space: no guest may write until there is some again. */
+  /** The host's file system is nearly full: pauses all guests until there is space. */
   pauseForSpace(isShort: () => boolean): void {
     for (const { live, vmId } of this.#sandboxes.values()) {
       live
@@ -89,34 +89,34 @@ export class Reconciler implements HeldKind {
     }
   }
 
-  /** The host's clock was set, or the host was suspended: the guests' clocks follow it. */
+  /** The host's clock was set, or the host was suspended: sets the guests' clocks. */
   setClocks(): void {
     for (const sandbox of this.#sandboxes.values()) sandbox.setClock();
   }
 
-  /** A new link begins with a whole new `sync`; parts of the last one are void. */
+  /** A new link starts with a complete `sync`; pages of the previous one are discarded. */
   linked(): void {
     this.#named.clear();
   }
 
-  /** Control names the sandbox, but what it wants of it cannot be read here: it stays as it is. */
+  /** Control names the sandbox, but this version cannot read its assignment: the sandbox stays as it is. */
   named(vmId: string): void {
     this.#named.add(vmId);
   }
 
-  /** Makes the sandbox what control wants, unless that is older than what it wanted before. */
+  /** Applies an assignment, unless its generation is older than the current one. */
   assign(assignment: Assignment): void {
     if (!this.#ends) this.#assign(assignment);
   }
 
   /**
-   * A sandbox whose end control has stored is forgotten: nothing of it is left here but its logs. One that has a disk
-   * has ended only when it is deleted.
+   * Control has stored the end of the sandbox: removes its record; only its logs remain. A sandbox with a disk has ended
+   * only when it is deleted.
    */
   async stored(observations: Observation[]): Promise<void> {
     for (const observation of observations) {
       const { vm_id } = observation;
-      // One that control already wants something else of continues, and writes its record again.
+      // A sandbox with a newer assignment continues, and writes its record again.
       if (this.#sandboxes.get(vm_id)?.isOver(observation) !== true) continue;
       this.#sandboxes.delete(vm_id);
       await this.#deps.records.remove(vm_id);
@@ -124,8 +124,8 @@ export class Reconciler implements HeldKind {
   }
 
   /**
-   * Ends every VM, for a service that goes down. What is persistent is stopped, and can be started again later. One
-   * that resists keeps no other. What control wants from now on is left to the next runner.
+   * Ends all VMs because the service is stopping. Persistent sandboxes are stopped and can be started later. One that
+   * fails does not delay the others. Later assignments are left to the next runner.
    */
   async drain(reason: string): Promise<void> {
     this.#ends = true;
@@ -174,7 +174,7 @@ export class Reconciler implements HeldKind {
       vmId,
       persistent: sandbox.hasPersistentBytes,
     }));
-    // Of a record that cannot be read, everything may be kept.
+    // If the record cannot be read, any data may be persistent.
     held.push(...[...this.#unread].map((vmId) => ({ vmId, persistent: true })));
     const absent = held.filter(({ vmId }) => !this.#named.has(vmId) && isHere(vmId));
     const persistent = (list: typeof held): number => list.filter((one) => one.persistent).length;
@@ -206,7 +206,7 @@ export class Reconciler implements HeldKind {
     }
   }
 
-  /** Control names it again: all that was kept of it goes back to its place. */
+  /** Control names the sandbox again: moves its data back from the quarantine. */
   #bringBack(assignment: Assignment): void {
     const { vm_id: vmId } = assignment;
     this.#move(
@@ -214,7 +214,7 @@ export class Reconciler implements HeldKind {
       async () => {
         const text = await this.#quarantine.readRecord(vmId);
         const record = text === undefined ? undefined : parseRecord(text);
-        // Before it has its bytes: they must never lie there without a record.
+        // Before its data is moved: data must never exist without a record.
         await this.#deps.records.save(
           record ?? {
             assignment,
@@ -231,7 +231,7 @@ export class Reconciler implements HeldKind {
     );
   }
 
-  /** Tries until it is done, and then does what control wants by then. */
+  /** Retries until it succeeds, and then applies the latest assignment. */
   #move(vmId: string, work: () => Promise<void>, wanted?: Assignment): void {
     const move = { wanted, done: Promise.resolve() };
     this.#moving.set(vmId, move);
@@ -261,7 +261,7 @@ export class Reconciler implements HeldKind {
     this.#deps.report({ vm_id, generation, status: 'stopped', error });
   }
 
-  /** A runner that ended in the middle of a move has left a record, but what it is about lies in the quarantine. */
+  /** A runner that ended during a move has left a record whose data is in the quarantine. */
   async #wasParked(vmId: string): Promise<boolean> {
     if (!this.#quarantine.has(vmId)) return false;
     const { disk, memory } = await this.#deps.host.localState(vmId);
@@ -270,7 +270,7 @@ export class Reconciler implements HeldKind {
     return true;
   }
 
-  /** Resolves when nothing is on its way into the quarantine or out of it. */
+  /** Resolves when no move into or out of the quarantine is in progress. */
   async moved(): Promise<void> {
     await Promise.all([...this.#moving.values()].map(({ done }) => done));
   }

@@ -5,7 +5,7 @@ import { heldImagePath } from '../machine/index.ts';
 import type { Machines } from '../machine/index.ts';
 import type { HeldImage, SandboxHistory } from './sandbox-host.ts';
 
-/** The root images that sandboxes begin with, and those that their disks lie on. */
+/** Root images of sandboxes: those of new ones, and those that existing disks are based on. */
 export class RootImages {
   readonly #images: ImageStore;
   readonly #machines: Machines;
@@ -15,14 +15,14 @@ export class RootImages {
     this.#machines = machines;
   }
 
-  /** Whether one that will do lies here already. @param manifest the one that will */
+  /** Whether a suitable image is on this host. @param manifest digest of the required image */
   async has(source: RootSource, manifest?: string): Promise<boolean> {
     const images = this.#images;
     if (manifest !== undefined && (await images.find(manifest)) !== undefined) return true;
     return await images.has(source);
   }
 
-  /** An image that must be here, for something lies on it. */
+  /** An image that must be on this host because a disk is based on it. */
   async find(manifest: string): Promise<HeldImage> {
     const images = this.#images;
     const found = await images.find(manifest);
@@ -33,9 +33,9 @@ export class RootImages {
   }
 
   /**
-   * An image, fetched if need be.
-   * @param manifest the one image that will do, for a disk that lies on it
-   * @param origin a snapshot holds the image that its disk lies on
+   * An image, pulled if necessary.
+   * @param manifest digest of the required image, for a disk that is based on it
+   * @param origin a snapshot, which holds the image that its disk is based on
    */
   async acquire(
     source: RootSource,
@@ -59,18 +59,18 @@ export class RootImages {
     if (manifest !== undefined && digest !== manifest) {
       held.release();
       throw new Error(
-        `its disk lies on root image ${manifest}, which is not here any more and cannot be had: what it was made from is now ${digest}`,
+        `its disk is based on root image ${manifest}, which is no longer available: its source is now ${digest}`,
       );
     }
     return { digest, path, config, [Symbol.dispose]: () => held.release() };
   }
 
-  /** Digest of the image that a snapshot's disk lies on. @throws when the snapshot is not here */
+  /** Digest of the image that a snapshot's disk is based on. @throws when the snapshot is not on this host */
   async manifestOf(snapshotId: string): Promise<string> {
     return (await this.#machines.snapshots.open(snapshotId)).facts.manifest;
   }
 
-  /** The root image of a disk that has run: the one that is held, or the same fetched again. */
+  /** The root image of an existing disk: the one that is held, or the same pulled again. */
   async ofDisk(
     { vm_id: vmId, spec }: Assignment,
     past: SandboxHistory,

@@ -5,14 +5,14 @@ import type { LogFile } from '../logs/log-file.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { ForkOrigin, LocalState, SnapshotFacts } from '../machine/index.ts';
 
-/** A root image that stays on this machine while it is held. */
+/** A root image that is not evicted while it is held. */
 export interface HeldImage extends Disposable {
   digest: string;
   path: string;
   config: ImageConfig;
 }
 
-/** Why a VM has ended without being told to. */
+/** Why a VM has ended by itself. */
 export interface Exit {
   reason: string;
   /** How the guest has shut itself down; undefined if it has not. */
@@ -21,19 +21,19 @@ export interface Exit {
 
 export interface SandboxEvents {
   onExit: (exit: Exit) => void;
-  /** It was blocked on ENOSPC, and continues. */
+  /** It was blocked on ENOSPC and runs again. */
   onUnblocked: () => void;
 }
 
-/** What is known of a sandbox that has run before. */
+/** Facts about a sandbox that has run before. */
 export interface SandboxHistory {
-  /** Digest of the root image that its disk lies on. */
+  /** Digest of the root image that its disk is based on. */
   manifest?: string | undefined;
-  /** Its ports are published where they were, unless another process has taken them. */
+  /** Its previous port mapping; the same host ports are used unless another process has taken them. */
   ports?: PortMapping[] | undefined;
 }
 
-/** Where a running sandbox can be reached. */
+/** Addresses of a running sandbox. */
 export interface Addresses {
   vm_ip: string;
   host_ip: string;
@@ -42,23 +42,23 @@ export interface Addresses {
 
 /** A sandbox whose micro-VM runs and whose agent answers. */
 export interface LiveSandbox {
-  /** The agent's connection; made again when it was lost. Rejects when the agent does not answer. */
+  /** The connection to the agent; reconnects if it was lost. Rejects when the agent does not answer. */
   guest(): Promise<GuestClient>;
   addresses: Addresses;
   console: LogFile;
   entrypoint: LogFile;
   /**
-   * Ends the processes, the entrypoint being asked first and given `graceMs`, brings the disk in order and ends the
-   * VMM; it is gone afterwards, whatever the guest does. `hurry` ends the waiting.
+   * Signals the entrypoint and waits `graceMs` for it, ends the other processes, unmounts the disk and ends the VMM, whatever
+   * the guest does. `hurry` ends the waiting.
    */
   shutDown(graceMs: number, hurry: AbortSignal): Promise<void>;
   /**
-   * Saves memory and devices; the VMM has ended afterwards. After an error other than GuestLostError the sandbox continues.
+   * Saves memory and devices and ends the VMM. After an error other than GuestLostError the sandbox runs on.
    */
   suspend(): Promise<void>;
-  /** Captures it as the source of `child`. It continues after a few milliseconds, whatever the outcome. */
+  /** Captures it as the source of `child`. It resumes after a few milliseconds, also after an error. */
   fork(child: string): Promise<ForkOrigin>;
-  /** Takes it for later. @param manifest digest of the root image that it runs on */
+  /** Takes a snapshot. @param manifest digest of the root image that the sandbox is based on */
   snapshot(
     id: string,
     kind: 'disk' | 'full',
@@ -66,28 +66,28 @@ export interface LiveSandbox {
     parentId: string | undefined,
   ): Promise<SnapshotFacts>;
   /**
-   * Compacts the layers of its disk, if there are many. It continues to run, and may be captured and ended meanwhile.
-   * @param alone runs a function exclusively: no other operation on the sandbox runs meanwhile
+   * Compacts the layers of its disk, if there are many, while it runs. It may be captured and ended meanwhile.
+   * @param alone runs a function exclusively: no other operation on the sandbox runs at the same time
    */
   compactDisk(alone: (work: () => Promise<void>) => Promise<void>): Promise<void>;
-  /** Pauses its guest while the host's disk is short of space. */
+  /** Pauses the guest because the host's file system is nearly full. */
   pauseForSpace(isShort: () => boolean): Promise<void>;
-  /** Sets its clock to that of the host. Its processes must not be frozen. `hurry` ends the waiting. */
+  /** Sets the guest's clock. Its processes must not be frozen. `hurry` ends the waiting. */
   setClock(hurry: AbortSignal): Promise<void>;
-  /** Closes sockets and files on this side; the VMM is not touched. */
+  /** Closes sockets and files of this process; the VMM runs on. */
   close(): Promise<void>;
 }
 
 /**
- * What a machine can do for a sandbox. Every call may be repeated, and `destroy` removes whatever any of them
- * left, finished or not; `end` does, too, but the disk and the suspend image of a persistent sandbox stay.
+ * Operations of a machine on a sandbox. All calls are idempotent. `destroy` removes everything that any of them created,
+ * complete or not; `end` keeps the disk and the suspend image of a persistent sandbox.
  */
 export interface SandboxHost {
-  /** Whether the root image lies here already, so that a create need not say `building`. */
+  /** Whether the root image is on this host, so that a create need not report `building`. */
   hasImage(source: RootSource, manifest?: string): Promise<boolean>;
   /**
-   * @param manifest the one image that will do, for a disk that lies on it
-   * @param origin a snapshot holds the image that its disk lies on
+   * @param manifest digest of the required image, for a disk that is based on it
+   * @param origin a snapshot, which holds the image that its disk is based on
    */
   acquireImage(
     source: RootSource,
@@ -103,7 +103,7 @@ export interface SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
-  /** Resumes from the suspend image. After an error, `localState` tells whether that is still usable. */
+  /** Resumes from the suspend image. After an error, `localState` reports whether it is still usable. */
   resume(
     assignment: Assignment,
     past: SandboxHistory,
@@ -115,13 +115,13 @@ export interface SandboxHost {
    */
   initFromOrigin(vmId: string, origin: Origin): Promise<void>;
   /**
-   * Makes sure that a snapshot is here.
-   * @param onFetch called before it is fetched from the store, which may take long
+   * Ensures that a snapshot is on this host.
+   * @param onFetch called before it is fetched from the store, which may take minutes
    */
   fetchSnapshot(snapshotId: string, onFetch: () => Promise<void>, signal: AbortSignal): Promise<void>;
-  /** Digest of the root image that a snapshot's disk lies on. @throws when the snapshot is not here */
+  /** Digest of the root image that a snapshot's disk is based on. @throws when the snapshot is not on this host */
   manifestOf(snapshotId: string): Promise<string>;
-  /** Resumes a child that `fork` of its source has captured, with its own identity. */
+  /** Resumes a child that `fork` of its source has captured, with an identity of its own. */
   startForkChild(
     assignment: Assignment,
     origin: ForkOrigin,
@@ -129,16 +129,16 @@ export interface SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox>;
-  /** Re-attaches to the VM of a previous runner and resumes its guest if it is paused; throws when it is gone. */
+  /** Re-attaches to the VM of a previous runner and resumes its guest if it is paused. @throws when the VM has ended */
   adopt(assignment: Assignment, past: SandboxHistory, events: SandboxEvents): Promise<LiveSandbox>;
-  /** What is left here of a persistent sandbox. */
+  /** Local state of a persistent sandbox that does not run. */
   localState(vmId: string): Promise<LocalState>;
-  /** Makes the suspend image durable, in the background, unless it is. */
+  /** Makes the suspend image durable in the background. */
   makeMemoryDurable(vmId: string): void;
-  /** @throws saying why the suspend image cannot be resumed here */
+  /** @throws with the reason when the suspend image cannot be resumed on this host */
   checkMemory(vmId: string): Promise<void>;
   /**
-   * Discards the suspend image. Its dirty pages are written to the disk first, if that is possible.
+   * Discards the suspend image, after flushing the guest's dirty pages to the disk if possible.
    */
   discardMemory(assignment: Assignment, past: SandboxHistory, signal: AbortSignal): Promise<void>;
   end(vmId: string): Promise<void>;

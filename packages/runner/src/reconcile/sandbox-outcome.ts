@@ -3,11 +3,11 @@ import type { SandboxState } from './sandbox-state.ts';
 import { match, OUTCOMES } from './sandbox-table.ts';
 import type { Cause, OutcomeFacts } from './sandbox-table.ts';
 
-/** What is left of an ephemeral sandbox. */
+/** Local state of an ephemeral sandbox whose VM has ended. */
 export const NOTHING_BESIDE_VM = { disk: false, memory: false, resumed: false, hostRestarted: false };
 const NOT_RUNNING = 'it did not run when it was to be paused';
 
-/** What becomes of one sandbox whose VM is gone: by `OUTCOMES`, from what is left of it on this machine. */
+/** Decides the status of a sandbox whose VM has ended, by `OUTCOMES` and its local state. */
 export class SandboxOutcome {
   readonly #state: SandboxState;
   readonly #host: SandboxHost;
@@ -17,14 +17,14 @@ export class SandboxOutcome {
     this.#host = host;
   }
 
-  /** Reports what it is, now that its VM is gone. @param why what led to that, if that is an error */
+  /** Reports the status. @param why the error that ended the VM, if there is one */
   async report(cause: Cause, why?: string, exit?: Exit): Promise<void> {
     const { memory, unusable, ...local } = await this.#facts(cause);
     const facts: OutcomeFacts = { ...local, memory, cause, guestEnded: exit?.guestEnd !== undefined };
     const outcome = match(OUTCOMES, facts);
     if (outcome.status === 'paused' && memory === 'saved') this.#host.makeMemoryDurable(this.#state.vmId);
     const error = outcome.error ?? (outcome.memoryLost ? (unusable ?? why ?? NOT_RUNNING) : why);
-    // A complete suspend image makes up for the end of its VM.
+    // With a complete suspend image the end of the VM loses nothing.
     const isWhole = outcome.status === 'paused' && (cause === 'vm-lost' || cause === 'suspend-failed');
     await this.#state.observe(outcome.status, {
       ...(outcome.memoryLost ? { memory: false } : {}),

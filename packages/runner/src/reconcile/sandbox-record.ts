@@ -6,17 +6,17 @@ import type { Assignment, Observation } from './assignment.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
 
 /**
- * What this machine knows of one sandbox, kept on disk. It is written BEFORE the machine takes anything for
- * the sandbox, so that whatever exists after a crash has a record that names it.
+ * The record of a sandbox on disk. It is written BEFORE any resource is allocated for the sandbox, so that after a crash
+ * each resource has a record that names it.
  */
 export interface SandboxRecord {
   assignment: Assignment;
   observation: Observation;
-  /** Digest of the root image, once it has run: what a persistent sandbox's disk lies on. */
+  /** Digest of the root image that the disk is based on, once the sandbox has run. */
   manifest?: string | undefined;
-  /** Where its ports were published last. */
+  /** Its last port mapping. */
   ports?: PortMapping[] | undefined;
-  /** The host's run in which this was written; absent in records of older versions. */
+  /** Boot id of the host when this was written; absent in records of older versions. */
   bootId?: string | undefined;
 }
 
@@ -35,8 +35,8 @@ export class RecordStore {
   }
 
   /**
-   * One that cannot be read stays: it still says that there is such a sandbox, whose disk is not to be thrown away. Files
-   * are replaced whole, but not fsynced at each step: after a power failure one may be empty.
+   * A record that cannot be read stays: it shows that the sandbox exists and that its disk must be kept. Files are replaced
+   * atomically but not fsynced at each step, so one may be empty after a power failure.
    */
   async load(log: Logger): Promise<LoadedRecords> {
     await mkdir(this.#folder, { recursive: true, mode: 0o700 });
@@ -62,8 +62,8 @@ export class RecordStore {
   }
 
   /**
-   * The environment of a sandbox is its user's: no other user of this machine may read it. A registry's password is not
-   * written at all: control says it again with every link.
+   * Mode 0600: other users of this machine must not read the environment. A registry's password is not written: control
+   * sends it again with each link.
    */
   async save(record: SandboxRecord): Promise<void> {
     const path = this.path(record.assignment.vm_id);
@@ -81,13 +81,13 @@ export class RecordStore {
     await rm(this.path(vmId), { force: true });
   }
 
-  /** Where the record of a sandbox lies, if it has one. */
+  /** Path of the record of a sandbox. */
   path(vmId: string): string {
     return join(this.#folder, `${vmId}.json`);
   }
 }
 
-/** Undefined when it cannot be read: after a power failure one may be empty. */
+/** Undefined when it cannot be parsed: after a power failure it may be empty. */
 export function parseRecord(text: string): SandboxRecord | undefined {
   try {
     return JSON.parse(text) as SandboxRecord;

@@ -7,15 +7,15 @@ import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
 
 const TELLS_MANIFEST: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
 
-/** What is wanted of one sandbox, and what is: on disk, and told to control. */
+/** Desired and observed state of a sandbox: on disk, and reported to control. */
 export class SandboxState {
   readonly vmId: string;
-  /** The newest one. */
+  /** The newest assignment. */
   assignment: Assignment;
-  /** The one that the step at work, or else the last one, is for: what is observed belongs to that. */
+  /** The assignment of the current or last step, to which observations belong. */
   served: Assignment;
   readonly past: SandboxHistory;
-  /** Whether the host was restarted since the last runner wrote this down. */
+  /** Whether the host was restarted since the record was written. */
   readonly hostRestarted: boolean;
   #observation: Observation;
   readonly #records: RecordStore;
@@ -42,7 +42,7 @@ export class SandboxState {
     };
   }
 
-  /** The last one. */
+  /** The last observation. */
   get observation(): Observation {
     return this.#observation;
   }
@@ -51,7 +51,7 @@ export class SandboxState {
     return this.assignment.spec.persistent;
   }
 
-  /** Whether it is what was wanted last, or has been answered what it is instead. @param isLive whether its VM runs */
+  /** Whether the newest assignment was applied, or answered with another status. @param isLive whether its VM runs */
   isSettled(isLive: boolean): boolean {
     const { status, generation } = this.#observation;
     if (generation !== this.assignment.generation) return false;
@@ -60,9 +60,9 @@ export class SandboxState {
   }
 
   /**
-   * On disk first, then said: what control hears, a restarted runner still knows. Where the disk is full it is said
-   * all the same, for a sandbox must not hang between two states; a restarted runner then finds out by looking. Only
-   * what begins needs its record: nothing may exist here that no record names.
+   * Writes the record, then reports: a restarted runner must know what control knows. If the disk is full it reports all the
+   * same, because a sandbox must not stay in a transient state; a restarted runner then inspects the local state. Only a
+   * new sandbox requires its record: no resource may exist without one.
    */
   async observe(status: ObservedStatus, more: Partial<Observation> = {}, tell = true): Promise<void> {
     const { manifest } = this.past;
@@ -85,7 +85,7 @@ export class SandboxState {
     if (tell) this.#report(this.#observation);
   }
 
-  /** Says again what was observed last. */
+  /** Reports the last observation again. */
   repeat(): void {
     this.#report(this.#observation);
   }

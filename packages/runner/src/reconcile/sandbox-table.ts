@@ -1,30 +1,30 @@
 /**
- * What a runner does with a sandbox, as data: from what is wanted and what is there to the next step. `sandbox-work.ts`
- * performs the steps; docs/lifecycle.md is made from these tables. In each table the first row that matches counts.
+ * What a runner does with a sandbox, as data: from desired and observed state to the next step. `sandbox-work.ts` performs
+ * the steps; docs/lifecycle.md is generated from these tables. In each table the first row that matches wins.
  */
 import type { DesiredState, ObservedStatus } from '@releap/contract';
 
-/** What is known of a sandbox on this machine. */
+/** Facts about a sandbox on this machine. */
 export interface Facts {
   desired: DesiredState;
-  /** What `running` starts from. */
+  /** Source of `running`. */
   startFrom: 'disk' | 'memory';
-  /** What was recorded and reported last. */
+  /** Status that was recorded and reported last. */
   status: ObservedStatus;
   persistent: boolean;
-  /** `unknown`: the runner has just started. `lost`: it was looked for, and what is left of it is to be removed. */
+  /** `unknown`: the runner has just started. `lost`: it was not found, and its remaining resources must be removed. */
   vm: 'live' | 'unknown' | 'lost' | 'none';
-  /** It has a disk of its own on this machine. Not looked at while its VM is live. */
+  /** It has a disk on this machine. Not checked while its VM is live. */
   disk: boolean;
-  /** A suspend image that no VM has continued from, and whether it can be resumed here. */
+  /** A suspend image that was not consumed, and whether it can be resumed on this host. */
   memory: 'none' | 'saved' | 'unusable';
-  /** Its VM has continued from memory, so that the suspend image is gone. */
+  /** Its VM has consumed the suspend image. */
   memoryConsumed: boolean;
-  /** The root image that its disk lies on is known. */
+  /** The root image that its disk is based on is known. */
   hasManifest: boolean;
   /** It has run on this machine. */
   hasRun: boolean;
-  /** What it is a copy of, until control knows that it has a disk of its own. */
+  /** Origin of the copy, until control knows that it has a disk of its own. */
   origin: 'none' | 'fork' | 'snapshot';
   hostRestarted: boolean;
   canPause: boolean;
@@ -38,7 +38,7 @@ export interface Row<F, To> {
   readonly why: string;
 }
 
-/** The first row that matches. @throws when there is none, which a test rules out */
+/** The first row that matches. @throws when there is none; a test proves that there always is one */
 export function match<F extends object, To>(table: readonly Row<F, To>[], facts: F): To {
   const row = table.find(({ when }) => matches(when, facts));
   if (row === undefined) throw new Error(`no row for ${JSON.stringify(facts)}`);
@@ -53,22 +53,22 @@ export function matches<F extends object>(when: Pattern<F>, facts: F): boolean {
 }
 
 export type RecoveryStep =
-  /** Find the VM of the previous runner, and let its guest continue. */
+  /** Adopt the VM of the previous runner, and resume its guest. */
   | 'adopt'
-  /** Remove the VM and what was made for it; what outlives it stays. */
+  /** Remove the VM and its resources; persistent data stays. */
   | 'remove-vm'
-  /** Remove all of it: it is copied from its origin again. */
+  /** Remove everything: it is copied from its origin again. */
   | 'start-over'
   | 'report-stopped'
   | 'report-resume-failed'
   | 'report-lost'
-  /** Nothing more, until control has said what is wanted. */
+  /** Wait for an assignment. */
   | 'keep';
 
 const RAN = ['running', 'pausing', 'stopping'] as const;
 const SETTLED = ['stopped', 'paused', 'failed', 'deleted'] as const;
 
-/** After a start of the runner, in whatever step the previous one ended. */
+/** After a start of the runner, whatever step the previous runner was in. */
 export const RECOVERY: readonly Row<Facts, RecoveryStep>[] = [
   { when: { vm: 'live' }, to: 'keep', why: 'its VM was found' },
   {
@@ -119,19 +119,19 @@ export const RECOVERY: readonly Row<Facts, RecoveryStep>[] = [
 export type ConvergeStep =
   | 'destroy'
   | 'report-running'
-  /** Copies the disk, and memory, of the sandbox or snapshot that it is made from. */
+  /** Copies the disk, and the memory if there is one, of its source sandbox or snapshot. */
   | 'copy-origin'
   | 'resume'
   | 'boot'
   | 'shut-down'
-  /** Writes the files that are only in the suspend image to the disk, where that works, and removes it. */
+  /** Flushes the dirty pages of the suspend image to the disk if possible, and removes it. */
   | 'discard-memory'
   | 'report-stopped'
   | 'refuse-pause'
   | 'suspend'
   | 'report-paused';
 
-/** Towards what control wants, once `RECOVERY` is through. Steps are taken until one of `LAST_STEPS` was. */
+/** Towards the desired state, after `RECOVERY`. Steps are performed until one of `LAST_STEPS` was. */
 export const CONVERGENCE: readonly Row<Facts, ConvergeStep>[] = [
   { when: { desired: 'deleted' }, to: 'destroy', why: 'from every state' },
   { when: { desired: 'running', vm: 'live' }, to: 'report-running', why: '' },
@@ -165,7 +165,7 @@ export const CONVERGENCE: readonly Row<Facts, ConvergeStep>[] = [
   { when: { desired: 'paused' }, to: 'report-paused', why: '' },
 ];
 
-/** Steps after which the sandbox is what is wanted, or what can be had instead. */
+/** Steps after which the sandbox has the desired status, or another one because that is impossible. */
 export const LAST_STEPS: ReadonlySet<RecoveryStep | ConvergeStep> = new Set([
   'keep',
   'start-over',
@@ -179,7 +179,7 @@ export const LAST_STEPS: ReadonlySet<RecoveryStep | ConvergeStep> = new Set([
   'report-lost',
 ] as const);
 
-/** Why a sandbox does not run (any more). */
+/** Why a sandbox does not run. */
 export type Cause =
   | 'stopped'
   | 'paused'
@@ -187,23 +187,23 @@ export type Cause =
   | 'resume-failed'
   | 'suspend-failed'
   | 'origin-failed'
-  /** Its VM ended while this runner had it. */
+  /** Its VM ended while this runner was attached. */
   | 'vm-ended'
-  /** Its VM ended while no runner ran. */
+  /** Its VM ended while no runner was attached. */
   | 'vm-lost'
-  /** The service ends it. */
+  /** The service is stopping. */
   | 'drained';
 
 export interface OutcomeFacts
   extends Pick<Facts, 'persistent' | 'disk' | 'memory' | 'hasManifest' | 'hostRestarted'> {
   cause: Cause;
-  /** Its guest has powered itself off: the VMM ended in good order. */
+  /** The guest has powered off: the VMM exited normally. */
   guestEnded: boolean;
 }
 
 export interface Outcome {
   status: 'stopped' | 'paused' | 'failed';
-  /** What is reported in place of the cause. */
+  /** Reported instead of the cause. */
   error?: string;
   /** There is no suspend image that could be resumed. */
   memoryLost?: true;
@@ -213,7 +213,7 @@ export const DISK_GONE = 'its disk is not on this machine any more';
 
 const BOOTABLE = { persistent: true, hasManifest: true, disk: true } as const;
 
-/** What is reported of a sandbox whose VM is gone. Nothing is removed here. */
+/** The status to report for a sandbox whose VM has ended. Removes nothing. */
 export const OUTCOMES: readonly Row<OutcomeFacts, Outcome>[] = [
   { when: { cause: 'origin-failed' }, to: { status: 'failed' }, why: 'nothing of it has ever been here' },
   {

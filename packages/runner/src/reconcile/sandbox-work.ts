@@ -12,18 +12,18 @@ import type { ConvergeStep, Facts, RecoveryStep } from './sandbox-table.ts';
 const BOOT_DEADLINE_MS = 90_000;
 /** A pull or build of the root image; the registry client has deadlines of its own below this. */
 const IMAGE_DEADLINE_MS = 30 * 60_000;
-/** What an entrypoint has to end after it was asked to. */
+/** Grace period of the entrypoint after its signal. */
 const STOP_GRACE_MS = 10_000;
 /** For all of a stop while the service goes down: others wait for that. */
 const DRAIN_DEADLINE_MS = 25_000;
 
-/** A sandbox that another is a fork of. */
+/** The source of a fork. */
 export interface ForkSource {
   readonly manifest: string | undefined;
   readonly live: LiveSandbox | undefined;
 }
 
-/** A source at which nothing else is done during the turn. */
+/** The source of a fork, locked against other steps. */
 export interface ForkTurn extends Turn {
   readonly source: ForkSource;
 }
@@ -32,28 +32,28 @@ export interface SandboxWorkDeps {
   state: SandboxState;
   host: SandboxHost;
   log: Logger;
-  /** Aborted once it is to be deleted. */
+  /** Aborted when the sandbox is to be deleted. */
   deletion: AbortSignal;
   /** Its VM ended by itself; `exit` says why. */
   onExit: () => void;
-  /** Its VM was blocked on ENOSPC, and runs again. */
+  /** Its VM was blocked on ENOSPC and runs again. */
   onUnblocked: () => void;
 }
 
-/** What a run of steps may need. */
+/** Context of a run of steps. */
 interface Context {
   signal: AbortSignal;
-  /** At the sandbox that this is a fork of. */
+  /** Lock of the source, if this is a fork. */
   turn: ForkTurn | undefined;
 }
 
-/** Takes the steps of `sandbox-table.ts` for one sandbox. Its caller sees to it that they never overlap. */
+/** Performs the steps of `sandbox-table.ts` for a sandbox. The caller ensures that they never overlap. */
 export class SandboxWork {
   live: LiveSandbox | undefined;
-  /** Of the VMM that ended by itself, from when it did until all of it is removed. */
+  /** Exit of a VMM that ended by itself, until its resources are removed. */
   exit: Exit | undefined;
   #vm: 'unknown' | 'lost' | 'none';
-  /** How its VM was started, for the failpoint behind the report. */
+  /** How its VM was started, for the failpoint after the report. */
   #started: 'create' | 'start' | 'resume' | 'fork' | undefined;
   readonly #deps: SandboxWorkDeps;
   readonly #state: SandboxState;
@@ -69,7 +69,7 @@ export class SandboxWork {
     this.#vm = mayRun ? 'unknown' : 'none';
   }
 
-  /** Finds out what the previous runner left, and makes a consistent state of it. */
+  /** Recovers the sandbox after a restart of the runner: inspects its local state and makes it consistent. */
   async recover(): Promise<void> {
     for (;;) {
       const step = match(RECOVERY, await this.#facts());
@@ -78,7 +78,7 @@ export class SandboxWork {
     }
   }
 
-  /** Makes it what is wanted. @param turn at the sandbox that it is a fork of */
+  /** Reconciles towards the desired state. @param turn lock of the source, if this is a fork */
   async converge(signal: AbortSignal, turn?: ForkTurn): Promise<void> {
     if (this.#vm !== 'none') await this.recover();
     for (;;) {
@@ -88,7 +88,7 @@ export class SandboxWork {
     }
   }
 
-  /** The service is going down: ends its VM. What is persistent can be started again. */
+  /** The service is stopping: ends its VM. A persistent sandbox can be started again. */
   async drain(error: string): Promise<void> {
     if (this.#state.isPersistent) {
       await this.live?.shutDown(STOP_GRACE_MS, AbortSignal.timeout(DRAIN_DEADLINE_MS));
@@ -103,7 +103,7 @@ export class SandboxWork {
     await this.#outcome.report('vm-ended', exit.guestEnd ?? exit.reason, exit);
   }
 
-  /** Removes the VM and all that was made for it; what outlives the VM of a persistent sandbox stays. */
+  /** Removes the VM and its resources; persistent data stays. */
   async end(): Promise<void> {
     await this.release();
     const { vmId, isPersistent } = this.#state;
@@ -117,7 +117,7 @@ export class SandboxWork {
     this.#vm = 'none';
   }
 
-  /** Closes what this process has of the VM. */
+  /** Closes this process's sockets and files of the VM. */
   async release(): Promise<void> {
     const { live } = this;
     this.live = undefined;
@@ -129,7 +129,7 @@ export class SandboxWork {
     const { served, observation, past, isPersistent, hostRestarted } = this.#state;
     const vm = this.live === undefined ? this.#vm : 'live';
     const { origin, docker_data_mib } = served.spec;
-    // A live VM has its disk, and consumes its memory: no file has to be looked at.
+    // A live VM has its disk, and has consumed its suspend image: no file needs to be checked.
     const local =
       isPersistent && vm !== 'live' ? await this.#host.localState(this.#state.vmId) : NOTHING_BESIDE_VM;
     return {
@@ -144,7 +144,7 @@ export class SandboxWork {
       hasManifest: past.manifest !== undefined,
       hasRun: past.ports !== undefined,
       origin: origin?.type ?? 'none',
-      // What the VM's own record said may be gone with the host's power.
+      // The VM's own record may be lost after a power failure.
       hostRestarted: local.hostRestarted || hostRestarted,
       canPause: docker_data_mib === undefined,
     };
@@ -155,7 +155,7 @@ export class SandboxWork {
     adopt: async () => await this.#adopt(),
     'remove-vm': async () => {
       await this.end();
-      // The previous runner may have ended before it was.
+      // The previous runner may have ended before it was reported.
       if (this.#state.isPersistent && (await this.#host.localState(this.#state.vmId)).memory) {
         this.#host.makeMemoryDurable(this.#state.vmId);
       }
@@ -171,7 +171,7 @@ export class SandboxWork {
       await this.#outcome.report('vm-lost', 'the micro-VM ended while the runner was not running'),
   };
 
-  /** Those that may fail answer whether there is anything left to do. */
+  /** Steps that can fail return whether to continue. */
   readonly #convergeSteps: Record<ConvergeStep, (context: Context) => Promise<boolean | void>> = {
     destroy: async () => {
       await this.#state.observe('deleting');
@@ -191,7 +191,7 @@ export class SandboxWork {
     'shut-down': async () => {
       await this.#state.observe('stopping');
       failpoint('stop:recorded');
-      // What supersedes a stop waits for its end, but for a deletion, which needs no clean disk.
+      // A newer assignment waits for the end of a stop, except a deletion, which needs no clean disk.
       await this.live?.shutDown(STOP_GRACE_MS, this.#deps.deletion);
       failpoint('stop:down');
       await this.release();
@@ -234,10 +234,10 @@ export class SandboxWork {
 
   async #copyOrigin({ signal, turn }: Context): Promise<boolean> {
     const { origin } = this.#state.served.spec;
-    if (origin === undefined) throw new Error('it is no copy of anything');
+    if (origin === undefined) throw new Error('the sandbox has no origin');
     try {
       if (origin.type === 'snapshot') await this.#fetchSnapshot(origin.snapshot_id, signal);
-      // Nothing may exist here that no record names; control hears of it when the copy is there.
+      // No resource may exist without a record; it is reported to control when the copy exists.
       await this.#state.observe('booting', {}, false);
       failpoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
       if (origin.type === 'fork') await this.#fork(origin.vm_id, signal, turn);
@@ -256,7 +256,7 @@ export class SandboxWork {
     }
   }
 
-  /** A snapshot that another host took may have to be fetched from the store. */
+  /** A snapshot of another host may have to be fetched from the store. */
   async #fetchSnapshot(id: string, signal: AbortSignal): Promise<void> {
     const fetchSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
     await this.#host.fetchSnapshot(id, () => this.#state.observe('building'), fetchSignal);
@@ -271,7 +271,7 @@ export class SandboxWork {
       return await this.#host.initFromOrigin(this.#state.vmId, { type: 'fork', vm_id: sourceId });
     }
     await using origin = await source.live.fork(this.#state.vmId);
-    // The child continues; the source's next step waits until its memory is not read any more.
+    // The child continues; the next step of the source waits until its memory is no longer read.
     turn.endAfter(origin.copied);
     await this.#state.observe('booting');
     const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
@@ -293,7 +293,7 @@ export class SandboxWork {
         (origin?.type === 'snapshot' ? await this.#host.manifestOf(origin.snapshot_id) : undefined);
       await this.#state.observe((await this.#host.hasImage(root, manifest)) ? 'booting' : 'building');
       failpoint(`${operation}:recorded`);
-      // First: whatever fails after it leaves a disk and no memory, which is what `stopped` means.
+      // First: if a later step fails, there is a disk and no suspend image, which is what `stopped` means.
       if (isPersistent) {
         const discardSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
         await this.#host.discardMemory(served, past, discardSignal);
@@ -304,7 +304,7 @@ export class SandboxWork {
       if (this.#state.observation.status === 'building') await this.#state.observe('booting');
       failpoint(`${operation}:image`);
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
-      // An empty disk in the place of a lost one would look like a sandbox that works.
+      // Never replaces a lost disk with an empty one: the loss would go unnoticed.
       if (isPersistent && operation === 'start') {
         if (!(await this.#host.localState(this.#state.vmId)).disk) throw new Error(DISK_GONE);
       }

@@ -18,11 +18,11 @@ export interface SandboxDeps {
 }
 
 /**
- * One sandbox on this machine: makes what is agree with what must be, one step after the other. Steps never
- * overlap; a newer assignment interrupts the step that runs. Every step may be repeated after a crash.
+ * Reconciles one sandbox of this machine, one step after the other. Steps never overlap; a newer assignment interrupts the
+ * current step. All steps are idempotent and may be repeated after a crash.
  *
- * What cannot be had is answered with what is instead (docs/runner-protocol.md): a sandbox that could not be paused runs,
- * one that could not be resumed or started is paused or stopped, as long as nothing of it is lost.
+ * If the desired status is impossible, the actual one is reported (docs/runner-protocol.md): a sandbox that could not be
+ * paused is running, one that could not be resumed or started is paused or stopped, as long as no data was lost.
  */
 export class Sandbox {
   readonly vmId: string;
@@ -31,7 +31,7 @@ export class Sandbox {
   readonly #state: SandboxState;
   readonly #steps: Steps;
   readonly #work: SandboxWork;
-  /** Aborted once it is to be deleted, which is for good. */
+  /** Aborted when the sandbox is to be deleted, which is final. */
   readonly #deletion = new AbortController();
   #isCompacting = false;
 
@@ -74,8 +74,8 @@ export class Sandbox {
   }
 
   /**
-   * Whether this end is the last word: nothing newer is wanted, and no step is on its way to it. One that has a disk
-   * has ended only when it is deleted.
+   * Whether the sandbox has ended for good: there is no newer assignment and no step in progress. A sandbox with a disk has
+   * ended only when it is deleted.
    */
   isOver({ generation, status }: Observation): boolean {
     if (status !== 'deleted' && (status !== 'failed' || this.isPersistent)) return false;
@@ -88,7 +88,7 @@ export class Sandbox {
     );
   }
 
-  /** Takes over what control wants. An older generation, or the same again, changes nothing. */
+  /** Applies an assignment. An older or the same generation changes nothing. */
   want(assignment: Assignment): void {
     if (assignment.generation < this.#state.assignment.generation) return;
     const isNew = assignment.generation > this.#state.assignment.generation;
@@ -102,15 +102,15 @@ export class Sandbox {
     this.converge();
   }
 
-  /** After a restart of the runner: find the VMM again, or clean up after it. */
+  /** After a restart of the runner: adopts the VMM, or cleans up after it. */
   async adopt(): Promise<void> {
     this.#steps.begin(async () => await this.#work.recover());
     await this.idle();
   }
 
-  /** Starts the step that leads to what is wanted; the one that runs is interrupted first. */
+  /** Starts the next step; interrupts the current one first. */
   converge(): void {
-    // Before anything else is asked of the source: a fork is of what the source is now.
+    // Queued at the source now: a fork captures the source's present state.
     let first = this.#turnAtSource();
     this.#steps.begin(async (signal) => {
       const turn = first ?? this.#turnAtSource();
@@ -129,7 +129,7 @@ export class Sandbox {
     await this.#steps.idle();
   }
 
-  /** The service is going down: end the VM and say why. What is persistent can be started again. */
+  /** The service is stopping: ends the VM and reports why. A persistent sandbox can be started again. */
   async shutDown(reason: string): Promise<void> {
     await this.#steps.interrupt(reason);
     if (this.#state.isSettled(this.live !== undefined) && this.#state.observation.status !== 'running')
@@ -138,14 +138,14 @@ export class Sandbox {
     await this.idle();
   }
 
-  /** Whether bytes may lie here that outlive its VM. */
+  /** Whether it may have persistent data on this host. */
   get hasPersistentBytes(): boolean {
     return this.isPersistent && this.#state.observation.status !== 'deleted';
   }
 
   /**
-   * Control does not name it any more: its VM ends, and of a persistent one only what outlives that stays.
-   * @throws when something of it could not be removed; to be called again then
+   * Control no longer names the sandbox: ends its VM; persistent data stays.
+   * @throws when a resource could not be removed; the caller retries
    */
   async leave(): Promise<void> {
     const reason = 'control does not name this sandbox any more';
@@ -159,13 +159,13 @@ export class Sandbox {
     });
   }
 
-  /** Detaches from the VM without ending it: a later runner takes it over. */
+  /** Detaches from the VM without ending it: the next runner adopts it. */
   async detach(): Promise<void> {
     await this.#steps.interrupt('the runner stops');
     await this.#work.release();
   }
 
-  /** Takes it, as it runs, for later. Its steps wait. @throws when it does not run */
+  /** Takes a snapshot while it runs. Other steps wait. @throws when it does not run */
   async snapshot(id: string, kind: 'disk' | 'full', parentId: string | undefined): Promise<SnapshotFacts> {
     return await this.#steps.runExclusive(async () => {
       const { manifest } = this.#state.past;
@@ -176,7 +176,7 @@ export class Sandbox {
     });
   }
 
-  /** Its guest's clock may not be that of the host any more. Between two steps: what one has frozen must stay so. */
+  /** Sets the guest's clock, between two steps: a step may have frozen the guest. */
   setClock(): void {
     if (this.live === undefined) return;
     this.#steps
@@ -184,7 +184,7 @@ export class Sandbox {
       .catch((error: unknown) => this.#log.warn({ err: error }, 'the clock of a guest could not be set'));
   }
 
-  /** The order of things at the sandbox that this is to be a fork of, unless it is one already. */
+  /** Step queue of the source, if this is a fork that was not captured yet. */
   #turnAtSource(): ForkTurn | undefined {
     const { desired, spec } = this.#state.assignment;
     if (desired === 'deleted' || spec.origin?.type !== 'fork' || !spec.persistent) return undefined;
@@ -207,7 +207,7 @@ export class Sandbox {
     return { ...this.#steps.takeTurn(), source };
   }
 
-  /** A VM that ended by itself; while a step runs that is the step's to find out. */
+  /** The VM ended by itself; a step in progress notices it by itself. */
   #handleExit(): void {
     const { exit } = this.#work;
     if (!exit || !this.live || this.#steps.busy) return;
@@ -215,7 +215,7 @@ export class Sandbox {
     this.#steps.begin(async () => await this.#work.handleExit(exit));
   }
 
-  /** In the background; what it does to the disk in use comes between two steps. */
+  /** Compacts layers in the background; the change of the disk in use runs between two steps. */
   #compactDisk(): void {
     const { live } = this;
     if (live === undefined || this.#isCompacting) return;
@@ -223,7 +223,7 @@ export class Sandbox {
     live
       .compactDisk((work) => this.#steps.runExclusive(work))
       .catch((error: unknown) => {
-        if (this.live === live) this.#log.warn({ err: error }, 'the disk stays many layers');
+        if (this.live === live) this.#log.warn({ err: error }, 'the layers of the disk could not be compacted');
       })
       .finally(() => {
         this.#isCompacting = false;

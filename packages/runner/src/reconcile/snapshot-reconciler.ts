@@ -11,9 +11,9 @@ const REMOVE_AGAIN_MS = 5_000;
 
 export interface SnapshotKeeperOptions {
   folders: SnapshotFolders;
-  /** Where snapshots go that control does not name. */
+  /** Keeps snapshots that control does not name. */
   quarantine: Quarantine;
-  /** Compacts the layers of a snapshot that was taken, in the background. */
+  /** Compacts the layers of a new snapshot in the background. */
   compact: (id: string) => Promise<void>;
   find: (vmId: string) => Sandbox | undefined;
   report: (observation: SnapshotObservation) => void;
@@ -22,14 +22,14 @@ export interface SnapshotKeeperOptions {
 
 interface Kept {
   assignment: SnapshotAssignment;
-  /** Of the newest generation, once it is known. */
+  /** Observation of the newest generation. */
   observation?: SnapshotObservation;
   work: Promise<void>;
 }
 
 /**
- * The snapshots that lie on this machine: makes what is agree with what control wants. Like the sandboxes' reconciler
- * it acts only on what was said since the link was last made, and everything may be said again.
+ * Reconciles the snapshots of this machine. Like the reconciler of sandboxes it acts only on messages that arrived since
+ * the link was established, and messages may be repeated.
  */
 export class SnapshotReconciler implements HeldKind {
   readonly kind = 'snapshot';
@@ -37,24 +37,24 @@ export class SnapshotReconciler implements HeldKind {
   readonly #kept = new Map<string, Kept>();
   readonly #named = new Set<string>();
   #compacting: Promise<void> = Promise.resolve();
-  /** Moves into the quarantine. */
+  /** Moves into the quarantine that are in progress. */
   #leaving: Promise<void> = Promise.resolve();
 
   constructor(options: SnapshotKeeperOptions) {
     this.#options = options;
   }
 
-  /** A new link begins with a whole new `sync`; parts of the last one are void. */
+  /** A new link starts with a complete `sync`; pages of the previous one are discarded. */
   linked(): void {
     this.#named.clear();
   }
 
-  /** Control names the snapshot, but what it wants of it cannot be read here: it stays as it is. */
+  /** Control names the snapshot, but this version cannot read its assignment: the snapshot stays as it is. */
   named(id: string): void {
     this.#named.add(id);
   }
 
-  /** Whether control wants this snapshot here as the host that took it. */
+  /** Whether control wants this host to take this snapshot. */
   isAssigned(id: string): boolean {
     return this.#kept.get(id)?.assignment.desired === 'ready';
   }
@@ -78,18 +78,18 @@ export class SnapshotReconciler implements HeldKind {
 
   async #park(id: string): Promise<void> {
     const { folders, quarantine, log } = this.#options;
-    // What was never finished is no snapshot yet.
+    // An incomplete snapshot is removed.
     await folders.abandon(id);
     if (await quarantine.park(id))
       log.warn({ snapshot: id }, 'control does not name this snapshot; it is in quarantine');
   }
 
-  /** Resolves when nothing is at work. */
+  /** Resolves when no work is in progress. */
   async idle(): Promise<void> {
     await Promise.all([this.#leaving, ...[...this.#kept.values()].map(({ work }) => work)]);
   }
 
-  /** Makes the snapshot what control wants, unless that is older than what it wanted before. */
+  /** Applies an assignment, unless its generation is older than the current one. */
   assign(assignment: SnapshotAssignment): void {
     const id = assignment.snapshot_id;
     this.#named.add(id);
@@ -103,7 +103,7 @@ export class SnapshotReconciler implements HeldKind {
     this.#kept.set(id, kept);
     kept.work = (async () => {
       await known?.work;
-      // Something newer has come while this waited.
+      // A newer assignment has arrived meanwhile.
       if (this.#kept.get(id) !== kept) return;
       kept.observation = {
         snapshot_id: id,
@@ -132,27 +132,27 @@ export class SnapshotReconciler implements HeldKind {
         this.#compactLater(id);
         return describe(id, found);
       }
-      if (assignment.captured === true) throw new Error('it is not on this machine any more');
+      if (assignment.captured === true) throw new Error('the snapshot is no longer on this machine');
       const sandbox = find(vm_id);
       if (sandbox === undefined) throw new Error('its sandbox is not on this machine');
       const facts = await sandbox.snapshot(id, kind, parent_id);
       this.#compactLater(id);
       return describe(id, facts);
     } catch (error) {
-      log.warn({ err: error, snapshot: id, vm: vm_id }, 'a snapshot could not be had');
+      log.warn({ err: error, snapshot: id, vm: vm_id }, 'a snapshot failed');
       return { status: 'failed', error: error instanceof Error ? error.message : String(error) };
     }
   }
 
-  /** One after the other. */
+  /** Compactions run one after the other. */
   #compactLater(id: string): void {
     const { compact, log } = this.#options;
     this.#compacting = this.#compacting
       .then(() => compact(id))
-      .catch((error: unknown) => log.warn({ err: error, snapshot: id }, 'a snapshot stays many layers'));
+      .catch((error: unknown) => log.warn({ err: error, snapshot: id }, 'the layers of a snapshot could not be compacted'));
   }
 
-  /** A removal that fails is tried again here, and nowhere else. */
+  /** Removes a snapshot; the only place where a failed removal is retried. */
   async #remove(id: string): Promise<void> {
     for (;;) {
       try {
@@ -165,7 +165,7 @@ export class SnapshotReconciler implements HeldKind {
   }
 }
 
-/** The VMM and its version, as control compares them. */
+/** VMM and version, for comparison by control. */
 export function vmmName(version: string): string {
   return `QEMU ${version}`;
 }

@@ -1,17 +1,17 @@
 import type { Logger } from 'pino';
 
-/** A step that broke (a full disk, a tool that failed) is done again after this long, then twice as long. */
+/** Delay before a failed step (full disk, failed tool) is retried; it doubles with each failure. */
 const RETRY_MS = { first: 1_000, most: 60_000 };
 
 type Work = (signal: AbortSignal) => Promise<void>;
 
-/** A place in the order of what is done with a sandbox, during which nothing else is. */
+/** A position in the step queue of a sandbox; no other step runs while it is held. */
 export interface Turn {
-  /** Resolves when everything before it is done. Rejects with the signal's reason. */
+  /** Resolves when all earlier steps have ended. Rejects with the signal's reason. */
   begun(signal: AbortSignal): Promise<void>;
-  /** Ends it; what was asked for behind it begins. */
+  /** Releases it; the next step starts. */
   end(): void;
-  /** Ends it when that has settled; `end` does nothing any more. */
+  /** Releases it when the promise has settled; `end` has no effect after that. */
   endAfter(work: Promise<unknown>): void;
 }
 
@@ -20,34 +20,34 @@ interface Step {
   done: Promise<void>;
 }
 
-/** What is done with one sandbox, one step after the other, in the order in which it was asked for. */
+/** Step queue of a sandbox: steps run one after the other, in the order of their requests. */
 export class Steps {
   readonly #log: Logger;
   readonly #onIdle: () => void;
-  /** Those under way or waiting, oldest first. */
+  /** Running and queued steps, oldest first. */
   readonly #steps = new Set<Step>();
   #retry: NodeJS.Timeout | undefined;
   #retryMs = RETRY_MS.first;
 
-  /** @param onIdle called when a step has ended and no other waits */
+  /** @param onIdle called when a step has ended and the queue is empty */
   constructor(log: Logger, onIdle: () => void) {
     this.#log = log;
     this.#onIdle = onIdle;
   }
 
-  /** Whether one is under way. */
+  /** Whether a step is running. */
   get busy(): boolean {
     return this.#steps.size > 0;
   }
 
-  /** Resolves when none is under way. */
+  /** Resolves when no step is running. */
   async idle(): Promise<void> {
     for (let last = this.#last; last !== undefined; last = this.#last) await last.done;
   }
 
   /**
-   * Begins a step. Those before it are interrupted, and waited for; one that breaks is begun again later, so that
-   * nothing stays half done.
+   * Queues a step. Earlier steps are interrupted and awaited; a step that fails is retried later, so that no state stays
+   * inconsistent.
    */
   begin(work: Work): void {
     clearTimeout(this.#retry);
@@ -57,15 +57,15 @@ export class Steps {
         await work(signal);
         this.#retryMs = RETRY_MS.first;
       } catch (error) {
-        this.#log.error({ err: error }, 'a step of the sandbox broke');
+        this.#log.error({ err: error }, 'a step of the sandbox failed and will be retried');
         if (!signal.aborted) this.#beginLater(work);
       }
     });
   }
 
   /**
-   * Does something after what was asked for before, and before what is asked for later. What it throws is its caller's. The
-   * signal is aborted when a step waits for it.
+   * Runs a function after the steps that were requested before, and before those that are requested later. Errors go to the
+   * caller. The signal is aborted when a step waits for it.
    */
   async runExclusive<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const result = Promise.withResolvers<T>();
@@ -75,7 +75,7 @@ export class Steps {
     return await result.promise;
   }
 
-  /** Takes a place in the order now. To be ended, whatever happens. */
+  /** Takes a position in the queue now. The caller must release it. */
   takeTurn(): Turn {
     const begun = Promise.withResolvers<void>();
     const ended = Promise.withResolvers<void>();
@@ -106,7 +106,7 @@ export class Steps {
     };
   }
 
-  /** Interrupts the steps under way and waits for their end; what broke is not begun again. */
+  /** Interrupts the running steps and waits for their end; failed steps are not retried. */
   async interrupt(reason: string): Promise<void> {
     this.#interrupt(reason);
     await this.idle();

@@ -251,7 +251,7 @@ export class ModelHost implements SandboxHost {
 
   async localState(vmId: string): ReturnType<SandboxHost['localState']> {
     await this.#life.point('remains');
-    if (this.#machine.fails('remains')) throw new Error('the list of the disk cannot be read');
+    if (this.#machine.fails('remains')) throw new Error('the manifest of the disk cannot be read');
     const { disk, memory, vmRecord } = this.#machine.local(vmId);
     return {
       disk: disk !== undefined,
