@@ -223,7 +223,8 @@ export class Sandbox {
     live
       .compactDisk((work) => this.#steps.runExclusive(work))
       .catch((error: unknown) => {
-        if (this.live === live) this.#log.warn({ err: error }, 'the layers of the disk could not be compacted');
+        if (this.live === live)
+          this.#log.warn({ err: error }, 'the layers of the disk could not be compacted');
       })
       .finally(() => {
         this.#isCompacting = false;

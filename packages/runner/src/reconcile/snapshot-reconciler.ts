@@ -149,7 +149,9 @@ export class SnapshotReconciler implements HeldKind {
     const { compact, log } = this.#options;
     this.#compacting = this.#compacting
       .then(() => compact(id))
-      .catch((error: unknown) => log.warn({ err: error, snapshot: id }, 'the layers of a snapshot could not be compacted'));
+      .catch((error: unknown) =>
+        log.warn({ err: error, snapshot: id }, 'the layers of a snapshot could not be compacted'),
+      );
   }
 
   /** Removes a snapshot; the only place where a failed removal is retried. */
