@@ -1,4 +1,4 @@
-// Package jail starts a VMM where it can reach nothing but its own files.
+// Package jail starts a program, a VMM or one that reads images, where it can reach nothing but its own files.
 package jail
 
 import (
@@ -21,8 +21,11 @@ func (p *paths) Set(value string) error { *p = append(*p, value); return nil }
 //
 //	--program DIR      becomes /vmm of the command, read-only
 //	--folder DIR       becomes /vm of the command, without devices, programs and set-user-ID
+//	--read FROM=TO     a file or folder of the host that the command reads at TO; may be repeated
+//	--execute FROM=TO  the same for a program or library
 //	--kvm              the command has /dev/kvm
-//	--netns PATH|new   the network namespace, or an empty one of its own
+//	--netns PATH|new|host  the network namespace, an empty one of its own, or that of the host
+//	--confine          system calls that such a program never needs are refused
 //	--nofile N         most open files (RLIMIT_NOFILE)
 //	--fsize-kib N      largest file that it may write (RLIMIT_FSIZE)
 //	--nproc N          most threads of the user that it becomes (RLIMIT_NPROC)
@@ -40,12 +43,16 @@ func Exec(args []string) error {
 	program := flags.String("program", "", "folder of the command")
 	folder := flags.String("folder", "", "folder of its files")
 	withKvm := flags.Bool("kvm", false, "whether it has /dev/kvm")
-	netns := flags.String("netns", "", "network namespace: a path or new")
+	netns := flags.String("netns", "", "network namespace: a path, new or host")
+	confined := flags.Bool("confine", false, "whether its system calls are filtered")
 	nofile := flags.Uint64("nofile", 0, "RLIMIT_NOFILE")
 	fsizeKib := flags.Uint64("fsize-kib", 0, "RLIMIT_FSIZE in KiB")
 	nproc := flags.Uint64("nproc", 0, "RLIMIT_NPROC")
 	var cgroups paths
 	flags.Var(&cgroups, "cgroup", "cgroup.procs file to join")
+	var readable, executable bindings
+	flags.Var(&readable, "read", "source=target")
+	flags.Var(&executable, "execute", "source=target")
 	var taps, sockets placements
 	flags.Var(&taps, "tap", "tap=descriptor")
 	flags.Var(&sockets, "listen", "path of a unix socket=descriptor")
@@ -53,9 +60,10 @@ func Exec(args []string) error {
 		return err
 	}
 	command := flags.Args()
-	if len(command) == 0 || *program == "" || *folder == "" || *netns == "" || *nofile == 0 || *fsizeKib == 0 || *nproc == 0 {
-		return errors.New("usage: hostd jail --program DIR --folder DIR [--kvm] --netns PATH|new --nofile N --fsize-kib N --nproc N " +
-			"[--cgroup FILE]... [--tap NAME=FD] [--listen PATH=FD]... -- COMMAND [ARGUMENT]...")
+	if len(command) == 0 || (*program == "" && len(executable) == 0) || *folder == "" || *netns == "" || *nofile == 0 || *fsizeKib == 0 || *nproc == 0 {
+		return errors.New("usage: hostd jail --program DIR --folder DIR [--read FROM=TO]... [--execute FROM=TO]... [--kvm] [--confine] " +
+			"--netns PATH|new|host --nofile N --fsize-kib N --nproc N [--cgroup FILE]... [--tap NAME=FD] [--listen PATH=FD]... " +
+			"-- COMMAND [ARGUMENT]...")
 	}
 	for _, procs := range cgroups {
 		if err := join(procs); err != nil {
@@ -73,7 +81,7 @@ func Exec(args []string) error {
 	if err := taps.open(openTap); err != nil {
 		return err
 	}
-	if err := enterRoot(trees(*program, *folder, *withKvm)); err != nil {
+	if err := enterRoot(append(trees(*program, *folder, *withKvm), bound(readable, executable)...)); err != nil {
 		return fmt.Errorf("cannot make a root of its own: %w", err)
 	}
 	err := limit(map[int]uint64{
@@ -96,6 +104,11 @@ func Exec(args []string) error {
 	if err := append(taps, sockets...).place(); err != nil {
 		return err
 	}
+	if *confined {
+		if err := confine(*netns != "new"); err != nil {
+			return fmt.Errorf("cannot filter its system calls: %w", err)
+		}
+	}
 	return fmt.Errorf("cannot execute %s: %w", command[0], unix.Exec(command[0], command, environment))
 }
 
@@ -111,11 +124,13 @@ func join(procs string) error {
 }
 
 func enterNamespaces(netns string) error {
-	if netns == "new" {
+	switch netns {
+	case "host":
+	case "new":
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("cannot make a network namespace: %w", err)
 		}
-	} else {
+	default:
 		file, err := os.Open(netns)
 		if err != nil {
 			return err

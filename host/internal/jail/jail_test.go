@@ -48,6 +48,9 @@ type findings struct {
 	Device         string
 	Inherited      string
 	AddressOfFirst string
+	Signal         string
+	Sockets        map[int]string
+	Thread         string
 }
 
 // report prints what the command sees, and ends when standard input does.
@@ -81,6 +84,14 @@ func report() {
 	if address, err := unix.Getsockname(8); err == nil {
 		said.AddressOfFirst = address.(*unix.SockaddrUnix).Name
 	}
+	said.Signal = fmt.Sprint(unix.Kill(os.Getppid(), 0))
+	said.Sockets = map[int]string{}
+	for _, family := range []int{unix.AF_INET, unix.AF_UNIX, unix.AF_VSOCK} {
+		socket, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		said.Sockets[family] = fmt.Sprint(err)
+		_ = unix.Close(socket)
+	}
+	said.Thread = fmt.Sprint(unix.Tgkill(os.Getpid(), unix.Gettid(), 0))
 	text, _ := json.Marshal(said)
 	fmt.Println(string(text))
 	bufio.NewScanner(os.Stdin).Scan()
@@ -233,6 +244,35 @@ func TestTheCommandSeesItsFoldersAndNothingElseOfTheHost(t *testing.T) {
 	expect(t, "open files", files, map[string]string{"3": inherited.Name(), "9": "/net/tun"})
 }
 
+func TestAConfinedCommandReadsItsFilesAndReachesNoOtherProcess(t *testing.T) {
+	needsRoot(t)
+	note := filepath.Join(t.TempDir(), "note")
+	if err := os.WriteFile(note, []byte("read"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for netns, inet := range map[string]string{"new": "operation not permitted", "host": "<nil>"} {
+		args := append([]string{"--folder", t.TempDir(), "--read", note + "=/etc/deep/note", "--execute", filepath.Join(program(t), "run") + "=/bin/run"},
+			append(atLeast(netns), "--confine", "--", "/bin/run", "report")...)
+		child := jailed(args...)
+		said := reported(t, child)
+		sort.Strings(said.Files)
+		expect(t, "files", said.Files,
+			[]string{"/", "/bin", "/bin/run", "/dev", "/dev/fd", "/etc", "/etc/deep", "/etc/deep/note", "/vm"})
+		mounts := mountsOf(t, child.Process.Pid)
+		expect(t, "what it reads", mounts["/etc/deep/note"], "ro,nosuid,nodev,noexec,relatime -")
+		expect(t, "what it executes", mounts["/bin/run"], "ro,nosuid,nodev,relatime -")
+		expect(t, "signal to another process", said.Signal, "operation not permitted")
+		expect(t, "signal to itself", said.Thread, "<nil>")
+		refused := "operation not permitted"
+		expect(t, "sockets", said.Sockets, map[int]string{unix.AF_INET: inet, unix.AF_UNIX: refused, unix.AF_VSOCK: refused})
+		its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", child.Process.Pid))
+		own, _ := os.Readlink("/proc/self/ns/net")
+		if err != nil || (its == own) != (netns == "host") {
+			t.Errorf("its network namespace is %s, and that of the host %s (%v)", its, own, err)
+		}
+	}
+}
+
 func TestItStartsInAChrootToo(t *testing.T) {
 	needsRoot(t)
 	root := program(t)
@@ -277,6 +317,9 @@ func TestWhatCannotBeIsAnErrorBeforeTheCommandRuns(t *testing.T) {
 		append(append([]string{}, folders...), append(atLeast(""), "--", "/vmm/run")...),
 		append(append([]string{}, folders...), append(atLeast("/nonexistent"), "--", "/vmm/run")...),
 		with("--folder", "/proc/self/missing", "--", "/vmm/run"),
+		with("--read", "/proc/self/missing=/file", "--", "/vmm/run"),
+		with("--read", "/proc/self/status=relative", "--", "/vmm/run"),
+		with("--execute", "/proc/self/status=/", "--", "/vmm/run"),
 		with("--program", "/proc/self/missing", "--", "/vmm/run"),
 		with("--", "/vmm/no-such-program"),
 		with("--", "/bin/sh"),

@@ -1,7 +1,10 @@
 package jail
 
 import (
+	"errors"
 	"fmt"
+	"path"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +23,6 @@ type tree struct {
 	source, target string
 	// attributes of the mount, as for mount_setattr(2).
 	attributes uint64
-	isFile     bool
 
 	descriptor int
 }
@@ -28,15 +30,48 @@ type tree struct {
 const harmless = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
 func trees(program, folder string, withKvm bool) []tree {
-	all := []tree{
-		{source: program, target: programDir, attributes: harmless | unix.MOUNT_ATTR_RDONLY},
+	var all []tree
+	if program != "" {
+		all = append(all, tree{source: program, target: programDir, attributes: harmless | unix.MOUNT_ATTR_RDONLY})
+	}
+	all = append(all, []tree{
 		{source: folder, target: folderDir, attributes: harmless | unix.MOUNT_ATTR_NOEXEC},
 		// Of procfs this one folder: the process stays the same when it executes the command.
 		{source: "/proc/self/fd", target: fdDir, attributes: harmless | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY},
-	}
+	}...)
 	if withKvm {
 		attributes := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC)
-		all = append(all, tree{source: "/" + kvmDevice, target: kvmDevice, attributes: attributes, isFile: true})
+		all = append(all, tree{source: "/" + kvmDevice, target: kvmDevice, attributes: attributes})
+	}
+	return all
+}
+
+// binding is a file or folder of the host, and its absolute path in the new root.
+type binding struct{ source, target string }
+
+type bindings []binding
+
+func (b *bindings) String() string { return fmt.Sprint(*b) }
+
+// Set parses FROM=TO.
+func (b *bindings) Set(value string) error {
+	at := strings.LastIndexByte(value, '=')
+	if at < 1 || !path.IsAbs(value[at+1:]) || path.Clean(value[at+1:]) == "/" {
+		return errors.New("not FROM=TO with absolute paths")
+	}
+	*b = append(*b, binding{source: value[:at], target: path.Clean(value[at+1:])[1:]})
+	return nil
+}
+
+// bound gives the trees of what the command may only read, and of what it may execute as well.
+func bound(readable, executable bindings) []tree {
+	var all []tree
+	for _, one := range readable {
+		attributes := uint64(harmless | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY)
+		all = append(all, tree{source: one.source, target: one.target, attributes: attributes})
+	}
+	for _, one := range executable {
+		all = append(all, tree{source: one.source, target: one.target, attributes: harmless | unix.MOUNT_ATTR_RDONLY})
 	}
 	return all
 }
@@ -62,9 +97,6 @@ func enterRoot(all []tree) error {
 	root, err := mountTmpfs()
 	if err != nil {
 		return fmt.Errorf("cannot mount the new root: %w", err)
-	}
-	if err := unix.Mkdirat(root, "dev", 0o755); err != nil {
-		return err
 	}
 	for _, one := range all {
 		if err := one.mountIn(root); err != nil {
@@ -104,21 +136,43 @@ func leaveChroot() error {
 // here needs any more.
 func mountTmpfs() (int, error) {
 	const target, flags = "/proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-	if err := unix.Mount("releap-jail", target, "tmpfs", flags, "size=16k,nr_inodes=16,mode=0755"); err != nil {
+	if err := unix.Mount("releap-jail", target, "tmpfs", flags, "size=16k,nr_inodes=64,mode=0755"); err != nil {
 		return -1, err
 	}
 	return unix.Open(target, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
+// makeFolders makes the folders that a path in the new root leads through.
+func makeFolders(root int, target string) error {
+	for at, char := range target {
+		if char != '/' {
+			continue
+		}
+		if err := unix.Mkdirat(root, target[:at], 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	return nil
+}
+
 func (t *tree) mountIn(root int) error {
-	if t.isFile {
+	if err := makeFolders(root, t.target); err != nil {
+		return err
+	}
+	var facts unix.Stat_t
+	if err := unix.Fstat(t.descriptor, &facts); err != nil {
+		return err
+	}
+	if facts.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if err := unix.Mkdirat(root, t.target, 0o755); err != nil {
+			return err
+		}
+	} else {
 		file, err := unix.Openat(root, t.target, unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		_ = unix.Close(file)
-	} else if err := unix.Mkdirat(root, t.target, 0o755); err != nil {
-		return err
 	}
 	clone, err := unix.OpenTree(t.descriptor, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
