@@ -7,9 +7,10 @@ import { ImageError, show } from './image-error.ts';
 import type { ImageFolder, StoredImage } from './image-folder.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { repositoryOf } from './image-resolver.ts';
-import { makeJail, putIn } from './jail-folder.ts';
+import { putIn } from './jail-folder.ts';
 import type { LayerScope } from './layer-store.ts';
-import { isArchiveName, makeInJail, makeRootImage, takeOutRoot } from './make-root-image.ts';
+import type { ImageWorkshops, Workshop } from './image-workshops.ts';
+import { announce, isArchiveName, makeInJail, makeRootImage, takeOutRoot } from './make-root-image.ts';
 import type { MadeRootImage } from './make-root-image.ts';
 import type { LayerSource } from './oci-flatten.ts';
 import type { CheckedConfig, Descriptor } from './manifest.ts';
@@ -38,6 +39,11 @@ export interface BuildContext {
   turn: () => Promise<Disposable>;
 }
 
+/** A build that fetches. */
+export interface PullContext extends BuildContext {
+  workshops: ImageWorkshops;
+}
+
 /** With what a registry is asked, and who may share the layers that it gives. */
 export interface RegistryAccess {
   credential: RegistryCredential | undefined;
@@ -52,34 +58,37 @@ export interface RegistryAccess {
 
 /** Fetches, merges and publishes a registry's image. @throws ImageError; nothing is published then. */
 export async function buildFromRegistry(
-  context: BuildContext,
+  context: PullContext,
   reference: ImageReference,
   resolved: ResolvedImage,
   access: RegistryAccess,
 ): Promise<void> {
   const { folder, work, signal, report } = context;
-  const { jail, config, layers, made } = await pullLayers(context, reference, resolved, access, true);
+  await using workshop = await context.workshops.take(signal);
+  const { config, layers, made } = await pullLayers(context, workshop, reference, resolved, access, true);
   const { dir, root } = await folder.imageIn(work);
   signal.throwIfAborted();
   report({ phase: 'publish', message: `${made.entries} files` });
-  await folder.publish(dir, {
+  const image: StoredImage = {
     version: 1,
     digest: resolved.digest,
-    sizeBytes: await takeOutRoot(jail, root),
+    sizeBytes: await takeOutRoot(workshop.folder, root, false),
     layerCount: layers.length,
     config: config.run,
     origin: { repository: repositoryOf(reference), anonymous: access.credential === undefined },
-  });
+  };
+  await folder.publishForBoot(dir, image);
 }
 
 /** Fetches and unpacks the layers of a registry's image, without making a root image. @throws ImageError */
 export async function fetchLayersOf(
-  context: BuildContext,
+  context: PullContext,
   reference: ImageReference,
   resolved: ResolvedImage,
   access: RegistryAccess,
 ): Promise<{ rawConfig: Buffer; layers: (LayerSource & { size: number; mediaType: string })[] }> {
-  const { config, layers } = await pullLayers(context, reference, resolved, access, false);
+  await using workshop = await context.workshops.take(context.signal);
+  const { config, layers } = await pullLayers(context, workshop, reference, resolved, access, false);
   const described = layers.map(async ({ digest, diffId }) => {
     const path = await context.folder.layers.find(digest, diffId, access.scopes);
     if (path === undefined)
@@ -92,33 +101,31 @@ export async function fetchLayersOf(
 const TAR = 'application/vnd.oci.image.layer.v1.tar';
 
 interface PulledLayers {
-  jail: string;
   config: ImageConfiguration;
   layers: WantedLayer[];
   made: MadeRootImage;
 }
 
-/** Fetches and unpacks what is not here yet, and keeps it for others. @param merge also makes the root image, in the jail */
+/** Fetches and unpacks what is not here yet, and keeps it for others. @param merge also makes the root image, in the workshop */
 async function pullLayers(
-  context: BuildContext,
+  context: PullContext,
+  { folder: jail, fetcher, maker }: Workshop,
   reference: ImageReference,
   resolved: ResolvedImage,
   access: RegistryAccess,
   merge: boolean,
 ): Promise<PulledLayers> {
-  const { folder, limits, work, signal, report, turn } = context;
+  const { folder, limits, work, signal, report, turn, workshops } = context;
   const { credential, policy } = access;
   const config = await readConfig(reference, resolved, { credential, policy, signal, limits });
   const layers = await wantedLayers(folder, resolved, config, access.scopes);
   await checkSpace(folder, layers);
-  const jail = await makeJail(work);
   for (const [index, { stored }] of layers.entries()) if (stored) await putIn(jail, fileOf(index), stored);
   const missing = [...layers.entries()].filter(([, { stored }]) => stored === undefined);
   const message = `fetching ${reference.canonical}`;
   const messages = { unpack: 'unpacking the layers', write: 'writing the root image' };
   const stop = new AbortController();
   const either = AbortSignal.any([signal, stop.signal]);
-  let arrived: (index: number) => void = () => undefined;
   let fetched = 0;
   if (missing.length > 0) report({ phase: 'pull', message, done: 0, total: missing.length });
 
@@ -126,12 +133,12 @@ async function pullLayers(
     if (missing.length > 0) {
       const blobs = missing.map(([index, { digest, size }]) => ({ digest, size, file: fileOf(index) }));
       const job = { target: targetOf(reference), credential, privateHosts: policy.allowed, blobs, limits };
-      await fetchLayers(job, jail, {
+      await fetchLayers(fetcher, job, {
         signal: either,
         onBlob: (index) => {
           fetched += 1;
           report({ phase: 'pull', message, done: fetched, total: missing.length });
-          arrived(missing[index]?.[0] ?? -1);
+          announce(maker, missing[index]?.[0] ?? -1);
         },
       });
     }
@@ -142,14 +149,13 @@ async function pullLayers(
     return { file: fileOf(index), digest, diffId, ready: isStored, verified: isStored };
   });
   const making = makeInJail(
-    jail,
+    maker,
     { layers: inJailLayers, limits, merge },
     {
       signal: either,
       turn,
-      onStart: (announce) => {
-        arrived = announce;
-      },
+      // What remains is copying, beside which the next pull's processes start.
+      onUnpacked: () => workshops.warm(),
       onProgress: ({ phase, done, total }) => {
         // While layers arrive, how many have arrived says more.
         if (phase === 'write' || fetched === missing.length)
@@ -165,7 +171,7 @@ async function pullLayers(
         throw new ImageError('failed', `the image maker named an archive ${show(String(archive))}`);
       await folder.layers.add(layer, access.scope, jail, archive, work);
     }
-    return { jail, config, layers, made };
+    return { config, layers, made };
   } catch (error) {
     if (!(error instanceof ImageError) || error.message.includes(reference.canonical)) throw error;
     throw new ImageError(error.code, `${reference.canonical}: ${error.message}`, { cause: error });

@@ -6,14 +6,15 @@
  *                              /used            empty; its modification time is the last request for the image
  *   <cache>/images/aliases/<name>.json          from an index's digest or a built-in's name to an image's digest
  *                              /pinned          empty; the image cannot be had again and is never removed by itself
+ *                              /unsynced        the id of the boot for which alone the folder is valid
  *   <cache>/images/layers/                      unpacked layers, shared: `LayerStore`
  *   <cache>/images/locks/<stripe>               flock(2); keys are spread over 4096 stripes
  *   <cache>/images/locks/salt                   so that the stripe of a key cannot be foreseen
  *   <cache>/images/staging/<stripe>.<random>/   work in progress of the process that holds the stripe
+ *   <cache>/images/spare/<stripe>.<random>/     the same for processes that wait for work
  *
- * A folder `sha256-…` appears whole, by rename, after all in it is on disk; it is never written again (but for `used`
- * and `pinned`),
- * and goes by being renamed into `staging`.
+ * A folder `sha256-…` appears whole, by rename; it is never written again (but for `used`, `pinned` and `unsynced`), and goes
+ * by being renamed into `staging`. It is on disk before, or `unsynced` until it is.
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { mkdir, open, readFile, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
@@ -23,7 +24,7 @@ import { lockFile } from '../lock/file-lock.ts';
 import type { FileLock } from '../lock/file-lock.ts';
 import type { ImageConfig } from './image-config.ts';
 import { isMissing } from './image-error.ts';
-import { LayerStore } from './layer-store.ts';
+import { BOOT, LayerStore } from './layer-store.ts';
 
 /** A root image that is ready to be booted from. */
 export interface RootImage {
@@ -63,12 +64,15 @@ const ROOT = 'root.squashfs';
 const CONFIG = 'config.json';
 const USED = 'used';
 const PINNED = 'pinned';
+const UNSYNCED = 'unsynced';
 const IMAGE_FOLDER = /^sha256-[0-9a-f]{64}$/;
 
 export class ImageFolder {
   readonly dir: string;
   readonly layers: LayerStore;
   readonly #staging: string;
+  readonly #spare: string;
+  readonly #syncing = new Set<Promise<void>>();
   readonly #locks: string;
   readonly #aliases: string;
   #salt = '';
@@ -77,28 +81,34 @@ export class ImageFolder {
     this.dir = path.resolve(cacheDir, 'images');
     this.layers = new LayerStore(this.dir);
     this.#staging = path.join(this.dir, 'staging');
+    this.#spare = path.join(this.dir, 'spare');
     this.#locks = path.join(this.dir, 'locks');
     this.#aliases = path.join(this.dir, 'aliases');
   }
 
-  /** Makes the folders and removes what processes that are gone have left in `staging`. */
+  /** Makes the folders and removes what processes that are gone have left in `staging` and `spare`. */
   async prepare(): Promise<number> {
-    for (const dir of [this.#staging, this.#locks, this.#aliases]) {
+    for (const dir of [this.#staging, this.#spare, this.#locks, this.#aliases]) {
       await mkdir(dir, { recursive: true, mode: 0o755 });
     }
     await this.layers.prepare();
     // Packed layers, which earlier versions kept.
     await rm(path.join(this.dir, 'blobs'), { recursive: true, force: true });
     await this.#readSalt();
+    await this.#removeAbandoned(this.#spare);
+    return await this.#removeAbandoned(this.#staging);
+  }
+
+  async #removeAbandoned(parent: string): Promise<number> {
     // Names are `<stripe>.<random>`.
-    const byStripe = Map.groupBy(await readdir(this.#staging), (name) => name.split('.')[0] ?? '');
+    const byStripe = Map.groupBy(await readdir(parent), (name) => name.split('.')[0] ?? '');
     let removed = 0;
     for (const [stripe, names] of byStripe) {
       // The process that works there holds the stripe; a crash has released it.
       await using lock = await lockFile(path.join(this.#locks, stripe), { wait: false });
       if (!lock) continue;
       for (const name of names)
-        await rm(path.join(this.#staging, name), { recursive: true, force: true, maxRetries: 3 });
+        await rm(path.join(parent, name), { recursive: true, force: true, maxRetries: 3 });
       removed += names.length;
     }
     return removed;
@@ -118,15 +128,24 @@ export class ImageFolder {
 
   /** An empty folder for short work that need not be the only one of its kind. */
   async shortWork(signal: AbortSignal): Promise<WorkFolder> {
+    return await this.#sharedWork('short', this.#staging, signal);
+  }
+
+  /** An empty folder for processes that are started before there is work for them. */
+  async spareWork(signal: AbortSignal): Promise<WorkFolder> {
+    return await this.#sharedWork('spare', this.#spare, signal);
+  }
+
+  async #sharedWork(kind: string, parent: string, signal: AbortSignal): Promise<WorkFolder> {
     for (let left = 8; ; left -= 1) {
-      const stripe = `short-${randomUUID().slice(0, 2)}`;
+      const stripe = `${kind}-${randomUUID().slice(0, 2)}`;
       const lock = await lockFile(path.join(this.#locks, stripe), { wait: left === 0, signal });
-      if (lock) return await this.#workFolder(stripe, lock);
+      if (lock) return await this.#workFolder(stripe, lock, parent);
     }
   }
 
-  async #workFolder(stripe: string, lock: FileLock): Promise<WorkFolder> {
-    const dir = path.join(this.#staging, `${stripe}.${randomUUID()}`);
+  async #workFolder(stripe: string, lock: FileLock, parent = this.#staging): Promise<WorkFolder> {
+    const dir = path.join(parent, `${stripe}.${randomUUID()}`);
     try {
       await mkdir(dir, { mode: 0o700 });
     } catch (error) {
@@ -154,7 +173,41 @@ export class ImageFolder {
   async publish(dir: string, image: StoredImage): Promise<void> {
     await writeDurably(path.join(dir, CONFIG), JSON.stringify(image));
     await writeDurably(path.join(dir, USED), '');
-    await syncDir(dir);
+    await sync(dir);
+    await this.#rename(dir, image);
+    await sync(this.dir);
+  }
+
+  /**
+   * The same for an image that is not on disk yet: it is written there afterwards, and until then it is valid as long as the
+   * machine runs. Only for an image that can be fetched again.
+   */
+  async publishForBoot(dir: string, image: StoredImage): Promise<void> {
+    await writeFile(path.join(dir, UNSYNCED), BOOT, { flag: 'wx' });
+    await writeFile(path.join(dir, CONFIG), JSON.stringify(image), { flag: 'wx' });
+    await writeFile(path.join(dir, USED), '', { flag: 'wx' });
+    await this.#rename(dir, image);
+    const syncing = this.#sync(image.digest).finally(() => this.#syncing.delete(syncing));
+    this.#syncing.add(syncing);
+  }
+
+  /** What was published is on disk, if the disk takes it. */
+  async synced(): Promise<void> {
+    await Promise.all(this.#syncing);
+  }
+
+  async #sync(digest: string): Promise<void> {
+    const folder = this.#folder(digest);
+    try {
+      for (const name of [ROOT, CONFIG]) await sync(path.join(folder, name));
+      await sync(folder);
+      await rm(path.join(folder, UNSYNCED), { force: true });
+    } catch {
+      // It has been removed meanwhile; or it stays valid for this boot alone.
+    }
+  }
+
+  async #rename(dir: string, image: StoredImage): Promise<void> {
     const folder = this.#folder(image.digest);
     try {
       await rename(dir, folder);
@@ -166,7 +219,6 @@ export class ImageFolder {
       await this.discard(image.digest);
       await rename(dir, folder);
     }
-    await syncDir(this.dir);
   }
 
   /** What is stored under a digest, if it is whole. */
@@ -177,10 +229,21 @@ export class ImageFolder {
       const stored = JSON.parse(await readFile(path.join(folder, CONFIG), 'utf8')) as StoredImage;
       const { size } = await stat(root);
       if (stored.version !== 1 || stored.digest !== digest || size !== stored.sizeBytes) return undefined;
+      if (!(await this.#isOfThisBoot(folder))) return undefined;
       const { sizeBytes, layerCount, config } = stored;
       return { stored, image: { digest, path: root, sizeBytes, layerCount, config } };
     } catch (error) {
       if (isMissing(error) || error instanceof SyntaxError) return undefined;
+      throw error;
+    }
+  }
+
+  /** Whether it is on disk, or was published since the machine has started. */
+  async #isOfThisBoot(folder: string): Promise<boolean> {
+    try {
+      return (await readFile(path.join(folder, UNSYNCED), 'utf8')) === BOOT;
+    } catch (error) {
+      if (isMissing(error)) return true;
       throw error;
     }
   }
@@ -253,7 +316,7 @@ export class ImageFolder {
   async pin(digest: string): Promise<boolean> {
     try {
       await writeFile(path.join(this.#folder(digest), PINNED), '', { flush: true });
-      await syncDir(this.#folder(digest));
+      await sync(this.#folder(digest));
       return true;
     } catch (error) {
       if (isMissing(error)) return false;
@@ -326,7 +389,7 @@ async function writeDurably(file: string, text: string): Promise<void> {
   await writeFile(file, text, { mode: 0o644, flag: 'wx', flush: true });
 }
 
-async function syncDir(dir: string): Promise<void> {
-  await using handle = await open(dir, 'r');
+async function sync(target: string): Promise<void> {
+  await using handle = await open(target, 'r');
   await handle.sync();
 }

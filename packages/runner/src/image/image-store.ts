@@ -10,13 +10,14 @@ import { BUILTINS, BUILTIN_IMAGES } from './builtin/index.ts';
 import { dockerfileAlias, DockerfileImages } from './dockerfile-images.ts';
 import type { BuildDockerfile, DockerfileOptions } from './dockerfile-images.ts';
 import { buildBuiltin, buildFromRegistry, fetchLayersOf } from './image-builder.ts';
-import type { BuildContext, ImageProgress, RegistryAccess } from './image-builder.ts';
+import type { BuildContext, ImageProgress, PullContext, RegistryAccess } from './image-builder.ts';
 import { ImageError, show, toImageError } from './image-error.ts';
 import { ImageFolder } from './image-folder.ts';
 import type { RootImage, StoredImage } from './image-folder.ts';
 import { collectGarbage } from './image-garbage.ts';
 import { DEFAULT_IMAGE_LIMITS } from './image-limits.ts';
 import type { ImageLimits } from './image-limits.ts';
+import { ImageWorkshops } from './image-workshops.ts';
 import { ImageResolver, checkDigest, parseReference, repositoryOf } from './image-resolver.ts';
 import { Semaphore } from '../budget/semaphore.ts';
 import type { LayerSource } from './oci-flatten.ts';
@@ -112,6 +113,7 @@ export class ImageStore {
   readonly #building = new SingleFlight<RootImage, ImageProgress>();
   readonly #makers: Semaphore;
   readonly #pulls: PullQueue;
+  readonly #workshops: ImageWorkshops;
   readonly #policy: AddressPolicy;
   readonly #logins: RegistryLogin;
   readonly #dockerfiles: DockerfileImages | undefined;
@@ -132,6 +134,7 @@ export class ImageStore {
     this.#fetchStored = options.fetchStored;
     this.#makers = new Semaphore(this.#limits.parallelMakes);
     this.#pulls = new PullQueue(this.#limits.pulls);
+    this.#workshops = new ImageWorkshops(this.#folder, this.#limits);
     const { buildDockerfile: build } = options;
     this.#dockerfiles =
       build &&
@@ -171,6 +174,8 @@ export class ImageStore {
     this.#closed = true;
     clearInterval(this.#touching);
     await Promise.all([this.#resolver.close(), this.#building.close(), this.#logins.close()]);
+    await this.#workshops[Symbol.asyncDispose]();
+    await this.#folder.synced();
   }
 
   /**
@@ -206,7 +211,7 @@ export class ImageStore {
     // By repository too: who names an image of another's digest waits for his own registry alone.
     const key = `${digest} ${repositoryOf(reference)}`;
     const enter = (signal: AbortSignal): Promise<Disposable> => this.#pulls.enter(access.owner, signal);
-    const make = async (context: BuildContext, share: Disposable): Promise<string> => {
+    const make = async (context: PullContext, share: Disposable): Promise<string> => {
       if ((await this.find(digest)) !== undefined) return digest;
       await buildFromRegistry(context, pinned, resolved, await access.of(context.signal, share));
       return digest;
@@ -420,7 +425,7 @@ export class ImageStore {
   async #build(
     key: string,
     options: EnsureOptions,
-    make: (context: BuildContext, share: Disposable) => Promise<string>,
+    make: (context: PullContext, share: Disposable) => Promise<string>,
     enter = (_signal: AbortSignal): Promise<Disposable> => Promise.resolve(NO_SHARE),
   ): Promise<RootImage> {
     const run = async (signal: AbortSignal, report: BuildContext['report']): Promise<RootImage> => {
@@ -445,9 +450,17 @@ export class ImageStore {
     return await this.#building.run(key, run, options);
   }
 
-  #context(work: string, signal: AbortSignal, report: BuildContext['report']): BuildContext {
+  #context(work: string, signal: AbortSignal, report: BuildContext['report']): PullContext {
     const turn = (): Promise<Disposable> => this.#makers.enter(signal);
-    return { folder: this.#folder, limits: this.#limits, work, signal, report, turn };
+    return {
+      folder: this.#folder,
+      limits: this.#limits,
+      work,
+      signal,
+      report,
+      turn,
+      workshops: this.#workshops,
+    };
   }
 
   async #ensureStored(digest: string, signal: AbortSignal | undefined): Promise<RootImage> {

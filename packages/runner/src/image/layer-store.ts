@@ -28,7 +28,8 @@ export interface StoredLayer {
   usedMs: number;
 }
 
-const BOOT = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+/** Changes when the machine starts anew: files that were not fsynced are then gone, or damaged. */
+export const BOOT = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
 const ARCHIVE = /^[0-9a-f]{64}\.tar$/;
 
 export class LayerStore {
@@ -43,8 +44,8 @@ export class LayerStore {
   }
 
   /**
-   * The archive of a layer, if it is here and one of `scopes` may have it. A blob's digest alone proves nothing: whoever
-   * serves a manifest can name any.
+   * The archive of a layer, if it is here and one of `scopes` may have it. A blob's digest alone proves nothing: the
+   * server of a manifest can name any.
    */
   async find(digest: string, diffId: string, scopes: readonly LayerScope[]): Promise<string | undefined> {
     const record = await this.#read(digest);

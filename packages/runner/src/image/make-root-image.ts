@@ -5,7 +5,7 @@ import type { ImageLimits } from './image-limits.ts';
 import { makeJail, putIn, takeOut } from './jail-folder.ts';
 import { checkCount, type LayerSource } from './oci-flatten.ts';
 import { ProcessError } from '../process/index.ts';
-import { runUnprivileged } from './unprivileged-process.ts';
+import { UnprivilegedProcess } from './unprivileged-process.ts';
 
 /** What `make-process.ts` is told first. Paths are relative to its working directory. */
 export interface MakeJob {
@@ -45,8 +45,8 @@ export interface MakeOptions {
   onProgress?: ((progress: Extract<MakeMessage, { type: 'progress' }>) => void) | undefined;
   /** Waited for before the layers are merged; disposed of when the image is written. */
   turn?: (() => Promise<Disposable>) | undefined;
-  /** Gets a function that announces layers which were not ready. */
-  onStart?: ((arrived: (index: number) => void) => void) | undefined;
+  /** All layers are unpacked. */
+  onUnpacked?: (() => void) | undefined;
 }
 
 const PROCESS = fileURLToPath(new URL('make-process.ts', import.meta.url));
@@ -73,51 +73,58 @@ export async function makeRootImage(
     await putIn(jail, name, file);
     layers.push({ file: name, digest, diffId, ready: true, verified });
   }
-  const { entries } = await makeInJail(jail, { layers, limits: job.limits, merge: true }, options);
-  return { sizeBytes: await takeOutRoot(jail, job.target), entries };
+  await using maker = startMaker(jail, job.limits);
+  const { entries } = await makeInJail(maker, { layers, limits: job.limits, merge: true }, options);
+  return { sizeBytes: await takeOutRoot(jail, job.target, true), entries };
 }
 
-/** Makes a root image durable, and moves it to `target`. @returns its size */
-export async function takeOutRoot(jail: string, target: string): Promise<number> {
-  return await takeOut(jail, ROOT, target, true);
+/** Moves a root image to `target`. @param durable it is on disk afterwards @returns its size */
+export async function takeOutRoot(jail: string, target: string, durable: boolean): Promise<number> {
+  return await takeOut(jail, ROOT, target, durable);
 }
 
-/** Makes a root image in a process of its own, whose working directory is `jail`. @throws ImageError */
+/** @param folder the process's working directory, which it can write to */
+export function startMaker(
+  folder: string,
+  { uncompressedBytes }: Pick<ImageLimits, 'uncompressedBytes'>,
+): UnprivilegedProcess<MakeMessage> {
+  // Beside the files, a root image has the gaps between them and its tables.
+  const fileMax = 2 * uncompressedBytes + TABLES_MAX;
+  return UnprivilegedProcess.start(PROCESS, { folder, network: false, heapMib: HEAP_MIB, fileMax });
+}
+
+/** Tells a process that a layer which was not ready is there. */
+export function announce(maker: UnprivilegedProcess<MakeMessage>, index: number): void {
+  maker.send({ type: 'arrived', index } satisfies MakeOrder);
+}
+
+/** Makes a root image in the working directory of the process, once the layers are there. @throws ImageError */
 export async function makeInJail(
-  jail: string,
+  maker: UnprivilegedProcess<MakeMessage>,
   { layers, limits, merge: isMerged }: Pick<MakeJob, 'layers' | 'limits'> & { merge: boolean },
-  { signal, onProgress, turn, onStart }: MakeOptions,
+  { signal, onProgress, turn, onUnpacked }: MakeOptions,
 ): Promise<MadeRootImage> {
   let outcome: Extract<MakeMessage, { type: 'done' | 'error' }> | undefined;
-  let order: (order: MakeOrder) => void = () => undefined;
   let held: Disposable | undefined;
   let ended = false;
   const merge = async (): Promise<void> => {
     const permit = await turn?.();
     if (ended) permit?.[Symbol.dispose]();
     else held = permit;
-    order({ type: 'merge' });
+    maker.send({ type: 'merge' } satisfies MakeOrder);
   };
   const deadlineMs = limits.pullMs + limits.makeMs;
   const job: MakeJob = { layers, limits, ...(isMerged ? { target: ROOT } : {}) };
   try {
-    const { code, stderr } = await runUnprivileged<MakeMessage>(PROCESS, {
-      job,
-      cwd: jail,
-      network: false,
-      heapMib: HEAP_MIB,
-      // Beside the files, it has the gaps between them and its tables.
-      fileMax: 2 * limits.uncompressedBytes + TABLES_MAX,
+    const { code, stderr } = await maker.run(job, {
       deadlineMs,
       signal,
-      onStart: (send) => {
-        order = send;
-        onStart?.((index) => send({ type: 'arrived', index } satisfies MakeOrder));
-      },
       onMessage: (message) => {
         if (message.type === 'progress') onProgress?.(message);
-        else if (message.type === 'unpacked') merge().catch(() => undefined);
-        else outcome = message;
+        else if (message.type === 'unpacked') {
+          onUnpacked?.();
+          merge().catch(() => undefined);
+        } else outcome = message;
       },
     });
     if (outcome?.type === 'done') return outcome;

@@ -48,11 +48,15 @@ const BLOCK = 512;
 const EXTENDED_MAX = 1024 * 1024;
 const SPARSE_EXTENTS_MAX = 100_000;
 
-/** Windowed reader over a file: sequential headers cost one system call for many. */
+/** Of one that lies behind a large body: its header, and those that extend it. */
+const FAR_BYTES = 4096;
+const NEAR_BYTES = 128 * 1024;
+
+/** Windowed reader over a file: one system call for many headers that lie close together, and few bytes of the bodies between others. */
 class Window {
   readonly #fd: number;
   readonly size: number;
-  readonly #buffer = Buffer.allocUnsafe(128 * 1024);
+  readonly #buffer = Buffer.allocUnsafe(NEAR_BYTES);
   #start = 0;
   #length = 0;
 
@@ -64,6 +68,8 @@ class Window {
   /** The bytes at `offset`, valid until the next call; shorter only at the end of the file. `length` ≤ 64 KiB. */
   at(offset: number, length: number): Buffer {
     if (offset < this.#start || offset + length > this.#start + this.#length) {
+      const gap = offset - (this.#start + this.#length);
+      const most = gap > -NEAR_BYTES && gap < FAR_BYTES ? NEAR_BYTES : Math.max(length, FAR_BYTES);
       this.#start = offset;
       this.#length = 0;
       while (this.#length < length) {
@@ -71,7 +77,7 @@ class Window {
           this.#fd,
           this.#buffer,
           this.#length,
-          this.#buffer.length - this.#length,
+          most - this.#length,
           offset + this.#length,
         );
         if (got === 0) break;

@@ -1,67 +1,104 @@
-/** Starts the processes that handle what strangers send: without privileges, and without a network unless they fetch. */
+/** The processes that handle untrusted input: without privileges, files of the host, and a network unless they fetch. */
 import type { Writable } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { ImageError, show } from './image-error.ts';
+import { jailedModule } from './image-jail.ts';
 import { runTool } from './image-tool.ts';
 import type { RunResult } from '../process/index.ts';
 
-export interface UnprivilegedOptions<M> {
-  /** First line of its standard input, as JSON. */
-  job: object;
-  /** Its working directory, the only place that it can write to; paths in `job` are relative to it. */
-  cwd: string;
+export interface StartOptions {
+  /** Its working directory, the only place that it can write to; paths in its job are relative to it. */
+  folder: string;
   network: boolean;
   heapMib: number;
   /** Largest file that it may write, bytes. */
   fileMax: number;
+}
+
+export interface JobOptions<M> {
   deadlineMs: number;
   signal?: AbortSignal | undefined;
   onMessage: (message: M) => void;
-  /** Gets a function that sends another line. */
-  onStart?: (send: (message: object) => void) => void;
 }
 
-/** To load its code as root, and to become another user. */
-const CAPABILITIES = '-all,+setuid,+setgid,+dac_read_search';
-const FILES_MAX = 1024;
+/** Longer than one waits for a job and works on it. */
+const LIFE_MAX_MS = 24 * 60 * 60_000;
 
-/** Runs a module that calls `leaveRoot` before it reads its job. @throws ImageError */
-export async function runUnprivileged<M>(
-  module: string,
-  options: UnprivilegedOptions<M>,
-): Promise<RunResult> {
-  const command = [
-    'prlimit',
-    `--nofile=${FILES_MAX}`,
-    '--core=0',
-    '--',
-    process.execPath,
-    `--max-old-space-size=${options.heapMib}`,
-    module,
-  ];
-  const confine = [
-    '--mount',
-    '--ipc',
-    ...(options.network ? [] : ['--net']),
-    '--',
-    'setpriv',
-    '--no-new-privs',
-    `--bounding-set=${CAPABILITIES}`,
-    '--',
-  ];
-  const write = (stdin: Writable, message: object): boolean => stdin.write(`${JSON.stringify(message)}\n`);
-  return await runTool('unshare', [...confine, ...command], {
-    deadlineMs: options.deadlineMs,
-    signal: options.signal,
-    cwd: options.cwd,
-    env: environment(),
-    fileMax: options.fileMax,
-    // Its standard input stays open: the end of that is how the process learns that we have ended.
-    feed: (stdin) => {
-      write(stdin, options.job);
-      options.onStart?.((message) => write(stdin, message));
-    },
-    onLine: (line) => options.onMessage(parseMessage<M>(line)),
-  });
+/** A process that does one job. It is started before that is known, so that its start is not waited for. */
+export class UnprivilegedProcess<M> implements AsyncDisposable {
+  readonly #end = new AbortController();
+  readonly #exit: Promise<RunResult>;
+  #stdin = Promise.withResolvers<Writable>();
+  #onMessage: (message: M) => void = () => undefined;
+  #hasEnded = false;
+
+  private constructor(module: string, options: StartOptions) {
+    this.#exit = this.#start(module, options).finally(() => {
+      this.#hasEnded = true;
+    });
+    this.#exit.catch((error: unknown) => this.#stdin.reject(error));
+    this.#stdin.promise.catch(() => undefined);
+  }
+
+  /** @param module absolute path of a module that calls `leaveRoot` before it reads its job */
+  static start<M>(module: string, options: StartOptions): UnprivilegedProcess<M> {
+    return new UnprivilegedProcess<M>(module, options);
+  }
+
+  get hasEnded(): boolean {
+    return this.#hasEnded;
+  }
+
+  /** Sends its job, once. @returns how it ended @throws ImageError */
+  async run(job: object, { deadlineMs, signal, onMessage }: JobOptions<M>): Promise<RunResult> {
+    this.#onMessage = onMessage;
+    const done = new AbortController();
+    const late = sleep(deadlineMs, undefined, { signal: done.signal, ref: false }).then(
+      () => {
+        throw new ImageError('timeout', `an image process did not end within ${deadlineMs} ms`);
+      },
+      () => undefined,
+    );
+    const onAbort = (): void => this.#end.abort();
+    signal?.addEventListener('abort', onAbort, { once: true });
+    if (signal?.aborted) onAbort();
+    try {
+      this.send(job);
+      await Promise.race([this.#exit, late]);
+      return await this.#exit;
+    } catch (error) {
+      this.#end.abort();
+      await this.#exit.catch(() => undefined);
+      throw error;
+    } finally {
+      done.abort();
+      signal?.removeEventListener('abort', onAbort);
+    }
+  }
+
+  /** Sends one more line. */
+  send(message: object): void {
+    this.#stdin.promise.then((stdin) => stdin.write(`${JSON.stringify(message)}\n`)).catch(() => undefined);
+  }
+
+  /** Ends it, if it runs, and waits until it has ended. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#end.abort();
+    await this.#exit.catch(() => undefined);
+  }
+
+  async #start(module: string, { heapMib, ...jail }: StartOptions): Promise<RunResult> {
+    const nodeOptions = [`--max-old-space-size=${heapMib}`];
+    const { program, args, env } = await jailedModule(module, nodeOptions, jail);
+    return await runTool(program, args, {
+      deadlineMs: LIFE_MAX_MS,
+      signal: this.#end.signal,
+      env: { ...environment(), ...env },
+      // Its standard input stays open: the end of that is how the process learns that we have ended.
+      feed: (stdin) => this.#stdin.resolve(stdin),
+      onLine: (line) => this.#onMessage(parseMessage<M>(line)),
+    });
+  }
 }
 
 function parseMessage<M>(line: string): M {

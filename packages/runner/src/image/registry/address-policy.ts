@@ -6,7 +6,8 @@ import { lookup as dnsLookup } from 'node:dns';
 import type { LookupAddress } from 'node:dns';
 import { BlockList, isIP, isIPv4 } from 'node:net';
 import type { LookupFunction } from 'node:net';
-import { NEVER_REACHABLE, PRIVATE_RANGES, formatCidr, parseCidr } from '@releap/contract/netd';
+import { formatCidr, parseCidr } from '@releap/contract/cidr';
+import { NEVER_REACHABLE, PRIVATE_RANGES } from '@releap/contract/egress-rules';
 import { ImageError } from '../image-error.ts';
 
 /** An entry that allows registries on this machine; see `AddressPolicy`. */

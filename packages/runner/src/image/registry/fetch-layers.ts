@@ -1,8 +1,8 @@
-/** Fetches layers in an unprivileged process, and tells about each one as it arrives. */
+/** Fetches layers in an unprivileged process, and reports each one as it arrives. */
 import { fileURLToPath } from 'node:url';
 import type { ImageLimits } from '../image-limits.ts';
 import { type ImageErrorCode, ImageError, show } from '../image-error.ts';
-import { runUnprivileged } from '../unprivileged-process.ts';
+import { UnprivilegedProcess } from '../unprivileged-process.ts';
 import type { RegistryCredential, RegistryTarget } from './registry-client.ts';
 
 /** What `fetch-process.ts` is told. */
@@ -28,27 +28,28 @@ export type FetchMessage =
 const PROCESS = fileURLToPath(new URL('fetch-process.ts', import.meta.url));
 const HEAP_MIB = 128;
 
-/** @param jail the process's working directory, which it can write to @throws ImageError */
+/** @param folder the process's working directory, which it can write to */
+export function startFetcher(
+  folder: string,
+  { compressedBytes: fileMax }: Pick<ImageLimits, 'compressedBytes'>,
+): UnprivilegedProcess<FetchMessage> {
+  return UnprivilegedProcess.start(PROCESS, { folder, network: true, heapMib: HEAP_MIB, fileMax });
+}
+
+/** @throws ImageError */
 export async function fetchLayers(
+  fetcher: UnprivilegedProcess<FetchMessage>,
   job: FetchJob,
-  jail: string,
   options: { signal: AbortSignal; onBlob: (index: number) => void },
 ): Promise<void> {
   let outcome: Exclude<FetchMessage, { type: 'blob' }> | undefined;
   const { target, limits } = job;
-  const { code, stderr } = await runUnprivileged<FetchMessage>(PROCESS, {
-    job,
-    cwd: jail,
-    network: true,
-    heapMib: HEAP_MIB,
-    fileMax: limits.compressedBytes,
-    deadlineMs: limits.pullMs,
-    signal: options.signal,
-    onMessage: (message) => {
-      if (message.type === 'blob') options.onBlob(message.index);
-      else outcome = message;
-    },
-  }).catch((error: unknown) => {
+  const onMessage = (message: FetchMessage): void => {
+    if (message.type === 'blob') options.onBlob(message.index);
+    else outcome = message;
+  };
+  const running = fetcher.run(job, { deadlineMs: limits.pullMs, signal: options.signal, onMessage });
+  const { code, stderr } = await running.catch((error: unknown) => {
     if (!(error instanceof ImageError)) throw error;
     if (error.code === 'aborted') throw new ImageError('aborted', `fetching ${target.name} was cancelled`);
     if (error.code !== 'timeout') throw error;

@@ -1,0 +1,85 @@
+/**
+ * The root file system of the image processes: Node.js with its libraries, the code of this service, what a resolver of names
+ * and TLS need, and one folder of theirs. `hostd jail` makes it, and nothing else of the host is in it.
+ */
+import { existsSync, realpathSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { HOSTD } from '../host/hostd.ts';
+import { run } from '../process/index.ts';
+
+export interface ImageJailOptions {
+  /** The one folder that it can write to. */
+  folder: string;
+  network: boolean;
+  /** Largest file that it may write, bytes. */
+  fileMax: number;
+}
+
+/** A command in that root, and the environment that its program needs. */
+export interface JailedCommand {
+  program: string;
+  args: string[];
+  env: Record<string, string>;
+}
+
+const INSTALLATION = fileURLToPath(new URL('../../../../', import.meta.url));
+/** The code of this service, and the libraries that it uses. */
+const CODE = ['packages', 'node_modules'] as const;
+const NODE = '/node';
+/** Where they exist; resolv.conf is often a link to a file elsewhere. */
+const NETWORK_FILES = ['resolv.conf', 'hosts', 'nsswitch.conf', 'gai.conf', 'host.conf'].map(
+  (name) => `/etc/${name}`,
+);
+const CERTIFICATES = '/etc/ssl/certs/ca-certificates.crt';
+const FILES_MAX = 1024;
+/** Of all image processes together: they have one user. */
+const THREADS_MAX = 1024;
+const LDD = /^\s*(?:\S+ => )?(\/\S+) \(0x[0-9a-f]+\)$/gm;
+
+let libraries: Promise<string[]> | undefined;
+/** The shared libraries of Node.js with their loader, by absolute path. */
+async function librariesOfNode(): Promise<string[]> {
+  libraries ??= run('ldd', [process.execPath]).then((text) =>
+    [...text.matchAll(LDD)].map(([, file = '']) => file),
+  );
+  return await libraries;
+}
+
+/** The command that executes a module of this service. @param module absolute path */
+export async function jailedModule(
+  module: string,
+  nodeOptions: readonly string[],
+  { folder, network, fileMax }: ImageJailOptions,
+): Promise<JailedCommand> {
+  const files = await librariesOfNode();
+  const certificates = process.env['SSL_CERT_FILE'] ?? CERTIFICATES;
+  const read = [
+    ...CODE.map((name) => [path.join(INSTALLATION, name), `/${name}`]),
+    ...(network ? [...NETWORK_FILES, certificates].map((file) => [file, file]) : []),
+  ].filter(([file = '']) => existsSync(file));
+  const options: [string, string | number][] = [
+    ['folder', folder],
+    ...read.map(([from, to]): [string, string] => ['read', `${from}=${to}`]),
+    ['execute', `${realpathSync(process.execPath)}=${NODE}`],
+    ...files.map((file): [string, string] => ['execute', `${file}=${file}`]),
+    ['netns', network ? 'host' : 'new'],
+    ['nofile', FILES_MAX],
+    ['fsize-kib', Math.ceil(fileMax / 1024)],
+    ['nproc', THREADS_MAX],
+  ];
+  const inside = `/${path.relative(INSTALLATION, module)}`;
+  return {
+    program: HOSTD,
+    args: [
+      'jail',
+      ...options.flatMap(([name, value]) => [`--${name}`, String(value)]),
+      '--confine',
+      '--',
+      NODE,
+      ...nodeOptions,
+      inside,
+    ],
+    env: { LD_LIBRARY_PATH: [...new Set(files.map((file) => path.dirname(file)))].join(':') },
+  };
+}

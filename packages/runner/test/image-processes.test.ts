@@ -1,0 +1,140 @@
+/** The processes that handle untrusted input: what they reach, and when they start and end. */
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { until } from '@releap/testing/eventually';
+import { tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
+import { childrenOf } from '@releap/testing/processes';
+import { startRegistry, type TestRegistry } from '@releap/testing/registry';
+import { pino } from 'pino';
+import { ImageStore } from '../src/image/image-store.ts';
+import { makeJail } from '../src/image/jail-folder.ts';
+import { IMAGE_UID } from '../src/image/unprivileged.ts';
+import { UnprivilegedProcess } from '../src/image/unprivileged-process.ts';
+import type { JailFindings } from './support/jail-probe.ts';
+
+const PROBE = fileURLToPath(new URL('support/jail-probe.ts', import.meta.url));
+
+let scratch: Awaited<ReturnType<typeof temporaryFolder>>;
+let registry: TestRegistry;
+
+before(async () => {
+  scratch = await temporaryFolder();
+  await mkdir(path.join(scratch.path, 'registry'));
+  registry = await startRegistry(path.join(scratch.path, 'registry'));
+});
+after(async () => {
+  await registry[Symbol.asyncDispose]();
+  await scratch[Symbol.asyncDispose]();
+});
+
+function openStore(name: string): ImageStore & AsyncDisposable {
+  const cacheDir = path.join(scratch.path, name);
+  const store = new ImageStore({ cacheDir, log: pino({ level: 'silent' }), privateHosts: ['loopback'] });
+  return Object.assign(store, { [Symbol.asyncDispose]: async () => await store.close() });
+}
+
+async function push(name: string): Promise<{ type: 'registry'; ref: string }> {
+  const layout = path.join(scratch.path, `layout-${name}`);
+  await writeOciLayout(layout, [await tarOf([{ name: 'file', content: name }])]);
+  registry.push(layout, name);
+  return { type: 'registry', ref: `${registry.host}/${name}` };
+}
+
+/** Ids of the image processes of this process. */
+async function imageProcesses(): Promise<number[]> {
+  const found: number[] = [];
+  for (const pid of await childrenOf(process.pid)) {
+    const command = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
+    if (/(fetch|make)-process\.ts/.test(command)) found.push(pid);
+  }
+  return found.sort((a, b) => a - b);
+}
+
+test('an image process sees no file of the host, and reaches no other process', async () => {
+  const victim = spawn('sleep', ['600'], { uid: IMAGE_UID, gid: IMAGE_UID, stdio: 'ignore' });
+  try {
+    for (const [network, listen] of [
+      [false, 'EPERM'],
+      [true, 'none'],
+    ] as const) {
+      const work = path.join(scratch.path, `probe-${network}`);
+      await mkdir(work);
+      const folder = await makeJail(work);
+      await using probe = UnprivilegedProcess.start<JailFindings>(PROBE, {
+        folder,
+        network,
+        heapMib: 64,
+        fileMax: 1024,
+      });
+      let found: JailFindings | undefined;
+      const files = ['/etc/passwd', '/bin/sh', '/proc/self/status', '/sys', '/tmp', folder, process.execPath];
+      await probe.run(
+        { files, victim: victim.pid },
+        { deadlineMs: 60_000, onMessage: (message) => (found = message) },
+      );
+      const code = ['dev', 'node', 'node_modules', 'packages', 'vm'];
+      assert.deepEqual(
+        found?.root.filter((name) => !/^(lib.*|usr|etc)$/.test(name)),
+        code,
+      );
+      assert.equal(found.root.includes('etc'), network);
+      const { root: _root, ...rest } = found;
+      assert.deepEqual(rest, {
+        uid: IMAGE_UID,
+        seen: [],
+        write: 'EROFS',
+        own: 'none',
+        signal: 'EPERM',
+        spawn: 'EPERM',
+        listen,
+      });
+      assert.deepEqual(await readdir(folder), ['new']);
+    }
+    assert.equal(victim.exitCode, null);
+  } finally {
+    victim.kill('SIGKILL');
+  }
+});
+
+test('a pull finds its processes started, and each pull has its own', async () => {
+  await using store = openStore('spare');
+  await store.ensure(await push('one'));
+  await until(async () => (await imageProcesses()).length === 2);
+  const spare = await imageProcesses();
+  const [first = 0] = spare;
+  // One that was killed while it waited is replaced.
+  process.kill(first, 'SIGKILL');
+  await until(async () => !(await imageProcesses()).includes(first));
+  await store.ensure(await push('two'));
+  await until(async () => (await imageProcesses()).length === 2);
+  const next = await imageProcesses();
+  assert.ok(!next.some((pid) => spare.includes(pid)));
+  await store.ensure(await push('three'));
+  await until(async () => (await imageProcesses()).length === 2);
+  assert.ok(!(await imageProcesses()).some((pid) => next.includes(pid)));
+  await store.close();
+  assert.deepEqual(await imageProcesses(), []);
+  assert.deepEqual(await readdir(path.join(scratch.path, 'spare/images/spare')), []);
+});
+
+test('an image that was not written to the disk before the machine stopped is fetched again', async () => {
+  const source = await push('unsynced');
+  let [folder, bytes] = ['', 0];
+  {
+    await using store = openStore('unsynced');
+    const image = await store.ensure(source);
+    [folder, bytes] = [path.dirname(image.path), image.sizeBytes];
+  }
+  assert.ok(!(await readdir(folder)).includes('unsynced'), 'it is on disk');
+  await writeFile(path.join(folder, 'unsynced'), 'the boot before');
+  await rm(path.join(folder, 'root.squashfs'));
+  await writeFile(path.join(folder, 'root.squashfs'), Buffer.alloc(bytes));
+  await using store = openStore('unsynced');
+  const image = await store.ensure(source);
+  const head = (await readFile(image.path)).subarray(0, 4).toString('latin1');
+  assert.equal(head, 'hsqs');
+});
