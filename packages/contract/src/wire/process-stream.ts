@@ -31,6 +31,8 @@ export interface ProcessStreamStart {
   stdin?: boolean;
   /** A terminal of this size; then all output is on stdout. */
   pty?: TerminalSize;
+  /** Whether the server sends `output-end`. */
+  output_end?: boolean;
   /** Seconds after which the command is ended; none when absent. */
   timeout?: number;
 }
@@ -40,6 +42,8 @@ export type ProcessStreamClientMessage =
   { type: 'stdin-end' } | ({ type: 'resize' } & TerminalSize) | { type: 'signal'; signal: string };
 
 export type ProcessStreamServerMessage =
+  /** Only if the start requested it: nothing more follows on this channel; the command may still run. */
+  | { type: 'output-end'; channel: number }
   /** As a shell counts: 128 + n after signal n, 126 and 127 when it could not start, with the reason in `error` and on stderr. */
   | { type: 'exit'; exit_code: number; timed_out: boolean; signal?: string; error?: string }
   /** A control message failed; the command continues. */

@@ -34,6 +34,7 @@ const Start = Type.Object({
   timeout: Type.Optional(Type.Number({ minimum: 0, maximum: 30 * 86_400 })),
   stdin: Type.Optional(Type.Boolean()),
   pty: Type.Optional(Type.Object(Size)),
+  output_end: Type.Optional(Type.Boolean()),
 });
 
 const Control = Type.Union([
@@ -93,6 +94,7 @@ class ExecSession {
   readonly #guest: GuestClient;
   #process: GuestProcess | undefined;
   #heard = true;
+  #tellsEnds = false;
   readonly #started = Promise.withResolvers<GuestProcess | undefined>();
 
   constructor(ws: WebSocket, guest: GuestClient) {
@@ -124,7 +126,9 @@ class ExecSession {
     }
   }
 
-  #start({ command, argv, cwd, env, user, timeout, stdin, pty }: Static<typeof Start>): void {
+  #start(start: Static<typeof Start>): void {
+    const { command, argv, cwd, env, user, timeout, stdin, pty } = start;
+    this.#tellsEnds = start.output_end === true;
     if ((command === undefined) === (argv === undefined)) {
       throw new ToolboxError(400, 'a start message has either command or argv');
     }
@@ -171,6 +175,7 @@ class ExecSession {
       });
       await sent.promise;
     }
+    if (this.#tellsEnds) this.#say({ type: 'output-end', channel });
   }
 
   #message(data: RawData, binary: boolean): void {
