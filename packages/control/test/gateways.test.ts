@@ -39,6 +39,14 @@ describe('a decision on the toolbox of a sandbox', () => {
     }
   });
 
+  it('is the same for SSH to it', async () => {
+    const vm = await running();
+    const ask = (token: string) => gateway.ask({ kind: 'ssh', sandbox: vm.id }, token);
+    for (const token of [world.call.key, vm.token])
+      assert.partialDeepStrictEqual(await ask(token), { type: 'grant', vm_id: vm.uuid });
+    assert.partialDeepStrictEqual(await ask(newToken('apiKey')), { type: 'refusal', status: 401 });
+  });
+
   it("is made with the gateway's credential; no other one opens the link", async () => {
     for (const credential of ['wrong', world.call.key, newToken('sandbox'), OPERATOR_TOKEN, JOIN_TOKEN]) {
       using client = new GatewayClient(world.internalUrl, credential);

@@ -13,6 +13,9 @@ import { proxy } from './http/proxy.ts';
 import { refuseUpgrade, tunnel, wantsWebSocket } from './http/upgrade.ts';
 import { GATEWAY_LIMITS, type GatewayLimits } from './limits.ts';
 import { createRouter } from './targets/router.ts';
+import { SshRoutes } from './ssh/ssh-routes.ts';
+import { startSshServer, type SshServer } from './ssh/ssh-server.ts';
+import type { SshLimits } from './ssh/ssh-limits.ts';
 import type { RequestHead, TargetKind } from './targets/target.ts';
 import { toolbox } from './targets/toolbox.ts';
 
@@ -28,12 +31,23 @@ export interface GatewayOptions {
   credential: () => Promise<string>;
   /** Kinds that this gateway routes; the first match wins. Default: the toolbox. */
   kinds?: readonly TargetKind[];
+  /** Without it, SSH is not served. */
+  ssh?: {
+    listen: { host: string; port: number };
+    /** Private keys, in OpenSSH's or PEM form. */
+    hostKeys: readonly string[];
+    /** Where clients reach it, if not where it listens. */
+    publicAddress?: { host: string; port: number };
+    limits?: Partial<SshLimits>;
+  };
   log: Logger;
   limits?: Partial<GatewayLimits>;
 }
 
 export interface Gateway {
   port: number;
+  /** The SSH listener, if there is one. */
+  ssh: Pick<SshServer, 'port' | 'hostKeys'> | undefined;
   /** Refuses new requests, and after a grace period ends open ones. */
   close(): Promise<void>;
 }
@@ -47,7 +61,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     controlUrl,
     credential,
     log,
-    kinds: kinds.map(({ kind }) => kind),
+    kinds: [...kinds.map(({ kind }) => kind), ...(options.ssh === undefined ? [] : ['ssh'])],
     decisionMs: limits.decisionMs,
   });
   const pools = new EndpointPools({
@@ -80,6 +94,12 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       if (request.url === '/healthz' && (request.method === 'GET' || request.method === 'HEAD')) {
         response.setHeader('content-type', 'application/json; charset=utf-8');
         response.end('{"status":"ok"}');
+        return;
+      }
+      const hostKeys = sshRoutes?.hostKeys(headOf(request));
+      if (hostKeys !== undefined) {
+        response.setHeader('content-type', 'application/json; charset=utf-8');
+        response.end(JSON.stringify(hostKeys));
         return;
       }
       const { target, token, upstreamPath, headers } = route(headOf(request));
@@ -121,6 +141,12 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     client.once('close', () => tunnels.delete(client));
     const requestId = requestIdOf(request);
     const run = async () => {
+      const login = sshRoutes?.login(headOf(request));
+      if (login !== undefined) {
+        using _granted = await grants.lease(login.target, login.token);
+        sshRoutes?.accept(request, client, head, login);
+        return;
+      }
       const { target, token, upstreamPath, headers } = route(headOf(request));
       using lease = await grants.lease(target, token);
       const { handshakeMs, idleMs } = limits;
@@ -142,6 +168,15 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
   });
   server.on('clientError', answerMalformed);
 
+  const ssh = options.ssh === undefined ? undefined : await startSshServer({ ...options.ssh, grants, log });
+  const sshRoutes =
+    ssh === undefined
+      ? undefined
+      : new SshRoutes({
+          server: ssh,
+          address: options.ssh?.publicAddress ?? { host: options.ssh?.listen.host ?? '', port: ssh.port },
+        });
+
   server.listen({ host: listen.host, port: listen.port });
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
@@ -149,13 +184,14 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
 
   return {
     port,
+    ssh,
     close: async () => {
       const closed = once(server, 'close');
       server.close();
       server.closeIdleConnections();
       const timer = setTimeout(() => server.closeAllConnections(), limits.graceMs);
       for (const client of tunnels) client.destroy();
-      await closed;
+      await Promise.all([closed, ssh?.close()]);
       clearTimeout(timer);
       await Promise.all([pools.destroy(), grants.close()]);
     },

@@ -37,5 +37,6 @@ export * from './secret.ts';
 export * from './service-operations.ts';
 export * from './snapshot-operations.ts';
 export * from './snapshot.ts';
+export * from './ssh.ts';
 export * from './toolbox-path.ts';
 export * from './toolbox.ts';

@@ -4,6 +4,7 @@ import { isIn } from '../credentials/token-set.ts';
 import { gauge } from '../metrics/scraped.ts';
 import type { Module } from '../module.ts';
 import { GatewayLinks, RECHECK_MS } from './gateway-links.ts';
+import { sshTarget } from './ssh-target.ts';
 import { toolboxTarget } from './toolbox-target.ts';
 
 /** A grant expires before its data token by this share, for requests in flight and clock differences. */
@@ -19,7 +20,7 @@ export function gatewaysModule({
 }: ControlContext): Module {
   const links = new GatewayLinks({
     database,
-    resolvers: [toolboxTarget(database, authenticator)],
+    resolvers: [toolboxTarget(database, authenticator), sshTarget(database, authenticator)],
     async dataToken(runnerId, sandboxId) {
       const { token, ttlMs } = await dataTokens.issue(runnerId, sandboxId);
       return { token, ttlMs: Math.floor(ttlMs * GRANT_TTL_SHARE) };

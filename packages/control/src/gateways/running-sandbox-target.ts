@@ -23,19 +23,23 @@ interface Located {
 
 const COLUMNS = 's.id, s.project_id, s.status, s.runner_id, r.data_url';
 const BY_PROJECT = statement<Located>(
-  'gateway-toolbox-by-project',
+  'gateway-sandbox-by-project',
   `select ${COLUMNS} from sandboxes s left join runners r on r.id = s.runner_id
     where s.id = $1 and s.project_id = $2 and ($3::text is null or s.region = $3)`,
 );
 const BY_TOKEN = statement<Located>(
-  'gateway-toolbox-by-token',
+  'gateway-sandbox-by-token',
   `select ${COLUMNS} from sandboxes s left join runners r on r.id = s.runner_id
     where s.id = $1 and s.access_token_hash = $2 and ($3::text is null or s.region = $3)
       and not exists (select 1 from projects p where p.id = s.project_id and p.deleted_at is not null)`,
 );
 
-/** The toolbox of a running sandbox: for an API key of its project, or its own access token. */
-export function toolboxTarget(database: Database, authenticator: Authenticator): TargetResolver {
+/** A kind of target that is a running sandbox: for an API key of its project, or its own access token. */
+export function runningSandboxTarget(
+  kind: string,
+  database: Database,
+  authenticator: Authenticator,
+): TargetResolver {
   async function locate(
     { uuid, region }: SandboxId,
     shownId: string,
@@ -66,7 +70,7 @@ export function toolboxTarget(database: Database, authenticator: Authenticator):
   }
 
   return {
-    kind: 'toolbox',
+    kind,
     subject: ({ sandbox = '' }) => parseSandboxId(sandbox)?.uuid ?? null,
     async resolve({ sandbox: shownId = '' }, token = '') {
       // The credential is checked first: without a valid one not even a malformed id is reported.

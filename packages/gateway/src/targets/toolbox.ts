@@ -1,3 +1,4 @@
+import type { IncomingHttpHeaders } from 'node:http';
 import { bearerToken, tokenKind, unauthorized } from '@releap/contract';
 import { headerPolicy } from '../http/headers.ts';
 import type { TargetKind } from './target.ts';
@@ -19,18 +20,23 @@ export const toolbox: TargetKind = {
   route({ url, headers }) {
     if (!url.startsWith(TOOLBOX_PREFIX)) return undefined;
     const { vmId, tail } = parseToolboxPath(url);
-    const token = bearerToken(headers.authorization);
-    const form = token === null ? null : tokenKind(token);
-    if (form !== 'apiKey' && form !== 'sandbox') {
-      throw unauthorized(
-        "missing or invalid credentials: send Authorization: Bearer <API key or the sandbox's access token>",
-      );
-    }
     return {
       target: { kind: 'toolbox', sandbox: vmId },
-      token,
+      token: credentialOf(headers),
       upstreamPath: (lease) => `/vms/${encodeURIComponent(lease.vmId)}/toolbox/${tail}`,
       headers: HEADERS,
     };
   },
 };
+
+/** An API key or a sandbox's access token. @throws ApiError 401 without one */
+export function credentialOf({ authorization }: IncomingHttpHeaders): string {
+  const token = bearerToken(authorization);
+  const form = token === null ? null : tokenKind(token);
+  if (token === null || (form !== 'apiKey' && form !== 'sandbox')) {
+    throw unauthorized(
+      "missing or invalid credentials: send Authorization: Bearer <API key or the sandbox's access token>",
+    );
+  }
+  return token;
+}

@@ -19,6 +19,7 @@ export interface Config {
   host: string;
   port: number;
   gatewayPort?: number;
+  ssh: { host: string; port?: number; address?: string; hostKeyFile: string };
   internalHost: string;
   internalPort?: number;
   publicUrl?: string;
@@ -129,6 +130,12 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     host: get('RELEAP_HOST'),
     port: get('RELEAP_PORT'),
     gatewayPort: get('RELEAP_GATEWAY_PORT'),
+    ssh: compact({
+      host: get('RELEAP_SSH_HOST') ?? get('RELEAP_HOST'),
+      port: get('RELEAP_SSH_PORT'),
+      address: get('RELEAP_SSH_ADDRESS'),
+      hostKeyFile: get('RELEAP_SSH_HOST_KEY') ?? path.join(home, 'ssh_host_ed25519_key'),
+    }),
     internalHost: get('RELEAP_INTERNAL_HOST'),
     internalPort: get('RELEAP_INTERNAL_PORT'),
     publicUrl: url('RELEAP_PUBLIC_URL'),

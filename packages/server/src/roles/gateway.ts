@@ -1,5 +1,8 @@
-import { startGateway } from '@releap/gateway';
-import { internalUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
+import { readFile } from 'node:fs/promises';
+import { generateHostKey, startGateway } from '@releap/gateway';
+import { type Config, internalUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
+import { makePrivateFile } from '../secret-file.ts';
+import { SSH_PORT_OFFSET } from '../supervisor/ports.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
@@ -13,6 +16,7 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
     listen: { host: config.host, port: config.gatewayPort ?? config.port + 1 },
     controlUrl: internalUrlOf(config),
     credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
+    ssh: await sshOptions(config),
     log,
   });
   const close = (): Promise<void> => gateway.close();
@@ -20,5 +24,26 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
     facts: { url: config.toolboxUrl ?? toolboxUrlOf(`http://${urlHost(config.host)}:${gateway.port}`) },
     stop: close,
     detach: close,
+  };
+}
+
+async function sshOptions({ port, ssh }: Config) {
+  const { host, hostKeyFile } = ssh;
+  const listen = { host, port: ssh.port ?? port + SSH_PORT_OFFSET };
+  // Made once: clients remember it.
+  await makePrivateFile(hostKeyFile, generateHostKey());
+  const hostKeys = [await readFile(hostKeyFile, 'utf8')];
+  return { listen, hostKeys, publicAddress: publicAddress(ssh.address, listen) };
+}
+
+/** As a client names it: IPv6 without brackets. */
+function publicAddress(
+  address: string | undefined,
+  listen: { host: string; port: number },
+): { host: string; port: number } {
+  const [, host, port] = /^(.*?)(?::(\d+))?$/.exec(address ?? urlHost(listen.host)) ?? [];
+  return {
+    host: (host ?? listen.host).replace(/^\[|\]$/g, ''),
+    port: port === undefined ? listen.port : Number(port),
   };
 }

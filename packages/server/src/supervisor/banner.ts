@@ -5,6 +5,8 @@ export interface ReadyFacts {
   seconds: number;
   apiUrl: string;
   toolboxUrl: string;
+  /** Command of an SSH client, for a sandbox's id. */
+  ssh: string;
   issuer: string;
   database: string;
   accelerator: string;
@@ -21,6 +23,7 @@ export function readyBanner(config: Config, facts: ReadyFacts, color: boolean): 
   const rows: [string, string][] = [
     ['API', `${facts.apiUrl}   (${facts.apiUrl}/openapi.json)`],
     ['Toolbox', facts.toolboxUrl],
+    ['SSH', facts.ssh],
     ['Sign in', facts.issuer],
     ['Key', `${config.home}/bootstrap.json`],
     ['Machine', `${facts.vmm}, ${facts.accelerator}${emulated}, ${facts.database}`],

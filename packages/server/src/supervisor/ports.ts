@@ -1,5 +1,8 @@
 import { createServer } from 'node:net';
 
+/** Default port of the SSH gateway above that of the API. */
+export const SSH_PORT_OFFSET = 4;
+
 async function tryPort(host: string, port: number): Promise<number> {
   const server = createServer();
   return await new Promise((resolve, reject) => {

@@ -3,7 +3,7 @@ import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { lockFile } from '@releap/database';
 import type { Config } from '../config/config.ts';
-import { toolboxUrlOf, withoutPassword } from '../config/config.ts';
+import { toolboxUrlOf, urlHost, withoutPassword } from '../config/config.ts';
 import { LogAggregator } from '../log/log-aggregator.ts';
 import { BUILD_DIR, PROGRAM } from '../paths.ts';
 import { ensureTokens, TOKEN_VARIABLES } from '../tokens.ts';
@@ -11,7 +11,7 @@ import { localUrl, readyBanner } from './banner.ts';
 import { keepPostgres } from './keep-postgres.ts';
 import { assertRoot } from '../roles/root.ts';
 import { ManagedProcess } from './managed-process.ts';
-import { claimPort, preferPort } from './ports.ts';
+import { claimPort, preferPort, SSH_PORT_OFFSET } from './ports.ts';
 
 /** How long each process may take to stop. */
 const DEADLINES_MS = { gateway: 10_000, runner: 60_000, control: 15_000 };
@@ -52,6 +52,10 @@ export async function runAll(config: Config): Promise<number> {
     config.gatewayPort === undefined
       ? await preferPort(config.host, port + 1)
       : await claimPort(config.host, config.gatewayPort, 'RELEAP_GATEWAY_PORT');
+  const sshPort =
+    config.ssh.port === undefined
+      ? await preferPort(config.ssh.host, port + SSH_PORT_OFFSET)
+      : await claimPort(config.ssh.host, config.ssh.port, 'RELEAP_SSH_PORT', 'RELEAP_SSH_HOST');
   const internalPort =
     config.internalPort === undefined
       ? await preferPort(config.internalHost, port + 2)
@@ -85,6 +89,7 @@ export async function runAll(config: Config): Promise<number> {
     RELEAP_CACHE: config.cacheDir,
     RELEAP_PORT: String(port),
     RELEAP_GATEWAY_PORT: String(gatewayPort),
+    RELEAP_SSH_PORT: String(sshPort),
     RELEAP_PUBLIC_URL: apiUrl,
     RELEAP_TOOLBOX_URL: toolboxUrl,
     RELEAP_INTERNAL_PORT: String(internalPort),
@@ -130,6 +135,7 @@ export async function runAll(config: Config): Promise<number> {
           seconds: (performance.now() - began) / 1000,
           apiUrl,
           toolboxUrl,
+          ssh: `ssh -p ${sshPort} ID@${urlHost(config.ssh.host)}`,
           issuer:
             config.oidc.issuer ??
             `${localUrl(LOOPBACK, identityPort ?? 0)} (development: no passwords, this machine only)`,

@@ -41,6 +41,34 @@ export const NETWORK = {
     description: 'Port of the gateway: exec, files and, later, previews of sandboxes. 0 takes a free one.',
     group: 'Network',
   }),
+  RELEAP_SSH_HOST: variable({
+    schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
+    defaultText: '`RELEAP_HOST`',
+    description: 'Address that the SSH gateway listens on ([ssh.md](ssh.md)).',
+    group: 'Network',
+  }),
+  RELEAP_SSH_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 4, or a free one if that is taken',
+    description: 'Port of the SSH gateway. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_SSH_ADDRESS: variable({
+    schema: Type.String({
+      pattern: '^(\\[[0-9A-Fa-f:]+\\]|[0-9A-Za-z._-]+)(:\\d{1,5})?$',
+      expected: 'a host name or an address, with an optional :port',
+    }),
+    defaultText: '`RELEAP_SSH_HOST:RELEAP_SSH_PORT`',
+    description: 'Where clients reach the SSH gateway, if there is a proxy or load balancer in front of it.',
+    group: 'Network',
+  }),
+  RELEAP_SSH_HOST_KEY: variable({
+    schema: AbsolutePath,
+    defaultText: '`$RELEAP_HOME/ssh_host_ed25519_key`, created on first start',
+    description:
+      "File with the SSH gateway's private host key, readable only by its owner; the same on all gateways of a region.",
+    group: 'Network',
+  }),
   RELEAP_INTERNAL_HOST: variable({
     schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
     default: '127.0.0.1',
