@@ -1,5 +1,5 @@
 /**
- * `npm test [-- --tier unit|integration|e2e] [pattern …]`: set-up, then every check and test. Patterns choose test
+ * `npm test [-- --tier unit|integration|e2e] [--cpu] [pattern …]`: set-up, then every check and test. Patterns choose test
  * files by a part of their path. Ends with `N passed, N failed` alone on a line.
  */
 import path from 'node:path';

@@ -1,9 +1,12 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { execFile } from 'node:child_process';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import { CpuTime } from '@releap/testing/run/cpu-time';
 import { runFile } from '@releap/testing/run/node-tests';
 import { readOptions } from '@releap/testing/run/options';
 import { runPool } from '@releap/testing/run/pool';
@@ -12,16 +15,42 @@ import { Results } from '@releap/testing/run/results';
 describe('the arguments of npm test', () => {
   test('patterns and tiers combine', () => {
     const options = readOptions(['--tier', 'unit,e2e', 'packages/cli', '--tier=unit']);
-    assert.deepEqual(options, { tiers: new Set(['unit', 'e2e']), patterns: ['packages/cli'] });
+    assert.deepEqual(options, { tiers: new Set(['unit', 'e2e']), patterns: ['packages/cli'], cpu: false });
   });
 
   test('without any, all tiers and files are chosen', () => {
-    assert.deepEqual(readOptions([]), { tiers: undefined, patterns: [] });
+    assert.deepEqual(readOptions([]), { tiers: undefined, patterns: [], cpu: false });
+    assert.equal(readOptions(['--cpu', 'test/cli']).cpu, true);
   });
 
   test('an unknown tier or option is refused with what is allowed', () => {
     assert.throws(() => readOptions(['--tier', 'slow']), /no tier 'slow': choose of unit, integration, e2e/);
     assert.throws(() => readOptions(['--watch']), /--watch/);
+  });
+});
+
+describe('processor time', () => {
+  test('of children, seen while they run and not, belongs to the file that started them', async () => {
+    const repository = await mkdtemp(path.join(tmpdir(), 'releap-cpu-'));
+    const work = 'const end = process.cpuUsage().user + 400_000; while (process.cpuUsage().user < end);';
+    const long = path.join(repository, 'long.test.mjs');
+    await writeFile(long, work);
+    const short = path.join(repository, 'short.test.mjs');
+    await writeFile(
+      short,
+      `import { spawnSync } from 'node:child_process';
+      for (let i = 0; i < 3; i++) spawnSync(process.execPath, ['-e', ${JSON.stringify(work)}]);`,
+    );
+    const cpu = new CpuTime([long, short]);
+    await Promise.all([long, short].map((file) => promisify(execFile)(process.execPath, [file])));
+    cpu.stop();
+    assert.match(cpu.report(repository), /processor time: \d/);
+    const written = await readFile(path.join(repository, 'build/test-cpu.json'), 'utf8');
+    await rm(repository, { recursive: true });
+    const byFile = JSON.parse(written) as Record<string, Record<string, number>>;
+    const total = (file: string): number => Object.values(byFile[file] ?? {}).reduce((a, b) => a + b, 0);
+    assert.ok(total(long) >= 0.35, written);
+    assert.ok(total(short) >= 1.1, written);
   });
 });
 

@@ -1,5 +1,5 @@
 /**
- * Every check and test of the repository, after set-up: `node packages/testing/src/run/main.ts [--tier TIER] [PATTERN …]`.
+ * Every check and test of the repository, after set-up: `node packages/testing/src/run/main.ts [--tier TIER] [--cpu] [PATTERN …]`.
  * Ends with `N passed, N failed` alone on a line, and with 1 if anything failed.
  */
 import { availableParallelism } from 'node:os';
@@ -7,7 +7,8 @@ import path from 'node:path';
 import { POSTGRES_VARIABLE, startMigratedPostgres } from '../postgres-server.ts';
 import { isNightly } from '../repetitions.ts';
 import { runChecks } from './checks.ts';
-import { chooseFiles, rememberDurations, type TestFile } from './files.ts';
+import { CpuTime } from './cpu-time.ts';
+import { chooseFiles, listTestFiles, rememberDurations, type TestFile } from './files.ts';
 import { goTests } from './go-tests.ts';
 import { reportFile } from './node-tests.ts';
 import { readOptions, UsageError, type RunOptions } from './options.ts';
@@ -33,8 +34,10 @@ const GO_MODULES = ['guest', 'guest/ssh', 'host'];
 const results = new Results();
 const shared = new SharedService();
 let interrupted = false;
+let cpu: CpuTime | undefined;
 
 async function testAll(options: RunOptions, go: string | undefined): Promise<void> {
+  if (options.cpu) cpu = new CpuTime(await listTestFiles(REPOSITORY));
   const whole = options.patterns.length === 0;
   if (whole && options.tiers === undefined) await runChecks(REPOSITORY, results);
   const files = await chooseFiles(REPOSITORY, options);
@@ -103,7 +106,9 @@ try {
 if (!interrupted) {
   await nameLeftovers(before);
   await removeRun(folder);
+  cpu?.stop();
   process.stdout.write(results.durationReport());
+  process.stdout.write(cpu?.report(REPOSITORY) ?? '');
   process.stdout.write(results.failureReport());
   // A run that did not get as far as a test has not passed.
   if (results.passed === 0) results.failed = Math.max(results.failed, 1);

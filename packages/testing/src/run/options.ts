@@ -7,6 +7,8 @@ export interface RunOptions {
   tiers: ReadonlySet<Tier> | undefined;
   /** Parts of paths; a file is run when one of them fits, or when there are none. */
   patterns: string[];
+  /** Report the processor time by file and by kind of process. */
+  cpu: boolean;
 }
 
 export class UsageError extends Error {}
@@ -16,7 +18,7 @@ export function readOptions(args: string[]): RunOptions {
   try {
     parsed = parseArgs({
       args,
-      options: { tier: { type: 'string', multiple: true } },
+      options: { tier: { type: 'string', multiple: true }, cpu: { type: 'boolean', default: false } },
       allowPositionals: true,
     });
   } catch (error) {
@@ -28,5 +30,9 @@ export function readOptions(args: string[]): RunOptions {
     if (tier === undefined) throw new UsageError(`no tier '${name}': choose of ${TIERS.join(', ')}`);
     return tier;
   });
-  return { tiers: tiers.length === 0 ? undefined : new Set(tiers), patterns: parsed.positionals };
+  return {
+    tiers: tiers.length === 0 ? undefined : new Set(tiers),
+    patterns: parsed.positionals,
+    cpu: parsed.values.cpu,
+  };
 }
