@@ -13,7 +13,7 @@ import { registerBuildLogs, registerLogs } from './data/log-routes.ts';
 import { EmptyExt4Store } from './disk/empty-ext4.ts';
 import { BuildCaches } from './dockerfile/build-caches.ts';
 import { blobsOfControl } from './dockerfile/build-context.ts';
-import type { BuildLimits } from './dockerfile/build-limits.ts';
+import { BUILD_PROCESSES_MAX, type BuildLimits } from './dockerfile/build-limits.ts';
 import { DockerfileBuilds } from './dockerfile/dockerfile-builds.ts';
 import { warmUp } from './guest/warm-up.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
@@ -99,7 +99,7 @@ export interface RunnerOptions {
   /** What control does not name any more is removed after this many days; 0 keeps it for ever. */
   quarantineDays: number;
   /** What a build of a Dockerfile may take, and how many run at a time. */
-  builds: BuildLimits;
+  builds: Omit<BuildLimits, 'processes'>;
   /** What this machine offers, instead of what it has. */
   capacity?: { cores?: number; memMib?: number; diskMib?: number };
   log: Logger;
@@ -184,7 +184,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     images,
     caches,
     openBlob: blobsOfControl(options.controlUrl, () => identity.credential()),
-    limits: options.builds,
+    limits: { ...options.builds, processes: BUILD_PROCESSES_MAX },
     log: log.child({ part: 'build' }),
   });
   const logsFolder = join(folder, 'logs');

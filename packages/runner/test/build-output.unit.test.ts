@@ -4,7 +4,15 @@ import { explainFailure } from '../src/dockerfile/build-error.ts';
 import { BuildOutput } from '../src/dockerfile/build-output.ts';
 import { lineOf } from '../src/dockerfile/step-lines.ts';
 
-const LIMITS = { parallel: 1, cpus: 2, memMib: 2048, diskMib: 10 * 1024, timeMs: 1, cacheMib: 1 };
+const LIMITS = {
+  parallel: 1,
+  cpus: 2,
+  memMib: 2048,
+  diskMib: 10 * 1024,
+  timeMs: 1,
+  cacheMib: 1,
+  processes: 4096,
+};
 const DOCKERFILE = `# a comment
 FROM busybox AS base
 RUN true

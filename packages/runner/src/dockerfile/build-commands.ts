@@ -1,6 +1,5 @@
 /** What the micro-VM of a build runs, as shell commands in the folder of its disk. */
 import { BUILD_DISK } from '../image/builtin/builder.ts';
-import { BUILD_PROCESSES_MAX } from './build-limits.ts';
 import type { BuildLimits } from './build-limits.ts';
 
 export const CONTEXT = `${BUILD_DISK}/context`;
@@ -20,7 +19,7 @@ const RESERVED_MIB = 192;
 export const EVENTS = `cat ${GROUP}/memory.events; sed s/^/pids_/ ${GROUP}/pids.events`;
 
 /** Runs first: the layer cache without what an earlier build has left, and the control group. */
-export function prepareCommand({ memMib }: Pick<BuildLimits, 'memMib'>): string {
+export function prepareCommand({ memMib, processes }: Pick<BuildLimits, 'memMib' | 'processes'>): string {
   return [
     'set -e',
     `cd ${BUILD_DISK}`,
@@ -32,7 +31,7 @@ export function prepareCommand({ memMib }: Pick<BuildLimits, 'memMib'>): string 
     'echo "+memory +pids" > /sys/fs/cgroup/cgroup.subtree_control',
     `mkdir -p ${GROUP}`,
     `echo ${(memMib - RESERVED_MIB) * 2 ** 20} > ${GROUP}/memory.max`,
-    `echo ${BUILD_PROCESSES_MAX} > ${GROUP}/pids.max`,
+    `echo ${processes} > ${GROUP}/pids.max`,
   ].join('\n');
 }
 

@@ -1,7 +1,7 @@
 /** Why a build has failed, in one line for its user. */
 import { ImageError } from '../image/image-error.ts';
 import { BUILD_DISK } from '../image/builtin/builder.ts';
-import { BUILD_PROCESSES_MAX, sizeText } from './build-limits.ts';
+import { sizeText } from './build-limits.ts';
 import type { BuildLimits } from './build-limits.ts';
 import { lineOf } from './step-lines.ts';
 
@@ -47,7 +47,7 @@ export function explainFailure(failed: FailedBuild, limits: BuildLimits): ImageE
   if (oomKills > 0)
     return buildFailed(`the build ran out of its ${sizeText(limits.memMib)} of memory${where}`);
   if (forksRefused > 0) {
-    return buildFailed(`the build had more than ${BUILD_PROCESSES_MAX} processes at a time${where}`);
+    return buildFailed(`the build had more than ${limits.processes} processes at a time${where}`);
   }
   if (at === undefined) return buildFailed(withoutPaths(error) || 'buildah ended without a reason');
   const [, status] = /exit status (\d+)\s*$/.exec(at.reason) ?? [];

@@ -7,11 +7,13 @@ export interface BuildLimits {
   /** The disk of a build: base images, layers of earlier builds, the context, and what its steps write. */
   diskMib: number;
   timeMs: number;
+  /** Processes of a build at a time. */
+  processes: number;
   /** Most host disk that the layer caches of all projects take. */
   cacheMib: number;
 }
 
-/** Processes of a build at a time. */
+/** More than a build of many parallel jobs has, and few enough for a guest. */
 export const BUILD_PROCESSES_MAX = 4096;
 /** Base images that one build may ask for. */
 export const BASE_IMAGES_MAX = 64;
