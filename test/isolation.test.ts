@@ -75,9 +75,36 @@ describe('a hostile sandbox', () => {
   test('cannot reach another sandbox, nor the metadata address of a cloud', async () => {
     const { address } = neighbour;
     assert.equal(await (await fetch(`http://${address}:8000/`)).text(), 'secret\n');
-    for (const url of [`http://${address}:8000/`, 'http://169.254.169.254/']) {
-      assert.match(await sh(`wget -q -O - -T 3 ${url} 2>&1; echo "code $?"`), /code [1-9]/);
+    // Refused at once, and not by a program that fails for another reason: it says so.
+    for (const target of [`${address} 8000`, '169.254.169.254 80'])
+      assert.match(await sh(`nc -w 60 ${target} < /dev/null 2>&1`), /refused/);
+  });
+
+  test('has a log of what it was denied, in pages, that only its project reads', async () => {
+    type List = { denied: { protocol: string; address?: string; port?: number; reason: string }[] } & {
+      next_cursor: string | null;
+    };
+    const path = `/vms/${guest.id}/egress/denied`;
+    const { status, body: whole } = await service.call<List>('GET', `${path}?limit=200`);
+    assert.equal(status, 200);
+    const reasons = (address: string, port: number): (string | undefined)[] =>
+      whole.denied
+        .filter((one) => one.protocol === 'tcp' && one.address === address && one.port === port)
+        .map(({ reason }) => reason);
+    assert.deepEqual(reasons('169.254.169.254', 80), ['reserved']);
+    assert.deepEqual(reasons(neighbour.address, 8000), ['sandbox']);
+    const paged: List['denied'] = [];
+    for (let cursor: string | null | undefined; cursor !== null; ) {
+      const query = cursor === undefined ? '' : `&cursor=${cursor}`;
+      const { body } = await service.call<List>('GET', `${path}?limit=5${query}`);
+      assert.ok(body.denied.length <= 5);
+      paged.push(...body.denied);
+      cursor = body.next_cursor;
     }
+    assert.ok(paged.length >= whole.denied.length, `${paged.length} of ${whole.denied.length}`);
+    assert.equal((await service.call('GET', `${path}?cursor=none`)).status, 400);
+    const absent = '/vms/00000000-0000-4000-8000-000000000000/egress/denied';
+    assert.equal((await service.call('GET', absent)).status, 404);
   });
 
   test('cannot send from an address or MAC that is not its own', async () => {

@@ -107,6 +107,12 @@ export class RunnerLink {
       case 'forget_pins':
         this.#service.forgetPins();
         return done(message.seq, Promise.resolve());
+      case 'denied':
+        return this.#answer(socket, {
+          type: 'done',
+          seq: message.seq,
+          denied: this.#service.denied(message.vm_id),
+        });
       case 'ping':
         return done(message.seq, Promise.resolve());
       case 'pinned':

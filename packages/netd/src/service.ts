@@ -1,11 +1,13 @@
 import {
   DomainSet,
   type EgressRules,
+  type NetdDenial,
   type NetdForwardState,
   type NetdPin,
   type NetdSandbox,
   parseCidr,
 } from '@releap/contract/netd';
+import { type Denial, Denials } from './denied/denials.ts';
 import { DnsForwarder } from './dns/forwarder.ts';
 import { NameServers } from './dns/name-servers.ts';
 import type { DnsClient } from './dns/responder.ts';
@@ -32,6 +34,7 @@ class Client implements DnsClient {
   readonly vmId: string;
   readonly address: string;
   readonly pins: Pins;
+  readonly denials = new Denials();
   rules: EgressRules | undefined;
 
   constructor(vmId: string, address: string, pins: Pins) {
@@ -42,6 +45,10 @@ class Client implements DnsClient {
 
   pin(pins: readonly NetdPin[]): Promise<void> {
     return this.pins.pin(pins);
+  }
+
+  deny(denial: Denial): void {
+    this.denials.add(denial);
   }
 }
 
@@ -115,6 +122,11 @@ export class Service {
   async keepOnly(keep: ReadonlySet<string>): Promise<void> {
     const gone = [...this.#clients.keys()].filter((vmId) => !keep.has(vmId));
     await Promise.all(gone.map((vmId) => this.remove(vmId)));
+  }
+
+  /** What a sandbox was denied; nothing of one that is not served. */
+  denied(vmId: string): NetdDenial[] {
+    return this.#clients.get(vmId)?.denials.list() ?? [];
   }
 
   forgetPins(): void {

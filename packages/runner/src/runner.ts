@@ -9,6 +9,7 @@ import { ArtifactReconciler } from './artifact/artifact-reconciler.ts';
 import { StoreClient } from './artifact/store-client.ts';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
+import { registerDeniedEgress } from './data/denied-routes.ts';
 import { registerBuildLogs, registerLogs } from './data/log-routes.ts';
 import { EmptyExt4Store } from './disk/empty-ext4.ts';
 import { BuildCaches } from './dockerfile/build-caches.ts';
@@ -335,6 +336,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
         read: (vmId, kind) => readLog(host.logPath(vmId, kind)),
         live: (vmId, kind) => reconciler.get(vmId)?.live?.[kind],
       });
+      registerDeniedEgress(app, (vmId) => network.denied(vmId));
       registerBuildLogs(app, {
         read: (jobId) => readLog(buildLogPath(jobId)),
         live: (jobId) => builds.log(jobId),

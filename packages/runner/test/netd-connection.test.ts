@@ -46,8 +46,8 @@ test('responses are matched by their number, in any order', async () => {
   const forwards = [{ proto: 'tcp', vm_port: 1, host_port: 2 }];
   say({ type: 'done', seq: 2, forwards });
   say({ type: 'done', seq: 1 });
-  assert.deepEqual(await second, forwards);
-  assert.equal(await first, undefined);
+  assert.deepEqual((await second).forwards, forwards);
+  assert.equal((await first).forwards, undefined);
   assert.deepEqual(events, [HELLO]);
   connection.end('the test is over');
   assert.equal(await connection.lost, 'the test is over');

@@ -24,6 +24,16 @@ export function sandboxCommands({ program, context, finish }: Registration): voi
       await finish(logs(context(), vm, options));
     });
 
+  const net = program.command('net').description("A sandbox's network.");
+  net
+    .command('denied')
+    .description('List what a sandbox was not allowed to send since it runs, newest first.')
+    .argument('<vm>')
+    .action(async (vm: string) => {
+      const { denied } = await import('../commands/net.ts');
+      await finish(denied(context(), vm));
+    });
+
   program
     .command('cp')
     .description('Copy a file or a folder between here and a sandbox. - is stdin or stdout.')

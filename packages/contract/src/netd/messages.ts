@@ -6,19 +6,20 @@
  * - The runner says what must be served, netd serves it. After `hello` the runner puts every sandbox and says `synced`:
  *   what it has not put by then ends. A runner that connects again repeats all of it, and what is unchanged is not
  *   interrupted.
- * - Each `put`, `remove`, `synced`, `forget_pins` and `ping` has a `seq` and is answered by one `done` when it is true.
+ * - Each `put`, `remove`, `synced`, `forget_pins`, `denied` and `ping` has a `seq` and is answered by one `done` when it is true.
  * - netd is not privileged. It asks the runner to open the addresses that a name resolved to (`pin`) and holds the DNS
  *   answer back until it is told that they are open.
  * - One runner at a time: a new connection ends the one before. Both sides close the connection on a message that is not
  *   in this file. A runner replaces a netd of another `NETD_PROTOCOL` or `version`.
  */
 import { Type, type Static } from 'typebox';
+import { DENIAL_REASONS } from '../wire/egress-denial.ts';
 
 /** Version of this protocol. */
-export const NETD_PROTOCOL = 1;
+export const NETD_PROTOCOL = 2;
 /** Longest message to netd (a policy may be long) and from it, in bytes. */
 export const NETD_LINE_MAX_BYTES = 1024 * 1024;
-export const NETD_REPLY_MAX_BYTES = 64 * 1024;
+export const NETD_REPLY_MAX_BYTES = 512 * 1024;
 /** Longest time that an address may be open for, in seconds. */
 export const NETD_PIN_MAX_S = 2 * 3_660;
 
@@ -76,6 +77,8 @@ export const RunnerToNetd = Type.Union([
   /** What was pinned is not open any more. */
   Type.Object({ type: Type.Literal('forget_pins'), seq: Seq }),
   Type.Object({ type: Type.Literal('ping'), seq: Seq }),
+  /** Answered with what netd has denied a sandbox. */
+  Type.Object({ type: Type.Literal('denied'), seq: Seq, vm_id: VmId }),
   /** Answers `pin`: whether the addresses are open. */
   Type.Object({ type: Type.Literal('pinned'), id: Seq, granted: Type.Boolean() }),
   /** End: what is served ends with it. */
@@ -89,6 +92,21 @@ export const NetdPin = Type.Object({
   seconds: Type.Integer({ minimum: 1, maximum: NETD_PIN_MAX_S }),
 });
 export type NetdPin = Static<typeof NetdPin>;
+
+/** What netd denied a sandbox, with others of the same kind. Times are those of the host's clock, in milliseconds. */
+export const NetdDenial = Type.Object({
+  protocol: Type.Enum(['dns', 'tcp'] as const),
+  address: Type.Optional(Ipv4),
+  port: Type.Optional(Port),
+  name: Type.Optional(Type.String({ maxLength: 255 })),
+  reason: Type.Enum(DENIAL_REASONS),
+  count: Type.Integer({ minimum: 1 }),
+  first_ms: Type.Integer({ minimum: 0 }),
+  last_ms: Type.Integer({ minimum: 0 }),
+});
+export type NetdDenial = Static<typeof NetdDenial>;
+/** Most of them that netd remembers of one sandbox. */
+export const NETD_DENIALS_MAX = 512;
 
 const ForwardState = Type.Object({
   proto: Proto,
@@ -113,6 +131,7 @@ export const NetdToRunner = Type.Union([
     type: Type.Literal('done'),
     seq: Seq,
     forwards: Type.Optional(Type.Array(ForwardState, { maxItems: 256 })),
+    denied: Type.Optional(Type.Array(NetdDenial, { maxItems: NETD_DENIALS_MAX })),
   }),
   Type.Object({
     type: Type.Literal('pin'),

@@ -9,6 +9,7 @@ export * from './idempotency.ts';
 export * from './ids.ts';
 export * from './image-operations.ts';
 export * from './image-source.ts';
+export * from './egress-denial.ts';
 export * from './image.ts';
 export * from './internal-operations.ts';
 export * from './internal-secrets.ts';

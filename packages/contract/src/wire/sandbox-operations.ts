@@ -1,5 +1,6 @@
 /** The operations on sandboxes. */
 import { Type } from 'typebox';
+import { EgressDenialList, EgressDenialQuery } from './egress-denial.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
 import type { Operation } from './operation.ts';
 import { PageQuery } from './paging.ts';
@@ -192,6 +193,26 @@ export const sandboxOperations = {
     path: '/vms/:id/entrypoint-logs',
     summary: "Read the output of the image's entrypoint",
   },
+  listDeniedEgress: {
+    method: 'GET',
+    path: '/vms/:id/egress/denied',
+    tag: 'Sandboxes',
+    summary: 'List what the sandbox was not allowed to send, newest first',
+    description:
+      'Connections, packets and DNS queries that its egress policy or the rules of its host denied, aggregated by ' +
+      'destination and reason. The log is kept by the host while the sandbox has a network, and is bounded: ' +
+      '[network.md](network.md#denied-connections) explains the reasons and the bounds.',
+    security: 'workload',
+    params: SandboxParams,
+    query: EgressDenialQuery,
+    success: { status: 200, response: { description: 'One page.', schema: EgressDenialList } },
+    errors: {
+      400: 'The cursor is malformed.',
+      404: unknownSandbox,
+      409: 'The sandbox has no network at present: it is not running.',
+      502: 'The machine of the sandbox did not respond.',
+    },
+  },
 } as const satisfies Record<string, Operation>;
 
 export const sandboxResource = {
@@ -208,5 +229,6 @@ export const sandboxResource = {
     SandboxChanging: SandboxLifecycleResponse,
     SandboxFork: SandboxForkRequest,
     SandboxForked: SandboxForkResponse,
+    EgressDenialList,
   },
 } as const satisfies ApiResource;

@@ -1,24 +1,11 @@
 /** `/logs` and `/entrypoint-logs`, streamed from the sandbox's host and never stored in the database. */
 import type { Readable } from 'node:stream';
-import { notFound, operations, quote, SANDBOX_STATUS_FACTS, sandboxNotFound } from '@releap/contract';
-import type { SandboxStatus } from '@releap/contract';
-import { queryOne, statement, type Database } from '@releap/database';
+import { notFound, operations, quote, SANDBOX_STATUS_FACTS } from '@releap/contract';
+import type { Database } from '@releap/database';
 import type { FastifyReply } from 'fastify';
 import type { Planes } from '../http/planes.ts';
 import { logHeaders, type HostClient } from '../runners/host-client.ts';
-import { readSandboxId } from './change.ts';
-import { REACHABLE } from './queries.ts';
-
-const WHERE = statement<{
-  id: string;
-  status: SandboxStatus;
-  runner_id: string | null;
-  data_url: string | null;
-}>(
-  'sandbox-where',
-  `select s.id, s.status, s.runner_id, r.data_url
-     from sandboxes s left join runners r on r.id = s.runner_id where s.id = $1 and ${REACHABLE('$2', '$3', 's')}`,
-);
+import { hostOf } from './host-of.ts';
 
 export function logRoutes(
   { workload }: Planes,
@@ -32,9 +19,7 @@ export function logRoutes(
     signal: AbortSignal,
     reply: FastifyReply,
   ): Promise<Readable> => {
-    const { uuid, region } = readSandboxId(shownId);
-    const row = await queryOne(database.pool, WHERE, [uuid, projectId, region]);
-    if (row === undefined) throw sandboxNotFound(shownId);
+    const row = await hostOf(database, shownId, projectId);
     const facts = SANDBOX_STATUS_FACTS[row.status];
     const shown = `sandbox ${quote(shownId)}`;
     if (row.runner_id === null || row.data_url === null) {

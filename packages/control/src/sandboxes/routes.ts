@@ -24,6 +24,7 @@ import type { HostClient } from '../runners/host-client.ts';
 import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
 import { changeSandbox, readSandboxId } from './change.ts';
 import { createForTenant, type CreateContext } from './create.ts';
+import { deniedEgressRoutes } from './denied-egress.ts';
 import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes } from './logs.ts';
@@ -102,6 +103,7 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
   );
 
   logRoutes(planes, context);
+  deniedEgressRoutes(planes, context);
 
   async function requireCredits(principal: Principal, shownId: string): Promise<void> {
     try {

@@ -7,6 +7,7 @@ import {
   parseIpv4,
   RateLimit,
 } from '@releap/contract/netd';
+import type { Denial } from '../denied/denials.ts';
 import type { Facts, Log } from '../log.ts';
 import { AnswerCache } from './answer-cache.ts';
 import type { NameServers } from './name-servers.ts';
@@ -19,6 +20,8 @@ export interface DnsClient {
   rules?: EgressRules | undefined;
   /** Opens addresses for the sandbox; in force when it resolves. Called only with `rules`. */
   pin(pins: readonly NetdPin[]): Promise<void>;
+  /** Into the log that the tenant reads. */
+  deny(denial: Denial): void;
 }
 
 const QUESTION_DEADLINE_MS = 5_000;
@@ -105,6 +108,7 @@ export class Responder {
     }
     // 'No such name' and not REFUSED: some C libraries wait for the whole time-out after a REFUSED.
     if (client.rules !== undefined && !client.rules.domains.matches(name)) {
+      client.deny({ protocol: 'dns', name, reason: 'not_allowed' });
       this.#note(client, { name }, 'name denied by the egress policy');
       return { rcode: 'NXDOMAIN', answers: [] };
     }
@@ -135,6 +139,7 @@ export class Responder {
       answers.push({ ...record, ttl });
     }
     if (refused > 0) {
+      client.deny({ protocol: 'dns', name, reason: 'rebinding' });
       this.#note(client, { name, refused }, 'private addresses for a name were left out');
       if (!answers.some((record) => record.type === 'A')) return { rcode: 'NXDOMAIN', answers: [] };
     }

@@ -2,6 +2,7 @@ import type { EgressRules, NetdPin } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import type { AddressPlan } from './address-plan.ts';
 import { ProcessError, run } from '../process/index.ts';
+import { renderDenialsRemoval } from './denial-rules.ts';
 import type { FlowLimits } from './flow-limits.ts';
 import {
   MAX_PINS_PER_SANDBOX,
@@ -41,6 +42,8 @@ const MAX_PINS_WAITING_PER_SLOT = 32;
 const MAX_BATCH = 256;
 /** Between two runs for pins: guests decide how many of them there are, and each run costs the runner some time. */
 const PINS_INTERVAL_MS = 25;
+/** Sandboxes are often deleted in groups. */
+const CLEANING_DELAY_MS = 1_000;
 
 /**
  * Our table in the host's firewall. Changes that arrive while `nft` runs share the next run, because every run
@@ -61,6 +64,9 @@ export class HostFirewall {
   #pinsFrom = 0;
   #pinsTimer: NodeJS.Timeout | undefined;
   #watch: NodeJS.Timeout | undefined;
+  /** Released slots of which the sets still have what was denied to the former holder. */
+  readonly #stale = new Set<number>();
+  #cleaning: NodeJS.Timeout | undefined;
 
   private constructor(options: HostFirewallOptions) {
     this.#plan = options.plan;
@@ -134,6 +140,26 @@ export class HostFirewall {
     this.#egress.delete(index);
   }
 
+  /** Forgets what was denied to the holder of a slot, soon; those that are released together share one `nft`. */
+  forgetDenials(index: number): void {
+    this.#stale.add(index);
+    if (this.#cleaning !== undefined) return;
+    this.#cleaning = setTimeout(() => {
+      this.#cleaning = undefined;
+      this.settleDenials().catch((error: unknown) =>
+        this.#log.warn({ err: error }, 'denied connections are not forgotten'),
+      );
+    }, CLEANING_DELAY_MS).unref();
+  }
+
+  /** Resolves when nothing of a former holder of a slot is left in its set. */
+  async settleDenials(): Promise<void> {
+    const stale = [...this.#stale];
+    if (stale.length === 0) return;
+    await this.#change(renderDenialsRemoval(this.#plan, stale));
+    for (const index of stale) this.#stale.delete(index);
+  }
+
   /** Opens addresses for a sandbox with a policy, for the times given. Rejects when its set is full. */
   async pin(index: number, pins: readonly NetdPin[]): Promise<void> {
     if (!this.#egress.has(index)) throw new Error(`slot ${index} has no egress policy to pin addresses for`);
@@ -143,6 +169,7 @@ export class HostFirewall {
   /** Stops watching; the table stays. */
   detach(): void {
     clearInterval(this.#watch);
+    clearTimeout(this.#cleaning);
     this.#watch = undefined;
   }
 

@@ -10,6 +10,7 @@ import {
   PRIVATE_RANGES,
 } from '@releap/contract/netd';
 import { type AddressPlan, slotPlan, vethPrefix } from './address-plan.ts';
+import { refuseAs, renderDenials } from './denial-rules.ts';
 import type { FlowLimits } from './flow-limits.ts';
 
 /** Addresses one sandbox may have pinned by DNS at once. */
@@ -50,7 +51,7 @@ function toHostRules(plan: AddressPlan, { dnsPort }: NetdAccess): string[] {
     'ct state established,related accept',
     `ip daddr ${plan.serviceAddress} udp dport ${dnsPort} accept`,
     `ip daddr ${plan.serviceAddress} tcp dport ${dnsPort} accept`,
-    'jump refuse',
+    refuseAs('host'),
   ];
 }
 
@@ -82,8 +83,9 @@ table ${table} {
   set flows { type ipv4_addr; size 2048; flags dynamic; }
   set all_flows { type nf_proto; size 4; flags dynamic; }
   map policies { type ipv4_addr : verdict; }
-
+${renderDenials(plan)}
   chain refuse {
+    ip saddr vmap @denials
     meta l4proto tcp counter reject with tcp reset
     counter reject with icmpx admin-prohibited
   }
@@ -116,16 +118,16 @@ table ${table} {
     oifname ${veths} jump to_sandbox
   }
   chain from_sandbox {
-    oifname ${veths} jump refuse
-    ip daddr ${formatCidr(plan.block)} jump refuse
+    oifname ${veths} ${refuseAs('sandbox')}
+    ip daddr ${formatCidr(plan.block)} ${refuseAs('sandbox')}
     tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu
     ct state established,related accept
     ct state invalid counter drop
-    ip daddr @never jump refuse
-    add @flows { ip saddr ct count over ${input.flows.perSandbox} } jump refuse
-    add @all_flows { meta nfproto ct count over ${input.flows.all} } jump refuse
+    ip daddr @never ${refuseAs('reserved')}
+    add @flows { ip saddr ct count over ${input.flows.perSandbox} } ${refuseAs('too_many')}
+    add @all_flows { meta nfproto ct count over ${input.flows.all} } ${refuseAs('too_many')}
     ip saddr vmap @policies
-    ip daddr @private jump refuse
+    ip daddr @private ${refuseAs('private_network')}
     accept
   }
   chain to_sandbox {
@@ -175,10 +177,10 @@ table inet ${plan.table} {
   set pinned_${index} { type ipv4_addr; flags timeout; size ${MAX_PINS_PER_SANDBOX}; }
   chain egress_${index} {
     ip daddr @private_${index} accept
-    ip daddr @private jump refuse
+    ip daddr @private ${refuseAs('private_network')}
     ip daddr @public_${index} accept
     ip daddr @pinned_${index} accept
-    jump refuse
+    ${refuseAs('not_allowed')}
   }
 }
 add element inet ${plan.table} policies { ${slotPlan(plan, index).hostAddress} : goto egress_${index} }

@@ -1,7 +1,7 @@
 /** The network of one service's sandboxes: slots, firewall, name server and published ports, as one thing. */
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { PortMapping } from '@releap/contract';
+import type { EgressDenial, PortMapping } from '@releap/contract';
 import {
   type Cidr,
   cidrs,
@@ -32,6 +32,7 @@ import { BLOCK_BITS } from './address-plan.ts';
 import { HostdService } from '../host/hostd-service.ts';
 import { run } from '../process/index.ts';
 import { flowLimits } from './flow-limits.ts';
+import { DeniedLog } from './denied-log.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
 import { findDroppingChains, HostFirewall } from './host-firewall.ts';
 import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
@@ -80,6 +81,7 @@ interface Parts {
   firewall: HostFirewall;
   netd: Netd;
   hostd: HostdService;
+  denied: DeniedLog;
 }
 
 export class Network {
@@ -162,7 +164,12 @@ export class Network {
     await warnOfOthers(plan, log);
     opened.move();
     log.info({ block: formatCidr(plan.block), table: plan.table, dns_port: netd.dnsPort }, 'network is up');
-    return new Network(options, { plan, pool, firewall, netd, hostd });
+    const denied = new DeniedLog({
+      plan,
+      netd: (vmId) => netd.denied(vmId),
+      settled: () => firewall.settleDenials(),
+    });
+    return new Network(options, { plan, pool, firewall, netd, hostd, denied });
   }
 
   /** The process that serves DNS and forwards. */
@@ -242,13 +249,21 @@ export class Network {
     return await this.#parts.netd.forward(vmId, ports, previous);
   }
 
+  /** What the sandbox was not allowed to send, newest first; undefined when it has no network. */
+  async denied(vmId: string): Promise<EgressDenial[] | undefined> {
+    const slot = this.adopt(vmId);
+    return slot === undefined ? undefined : await this.#parts.denied.read(vmId, slot);
+  }
+
   /** Takes a sandbox's network away; its VMM must have ended. Repeating it does nothing. */
   async release(vmId: string): Promise<void> {
-    const { pool, firewall, netd } = this.#parts;
+    const { pool, firewall, netd, denied } = this.#parts;
     await netd.remove(vmId);
     await pool.release(vmId, async ({ index }) => {
       // Last of all: were the VMM still alive against our word, its policy would not have been lifted.
       await firewall.removeEgress(index);
+      firewall.forgetDenials(index);
+      denied.forget(vmId);
     });
   }
 

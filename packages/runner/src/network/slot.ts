@@ -52,17 +52,27 @@ const DNS_PACKETS_PER_SECOND = 200;
 
 /**
  * Inside the namespace: only frames that the guest can honestly send get in, the guest's address becomes the
- * slot's, and the namespace itself neither accepts nor opens connections (a VMM that was taken over is in it). Without
- * sets: hostd has nft read them once and copies what the kernel made of them.
+ * slot's, and the namespace itself neither accepts nor opens connections (a VMM that was taken over is in it). What is denied
+ * is counted by chains that denied-log.ts knows. Without sets: hostd has nft read them once and copies what the kernel made of them.
  */
 function renderInsideRules(plan: AddressPlan, slot: SlotPlan): string {
   const { tap, uplink, ip, mac, gatewayIp } = GUEST;
   return `
 table netdev guard {
+  chain spoofed_mac { counter drop; }
+  chain spoofed_arp { counter drop; }
+  chain spoofed_source { counter drop; }
+  chain ipv6 { counter drop; }
   chain frames {
     type filter hook ingress device "${tap}" priority 0; policy drop;
-    ether saddr ${mac} ether type arp accept
     ether saddr ${mac} ip saddr ${ip} accept
+    ether saddr ${mac} ether type arp arp saddr ether ${mac} arp saddr ip ${ip} accept
+    ether saddr ${mac} ether type arp arp saddr ether ${mac} arp saddr ip 0.0.0.0 accept
+    ether saddr != ${mac} goto spoofed_mac
+    ip6 daddr ff00::/8 drop
+    ether type ip6 goto ipv6
+    ether type arp goto spoofed_arp
+    goto spoofed_source
   }
 }
 table inet sandbox {
@@ -70,8 +80,19 @@ table inet sandbox {
     meta l4proto tcp reject with tcp reset
     reject with icmpx admin-prohibited
   }
+  chain to_gateway {
+    counter
+    goto refuse
+  }
+  chain too_many_flows {
+    counter
+    goto refuse
+  }
+  chain too_many_queries {
+    counter drop
+  }
   chain questions {
-    limit rate over ${DNS_PACKETS_PER_SECOND}/second burst ${2 * DNS_PACKETS_PER_SECOND} packets drop
+    limit rate over ${DNS_PACKETS_PER_SECOND}/second burst ${2 * DNS_PACKETS_PER_SECOND} packets goto too_many_queries
   }
   chain slot_dnat {
     type nat hook prerouting priority dstnat; policy accept;
@@ -86,7 +107,7 @@ table inet sandbox {
   chain slot_input {
     type filter hook input priority filter; policy drop;
     ct state established,related accept
-    iifname "${tap}" meta nfproto ipv4 jump refuse
+    iifname "${tap}" meta nfproto ipv4 goto to_gateway
   }
   chain slot_output {
     type filter hook output priority filter; policy drop;
@@ -99,7 +120,7 @@ table inet sandbox {
     ip daddr ${plan.serviceAddress} tcp dport 53 jump questions
     ct state established,related accept
     ct state invalid drop
-    ct count over ${MAX_FLOWS_PER_SANDBOX} jump refuse
+    ct count over ${MAX_FLOWS_PER_SANDBOX} goto too_many_flows
     iifname "${tap}" oifname "${uplink}" accept
     iifname "${uplink}" oifname "${tap}" ip saddr ${plan.serviceAddress} accept
   }

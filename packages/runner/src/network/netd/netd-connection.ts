@@ -1,12 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
-import {
-  LineReader,
-  NETD_REPLY_MAX_BYTES,
-  NetdToRunner,
-  type NetdForwardState,
-  type RunnerToNetd,
-} from '@releap/contract/netd';
+import { LineReader, NETD_REPLY_MAX_BYTES, NetdToRunner, type RunnerToNetd } from '@releap/contract/netd';
 
 /** What may wait for it to be read, in bytes; a netd that reads nothing has hung. */
 const WAITING_MAX = 16 * 1024 * 1024;
@@ -19,12 +13,16 @@ export class NetdLostError extends Error {
 type Request =
   | Omit<Extract<RunnerToNetd, { type: 'put' }>, 'seq'>
   | Omit<Extract<RunnerToNetd, { type: 'remove' }>, 'seq'>
+  | Omit<Extract<RunnerToNetd, { type: 'denied' }>, 'seq'>
   | { type: 'synced' | 'forget_pins' | 'ping' };
+
+/** What netd answers a request with. */
+export type Done = Pick<Extract<NetdToRunner, { type: 'done' }>, 'forwards' | 'denied'>;
 
 type Event = Exclude<NetdToRunner, { type: 'done' }>;
 
 interface Waiting {
-  resolve: (forwards: NetdForwardState[] | undefined) => void;
+  resolve: (done: Done) => void;
   reject: (error: Error) => void;
   timer: NodeJS.Timeout;
 }
@@ -58,7 +56,7 @@ export class NetdConnection {
     socket.on('data', (chunk) => {
       try {
         for (const message of reader.push(chunk)) {
-          if (message.type === 'done') this.#onDone(message.seq, message.forwards);
+          if (message.type === 'done') this.#onDone(message.seq, message);
           else onEvent(message);
         }
       } catch (error) {
@@ -75,7 +73,7 @@ export class NetdConnection {
   }
 
   /** Resolves when it is done. @throws NetdLostError when netd is gone before, or has hung */
-  request(request: Request): Promise<NetdForwardState[] | undefined> {
+  request(request: Request): Promise<Done> {
     if (this.#why !== undefined) return Promise.reject(new NetdLostError(`netd is gone: ${this.#why}`));
     const seq = this.#seq++;
     return new Promise((resolve, reject) => {
@@ -98,11 +96,11 @@ export class NetdConnection {
     this.#socket.destroy();
   }
 
-  #onDone(seq: number, forwards: NetdForwardState[] | undefined): void {
+  #onDone(seq: number, done: Done): void {
     const waiting = this.#waiting.get(seq);
     if (waiting === undefined) return this.end('it answered what was not asked');
     this.#waiting.delete(seq);
     clearTimeout(waiting.timer);
-    waiting.resolve(forwards);
+    waiting.resolve(done);
   }
 }

@@ -4,6 +4,7 @@ import {
   type EgressRules,
   formatCidr,
   NETD_PROTOCOL,
+  type NetdDenial,
   type NetdForward,
   type NetdForwardState,
   type NetdPin,
@@ -176,6 +177,12 @@ export class Netd {
     });
   }
 
+  /** What netd has denied a sandbox. @throws NetdLostError while netd does not run */
+  async denied(vmId: string): Promise<NetdDenial[]> {
+    if (this.#connection === undefined) throw new NetdLostError('netd does not run');
+    return (await this.#connection.request({ type: 'denied', vm_id: vmId })).denied ?? [];
+  }
+
   /** What was opened by `onPin` is not open any more. */
   forgetPins(): void {
     this.#connection?.request({ type: 'forget_pins' }).catch(() => undefined);
@@ -206,7 +213,10 @@ export class Netd {
       if (sandbox === undefined)
         throw new Error(`sandbox ${vmId} was released while its ports were being published`);
       try {
-        const states = await connection.request({ type: 'put', sandbox: { ...sandbox, forwards } });
+        const { forwards: states } = await connection.request({
+          type: 'put',
+          sandbox: { ...sandbox, forwards },
+        });
         if (states === undefined) throw new Error('netd said nothing of the ports');
         if (this.#sandboxes.get(vmId) !== sandbox)
           throw new Error(`sandbox ${vmId} was released while its ports were being published`);

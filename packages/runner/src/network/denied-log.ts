@@ -1,0 +1,158 @@
+/** What a sandbox was not allowed to send, put together from everything that denies: both firewalls and netd. */
+import type { EgressDenial } from '@releap/contract';
+import type { NetdDenial } from '@releap/contract/netd';
+import { run } from '../process/index.ts';
+import { type AddressPlan, GUEST } from './address-plan.ts';
+import { denialSet, type FirewallDenial, parseDenials } from './denial-rules.ts';
+import type { Slot } from './slot.ts';
+
+/** Who reads it more often gets the same answer again: each reading costs two processes. */
+const FRESH_MS = 1_000;
+
+/** What is denied inside a slot's namespace, by the chain that counts it. */
+const INSIDE: Readonly<Record<string, Pick<EgressDenial, 'protocol' | 'reason' | 'address'>>> = {
+  spoofed_mac: { protocol: 'ethernet', reason: 'spoofed' },
+  spoofed_arp: { protocol: 'arp', reason: 'spoofed' },
+  spoofed_source: { protocol: 'ip', reason: 'spoofed' },
+  ipv6: { protocol: 'ipv6', reason: 'ipv6' },
+  to_gateway: { protocol: 'ip', reason: 'host', address: GUEST.gatewayIp },
+  too_many_queries: { protocol: 'dns', reason: 'too_many', address: GUEST.gatewayIp },
+  too_many_flows: { protocol: 'ip', reason: 'too_many' },
+};
+
+interface Seen {
+  count: number;
+  firstMs: number;
+  lastMs: number;
+}
+
+interface Reading {
+  slot: Slot;
+  at: number;
+  list: Promise<EgressDenial[]>;
+}
+
+export interface DeniedLogOptions {
+  plan: AddressPlan;
+  /** What netd has denied it; rejects while netd does not run. */
+  netd: (vmId: string) => Promise<NetdDenial[]>;
+  /** Resolves when nothing of a former holder of a slot is in the firewall's sets. */
+  settled: () => Promise<void>;
+}
+
+/** Entries have the times at which the firewall's counters were seen to grow: the kernel stores whole seconds of the last. */
+export class DeniedLog {
+  readonly #options: DeniedLogOptions;
+  readonly #readings = new Map<string, Reading>();
+  /** What the firewalls had counted at the last reading, by sandbox and kind. */
+  readonly #seen = new Map<string, Map<string, Seen>>();
+
+  constructor(options: DeniedLogOptions) {
+    this.#options = options;
+  }
+
+  /** Newest first. Readings of one sandbox share their work. */
+  async read(vmId: string, slot: Slot): Promise<EgressDenial[]> {
+    const known = this.#readings.get(vmId);
+    if (known?.slot.index === slot.index && performance.now() - known.at < FRESH_MS) return await known.list;
+    const reading = { slot, at: performance.now(), list: this.#read(vmId, slot) };
+    this.#readings.set(vmId, reading);
+    reading.list.catch(() => {
+      if (this.#readings.get(vmId) === reading) this.#readings.delete(vmId);
+    });
+    return await reading.list;
+  }
+
+  /** The sandbox has no network any more. */
+  forget(vmId: string): void {
+    this.#readings.delete(vmId);
+    this.#seen.delete(vmId);
+  }
+
+  async #read(vmId: string, slot: Slot): Promise<EgressDenial[]> {
+    await this.#options.settled();
+    const table = this.#options.plan.table;
+    const [host, inside, netd] = await Promise.all([
+      run('nft', ['-j', 'list', 'set', 'inet', table, denialSet(slot.index)]),
+      run('nsenter', [`--net=${slot.netnsPath}`, '--', 'nft', '-j', 'list', 'ruleset']),
+      // What the firewalls say is worth having while netd restarts.
+      this.#options.netd(vmId).catch(() => []),
+    ]);
+    const seen = this.#seen.get(vmId) ?? new Map<string, Seen>();
+    this.#seen.set(vmId, seen);
+    const list = [
+      ...group(parseDenials(host)).map((denial) => fromFirewall(denial, seen)),
+      ...countersOf(inside).map(([chain, count]) => fromNamespace(chain, count, seen)),
+      ...netd.map(fromNetd),
+    ];
+    return list.sort((a, b) => (a.last_at < b.last_at ? 1 : a.last_at > b.last_at ? -1 : 0));
+  }
+}
+
+/** Kinds of ICMP to one address are one entry. */
+function group(denials: readonly FirewallDenial[]): FirewallDenial[] {
+  const groups = new Map<string, FirewallDenial>();
+  for (const denial of denials) {
+    const key = keyOf(denial);
+    const same = groups.get(key);
+    groups.set(
+      key,
+      same === undefined
+        ? denial
+        : { ...same, count: same.count + denial.count, agoMs: Math.min(same.agoMs, denial.agoMs) },
+    );
+  }
+  return [...groups.values()];
+}
+
+function keyOf({ protocol, address, port, reason }: FirewallDenial): string {
+  return [protocol, address, port, reason].join(' ');
+}
+
+/** The times of a counter, which has none: those at which it was read with another value. */
+function times(seen: Map<string, Seen>, key: string, count: number, lastMs: number): Seen {
+  const before = seen.get(key);
+  if (before?.count === count) return before;
+  const now = { count, firstMs: before?.firstMs ?? lastMs, lastMs: Math.max(lastMs, before?.lastMs ?? 0) };
+  seen.set(key, now);
+  return now;
+}
+
+function fromFirewall(denial: FirewallDenial, seen: Map<string, Seen>): EgressDenial {
+  const { protocol, address, port, reason, count, agoMs } = denial;
+  const { firstMs, lastMs } = times(seen, keyOf(denial), count, Date.now() - agoMs);
+  return {
+    protocol,
+    address,
+    ...(port === undefined ? {} : { port }),
+    reason,
+    count,
+    first_at: new Date(firstMs).toISOString(),
+    last_at: new Date(lastMs).toISOString(),
+  };
+}
+
+function fromNamespace(chain: string, count: number, seen: Map<string, Seen>): EgressDenial {
+  const kind = INSIDE[chain];
+  if (kind === undefined) throw new Error(`no such chain of a slot: ${chain}`);
+  const { lastMs } = times(seen, chain, count, Date.now());
+  return { ...kind, count, last_at: new Date(lastMs).toISOString() };
+}
+
+function fromNetd({ first_ms: first, last_ms: last, ...denial }: NetdDenial): EgressDenial {
+  return { ...denial, first_at: new Date(first).toISOString(), last_at: new Date(last).toISOString() };
+}
+
+interface NftRule {
+  rule?: { chain?: string; expr?: { counter?: { packets?: number } }[] };
+}
+
+/** Chains of a slot's namespace that have counted something. */
+function countersOf(listing: string): [chain: string, packets: number][] {
+  const { nftables = [] } = JSON.parse(listing) as { nftables?: NftRule[] };
+  return nftables.flatMap(({ rule }): [string, number][] => {
+    const packets = rule?.expr?.find(({ counter }) => counter !== undefined)?.counter?.packets ?? 0;
+    const chain = rule?.chain ?? '';
+    return packets > 0 && chain in INSIDE ? [[chain, packets]] : [];
+  });
+}
