@@ -2,16 +2,24 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import type { SshHostKeys } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { freePort } from '@releap/testing/ports';
-import type { Service } from '@releap/testing/service';
+import { REPO, type Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
+
+const RLP = join(REPO, 'packages/cli/bin/rlp');
+
+/** Of all processes of this machine. */
+async function commandLines(): Promise<string[]> {
+  const pids = (await readdir('/proc')).filter((name) => /^\d+$/.test(name));
+  return await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '')));
+}
 
 interface Ended {
   code: number | null;
@@ -228,6 +236,48 @@ describe('SSH, with the OpenSSH client', () => {
     );
     assert.match(refused.stderr, /remote port forwarding failed/);
     assert.equal(refused.code, 255);
+  });
+
+  test('rlp ssh, forward and ssh-config: no key in a command line or in a configuration', async () => {
+    const env = { RELEAP_HOME: service.home, XDG_CONFIG_HOME: folder, HOME: folder };
+    const start = (...args: string[]): ChildProcess => spawn(RLP, args, { env: { ...process.env, ...env } });
+    const shell = await ended(start('ssh', 'ssh', '--', 'echo $((6 * 7)); cat; exit 5'), 'input');
+    assert.deepEqual(shell, { code: 5, stdout: '42\ninput', stderr: '' });
+
+    const local = await freePort();
+    const tunnel = start('forward', 'ssh', `${local}:8080`);
+    try {
+      const page = await eventually('the page', async () => {
+        const answer = await fetch(`http://127.0.0.1:${local}/`).catch(() => undefined);
+        return answer?.text();
+      });
+      assert.equal(page, 'page\n');
+      const words = await commandLines();
+      assert.ok(words.some((line) => line.includes('ssh-proxy')));
+      assert.ok(!words.some((line) => line.includes(service.bootstrap.api_key)));
+    } finally {
+      tunnel.kill();
+    }
+
+    const written = await ended(start('ssh-config', '--write'));
+    assert.deepEqual(written, { code: 0, stdout: 'ssh\n', stderr: '' });
+    await ended(start('ssh-config', '--write', 'ssh'));
+    assert.equal(await readFile(join(folder, '.ssh/config'), 'utf8'), 'Include releap.config\n\n');
+    const config = join(folder, '.ssh/releap.config');
+    assert.doesNotMatch(await readFile(config, 'utf8'), /rlp_/);
+    for (const host of ['ssh', 'ssh.releap']) {
+      const { stdout, stderr } = await run(
+        'ssh',
+        ['-F', config, '-o', 'BatchMode=yes', host, 'echo', host],
+        '',
+        env,
+      );
+      assert.equal(stdout, `${host}\n`, stderr);
+    }
+    const copied = await run('scp', ['-F', config, config, 'ssh:/tmp/config'], '', env);
+    assert.equal(copied.code, 0, copied.stderr);
+    const none = await run('ssh', ['-F', config, 'none.releap'], '', env);
+    assert.match(none.stderr, /no sandbox has the name or id "none"/);
   });
 
   test('a paused sandbox: said to its owner alone, and the next connection after the resume works', async () => {

@@ -18,6 +18,7 @@ import type { Registration } from './program/registration.ts';
 import { sandboxCommands } from './program/sandboxes.ts';
 import { secretCommands } from './program/secrets.ts';
 import { snapshotCommands } from './program/snapshots.ts';
+import { sshCommands } from './program/ssh.ts';
 import type { Context, GlobalOptions, Terminal } from './terminal.ts';
 
 export interface ProgramHost {
@@ -30,7 +31,7 @@ export interface ProgramHost {
 
 /** In the order of the help. */
 const GROUPS: readonly [title: string, registrations: ((registration: Registration) => void)[]][] = [
-  ['Sandboxes:', [commandCommands, sandboxCommands, lifecycleCommands, snapshotCommands]],
+  ['Sandboxes:', [commandCommands, sshCommands, sandboxCommands, lifecycleCommands, snapshotCommands]],
   ['What a project has besides:', [imageCommands, secretCommands]],
   ['Account:', [accountCommands, organizationCommands, projectCommands, invitationCommands]],
   ["This machine, for the service's operator:", [hostCommands]],

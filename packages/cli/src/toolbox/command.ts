@@ -91,7 +91,10 @@ async function attach(
   streams: ProcessStreams,
   resizes?: Resizes,
 ): Promise<ProcessEnd> {
-  const { NoStreamError, runProcess } = await import('./process.ts');
+  const [{ NoStreamError }, { runProcess }] = await Promise.all([
+    import('./socket.ts'),
+    import('./process.ts'),
+  ]);
   try {
     return await runProcess(toolbox, start, streams, resizes);
   } catch (error) {

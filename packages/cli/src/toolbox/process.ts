@@ -7,12 +7,11 @@ import type {
 } from '@releap/contract';
 import { PROCESS_CHANNEL, PROCESS_STREAM_CHUNK_BYTES } from '@releap/contract/process-stream';
 import { toolboxOperations } from '@releap/sdk';
-import type { IncomingMessage } from 'node:http';
 import { type RawData, WebSocket } from 'ws';
 import { CliError } from '../cli-error.ts';
-import { networkError } from '../client/failure.ts';
 import { EXIT } from '../exit-codes.ts';
 import { printable } from '../terminal.ts';
+import { openSocket } from './socket.ts';
 import type { Toolbox } from './toolbox.ts';
 
 export interface ProcessStreams {
@@ -32,10 +31,6 @@ export interface ProcessEnd {
 /** Subscribes to changes of the terminal's size; what it returns ends that. */
 export type Resizes = (onResize: (size: TerminalSize) => void) => () => void;
 
-/** The service has no web socket at that address: an older one, or none behind a proxy. */
-export class NoStreamError extends CliError {}
-
-const HANDSHAKE_MS = 30_000;
 const ALIVE_MS = 15_000;
 /** After a Ctrl-C was passed on: how long the command may take to end by itself. */
 const INTERRUPT_GRACE_MS = 5_000;
@@ -47,7 +42,7 @@ export async function runProcess(
   streams: ProcessStreams,
   resizes?: Resizes,
 ): Promise<ProcessEnd> {
-  const socket = await connect(toolbox);
+  const socket = await openSocket(toolbox, toolboxOperations.streamProcess.path);
   const { signal } = toolbox;
   const send = (message: ProcessStreamClientMessage | ProcessStreamStart): void =>
     socket.send(JSON.stringify(message));
@@ -74,49 +69,6 @@ export async function runProcess(
     socket.close();
     setTimeout(() => socket.terminate(), 1000).unref();
   }
-}
-
-function connect(toolbox: Toolbox): Promise<WebSocket> {
-  const url = new URL(`${toolbox.url}${toolboxOperations.streamProcess.path}`);
-  url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
-  const { promise, resolve, reject } = Promise.withResolvers<WebSocket>();
-  const socket = new WebSocket(url, {
-    headers: { authorization: `Bearer ${toolbox.apiKey}` },
-    handshakeTimeout: HANDSHAKE_MS,
-    perMessageDeflate: false,
-    maxPayload: 1024 * 1024,
-  });
-  socket.once('open', () => resolve(socket));
-  socket.once('unexpected-response', (_request, answer) => {
-    void refusedUpgrade(answer).then(reject);
-  });
-  // Never removed: a later 'error' without a listener would end the process.
-  socket.on('error', (error) => reject(networkError(error, new URL(toolbox.url), toolbox.signal)));
-  return promise;
-}
-
-async function refusedUpgrade(answer: IncomingMessage): Promise<CliError> {
-  const status = answer.statusCode ?? 0;
-  let text = '';
-  for await (const chunk of answer as AsyncIterable<Buffer>) {
-    text += chunk.toString('utf8');
-    if (text.length > 64 * 1024) break;
-  }
-  let sentence = `the service answered ${status}`;
-  let ours = false;
-  try {
-    const body = JSON.parse(text) as { error?: unknown };
-    if (typeof body.error === 'string') {
-      sentence = printable(body.error);
-      ours = true;
-    }
-  } catch {
-    // Some proxy's page.
-  }
-  const options = { status, exitCode: status === 401 ? EXIT.unavailable : EXIT.failed };
-  const noSocket =
-    status === 200 || status === 405 || status === 426 || status === 501 || (status === 404 && !ours);
-  return noSocket ? new NoStreamError(sentence, options) : new CliError(sentence, options);
 }
 
 function received(socket: WebSocket, streams: ProcessStreams, toolbox: Toolbox): Promise<ProcessEnd> {
