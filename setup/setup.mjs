@@ -10,6 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { alone } from './alone.mjs';
 import { downloadPackage, ensurePackages } from './apt.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
+import { bundlePackage } from './bundle.mjs';
 import { buildInitramfs } from './initramfs.mjs';
 import { ensureKernel } from './kernel.mjs';
 import { ensureOwnKernel } from './own-kernel.mjs';
@@ -68,6 +69,7 @@ async function npmPackages() {
   });
   if (!existsSync(NODE))
     throw new SetupError(`npm installed no Node 24 (${path.relative(REPO, NODE)}): is this Linux on x86-64?`);
+  await bundlePackage(path.join(REPO, 'node_modules/typebox'));
 }
 
 async function filesBelow(folder) {
