@@ -43,6 +43,8 @@ export interface ControlLimits {
   buildLeaseMs: number;
   /** Longest a build may take, and longest it may wait for a runner, in milliseconds. */
   buildDeadlineMs: number;
+  /** How long a build waits for a host that can build it, when no known one of its region can. */
+  buildHostMs: number;
   /** Attempts before a build fails. */
   buildAttempts: number;
   /** How long after its deletion a project is searched for leftovers of late requests, in milliseconds. */
@@ -71,6 +73,7 @@ export const CONTROL_LIMITS: ControlLimits = {
   buildContextBytes: 512 * 1024 * 1024,
   buildLeaseMs: 30_000,
   buildDeadlineMs: 45 * 60_000,
+  buildHostMs: 30_000,
   buildAttempts: 3,
   teardownGraceMs: TEARDOWN_GRACE_MS,
   retentionDays: 30,

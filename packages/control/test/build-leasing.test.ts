@@ -113,6 +113,24 @@ it('a Dockerfile waits for a host that can build it', async () => {
   await until(() => taken.includes('new'));
 });
 
+it('a Dockerfile that no known host can build fails soon, and its sandboxes are placed on none', async () => {
+  await using world = await startWorld({ builtinImages: [], limits: { buildHostMs: 100 } });
+  const image = { type: 'dockerfile', dockerfile: 'FROM a' };
+  await using _old = await world.runner({ hello: { capabilities: [] } });
+  const { body } = await world.call('POST', '/images', { name: 'app', source: image });
+  const ended = async (path: string): Promise<{ status: string; error: string }> => {
+    let last = { status: '', error: '' };
+    await until(async () => (last = (await world.call('GET', path)).body).status === 'failed');
+    return last;
+  };
+  const reason = /^no host of region ".+" builds Dockerfiles \(RELEAP_BUILDS is 0\)$/;
+  assert.match((await ended(`/jobs/${body.job_id}`)).error, reason);
+  assert.match((await ended('/images/app')).error, reason);
+  const refused = await world.call('POST', '/vms', { image });
+  const why = refused.body.error ?? (await ended(`/vms/${refused.body.vm_id}`)).error;
+  assert.match(why, /builds Dockerfiles/);
+});
+
 it('a rebuild goes to the host that has built the image before', async () => {
   await using world = await startWorld({ builtinImages: [], limits: { buildsPerRunner: 1 } });
   const jobs: BuildJob[] = [];

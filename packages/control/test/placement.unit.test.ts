@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { DOCKERFILE_CAPABILITY } from '@releap/contract';
 import * as fc from 'fast-check';
 import {
   allocatable,
@@ -69,6 +70,25 @@ describe('placement', () => {
         reason(choose(need({ requiredRunnerId: 'b' }), [host('a'), host('b', extra)], overcommit)),
         why,
       );
+  });
+
+  it('keeps to hosts that build Dockerfiles where one is to be built', () => {
+    const built = need({ isBuilt: true });
+    const other = host('other', { capabilities: [] });
+    assert.equal(
+      reason(choose(built, [other], overcommit)),
+      'never: no host of region "here" builds Dockerfiles (RELEAP_BUILDS is 0)',
+    );
+    assert.equal(chosen(choose(need(), [other], overcommit)), 'other');
+    const used = { cpu: 1, mem_mib: 0, disk_mib: 0, gpus: 0 };
+    const builder = host('builder', { capabilities: [DOCKERFILE_CAPABILITY], used });
+    assert.equal(chosen(choose(built, [other, builder], overcommit)), 'builder');
+    assert.match(reason(choose(built, [other, { ...builder, ready: false }], overcommit)), /^later: /);
+    // A row that an older server wrote.
+    assert.equal(
+      chosen(choose(built, [other, host('unknown', { capabilities: null })], overcommit)),
+      'unknown',
+    );
   });
 
   it('places nothing on a host that is being drained', () => {

@@ -263,6 +263,15 @@ describe('a pull', () => {
         no_credential,
         "the project's credential for away.example cannot be used: its key is temporarily unavailable",
       );
+      const built = await create(own, world, {
+        image: { type: 'dockerfile', dockerfile: 'FROM away.example/app' },
+      });
+      const { root } = (await runner.assigned(built.uuid)).spec;
+      assert.ok(root.type === 'dockerfile');
+      assert.deepEqual(
+        [root.credentials, root.no_credentials],
+        [[], [{ host: 'away.example', reason: no_credential }]],
+      );
     } finally {
       await rename(`${file}.away`, file);
     }

@@ -249,7 +249,15 @@ CMD ["id"]
     assert.equal((await world.images.ensure(root)).digest, image.digest);
     const again = await world.build(root);
     assert.equal(again.image.digest, image.digest);
-    assert.match(again.output, /every step was cached/);
+    assert.match(again.output, /have not changed/);
+    assert.deepEqual(await world.vms(), []);
+
+    const { project_id } = root;
+    const other = await world.build(
+      world.root('', { project_id, context, dockerfile: { path: 'build/Dockerfile' } }),
+    );
+    assert.equal(other.image.digest, image.digest);
+    assert.match(other.output, /every step was cached/);
   });
 
   it('that fails says in one line which step it was, and why', async () => {
@@ -274,6 +282,11 @@ CMD ["id"]
     assert.match(
       await failure(from, { credentials: [] }),
       /^base image localhost:\d+\/busybox:1: .*(?:authori|credential|denied)/i,
+    );
+    const reason = `the project's credential for ${host} cannot be used: it is damaged: write it again`;
+    assert.equal(
+      await failure(from, { credentials: [], no_credentials: [{ host, reason }] }),
+      `base image ${host}/busybox:1: ${reason}`,
     );
     assert.deepEqual(await world.vms(), []);
   });

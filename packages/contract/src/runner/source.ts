@@ -58,6 +58,8 @@ const DockerfileRoot = Type.Object({
       password: Type.String(),
     }),
   ),
+  /** Why control cannot send existing credentials. A base image of such a registry fails the build with this reason. */
+  no_credentials: Type.Optional(Type.Array(Type.Object({ host: Type.String(), reason: Type.String() }))),
 });
 
 /** A root image that is known by its digest alone, such as the result of a build from a Dockerfile. */

@@ -6,7 +6,7 @@ import type { ControlLimits } from '../limits.ts';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
 import type { ReconciledKind } from '../runners/kind.ts';
 import type { ChangedResource } from '../runners/registry.ts';
-import { BUSY, EXTEND, LEASE, OVERDUE, RETRY_BUILTINS, WAITING } from './build-statements.ts';
+import { BUSY, EXTEND, LEASE, OVERDUE, RETRY_BUILTINS, UNBUILDABLE, WAITING } from './build-statements.ts';
 import { createBuildKind } from './reconciled-kind.ts';
 
 export interface BuildQueue {
@@ -50,6 +50,8 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
   const { database, credentials, limits, log, builders, onChanged } = options;
   let running: Promise<void> | undefined;
   let again = false;
+  /** A Dockerfile waits that no runner connected here can build. */
+  let isOneUnbuildable = false;
   const stop = new AbortController();
   /** Builds in progress on runners that are connected here, with their runner. */
   const outstanding = new Map<string, string>();
@@ -82,9 +84,11 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     const builds = new Map(busy.map((row) => [row.runner_id, row.builds]));
     const given: { job: string; runner: string }[] = [];
     for (const job of waiting) {
-      const free = ready
+      const able = ready
         .filter(({ region }) => job.region === null || job.region === region)
-        .filter(({ capabilities }) => !job.dockerfile || capabilities.has(DOCKERFILE_CAPABILITY))
+        .filter(({ capabilities }) => !job.dockerfile || capabilities.has(DOCKERFILE_CAPABILITY));
+      if (able.length === 0) isOneUnbuildable = true;
+      const free = able
         .map(({ runnerId }) => ({ runnerId, builds: builds.get(runnerId) ?? 0 }))
         .filter((one) => one.builds < limits.buildsPerRunner)
         .toSorted((a, b) => a.builds - b.builds);
@@ -161,11 +165,14 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
       if ((await queryAll(database.pool, RETRY_BUILTINS)).length > 0) kick();
     },
     async sweep() {
-      for (const { id, error } of await queryAll(database.pool, OVERDUE, [
-        limits.buildAttempts,
-        limits.buildDeadlineMs,
-      ]))
-        log.warn({ job: id, reason: error }, 'a build has failed');
+      const ended = await queryAll(database.pool, OVERDUE, [limits.buildAttempts, limits.buildDeadlineMs]);
+      if (isOneUnbuildable) {
+        isOneUnbuildable = false;
+        ended.push(
+          ...(await queryAll(database.pool, UNBUILDABLE, [DOCKERFILE_CAPABILITY, limits.buildHostMs])),
+        );
+      }
+      for (const { id, error } of ended) log.warn({ job: id, reason: error }, 'a build has failed');
       kick();
     },
     async idle() {

@@ -141,6 +141,31 @@ export const OVERDUE = statement<{ id: string; error: string }>(
    select id, error from ended`,
 );
 
+/**
+ * Fails builds of Dockerfiles that no host of their region can run, whether it is connected or not, although some host of it is
+ * connected. $1 capability, $2 milliseconds that they wait for one to connect
+ */
+export const UNBUILDABLE = statement<{ id: string; error: string }>(
+  'build-unbuildable',
+  `with ended as (
+     update jobs j set status = 'failed', finished_at = now(), updated_at = now(), lease_until = null,
+            error = 'no host of region "' || i.region || '" builds Dockerfiles (RELEAP_BUILDS is 0)'
+       from images i
+      where j.kind = 'build' and j.status = 'queued' and j.payload -> 'root' ->> 'type' = 'dockerfile'
+        and i.id = j.image_id and j.run_after < now() - $2 * interval '1 millisecond'
+        and exists (select 1 from runners r where r.region = i.region and r.status = 'online' and r.forgotten_at is null)
+        and not exists (
+          select 1 from runners r
+           where r.region = i.region and r.forgotten_at is null
+             and (r.capabilities is null or $1 = any(r.capabilities)))
+      returning j.id, j.image_id, j.error
+   ), built as (
+     update images i set status = 'failed', error = e.error, updated_at = now()
+       from ended e where i.id = e.image_id and i.job_id = e.id
+   )
+   select id, error from ended`,
+);
+
 export const RETRY_BUILTINS = statement<{ id: string }>(
   'build-retry-builtins',
   `with again as (

@@ -58,7 +58,7 @@ export function imageRoutes(
       const region = await regions.resolve(
         requested.region,
         principal,
-        scheduler.regionWithMostCapacity(ANYTHING),
+        scheduler.regionWithMostCapacity({ ...ANYTHING, isBuilt: requested.root.type === 'dockerfile' }),
       );
       const { imageId, jobId } = await putImage(database, principal.projectId, { ...requested, region }, ids);
       builds.kick();

@@ -2,7 +2,12 @@
  * Adds the projects' pull credentials to assignments when they are sent: they are decrypted here and sent over the link,
  * and are never stored in a row, job or record.
  */
-import { parseImageReference, type RegistryKind, type RootSource } from '@releap/contract';
+import {
+  parseImageReference,
+  type DockerfileRoot,
+  type RegistryKind,
+  type RootSource,
+} from '@releap/contract';
 import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Encryption } from '../encryption/encryption.ts';
@@ -49,7 +54,7 @@ const FIND_ALL = statement<Row>(
 const BUILD_CREDENTIALS_CHARS = 2 * 1024 * 1024;
 
 type Access = Pick<Extract<RootSource, { type: 'registry' }>, 'credential' | 'no_credential'>;
-type BuildCredential = Extract<RootSource, { type: 'dockerfile' }>['credentials'][number];
+type BuildAccess = Pick<DockerfileRoot, 'credentials' | 'no_credentials'>;
 
 export function createPullCredentials(
   database: Database,
@@ -95,23 +100,29 @@ export function createPullCredentials(
     return found;
   }
 
-  async function findAll(projects: readonly string[]): Promise<Map<string, BuildCredential[]>> {
-    const found = new Map<string, BuildCredential[]>();
+  async function findAll(projects: readonly string[]): Promise<Map<string, Required<BuildAccess>>> {
+    const found = new Map<string, Required<BuildAccess>>();
     if (projects.length === 0) return found;
     const chars = new Map<string, number>();
     for (const row of await queryAll(database.pool, FIND_ALL, [projects])) {
       const { project_id: project, host, kind, username } = row;
       const opened = await open(row);
-      // A base image of that registry is then pulled anonymously, and the registry refuses it.
-      if ('failure' in opened) continue;
+      const access = found.get(project) ?? { credentials: [], no_credentials: [] };
+      found.set(project, access);
+      if ('failure' in opened) {
+        access.no_credentials.push({ host, reason: opened.failure });
+        continue;
+      }
       const credential = { host, kind, username, password: opened.password };
       const size = (chars.get(project) ?? 0) + JSON.stringify(credential).length;
       if (size > BUILD_CREDENTIALS_CHARS) {
         log.warn({ project, host }, 'a build gets no credential for this registry: the project has too many');
+        const reason = `the project's credential for ${host} cannot be used: the project has too many for one build`;
+        access.no_credentials.push({ host, reason });
         continue;
       }
       chars.set(project, size);
-      found.set(project, [...(found.get(project) ?? []), credential]);
+      access.credentials.push(credential);
     }
     return found;
   }
@@ -137,7 +148,7 @@ export function createPullCredentials(
         const { project_id: project, root } = one;
         if (project === null || !needsPullCredentials(one)) return one;
         if (root.type === 'dockerfile')
-          return { ...one, root: { ...root, credentials: all.get(project) ?? [] } };
+          return { ...one, root: { ...root, ...(all.get(project) ?? { credentials: [] }) } };
         if (root.type !== 'registry') return one;
         const access = found.get(keyOf(project, parseImageReference(root.ref).host));
         return { ...one, root: { ...root, project_id: project, ...access } };

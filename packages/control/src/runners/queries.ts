@@ -1,13 +1,13 @@
 import { statement } from '@releap/database';
 
-/** A runner's hello: it is online, not ready yet, and its newest connection is valid. No row if it was forgotten. $1..$6 */
+/** A runner's hello: it is online, not ready yet, and its newest connection is valid. No row if it was forgotten. $1..$7 */
 export const RUNNER_HELLO = statement<{ epoch: string }>(
   'runner-hello',
-  `insert into runners (id, region, status, data_url, facts, server_id, kinds)
-   values ($1, $2, 'online', $3, $4::jsonb, $5, $6)
+  `insert into runners (id, region, status, data_url, facts, server_id, kinds, capabilities)
+   values ($1, $2, 'online', $3, $4::jsonb, $5, $6, $7)
    on conflict (id) do update set region = excluded.region, status = 'online', ready = false,
      data_url = excluded.data_url, facts = excluded.facts, server_id = excluded.server_id, kinds = excluded.kinds,
-     epoch = runners.epoch + 1, last_seen_at = now()
+     capabilities = excluded.capabilities, epoch = runners.epoch + 1, last_seen_at = now()
    where runners.forgotten_at is null
    returning epoch`,
 );

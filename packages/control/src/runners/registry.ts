@@ -102,6 +102,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
         JSON.stringify(hello.facts),
         options.serverId,
         hello.kinds,
+        hello.capabilities,
       ]).catch((error: unknown) => {
         if (!isForeignKeyViolation(error)) throw error;
         link.close(LINK_CLOSE.refused, `unknown region ${JSON.stringify(hello.region).slice(0, 60)}`);

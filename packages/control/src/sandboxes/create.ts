@@ -174,6 +174,7 @@ function needOf(asked: ResolvedSandbox, { overcommit }: ControlLimits): Omit<Nee
     disk_mib: asked.scratch_mib + (asked.docker_data_mib ?? 0),
     gpus: asked.gpu_host,
     requiredRunnerId: null,
+    isBuilt: asked.image.type === 'dockerfile',
     overcommitted: isOvercommitted(asked, overcommit),
   };
 }

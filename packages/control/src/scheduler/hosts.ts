@@ -13,6 +13,7 @@ export interface HostRow {
   draining_since: Date | null;
   drain_force: boolean;
   facts: RunnerFacts;
+  capabilities: string[] | null;
   last_seen_at: Date;
   cpu: number;
   mem_mib: number;
@@ -50,7 +51,7 @@ const SHARE = (parameter: string): string =>
  * Disk is allocated to everything on a host, also saved memory and snapshots; cores and memory to what may run. */
 function select(held: string, hosts: string): string {
   const running = `status in (${OCCUPIES_CPU.map((status) => `'${status}'`).join(', ')})`;
-  return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.last_seen_at,
+  return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.capabilities, r.last_seen_at,
           coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0) + r.held_mem_mib - r.reclaimable_mem_mib as mem_mib,
           r.held_mem_mib, r.reclaimable_mem_mib,
           coalesce(u.disk_mib, 0) + coalesce(k.disk_mib, 0)::double precision as disk_mib, coalesce(u.gpus, 0)::integer as gpus,
@@ -133,6 +134,7 @@ function toHost(row: HostRow): HostUsage {
     ready: row.status === 'online' && row.ready,
     draining: row.draining_since !== null,
     facts: row.facts,
+    capabilities: row.capabilities,
     used: { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: row.disk_mib, gpus: row.gpus },
     releasable: { cpu: row.releasable_cpu, mem_mib: row.releasable_mem_mib },
   };

@@ -1,5 +1,5 @@
 /** Which host a sandbox is placed on. Pure: numbers in, a choice or a reason out. */
-import type { RunnerFacts } from '@releap/contract';
+import { DOCKERFILE_CAPABILITY, type RunnerFacts } from '@releap/contract';
 import type { Overcommit } from '../limits.ts';
 
 export interface Host {
@@ -10,6 +10,8 @@ export interface Host {
   /** It is being drained and accepts nothing new. */
   draining: boolean;
   facts: RunnerFacts;
+  /** What its runner can do; absent or null when that is not known. */
+  capabilities?: readonly string[] | null;
   /** Allocated resources, as `allocation` counts them. */
   used: Resources;
 }
@@ -27,6 +29,8 @@ export interface Need extends Resources {
   arch: string | null;
   /** The one host that has its source, which cannot be moved. */
   requiredRunnerId: string | null;
+  /** The host builds its image. */
+  isBuilt?: boolean;
   /** Hosts that have the image or snapshot that it is made from. Others must fetch it. */
   holders?: readonly string[];
   /** Its guarantees may be overcommitted: see `isOvercommitted`. */
@@ -184,8 +188,13 @@ function couldTake(need: Need, host: Host): boolean {
     host.region === need.region &&
     (need.requiredRunnerId ?? host.id) === host.id &&
     (need.arch ?? host.facts.arch) === host.facts.arch &&
+    canBuild(need, host) &&
     fitsEmptyHost(need, host.facts)
   );
+}
+
+function canBuild({ isBuilt = false }: Pick<Need, 'isBuilt'>, { capabilities }: Host): boolean {
+  return !isBuilt || (capabilities ?? [DOCKERFILE_CAPABILITY]).includes(DOCKERFILE_CAPABILITY);
 }
 
 /**
@@ -238,16 +247,19 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
       unsatisfiable: true,
     };
   }
-  if (need.gpus > 0 && !sameArch.some((host) => host.facts.gpus >= need.gpus)) {
-    const most = Math.max(...sameArch.map((host) => host.facts.gpus));
+  const capable = sameArch.filter((host) => canBuild(need, host));
+  if (capable.length === 0)
+    return { reason: `no host of ${region} builds Dockerfiles (RELEAP_BUILDS is 0)`, unsatisfiable: true };
+  if (need.gpus > 0 && !capable.some((host) => host.facts.gpus >= need.gpus)) {
+    const most = Math.max(...capable.map((host) => host.facts.gpus));
     return {
       reason: `no host of ${region} has ${quantity('gpus', need.gpus)} (the most of any host is ${most})`,
       unsatisfiable: true,
     };
   }
-  const large = sameArch.filter((host) => fitsEmptyHost(need, host.facts));
+  const large = capable.filter((host) => fitsEmptyHost(need, host.facts));
   if (large.length === 0) {
-    const largest = sameArch.map((host) => host.facts);
+    const largest = capable.map((host) => host.facts);
     return {
       reason:
         `no host of ${region} is large enough for ${words(need)}: the largest have ` +
@@ -266,7 +278,7 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
     };
   }
   const scale = scales(need.overcommitted, overcommit);
-  const available = ready.filter((host) => sameArch.includes(host)).map(free);
+  const available = ready.filter((host) => capable.includes(host)).map(free);
   const most = (what: keyof Resources): number =>
     Math.max(0, ...available.map((resources) => resources[what] * scale[what]));
   return {

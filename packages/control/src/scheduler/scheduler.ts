@@ -42,6 +42,8 @@ export interface NeedRow {
   gpu_host: number;
   /** The one host that has its source, which cannot be moved. */
   required_runner_id: string | null;
+  /** Its host builds its image. */
+  is_built: boolean;
   /** The artifact that it is made from, and the hosts that have it. */
   artifact_id: string | null;
   holders: string[];
@@ -61,6 +63,7 @@ export const NEED = `s.region, s.mode, s.spot, cpu_arch, cpu, mem_mib, gpu_host,
     (select l.runner_id from artifacts a join artifact_locations l on l.artifact_id = a.id
       where a.kind = 'image' and a.stored_at is null and a.id = sandbox_artifact(s.project_id, s.spec) and l.status = 'present' limit 1)
   ) as required_runner_id,
+  coalesce(s.spec -> 'root' ->> 'type' = 'dockerfile', false) as is_built,
   sandbox_artifact(s.project_id, s.spec) as artifact_id,
   array(select l.runner_id from artifact_locations l
          where l.artifact_id = sandbox_artifact(s.project_id, s.spec) and l.status = 'present' and l.desired <> 'deleted') as holders`;
@@ -229,6 +232,7 @@ export function toNeed(row: NeedRow, overcommit: Overcommit): Need {
     disk_mib: row.disk_mib,
     gpus: row.gpu_host,
     requiredRunnerId: row.required_runner_id,
+    isBuilt: row.is_built,
     holders: row.holders,
     overcommitted: isOvercommitted(row, overcommit),
   };

@@ -22,7 +22,7 @@ export interface BaseImagesOptions {
   images: Pick<ImageStore, 'withLayers'>;
   vm: BuildVm;
   projectId: string;
-  credentials: DockerfileRoot['credentials'];
+  access: BuildAccess;
   signal: AbortSignal;
   note: (text: string) => void;
 }
@@ -33,6 +33,8 @@ export class BaseImages {
   readonly #added = new Set<string>();
   readonly #layers = new Map<string, LayerSource>();
   readonly #contexts: string[] = [];
+  readonly #used = new Map<string, string>();
+  #hasTriggers = false;
 
   constructor(options: BaseImagesOptions) {
     this.#options = options;
@@ -41,6 +43,16 @@ export class BaseImages {
   /** Arguments that make buildah find those that are named by digest. */
   get arguments(): string[] {
     return this.#contexts.flatMap((context) => ['--build-context', context]);
+  }
+
+  /** Those that the build may have used, as the Dockerfile names them. */
+  get used(): { name: string; digest: string }[] {
+    return Array.from(this.#used, ([name, digest]) => ({ name, digest }));
+  }
+
+  /** One of them has instructions for images that are built from it. */
+  get hasTriggers(): boolean {
+    return this.#hasTriggers;
   }
 
   /** A layer of a base image, on the host: results of the build have the same. @param diffId of the unpacked archive */
@@ -99,11 +111,13 @@ export class BaseImages {
 
   /** @param named digest of the image that has this name in the micro-VM. @returns true */
   async #fetch(name: string, named?: string): Promise<true> {
-    const { images, credentials, projectId, signal } = this.#options;
+    const { images, projectId, signal } = this.#options;
     const reference = parseName(name);
-    const credential = credentials.find(({ host }) => host === reference.host);
+    const credential = credentialOf(this.#options.access, name);
     const use = async (image: FetchedImage): Promise<void> => {
       for (const layer of image.layers) this.#layers.set(layer.diffId, layer);
+      this.#used.set(name, image.digest);
+      this.#hasTriggers ||= triggersOf(image.rawConfig);
       const local = await this.#load(image);
       await this.#name(local, name, reference, image.digest, image.digest === named);
     };
@@ -148,6 +162,25 @@ export class BaseImages {
     const tag = isNamed ? '' : ` && buildah tag ${local} '${fullName(reference)}'`;
     check(await vm.run(`echo '${digest} ${name}' >> ${NAMES}${tag}`, { signal }));
   }
+}
+
+export type BuildAccess = Pick<DockerfileRoot, 'credentials' | 'no_credentials'>;
+
+/** The project's credential for the registry of a base image. @throws ImageError when control cannot send it */
+export function credentialOf(
+  { credentials, no_credentials: unusable = [] }: BuildAccess,
+  name: string,
+): DockerfileRoot['credentials'][number] | undefined {
+  const { host } = parseName(name);
+  const failure = unusable.find((one) => one.host === host);
+  if (failure) throw new ImageError('unauthorized', failure.reason);
+  return credentials.find((credential) => credential.host === host);
+}
+
+/** Whether it has an `ONBUILD`. */
+function triggersOf(rawConfig: Buffer): boolean {
+  const { config } = JSON.parse(rawConfig.toString('utf8')) as { config?: { OnBuild?: unknown } };
+  return Array.isArray(config?.OnBuild) && config.OnBuild.length > 0;
 }
 
 /** As buildah calls it. */

@@ -5,6 +5,7 @@
  *   <project>.disk   the cache of a project
  *   <project>.used   the same while a build has it. If the build does not end in order, files of layers that buildah takes
  *                    for whole may be missing on it: it is removed, after a crash by the next start.
+ *   <project>.builds its finished builds, removed with it
  */
 import { chown, mkdir, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -12,6 +13,7 @@ import type { Logger } from 'pino';
 import { Semaphore } from '../budget/semaphore.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { run } from '../process/index.ts';
+import { type FinishedBuild, FinishedBuilds } from './finished-builds.ts';
 
 /** A cache that no build has used for so long is removed. */
 const UNUSED_MS = 7 * 24 * 60 * 60_000;
@@ -38,8 +40,11 @@ export interface CacheDisk extends AsyncDisposable {
   path: string;
   /** Gives it an empty file system, instead of one that is damaged. */
   recreate(): Promise<void>;
-  /** The micro-VM has ended in order: everything that it has written is on the disk. */
-  keep(): void;
+  /**
+   * The micro-VM has ended in order: everything that it has written is on the disk.
+   * @param finished the build, if the same one need not run again while the disk is kept
+   */
+  keep(finished?: FinishedBuild): void;
 }
 
 export class BuildCaches {
@@ -47,15 +52,25 @@ export class BuildCaches {
   /** By project, of those in use. */
   readonly #users = new Map<string, { turns: Semaphore; count: number }>();
   readonly #tidying: NodeJS.Timeout;
+  readonly #finished: FinishedBuilds;
 
   constructor(options: BuildCachesOptions) {
     this.#options = options;
+    this.#finished = new FinishedBuilds(options.folder);
     this.#tidying = setInterval(() => this.#tidy(), TIDY_EVERY_MS).unref();
     this.#tidy();
   }
 
   close(): void {
     clearInterval(this.#tidying);
+  }
+
+  /** A build of the project whose steps its cache has. The cache counts as used. */
+  async finished(project: string, key: string): Promise<FinishedBuild | undefined> {
+    const found = await this.#finished.find(project, key);
+    // A build that has the cache marks it as used itself.
+    if (found) await utimes(this.#file(project, 'disk'), new Date(), new Date()).catch(() => undefined);
+    return found;
   }
 
   /** @param project its UUID @param signal aborted while it waits for another build of the project: it gives up */
@@ -69,37 +84,48 @@ export class BuildCaches {
     };
     try {
       const permit = await user.turns.enter(signal);
-      const { folder } = this.#options;
-      const [kept, path] = ['disk', 'used'].map((kind) => join(folder, `${project}.${kind}`)) as [
-        string,
-        string,
-      ];
+      const [kept, path] = [this.#file(project, 'disk'), this.#file(project, 'used')];
+      const create = async (): Promise<void> => {
+        await this.#finished.remove(project);
+        await this.#create(path);
+      };
       try {
         if (await this.#isUsable(kept)) await rename(kept, path);
-        else await this.#create(path);
+        else await create();
       } catch (error) {
         permit[Symbol.dispose]();
         throw error;
       }
       let isKept = false;
+      let finished: FinishedBuild | undefined;
       const dispose = async (): Promise<void> => {
         try {
-          if (isKept) await release(path, kept);
-          else await Promise.all([path, kept].map((file) => rm(file, { force: true })));
+          if (isKept) {
+            await release(path, kept);
+            if (finished) await this.#finished.add(project, finished);
+          } else {
+            await this.#finished.remove(project);
+            await Promise.all([path, kept].map((file) => rm(file, { force: true })));
+          }
         } finally {
           permit[Symbol.dispose]();
           leave();
           this.#tidy();
         }
       };
-      const keep = (): void => {
+      const keep = (build?: FinishedBuild): void => {
         isKept = true;
+        finished = build;
       };
-      return { path, recreate: () => this.#create(path), keep, [Symbol.asyncDispose]: dispose };
+      return { path, recreate: create, keep, [Symbol.asyncDispose]: dispose };
     } catch (error) {
       leave();
       throw error;
     }
+  }
+
+  #file(project: string, kind: 'disk' | 'used'): string {
+    return join(this.#options.folder, `${project}.${kind}`);
   }
 
   async #isUsable(path: string): Promise<boolean> {
@@ -127,10 +153,11 @@ export class BuildCaches {
   /** Removes what a crash has left, what no build has used for long, and the least recently used where all take too much. */
   async tidy(now = Date.now()): Promise<void> {
     const { folder, maxMib, log } = this.#options;
-    const all = await readdir(folder).catch(() => []);
+    const all = await readdir(folder).catch((): string[] => []);
     for (const name of all) {
       const [project = '', kind] = name.split('.');
-      if (kind === 'used' && !this.#users.has(project)) await rm(join(folder, name), { force: true });
+      const isLeft = kind === 'used' || (kind === 'builds' && !all.includes(`${project}.disk`));
+      if (isLeft && !this.#users.has(project)) await rm(join(folder, name), { force: true });
     }
     const names = all.filter((name) => name.endsWith('.disk'));
     const files = [];
@@ -150,6 +177,7 @@ export class BuildCaches {
     for (const { path, project, bytes, at } of files) {
       const isOld = now - at > UNUSED_MS;
       if ((!isOld && held <= maxMib * MIB) || this.#users.has(project)) continue;
+      await this.#finished.remove(project);
       await rm(path, { force: true });
       held -= bytes;
       log.info({ project, mib: Math.round(bytes / MIB), unused: isOld }, 'removed a layer cache of builds');

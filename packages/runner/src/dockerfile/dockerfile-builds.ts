@@ -4,7 +4,7 @@ import type { DockerfileRoot } from '@releap/contract';
 import type { Logger } from 'pino';
 import { Semaphore } from '../budget/semaphore.ts';
 import { BUILDER_IMAGE } from '../image/builtin/builder.ts';
-import type { BuiltImage, DockerfileBuild } from '../image/dockerfile-images.ts';
+import { type BuiltImage, dockerfileAlias, type DockerfileBuild } from '../image/dockerfile-images.ts';
 import { ImageError } from '../image/image-error.ts';
 import { DEFAULT_IMAGE_LIMITS } from '../image/image-limits.ts';
 import type { ImageStore, RootImage } from '../image/image-store.ts';
@@ -18,14 +18,17 @@ import type { OpenBlob } from './build-context.ts';
 import { buildFailed } from './build-error.ts';
 import { timeText } from './build-limits.ts';
 import type { BuildLimits } from './build-limits.ts';
+import { BuildOutput } from './build-output.ts';
 import { BuildVm } from './build-vm.ts';
+import { credentialOf } from './base-images.ts';
+import type { FinishedBuild } from './finished-builds.ts';
 import { runBuild } from './run-build.ts';
 
 export interface DockerfileBuildsOptions {
   machines: Machines;
   network: Network;
   admission: Admission;
-  images: Pick<ImageStore, 'acquire' | 'withLayers'>;
+  images: Pick<ImageStore, 'acquire' | 'digestOf' | 'withLayers'>;
   caches: BuildCaches;
   openBlob: OpenBlob;
   limits: BuildLimits;
@@ -50,6 +53,8 @@ export class DockerfileBuilds {
     const { caches, images } = this.#options;
     const { signal } = build;
     try {
+      const unchanged = await this.#unchanged(root, build);
+      if (unchanged) return unchanged;
       // The cache first: a build that waits for it holds up only its own project.
       await using cache = await caches.open(root.project_id, signal);
       using _turn = await this.#turns.enter(signal);
@@ -60,6 +65,28 @@ export class DockerfileBuilds {
       if (signal.aborted) throw new ImageError('aborted', 'the build was cancelled', { cause: error });
       throw error;
     }
+  }
+
+  /** What an earlier build of the same Dockerfile, context and base images has made, if that is here and its cache is kept. */
+  async #unchanged(
+    root: DockerfileRoot,
+    { signal, known, onOutput }: DockerfileBuild,
+  ): Promise<BuiltImage | undefined> {
+    const { caches, images } = this.#options;
+    const { project_id: project } = root;
+    const finished = await caches.finished(project, dockerfileAlias(root));
+    const digest = finished && (await known(finished.imageId));
+    if (finished === undefined || digest === undefined) return undefined;
+    for (const base of finished.bases) {
+      const resolve = async (): Promise<string> =>
+        await images.digestOf(base.name, credentialOf(root, base.name), signal, project);
+      // One that cannot be resolved fails the build, which says so.
+      const now = await resolve().catch(() => undefined);
+      signal.throwIfAborted();
+      if (now !== base.digest) return undefined;
+    }
+    new BuildOutput(onOutput).note('the Dockerfile, its context and its base images have not changed');
+    return { digest, imageId: finished.imageId };
   }
 
   /** Within the time of a build, which begins when nothing is waited for any more. */
@@ -76,11 +103,15 @@ export class DockerfileBuilds {
     try {
       await using vm = await this.#prepared(image, cache, signal);
       memory.used();
+      let finished: FinishedBuild | undefined;
       try {
         const imageLimits = DEFAULT_IMAGE_LIMITS;
-        return await runBuild(root, { ...build, signal, vm, images, limits, imageLimits, openBlob });
+        const options = { ...build, signal, vm, images, limits, imageLimits, openBlob };
+        const { image: built, bases } = await runBuild(root, options);
+        if (bases) finished = { key: dockerfileAlias(root), imageId: built.imageId, bases };
+        return built;
       } finally {
-        if (!signal.aborted && (await vm.powerOff())) cache.keep();
+        if (!signal.aborted && (await vm.powerOff())) cache.keep(finished);
       }
     } catch (error) {
       if (!deadline.aborted || build.signal.aborted) throw error;

@@ -11,6 +11,7 @@ import { buildFailed, explainFailure, isOutOfDisk, outOfDisk } from './build-err
 import { DOCKERFILE_MAX_BYTES } from './build-limits.ts';
 import type { BuildLimits } from './build-limits.ts';
 import { BuildOutput } from './build-output.ts';
+import { mayFetch, type FinishedBuild } from './finished-builds.ts';
 import { readResult } from './build-result.ts';
 import type { BuildVm, CommandResult } from './build-vm.ts';
 
@@ -24,8 +25,14 @@ export interface RunBuildOptions extends DockerfileBuild {
 
 const IMAGE_ID = /^sha256:([0-9a-f]{64})\s*$/;
 
+export interface EndedBuild {
+  image: BuiltImage;
+  /** Its base images, unless the same build may give something else next time. */
+  bases: FinishedBuild['bases'] | undefined;
+}
+
 /** @throws ImageError whose message is fit for the user; another error is not the build's fault */
-export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): Promise<BuiltImage> {
+export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): Promise<EndedBuild> {
   const { vm, images, limits, signal } = options;
   const output = new BuildOutput(options.onOutput);
   const note = (text: string): void => output.note(text);
@@ -35,11 +42,12 @@ export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): 
     images,
     vm,
     projectId: root.project_id,
-    credentials: root.credentials,
+    access: root,
     signal,
     note,
   });
-  await bases.renew(await readText(vm, file, signal));
+  const text = await readText(vm, file, signal);
+  await bases.renew(text);
   for (;;) {
     const { exitCode } = await vm.run(buildCommand(file, bases.arguments), {
       signal,
@@ -53,10 +61,12 @@ export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): 
   }
   const imageId = IMAGE_ID.exec(await readText(vm, ID_FILE, signal))?.[1];
   if (imageId === undefined) throw buildFailed('buildah names no image as its result');
+  const isRepeatable = !mayFetch(text) && !bases.hasTriggers;
+  const ended = (image: BuiltImage): EndedBuild => ({ image, bases: isRepeatable ? bases.used : undefined });
   const digest = await options.known(imageId);
   if (digest !== undefined) {
     note('every step was cached, and its image is here');
-    return { digest, imageId };
+    return ended({ digest, imageId });
   }
   checked(await vm.run(pushCommand(imageId), { signal }), limits);
   const result = await readResult({
@@ -66,7 +76,7 @@ export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): 
     known: (diffId) => bases.layer(diffId),
     signal,
   });
-  return { ...result, imageId };
+  return ended({ ...result, imageId });
 }
 
 /** Streams the context into the micro-VM. */

@@ -301,6 +301,18 @@ export class ImageStore {
     }
   }
 
+  /** What a reference means now. @returns the digest of its image for our platform @throws ImageError */
+  async digestOf(
+    ref: string,
+    credential: PullCredential | undefined,
+    signal: AbortSignal,
+    projectId?: string,
+  ): Promise<string> {
+    const reference = parseReference(ref);
+    const access = this.#access(reference, credential, projectId);
+    return (await this.#resolver.resolve(reference, credential, access.login, signal)).digest;
+  }
+
   /** Like `ensure`, with a lease that no tidying can come before. */
   async acquire(source: RootSource, options: EnsureOptions = {}): Promise<ImageLease & { image: RootImage }> {
     const image = await this.ensure(source, options);
