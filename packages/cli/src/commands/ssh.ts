@@ -53,7 +53,7 @@ export async function forward(context: Context, vm: string, forwards: readonly s
 /** `PORT`, `LOCAL:PORT`, `LOCAL:HOST:PORT`; the host as the sandbox sees it. */
 export function parseForward(text: string): { local: number; to: string } {
   const [, local, host, port] =
-    /^(\d{1,5})(?::(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]*[A-Za-z._-][A-Za-z0-9._-]*|[0-9.]+\.[0-9]+))?(?::(\d{1,5}))?$/.exec(
+    /^(\d{1,5})(?::(\[[0-9A-Fa-f:]+\]|(?!\d+(?::|$))[A-Za-z0-9_][A-Za-z0-9._-]*))?(?::(\d{1,5}))?$/.exec(
       text,
     ) ?? [];
   const ports = [local, port ?? local].map(Number);
