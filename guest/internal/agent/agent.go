@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"releap/guest/internal/boot"
+	"releap/guest/internal/dial"
 	"releap/guest/internal/entrypoint"
 	"releap/guest/internal/exec"
 	"releap/guest/internal/fault"
@@ -198,6 +199,8 @@ func (a *Agent) call(s *session.Stream, method string, v jsonlite.Value) error {
 		return nil
 	case "thaw":
 		return a.thaw(s, v)
+	case "dial":
+		return a.dial(s, v)
 	case "status":
 		return a.status(s)
 	case "shutdown":
@@ -224,6 +227,17 @@ func (a *Agent) exec(s *session.Stream, v jsonlite.Value) error {
 	}
 	a.runner.Run(s, req)
 	return nil
+}
+
+func (a *Agent) dial(s *session.Stream, v jsonlite.Value) error {
+	if err := a.thawed(); err != nil {
+		return err
+	}
+	port, err := v.Get("port").Int("port", 0, 1, 65535)
+	if err != nil {
+		return err
+	}
+	return dial.Run(s, int(port), a.log)
 }
 
 func (a *Agent) signal(s *session.Stream, v jsonlite.Value) error {

@@ -1,4 +1,5 @@
 export * from './gateway/messages.ts';
+export * from './gateway/port-stream.ts';
 export * from './openapi.ts';
 export * from './rules/index.ts';
 export * from './runner/hello.ts';

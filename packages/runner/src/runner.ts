@@ -45,6 +45,8 @@ import { Reconciler } from './reconcile/reconciler.ts';
 import { SnapshotReconciler, vmmName } from './reconcile/snapshot-reconciler.ts';
 import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
+import { portHost } from './reconcile/port-host.ts';
+import { registerPortStreams } from './ports/port-stream.ts';
 import { registerToolbox } from './toolbox/index.ts';
 
 /** User of the VMMs that boot templates. No sandbox has it, and no usual account. */
@@ -341,6 +343,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
         read: (jobId) => readLog(buildLogPath(jobId)),
         live: (jobId) => builds.log(jobId),
       });
+      registerPortStreams(app, (vmId) => portHost(reconciler.get(vmId)));
       await registerToolbox(app, { lookup: (vmId) => reconciler.get(vmId)?.live?.guest(), log });
     },
     log,

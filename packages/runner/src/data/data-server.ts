@@ -57,7 +57,8 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
   app.setValidatorCompiler<TSchema>(({ schema, httpPart }) => requestValidator(schema, httpPart as 'body'));
   app.setErrorHandler<Error & { statusCode?: number }>((error, request, reply) => {
     const status = error instanceof ApiError ? error.status : (error.statusCode ?? 500);
-    if (status >= 500) request.log.error({ err: error }, 'request failed');
+    // An ApiError is a refusal, which a guest may cause at will.
+    if (status >= 500 && !(error instanceof ApiError)) request.log.error({ err: error }, 'request failed');
     return reply.code(status).send({ error: error.message });
   });
   app.setNotFoundHandler((request, reply) =>

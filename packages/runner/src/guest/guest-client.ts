@@ -1,4 +1,5 @@
 /** Typed requests to a guest's agent. Responses are untrusted: each is validated. */
+import { once } from 'node:events';
 import { type ConnectOptions, GuestConnection } from './connection.ts';
 import type { EntrypointListener } from './entrypoint-output.ts';
 import { cancelOnAbort, GuestCalls } from './guest-calls.ts';
@@ -22,6 +23,7 @@ import type {
   ExecRequest,
   ExecResult,
   GuestConfig,
+  GuestDial,
   GuestFreeze,
   GuestIdentity,
   GuestProcess,
@@ -29,6 +31,8 @@ import type {
   ProcessDefaults,
 } from './requests.ts';
 
+/** The agent gives up earlier. */
+const DIAL_DEADLINE_MS = 10_000;
 /** A guest's clock is right when it is not further behind than this, an answer's way to us included … */
 const CLOCK_BEHIND_MS = 30;
 /** … nor further ahead than what the agent leaves as it is. */
@@ -195,6 +199,34 @@ export class GuestClient implements AsyncDisposable {
         await this.#calls.call('resize', { stream: stream.id, ...size });
       },
       cancel: () => stream.cancel(new GuestError('aborted', 'the command was cancelled')),
+    };
+  }
+
+  /**
+   * Connects to a port of the guest's loopback interface.
+   * @throws GuestError `not_found` when nothing listens; `invalid` when the agent is too old for this
+   */
+  async dial(port: number, deadlineMs = DIAL_DEADLINE_MS): Promise<GuestDial> {
+    const stream = this.#connection.request('dial', { port });
+    const timer = setTimeout(
+      () => stream.cancel(new GuestError('timeout', `port ${port} did not accept within ${deadlineMs} ms`)),
+      deadlineMs,
+    );
+    try {
+      const accepted = once(stream.stderr.resume(), 'end');
+      accepted.catch(() => undefined);
+      // An error is the answer to the request, and tells more than that of the channel.
+      await Promise.race([accepted, stream.result.then(() => accepted)]);
+    } catch (error) {
+      await stream.result;
+      throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+    return {
+      readable: stream.stdout,
+      writable: stream.stdin,
+      reset: () => stream.cancel(new GuestError('aborted', 'the connection was reset')),
     };
   }
 

@@ -94,6 +94,14 @@ export interface GuestProcess {
   cancel(): void;
 }
 
+/** A connection to a port of the guest's loopback interface. The end of one direction leaves the other one open. */
+export interface GuestDial {
+  readable: Readable;
+  writable: Writable;
+  /** Ends both directions; the guest's server gets a reset. */
+  reset(): void;
+}
+
 export interface GuestStatus {
   uptimeSeconds: number;
   configured: boolean;

@@ -1,16 +1,15 @@
 /** `GET /vms/:id/toolbox/process/stream` upgraded to a WebSocket: a command with its streams kept apart. */
-import { ServerResponse, type IncomingMessage } from 'node:http';
-import type { Duplex, Readable } from 'node:stream';
+import type { Readable } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import type { Logger } from 'pino';
 import { Type, type Static } from 'typebox';
 import { Value } from 'typebox/value';
 import { type RawData, WebSocket, WebSocketServer } from 'ws';
+import { acceptUpgrade, routeUpgrades, upgradeOf } from '../data/upgrades.ts';
 import { GuestError, type GuestClient, type GuestProcess } from '../guest/index.ts';
 import type { FindGuest } from './find-guest.ts';
 import { ToolboxError, toToolboxError } from './toolbox-error.ts';
 
-const STREAM_PATH = /^\/vms\/[^/]+\/toolbox\/process\/stream(?:\?|$)/;
 const MESSAGE_MAX_BYTES = 4 * 1024 * 1024;
 /** How long a client may take to say what to run. */
 const START_DEADLINE_MS = 10_000;
@@ -43,39 +42,20 @@ const Control = Type.Union([
   Type.Object({ type: Type.Literal('resize'), ...Size }),
 ]);
 
-const upgrades = new WeakMap<IncomingMessage, { socket: Duplex; head: Buffer }>();
-
 export function registerStream(app: FastifyInstance, find: FindGuest, log: Logger): void {
   const sockets = new WebSocketServer({ noServer: true, maxPayload: MESSAGE_MAX_BYTES });
   app.get<{ Params: { id: string } }>('/vms/:id/toolbox/process/stream', async (request, reply) => {
-    const upgrade = upgrades.get(request.raw);
+    const upgrade = upgradeOf(request, 'websocket');
     if (upgrade === undefined) {
       reply.header('upgrade', 'websocket').header('connection', 'Upgrade');
       throw new ToolboxError(426, 'this path is a WebSocket');
     }
     const guest = await find(request.params.id);
-    reply.hijack();
-    reply.raw.detachSocket(upgrade.socket as never);
+    acceptUpgrade(reply, upgrade);
     sockets.handleUpgrade(request.raw, upgrade.socket, upgrade.head, (ws) => serve(ws, guest, log));
   });
-
-  // Through the router, so that the hooks (authentication) see an upgrade like any other request.
-  const onUpgrade = (request: IncomingMessage, socket: Duplex, head: Buffer): void => {
-    if (!STREAM_PATH.test(request.url ?? '')) {
-      if (app.server.listenerCount('upgrade') === 1)
-        socket.end('HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n');
-      return; // for another handler
-    }
-    socket.on('error', (error) => log.debug({ err: error }, 'toolbox stream connection'));
-    upgrades.set(request, { socket, head });
-    const response = new ServerResponse(request);
-    response.assignSocket(socket as never);
-    response.once('finish', () => socket.end());
-    app.routing(request, response);
-  };
-  app.server.on('upgrade', onUpgrade);
+  routeUpgrades(app);
   app.addHook('onClose', () => {
-    app.server.off('upgrade', onUpgrade);
     for (const ws of sockets.clients) ws.terminate();
   });
 }

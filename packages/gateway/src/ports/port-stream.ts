@@ -1,0 +1,94 @@
+import { type IncomingMessage, request as httpRequest } from 'node:http';
+import { connect, type Socket } from 'node:net';
+import { text } from 'node:stream/consumers';
+import {
+  ApiError,
+  badGateway,
+  type ErrorStatus,
+  gatewayTimeout,
+  PORT_STREAM_PROTOCOL,
+  portStreamPath,
+  STATUS_MEANINGS,
+} from '@releap/contract';
+import type { GrantLease } from '../control/grants.ts';
+import { parseEndpoint } from '../http/endpoints.ts';
+import { upstreamError } from '../http/errors.ts';
+
+/** Longer than the runner takes to give up. */
+const CONNECT_MS = 20_000;
+const ANSWER_MAX_BYTES = 64 * 1024;
+const HOST = 'the machine that runs the sandbox';
+
+/**
+ * Connects to a port of a sandbox. The end of one direction of the socket leaves the other one open; the caller ends it when
+ * `lease.revoked` is aborted.
+ * @throws ApiError 409 it does not run, 502 nothing listens, 504 nothing answers
+ */
+export async function openPortStream(
+  lease: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>,
+  port: number,
+): Promise<Socket> {
+  const { origin, socketPath } = parseEndpoint(lease.dataUrl);
+  const { hostname, port: hostPort } = new URL(origin);
+  const request = httpRequest({
+    path: portStreamPath(lease.vmId, port),
+    headers: {
+      host: 'runner',
+      authorization: `Bearer ${lease.dataToken}`,
+      connection: 'Upgrade',
+      upgrade: PORT_STREAM_PROTOCOL,
+    },
+    createConnection: () =>
+      connect({
+        ...(socketPath === undefined
+          ? { host: hostname.replace(/^\[|\]$/g, ''), port: hostPort === '' ? 80 : Number(hostPort) }
+          : { path: socketPath }),
+        allowHalfOpen: true,
+        noDelay: true,
+      }),
+  });
+  const timer = setTimeout(
+    () => request.destroy(gatewayTimeout(`${HOST} did not answer in time`)),
+    CONNECT_MS,
+  );
+  const answered = Promise.withResolvers<Socket>();
+  request.on('upgrade', (_answer, socket: Socket, head: Buffer) => {
+    socket.on('error', () => undefined);
+    if (head.length > 0) socket.unshift(head);
+    answered.resolve(socket);
+  });
+  request.on('response', (answer) => void refusal(answer).then(answered.reject, answered.reject));
+  request.on('error', (error) => answered.reject(upstreamError(error, HOST)));
+  request.end();
+  try {
+    return await answered.promise;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function refusal(answer: IncomingMessage): Promise<ApiError> {
+  const status = answer.statusCode ?? 502;
+  let size = 0;
+  answer.on('data', (chunk: Buffer) => {
+    size += chunk.length;
+    if (size > ANSWER_MAX_BYTES) answer.destroy();
+  });
+  const { socket } = answer;
+  const message = errorOf(await text(answer));
+  // It would stay half open.
+  socket.destroy();
+  if (!(status in STATUS_MEANINGS) || status === 401 || status === 500 || message === undefined) {
+    return badGateway(`${HOST} answered ${status}`);
+  }
+  return new ApiError(status as ErrorStatus, message);
+}
+
+function errorOf(body: string): string | undefined {
+  try {
+    const { error } = JSON.parse(body) as { error?: unknown };
+    return typeof error === 'string' ? error : undefined;
+  } catch {
+    return undefined;
+  }
+}

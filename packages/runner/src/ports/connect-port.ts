@@ -1,0 +1,88 @@
+/** Connections to ports of a guest: over its network, or through its agent to a server that listens on loopback only. */
+import { connect, type Socket } from 'node:net';
+import type { Readable, Writable } from 'node:stream';
+import { ApiError, badGateway, gatewayTimeout, unavailable } from '@releap/contract';
+import { GuestError, type GuestClient } from '../guest/index.ts';
+
+const CONNECT_MS = 5_000;
+/** Both ends of an idle connection are probed, so that it does not outlive a peer that disappeared. */
+const KEEP_ALIVE_MS = 60_000;
+
+/** A connection to a server in a guest. The end of one direction leaves the other one open. */
+export interface PortConnection {
+  readable: Readable;
+  writable: Writable;
+  /** Ends both directions; the server gets a reset. */
+  reset(): void;
+}
+
+export interface PortHost {
+  /** At which the host reaches the guest. */
+  address: string;
+  guest(): Promise<Pick<GuestClient, 'dial'>>;
+}
+
+/**
+ * Connects to a port of a guest.
+ * @throws ApiError 502 when nothing listens, 504 when nothing answers
+ */
+export async function connectPort(host: PortHost, port: number): Promise<PortConnection> {
+  try {
+    return overNetwork(await connectTcp(host.address, port));
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'ECONNREFUSED') {
+      throw gatewayTimeout(`port ${port} of the sandbox does not answer (${code ?? String(error)})`);
+    }
+  }
+  return await throughAgent(host, port);
+}
+
+async function throughAgent(host: PortHost, port: number): Promise<PortConnection> {
+  try {
+    return await (await host.guest()).dial(port);
+  } catch (error) {
+    if (error instanceof ApiError) throw error;
+    throw refusal(error, port);
+  }
+}
+
+function refusal(error: unknown, port: number): ApiError {
+  const code = error instanceof GuestError ? error.code : undefined;
+  const refused =
+    // An old agent, of a sandbox that was saved before, has no such method.
+    code === 'not_found' || code === 'invalid'
+      ? badGateway(`nothing listens on port ${port} of the sandbox`)
+      : code === 'timeout'
+        ? gatewayTimeout(`port ${port} of the sandbox does not answer`)
+        : unavailable(`port ${port} of the sandbox cannot be reached: ${(error as Error).message}`);
+  refused.cause = error;
+  return refused;
+}
+
+function overNetwork(socket: Socket): PortConnection {
+  return { readable: socket, writable: socket, reset: () => void socket.resetAndDestroy() };
+}
+
+async function connectTcp(host: string, port: number): Promise<Socket> {
+  const socket = connect({ host, port, allowHalfOpen: true, noDelay: true });
+  socket.setKeepAlive(true, KEEP_ALIVE_MS);
+  const connected = Promise.withResolvers<void>();
+  const timer = setTimeout(
+    () => connected.reject(Object.assign(new Error('no answer'), { code: 'ETIMEDOUT' })),
+    CONNECT_MS,
+  );
+  socket.once('connect', connected.resolve).once('error', connected.reject);
+  try {
+    await connected.promise;
+    return socket;
+  } catch (error) {
+    socket.destroy();
+    throw error;
+  } finally {
+    clearTimeout(timer);
+    socket.off('error', connected.reject);
+    // Until its user listens.
+    socket.on('error', () => undefined);
+  }
+}

@@ -1,0 +1,70 @@
+/** `GET /vms/:id/ports/:port/stream` with `Upgrade: releap-tcp`: the bytes of a connection to a port of a guest. */
+import type { Socket } from 'node:net';
+import { badRequest, PORT_STREAM_PROTOCOL, quote, sandboxNotFound, unavailable } from '@releap/contract';
+import type { FastifyInstance } from 'fastify';
+import { Budget } from '../budget/budget.ts';
+import { acceptUpgrade, routeUpgrades, upgradeOf } from '../data/upgrades.ts';
+import { connectPort, type PortHost } from './connect-port.ts';
+import { join } from './join.ts';
+
+export type { PortHost };
+
+/** Connections to the ports of one sandbox, and of all: each costs two sockets and their buffers. */
+const CONNECTIONS_MAX = { each: 8_192, all: 32_768 };
+
+/** @param find undefined for an unknown sandbox; throws an ApiError when it does not run */
+export function registerPortStreams(
+  app: FastifyInstance,
+  find: (vmId: string) => PortHost | undefined,
+): void {
+  const budget = new Budget(CONNECTIONS_MAX);
+  const clients = new Set<Socket>();
+  app.get<{ Params: { id: string; port: string } }>('/vms/:id/ports/:port/stream', async (request, reply) => {
+    const { id } = request.params;
+    const port = parsePort(request.params.port);
+    const upgrade = upgradeOf(request, PORT_STREAM_PROTOCOL);
+    if (upgrade === undefined) {
+      reply.header('upgrade', PORT_STREAM_PROTOCOL).header('connection', 'Upgrade');
+      return await reply.code(426).send({ error: `this path needs Upgrade: ${PORT_STREAM_PROTOCOL}` });
+    }
+    const host = find(id);
+    if (host === undefined) throw sandboxNotFound(id);
+    if (budget.take(id, 1) === 0)
+      throw unavailable(
+        `too many connections to ports: at most ${CONNECTIONS_MAX.each} of a sandbox, and ${CONNECTIONS_MAX.all} on this host`,
+      );
+    const end = (): void => budget.release(id, 1);
+    const server = await connectPort(host, port).catch((error: unknown) => {
+      end();
+      throw error;
+    });
+    const { socket, head } = upgrade;
+    acceptUpgrade(reply, upgrade);
+    if (socket.destroyed) {
+      server.reset();
+      end();
+      return reply;
+    }
+    clients.add(socket);
+    socket.once('close', () => clients.delete(socket));
+    socket.setTimeout(0);
+    socket.write(SWITCHED);
+    if (head.length > 0) server.writable.write(head);
+    join(socket, server, end);
+    return reply;
+  });
+  routeUpgrades(app);
+  // The server waits for its connections before it runs hooks of `onClose`.
+  app.addHook('preClose', async () => {
+    for (const socket of clients) socket.destroy();
+  });
+}
+
+const SWITCHED = `HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: ${PORT_STREAM_PROTOCOL}\r\n\r\n`;
+
+function parsePort(text: string): number {
+  const port = /^[1-9][0-9]{0,4}$/.test(text) ? Number(text) : 0;
+  if (port < 1 || port > 65_535)
+    throw badRequest(`port ${quote(text)} is not allowed; it must be 1 to 65535`);
+  return port;
+}
