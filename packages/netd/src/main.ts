@@ -9,6 +9,7 @@ import { createServer } from 'node:net';
 import { setPriority } from 'node:os';
 import { basename, dirname } from 'node:path';
 import manifest from '../package.json' with { type: 'json' };
+import { becomeUser } from './become-user.ts';
 import { RunnerLink } from './runner-link.ts';
 
 /** What guests can keep busy goes behind what answers for the host. */
@@ -31,16 +32,9 @@ watch(dirname(path), (event, name) => {
   if (event === 'rename' && name === basename(path)) stop();
 });
 setPriority(PRIORITY);
-leaveRoot(uid);
+becomeUser(uid);
 
 setInterval(() => {
   if (link.idleMs > IDLE_MAX_MS) stop();
 }, 1_000);
 process.on('SIGTERM', stop);
-
-function leaveRoot(id: number): void {
-  process.setgroups?.([]);
-  process.setgid?.(id);
-  process.setuid?.(id);
-  if (process.getuid?.() !== id) throw new Error(`cannot become user ${id}`);
-}

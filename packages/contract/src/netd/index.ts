@@ -1,4 +1,5 @@
 /** What the runner and netd share: their protocol, and what an egress policy means. */
+export * from './intercept.ts';
 export * from './lines.ts';
 export * from './messages.ts';
 export * from '../rules/cidr.ts';

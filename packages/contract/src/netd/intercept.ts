@@ -1,0 +1,89 @@
+/**
+ * What a runner and its interceptor (secrets in intercepted connections) say to each other over a Unix socket that the
+ * interceptor listens at, and what netd says of a connection that it hands over. One JSON message a line.
+ *
+ * The rules are those of `messages.ts`: the runner says what there is, and repeats all of it on a new connection; `put`,
+ * `remove`, `synced` and `ping` are answered by `done`. Values are held in memory only, and are in no message to the runner.
+ */
+import { Type, type Static } from 'typebox';
+
+/** Version of this protocol. */
+export const INTERCEPT_PROTOCOL = 1;
+/** Longest message to the interceptor: 64 values of 64 KiB, escaped. */
+export const INTERCEPT_LINE_MAX_BYTES = 32 * 1024 * 1024;
+export const INTERCEPT_REPLY_MAX_BYTES = 64 * 1024;
+/** Longest line that announces a connection. */
+export const HANDOVER_MAX_BYTES = 4 * 1024;
+
+const Seq = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
+const VmId = Type.String({ minLength: 1, maxLength: 128 });
+const Pem = Type.String({ maxLength: 4 * 1024 * 1024 });
+
+export const InterceptSecret = Type.Object({
+  value: Type.String(),
+  /** Host names and `*.` patterns. */
+  allowed_domains: Type.Array(Type.String({ maxLength: 255 })),
+  /** SHA-256 of the placeholders that stand for it in this sandbox. */
+  placeholders: Type.Array(Type.String({ pattern: '^[0-9a-f]{64}$' })),
+  /** The one in the sandbox's environment, which is written where a response contains the value. */
+  placeholder: Type.Optional(Type.String({ maxLength: 64 })),
+});
+export type InterceptSecret = Static<typeof InterceptSecret>;
+
+export const RunnerToInterceptor = Type.Union([
+  Type.Object({
+    type: Type.Literal('hello'),
+    protocol: Type.Integer({ minimum: 1 }),
+    /** Certificates of authorities, besides those of the host, that servers may be verified with. */
+    extra_ca: Type.Optional(Pem),
+    /** Name servers to ask, `address` or `address:port`; absent: those of the host's resolv.conf(5). */
+    name_servers: Type.Optional(Type.Array(Type.String({ maxLength: 64 }), { maxItems: 16 })),
+  }),
+  Type.Object({
+    type: Type.Literal('put'),
+    seq: Seq,
+    vm_id: VmId,
+    secrets: Type.Array(InterceptSecret, { maxItems: 4_096 }),
+  }),
+  Type.Object({ type: Type.Literal('remove'), seq: Seq, vm_id: VmId }),
+  Type.Object({ type: Type.Literal('synced'), seq: Seq }),
+  Type.Object({ type: Type.Literal('ping'), seq: Seq }),
+  /** Answers `sign`: an intermediate certificate for the key of that request. */
+  Type.Object({ type: Type.Literal('certificate'), request: Type.String(), certificate: Pem }),
+  Type.Object({ type: Type.Literal('stop') }),
+]);
+export type RunnerToInterceptor = Static<typeof RunnerToInterceptor>;
+
+export const InterceptorToRunner = Type.Union([
+  /** The first message, before the runner has said anything. */
+  Type.Object({
+    type: Type.Literal('hello'),
+    protocol: Type.Integer({ minimum: 1 }),
+    version: Type.String({ maxLength: 64 }),
+  }),
+  Type.Object({ type: Type.Literal('done'), seq: Seq }),
+  /** A PKCS #10 request, DER as base64: repeated until it is answered. */
+  Type.Object({ type: Type.Literal('sign'), request: Type.String({ maxLength: 4_096 }) }),
+  Type.Object({
+    type: Type.Literal('log'),
+    level: Type.Union([Type.Literal('error'), Type.Literal('warn'), Type.Literal('info')]),
+    message: Type.String({ maxLength: 500 }),
+    facts: Type.Record(
+      Type.String({ maxLength: 64 }),
+      Type.Union([Type.String({ maxLength: 1_000 }), Type.Number()]),
+    ),
+  }),
+]);
+export type InterceptorToRunner = Static<typeof InterceptorToRunner>;
+
+/** The first line of a connection that netd hands over; the bytes of the guest follow. */
+export const Handover = Type.Object({
+  vm_id: VmId,
+  /** Of the SNI, or of the Host field: lower case, without port. */
+  host: Type.String({ minLength: 1, maxLength: 253 }),
+  tls: Type.Boolean(),
+  /** Where the guest connected to. */
+  address: Type.String({ pattern: '^\\d{1,3}(\\.\\d{1,3}){3}$' }),
+  port: Type.Integer({ minimum: 1, maximum: 65_535 }),
+});
+export type Handover = Static<typeof Handover>;

@@ -1,0 +1,233 @@
+/** Intercepted connections: TLS is ended with a certificate of our own, requests are read strictly and sent on. */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { TLSSocket, type SecureContext } from 'node:tls';
+import type { Handover, InterceptSecret } from '@releap/contract/netd';
+import { RateLimit } from '@releap/contract/netd';
+import type { Log } from '../log.ts';
+import type { Authority } from './authority.ts';
+import { exchange, reasonOf, UpstreamFailure, type ExchangeContext } from './exchange.ts';
+import { RefusedRequest } from './request-head.ts';
+import { SandboxSecrets } from './sandbox-secrets.ts';
+import { Upstream } from './upstream.ts';
+import { upgrade } from './upgrade.ts';
+
+export interface ProxyOptions {
+  authority: Authority;
+  /** Authorities that servers are verified with. */
+  trusted: () => SecureContext;
+  /** Whether this address is one of the host; asked for connections without TLS, which prove nothing themselves. */
+  isAddressOf: (host: string, address: string) => Promise<boolean>;
+  log: Log;
+}
+
+const HEADER_MAX_BYTES = 64 * 1024;
+const HEAD_MS = 30_000;
+const HANDSHAKE_MS = 10_000;
+const IDLE_MS = 75_000;
+/** How long a connection waits for the secrets of its sandbox. */
+const SECRETS_MS = 10_000;
+/** Of one sandbox at a time. */
+const CONNECTIONS_PER_SANDBOX = 256;
+const NEW_CONNECTIONS = { perSecond: 100, burst: 400 };
+const LOG_LINES = { perSecond: 1, burst: 20 };
+
+class Sandbox {
+  readonly upstream: Upstream;
+  readonly connections = new Set<Socket>();
+  readonly fresh = new RateLimit(NEW_CONNECTIONS);
+  readonly logged = new RateLimit(LOG_LINES);
+  readonly known = Promise.withResolvers<SandboxSecrets>();
+  secrets: SandboxSecrets | undefined;
+
+  constructor(trusted: () => SecureContext) {
+    this.upstream = new Upstream(trusted);
+  }
+
+  close(): void {
+    this.known.promise.catch(() => undefined);
+    this.known.reject(new Error('the sandbox has ended'));
+    for (const socket of this.connections) socket.destroy();
+    this.upstream.close();
+  }
+}
+
+export class Proxy {
+  readonly #options: ProxyOptions;
+  readonly #sandboxes = new Map<string, Sandbox>();
+  readonly #contexts = new WeakMap<Duplex, { connection: Handover; sandbox: Sandbox }>();
+  readonly #server: Server;
+
+  constructor(options: ProxyOptions) {
+    this.#options = options;
+    this.#server = createServer({
+      maxHeaderSize: HEADER_MAX_BYTES,
+      headersTimeout: HEAD_MS,
+      requestTimeout: 0,
+      keepAliveTimeout: IDLE_MS,
+      insecureHTTPParser: false,
+      requireHostHeader: false,
+      shouldUpgradeCallback: ({ headers }) => headers.upgrade?.toLowerCase() === 'websocket',
+    });
+    this.#server.on('request', (request, response) => void this.#onRequest(request, response));
+    this.#server.on('checkContinue', (request, response) => {
+      response.writeContinue();
+      void this.#onRequest(request, response);
+    });
+    this.#server.on('upgrade', (request, socket, head) => this.#onUpgrade(request, socket, head));
+    this.#server.on('clientError', (error, socket) => this.#onClientError(error, socket));
+  }
+
+  get isEmpty(): boolean {
+    return this.#sandboxes.size === 0;
+  }
+
+  /** Open connections use the new values from their next request on. */
+  put(vmId: string, secrets: readonly InterceptSecret[]): void {
+    const sandbox = this.#sandbox(vmId);
+    sandbox.secrets = new SandboxSecrets(secrets);
+    sandbox.known.resolve(sandbox.secrets);
+  }
+
+  remove(vmId: string): void {
+    this.#sandboxes.get(vmId)?.close();
+    this.#sandboxes.delete(vmId);
+  }
+
+  keepOnly(keep: ReadonlySet<string>): void {
+    for (const vmId of [...this.#sandboxes.keys()]) if (!keep.has(vmId)) this.remove(vmId);
+  }
+
+  /** Serves a connection of a guest, whose bytes come from this socket. */
+  async accept(socket: Socket, connection: Handover): Promise<void> {
+    const { vm_id: vmId, host } = connection;
+    const sandbox = this.#sandbox(vmId);
+    if (sandbox.connections.size >= CONNECTIONS_PER_SANDBOX || !sandbox.fresh.take()) {
+      this.#warn(sandbox, connection, 'a sandbox has too many intercepted connections');
+      socket.destroy();
+      return;
+    }
+    sandbox.connections.add(socket);
+    socket.on('error', () => socket.destroy());
+    socket.once('close', () => sandbox.connections.delete(socket));
+    const late = setTimeout(() => socket.destroy(), SECRETS_MS);
+    try {
+      await (sandbox.secrets ?? sandbox.known.promise);
+      if (!connection.tls && !(await this.#options.isAddressOf(host, connection.address))) {
+        this.#warn(sandbox, connection, 'a connection names a host that does not have its address');
+        socket.destroy();
+        return;
+      }
+      if (socket.destroyed) return;
+      if (connection.tls) this.#handshake(socket, connection, sandbox);
+      else this.#serve(socket, connection, sandbox);
+    } catch {
+      socket.destroy();
+    } finally {
+      clearTimeout(late);
+    }
+  }
+
+  close(): void {
+    for (const sandbox of this.#sandboxes.values()) sandbox.close();
+    this.#sandboxes.clear();
+    this.#server.closeAllConnections();
+  }
+
+  #sandbox(vmId: string): Sandbox {
+    const known = this.#sandboxes.get(vmId);
+    if (known !== undefined) return known;
+    const sandbox = new Sandbox(this.#options.trusted);
+    this.#sandboxes.set(vmId, sandbox);
+    return sandbox;
+  }
+
+  #handshake(socket: Socket, connection: Handover, sandbox: Sandbox): void {
+    const { authority } = this.#options;
+    const secure = new TLSSocket(socket, {
+      isServer: true,
+      ALPNProtocols: ['http/1.1'],
+      SNICallback: (name, done) => {
+        if (name.toLowerCase().replace(/\.$/, '') !== connection.host)
+          return done(new Error('another name than that of the connection'));
+        authority.contextFor(connection.host).then(
+          (context) => done(null, context),
+          (error: Error) => done(error),
+        );
+      },
+    });
+    const late = setTimeout(() => secure.destroy(), HANDSHAKE_MS);
+    secure.on('error', () => secure.destroy());
+    secure.once('close', () => {
+      clearTimeout(late);
+      socket.destroy();
+    });
+    secure.once('secure', () => {
+      clearTimeout(late);
+      this.#serve(secure, connection, sandbox);
+    });
+  }
+
+  #serve(socket: Duplex, connection: Handover, sandbox: Sandbox): void {
+    this.#contexts.set(socket, { connection, sandbox });
+    this.#server.emit('connection', socket);
+  }
+
+  #contextOf(socket: Duplex): (ExchangeContext & { sandbox: Sandbox }) | undefined {
+    const found = this.#contexts.get(socket);
+    const secrets = found?.sandbox.secrets;
+    return found === undefined || secrets === undefined
+      ? undefined
+      : { ...found, secrets, upstream: found.sandbox.upstream };
+  }
+
+  async #onRequest(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const context = this.#contextOf(request.socket);
+    if (context === undefined) return void request.socket.destroy();
+    try {
+      await exchange(request, response, context);
+    } catch (error) {
+      const { status, text } = failure(error, context.connection);
+      this.#warn(context.sandbox, context.connection, 'an intercepted request failed', text);
+      if (response.headersSent) return void response.destroy();
+      // What was not read of the request may be anything.
+      response.writeHead(status, { 'content-type': 'text/plain; charset=utf-8', connection: 'close' });
+      response.end(`releap: ${text}\n`);
+    }
+  }
+
+  #onUpgrade(request: IncomingMessage, socket: Duplex, head: Buffer): void {
+    const context = this.#contextOf(request.socket);
+    if (context === undefined) return void socket.destroy();
+    upgrade(request, socket, head, context).catch((error: unknown) => {
+      const { status, text } = failure(error, context.connection);
+      this.#warn(context.sandbox, context.connection, 'an intercepted upgrade failed', text);
+      if (socket.writable) socket.end(plainAnswer(status, `releap: ${text}\n`));
+    });
+  }
+
+  #onClientError(error: Error, socket: Duplex): void {
+    const context = this.#contextOf(socket);
+    const { code } = error as { code?: string };
+    if (context !== undefined && code?.startsWith('HPE_'))
+      this.#warn(context.sandbox, context.connection, 'a request was refused', code);
+    if (socket.writable) socket.end(plainAnswer(400, 'releap: the request is not valid HTTP/1.1\n'));
+    else socket.destroy();
+  }
+
+  #warn(sandbox: Sandbox, { vm_id, host }: Handover, message: string, why = ''): void {
+    if (sandbox.logged.take()) this.#options.log.warn({ vm_id, host, why }, message);
+  }
+}
+
+function failure(error: unknown, { host }: Handover): { status: number; text: string } {
+  if (error instanceof RefusedRequest) return { status: error.status, text: error.message };
+  if (error instanceof UpstreamFailure)
+    return { status: 502, text: `the connection to ${host} failed: ${error.message}` };
+  return { status: 502, text: `the exchange with ${host} failed: ${reasonOf(error)}` };
+}
+
+function plainAnswer(status: number, text: string): string {
+  return `HTTP/1.1 ${status} Refused\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: ${Buffer.byteLength(text)}\r\nconnection: close\r\n\r\n${text}`;
+}

@@ -1,0 +1,239 @@
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { after, before, beforeEach, describe, it } from 'node:test';
+import { gzipSync } from 'node:zlib';
+import { HOST, startInterceptor, VM, type Interceptor } from './support/intercepted.ts';
+
+const TOKEN = `rlps_${'T0kn'.repeat(11).slice(0, 43)}`;
+/** Inherited from the source of a fork. */
+const OLD = `rlps_${'O1d'.repeat(15).slice(0, 43)}`;
+const FOREIGN = `rlps_${'F0r'.repeat(15).slice(0, 43)}`;
+const VALUE = 'sk_live_"4d7a/c1f0+';
+const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
+
+let world: Interceptor;
+before(async () => {
+  world = await startInterceptor();
+});
+after(async () => world[Symbol.asyncDispose]());
+beforeEach(() => {
+  world.received.length = 0;
+  world.logged.length = 0;
+  world.state.answer = { status: 200, headers: {}, body: ['ok'] };
+  world.proxy.remove(VM);
+  world.put(
+    { value: VALUE, allowed_domains: [HOST], placeholders: [sha256(TOKEN), sha256(OLD)], placeholder: TOKEN },
+    {
+      value: 'value-for-another-domain',
+      allowed_domains: ['another.example'],
+      placeholders: [sha256(FOREIGN)],
+      placeholder: FOREIGN,
+    },
+  );
+});
+
+for (const tls of [true, false])
+  describe(tls ? 'intercepted HTTPS' : 'plain HTTP', () => {
+    it('replaces in fields, Basic credentials, path and query, and only what may go there', async () => {
+      const answer = await world.call({
+        tls,
+        path: `/v1/${TOKEN}/x?key=${OLD}&other=${FOREIGN}`,
+        headers: {
+          authorization: `Bearer ${TOKEN}`,
+          'x-basic': `Basic ${Buffer.from(`user:${TOKEN}`).toString('base64')}`,
+          'x-foreign': FOREIGN,
+          'x-unknown': `rlps_${'z'.repeat(43)}`,
+          'accept-encoding': 'gzip',
+        },
+      });
+      assert.equal(answer.status, 200, answer.body);
+      const [got] = world.received;
+      assert.ok(got);
+      assert.equal(got.headers.authorization, `Bearer ${VALUE}`);
+      assert.equal(got.headers['x-basic'], `Basic ${Buffer.from(`user:${VALUE}`).toString('base64')}`);
+      assert.equal(got.headers['x-foreign'], FOREIGN);
+      assert.equal(got.headers['x-unknown'], `rlps_${'z'.repeat(43)}`);
+      assert.equal(got.headers['accept-encoding'], 'identity');
+      assert.equal(got.headers.host, HOST);
+      assert.equal(got.url, `/v1/sk_live_%224d7a/c1f0+/x?key=${encodeURIComponent(VALUE)}&other=${FOREIGN}`);
+    });
+
+    it('replaces in bodies: of known length, chunked and split anywhere; with the right length', async () => {
+      const body = `{"a":"${TOKEN}","b":"${FOREIGN}"}`;
+      const filled = `{"a":${JSON.stringify(VALUE)},"b":"${FOREIGN}"}`;
+      const json = { 'content-type': 'application/json' };
+      const parts = [body.slice(0, 9), body.slice(9, 30), body.slice(30)];
+      await world.call({
+        tls,
+        method: 'POST',
+        headers: { ...json, 'content-length': String(body.length) },
+        body: parts,
+      });
+      await world.call({
+        tls,
+        method: 'POST',
+        headers: { ...json, 'transfer-encoding': 'chunked' },
+        body: parts,
+      });
+      assert.deepEqual(
+        world.received.map((one) => one.body),
+        [filled, filled],
+      );
+      assert.equal(world.received[0]?.headers['content-length'], String(filled.length));
+      assert.equal(world.received[1]?.headers['transfer-encoding'], 'chunked');
+      const form = { 'content-type': 'application/x-www-form-urlencoded' };
+      await world.call({ tls, method: 'POST', headers: form, body: [`k=${TOKEN}&x=1`] });
+      assert.equal(world.received[2]?.body, `k=${encodeURIComponent(VALUE)}&x=1`);
+    });
+
+    it('leaves compressed and large bodies as they are', async () => {
+      const packed = gzipSync(TOKEN);
+      const large = `${TOKEN}${'.'.repeat(1024 * 1024)}`;
+      await world.call({
+        tls,
+        method: 'PUT',
+        headers: { 'content-encoding': 'gzip', 'content-length': String(packed.length) },
+        body: [packed],
+      });
+      await world.call({
+        tls,
+        method: 'PUT',
+        headers: { 'content-length': String(large.length) },
+        body: [large],
+      });
+      assert.deepEqual(
+        world.received.map((one) => one.body),
+        [packed.toString('latin1'), large],
+      );
+    });
+
+    it('scrubs responses, also on another path and in a redirect; the value never reaches the guest', async () => {
+      const half = VALUE.length / 2;
+      const split = [`<${VALUE.slice(0, half)}`, `${VALUE.slice(half)}>`];
+      world.state.answer = {
+        status: 302,
+        headers: { location: `https://evil.example/?k=${encodeURIComponent(VALUE)}`, 'x-echo': VALUE },
+        body: split,
+      };
+      const chunked = await world.call({ tls });
+      assert.equal(chunked.status, 302);
+      assert.equal(chunked.headers.location, `https://evil.example/?k=${TOKEN}`);
+      assert.equal(chunked.headers['x-echo'], TOKEN);
+      assert.equal(chunked.body, `<${TOKEN}>`);
+      world.state.answer.headers = { 'content-length': String(VALUE.length + 2) };
+      const sized = await world.call({ tls });
+      assert.equal(sized.body, `<${TOKEN}>`);
+      assert.equal(sized.headers['content-length'], String(TOKEN.length + 2));
+      // Too long to be held: the length stays, and the placeholder is cut to it.
+      const filler = '.'.repeat(300 * 1024);
+      world.state.answer.body = [...split, filler];
+      world.state.answer.headers = { 'content-length': String(VALUE.length + 2 + filler.length) };
+      const long = await world.call({ tls });
+      assert.equal(long.body, `<${TOKEN.slice(0, VALUE.length)}>${filler}`);
+      world.state.answer = { status: 200, headers: {}, body: [] };
+      const head = await world.call({ tls, method: 'HEAD' });
+      assert.equal(head.status, 200);
+    });
+
+    it('lets WebSockets through, with the head replaced', async () => {
+      const socket = await world.open(tls);
+      socket.write(
+        `GET /ws?t=${TOKEN} HTTP/1.1\r\nHost: ${HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`,
+      );
+      let text = '';
+      socket.on('data', (chunk: Buffer) => {
+        text += chunk.toString('latin1');
+        if (text.endsWith('\r\n\r\n')) socket.write(`frames ${TOKEN}`);
+        if (text.endsWith(TOKEN)) socket.end();
+      });
+      await once(socket, 'close');
+      assert.match(text, /^HTTP\/1\.1 101 .*frames rlps_/s);
+    });
+
+    it('refuses ambiguous framing, other authorities and CONNECT, and sends nothing on', async () => {
+      const head = `Host: ${HOST}\r\nX: ${TOKEN}\r\n`;
+      for (const bytes of [
+        `POST / HTTP/1.1\r\n${head}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`,
+        `POST / HTTP/1.1\r\n${head}Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd`,
+        `POST / HTTP/1.1\r\n${head}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n`,
+        `POST / HTTP/1.1\r\n${head}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`,
+        `POST / HTTP/1.1\r\n${head}Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n`,
+        `GET / HTTP/1.1\r\n${head}Host: evil.example\r\n\r\n`,
+        `GET / HTTP/1.1\r\nHost: evil.example\r\nX: ${TOKEN}\r\n\r\n`,
+        `GET / HTTP/1.1\r\nX: ${TOKEN}\r\n\r\n`,
+        `GET https://evil.example/ HTTP/1.1\r\n${head}\r\n`,
+        `GET //x HTTP/1.1\r\nHost: user@${HOST}\r\n\r\n`,
+        `CONNECT evil.example:443 HTTP/1.1\r\n${head}\r\n`,
+        `TRACE / HTTP/1.1\r\n${head}\r\n`,
+        `GET / HTTP/1.1\r\n${head} folded: x\r\n\r\n`,
+        `GET / HTTP/1.1\nHost: ${HOST}\n\n`,
+        `PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n`,
+      ]) {
+        const text = await world.raw(bytes, tls);
+        assert.doesNotMatch(text, /^HTTP\/1\.1 [123]/, bytes);
+      }
+      assert.deepEqual(world.received, []);
+    });
+
+    it('keeps connections on both sides', async () => {
+      const before = world.state.connections;
+      const socket = await world.open(tls);
+      let text = '';
+      socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+      for (let round = 1; round <= 5; round++) {
+        socket.write(`GET /${round} HTTP/1.1\r\nHost: ${HOST}\r\n\r\n`);
+        while (text.split('HTTP/1.1 200').length <= round) await once(socket, 'data');
+      }
+      socket.destroy();
+      assert.equal(world.received.length, 5);
+      assert.ok(world.state.connections - before <= 1);
+    });
+  });
+
+describe('servers and connections', () => {
+  it('a server without a valid certificate for the name gets nothing', async () => {
+    world.put({ value: VALUE, allowed_domains: ['other.example'], placeholders: [sha256(TOKEN)] });
+    const answer = await world.call({ host: 'other.example', headers: { authorization: TOKEN } });
+    assert.equal(answer.status, 502);
+    assert.match(answer.body, /the connection to other\.example failed: ERR_TLS_CERT_ALTNAME_INVALID/);
+    assert.deepEqual(world.received, []);
+    assert.ok(world.logged.some((line) => line.includes('ERR_TLS_CERT_ALTNAME_INVALID')));
+    assert.ok(!world.logged.join().includes(VALUE));
+  });
+
+  it('without TLS an address that is not one of the host gets nothing', async () => {
+    const socket = await world.open(false, 'elsewhere.example');
+    socket.write(`GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n`);
+    await once(socket, 'close');
+    assert.deepEqual(world.received, []);
+  });
+
+  it('a value of several lines stays out of fields, and new values are used by open connections', async () => {
+    const put = (value: string): void =>
+      world.put({ value, allowed_domains: [HOST], placeholders: [sha256(TOKEN)], placeholder: TOKEN });
+    put('two\nlines');
+    await world.call({ method: 'POST', headers: { 'x-key': TOKEN }, body: [TOKEN] });
+    assert.equal(world.received[0]?.headers['x-key'], TOKEN);
+    assert.equal(world.received[0].body, 'two\nlines');
+    const socket = await world.open(true);
+    let text = '';
+    socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+    for (const value of ['value-one', 'value-two']) {
+      put(value);
+      text = '';
+      socket.write(`GET / HTTP/1.1\r\nHost: ${HOST}\r\nX-Key: ${TOKEN}\r\n\r\n`);
+      while (!text.endsWith('\r\n0\r\n\r\n')) await once(socket, 'data');
+    }
+    socket.destroy();
+    assert.deepEqual(
+      world.received.slice(1).map((one) => one.headers['x-key']),
+      ['value-one', 'value-two'],
+    );
+  });
+
+  it('another name in the handshake than that of the connection is refused', async () => {
+    await assert.rejects(world.open(true, HOST, { host: 'www.example.com' }));
+    assert.deepEqual(world.received, []);
+  });
+});

@@ -1,0 +1,186 @@
+/** An interceptor in this process, and clients whose connections are handed over to it as netd would. */
+import { once } from 'node:events';
+import {
+  createServer as createHttpServer,
+  request as httpRequest,
+  type IncomingHttpHeaders,
+} from 'node:http';
+import { createServer as createHttpsServer, request as httpsRequest } from 'node:https';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { connect as tlsConnect, createSecureContext } from 'node:tls';
+import type { Handover, InterceptSecret } from '@releap/contract/netd';
+import type { Duplex } from 'node:stream';
+import { Authority } from '../../src/intercept/authority.ts';
+import { handoverLine, readHandover } from '../../src/intercept/handover.ts';
+import { Proxy } from '../../src/intercept/proxy.ts';
+import { testAuthority } from './certificates.ts';
+
+export const VM = 'vm-of-the-test';
+export const HOST = 'api.example.com';
+
+/** What the server outside received, as bytes (latin1). */
+export interface Received {
+  method: string;
+  url: string;
+  rawHeaders: string[];
+  headers: IncomingHttpHeaders;
+  body: string;
+}
+
+export interface Answer {
+  status: number;
+  headers: IncomingHttpHeaders;
+  body: string;
+}
+
+export interface Call {
+  method?: string;
+  path?: string;
+  headers?: Record<string, string> | string[];
+  /** Sent in these pieces, chunked unless the headers have a length. */
+  body?: (string | Buffer)[];
+  tls?: boolean;
+  host?: string;
+}
+
+export async function startInterceptor() {
+  const guests = await testAuthority('guests');
+  const servers = await testAuthority('servers');
+  const authority = new Authority();
+  const request = await authority.request();
+  authority.accept(request, await guests.signIntermediate(request));
+  const trusted = createSecureContext({ ca: servers.certificate });
+  const logged: string[] = [];
+  const log = (facts: object, message: string): void =>
+    void logged.push(JSON.stringify({ ...facts, message }));
+  const addresses = { [HOST]: '127.0.0.1' } as Record<string, string>;
+  const proxy = new Proxy({
+    authority,
+    trusted: () => trusted,
+    isAddressOf: (host, address) => Promise.resolve(addresses[host] === address),
+    log: { error: log, warn: log, info: log },
+  });
+  const acceptor = createServer({ allowHalfOpen: true }, (socket) =>
+    readHandover(socket, (connection) => void proxy.accept(socket, connection)),
+  );
+  acceptor.listen(0, '127.0.0.1');
+  await once(acceptor, 'listening');
+
+  const received: Received[] = [];
+  const state = {
+    /** The response, as the server writes it. */
+    answer: { status: 200, headers: {} as Record<string, string>, body: ['ok'] as (string | Buffer)[] },
+    connections: 0,
+  };
+  const listeners = {
+    async onRequest(
+      incoming: import('node:http').IncomingMessage,
+      response: import('node:http').ServerResponse,
+    ): Promise<void> {
+      const chunks: Buffer[] = [];
+      for await (const chunk of incoming) chunks.push(chunk as Buffer);
+      received.push({
+        method: incoming.method ?? '',
+        url: incoming.url ?? '',
+        rawHeaders: incoming.rawHeaders,
+        headers: incoming.headers,
+        body: Buffer.concat(chunks).toString('latin1'),
+      });
+      response.writeHead(state.answer.status, state.answer.headers);
+      for (const part of state.answer.body) {
+        response.write(part);
+        // Each in a packet and a chunk of its own.
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      response.end();
+    },
+  };
+  const onRequest = (
+    incoming: import('node:http').IncomingMessage,
+    response: import('node:http').ServerResponse,
+  ): void => void listeners.onRequest(incoming, response);
+  const secure = createHttpsServer(await servers.issue(HOST, 'www.example.com'), onRequest);
+  const plain = createHttpServer(onRequest);
+  for (const server of [secure, plain]) {
+    server.on('connection', () => void state.connections++);
+    server.on('upgrade', (_request, socket) => {
+      socket.write('HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+      socket.pipe(socket);
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+  }
+  const portOf = (tls: boolean): number => ((tls ? secure : plain).address() as AddressInfo).port;
+
+  /** A connection as the guest has it: through TLS to what looks like the host, or plain. */
+  async function open(tls: boolean, host = HOST, over: Partial<Handover> = {}): Promise<Duplex> {
+    const { port } = acceptor.address() as AddressInfo;
+    const socket: Socket = connect(port, '127.0.0.1');
+    socket.on('error', () => undefined);
+    const connection = { vm_id: VM, host, tls, address: '127.0.0.1', port: portOf(tls), ...over };
+    socket.write(handoverLine(connection));
+    if (!tls) return socket;
+    const client = tlsConnect({
+      socket,
+      servername: host,
+      ca: guests.certificate,
+      ALPNProtocols: ['h2', 'http/1.1'],
+    });
+    await once(client, 'secureConnect');
+    return client;
+  }
+
+  return {
+    proxy,
+    received,
+    logged,
+    state,
+    open,
+    put: (...secrets: InterceptSecret[]): void => proxy.put(VM, secrets),
+    async call({
+      method = 'GET',
+      path = '/',
+      headers = {},
+      body = [],
+      tls = true,
+      host = HOST,
+    }: Call): Promise<Answer> {
+      const socket = await open(tls, host);
+      const sent = (tls ? httpsRequest : httpRequest)({
+        method,
+        path,
+        headers: Array.isArray(headers) ? headers : { host, ...headers },
+        createConnection: () => socket,
+      });
+      for (const part of body) {
+        sent.write(part);
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      sent.end();
+      const [response] = (await once(sent, 'response')) as [import('node:http').IncomingMessage];
+      const chunks: Buffer[] = [];
+      for await (const chunk of response) chunks.push(chunk as Buffer);
+      socket.destroy();
+      const { statusCode = 0, headers: answered } = response;
+      return { status: statusCode, headers: answered, body: Buffer.concat(chunks).toString('latin1') };
+    },
+    /** Sends bytes, and resolves with all that comes back until the end. */
+    async raw(bytes: string, tls = true): Promise<string> {
+      const socket = await open(tls);
+      socket.write(bytes, 'latin1');
+      const chunks: Buffer[] = [];
+      socket.on('data', (chunk: Buffer) => chunks.push(chunk));
+      await once(socket, 'close');
+      return Buffer.concat(chunks).toString('latin1');
+    },
+    async [Symbol.asyncDispose](): Promise<void> {
+      proxy.close();
+      for (const server of [secure, plain]) {
+        server.closeAllConnections();
+        server.close();
+      }
+      acceptor.close();
+    },
+  };
+}
+export type Interceptor = Awaited<ReturnType<typeof startInterceptor>>;
