@@ -24,6 +24,7 @@ type plan struct {
 	defaults exec.Defaults
 	entry    *entrypoint.Spec
 	reserve  int64 // bytes of memory that the sandbox does not get
+	trust    string
 }
 
 func parsePlan(v jsonlite.Value) (p plan, err error) {
@@ -50,6 +51,9 @@ func parsePlan(v jsonlite.Value) (p plan, err error) {
 		return p, err
 	}
 	if p.reserve, err = v.Get("reserve_bytes").Int("reserve_bytes", 0, 0, 1<<62); err != nil {
+		return p, err
+	}
+	if p.trust, err = boot.ParseTrust(v); err != nil {
 		return p, err
 	}
 	e := v.Get("entrypoint")
@@ -213,6 +217,17 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 			return 0, errs[0]
 		}
 		watch.mark("files")
+	}
+	if a.pid1 && p.trust != "" {
+		added, errs := boot.InstallTrust("", p.trust, p.defaults.Env)
+		if len(errs) > 0 {
+			return 0, errs[0]
+		}
+		p.defaults.Env = boot.WithMissing(p.defaults.Env, added)
+		if p.entry != nil {
+			p.entry.Env = boot.WithMissing(p.entry.Env, added)
+		}
+		watch.mark("trust")
 	}
 	return reserved, nil
 }

@@ -37,6 +37,10 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 			return err
 		}
 	}
+	trust, err := boot.ParseTrust(v)
+	if err != nil {
+		return err
+	}
 	a.mu.Lock()
 	ready, previous := a.configured, a.hostname
 	if network == nil {
@@ -49,8 +53,19 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 	watch.mark("parse")
 	var unwritten []error
 	if a.pid1 {
-		if unwritten, err = a.renew(&id, network, previous, watch); err != nil {
+		var added map[string]string
+		files := func() (errs []error) {
+			if trust != "" {
+				added, errs = boot.InstallTrust("", trust, defaults.Env)
+			}
+			return errs
+		}
+		var done bool
+		if unwritten, done, err = a.renew(&id, network, previous, files, watch); err != nil {
 			return err
+		}
+		if done {
+			defaults.Env = boot.WithMissing(defaults.Env, added)
 		}
 	}
 	a.mu.Lock()
@@ -75,18 +90,19 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 	return nil
 }
 
-func (a *Agent) renew(id *boot.Identity, network *boot.Network, previous string, watch *stopwatch) ([]error, error) {
+// renew calls more after the files of the identity. It reports whether all files were tried in time.
+func (a *Agent) renew(id *boot.Identity, network *boot.Network, previous string, more func() []error, watch *stopwatch) (errs []error, done bool, err error) {
 	if err := id.Renew(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	watch.last = time.Now() // the clock was moved
 	if err := a.freezer.ThawDisk(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	address := ""
 	if network != nil {
 		if err := network.Apply(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		address = network.Address.String()
 	}
@@ -94,16 +110,16 @@ func (a *Agent) renew(id *boot.Identity, network *boot.Network, previous string,
 	written := make(chan []error, 1)
 	go func() {
 		defer fault.Guard(a.log, "identity files")
-		written <- id.WriteFiles(address, previous)
+		written <- append(id.WriteFiles(address, previous), more()...)
 	}()
 	patience := time.NewTimer(filesPatience)
 	defer patience.Stop()
-	var errs []error
 	select {
 	case errs = <-written:
+		done = true
 	case <-patience.C:
 		errs = []error{fault.New(fault.State, "the files below /etc could not be written within "+filesPatience.String())}
 	}
 	watch.mark("files")
-	return errs, nil
+	return errs, done, nil
 }

@@ -33,6 +33,8 @@ export interface GuestIdentity {
   entropy?: Uint8Array;
   dns?: string[];
   network?: GuestNetwork;
+  /** Root certificate, PEM, that its programs trust besides those of its image. */
+  trust?: string;
 }
 
 export interface ProcessDefaults {
@@ -137,6 +139,7 @@ export const identityParams = (identity: GuestIdentity): Record<string, unknown>
   entropy: identity.entropy === undefined ? undefined : Buffer.from(identity.entropy).toString('base64'),
   dns: identity.dns,
   network: identity.network,
+  trust: identity.trust,
 });
 
 /** Parameters of `configure`. */

@@ -10,6 +10,7 @@ import type { SandboxEvents } from './sandbox-host.ts';
 export interface IdentityUpdate {
   hostname: string;
   machineId: string;
+  trust?: string;
   /** Unchanged if it is not known. */
   env?: Record<string, string>;
 }
