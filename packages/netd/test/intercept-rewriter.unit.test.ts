@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { describe, it } from 'node:test';
 import { propertyRuns } from '@releap/testing/repetitions';
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import { Rewriter, rewrite, type Matcher } from '../src/intercept/rewriter.ts';
 import { SandboxSecrets, type Encoding } from '../src/intercept/sandbox-secrets.ts';
 

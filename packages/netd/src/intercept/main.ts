@@ -6,7 +6,7 @@
  */
 import { once } from 'node:events';
 import { chmodSync, chownSync, renameSync, watch } from 'node:fs';
-import { createServer } from 'node:net';
+import { createServer, type Socket } from 'node:net';
 import { setPriority } from 'node:os';
 import { basename, dirname } from 'node:path';
 import manifest from '../../package.json' with { type: 'json' };
@@ -38,11 +38,7 @@ setInterval(() => {
 process.on('SIGTERM', stop);
 
 /** Only this user and root may connect. One before this one sees its socket replaced. */
-async function listen(
-  at: string,
-  user: number,
-  accept: (socket: import('node:net').Socket) => void,
-): Promise<void> {
+async function listen(at: string, user: number, accept: (socket: Socket) => void): Promise<void> {
   const server = createServer({ allowHalfOpen: true }, accept);
   server.listen(`${at}.new`);
   await once(server, 'listening');

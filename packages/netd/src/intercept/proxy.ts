@@ -27,7 +27,7 @@ const HEAD_MS = 30_000;
 const HANDSHAKE_MS = 10_000;
 const IDLE_MS = 75_000;
 /** How long a connection waits for the secrets of its sandbox. */
-const SECRETS_MS = 10_000;
+const SECRETS_MS = 5_000;
 /** Of one sandbox at a time. */
 const CONNECTIONS_PER_SANDBOX = 256;
 const NEW_CONNECTIONS = { perSecond: 100, burst: 400 };
@@ -96,7 +96,7 @@ export class Proxy {
   }
 
   keepOnly(keep: ReadonlySet<string>): void {
-    for (const vmId of [...this.#sandboxes.keys()]) if (!keep.has(vmId)) this.remove(vmId);
+    for (const vmId of this.#sandboxes.keys()) if (!keep.has(vmId)) this.remove(vmId);
   }
 
   /** Serves a connection of a guest, whose bytes come from this socket. */
@@ -110,7 +110,12 @@ export class Proxy {
     }
     sandbox.connections.add(socket);
     socket.on('error', () => socket.destroy());
-    socket.once('close', () => sandbox.connections.delete(socket));
+    socket.once('close', () => {
+      sandbox.connections.delete(socket);
+      // One that the runner has not named: it has ended, or its secrets have not come in time.
+      const isUnknown = sandbox.secrets === undefined && sandbox.connections.size === 0;
+      if (isUnknown && this.#sandboxes.get(vmId) === sandbox) this.remove(vmId);
+    });
     const late = setTimeout(() => socket.destroy(), SECRETS_MS);
     try {
       await (sandbox.secrets ?? sandbox.known.promise);
@@ -144,18 +149,10 @@ export class Proxy {
   }
 
   #handshake(socket: Socket, connection: Handover, sandbox: Sandbox): void {
-    const { authority } = this.#options;
     const secure = new TLSSocket(socket, {
       isServer: true,
       ALPNProtocols: ['http/1.1'],
-      SNICallback: (name, done) => {
-        if (name.toLowerCase().replace(/\.$/, '') !== connection.host)
-          return done(new Error('another name than that of the connection'));
-        authority.contextFor(connection.host).then(
-          (context) => done(null, context),
-          (error: Error) => done(error),
-        );
-      },
+      SNICallback: (name, done) => void this.#certify(name, connection, done),
     });
     const late = setTimeout(() => secure.destroy(), HANDSHAKE_MS);
     secure.on('error', () => secure.destroy());
@@ -167,6 +164,20 @@ export class Proxy {
       clearTimeout(late);
       this.#serve(secure, connection, sandbox);
     });
+  }
+
+  async #certify(
+    name: string,
+    { host }: Handover,
+    done: (error: Error | null, context?: SecureContext) => void,
+  ): Promise<void> {
+    try {
+      if (name.toLowerCase().replace(/\.$/, '') !== host)
+        throw new Error('another name than that of the connection');
+      done(null, await this.#options.authority.contextFor(host));
+    } catch (error) {
+      done(error instanceof Error ? error : new Error(String(error)));
+    }
   }
 
   #serve(socket: Duplex, connection: Handover, sandbox: Sandbox): void {

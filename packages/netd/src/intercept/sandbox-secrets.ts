@@ -184,23 +184,15 @@ function isPlaceholderBody(bytes: Buffer, from: number): boolean {
   return true;
 }
 
-function encode(value: string, encoding: Encoding): Buffer | undefined {
-  switch (encoding) {
-    case 'raw':
-      return Buffer.from(value);
-    case 'json':
-      return Buffer.from(jsonEscaped(value));
-    case 'url':
-      return Buffer.from(encodeURIComponent(value.toWellFormed()));
-    case 'path':
-      // What RFC 3986 allows in a path, so that a value of several segments stays one.
-      return Buffer.from(
-        encodeURIComponent(value.toWellFormed()).replaceAll(
-          /%(?:2F|3A|40|24|26|2B|2C|3B|3D)/g,
-          decodeURIComponent,
-        ),
-      );
-  }
+function encode(value: string, encoding: Encoding): Buffer {
+  if (encoding === 'raw') return Buffer.from(value);
+  if (encoding === 'json') return Buffer.from(jsonEscaped(value));
+  const escaped = encodeURIComponent(value.toWellFormed());
+  if (encoding === 'url') return Buffer.from(escaped);
+  // What RFC 3986 allows in a path, so that a value of several segments stays one.
+  return Buffer.from(
+    escaped.replaceAll(/%(?:2F|3A|40|24|26|2B|2C|3B|3D)/g, (text) => decodeURIComponent(text)),
+  );
 }
 
 function jsonEscaped(value: string): string {

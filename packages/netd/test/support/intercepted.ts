@@ -4,6 +4,8 @@ import {
   createServer as createHttpServer,
   request as httpRequest,
   type IncomingHttpHeaders,
+  type IncomingMessage,
+  type ServerResponse,
 } from 'node:http';
 import { createServer as createHttpsServer, request as httpsRequest } from 'node:https';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
@@ -13,7 +15,7 @@ import type { Duplex } from 'node:stream';
 import { Authority } from '../../src/intercept/authority.ts';
 import { handoverLine, readHandover } from '../../src/intercept/handover.ts';
 import { Proxy } from '../../src/intercept/proxy.ts';
-import { testAuthority } from './certificates.ts';
+import { testAuthority } from '@releap/testing/certificates';
 
 export const VM = 'vm-of-the-test';
 export const HOST = 'api.example.com';
@@ -73,10 +75,7 @@ export async function startInterceptor() {
     connections: 0,
   };
   const listeners = {
-    async onRequest(
-      incoming: import('node:http').IncomingMessage,
-      response: import('node:http').ServerResponse,
-    ): Promise<void> {
+    async onRequest(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
       const chunks: Buffer[] = [];
       for await (const chunk of incoming) chunks.push(chunk as Buffer);
       received.push({
@@ -95,10 +94,8 @@ export async function startInterceptor() {
       response.end();
     },
   };
-  const onRequest = (
-    incoming: import('node:http').IncomingMessage,
-    response: import('node:http').ServerResponse,
-  ): void => void listeners.onRequest(incoming, response);
+  const onRequest = (incoming: IncomingMessage, response: ServerResponse): void =>
+    void listeners.onRequest(incoming, response);
   const secure = createHttpsServer(await servers.issue(HOST, 'www.example.com'), onRequest);
   const plain = createHttpServer(onRequest);
   for (const server of [secure, plain]) {
@@ -157,7 +154,7 @@ export async function startInterceptor() {
         await new Promise((resolve) => setImmediate(resolve));
       }
       sent.end();
-      const [response] = (await once(sent, 'response')) as [import('node:http').IncomingMessage];
+      const [response] = (await once(sent, 'response')) as [IncomingMessage];
       const chunks: Buffer[] = [];
       for await (const chunk of response) chunks.push(chunk as Buffer);
       socket.destroy();

@@ -153,6 +153,11 @@ export function netdUid(plan: AddressPlan): number {
   return plan.uidBase + blockNumber(plan) * cidrSize(BLOCK_BITS) + cidrSize(BLOCK_BITS) - 1;
 }
 
+/** The user that the service's interceptor is: the last but one, which no slot has either. */
+export function interceptUid(plan: AddressPlan): number {
+  return netdUid(plan) - 1;
+}
+
 function blockNumber(plan: AddressPlan): number {
   return (plan.block.base / cidrSize(BLOCK_BITS)) % 4096;
 }

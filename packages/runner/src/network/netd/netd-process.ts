@@ -6,7 +6,6 @@ import { fileURLToPath } from 'node:url';
 import { identifyProcess, isAlive, killProcess, type ProcessIdentity } from '../../vmm/process-identity.ts';
 
 const NETD = new URL('../../../../netd/', import.meta.url);
-const PROGRAM = fileURLToPath(new URL('src/main.ts', NETD));
 /** Far more than it needs for what it may hold at once; a leak ends in a restart and not in a host without memory. */
 const HEAP_MAX_MIB = 256;
 /** What it allocates dies young, a packet at a time; the default lets that grow to 48 MiB before it is collected. */
@@ -19,19 +18,35 @@ export function netdVersion(): string {
   return manifest.version;
 }
 
-/** The process that serves DNS and forwards. It is no child of the runner, so that it outlives runners. */
+export interface HelperProgram {
+  name: string;
+  /** In the package of netd. */
+  file: string;
+  /** After the path of its socket. */
+  args: readonly string[];
+}
+
+/**
+ * A process without privileges that serves sandboxes' traffic: netd, or the interceptor. It is no child of the runner, so that
+ * it outlives runners. Its memory is in no core dump.
+ */
 export class NetdProcess {
   readonly socketPath: string;
   readonly #dir: string;
-  readonly #uid: number;
+  readonly #program: HelperProgram;
   readonly #record: string;
 
-  /** @param dir a folder of its own @param uid the user that it becomes */
-  constructor(dir: string, uid: number) {
+  /** @param dir a folder of its own */
+  constructor(dir: string, program: HelperProgram) {
     this.#dir = dir;
-    this.#uid = uid;
-    this.socketPath = join(dir, 'netd.sock');
-    this.#record = join(dir, 'netd.json');
+    this.#program = program;
+    this.socketPath = join(dir, `${program.name}.sock`);
+    this.#record = join(dir, `${program.name}.json`);
+  }
+
+  /** netd itself. @param uid the user that it becomes */
+  static netd(dir: string, uid: number): NetdProcess {
+    return new NetdProcess(dir, { name: 'netd', file: 'src/main.ts', args: [String(uid)] });
   }
 
   /** The one that runs, by our own record: what netd itself says of its process is not believed. */
@@ -49,19 +64,23 @@ export class NetdProcess {
   async start(): Promise<ProcessIdentity> {
     await this.kill();
     await mkdir(this.#dir, { recursive: true, mode: 0o700 });
-    const log = openSync(join(this.#dir, 'netd.log'), 'w', 0o600);
+    const { name, file, args } = this.#program;
+    const log = openSync(join(this.#dir, `${name}.log`), 'w', 0o600);
     try {
       const child = spawn(
         'setpriv',
         [
           '--no-new-privs',
           '--',
+          'prlimit',
+          '--core=0',
+          '--',
           process.execPath,
           `--max-old-space-size=${HEAP_MAX_MIB}`,
           `--max-semi-space-size=${YOUNG_MAX_MIB}`,
-          PROGRAM,
+          fileURLToPath(new URL(file, NETD)),
           this.socketPath,
-          String(this.#uid),
+          ...args,
         ],
         {
           detached: true,
@@ -77,7 +96,7 @@ export class NetdProcess {
       child.unref();
       if (child.pid === undefined) {
         const [error] = await new Promise<[Error]>((resolve) => child.once('error', (err) => resolve([err])));
-        throw new Error(`netd could not be started: ${error.message}`);
+        throw new Error(`${name} could not be started: ${error.message}`);
       }
       const identity = identifyProcess(child.pid);
       await writeFile(`${this.#record}.new`, JSON.stringify(identity), { mode: 0o600 });
@@ -104,7 +123,7 @@ export class NetdProcess {
 
   /** What it wrote before it ended, for people. */
   async lastOutput(): Promise<string> {
-    const text = await readFile(join(this.#dir, 'netd.log'), 'utf8').catch(() => '');
+    const text = await readFile(join(this.#dir, `${this.#program.name}.log`), 'utf8').catch(() => '');
     return text.trim().slice(-2_000);
   }
 }

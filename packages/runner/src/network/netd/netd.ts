@@ -74,7 +74,7 @@ export class Netd {
 
   private constructor(options: NetdOptions) {
     this.#options = options;
-    this.#process = new NetdProcess(options.dir, options.uid);
+    this.#process = NetdProcess.netd(options.dir, options.uid);
     for (const sandbox of options.sandboxes) this.#sandboxes.set(sandbox.vm_id, sandbox);
     this.#ping = setInterval(() => {
       this.#connection?.request({ type: 'ping' }).catch(() => undefined);
