@@ -3,7 +3,12 @@ import ssh2 from 'ssh2';
 
 /** A new Ed25519 host key, as OpenSSH writes private keys. */
 export function generateHostKey(): string {
-  return ssh2.utils.generateKeyPairSync('ed25519').private;
+  // ssh2 drops leading zero bytes of the public key: it cannot read one of 256 keys that it makes
+  // (https://github.com/mscdex/ssh2/issues/1513).
+  for (;;) {
+    const { private: key } = ssh2.utils.generateKeyPairSync('ed25519');
+    if (!(ssh2.utils.parseKey(key) instanceof Error)) return key;
+  }
 }
 
 export interface HostKey {
