@@ -7,6 +7,7 @@
 //	hostd memfd BYTES                   a memfd that is filled and then sealed (memfd_create(2), F_ADD_SEALS)
 //	hostd copy SOURCE TARGET            copies what a sparse file holds; a reflink where the file system can
 //	hostd compact SOURCE TARGET         the same without pages that are zero
+//	hostd listen-transparent ADDRESS -- COMMAND ...   starts a command with a socket for redirected connections (IP_TRANSPARENT)
 //	hostd jail OPTIONS -- COMMAND ...   starts a VMM in its cgroups, limits and namespaces (execve(2))
 //
 // It exits with 0, or with 1 and one line on standard error that says what failed.
@@ -18,23 +19,25 @@ import (
 
 	"releap/host/internal/cowclone"
 	"releap/host/internal/jail"
+	"releap/host/internal/listen"
 	"releap/host/internal/memory"
 	"releap/host/internal/serve"
 )
 
 var commands = map[string]func(args []string) error{
-	"cow-clone": cowclone.Serve,
-	"precopy":   cowclone.Precopy,
-	"memfd":     memory.Serve,
-	"copy":      memory.Copy,
-	"compact":   memory.Compact,
-	"jail":      jail.Exec,
-	"serve":     func([]string) error { return serve.Serve(os.Stdin, os.Stdout) },
+	"cow-clone":          cowclone.Serve,
+	"precopy":            cowclone.Precopy,
+	"memfd":              memory.Serve,
+	"copy":               memory.Copy,
+	"compact":            memory.Compact,
+	"jail":               jail.Exec,
+	"listen-transparent": listen.Exec,
+	"serve":              func([]string) error { return serve.Serve(os.Stdin, os.Stdout) },
 }
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|precopy|memfd|copy|compact|jail|serve ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|precopy|memfd|copy|compact|jail|listen-transparent|serve ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

@@ -1,5 +1,5 @@
 /**
- * `netd SOCKET UID`: serves DNS and port forwards of the sandboxes of one host, as the runner that connects to the socket
+ * `netd SOCKET UID EGRESS`: serves DNS, port forwards and the egress proxy (descriptor EGRESS listens for it) of the sandboxes of one host, as the runner that connects to the socket
  * says. It is started as root, listens, and becomes user UID before it reads any input. It outlives runners,
  * and ends when it is told to, when its socket is removed or replaced, or when it has been idle for long.
  */
@@ -16,12 +16,14 @@ import { RunnerLink } from './runner-link.ts';
 const PRIORITY = 5;
 const IDLE_MAX_MS = 60_000;
 
-const [path, uidText] = process.argv.slice(2);
+const [path, uidText, egressText] = process.argv.slice(2);
 const uid = Number(uidText);
-if (path === undefined || !Number.isInteger(uid) || uid <= 0) throw new Error('usage: netd SOCKET UID');
+const egress = Number(egressText);
+if (path === undefined || !Number.isInteger(uid) || uid <= 0 || !Number.isInteger(egress))
+  throw new Error('usage: netd SOCKET UID EGRESS');
 
 const stop = (): never => process.exit(0);
-const link = new RunnerLink(manifest.version, stop);
+const link = await RunnerLink.open(manifest.version, egress, stop);
 const server = createServer((socket) => link.accept(socket));
 server.listen(`${path}.new`);
 await once(server, 'listening');

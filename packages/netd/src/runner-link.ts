@@ -27,22 +27,31 @@ interface WaitingPin {
 export class RunnerLink {
   readonly #version: string;
   readonly #stop: () => void;
-  readonly #service: Service;
+  readonly #service: Service = new Service({
+    log: this.#log(),
+    pin: (vmId, pins) => this.#pin(vmId, pins),
+    onDnsPort: (port) => this.#send({ type: 'dns', port }),
+  });
+  #egressPort = 0;
   readonly #pins = new Map<number, WaitingPin>();
   #socket: Socket | undefined;
   #nextPin = 1;
   /** Since when there is no runner, by `performance.now()`. */
   #aloneSince = performance.now();
 
-  /** @param stop the runner wants us to end */
-  constructor(version: string, stop: () => void) {
+  private constructor(version: string, stop: () => void) {
     this.#version = version;
     this.#stop = stop;
-    this.#service = new Service({
-      log: this.#log(),
-      pin: (vmId, pins) => this.#pin(vmId, pins),
-      onDnsPort: (port) => this.#send({ type: 'dns', port }),
-    });
+  }
+
+  /**
+   * @param egressFd descriptor of the socket that redirected connections arrive at
+   * @param stop the runner wants us to end
+   */
+  static async open(version: string, egressFd: number, stop: () => void): Promise<RunnerLink> {
+    const link = new RunnerLink(version, stop);
+    link.#egressPort = await link.#service.openEgress(egressFd);
+    return link;
   }
 
   /** How long there has been neither a runner nor anything to serve, in milliseconds. */
@@ -69,7 +78,12 @@ export class RunnerLink {
         socket.destroy();
       }
     });
-    this.#send({ type: 'hello', protocol: NETD_PROTOCOL, version: this.#version });
+    this.#send({
+      type: 'hello',
+      protocol: NETD_PROTOCOL,
+      version: this.#version,
+      egress_port: this.#egressPort,
+    });
   }
 
   #onMessage(message: RunnerToNetd, socket: Socket, known: Set<string>): void {

@@ -11,7 +11,11 @@ import { type Denial, Denials } from './denied/denials.ts';
 import { DnsForwarder } from './dns/forwarder.ts';
 import { NameServers } from './dns/name-servers.ts';
 import type { DnsClient } from './dns/responder.ts';
+import type { ProxiedClient } from './egress/egress-proxy.ts';
+import { EgressProxy } from './egress/egress-proxy.ts';
+import { ResolvedNames } from './egress/resolved-names.ts';
 import { PortForwarder } from './forwards/port-forwarder.ts';
+import { type Interceptor, noInterceptor } from './intercept/interceptor.ts';
 import type { Log } from './log.ts';
 import { Pins } from './pins.ts';
 
@@ -28,16 +32,26 @@ export interface ServiceOptions {
   pin: (vmId: string, pins: NetdPin[]) => Promise<void>;
   /** The name server listens at another port than before. */
   onDnsPort: (port: number) => void;
+  /** Takes connections over that the egress proxy would pass on. Default: none. */
+  interceptor?: Interceptor;
 }
 
-class Client implements DnsClient {
+class Client implements DnsClient, ProxiedClient {
   readonly vmId: string;
   readonly address: string;
   readonly pins: Pins;
   readonly denials = new Denials();
+  readonly #names = new ResolvedNames();
+  readonly #lookUp: (name: string, client: DnsClient) => Promise<readonly string[]>;
   rules: EgressRules | undefined;
 
-  constructor(vmId: string, address: string, pins: Pins) {
+  constructor(
+    vmId: string,
+    address: string,
+    pins: Pins,
+    lookUp: (name: string, client: DnsClient) => Promise<readonly string[]>,
+  ) {
+    this.#lookUp = lookUp;
     this.vmId = vmId;
     this.address = address;
     this.pins = pins;
@@ -45,6 +59,17 @@ class Client implements DnsClient {
 
   pin(pins: readonly NetdPin[]): Promise<void> {
     return this.pins.pin(pins);
+  }
+
+  resolved(name: string, pins: readonly NetdPin[]): void {
+    this.#names.add(name, pins);
+  }
+
+  /** What an earlier netd has answered is not known: the name is resolved once more. */
+  async resolves(name: string, address: string): Promise<boolean> {
+    if (this.#names.has(name, address)) return true;
+    const found: readonly string[] = await this.#lookUp(name, this).catch(() => []);
+    return found.includes(address);
   }
 
   deny(denial: Denial): void {
@@ -63,6 +88,7 @@ export class Service {
   #dns: DnsForwarder | undefined;
   #dnsChange: Promise<void> = Promise.resolve();
   #ports: PortForwarder | undefined;
+  #egress: EgressProxy | undefined;
 
   constructor(options: ServiceOptions) {
     this.#options = options;
@@ -75,6 +101,16 @@ export class Service {
   /** Where the name server listens; undefined until it does. */
   get dnsPort(): number | undefined {
     return this.#dns?.port;
+  }
+
+  /** Serves connections that arrive at this descriptor. @returns the port of its socket */
+  async openEgress(fd: number): Promise<number> {
+    this.#egress = await EgressProxy.open({
+      fd,
+      clientOf: (address) => this.#byAddress.get(address),
+      interceptor: this.#options.interceptor ?? noInterceptor,
+    });
+    return this.#egress.port;
   }
 
   /** Keeps what is open when the host is still the same. */
@@ -95,7 +131,14 @@ export class Service {
     let client = this.#clients.get(vmId);
     if (client?.address !== address) {
       if (client !== undefined) this.#forget(client);
-      client = new Client(vmId, address, new Pins((pins) => this.#options.pin(vmId, pins)));
+      client = new Client(
+        vmId,
+        address,
+        new Pins((pins) => this.#options.pin(vmId, pins)),
+        async (name, asking) => {
+          return (await this.#dns?.addressesOf(name, asking)) ?? [];
+        },
+      );
       this.#clients.set(vmId, client);
       this.#byAddress.set(address, client);
     }
@@ -135,6 +178,7 @@ export class Service {
 
   #forget(client: Client): void {
     this.#clients.delete(client.vmId);
+    this.#egress?.drop(client.address);
     // Its address may be another's already.
     if (this.#byAddress.get(client.address) === client) this.#byAddress.delete(client.address);
   }

@@ -96,6 +96,7 @@ function client(...allow: string[]): DnsClient & { pins: Pin[] } {
     ...(rules === undefined ? {} : { rules }),
     pins,
     pin: async (more) => void pins.push(...more),
+    resolved: () => undefined,
     deny: () => undefined,
   };
 }

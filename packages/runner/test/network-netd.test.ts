@@ -53,7 +53,7 @@ async function dial(port: number): Promise<{ socket: Socket; said: () => string 
 
 const TCP_8080 = [{ vm_port: 8080, proto: 'tcp' as const }];
 
-test('netd has no privileges, and reaches nothing but sandboxes and name servers', async () => {
+test('netd has no privileges, and reaches sandboxes, name servers and public addresses, never the host', async () => {
   await using served = await world.guest('served');
   await served.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'guest' });
   const status = await readFile(`/proc/${await netdPid()}/status`, 'utf8');
@@ -82,7 +82,13 @@ test('netd has no privileges, and reaches nothing but sandboxes and name servers
       target,
     ]);
   assert.equal(await attempt(`${world.network.adopt('served')?.hostAddress}:80`), 'in');
-  for (const target of [`127.0.0.1:${address.port}`, '203.0.113.2:80', '169.254.169.254:80', '10.9.0.2:80'])
+  assert.equal(await attempt('203.0.113.2:80'), 'in');
+  for (const target of [
+    `127.0.0.1:${address.port}`,
+    `203.0.113.1:${address.port}`,
+    '169.254.169.254:80',
+    '10.9.0.2:80',
+  ])
     assert.match(await attempt(target), /refused|prohibited|No route/);
   await world.network.release('served');
 });

@@ -23,6 +23,7 @@ export async function leftovers(home: string): Promise<string[]> {
     lines('ip', ['netns', 'list'], 'netns', tag),
     lines('ip', ['-o', 'link'], 'interface', tag),
     lines('nft', ['list', 'tables'], 'nft', tag),
+    routing(home),
     lines('losetup', ['-a'], 'loop device', home),
     lines('cat', ['/proc/self/mounts'], 'mount', home),
     lines('find', ['/sys/fs/cgroup', '-type', 'd', '-name', 'releap*'], 'cgroup', tag),
@@ -79,6 +80,15 @@ async function lines(tool: string, args: string[], kind: string, mark: string): 
     .split('\n')
     .filter((line) => line.includes(mark))
     .map((line) => `${kind}: ${line}`);
+}
+
+/** Rules and routes of the egress proxy, told by the block of addresses that the service has chosen. */
+async function routing(home: string): Promise<string[]> {
+  const block = await readFile(join(home, 'runner/network/block'), 'utf8').catch(() => '');
+  const [a, b, c] = block.split(/[./]/).map(Number);
+  if (a === undefined || b === undefined || c === undefined) return [];
+  const number = ((a * 65_536 + b * 256 + c) / 4) % 4096;
+  return await lines('ip', ['rule', 'show'], 'routing rule', `fwmark 0x${(0x3000 + number).toString(16)} `);
 }
 
 /** Live processes that name `mark` in their command line, environment or working folder. */

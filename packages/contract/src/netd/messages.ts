@@ -123,6 +123,8 @@ export const NetdToRunner = Type.Union([
     type: Type.Literal('hello'),
     protocol: Type.Integer({ minimum: 1 }),
     version: Type.String({ maxLength: 64 }),
+    /** Where redirected connections of sandboxes are to be led, at the address that the runner opened. */
+    egress_port: Type.Optional(Port),
   }),
   /** The name server listens at this port, for UDP and TCP; said again when that changes. */
   Type.Object({ type: Type.Literal('dns'), port: Port }),

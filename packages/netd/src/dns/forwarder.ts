@@ -61,6 +61,11 @@ export class DnsForwarder {
     }
   }
 
+  /** Addresses that a sandbox would be given for a name now. */
+  addressesOf(name: string, client: DnsClient): Promise<readonly string[]> {
+    return this.#responder.addressesOf(name, client);
+  }
+
   /** Stops listening; connections are cut. */
   async close(): Promise<void> {
     for (const socket of this.#connections.keys()) socket.destroy();

@@ -20,6 +20,8 @@ export interface DnsClient {
   rules?: EgressRules | undefined;
   /** Opens addresses for the sandbox; in force when it resolves. Called only with `rules`. */
   pin(pins: readonly NetdPin[]): Promise<void>;
+  /** It is about to be told that a name has these addresses, and may use them for so long. */
+  resolved(name: string, addresses: readonly NetdPin[]): void;
   /** Into the log that the tenant reads. */
   deny(denial: Denial): void;
 }
@@ -68,9 +70,7 @@ export class Responder {
   /** The answer's bytes, or undefined for what deserves none. `maxBytes`: 65535 over TCP, absent over UDP. */
   async respond(message: Buffer, client: DnsClient, maxBytes?: number): Promise<Buffer | undefined> {
     if (!isPlainQuestion(message)) return formatError(message);
-    const rate = this.#rates.get(client) ?? new RateLimit(QUESTIONS);
-    this.#rates.set(client, rate);
-    if (!rate.take()) return undefined;
+    if (!this.#mayAsk(client)) return undefined;
     let query: Packet;
     try {
       query = dnsPacket.decode(message);
@@ -98,6 +98,22 @@ export class Responder {
     }
   }
 
+  /** Addresses that `client` would be given for a name now; counts as a question of its. Rejects when no server answers. */
+  async addressesOf(name: string, client: DnsClient): Promise<string[]> {
+    if (!this.#mayAsk(client) || this.#total >= MAX_IN_FLIGHT) return [];
+    const { answers } = await this.#ask(name, 'A');
+    return followAliases(name, answers).flatMap(({ type, data }) => {
+      const address = type === 'A' && typeof data === 'string' ? parseIpv4(data) : undefined;
+      return address === undefined || judgeAnswer(client.rules, address) === 'refuse' ? [] : [String(data)];
+    });
+  }
+
+  #mayAsk(client: DnsClient): boolean {
+    const rate = this.#rates.get(client) ?? new RateLimit(QUESTIONS);
+    this.#rates.set(client, rate);
+    return rate.take();
+  }
+
   async #decide(query: Packet, client: DnsClient): Promise<UpstreamAnswer> {
     const [question, ...more] = query.questions ?? [];
     if (query.opcode !== 'QUERY') return { rcode: 'NOTIMP', answers: [] };
@@ -122,6 +138,7 @@ export class Responder {
   async #judge(name: string, said: UpstreamAnswer, client: DnsClient): Promise<UpstreamAnswer> {
     const answers: Answer[] = [];
     const pins: NetdPin[] = [];
+    const given: NetdPin[] = [];
     let refused = 0;
     for (const record of followAliases(name, said.answers)) {
       const ttl = Math.min(record.ttl ?? 0, MAX_TTL_S);
@@ -132,9 +149,10 @@ export class Responder {
           refused += 1;
           continue;
         }
-        if (verdict === 'pin') {
-          pins.push({ address: String(record.data), seconds: Math.max(ttl, PIN_MIN_S) + PIN_GRACE_S });
-        }
+        const pin = { address: String(record.data), seconds: Math.max(ttl, PIN_MIN_S) + PIN_GRACE_S };
+        // As long as the firewall has it open, which is twice the time that is asked for.
+        given.push({ ...pin, seconds: 2 * pin.seconds });
+        if (verdict === 'pin') pins.push(pin);
       }
       answers.push({ ...record, ttl });
     }
@@ -145,6 +163,7 @@ export class Responder {
     }
     // The firewall must know before the guest does, or its first connection would be refused.
     if (pins.length > 0) await client.pin(pins);
+    client.resolved(name, given);
     return { rcode: said.rcode, answers };
   }
 

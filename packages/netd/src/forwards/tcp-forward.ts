@@ -1,10 +1,9 @@
-import { connect, createServer, type Server, type Socket } from 'node:net';
+import { connect, createServer, type Server } from 'node:net';
+import { splice } from '../splice.ts';
 import type { PortTarget } from './port-forwarder.ts';
 
 const MAX_CONNECTIONS = 1024;
 const CONNECT_MS = 10_000;
-/** A connection on which nothing moves either way for this long is closed; both ends are probed before. */
-const IDLE_MS = 3_600_000;
 const KEEP_ALIVE_MS = 60_000;
 
 /**
@@ -30,7 +29,7 @@ export function createTcpForward(target: PortTarget): Server {
     }
     inner.once('connect', () => {
       clearTimeout(connecting);
-      join(outer, inner, abort);
+      splice(outer, inner, abort);
     });
     // A client that gives up before the guest has answered.
     outer.once('close', () => {
@@ -39,21 +38,4 @@ export function createTcpForward(target: PortTarget): Server {
   });
   server.maxConnections = MAX_CONNECTIONS;
   return server;
-}
-
-function join(outer: Socket, inner: Socket, abort: () => void): void {
-  const idle = setTimeout(abort, IDLE_MS);
-  for (const [from, to] of [
-    [outer, inner],
-    [inner, outer],
-  ] as const) {
-    from.on('data', () => idle.refresh());
-    from.once('close', () => {
-      // What was read is still to be delivered, to a peer that may never take it; nothing more will come.
-      if (to.destroyed) clearTimeout(idle);
-      else to.destroySoon();
-    });
-    from.on('drain', () => idle.refresh());
-    from.pipe(to);
-  }
 }

@@ -158,6 +158,19 @@ export function interceptUid(plan: AddressPlan): number {
   return netdUid(plan) - 1;
 }
 
+/**
+ * Mark of packets that are led to the egress proxy, another for each block. Its bits are none of those that kube-proxy,
+ * Tailscale and Calico look at.
+ */
+export function redirectMark(plan: AddressPlan): number {
+  return 0x3000 + blockNumber(plan);
+}
+
+/** Number of the routing table in which every address is local. */
+export function redirectTable(plan: AddressPlan): number {
+  return 0x726c_0000 + blockNumber(plan);
+}
+
 function blockNumber(plan: AddressPlan): number {
   return (plan.block.base / cidrSize(BLOCK_BITS)) % 4096;
 }

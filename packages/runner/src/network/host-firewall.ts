@@ -1,4 +1,4 @@
-import type { EgressRules, NetdPin } from '@releap/contract/netd';
+import type { NetdPin } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import type { AddressPlan } from './address-plan.ts';
 import { ProcessError, run } from '../process/index.ts';
@@ -7,11 +7,12 @@ import type { FlowLimits } from './flow-limits.ts';
 import {
   MAX_PINS_PER_SANDBOX,
   type NetdAccess,
-  renderEgress,
-  renderEgressRemoval,
   renderHostTable,
   renderNetd,
   renderPins,
+  renderPolicy,
+  renderPolicyRemoval,
+  type SlotPolicy,
 } from './host-rules.ts';
 
 export interface HostFirewallOptions {
@@ -19,7 +20,7 @@ export interface HostFirewallOptions {
   netd: NetdAccess;
   flows: FlowLimits;
   /** Policies of the slots that are in use already (a restarted runner). */
-  egress: ReadonlyMap<number, EgressRules>;
+  policies: ReadonlyMap<number, SlotPolicy>;
   /** How often to look whether the table is still there, in milliseconds. */
   watchMs: number;
   /** Pinned addresses are not open any more: another program has removed the table. */
@@ -55,7 +56,7 @@ export class HostFirewall {
   readonly #flows: FlowLimits;
   readonly #log: Logger;
   readonly #onPinsLost: () => void;
-  readonly #egress: Map<number, EgressRules>;
+  readonly #slots: Map<number, SlotPolicy>;
   /** Policies, and the whole table: never behind what a guest can cause. */
   readonly #waiting: Change[] = [];
   #waitingPins: Change[] = [];
@@ -74,7 +75,7 @@ export class HostFirewall {
     this.#onPinsLost = options.onPinsLost ?? (() => undefined);
     this.#flows = options.flows;
     this.#log = options.log;
-    this.#egress = new Map(options.egress);
+    this.#slots = new Map(options.policies);
   }
 
   /** Loads the table again, in one transaction. Addresses that DNS has pinned for remaining policies stay pinned. */
@@ -92,7 +93,7 @@ export class HostFirewall {
       netd: this.#netd,
       flows: this.#flows,
       runnerUid,
-      egress: this.#egress,
+      policies: this.#slots,
       pins,
     });
   }
@@ -121,23 +122,31 @@ export class HostFirewall {
     await this.#change(renderNetd(this.#plan, this.#netd));
   }
 
+  /** Leads redirected connections to another port from now on. */
+  async setEgressPort(egressPort: number): Promise<void> {
+    this.#netd = { ...this.#netd, egressPort };
+    await this.#change(renderNetd(this.#plan, this.#netd));
+  }
+
   /** Puts a policy in force for a slot that has none. */
-  async addEgress(index: number, rules: EgressRules): Promise<void> {
-    if (this.#egress.has(index)) throw new Error(`slot ${index} has an egress policy already`);
-    await this.#change(renderEgress(this.#plan, index, rules));
-    this.#egress.set(index, rules);
+  async addPolicy(index: number, policy: SlotPolicy): Promise<void> {
+    if (policy.rules === undefined && policy.intercept !== true) return;
+    if (this.#slots.has(index)) throw new Error(`slot ${index} has an egress policy already`);
+    await this.#change(renderPolicy(this.#plan, index, policy));
+    this.#slots.set(index, policy);
   }
 
   /** Takes the policy of a slot away, and all that was pinned for it. Does nothing where there is none. */
-  async removeEgress(index: number): Promise<void> {
-    if (!this.#egress.has(index)) return;
+  async removePolicy(index: number): Promise<void> {
+    const policy = this.#slots.get(index);
+    if (policy === undefined) return;
     const [theirs, others] = [true, false].map((own) =>
       this.#waitingPins.filter(({ pinsOf }) => (pinsOf === index) === own),
     );
     this.#waitingPins = others ?? [];
     for (const { reject } of theirs ?? []) reject(new Error('its egress policy is being removed'));
-    await this.#change(renderEgressRemoval(this.#plan, index));
-    this.#egress.delete(index);
+    await this.#change(renderPolicyRemoval(this.#plan, index, policy));
+    this.#slots.delete(index);
   }
 
   /** Forgets what was denied to the holder of a slot, soon; those that are released together share one `nft`. */
@@ -162,7 +171,8 @@ export class HostFirewall {
 
   /** Opens addresses for a sandbox with a policy, for the times given. Rejects when its set is full. */
   async pin(index: number, pins: readonly NetdPin[]): Promise<void> {
-    if (!this.#egress.has(index)) throw new Error(`slot ${index} has no egress policy to pin addresses for`);
+    if (this.#slots.get(index)?.rules === undefined)
+      throw new Error(`slot ${index} has no egress policy to pin addresses for`);
     await this.#changePins(index, renderPins(this.#plan, index, pins));
   }
 
@@ -177,7 +187,7 @@ export class HostFirewall {
   async remove(): Promise<void> {
     this.detach();
     await this.#change(`add table inet ${this.#plan.table}\ndelete table inet ${this.#plan.table}\n`);
-    this.#egress.clear();
+    this.#slots.clear();
   }
 
   async #change(script: string): Promise<void> {

@@ -9,12 +9,20 @@ import {
   type NetdPin,
   PRIVATE_RANGES,
 } from '@releap/contract/netd';
-import { type AddressPlan, slotPlan, vethPrefix } from './address-plan.ts';
+import { type AddressPlan, redirectMark, slotPlan, vethPrefix } from './address-plan.ts';
 import { refuseAs, renderDenials } from './denial-rules.ts';
 import type { FlowLimits } from './flow-limits.ts';
 
 /** Addresses one sandbox may have pinned by DNS at once. */
 export const MAX_PINS_PER_SANDBOX = 4096;
+
+/** What the firewall enforces for one sandbox beyond the rules for all. */
+export interface SlotPolicy {
+  /** Absent: everything that is not private. */
+  rules?: EgressRules | undefined;
+  /** All its connections are led through the egress proxy, because secrets may be put into them. */
+  intercept?: boolean;
+}
 
 export interface HostRulesInput {
   plan: AddressPlan;
@@ -24,7 +32,7 @@ export interface HostRulesInput {
   /** The only local user, beside netd's, that may open connections to sandboxes: the runner's own. */
   runnerUid: number;
   /** Policies in force, by slot index. */
-  egress: ReadonlyMap<number, EgressRules>;
+  policies: ReadonlyMap<number, SlotPolicy>;
   /** Pinned addresses that outlive this load, by slot index. */
   pins: ReadonlyMap<number, readonly NetdPin[]>;
 }
@@ -33,6 +41,8 @@ export interface HostRulesInput {
 export interface NetdAccess {
   /** Port at the service address where its name server listens. */
   dnsPort: number;
+  /** Port at the service address of the egress proxy; absent while there is none: what is led to it is refused. */
+  egressPort?: number | undefined;
   /** The user that it is. */
   uid: number;
   /** Ports of the name servers that it asks. */
@@ -51,18 +61,29 @@ function toHostRules(plan: AddressPlan, { dnsPort }: NetdAccess): string[] {
     'ct state established,related accept',
     `ip daddr ${plan.serviceAddress} udp dport ${dnsPort} accept`,
     `ip daddr ${plan.serviceAddress} tcp dport ${dnsPort} accept`,
+    `meta mark ${redirectMark(plan)} goto redirected`,
     refuseAs('host'),
   ];
 }
 
-/** Leads questions to another port of netd's. */
+/**
+ * The marks come first: where no proxy listens tproxy ends the rule, and the packet is refused as one to a port of the host that
+ * nothing listens at.
+ */
+function toProxyRules(plan: AddressPlan, { egressPort }: NetdAccess): string[] {
+  const mark = redirectMark(plan);
+  const redirect = egressPort === undefined ? '' : ` tproxy ip to ${plan.serviceAddress}:${egressPort}`;
+  return [`meta l4proto tcp meta mark set ${mark} ct mark set ${mark}${redirect} accept`];
+}
+
+/** Leads questions and redirected connections to other ports of netd's. */
 export function renderNetd(plan: AddressPlan, netd: NetdAccess): string {
   const chain = (name: string, rules: string[]): string =>
     [
       `flush chain inet ${plan.table} ${name}`,
       ...rules.map((rule) => `add rule inet ${plan.table} ${name} ${rule}`),
     ].join('\n');
-  return `${chain('resolver', resolverRules(plan, netd))}\n${chain('sandbox_to_host', toHostRules(plan, netd))}\n`;
+  return `${chain('resolver', resolverRules(plan, netd))}\n${chain('sandbox_to_host', toHostRules(plan, netd))}\n${chain('to_proxy', toProxyRules(plan, netd))}\n`;
 }
 
 /** The whole table; loading it replaces an older one of ours in one transaction. */
@@ -83,6 +104,7 @@ table ${table} {
   set flows { type ipv4_addr; size 2048; flags dynamic; }
   set all_flows { type nf_proto; size 4; flags dynamic; }
   map policies { type ipv4_addr : verdict; }
+  map redirects { type ipv4_addr : verdict; }
 ${renderDenials(plan)}
   chain refuse {
     ip saddr vmap @denials
@@ -97,6 +119,22 @@ ${renderDenials(plan)}
   chain guard_sandbox {
     meta nfproto != ipv4 counter drop
     iifname . ip saddr != @sources counter drop
+  }
+
+  chain proxied {
+    type filter hook prerouting priority mangle; policy accept;
+    iifname ${veths} meta l4proto tcp jump redirect_sandbox
+  }
+  chain redirect_sandbox {
+    ct mark ${redirectMark(plan)} tcp flags & (syn | ack) != syn meta mark set ${redirectMark(plan)} accept
+    tcp flags & (syn | ack) == syn ip saddr vmap @redirects
+  }
+  chain to_proxy {
+    ${toProxyRules(plan, input.netd).join('\n    ')}
+  }
+  chain redirected {
+    ${flowRules(input.flows).join('\n    ')}
+    accept
   }
 
   chain resolver {
@@ -124,8 +162,7 @@ ${renderDenials(plan)}
     ct state established,related accept
     ct state invalid counter drop
     ip daddr @never ${refuseAs('reserved')}
-    add @flows { ip saddr ct count over ${input.flows.perSandbox} } ${refuseAs('too_many')}
-    add @all_flows { meta nfproto ct count over ${input.flows.all} } ${refuseAs('too_many')}
+    ${flowRules(input.flows).join('\n    ')}
     ip saddr vmap @policies
     ip daddr @private ${refuseAs('private_network')}
     accept
@@ -150,7 +187,12 @@ ${renderDenials(plan)}
   chain from_netd {
     ct state established,related accept
     meta l4proto { tcp, udp } th dport { ${[...new Set([53, ...input.netd.upstreamPorts])].join(', ')} } accept
-    jump refuse
+    meta l4proto != tcp goto refuse
+    ip daddr @never goto refuse
+    ip daddr @private goto refuse
+    fib daddr type local goto refuse
+    meta nfproto ipv4 accept
+    goto refuse
   }
 
   chain source_nat {
@@ -159,19 +201,35 @@ ${renderDenials(plan)}
   }
 }
 `;
-  const policies = [...input.egress].map(
-    ([index, rules]) =>
-      renderEgress(plan, index, rules) + renderRestoredPins(plan, index, input.pins.get(index) ?? []),
+  const policies = [...input.policies].map(
+    ([index, policy]) =>
+      renderPolicy(plan, index, policy) + renderRestoredPins(plan, index, input.pins.get(index) ?? []),
   );
   return base + policies.join('');
 }
 
-/** Puts a policy in force for one slot. The chain is reached only through the map, and the map names it last. */
-export function renderEgress(plan: AddressPlan, index: number, rules: EgressRules): string {
+function flowRules(flows: FlowLimits): string[] {
+  return [
+    `add @flows { ip saddr ct count over ${flows.perSandbox} } ${refuseAs('too_many')}`,
+    `add @all_flows { meta nfproto ct count over ${flows.all} } ${refuseAs('too_many')}`,
+  ];
+}
+
+/** Whether connections of the sandbox are led through the egress proxy, and so have a chain that says which. */
+function isRedirected({ rules, intercept }: SlotPolicy): boolean {
+  return intercept === true || (rules !== undefined && rules.domains.list().length > 0);
+}
+
+/** Puts a policy in force for one slot. Its chains are reached only through the maps, which name them last. */
+export function renderPolicy(plan: AddressPlan, index: number, policy: SlotPolicy): string {
+  const { rules, intercept = false } = policy;
+  const { hostAddress } = slotPlan(plan, index);
   const elements = (nets: EgressRules['publicNets']) =>
     nets.length === 0 ? '' : `elements = { ${nets.map(formatCidr).join(', ')} };`;
-  return `
-table inet ${plan.table} {
+  const egress =
+    rules === undefined
+      ? ''
+      : `
   set private_${index} { type ipv4_addr; flags interval; auto-merge; ${elements(rules.privateNets)} }
   set public_${index} { type ipv4_addr; flags interval; auto-merge; ${elements(rules.publicNets)} }
   set pinned_${index} { type ipv4_addr; flags timeout; size ${MAX_PINS_PER_SANDBOX}; }
@@ -179,23 +237,50 @@ table inet ${plan.table} {
     ip daddr @private_${index} accept
     ip daddr @private ${refuseAs('private_network')}
     ip daddr @public_${index} accept
+    ip daddr @pinned_${index} meta l4proto tcp ${refuseAs('not_allowed')}
+    ip daddr @pinned_${index} udp dport 443 ${refuseAs('quic')}
     ip daddr @pinned_${index} accept
     ${refuseAs('not_allowed')}
-  }
+  }`;
+  // Everything that is refused anyway is left to the rules that refuse it.
+  const redirected = [
+    ...(rules === undefined ? [] : [`ip daddr @private_${index} return`]),
+    'ip daddr @never return',
+    'ip daddr @private return',
+    'fib daddr type local return',
+    ...(rules === undefined ? [] : [`ip daddr @public_${index} ${intercept ? 'goto to_proxy' : 'return'}`]),
+    rules === undefined ? 'goto to_proxy' : `ip daddr @pinned_${index} goto to_proxy`,
+  ];
+  const redirect = !isRedirected(policy)
+    ? ''
+    : `
+  chain redirect_${index} {
+    ${redirected.join('\n    ')}
+  }`;
+  const table = `inet ${plan.table}`;
+  return `
+table ${table} {${egress}${redirect}
 }
-add element inet ${plan.table} policies { ${slotPlan(plan, index).hostAddress} : goto egress_${index} }
+${egress === '' ? '' : `add element ${table} policies { ${hostAddress} : goto egress_${index} }`}
+${redirect === '' ? '' : `add element ${table} redirects { ${hostAddress} : goto redirect_${index} }`}
 `;
 }
 
-export function renderEgressRemoval(plan: AddressPlan, index: number): string {
+export function renderPolicyRemoval(plan: AddressPlan, index: number, policy: SlotPolicy): string {
   const table = `inet ${plan.table}`;
-  return `
-delete element ${table} policies { ${slotPlan(plan, index).hostAddress} }
+  const { hostAddress } = slotPlan(plan, index);
+  const redirect = `
+delete element ${table} redirects { ${hostAddress} }
+delete chain ${table} redirect_${index}
+`;
+  const egress = `
+delete element ${table} policies { ${hostAddress} }
 delete chain ${table} egress_${index}
 delete set ${table} private_${index}
 delete set ${table} public_${index}
 delete set ${table} pinned_${index}
 `;
+  return (isRedirected(policy) ? redirect : '') + (policy.rules === undefined ? '' : egress);
 }
 
 /**

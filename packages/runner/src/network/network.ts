@@ -6,8 +6,6 @@ import {
   type Cidr,
   cidrs,
   contains,
-  type EgressPolicy,
-  type EgressRules,
   formatCidr,
   overlaps,
   parseCidr,
@@ -32,13 +30,15 @@ import { BLOCK_BITS } from './address-plan.ts';
 import { HostdService } from '../host/hostd-service.ts';
 import { run } from '../process/index.ts';
 import { flowLimits } from './flow-limits.ts';
+import type { SlotPolicy } from './host-rules.ts';
 import { DeniedLog } from './denied-log.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
 import { findDroppingChains, HostFirewall } from './host-firewall.ts';
 import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
 import { type DeclaredPort, Netd, netdSandbox } from './netd/netd.ts';
+import { raisePolicyRouting, removePolicyRouting } from './policy-routing.ts';
 import { destroySlots, type Slot } from './slot.ts';
-import { SlotPool } from './slot-pool.ts';
+import { SlotPool, type TakeOptions } from './slot-pool.ts';
 import { SlotStore } from './slot-store.ts';
 
 export interface NetworkOptions {
@@ -69,10 +69,6 @@ export interface NetworkOptions {
   netdReplyMs?: number;
   /** Folder for what belongs to the machine and not to one service; must not outlive a boot. */
   runDir?: string;
-}
-
-export interface TakeOptions {
-  egress?: EgressPolicy | undefined;
 }
 
 interface Parts {
@@ -111,6 +107,7 @@ export class Network {
     const plan = await settlePlan(options, store, hostd);
     await enableForwarding(options.runDir ?? DEFAULT_RUN_DIR);
     await raiseBridge(plan);
+    await raisePolicyRouting(plan);
 
     const pool = await SlotPool.open({
       plan,
@@ -121,11 +118,12 @@ export class Network {
       log,
     });
     opened.defer(() => pool.detach());
-    const egress = new Map<number, EgressRules>();
+    const policies = new Map<number, SlotPolicy>();
     const openable = cidrs(options.tenantPrivateNetworks ?? []);
     for (const holder of pool.holders()) {
       const rules = parseEgress(holder.egress, openable);
-      if (rules !== undefined) egress.set(holder.slot.index, rules);
+      const { intercept = false } = holder;
+      if (rules !== undefined || intercept) policies.set(holder.slot.index, { rules, intercept });
     }
     // Netd of an earlier runner may ask and tell before the firewall is loaded.
     const loaded = Promise.withResolvers<HostFirewall>();
@@ -138,7 +136,7 @@ export class Network {
       nameServers: options.dnsUpstreams,
       listenHost: options.listenHost,
       sandboxes: [...pool.holders()].map(({ vmId, slot }) =>
-        netdSandbox(vmId, slot.hostAddress, egress.get(slot.index)),
+        netdSandbox(vmId, slot.hostAddress, policies.get(slot.index)?.rules),
       ),
       onPin: async (vmId, pins) => {
         const slot = pool.adopt(vmId);
@@ -147,14 +145,20 @@ export class Network {
       },
       ...(options.netdReplyMs === undefined ? {} : { replyMs: options.netdReplyMs }),
       onDnsPort: async (port) => await (await loaded.promise).setDnsPort(port),
+      onEgressPort: async (port) => await (await loaded.promise).setEgressPort(port),
       log,
     });
     opened.defer(() => netd.detach());
     const firewall = await HostFirewall.open({
       plan,
-      netd: { dnsPort: netd.dnsPort, uid, upstreamPorts: upstreamPorts(options.dnsUpstreams ?? []) },
+      netd: {
+        dnsPort: netd.dnsPort,
+        egressPort: netd.egressPort,
+        uid,
+        upstreamPorts: upstreamPorts(options.dnsUpstreams ?? []),
+      },
       flows: await flowLimits(plan.slots),
-      egress,
+      policies,
       watchMs: options.firewallWatchMs ?? DEFAULT_WATCH_MS,
       onPinsLost: () => netd.forgetPins(),
       log,
@@ -182,7 +186,7 @@ export class Network {
    * Rejects when all slots are taken, or on a policy entry of no known form.
    */
   async take(vmId: string, options: TakeOptions = {}): Promise<Slot> {
-    const taking = this.#taking.get(vmId) ?? this.#take(vmId, options.egress);
+    const taking = this.#taking.get(vmId) ?? this.#take(vmId, options);
     this.#taking.set(vmId, taking);
     try {
       return await taking;
@@ -197,38 +201,38 @@ export class Network {
    */
   async transfer(from: string, vmId: string, options: TakeOptions = {}): Promise<Slot> {
     const { pool, firewall, netd } = this.#parts;
-    const rules = this.#rules(vmId, options.egress);
+    const policy = this.#policy(vmId, options);
     const held = pool.adopt(from);
     if (held === undefined) throw new Error(`${from} has no network to hand over`);
-    if (rules !== undefined) await firewall.addEgress(held.index, rules);
-    const slot = await pool.transfer(from, vmId, options.egress);
-    netd.put(vmId, slot.hostAddress, rules);
+    await firewall.addPolicy(held.index, policy);
+    const slot = await pool.transfer(from, vmId, options);
+    netd.put(vmId, slot.hostAddress, policy.rules);
     // The address is the new holder's by now; nothing was published for the one before.
     netd.remove(from).catch(() => undefined);
     return slot;
   }
 
-  #rules(vmId: string, egress: EgressPolicy | undefined): EgressRules | undefined {
+  #policy(vmId: string, { egress, intercept = false }: TakeOptions): SlotPolicy {
     const rules = parseEgress(egress, cidrs(this.#options.tenantPrivateNetworks ?? []));
     if (rules !== undefined && rules.ineffective.length > 0) {
       this.#log.warn({ vm_id: vmId, entries: rules.ineffective }, 'egress entries that can never be reached');
     }
-    return rules;
+    return { rules, intercept };
   }
 
-  async #take(vmId: string, egress: EgressPolicy | undefined): Promise<Slot> {
+  async #take(vmId: string, options: TakeOptions): Promise<Slot> {
     const { pool, firewall, netd } = this.#parts;
     const known = pool.adopt(vmId);
-    if (known !== undefined && netd.serves(vmId)) return await pool.take(vmId, egress);
-    const rules = this.#rules(vmId, egress);
-    const slot = await pool.take(vmId, egress);
+    if (known !== undefined && netd.serves(vmId)) return await pool.take(vmId, options);
+    const policy = this.#policy(vmId, options);
+    const slot = await pool.take(vmId, options);
     try {
-      if (rules !== undefined) await firewall.addEgress(slot.index, rules);
+      await firewall.addPolicy(slot.index, policy);
     } catch (error) {
       await pool.release(vmId);
       throw error;
     }
-    netd.put(vmId, slot.hostAddress, rules);
+    netd.put(vmId, slot.hostAddress, policy.rules);
     return slot;
   }
 
@@ -261,7 +265,7 @@ export class Network {
     await netd.remove(vmId);
     await pool.release(vmId, async ({ index }) => {
       // Last of all: were the VMM still alive against our word, its policy would not have been lifted.
-      await firewall.removeEgress(index);
+      await firewall.removePolicy(index);
       firewall.forgetDenials(index);
       denied.forget(vmId);
     });
@@ -297,6 +301,7 @@ export class Network {
     await pool.close();
     hostd.close();
     await firewall.remove();
+    await removePolicyRouting(plan);
     if ((await listLinks()).includes(plan.bridge)) await run('ip', ['link', 'delete', 'dev', plan.bridge]);
     await restoreForwarding(this.#options.runDir ?? DEFAULT_RUN_DIR);
   }
@@ -347,6 +352,7 @@ async function settlePlan(
       'our addresses are taken; choosing others',
     );
   }
+  if (saved !== undefined && saved.bits === BLOCK_BITS) await removePolicyRouting(planOf(saved));
   const plan = planOf(chooseBlock(tag, range, used));
   await removeAllSlots(hostd, plan, links);
   await store.clear();

@@ -21,6 +21,7 @@ export interface SlotPoolOptions {
 interface Held {
   slot: Slot;
   egress?: EgressPolicy;
+  intercept?: boolean;
   /** Resolves when the assignment is on disk. */
   saved: Promise<void>;
   releasing?: Promise<void>;
@@ -29,6 +30,13 @@ interface Held {
 interface Waiter {
   resolve: (slot: Slot) => void;
   reject: (error: Error) => void;
+}
+
+/** What a sandbox's network enforces beyond the rules for all. */
+export interface TakeOptions {
+  egress?: EgressPolicy | undefined;
+  /** Its connections are led through the egress proxy, also without a policy: secrets may be put into them. */
+  intercept?: boolean | undefined;
 }
 
 /** How many slots one round makes, so that the first of a big refill is there soon. */
@@ -99,7 +107,7 @@ export class SlotPool {
       used.add(index);
       const slot = describeSlot(this.#plan, index);
       if (holder === undefined) this.#ready.push(slot);
-      else this.#held.set(holder.vmId, { slot, saved: Promise.resolve(), ...egressOf(holder) });
+      else this.#held.set(holder.vmId, { slot, saved: Promise.resolve(), ...policyOf(holder) });
     }
     await destroySlots(this.#hostd, this.#plan, [...leftovers]);
     this.#free = Array.from({ length: this.#plan.slots }, (_, index) => index).filter(
@@ -110,9 +118,9 @@ export class SlotPool {
   }
 
   /** Sandboxes that hold a slot, with their policy. */
-  *holders(): Generator<{ vmId: string; slot: Slot; egress?: EgressPolicy }> {
-    for (const [vmId, { slot, egress }] of this.#held) {
-      yield { vmId, slot, ...(egress === undefined ? {} : { egress }) };
+  *holders(): Generator<SlotHolder & { slot: Slot }> {
+    for (const [vmId, held] of this.#held) {
+      yield { vmId, slot: held.slot, ...policyOf(held) };
     }
   }
 
@@ -120,11 +128,11 @@ export class SlotPool {
    * Gives a sandbox a slot; the same one when it has one already. Waits for one to be made when no spare is left,
    * rejects when all are taken. The assignment is on disk when it resolves.
    */
-  async take(vmId: string, egress?: EgressPolicy): Promise<Slot> {
+  async take(vmId: string, options: TakeOptions = {}): Promise<Slot> {
     const known = this.#held.get(vmId);
     if (known?.releasing !== undefined) {
       await known.releasing;
-      return await this.take(vmId, egress);
+      return await this.take(vmId, options);
     }
     if (known !== undefined) {
       await known.saved;
@@ -134,11 +142,11 @@ export class SlotPool {
     // Another caller may have asked for the same sandbox meanwhile.
     if (this.#held.has(vmId)) {
       this.#giveBack(slot);
-      return await this.take(vmId, egress);
+      return await this.take(vmId, options);
     }
-    const holder: SlotHolder = { vmId, ...(egress === undefined ? {} : { egress }) };
+    const holder: SlotHolder = { vmId, ...policyOf(options) };
     const saved = this.#store.save({ index: slot.index, layout: this.#layout, holder });
-    this.#held.set(vmId, { slot, saved, ...egressOf(holder) });
+    this.#held.set(vmId, { slot, saved, ...policyOf(holder) });
     this.#refill();
     try {
       await saved;
@@ -154,17 +162,17 @@ export class SlotPool {
    * Gives the slot that `from` holds to `to`, who has none. On disk when it resolves; a crash leaves it with one
    * of the two. Nothing may have used the slot yet.
    */
-  async transfer(from: string, to: string, egress?: EgressPolicy): Promise<Slot> {
+  async transfer(from: string, to: string, options: TakeOptions = {}): Promise<Slot> {
     const held = this.#held.get(from);
     if (held === undefined || held.releasing !== undefined) throw new Error(`${from} holds no network slot`);
     if (this.#held.has(to)) throw new Error(`${to} holds a network slot already`);
     const { slot } = held;
-    const holder: SlotHolder = { vmId: to, ...(egress === undefined ? {} : { egress }) };
+    const holder: SlotHolder = { vmId: to, ...policyOf(options) };
     const saved = held.saved.then(() =>
       this.#store.save({ index: slot.index, layout: this.#layout, holder }),
     );
     this.#held.delete(from);
-    this.#held.set(to, { slot, saved, ...egressOf(holder) });
+    this.#held.set(to, { slot, saved, ...policyOf(holder) });
     await saved;
     return slot;
   }
@@ -328,8 +336,9 @@ export class SlotPool {
   }
 }
 
-function egressOf(holder: SlotHolder): { egress?: EgressPolicy } {
-  return holder.egress === undefined ? {} : { egress: holder.egress };
+/** What is stored of it. */
+function policyOf({ egress, intercept }: TakeOptions): Pick<SlotHolder, 'egress' | 'intercept'> {
+  return { ...(egress === undefined ? {} : { egress }), ...(intercept === true ? { intercept } : {}) };
 }
 
 function indexesIn(prefix: string, names: readonly string[]): Set<number> {

@@ -14,6 +14,7 @@ export interface SlotRecord {
 export interface SlotHolder {
   vmId: string;
   egress?: EgressPolicy;
+  intercept?: boolean;
 }
 
 /**

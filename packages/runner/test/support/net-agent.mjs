@@ -6,13 +6,23 @@ import readline from 'node:readline';
 
 const operations = {
   // Connects, sends `text`, ends its side, answers with all that came back.
-  tcp: ({ host, port, text = '', from, wait = 30_000 }) =>
+  // `base64`: bytes instead of text. `stay`: its side stays open.
+  tcp: ({ host, port, text = '', base64, parts = 1, stay = false, from, wait = 30_000 }) =>
     new Promise((resolve) => {
       const socket = net.connect({ host, port, ...(from && { localAddress: from }) });
       let said = '';
       socket.setTimeout(wait, () => { resolve({ error: 'TIMEOUT' }); socket.destroy(); });
       socket.setEncoding('utf8').on('data', (chunk) => { said += chunk; });
-      socket.on('connect', () => socket.end(text));
+      socket.on('connect', async () => {
+        const bytes = base64 === undefined ? Buffer.from(text) : Buffer.from(base64, 'base64');
+        socket.setNoDelay(true);
+        const size = Math.ceil(bytes.length / parts) || 1;
+        for (let at = 0; at < bytes.length; at += size) {
+          socket.write(bytes.subarray(at, at + size));
+          if (parts > 1) await new Promise((next) => setTimeout(next, 5));
+        }
+        if (!stay) socket.end();
+      });
       socket.on('error', (error) => resolve({ error: error.code }));
       socket.on('close', () => resolve({ text: said }));
     }),
@@ -21,7 +31,8 @@ const operations = {
     new Promise((resolve, reject) => {
       const server = net.createServer({ allowHalfOpen: true }, (socket) => {
         socket.on('error', () => {});
-        socket.write(`${name} ${socket.remoteAddress}\n`);
+        // Without a name the client speaks first.
+        if (name !== '') socket.write(`${name} ${socket.remoteAddress}\n`);
         socket.pipe(socket);
       });
       server.on('error', reject);

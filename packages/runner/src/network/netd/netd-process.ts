@@ -3,6 +3,7 @@ import { closeSync, openSync, readFileSync } from 'node:fs';
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { HOSTD } from '../../host/hostd.ts';
 import { identifyProcess, isAlive, killProcess, type ProcessIdentity } from '../../vmm/process-identity.ts';
 
 const NETD = new URL('../../../../netd/', import.meta.url);
@@ -10,6 +11,8 @@ const NETD = new URL('../../../../netd/', import.meta.url);
 const HEAP_MAX_MIB = 256;
 /** What it allocates dies young, a packet at a time; the default lets that grow to 48 MiB before it is collected. */
 const YOUNG_MAX_MIB = 2;
+/** hostd gives the command its socket as this one. */
+const EGRESS_DESCRIPTOR = '3';
 const END_DEADLINE_MS = 10_000;
 
 /** Of the netd that this runner would start. */
@@ -24,6 +27,8 @@ export interface HelperProgram {
   file: string;
   /** After the path of its socket. */
   args: readonly string[];
+  /** Address of the host of a listening socket that it finds as descriptor 3. */
+  listenAddress?: string;
 }
 
 /**
@@ -44,9 +49,14 @@ export class NetdProcess {
     this.#record = join(dir, `${program.name}.json`);
   }
 
-  /** netd itself. @param uid the user that it becomes */
-  static netd(dir: string, uid: number): NetdProcess {
-    return new NetdProcess(dir, { name: 'netd', file: 'src/main.ts', args: [String(uid)] });
+  /**
+   * netd itself.
+   * @param uid the user that it becomes
+   * @param listenAddress address of the host at which redirected connections arrive
+   */
+  static netd(dir: string, uid: number, listenAddress: string): NetdProcess {
+    const args = [String(uid), EGRESS_DESCRIPTOR];
+    return new NetdProcess(dir, { name: 'netd', file: 'src/main.ts', args, listenAddress });
   }
 
   /** The one that runs, by our own record: what netd itself says of its process is not believed. */
@@ -64,35 +74,35 @@ export class NetdProcess {
   async start(): Promise<ProcessIdentity> {
     await this.kill();
     await mkdir(this.#dir, { recursive: true, mode: 0o700 });
-    const { name, file, args } = this.#program;
+    const { name, file, args, listenAddress } = this.#program;
+    const command = [
+      'setpriv',
+      '--no-new-privs',
+      '--',
+      'prlimit',
+      '--core=0',
+      '--',
+      process.execPath,
+      `--max-old-space-size=${HEAP_MAX_MIB}`,
+      `--max-semi-space-size=${YOUNG_MAX_MIB}`,
+      fileURLToPath(new URL(file, NETD)),
+      this.socketPath,
+      ...args,
+    ];
+    const [tool = '', ...rest] =
+      listenAddress === undefined ? command : [HOSTD, 'listen-transparent', listenAddress, '--', ...command];
     const log = openSync(join(this.#dir, `${name}.log`), 'w', 0o600);
     try {
-      const child = spawn(
-        'setpriv',
-        [
-          '--no-new-privs',
-          '--',
-          'prlimit',
-          '--core=0',
-          '--',
-          process.execPath,
-          `--max-old-space-size=${HEAP_MAX_MIB}`,
-          `--max-semi-space-size=${YOUNG_MAX_MIB}`,
-          fileURLToPath(new URL(file, NETD)),
-          this.socketPath,
-          ...args,
-        ],
-        {
-          detached: true,
-          cwd: '/',
-          stdio: ['ignore', log, log],
-          env: {
-            PATH: process.env['PATH'] ?? '/usr/sbin:/usr/bin:/sbin:/bin',
-            LC_ALL: 'C',
-            NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
-          },
+      const child = spawn(tool, rest, {
+        detached: true,
+        cwd: '/',
+        stdio: ['ignore', log, log],
+        env: {
+          PATH: process.env['PATH'] ?? '/usr/sbin:/usr/bin:/sbin:/bin',
+          LC_ALL: 'C',
+          NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
         },
-      );
+      });
       child.unref();
       if (child.pid === undefined) {
         const [error] = await new Promise<[Error]>((resolve) => child.once('error', (err) => resolve([err])));

@@ -34,6 +34,8 @@ export interface NetdOptions {
   onPin: (vmId: string, pins: readonly NetdPin[]) => Promise<void>;
   /** The name server listens elsewhere than before. */
   onDnsPort: (port: number) => Promise<void>;
+  /** Redirected connections are to be led to another port than before. */
+  onEgressPort: (port: number) => Promise<void>;
   log: Logger;
 }
 
@@ -71,10 +73,11 @@ export class Netd {
   #dead = Promise.withResolvers<void>();
   #dns = Promise.withResolvers<number>();
   #dnsPort: number | undefined;
+  #egressPort: number | undefined;
 
   private constructor(options: NetdOptions) {
     this.#options = options;
-    this.#process = NetdProcess.netd(options.dir, options.uid);
+    this.#process = NetdProcess.netd(options.dir, options.uid, options.dnsAddress);
     for (const sandbox of options.sandboxes) this.#sandboxes.set(sandbox.vm_id, sandbox);
     this.#ping = setInterval(() => {
       this.#connection?.request({ type: 'ping' }).catch(() => undefined);
@@ -101,6 +104,11 @@ export class Netd {
   get dnsPort(): number {
     if (this.#dnsPort === undefined) throw new Error('netd has not started');
     return this.#dnsPort;
+  }
+
+  /** Undefined while there is none: redirected connections are refused then. */
+  get egressPort(): number | undefined {
+    return this.#egressPort;
   }
 
   /** The process that serves, for tests and people. */
@@ -313,8 +321,10 @@ export class Netd {
     const replyMs = this.#options.replyMs ?? REPLY_DEADLINE_MS;
     const connection = await NetdConnection.open(this.#process.socketPath, replyMs, (event) => {
       if (event.type !== 'hello') return this.#onEvent(event, connection);
-      if (event.protocol === NETD_PROTOCOL && event.version === version) greeted.resolve();
-      else greeted.reject(new Error(`it is of version ${event.version}, protocol ${event.protocol}`));
+      if (event.protocol === NETD_PROTOCOL && event.version === version) {
+        this.#setEgressPort(event.egress_port);
+        greeted.resolve();
+      } else greeted.reject(new Error(`it is of version ${event.version}, protocol ${event.protocol}`));
     });
     const timer = setTimeout(() => connection.end('no greeting'), START_DEADLINE_MS);
     void connection.lost.then((why) => greeted.reject(new NetdLostError(why)));
@@ -327,6 +337,16 @@ export class Netd {
     } finally {
       clearTimeout(timer);
     }
+  }
+
+  #setEgressPort(port: number | undefined): void {
+    const before = this.#egressPort;
+    this.#egressPort = port;
+    if (before === undefined || port === undefined || before === port) return;
+    const { log, onEgressPort } = this.#options;
+    onEgressPort(port).catch((err: unknown) =>
+      log.error({ err }, 'connections cannot be led to the egress proxy'),
+    );
   }
 
   #onEvent(event: Exclude<NetdToRunner, { type: 'done' | 'hello' }>, connection: NetdConnection): void {
