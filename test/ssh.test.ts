@@ -226,6 +226,13 @@ describe('SSH, with the OpenSSH client', () => {
     } finally {
       tunnel.kill();
     }
+    // Standard input and output as one connection: both ends are passed on.
+    assert.equal((await service.exec(vm.id, 'httpd -p 8081 -h /tmp/www')).exitCode, 0);
+    for (const to of ['localhost:8080', `${guest}:8081`]) {
+      const get = 'GET / HTTP/1.0\r\n\r\n';
+      const { stdout, stderr } = await run('ssh', sshArgs('-W', to, `${user()}@127.0.0.1`), get);
+      assert.match(stdout, /^HTTP\/1\.[01] 200 OK\r\n[^]*\r\n\r\npage\n$/, stderr);
+    }
     const refused = await ssh(
       'true',
       '',

@@ -14,6 +14,8 @@ export class SshForward {
   #writer: ChannelWriter | undefined;
   #connection: GuestConnection | undefined;
   #sides = 2;
+  /** What the sandbox's side sends before the client's channel is open. */
+  readonly #early: (() => void)[] = [];
 
   constructor(
     to: Destination,
@@ -46,12 +48,14 @@ export class SshForward {
       to,
       {
         onData: (data) => {
-          this.#writer?.write('stdout', data);
-          if ((this.#writer?.waiting ?? 0) > OUTPUT_MAX_BYTES) this.#connection?.pause();
+          this.#whenOpen(() => {
+            this.#writer?.write('stdout', data);
+            if ((this.#writer?.waiting ?? 0) > OUTPUT_MAX_BYTES) this.#connection?.pause();
+          });
         },
-        onDataEnd: () => void this.#sent(),
+        onDataEnd: () => this.#whenOpen(() => void this.#sent()),
         onDrain: () => this.#channel?.resume(),
-        onClose: () => void this.#closeAfterOutput(),
+        onClose: () => this.#whenOpen(() => void this.#closeAfterOutput()),
       },
       { startMs: limits.startMs, signal: this.#ended.signal },
     );
@@ -75,6 +79,12 @@ export class SshForward {
     // Also when the client closes it while what it sent is not read.
     channel.on('finish', this.#end);
     channel.on('close', this.#end);
+    for (const action of this.#early.splice(0)) action();
+  }
+
+  #whenOpen(action: () => void): void {
+    if (this.#channel === undefined) this.#early.push(action);
+    else action();
   }
 
   /** The sandbox's side has sent everything. */

@@ -1,4 +1,6 @@
+import type { Socket } from 'node:net';
 import type { GrantLease } from '../control/grants.ts';
+import { openPortStream } from '../ports/port-stream.ts';
 import { GuestProcess, type ProcessEnd } from './guest-process.ts';
 import { SSH_PROGRAM } from './guest-program.ts';
 
@@ -31,11 +33,40 @@ interface OpenOptions {
 }
 
 /**
- * Connects from inside the sandbox, so that its network and egress policy apply: with a process that connects, writes one
- * byte, and then copies both ways.
+ * Connects from inside the sandbox: to its own ports over the runner's port stream, and to everything else with a process in
+ * the sandbox, so that its network and egress policy apply.
  * @throws Error when nothing listens there
  */
 export async function connectInGuest(
+  lease: GrantLease,
+  to: Destination,
+  events: ConnectionEvents,
+  options: OpenOptions,
+): Promise<GuestConnection> {
+  if ('port' in to && isLoopback(to.host)) return ofSocket(await openPortStream(lease, to.port), events);
+  return await dial(lease, to, events, options);
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || /^127(\.\d{1,3}){3}$/.test(host);
+}
+
+function ofSocket(socket: Socket, events: ConnectionEvents): GuestConnection {
+  socket.on('data', events.onData);
+  socket.on('end', events.onDataEnd);
+  socket.on('drain', events.onDrain);
+  socket.on('close', events.onClose);
+  return {
+    write: (data) => socket.write(data),
+    end: () => void socket.end(),
+    pause: () => void socket.pause(),
+    resume: () => void socket.resume(),
+    destroy: () => void socket.destroy(),
+  };
+}
+
+/** A process in the sandbox that connects, writes one byte, and then copies both ways. */
+async function dial(
   lease: GrantLease,
   to: Destination,
   events: ConnectionEvents,
@@ -65,7 +96,7 @@ export async function connectInGuest(
         else {
           isOpen = true;
           connected.resolve();
-          if (data.length > 1) process.nextTick(events.onData, data.subarray(1));
+          if (data.length > 1) events.onData(data.subarray(1));
         }
       },
       onOutputEnd: () => isOpen && events.onDataEnd(),
