@@ -1,5 +1,9 @@
 import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { test } from 'node:test';
+import { checkImageCache } from '../src/doctor/image-cache.ts';
 import { checkKernel } from '../src/doctor/machine.ts';
 
 test('a kernel without mount_setattr is named as missing, with the version that has it', () => {
@@ -11,4 +15,27 @@ test('a kernel without mount_setattr is named as missing, with the version that 
   }
   for (const version of ['5.12.0', '5.15.0-1', '6.1.0-28-amd64', '10.0.0'])
     assert.equal(checkKernel(version).status, 'ok', version);
+});
+
+test('the image cache is shown with its size and its limits, once it holds something', async () => {
+  const cache = await mkdtemp(join(tmpdir(), 'rlp-doctor-cache-'));
+  try {
+    assert.deepEqual(await checkImageCache(cache, {}), []);
+    const file = async (path: string, mib: number): Promise<void> => {
+      await mkdir(join(cache, 'images', path, '..'), { recursive: true });
+      await writeFile(join(cache, 'images', path), '');
+      await truncate(join(cache, 'images', path), mib * 2 ** 20);
+    };
+    await file('sha256-aa/root.squashfs', 1024);
+    await file('sha256-bb/root.squashfs', 512);
+    await file('layers/cc.tar', 256);
+    await file('layers/dd.json', 4096);
+    const [check] = await checkImageCache(cache, { RELEAP_LAYER_CACHE_MIB: '2048' });
+    assert.equal(
+      check?.detail,
+      `2 images of 1.5 GiB (limit 64.0 GiB), 1 layer of 0.3 GiB (limit 2.0 GiB) in ${join(cache, 'images')}`,
+    );
+  } finally {
+    await rm(cache, { recursive: true, force: true });
+  }
 });

@@ -5,6 +5,7 @@ import { checkAccelerator } from '../doctor/accelerator.ts';
 import { checkCgroup } from '../doctor/cgroup.ts';
 import type { Check } from '../doctor/check.ts';
 import { checkDigests } from '../doctor/digests.ts';
+import { checkImageCache } from '../doctor/image-cache.ts';
 import { checkMachine } from '../doctor/machine.ts';
 import { checkNetwork } from '../doctor/network.ts';
 import { checkQuarantine } from '../doctor/quarantine.ts';
@@ -61,6 +62,7 @@ async function collect(
   using spinner = new Spinner(context, 'looking at the machine');
   const checks = [...checkMachine()];
   checks.push(checkCgroup(), ...(await checkStorage(releapHome(env), cache)));
+  checks.push(...(await checkImageCache(cache, env)));
   checks.push(...(await checkQuarantine(releapHome(env))));
   checks.push(...(await checkNetwork(env, context.signal)));
   checks.push(...(await checkTools(root, env, context.signal)));

@@ -62,6 +62,9 @@ export const BOUNDS = {
   int32: 2_147_483_647,
 } as const;
 
+/** What the image cache of a host keeps unless the operator says otherwise, in MiB. */
+export const IMAGE_CACHE_MIB = { images: 65_536, layers: 16_384 } as const;
+
 /** Defaults of requests. */
 export const DEFAULTS = {
   mode: 'burstable',

@@ -1,3 +1,4 @@
+import { IMAGE_CACHE_MIB } from '@releap/contract';
 import type { PullQueueLimits } from './pull-queue.ts';
 
 /** What an image may cost us. Content is hostile: every number an image states is checked against one of these. */
@@ -60,8 +61,8 @@ export const DEFAULT_IMAGE_LIMITS: Readonly<ImageLimits> = {
   pullMs: 15 * 60_000,
   makeMs: 15 * 60_000,
   resolutionTtlMs: 60_000,
-  cacheBytes: 64 * GIB,
-  layerBytes: 16 * GIB,
+  cacheBytes: IMAGE_CACHE_MIB.images * MIB,
+  layerBytes: IMAGE_CACHE_MIB.layers * MIB,
   stallMs: 30_000,
   stallBytes: 512 * KIB,
   parallelMakes: 2,

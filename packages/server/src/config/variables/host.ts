@@ -1,4 +1,5 @@
 /** Folders and hardware of a host, and its logs. */
+import { IMAGE_CACHE_MIB } from '@releap/contract';
 import { Type } from 'typebox';
 import { AbsolutePath, Positive, variable } from './variable.ts';
 
@@ -75,7 +76,7 @@ export const THIS_MACHINE = {
   }),
   RELEAP_IMAGE_CACHE_MIB: variable({
     schema: Positive,
-    default: 65_536,
+    default: IMAGE_CACHE_MIB.images,
     unit: 'MiB',
     description:
       'Root images kept in the cache; beyond that the least recently used ones are removed, except those that are in use ' +
@@ -84,7 +85,7 @@ export const THIS_MACHINE = {
   }),
   RELEAP_LAYER_CACHE_MIB: variable({
     schema: Type.Integer({ minimum: 0, maximum: 100_000_000 }),
-    default: 16_384,
+    default: IMAGE_CACHE_MIB.layers,
     unit: 'MiB',
     description: 'Unpacked layers kept in the cache for other images that have them.',
     group: 'This machine',
