@@ -13,7 +13,7 @@ import { registerDeniedEgress } from './data/denied-routes.ts';
 import { registerBuildLogs, registerLogs } from './data/log-routes.ts';
 import { EmptyExt4Store } from './disk/empty-ext4.ts';
 import { BuildCaches } from './dockerfile/build-caches.ts';
-import { blobsOfControl } from './dockerfile/build-context.ts';
+import { contextsOf } from './dockerfile/build-context.ts';
 import { BUILD_PROCESSES_MAX, type BuildLimits } from './dockerfile/build-limits.ts';
 import { DockerfileBuilds } from './dockerfile/dockerfile-builds.ts';
 import { warmUp } from './guest/warm-up.ts';
@@ -180,13 +180,14 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     maxMib: options.builds.cacheMib,
     log: log.child({ part: 'build' }),
   });
+  const store = new StoreClient({ controlUrl: options.controlUrl, credential: () => identity.credential() });
   const dockerfiles: DockerfileBuilds = new DockerfileBuilds({
     machines,
     network,
     admission,
     images,
     caches,
-    openBlob: blobsOfControl(options.controlUrl, () => identity.credential()),
+    openBlob: contextsOf(store),
     limits: { ...options.builds, processes: BUILD_PROCESSES_MAX },
     log: log.child({ part: 'build' }),
   });
@@ -212,7 +213,6 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       run: (running) => warmUp(running.agentSocketPath, warmUpConfig(running), log),
     },
   });
-  const store = new StoreClient({ controlUrl: options.controlUrl, credential: () => identity.credential() });
   const fetcher = new ArtifactFetcher({
     client: store,
     snapshots: machines.snapshots,

@@ -37,7 +37,7 @@ describe('the queue of pulls', () => {
     assert.equal(queue.running, 3);
   });
 
-  it('gives a registry its share, whoever asks for it', async () => {
+  it('gives a registry its share, for all projects together', async () => {
     const queue = new PullQueue(LIMITS);
     const { entered } = enterAll(queue, ['a@slow', 'b@slow', 'c@slow', 'd@slow', 'd@fast']);
     await settle();

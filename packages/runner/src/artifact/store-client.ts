@@ -5,7 +5,13 @@ import { open, rm } from 'node:fs/promises';
 import { Readable } from 'node:stream';
 import type { ReadableStream } from 'node:stream/web';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { ArtifactRecord, MissingBlobsResponse, validate, type ArtifactPart } from '@releap/contract';
+import {
+  ArtifactRecord,
+  BLOB_PATH,
+  MissingBlobsResponse,
+  validate,
+  type ArtifactPart,
+} from '@releap/contract';
 
 /** A part of an artifact, and the file here that has its content. */
 export interface LocalPart extends ArtifactPart {
@@ -59,7 +65,7 @@ export class StoreClient {
     await retrying(signal, async () => {
       const content = createReadStream(path);
       try {
-        await this.#request('PUT', `/internal/blobs/${digest}?location=${locationId}`, signal, {
+        await this.#request('PUT', `${blobPath(digest)}?location=${locationId}`, signal, {
           headers: { 'content-type': 'application/octet-stream' },
           body: Readable.toWeb(content),
           duplex: 'half',
@@ -70,17 +76,23 @@ export class StoreClient {
     });
   }
 
+  /** The content of a blob, which the caller verifies. */
+  async open(digest: string, signal: AbortSignal): Promise<AsyncIterable<Uint8Array>> {
+    const response = await this.#request('GET', blobPath(digest), signal, {});
+    if (response.body === null) throw new StoreError(502, `the store sent nothing for ${digest}`);
+    return response.body as ReadableStream<Uint8Array>;
+  }
+
   /** Writes a blob to a new file, and verifies it. The file is not durable yet, and is removed when this fails. */
   async download({ digest, bytes }: ArtifactPart, path: string, signal: AbortSignal): Promise<void> {
     await retrying(signal, async () => {
-      const response = await this.#request('GET', `/internal/blobs/${digest}`, signal, {});
-      if (response.body === null) throw new StoreError(502, `the store sent nothing for ${digest}`);
+      const content = await this.open(digest, signal);
       await rm(path, { force: true });
       const file = await open(path, 'wx', 0o600);
       try {
         const hash = createHash('sha256');
         let received = 0;
-        for await (const chunk of response.body as ReadableStream<Uint8Array>) {
+        for await (const chunk of content) {
           received += chunk.byteLength;
           if (received > bytes) break;
           hash.update(chunk);
@@ -125,6 +137,8 @@ export class StoreClient {
     throw new StoreError(response.status, why);
   }
 }
+
+const blobPath = (digest: string): string => BLOB_PATH.replace(':digest', digest);
 
 /** Repeats what has failed for a reason that may pass. */
 async function retrying<T>(signal: AbortSignal, attempt: () => Promise<T>): Promise<T> {

@@ -1,6 +1,7 @@
 /** The build context: a tar archive of the deployment's store, checked while it is read. */
 import { createHash } from 'node:crypto';
-import { BLOB_PATH, type DockerfileRoot } from '@releap/contract';
+import type { DockerfileRoot } from '@releap/contract';
+import { type StoreClient, StoreError } from '../artifact/store-client.ts';
 import { ImageError } from '../image/image-error.ts';
 
 export type Context = NonNullable<DockerfileRoot['context']>;
@@ -8,25 +9,16 @@ export type Context = NonNullable<DockerfileRoot['context']>;
 /** Opens a blob of the deployment's store. @throws ImageError */
 export type OpenBlob = (digest: string, signal: AbortSignal) => Promise<AsyncIterable<Uint8Array>>;
 
-/** Blobs from the internal listener of the control plane, which gives a runner what its assignments name. */
-export function blobsOfControl(controlUrl: string, credential: () => Promise<string>): OpenBlob {
+/** Build contexts from the store, which gives a runner what its assignments name. */
+export function contextsOf(store: Pick<StoreClient, 'open'>): OpenBlob {
   return async (digest, signal) => {
     try {
-      const response = await fetch(new URL(BLOB_PATH.replace(':digest', digest), controlUrl), {
-        headers: { authorization: `Bearer ${await credential()}` },
-        signal,
-      });
-      if (response.ok && response.body) return response.body;
-      await response.body?.cancel();
-      throw new ImageError(
-        response.status === 404 ? 'not-found' : 'unreachable',
-        `the build context ${digest} cannot be fetched: the control plane answered ${response.status}`,
-      );
+      return await store.open(digest, signal);
     } catch (error) {
-      if (error instanceof ImageError || signal.aborted) throw error;
-      throw new ImageError('unreachable', 'the build context cannot be fetched from the control plane', {
-        cause: error,
-      });
+      signal.throwIfAborted();
+      const code = error instanceof StoreError && error.status === 404 ? 'not-found' : 'unreachable';
+      const why = error instanceof StoreError ? error.message : 'the control plane cannot be reached';
+      throw new ImageError(code, `the build context ${digest} cannot be fetched: ${why}`, { cause: error });
     }
   };
 }

@@ -3,26 +3,23 @@
  * The guarantees about keys, locks, publishing and crashes are in `docs/images.md`.
  */
 import { stat } from 'node:fs/promises';
-import { createHmac, randomBytes } from 'node:crypto';
 import type { ImageReference, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
-import { BUILTINS, BUILTIN_IMAGES } from './builtin/index.ts';
+import { ensureBuiltin } from './builtin-images.ts';
 import { dockerfileAlias, DockerfileImages } from './dockerfile-images.ts';
-import type { BuildDockerfile, DockerfileOptions } from './dockerfile-images.ts';
-import { buildBuiltin, buildFromRegistry, fetchLayersOf } from './image-builder.ts';
-import type { BuildContext, ImageProgress, PullContext, RegistryAccess } from './image-builder.ts';
-import { ImageError, show, toImageError } from './image-error.ts';
-import { ImageFolder } from './image-folder.ts';
-import type { RootImage, StoredImage } from './image-folder.ts';
+import { type BuildContext, buildFromRegistry, fetchLayersOf, type ImageProgress } from './image-builder.ts';
+import type { PullContext } from './image-builder.ts';
+import { ImageError, toImageError } from './image-error.ts';
+import { ImageFolder, type RootImage, type StoredImage } from './image-folder.ts';
 import { collectGarbage } from './image-garbage.ts';
-import { DEFAULT_IMAGE_LIMITS } from './image-limits.ts';
-import type { ImageLimits } from './image-limits.ts';
+import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from './image-limits.ts';
 import { ImageWorkshops } from './image-workshops.ts';
 import { ImageResolver, checkDigest, parseReference, repositoryOf } from './image-resolver.ts';
 import { Semaphore } from '../budget/semaphore.ts';
-import type { LayerSource } from './oci-flatten.ts';
-import type { LayerScope } from './layer-store.ts';
-import { PullQueue, type PullOwner } from './pull-queue.ts';
+import type { EnsureOptions, FetchedImage, ImageStats, ImageStoreOptions } from './image-store-options.ts';
+import { ImageLeases, type ImageLease } from './image-leases.ts';
+import { type PullAccess, pullAccess, type PullCredential } from './pull-access.ts';
+import { PullQueue } from './pull-queue.ts';
 import { AddressPolicy } from './registry/address-policy.ts';
 import type { RegistryCredential } from './registry/registry-client.ts';
 import { RegistryLogin, type StoredCredential } from './registry/registry-login.ts';
@@ -33,71 +30,10 @@ export { ImageError } from './image-error.ts';
 export type { ImageProgress } from './image-builder.ts';
 export type { ImageConfig } from './image-config.ts';
 export type { RootImage } from './image-folder.ts';
-
-export interface ImageStoreOptions {
-  /** The cache folder; everything of ours lies in `images/` below it. */
-  cacheDir: string;
-  log: Logger;
-  /** Where set-up left Debian packages for built-in images. */
-  packagesDir?: string | undefined;
-  limits?: Partial<ImageLimits>;
-  /** Absent: Dockerfiles are refused. */
-  buildDockerfile?: BuildDockerfile | undefined;
-  /** Fetches an image that another host built. Absent: only images of this host are found by their digest. */
-  fetchStored?: ((digest: string, signal: AbortSignal | undefined) => Promise<void>) | undefined;
-  /** Hosts and networks that pulls may connect to besides public addresses; see `AddressPolicy`. */
-  privateHosts?: readonly string[] | undefined;
-  /** Instead of Amazon's endpoints for tokens of its registries. */
-  ecrEndpoint?: string | undefined;
-}
-
-export interface EnsureOptions extends Pick<DockerfileOptions, 'onOutput' | 'rebuild'> {
-  /** Ends this caller's waiting. The work itself continues while another caller waits for it. */
-  signal?: AbortSignal | undefined;
-  onProgress?: ((progress: ImageProgress) => void) | undefined;
-}
-
-/** While held, the image is not tidied away. */
-export interface ImageLease extends Disposable {
-  release(): void;
-}
-
-/** An image of a registry: its configuration and its layers, bottom first. */
-export interface FetchedImage {
-  /** Of the manifest for our platform. */
-  digest: string;
-  rawConfig: Buffer;
-  layers: (LayerSource & { size: number; mediaType: string })[];
-}
-
-/** What the cache holds, and the limits that it is kept to. */
-export interface ImageStats {
-  images: { count: number; bytes: number; mostBytes: number };
-  layers: { count: number; bytes: number; mostBytes: number };
-  pulls: { running: number; waiting: number };
-}
-
-type PullCredential = NonNullable<Extract<RootSource, { type: 'registry' }>['credential']>;
-
-interface PullAccess {
-  owner: PullOwner;
-  login: (signal: AbortSignal) => Promise<RegistryCredential | undefined>;
-  /** @param share given back when the registry is not needed any more */
-  of: (signal: AbortSignal, share: Disposable) => Promise<RegistryAccess>;
-}
-
-/** Without a project, layers are shared by who has the same credential, as long as this process runs. */
-const SCOPE_KEY = randomBytes(32);
-function privateScope(host: string, { username, password }: PullCredential, projectId?: string): LayerScope {
-  if (projectId !== undefined) return `project:${projectId}`;
-  const hash = createHmac('sha256', SCOPE_KEY).update(JSON.stringify([host, username, password]));
-  return `credential:${hash.digest('hex')}`;
-}
+export type { ImageLease } from './image-leases.ts';
+export type { FetchedImage } from './image-store-options.ts';
 
 const NO_SHARE: Disposable = { [Symbol.dispose]: () => undefined };
-
-/** How often images in use are marked as such for other processes; shorter than what they take for unused. */
-const LEASE_TOUCH_MS = 5 * 60_000;
 
 export class ImageStore {
   readonly #log: Logger;
@@ -109,7 +45,7 @@ export class ImageStore {
   readonly #resolver: ImageResolver;
   /** From what an index or a built-in's name is called to an image's digest. */
   readonly #aliases = new Map<string, string>();
-  readonly #leases = new Map<string, number>();
+  readonly #leases: ImageLeases;
   readonly #building = new SingleFlight<RootImage, ImageProgress>();
   readonly #makers: Semaphore;
   readonly #pulls: PullQueue;
@@ -118,7 +54,6 @@ export class ImageStore {
   readonly #logins: RegistryLogin;
   readonly #dockerfiles: DockerfileImages | undefined;
   readonly #fetchStored: ImageStoreOptions['fetchStored'];
-  readonly #touching: NodeJS.Timeout;
   #prepared: Promise<void> | undefined;
   #ready = false;
   #closed = false;
@@ -127,6 +62,7 @@ export class ImageStore {
     this.#log = options.log;
     this.#limits = { ...DEFAULT_IMAGE_LIMITS, ...options.limits };
     this.#folder = new ImageFolder(options.cacheDir);
+    this.#leases = new ImageLeases(this.#folder, this.#log);
     this.#policy = new AddressPolicy(options.privateHosts ?? []);
     this.#logins = new RegistryLogin(options.ecrEndpoint);
     this.#resolver = new ImageResolver(this.#folder, this.#limits, this.#policy);
@@ -151,7 +87,6 @@ export class ImageStore {
         },
         onBuilt: () => this.#tidy(),
       });
-    this.#touching = setInterval(() => void this.#touchLeased(), LEASE_TOUCH_MS).unref();
   }
 
   /** Makes the folders and reclaims what a crash left. `ensure` waits for it by itself. @throws ImageError */
@@ -172,7 +107,7 @@ export class ImageStore {
   /** Cancels what is under way and waits for its end. Nothing may be asked afterwards. */
   async close(): Promise<void> {
     this.#closed = true;
-    clearInterval(this.#touching);
+    this.#leases[Symbol.dispose]();
     await Promise.all([this.#resolver.close(), this.#building.close(), this.#logins.close()]);
     await this.#workshops[Symbol.asyncDispose]();
     await this.#folder.synced();
@@ -208,7 +143,7 @@ export class ImageStore {
     const { digest } = resolved;
     const ready = await this.find(digest);
     if (ready) return ready;
-    // By repository too: who names an image of another's digest waits for his own registry alone.
+    // By repository too: a tenant that names the digest of another one's image waits for its own registry alone.
     const key = `${digest} ${repositoryOf(reference)}`;
     const enter = (signal: AbortSignal): Promise<Disposable> => this.#pulls.enter(access.owner, signal);
     const make = async (context: PullContext, share: Disposable): Promise<string> => {
@@ -219,27 +154,13 @@ export class ImageStore {
     return await this.#build(key, options, make, enter);
   }
 
-  /** How a pull asks its registry, and which layers it need not fetch. */
   #access(
     reference: ImageReference,
     credential: PullCredential | undefined,
     projectId: string | undefined,
   ): PullAccess {
-    const { host } = reference;
-    const login: PullAccess['login'] = async (signal) =>
-      credential && (await this.registryLogin({ host, ...credential }, signal));
-    const scope = credential === undefined ? 'public' : privateScope(host, credential, projectId);
-    return {
-      owner: { project: projectId ?? '', host },
-      login,
-      of: async (signal, share) => ({
-        credential: await login(signal),
-        policy: this.#policy,
-        scopes: ['public', scope],
-        scope,
-        fetched: () => share[Symbol.dispose](),
-      }),
-    };
+    const by = { logins: this.#logins, policy: this.#policy };
+    return pullAccess(by, reference, credential, projectId);
   }
 
   /** What a registry takes for a project's credential. @throws ImageError */
@@ -313,7 +234,7 @@ export class ImageStore {
     return (await this.#resolver.resolve(reference, credential, access.login, signal)).digest;
   }
 
-  /** Like `ensure`, with a lease that no tidying can come before. */
+  /** Like `ensure`, with a lease that no removal can come before. */
   async acquire(source: RootSource, options: EnsureOptions = {}): Promise<ImageLease & { image: RootImage }> {
     const image = await this.ensure(source, options);
     return { ...this.lease(image.digest), image };
@@ -370,18 +291,9 @@ export class ImageStore {
     });
   }
 
-  /** Keeps the image from being tidied away until released. Several may be held. */
+  /** Keeps the image from being removed until released. Several may be held. */
   lease(digest: string): ImageLease {
-    this.#leases.set(digest, (this.#leases.get(digest) ?? 0) + 1);
-    let held = true;
-    const release = (): void => {
-      if (!held) return;
-      held = false;
-      const left = (this.#leases.get(digest) ?? 1) - 1;
-      if (left > 0) this.#leases.set(digest, left);
-      else this.#leases.delete(digest);
-    };
-    return { release, [Symbol.dispose]: release };
+    return this.#leases.take(digest);
   }
 
   /** Takes an image out of the cache. False when it is in use or not there. */
@@ -391,7 +303,7 @@ export class ImageStore {
     return await this.#folder.discard(digest);
   }
 
-  /** Tidies up to the stated bounds; runs by itself after each build. Returns the bytes freed. */
+  /** Removes what exceeds the stated bounds; runs by itself after each build. Returns the bytes freed. */
   async gc(): Promise<number> {
     const freed = await collectGarbage(this.#folder, this.#limits, (digest) => this.#leases.has(digest));
     if (freed.images + freed.layers > 0) this.#log.info(freed, 'tidied up the image cache');
@@ -485,45 +397,12 @@ export class ImageStore {
   }
 
   async #ensureBuiltin(name: string, options: EnsureOptions): Promise<RootImage> {
-    const builtin = BUILTINS.get(name);
-    if (!builtin) {
-      throw new ImageError(
-        'not-found',
-        `there is no built-in image ${show(name)}; there are ${BUILTIN_IMAGES.join(', ')}`,
-      );
-    }
-    const alias = `builtin-${name}`;
-    // Made once a process is young: only then can its recipe have changed.
-    const known = this.#aliases.get(alias);
-    if (known !== undefined) {
-      const image = await this.find(known);
-      if (image) return image;
-    }
-    const recipe = await builtin.recipe(this.#packagesDir);
-    const current = async (): Promise<RootImage | undefined> => {
-      const stored = await this.#folder.readAlias(alias);
-      const image = stored?.recipe === recipe ? await this.find(stored.digest) : undefined;
-      if (image) this.#aliases.set(alias, image.digest);
-      return image;
-    };
-    const ready = await current();
-    if (ready) return ready;
-    return await this.#build(alias, options, async (context) => {
-      using _turn = await context.turn();
-      const made = await current();
-      if (made) return made.digest;
-      const digest = await buildBuiltin(context, builtin, this.#packagesDir);
-      await this.#folder.writeAlias(context.work, alias, { digest, recipe });
-      this.#aliases.set(alias, digest);
-      return digest;
+    return await ensureBuiltin(name, {
+      folder: this.#folder,
+      packagesDir: this.#packagesDir,
+      find: (digest) => this.find(digest),
+      known: this.#aliases,
+      build: (alias, make) => this.#build(alias, options, make),
     });
-  }
-
-  async #touchLeased(): Promise<void> {
-    for (const digest of this.#leases.keys()) {
-      await this.#folder.touch(digest).catch((error: unknown) => {
-        this.#log.warn({ err: error, digest }, 'cannot mark an image as in use');
-      });
-    }
   }
 }

@@ -1,5 +1,6 @@
 import { Gauge, type Registry } from 'prom-client';
-import type { ImageStats, ImageStore } from '../image/image-store.ts';
+import type { ImageStore } from '../image/image-store.ts';
+import type { ImageStats } from '../image/image-store-options.ts';
 
 /** Metrics of the image cache. docs/observability.md lists them. */
 export function imageMetrics(registry: Registry, images: Pick<ImageStore, 'stats'>): void {
