@@ -11,6 +11,7 @@ import {
   projectCommands,
 } from './program/account.ts';
 import { commandCommands } from './program/commands.ts';
+import { endpointCommands } from './program/endpoints.ts';
 import { hostCommands } from './program/hosts.ts';
 import { imageCommands } from './program/images.ts';
 import { lifecycleCommands } from './program/lifecycle.ts';
@@ -31,7 +32,10 @@ export interface ProgramHost {
 
 /** In the order of the help. */
 const GROUPS: readonly [title: string, registrations: ((registration: Registration) => void)[]][] = [
-  ['Sandboxes:', [commandCommands, sshCommands, sandboxCommands, lifecycleCommands, snapshotCommands]],
+  [
+    'Sandboxes:',
+    [commandCommands, sshCommands, sandboxCommands, lifecycleCommands, snapshotCommands, endpointCommands],
+  ],
   ['What a project has besides:', [imageCommands, secretCommands]],
   ['Account:', [accountCommands, organizationCommands, projectCommands, invitationCommands]],
   ["This machine, for the service's operator:", [hostCommands]],

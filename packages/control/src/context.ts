@@ -12,6 +12,7 @@ import { createCallerAuthenticator, type CallerAuthenticator } from './auth/call
 import { createBilling, type Billing } from './billing/billing.ts';
 import { BILLING_SETTINGS } from './billing/settings.ts';
 import { createDataTokens, type DataTokens } from './credentials/data-tokens.ts';
+import { createPreviewTokens, type PreviewTokens } from './endpoints/preview-tokens.ts';
 import { createRunnerCredentials, type RunnerCredentials } from './credentials/runner-credentials.ts';
 import { createServiceKeys } from './credentials/service-keys.ts';
 import { createEgressRoot, makeEgressRoot, type EgressRoot } from './egress/egress-root.ts';
@@ -59,6 +60,8 @@ export interface ControlContext {
   readonly runnerCredentials: RunnerCredentials;
   /** Tokens for the data servers of hosts. */
   readonly dataTokens: DataTokens;
+  /** Tokens that open preview endpoints. */
+  readonly previewTokens: PreviewTokens;
   /** The root of the certificates with which runners intercept TLS for secrets. */
   readonly egressRoot: EgressRoot;
   /** Reads logs from hosts. */
@@ -117,6 +120,7 @@ export async function createContext(
   });
   const egressRoot = createEgressRoot(serviceKeys);
   const dataTokens = createDataTokens({ database, serviceKeys });
+  const previewTokens = createPreviewTokens(serviceKeys);
   const hosts = cleanup.use(createHostClient(dataTokens));
   const runnerCredentials = createRunnerCredentials({
     database,
@@ -220,6 +224,7 @@ export async function createContext(
     credentials,
     runnerCredentials,
     dataTokens,
+    previewTokens,
     egressRoot,
     hosts,
     authenticator,

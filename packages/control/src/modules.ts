@@ -4,6 +4,7 @@ import { authModule } from './auth/module.ts';
 import { billingModule } from './billing/module.ts';
 import type { ControlContext } from './context.ts';
 import { credentialsModule } from './credentials/module.ts';
+import { endpointsModule } from './endpoints/module.ts';
 import { clusterModule } from './events/module.ts';
 import { gatewaysModule } from './gateways/module.ts';
 import { hostsModule } from './hosts/module.ts';
@@ -39,6 +40,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   snapshotsModule,
   artifactsModule,
   sandboxesModule,
+  endpointsModule,
   imagesModule,
   jobsModule,
   secretsModule,

@@ -1,5 +1,6 @@
 export { client, type ClientOptions } from './client.ts';
 export { ReleapError, type FailureDetails, type FailureKind } from './error.ts';
+export { exposePort } from './expose-port.ts';
 export { RawAnswer } from './raw-answer.ts';
 export type {
   Call,

@@ -63,7 +63,12 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
     databaseConnections: 6,
     listen: { host: '127.0.0.1', port: 0 },
     tokens: TOKENS,
-    region: { id: REGION, name: 'Here', toolboxProxyUrl: 'http://127.0.0.1:1/' },
+    region: {
+      id: REGION,
+      name: 'Here',
+      toolboxProxyUrl: 'http://127.0.0.1:1/',
+      previewUrl: 'https://preview.test',
+    },
     builtinImages: ['busybox'],
     store: { type: 'folder', path: storeFolder },
     log: quiet,

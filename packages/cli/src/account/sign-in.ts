@@ -1,8 +1,8 @@
 /** Signing in: in a browser of this machine, or with a code that is typed in elsewhere. */
-import { spawn } from 'node:child_process';
 import * as openid from 'openid-client';
 import { CliError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
+import { openBrowser } from '../output/open-browser.ts';
 import { Spinner } from '../output/spinner.ts';
 import { type Context, printable } from '../terminal.ts';
 import { openCallback } from './callback.ts';
@@ -86,14 +86,4 @@ export async function refreshTokens(context: Context, issuer: Issuer, refreshTok
 /** Needed for the sign-in, so it is printed also without a terminal. */
 function say(context: Context, text: string): void {
   context.terminal.stderr.write(`${text}\n`);
-}
-
-/** Best effort: the URL is printed too. */
-function openBrowser(context: Context, address: string): void {
-  const { env, stderr } = context.terminal;
-  const mac = process.platform === 'darwin';
-  if (!stderr.isTTY || env['SSH_CONNECTION'] || (!mac && !env['DISPLAY'] && !env['WAYLAND_DISPLAY'])) return;
-  const child = spawn(mac ? 'open' : 'xdg-open', [address], { stdio: 'ignore', detached: true });
-  child.on('error', () => undefined);
-  child.unref();
 }

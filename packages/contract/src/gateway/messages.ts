@@ -35,6 +35,8 @@ export const GatewayTarget = Type.Object({
   kind: Type.String({ minLength: 1, maxLength: 40 }),
   /** From the client: a sandbox id, region-tagged or a bare UUID. */
   sandbox: Type.Optional(Type.String({ maxLength: 128 })),
+  /** Of the kind `preview`: the port in the sandbox. */
+  port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
 });
 export type GatewayTarget = Static<typeof GatewayTarget>;
 
@@ -77,6 +79,10 @@ const GrantMessage = Type.Object({
   data_url: Type.String(),
   /** Token for the runner's data server, for this sandbox. */
   data_token: Type.String({ writeOnly: true }),
+  /** Of the kind `preview`: whether the endpoint is public, so that a credential was not needed. */
+  public: Type.Optional(Type.Boolean()),
+  /** Address of the sandbox on its host; only a gateway on the same machine can connect to it. */
+  address: Type.Optional(Type.String({ maxLength: 64 })),
   /** How long the grant may be used, in milliseconds from its arrival. */
   ttl_ms: Type.Integer({ minimum: 1 }),
 });

@@ -1,6 +1,6 @@
 /** Generates ids and tokens; `wire/ids.ts` describes their forms. */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
-import { TOKEN_PREFIXES, type TokenKind } from '../wire/ids.ts';
+import { TOKEN_PREFIXES, tokenKind, type TokenKind } from '../wire/ids.ts';
 
 /** Random (version 4): the first characters of ids then differ, also of sandboxes that are created together. */
 export function newUuid(): string {
@@ -27,6 +27,17 @@ export function newToken(kind: TokenKind, bytes: Uint8Array = randomBytes(TOKEN_
     rest /= 62n;
   }
   return `${TOKEN_PREFIXES[kind]}${text}`;
+}
+
+/** The 32 bytes of a well-formed token. Null for a text that `newToken` does not generate. */
+export function tokenBytes(token: string): Buffer | null {
+  const kind = tokenKind(token);
+  if (kind === null) return null;
+  let number = 0n;
+  for (const char of token.slice(TOKEN_PREFIXES[kind].length))
+    number = number * 62n + BigInt(BASE62.indexOf(char));
+  const hex = number.toString(16).padStart(2 * TOKEN_BYTES, '0');
+  return hex.length > 2 * TOKEN_BYTES ? null : Buffer.from(hex, 'hex');
 }
 
 /**

@@ -75,6 +75,8 @@ export const TOKEN_PREFIXES = {
   secretPlaceholder: 'rlps_',
   /** A function's public endpoint. */
   function: 'rlpf_',
+  /** Access to one preview endpoint. */
+  preview: 'rlpp_',
 } as const;
 export type TokenKind = keyof typeof TOKEN_PREFIXES;
 

@@ -42,6 +42,9 @@ export const BOUNDS = {
   imageNameChars: 128,
   snapshotNameChars: 128,
   portsPerSandbox: 64,
+  endpointsPerSandbox: 100,
+  /** A month. */
+  previewLinkSeconds: 30 * 86_400,
   egressEntries: 256,
   secretsPerSandbox: 64,
   secretsPerProject: 1000,

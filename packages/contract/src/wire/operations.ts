@@ -4,6 +4,7 @@
  * operator have tables of their own (internal-operations.ts, operator-operations.ts).
  */
 import { creditsOperations, creditsResource } from './credits-operations.ts';
+import { endpointOperations, endpointResource } from './endpoint.ts';
 import { imageOperations, imageResource } from './image-operations.ts';
 import { jobOperations, jobResource } from './job-operations.ts';
 import { managementOperations, managementResource } from './management-operations.ts';
@@ -19,6 +20,7 @@ import { toolboxResource } from './toolbox.ts';
 /** The operations of the control plane. A new resource gets its line here and in `resources`. */
 export const operations = {
   ...sandboxOperations,
+  ...endpointOperations,
   ...snapshotOperations,
   ...imageOperations,
   ...jobOperations,
@@ -34,6 +36,7 @@ export type OperationId = keyof typeof operations;
 /** All resources, in the order of the documents. */
 export const resources: readonly ApiResource[] = [
   sandboxResource,
+  endpointResource,
   snapshotResource,
   imageResource,
   toolboxResource,

@@ -8,7 +8,7 @@ import type { Logger } from 'pino';
 import type { Encryption, Owner } from '../encryption/encryption.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 
-export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root';
+export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root' | 'preview-tokens';
 
 export interface ServiceKeys {
   /** @throws KeysUnavailableError while the key-encryption key cannot be used */

@@ -12,7 +12,7 @@ import type { Logger } from 'pino';
 import { Check } from 'typebox/value';
 import type { WebSocket } from 'ws';
 import type { GrantIndex, HeldGrant } from './grant-index.ts';
-import type { TargetResolver } from './target-resolver.ts';
+import type { ResolvedTarget, TargetResolver } from './target-resolver.ts';
 
 /** Application close codes (RFC 6455 reserves 4000 to 4999 for applications). */
 const CLOSE = { badMessage: 4001, slow: 4005 } as const;
@@ -113,8 +113,7 @@ export class GatewayLink {
           throw unavailable('the target keeps changing; try again');
         }
         held.resolved = resolved;
-        const { sandboxId: vm_id, dataUrl: data_url } = resolved;
-        return this.#send({ type: 'grant', id, vm_id, data_url, data_token, ttl_ms: ttlMs });
+        return this.#send(grantMessage(id, resolved, data_token, ttlMs));
       }
     } catch (error) {
       this.#forget(id);
@@ -172,4 +171,23 @@ export class GatewayLink {
     clearInterval(this.#ticker);
     for (const id of this.#held.keys()) this.#forget(id);
   }
+}
+
+function grantMessage(
+  id: number,
+  { sandboxId: vm_id, dataUrl: data_url, endpoint, address, expiresAt }: ResolvedTarget,
+  data_token: string,
+  ttlMs: number,
+): GatewayControlMessage {
+  const remainingMs = expiresAt === undefined ? ttlMs : expiresAt.getTime() - Date.now();
+  return {
+    type: 'grant',
+    id,
+    vm_id,
+    data_url,
+    data_token,
+    ttl_ms: Math.max(1, Math.min(ttlMs, remainingMs)),
+    ...(endpoint === undefined ? {} : { public: endpoint.public }),
+    ...(address === undefined ? {} : { address }),
+  };
 }

@@ -4,6 +4,7 @@ import { isIn } from '../credentials/token-set.ts';
 import { gauge } from '../metrics/scraped.ts';
 import type { Module } from '../module.ts';
 import { GatewayLinks, RECHECK_MS } from './gateway-links.ts';
+import { previewTarget } from './preview-target.ts';
 import { sshTarget } from './ssh-target.ts';
 import { toolboxTarget } from './toolbox-target.ts';
 
@@ -17,10 +18,15 @@ export function gatewaysModule({
   events,
   log,
   options,
+  previewTokens,
 }: ControlContext): Module {
   const links = new GatewayLinks({
     database,
-    resolvers: [toolboxTarget(database, authenticator), sshTarget(database, authenticator)],
+    resolvers: [
+      toolboxTarget(database, authenticator),
+      previewTarget({ database, authenticator, previewTokens }),
+      sshTarget(database, authenticator),
+    ],
     async dataToken(runnerId, sandboxId) {
       const { token, ttlMs } = await dataTokens.issue(runnerId, sandboxId);
       return { token, ttlMs: Math.floor(ttlMs * GRANT_TTL_SHARE) };

@@ -17,41 +17,63 @@ const MOVED_RUNNERS = statement<{ id: string }>(
     where not exists (select 1 from runners r where r.id = t.id and r.data_url = t.data_url)`,
 );
 
+const ENDPOINTS = statement<{ id: string; public: boolean }>(
+  'gateway-endpoints',
+  'select id, public from endpoints where id = any($1::uuid[])',
+);
+
 /**
- * Rechecks the dependencies of all held grants and revokes invalid ones: keys and projects that any server has revoked or
- * deleted, runners with another address. One pass costs three statements over distinct ids, for any number of grants
+ * Rechecks the dependencies of all held grants and revokes invalid ones: keys, projects and endpoints that any server has
+ * revoked, deleted or made private, expired tokens, runners with another address. One pass costs four statements over distinct ids, for any number of grants
  * and requests.
  */
 export async function recheckGrants(database: Database, grants: GrantIndex): Promise<void> {
   const keys = new Set<string>();
   const projects = new Set<string>();
+  const endpoints = new Set<string>();
   const runners = new Map<string, [runnerId: string, dataUrl: string]>();
   for (const { resolved } of grants) {
     if (resolved === undefined) continue;
     const { credential, runnerId, dataUrl } = resolved;
     if (credential.type === 'apiKey') keys.add(credential.keyId);
     projects.add(credential.projectId);
+    if (resolved.endpoint !== undefined) endpoints.add(resolved.endpoint.id);
     runners.set(`${runnerId} ${dataUrl}`, [runnerId, dataUrl]);
   }
   if (projects.size === 0) return;
-  const [revoked, deleted, moved] = await Promise.all([
+  const [revoked, deleted, moved, exposed] = await Promise.all([
     queryAll(database.pool, REVOKED_KEYS, [[...keys]]),
     queryAll(database.pool, DELETED_PROJECTS, [[...projects]]),
     queryAll(database.pool, MOVED_RUNNERS, [
       [...runners.values()].map(([id]) => id),
       [...runners.values()].map(([, url]) => url),
     ]),
+    endpoints.size === 0 ? [] : queryAll(database.pool, ENDPOINTS, [[...endpoints]]),
   ]);
-  if (revoked.length + deleted.length + moved.length === 0) return;
+  if (revoked.length + deleted.length + moved.length + endpoints.size === 0) return;
+  const visibility = new Map(exposed.map(({ id, public: isPublic }) => [id, isPublic]));
   const ended = new Set([...revoked, ...deleted].map(({ id }) => id));
   const gone = new Set(moved.map(({ id }) => id));
   for (const grant of grants) {
     if (grant.resolved === undefined) continue;
-    if (usesCredential(grant.resolved, ended)) grant.revoke(true);
-    else if (gone.has(grant.resolved.runnerId)) grant.revoke(false);
+    const { endpoint, runnerId } = grant.resolved;
+    const isPublic = endpoint && visibility.get(endpoint.id);
+    if (usesCredential(grant.resolved, ended) || hasLostAccess(grant.resolved, isPublic)) grant.revoke(true);
+    else if (gone.has(runnerId) || isPublic !== endpoint?.public) grant.revoke(false);
   }
 }
 
 function usesCredential({ credential }: ResolvedTarget, ended: ReadonlySet<string>): boolean {
   return ended.has(credential.projectId) || (credential.type === 'apiKey' && ended.has(credential.keyId));
+}
+
+/** @param isPublic present visibility of its endpoint; undefined when there is none */
+function hasLostAccess(
+  { endpoint, credential, expiresAt }: ResolvedTarget,
+  isPublic: boolean | undefined,
+): boolean {
+  if (endpoint === undefined) return false;
+  if (isPublic === undefined) return true;
+  if (credential.type === 'public') return !isPublic;
+  return expiresAt !== undefined && expiresAt.getTime() <= Date.now();
 }

@@ -4,7 +4,11 @@ import type { GatewayTarget } from '@releap/contract';
 export type GrantedCredential =
   | { type: 'apiKey'; keyId: string; projectId: string }
   /** The sandbox's own access token. */
-  | { type: 'sandbox'; projectId: string };
+  | { type: 'sandbox'; projectId: string }
+  /** A token of the endpoint. */
+  | { type: 'preview'; projectId: string }
+  /** None: the endpoint is public. */
+  | { type: 'public'; projectId: string };
 
 /** A target that the credential may reach, with its runner. */
 export interface ResolvedTarget {
@@ -14,6 +18,12 @@ export interface ResolvedTarget {
   /** The runner's data server. */
   dataUrl: string;
   credential: GrantedCredential;
+  /** The endpoint that the target depends on, and its visibility at the time of the lookup. */
+  endpoint?: { id: string; public: boolean };
+  /** When the credential expires. */
+  expiresAt?: Date;
+  /** Address of the sandbox on its host. */
+  address?: string;
 }
 
 /** Authorizes one kind of target for gateways. */

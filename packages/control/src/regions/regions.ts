@@ -92,6 +92,8 @@ export interface RegionConfig {
   id: string;
   name?: string | undefined;
   toolboxProxyUrl?: string | undefined;
+  /** Base URL of preview URLs: `https://preview.example.org`. */
+  previewUrl?: string | undefined;
 }
 
 /**
@@ -99,7 +101,7 @@ export interface RegionConfig {
  * first region of an installation becomes its default.
  */
 export async function ensureRegion(on: Queryable, region: RegionConfig): Promise<void> {
-  const values = [region.id, region.name ?? null, region.toolboxProxyUrl ?? null];
+  const values = [region.id, region.name ?? null, region.toolboxProxyUrl ?? null, region.previewUrl ?? null];
   try {
     await on.query(ENSURE, values);
   } catch (error) {
@@ -110,6 +112,7 @@ export async function ensureRegion(on: Queryable, region: RegionConfig): Promise
 }
 
 const ENSURE = `
-  insert into regions as r (id, name, toolbox_proxy_url, is_default)
-  values ($1, coalesce($2, $1), $3, not exists (select 1 from regions where is_default))
-  on conflict (id) do update set name = coalesce($2, r.name), toolbox_proxy_url = coalesce($3, r.toolbox_proxy_url)`;
+  insert into regions as r (id, name, toolbox_proxy_url, preview_url, is_default)
+  values ($1, coalesce($2, $1), $3, $4, not exists (select 1 from regions where is_default))
+  on conflict (id) do update set name = coalesce($2, r.name), toolbox_proxy_url = coalesce($3, r.toolbox_proxy_url),
+    preview_url = coalesce($4, r.preview_url)`;

@@ -26,6 +26,7 @@ export interface Config {
   trustedProxies?: readonly string[];
   toolboxUrl?: string;
   previewDomain?: string;
+  previewUrl?: string;
   controlUrl?: string;
   databaseUrl?: string;
   databaseConnections: number;
@@ -142,6 +143,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     trustedProxies: get('RELEAP_TRUSTED_PROXIES'),
     toolboxUrl: toolboxUrlOf(url('RELEAP_TOOLBOX_URL')),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
+    previewUrl: url('RELEAP_PREVIEW_URL'),
     controlUrl: url('RELEAP_CONTROL_URL'),
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
@@ -280,9 +282,11 @@ function isForThisMachine(text: (name: VariableName) => string | undefined): boo
     const url = text(name);
     return url === undefined || url.startsWith('unix:') ? [] : [new URL(url).hostname];
   });
-  return [text('RELEAP_HOST') ?? '', ...hosts].every(
-    (host) => ['localhost', '::1', '[::1]'].includes(host) || /^127\.[0-9.]+$/.test(host),
-  );
+  return [text('RELEAP_HOST') ?? '', ...hosts].every(isLoopback);
+}
+
+function isLoopback(host: string): boolean {
+  return ['localhost', '::1', '[::1]'].includes(host) || /^127\.[0-9.]+$/.test(host);
 }
 
 /** The region's `toolbox_proxy_url` for a gateway's base URL; unchanged if it has the path already. */
@@ -292,4 +296,14 @@ export function toolboxUrlOf(gatewayUrl: string | undefined): string | undefined
   if (gatewayUrl === undefined) return gatewayUrl;
   const base = gatewayUrl.replace(/\/+$/, '');
   return base.endsWith('/toolbox') ? base : `${base}/toolbox`;
+}
+
+/** Base URL of previews for clients; undefined when they have no domain. */
+export function previewUrlOf(
+  { previewUrl, previewDomain, host }: Config,
+  gatewayPort: number,
+): string | undefined {
+  if (previewUrl !== undefined) return previewUrl;
+  if (isLoopback(host)) return `http://${previewDomain ?? 'localhost'}:${gatewayPort}`;
+  return previewDomain === undefined ? undefined : `https://${previewDomain}`;
 }

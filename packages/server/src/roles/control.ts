@@ -1,7 +1,7 @@
 import { mkdir } from 'node:fs/promises';
 import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
-import { internalUrlOf, urlHost } from '../config/config.ts';
+import { internalUrlOf, previewUrlOf, urlHost } from '../config/config.ts';
 import { issuerOf } from '../identity/issuer.ts';
 import { acceptedTokens, ensureTokens, previousToken } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
@@ -30,7 +30,11 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
     internalListen: { host: config.internalHost, port: config.internalPort ?? port + 2 },
     tokens: acceptedTokens(config, log),
     previousToken: previous,
-    region: { ...config.region, toolboxProxyUrl: config.toolboxUrl },
+    region: {
+      ...config.region,
+      toolboxProxyUrl: config.toolboxUrl,
+      previewUrl: previewUrlOf(config, config.gatewayPort ?? port + 1),
+    },
     builtinImages: config.builtinImages,
     keys: fileKeys(config.keyFile, log),
     store: config.store,

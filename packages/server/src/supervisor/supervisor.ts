@@ -3,7 +3,7 @@ import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { lockFile } from '@releap/database';
 import type { Config } from '../config/config.ts';
-import { toolboxUrlOf, urlHost, withoutPassword } from '../config/config.ts';
+import { previewUrlOf, toolboxUrlOf, urlHost, withoutPassword } from '../config/config.ts';
 import { LogAggregator } from '../log/log-aggregator.ts';
 import { BUILD_DIR, PROGRAM } from '../paths.ts';
 import { ensureTokens, TOKEN_VARIABLES } from '../tokens.ts';
@@ -71,6 +71,7 @@ export async function runAll(config: Config): Promise<number> {
       : undefined;
   const apiUrl = config.publicUrl ?? localUrl(config.host, port);
   const toolboxUrl = config.toolboxUrl ?? toolboxUrlOf(localUrl(config.host, gatewayPort));
+  const previewUrl = previewUrlOf(config, gatewayPort);
   await ensureTokens(config);
 
   let databaseUrl = config.databaseUrl;
@@ -92,6 +93,7 @@ export async function runAll(config: Config): Promise<number> {
     RELEAP_SSH_PORT: String(sshPort),
     RELEAP_PUBLIC_URL: apiUrl,
     RELEAP_TOOLBOX_URL: toolboxUrl,
+    ...(previewUrl === undefined ? {} : { RELEAP_PREVIEW_URL: previewUrl }),
     RELEAP_INTERNAL_PORT: String(internalPort),
     RELEAP_CONTROL_URL: localUrl(config.internalHost, internalPort),
     DATABASE_URL: databaseUrl,

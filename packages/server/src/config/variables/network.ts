@@ -139,7 +139,19 @@ export const NETWORK = {
   }),
   RELEAP_PREVIEW_DOMAIN: variable({
     schema: Type.String({ pattern: '^[a-z0-9-]+(\\.[a-z0-9-]+)*$', expected: 'a domain name in lower case' }),
-    description: 'Domain of preview URLs, `<port>-<sandbox>.<domain>`. Previews come with a later version.',
+    defaultText: '`localhost` while `RELEAP_HOST` is a loopback address, else none: ports cannot be exposed',
+    description:
+      'Domain of preview URLs, `<port>-<sandbox>.<domain>`. All names below it must lead to the gateway; those below ' +
+      '`localhost` lead to this machine (RFC 6761).',
+    group: 'Network',
+  }),
+  RELEAP_PREVIEW_URL: variable({
+    schema: HttpUrl,
+    defaultText:
+      '`http://RELEAP_PREVIEW_DOMAIN:RELEAP_GATEWAY_PORT` while `RELEAP_HOST` is a loopback address, else `https://RELEAP_PREVIEW_DOMAIN`',
+    description:
+      'Scheme, domain and port of preview URLs for clients. `https://preview.example.org` gives ' +
+      '`https://<port>-<sandbox>.preview.example.org/`.',
     group: 'Network',
   }),
   RELEAP_CONTROL_URL: variable({

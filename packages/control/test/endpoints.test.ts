@@ -1,0 +1,264 @@
+/** Endpoints of sandboxes, and the decisions on previews that gateways get: a test for every row of the specification. */
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { BOUNDS, EndpointRecord, newToken, PreviewLink, tokenBytes, tokenKind } from '@releap/contract';
+import { GatewayClient, type GatewayAnswer } from '@releap/testing/gateway-client';
+import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { Compile } from 'typebox/compile';
+import { mintApiKey, revokeApiKey } from '../src/index.ts';
+
+let world: World;
+let gateway: GatewayClient;
+type Vm = Awaited<ReturnType<typeof create>>;
+let vm: Vm;
+before(async () => {
+  world = await startWorld();
+  await world.runner();
+  gateway = await new GatewayClient(world.internalUrl).open();
+  vm = await running();
+});
+after(async () => {
+  gateway[Symbol.dispose]();
+  await world[Symbol.asyncDispose]();
+});
+
+async function running(body: object = {}): Promise<Vm> {
+  const made = await create(world.call, world, body);
+  await waitFor(world.call, made.id, 'running');
+  return made;
+}
+
+let port = 3000;
+async function expose(on: Vm = vm, body: object = {}): Promise<EndpointRecord> {
+  const answer = await world.call('POST', `/vms/${on.id}/endpoints`, { port: ++port, ...body });
+  assert.equal(answer.status, 200, answer.text);
+  assert.ok(Compile(EndpointRecord).Check(answer.body));
+  return answer.body;
+}
+
+const link = async (on: Vm, body: object): Promise<PreviewLink> => {
+  const answer = await world.call('POST', `/vms/${on.id}/preview-links`, body);
+  assert.equal(answer.status, 200, answer.text);
+  assert.ok(Compile(PreviewLink).Check(answer.body));
+  return answer.body;
+};
+
+const resolve = (sandbox: string, on: number, token?: string): Promise<GatewayAnswer> =>
+  gateway.ask({ kind: 'preview', sandbox, port: on }, token);
+const shown = async (answer: Promise<GatewayAnswer>): Promise<string> => {
+  const message = await answer;
+  return message.type === 'grant'
+    ? `granted, public ${message.public}`
+    : `${message.status} ${message.error}`;
+};
+const path = (endpoint: { id: string }): string => `/vms/${vm.id}/endpoints/${endpoint.id}`;
+
+describe('POST /vms/:id/endpoints', () => {
+  it('private by default, with a URL https://<port>-<sandbox-id>.<preview-domain>/', async () => {
+    const endpoint = await expose();
+    assert.equal(endpoint.public, false);
+    assert.equal(endpoint.vm_id, vm.id);
+    assert.equal(endpoint.url, `https://${endpoint.port}-${vm.id}.preview.test/`);
+    assert.equal((await expose(vm, { public: true })).public, true);
+  });
+
+  it('duplicate gives 409; a retry under its Idempotency-Key gets the first answer', async () => {
+    const endpoint = await expose();
+    const again = await world.call('POST', `/vms/${vm.id}/endpoints`, { port: endpoint.port, public: true });
+    assert.equal(again.status, 409);
+    assert.match(again.text, new RegExp(`port ${endpoint.port} .*is already exposed`));
+    const headers = { 'idempotency-key': 'endpoint-1' };
+    const body = { port: ++port };
+    const [first, second] = [
+      await world.call('POST', `/vms/${vm.id}/endpoints`, body, { headers }),
+      await world.call('POST', `/vms/${vm.id}/endpoints`, body, { headers }),
+    ];
+    assert.deepEqual([first.status, second.status], [200, 200]);
+    assert.equal(first.body.id, second.body.id);
+  });
+
+  it('400 on a port that is none, and on more endpoints than allowed', async () => {
+    for (const bad of [0, 65_536, -1, 1.5, '80', null, undefined]) {
+      const answer = await world.call('POST', `/vms/${vm.id}/endpoints`, { port: bad });
+      assert.equal(answer.status, 400, `${bad}: ${answer.text}`);
+    }
+    assert.equal(
+      (await world.call('POST', `/vms/${vm.id}/endpoints`, { port: 80, public: 'yes' })).status,
+      400,
+    );
+    const full = await running();
+    for (let n = 1; n <= BOUNDS.endpointsPerSandbox; n++) await expose(full, { port: n });
+    const answer = await world.call('POST', `/vms/${full.id}/endpoints`, { port: 9000 });
+    assert.equal(answer.status, 400);
+    assert.match(answer.text, /has 100 endpoints, which is the most allowed/);
+  });
+
+  it("404 on an unknown sandbox, a malformed id and another project's sandbox, for every call", async () => {
+    const endpoint = await expose();
+    const stranger = await world.stranger();
+    for (const [call, id] of [
+      [world.call, 'nothing'],
+      [world.call, `here-${'b'.repeat(26)}`],
+      [stranger, vm.id],
+    ] as const) {
+      for (const [method, tail, body] of [
+        ['POST', 'endpoints', { port: 80 }],
+        ['GET', 'endpoints', undefined],
+        ['PATCH', `endpoints/${endpoint.id}`, { public: true }],
+        ['DELETE', `endpoints/${endpoint.id}`, undefined],
+        ['POST', 'preview-links', { port: 80 }],
+      ] as const) {
+        const answer = await call(method, `/vms/${id}/${tail}`, body);
+        assert.equal(answer.status, 404, `${method} ${tail}: ${answer.text}`);
+        assert.equal(answer.body.error, `sandbox ${JSON.stringify(id)} not found`);
+      }
+    }
+  });
+});
+
+describe('the endpoints of a sandbox', () => {
+  it('GET lists them; PATCH flips the visibility; DELETE removes one; unknown ones are 404', async () => {
+    const own = await running();
+    const [a, b] = [await expose(own), await expose(own)];
+    const list = async () => (await world.call('GET', `/vms/${own.id}/endpoints`)).body;
+    assert.deepEqual(await list(), { endpoints: [a, b] });
+    const on = `/vms/${own.id}/endpoints`;
+    const flipped = await world.call('PATCH', `${on}/${a.id}`, { public: true });
+    assert.deepEqual(flipped.body, { ...a, public: true });
+    assert.deepEqual((await world.call('DELETE', `${on}/${a.id}`)).body, { id: a.id, deleted: true });
+    assert.deepEqual(await list(), { endpoints: [b] });
+    for (const id of [a.id, 'x', vm.uuid]) {
+      assert.equal((await world.call('PATCH', `${on}/${id}`, { public: true })).status, 404, id);
+      assert.equal((await world.call('DELETE', `${on}/${id}`)).status, 404, id);
+    }
+    assert.equal((await world.call('PATCH', `${on}/${b.id}`, {})).status, 400);
+    assert.equal((await world.call('PATCH', path(b), { public: true })).status, 404, 'of another sandbox');
+  });
+
+  it('remain while it is stopped, and are gone with it', async () => {
+    const own = await running({ persistent: true });
+    const endpoint = await expose(own, { public: true });
+    await world.call('POST', `/vms/${own.id}/pause`);
+    await waitFor(world.call, own.id, 'paused');
+    assert.match(await shown(resolve(own.id, endpoint.port)), /^409 .* is paused, and must be running/);
+    assert.equal((await world.call('GET', `/vms/${own.id}/endpoints`)).body.endpoints.length, 1);
+    await world.call('DELETE', `/vms/${own.id}`);
+    await waitFor(world.call, own.id, 'deleted');
+    assert.equal((await world.call('GET', `/vms/${own.id}/endpoints`)).status, 404);
+    assert.match(await shown(resolve(own.id, endpoint.port)), /^404 /);
+  });
+});
+
+describe('POST /vms/:id/preview-links', () => {
+  it('registers the port as private if not yet exposed, and returns the same URL and token on repeat calls', async () => {
+    const first = await link(vm, { port: ++port });
+    assert.equal(tokenKind(first.token), 'preview');
+    assert.equal(first.signed_url, `${first.url}?rlp_token=${first.token}`);
+    assert.equal(first.expires_at, null);
+    assert.deepEqual(await link(vm, { port }), first);
+    const { endpoints } = (await world.call('GET', `/vms/${vm.id}/endpoints`)).body;
+    assert.equal(endpoints.find((one: EndpointRecord) => one.id === first.endpoint_id).public, false);
+  });
+
+  it('never changes the visibility of an exposed port', async () => {
+    const endpoint = await expose(vm, { public: true });
+    assert.equal((await link(vm, { port: endpoint.port })).endpoint_id, endpoint.id);
+    const { endpoints } = (await world.call('GET', `/vms/${vm.id}/endpoints`)).body;
+    assert.equal(endpoints.find((one: EndpointRecord) => one.id === endpoint.id).public, true);
+  });
+
+  it('400 on an expiry that is not valid', async () => {
+    for (const expires_in_s of [0, -1, 1.5, 40 * 86_400, 'soon'])
+      assert.equal(
+        (await world.call('POST', `/vms/${vm.id}/preview-links`, { port: 80, expires_in_s })).status,
+        400,
+      );
+  });
+});
+
+describe("a gateway's decision on a preview", () => {
+  it('a private endpoint opens for its token, an API key of the project and the access token of the sandbox', async () => {
+    const { token } = await link(vm, { port: ++port });
+    for (const id of [vm.id, vm.uuid])
+      for (const credential of [token, world.call.key, vm.token])
+        assert.equal(await shown(resolve(id, port, credential)), 'granted, public false');
+  });
+
+  it('401 without a credential, and with one that is not valid for it', async () => {
+    const endpoint = await expose();
+    const stranger = await world.stranger();
+    const other = await running();
+    const { token } = await link(vm, { port: ++port });
+    const bytes = tokenBytes(token) ?? Buffer.alloc(32);
+    bytes.writeUInt8(bytes.readUInt8(31) ^ 1, 31);
+    for (const credential of [
+      undefined,
+      'x',
+      stranger.key,
+      other.token,
+      token,
+      newToken('preview'),
+      newToken('apiKey'),
+    ])
+      assert.match(await shown(resolve(vm.id, endpoint.port, credential)), /^401 this preview is private/);
+    assert.match(await shown(resolve(vm.id, port, newToken('preview', bytes))), /^401 /);
+  });
+
+  it('a public endpoint opens for all callers', async () => {
+    const endpoint = await expose(vm, { public: true });
+    for (const credential of [undefined, world.call.key, newToken('apiKey')])
+      assert.equal(await shown(resolve(vm.id, endpoint.port, credential)), 'granted, public true');
+  });
+
+  it('a port nobody exposed is unreachable: said to the project, and to others in the words of an unknown sandbox', async () => {
+    const stranger = await world.stranger();
+    assert.match(await shown(resolve(vm.id, 9, world.call.key)), /^404 port 9 .* is not exposed/);
+    const unknown = `here-${'b'.repeat(26)}`;
+    for (const credential of [undefined, stranger.key, newToken('preview')])
+      for (const id of [vm.id, unknown, 'malformed'])
+        assert.equal(
+          await shown(resolve(id, 9, credential)),
+          `404 there is no preview of port 9 of sandbox ${JSON.stringify(id)}`,
+        );
+  });
+
+  it('is revoked when the endpoint becomes private, for callers without a credential', async () => {
+    const endpoint = await expose(vm, { public: true });
+    const [open, keyed] = [
+      await resolve(vm.id, endpoint.port),
+      await resolve(vm.id, endpoint.port, world.call.key),
+    ];
+    await world.call('PATCH', path(endpoint), { public: false });
+    await until(() => gateway.revokedAs(open.id) === true);
+    await until(() => gateway.revokedAs(keyed.id) === false);
+    assert.match(await shown(resolve(vm.id, endpoint.port)), /^401 /);
+  });
+
+  it('is revoked when the endpoint is removed; its tokens do not open a later endpoint of the port', async () => {
+    const removed = ++port;
+    const { token, endpoint_id: id } = await link(vm, { port: removed });
+    const [byToken, byKey] = [
+      await resolve(vm.id, removed, token),
+      await resolve(vm.id, removed, world.call.key),
+    ];
+    await world.call('DELETE', path({ id }));
+    await until(() => gateway.revokedAs(byToken.id) === true && gateway.revokedAs(byKey.id) === true);
+    assert.match(await shown(resolve(vm.id, removed, token)), /^404 /);
+    await expose(vm, { port: removed });
+    assert.match(await shown(resolve(vm.id, removed, token)), /^401 /);
+  });
+
+  it('is revoked with its API key, and when its token expires', async () => {
+    const endpoint = await expose();
+    const key = await mintApiKey(world.database.pool, world.call.projectId, 'preview');
+    const byKey = await resolve(vm.id, endpoint.port, key.token);
+    const { token, expires_at } = await link(vm, { port: endpoint.port, expires_in_s: 2 });
+    assert.ok(expires_at !== null && new Date(expires_at).getTime() > Date.now());
+    const byToken = await resolve(vm.id, endpoint.port, token);
+    assert.ok(byToken.type === 'grant' && byToken.ttl_ms <= 3_000);
+    await revokeApiKey(world.database.pool, key.id);
+    await until(() => gateway.revokedAs(byKey.id) === true);
+    await until(() => gateway.revokedAs(byToken.id) === true);
+    assert.match(await shown(resolve(vm.id, endpoint.port, token)), /^401 /);
+  });
+});
