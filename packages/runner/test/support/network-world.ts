@@ -95,7 +95,8 @@ async function removeNamespaces(home: string): Promise<void> {
   for (const name of names) await run('ip', ['netns', 'delete', name]);
 }
 
-async function startNameServer(
+/** Answers for all names, at a port of its own. @returns `address:port` */
+export async function startNameServer(
   resolve: (name: string) => string[] | undefined,
   ttl: number,
   stack: AsyncDisposableStack,

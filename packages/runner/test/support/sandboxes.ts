@@ -140,10 +140,17 @@ export class TestRunner {
   /**
    * As a runner starts: re-attaches to what an earlier one of the same home has left.
    * @param options.waiting VMs that are kept waiting for sandboxes
+   * @param options.nameServer `address:port` of the one that sandboxes' questions are passed on to
    */
   static async open(
     home: string,
-    options: { buildDir?: string; deviceModel?: number; systemDisk?: string; waiting?: number } = {},
+    options: {
+      buildDir?: string;
+      deviceModel?: number;
+      systemDisk?: string;
+      waiting?: number;
+      nameServer?: string;
+    } = {},
   ): Promise<TestRunner> {
     const { buildDir = BUILD_DIR } = options;
     await mkdir(home, { recursive: true });
@@ -165,7 +172,7 @@ export class TestRunner {
         listenHost: '127.0.0.1',
         slots: 12,
         ahead: 1,
-        dnsUpstreams: ['127.0.0.1'],
+        dnsUpstreams: [options.nameServer ?? '127.0.0.1'],
         log,
       }),
     ]);
