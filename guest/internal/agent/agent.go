@@ -9,6 +9,7 @@ import (
 
 	"releap/guest/internal/boot"
 	"releap/guest/internal/dial"
+	"releap/guest/internal/docker"
 	"releap/guest/internal/entrypoint"
 	"releap/guest/internal/exec"
 	"releap/guest/internal/fault"
@@ -30,6 +31,7 @@ type Agent struct {
 	freezer *freeze.Freezer // nil outside a micro-VM
 	runner  *exec.Runner
 	entry   *entrypoint.Entrypoint
+	docker  *docker.Engine
 	stop    func() // ends the agent's process where that is not PID 1
 
 	mu         sync.Mutex
@@ -52,6 +54,7 @@ func New(freezer *freeze.Freezer, pid1 bool, stop func(), log func(string)) *Age
 	a.table = process.NewTable(place, log)
 	a.runner = exec.NewRunner(a.table, log)
 	a.entry = entrypoint.New(a.table, log, a.announce)
+	a.docker = docker.New(a.table, log)
 	a.defaults = exec.Defaults{Dir: "/"}
 	if text, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		a.bootID = strings.TrimSpace(string(text))

@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"os"
 	"strconv"
 	"syscall"
 	"time"
 
 	"releap/guest/internal/boot"
+	"releap/guest/internal/docker"
 	"releap/guest/internal/entrypoint"
 	"releap/guest/internal/exec"
 	"releap/guest/internal/fault"
@@ -20,12 +22,24 @@ type plan struct {
 	network  *boot.Network
 	root     *boot.Disk
 	scratch  *boot.Disk
-	docker   *boot.Disk
+	data     *boot.Disk // of containers
+	engine   engine
 	defaults exec.Defaults
 	entry    *entrypoint.Spec
 	reserve  int64 // bytes of memory that the sandbox does not get
 	trust    string
 }
+
+// engine is what happens for a container engine in the sandbox.
+type engine int
+
+const (
+	noEngine engine = iota
+	// ownEngine is one that the sandbox starts by itself.
+	ownEngine
+	// keptEngine is one that the agent keeps running.
+	keptEngine
+)
 
 func parsePlan(v jsonlite.Value) (p plan, err error) {
 	if p.identity, err = boot.ParseIdentity(v); err != nil {
@@ -41,11 +55,21 @@ func parsePlan(v jsonlite.Value) (p plan, err error) {
 	if p.scratch, err = boot.ParseDisk(disks.Get("scratch"), "disks.scratch", "ext4"); err != nil {
 		return p, err
 	}
-	if p.docker, err = boot.ParseDisk(disks.Get("docker"), "disks.docker", "ext4"); err != nil {
+	if p.data, err = boot.ParseDisk(disks.Get("docker"), "disks.docker", "ext4"); err != nil {
 		return p, err
 	}
 	if (p.root == nil) != (p.scratch == nil) {
 		return p, fault.New(fault.Invalid, "disks.root and disks.scratch are needed together")
+	}
+	if v.Get("docker").Present() {
+		p.engine = ownEngine
+		start, err := v.Get("docker").Get("start").Flag("docker.start")
+		if err != nil {
+			return p, err
+		}
+		if start {
+			p.engine = keptEngine
+		}
 	}
 	if p.defaults, err = parseDefaults(v, exec.Defaults{Dir: "/"}); err != nil {
 		return p, err
@@ -138,8 +162,8 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	if err != nil {
 		return err
 	}
-	if !a.pid1 && (p.root != nil || p.network != nil || p.reserve > 0) {
-		return fault.New(fault.State, "disks, network and memory can only be configured where the agent is PID 1")
+	if !a.pid1 && (p.root != nil || p.network != nil || p.reserve > 0 || p.engine != noEngine) {
+		return fault.New(fault.State, "disks, network, memory and Docker can only be configured where the agent is PID 1")
 	}
 	a.mu.Lock()
 	if a.configured || a.busy {
@@ -192,6 +216,11 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 		}
 		watch.mark("network")
 	}
+	var modules *boot.Modules
+	if p.engine != noEngine {
+		modules = boot.OpenModules()
+	}
+	var scratch *os.File
 	if p.root != nil {
 		keep, err := boot.Assemble(p.root, p.scratch, watch.mark)
 		if err != nil {
@@ -200,10 +229,16 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 		if a.freezer != nil {
 			a.freezer.SetScratch(keep)
 		}
+		scratch = keep
 		watch.mark("switch_root")
 	}
-	if p.docker != nil {
-		if err := p.docker.MountAt("/var/lib/docker"); err != nil {
+	if p.data != nil {
+		if err := p.data.MountAt(docker.DataDir); err != nil {
+			return 0, err
+		}
+		watch.mark("docker")
+	} else if p.engine != noEngine && scratch != nil {
+		if err := boot.MountFolder(scratch, "docker", docker.DataDir); err != nil {
 			return 0, err
 		}
 		watch.mark("docker")
@@ -228,6 +263,15 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 			p.entry.Env = boot.WithMissing(p.entry.Env, added)
 		}
 		watch.mark("trust")
+	}
+	load := func() { modules.Load(docker.Modules, a.log) }
+	switch p.engine {
+	case ownEngine: // which uses them at its start
+		load()
+		watch.mark("modules")
+	case keptEngine:
+		a.docker.Start(p.defaults.Env, load)
+		watch.mark("engine")
 	}
 	return reserved, nil
 }

@@ -10,6 +10,7 @@ import (
 	"releap/guest/internal/fault"
 	"releap/guest/internal/files"
 	"releap/guest/internal/jsonlite"
+	"releap/guest/internal/process"
 	"releap/guest/internal/session"
 )
 
@@ -146,6 +147,7 @@ func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 	}
 	if a.freezer != nil && a.freezer.Frozen() {
 		// Killed while frozen: none of them runs again in a sandbox that has ended.
+		a.docker.Quit()
 		_ = syscall.Kill(-1, syscall.SIGKILL)
 		ms = 0
 		if _, err := a.freezer.Thaw(); err != nil {
@@ -173,8 +175,9 @@ func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 	return nil
 }
 
-// endProcesses sends the entrypoint its stop signal and waits for it until the deadline, then for the other processes briefly, and
-// kills what is left; true when the entrypoint ended by itself. Without a deadline all processes are killed at once.
+// endProcesses sends the entrypoint its stop signal, and then the container engine, waits for each until the deadline, then for
+// the other processes briefly, and kills what is left; true when the entrypoint ended by itself. Without a deadline all processes
+// are killed at once.
 func (a *Agent) endProcesses(deadline time.Duration) bool {
 	entry := a.entry.Process()
 	send := func(sig syscall.Signal) {
@@ -184,25 +187,23 @@ func (a *Agent) endProcesses(deadline time.Duration) bool {
 			entry.SignalGroup(sig)
 		}
 	}
-	running := func() bool {
-		if entry == nil {
-			return false
-		}
-		select {
-		case <-entry.Done():
-			return false
-		default:
-			return true
-		}
-	}
-	gone := func() bool { return !running() && (a.freezer == nil || a.freezer.Empty()) }
-	if deadline > 0 && running() {
-		a.entry.Ask()
-		for end := time.Now().Add(deadline); running() && time.Now().Before(end); {
+	ended := func() bool { return hasEnded(entry) }
+	gone := func() bool { return ended() && (a.freezer == nil || a.freezer.Empty()) }
+	end := time.Now().Add(deadline)
+	await := func(done func() bool) {
+		for !done() && time.Now().Before(end) {
 			time.Sleep(look)
 		}
 	}
-	graceful := !running()
+	if deadline > 0 && !ended() {
+		a.entry.Ask()
+		await(ended)
+	}
+	graceful := ended()
+	if engine := a.docker.Quit(); engine != nil && deadline > 0 {
+		engine.Signal(syscall.SIGTERM)
+		await(func() bool { return hasEnded(engine) })
+	}
 	if deadline > 0 && !gone() {
 		send(syscall.SIGTERM)
 		wait(others, gone)
@@ -210,4 +211,17 @@ func (a *Agent) endProcesses(deadline time.Duration) bool {
 	send(syscall.SIGKILL)
 	wait(others, gone)
 	return graceful
+}
+
+// hasEnded tells of no process, too, that it has.
+func hasEnded(p *process.Process) bool {
+	if p == nil {
+		return true
+	}
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
 }

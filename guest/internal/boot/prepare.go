@@ -4,15 +4,11 @@ package boot
 
 import (
 	"os"
-	"strings"
 	"syscall"
-	"unsafe"
 )
 
 // FreezerDir is where the agent's private freezer hierarchy is mounted, below the root that user space leaves.
 const FreezerDir = "/releap/freezer"
-
-const moduleList = "/lib/modules/load.txt"
 
 type mount struct {
 	source, target, kind string
@@ -63,31 +59,6 @@ func Mount() error {
 		_ = os.Symlink(l[0], l[1])
 	}
 	return nil
-}
-
-// LoadModules loads the kernel modules that the initramfs lists (one absolute path a line, in order), and frees
-// their files. Errors are logged: the device that needs the module will be missed by name.
-func LoadModules(log func(string)) {
-	text, err := os.ReadFile(moduleList)
-	if err != nil {
-		log("releap: no kernel modules to load: " + err.Error())
-		return
-	}
-	empty := [1]byte{}
-	for _, path := range strings.Fields(string(text)) {
-		file, err := os.Open(path)
-		if err == nil {
-			_, _, errno := syscall.Syscall(sysFinitModule, file.Fd(), uintptr(unsafe.Pointer(&empty[0])), 0)
-			file.Close()
-			if errno != 0 && errno != syscall.EEXIST {
-				err = errno
-			}
-		}
-		if err != nil {
-			log("releap: kernel module " + path + ": " + err.Error())
-		}
-		_ = os.Remove(path)
-	}
 }
 
 // Tune sets kernel settings and limits that every process inherits.

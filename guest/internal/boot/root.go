@@ -163,6 +163,22 @@ func (d *Disk) MountAt(dir string) error {
 	return d.mount(dir, syscall.MS_NOATIME)
 }
 
+// MountFolder mounts a folder of the scratch disk in the assembled root, beside the overlay: a file system that is the upper
+// layer of another overlay cannot lie on one.
+func MountFolder(scratch *os.File, name, dir string) error {
+	if err := syscall.Mkdirat(int(scratch.Fd()), name, 0o711); err != nil && err != syscall.EEXIST {
+		return fault.New(fault.Code(err), "scratch disk: "+err.Error())
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fault.New(fault.Code(err), err.Error())
+	}
+	source := "/proc/self/fd/" + strconv.Itoa(int(scratch.Fd())) + "/" + name
+	if err := syscall.Mount(source, dir, "", syscall.MS_BIND, ""); err != nil {
+		return fault.New(fault.Internal, "mounting "+dir+": "+err.Error())
+	}
+	return nil
+}
+
 // folder makes sure of a real folder: an image may have anything, or a link to anywhere, under that name.
 func folder(path string, mode os.FileMode) error {
 	if info, err := os.Lstat(path); err == nil && !info.IsDir() {

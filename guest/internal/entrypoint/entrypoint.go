@@ -3,7 +3,6 @@ package entrypoint
 
 import (
 	"os"
-	"strconv"
 	"sync"
 	"syscall"
 
@@ -165,11 +164,7 @@ func (e *Entrypoint) await(proc *process.Process) {
 	defer fault.Guard(e.log, "entrypoint")
 	<-proc.Done()
 	st := proc.Status()
-	if st.Signal != 0 {
-		e.say("the entrypoint was ended by " + process.SignalName(st.Signal))
-	} else {
-		e.say("the entrypoint exited with code " + strconv.Itoa(st.Code))
-	}
+	e.say("the entrypoint " + st.String())
 	e.set(State{Name: "exited", Status: st})
 }
 

@@ -11,8 +11,8 @@ import (
 // launcherName is argv[0] of the agent's own program when it only executes another one.
 const launcherName = "releap-start"
 
-// resultFD is the descriptor to which it writes its error.
-const resultFD = 3
+// firstFD follows standard error: descriptors of sockets, and then the one to which the launcher writes its error.
+const firstFD = 3
 
 // startApart starts a program in two steps: the agent's own program becomes a process of its own, which changes the directory and
 // executes the program. On a file system whose server does not respond, both may block for ever: between fork and exec
@@ -28,7 +28,7 @@ func (t *Table) startApart(spec Spec) (*Process, *StartError) {
 	defer told.Close()
 	launch := spec
 	launch.Path = "/proc/self/exe"
-	launch.Argv = append([]string{launcherName, spec.Dir, spec.Path}, spec.Argv...)
+	launch.Argv = append([]string{launcherName, strconv.Itoa(len(spec.Sockets)), spec.Dir, spec.Path}, spec.Argv...)
 	launch.Dir = "/"
 	launch.extra = []uintptr{uintptr(result[1])}
 	p, bad := t.fork(launch)
@@ -47,14 +47,20 @@ func (t *Table) startApart(spec Spec) (*Process, *StartError) {
 
 // Launch makes this process the program that startApart names, if it was started for that. Called first of all.
 func Launch() {
-	if len(os.Args) < 4 || os.Args[0] != launcherName {
+	if len(os.Args) < 5 || os.Args[0] != launcherName {
 		return
 	}
-	dir, path, argv := os.Args[1], os.Args[2], os.Args[3:]
+	sockets, dir, path, argv := os.Args[1], os.Args[2], os.Args[3], os.Args[4:]
+	number, _ := strconv.Atoi(sockets)
+	resultFD := firstFD + number
 	syscall.CloseOnExec(resultFD)
+	env := os.Environ()
+	if number > 0 {
+		env = append(env, "LISTEN_FDS="+sockets, "LISTEN_PID="+strconv.Itoa(os.Getpid()))
+	}
 	err := syscall.Chdir(dir)
 	if err == nil {
-		err = syscall.Exec(path, argv, os.Environ())
+		err = syscall.Exec(path, argv, env)
 	}
 	errno, _ := err.(syscall.Errno)
 	_, _ = syscall.Write(resultFD, []byte(strconv.Itoa(int(errno))))

@@ -46,6 +46,24 @@ func TestAProgramThatIsStartedApartIsTheSame(t *testing.T) {
 	}
 }
 
+func TestAProgramIsToldOfItsSockets(t *testing.T) {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	s := spec(t, "/bin/sh", "-c", `test "$LISTEN_FDS" = 1 && test "$LISTEN_PID" = $$ && test -S /proc/$$/fd/3 && test ! -e /proc/$$/fd/4 && exit 7`)
+	s.Sockets = []uintptr{uintptr(fd)}
+	p, bad := only.Start(s)
+	if bad != nil {
+		t.Fatal(bad)
+	}
+	<-p.Done()
+	if p.Status().Code != 7 {
+		t.Error(p.Status())
+	}
+}
+
 // A FUSE file system whose server never responds: every access waits.
 func mountHung(t *testing.T) string {
 	t.Helper()

@@ -19,6 +19,14 @@ type Status struct {
 	Signal syscall.Signal
 }
 
+// String says how it ended.
+func (s Status) String() string {
+	if s.Signal != 0 {
+		return "was ended by " + SignalName(s.Signal)
+	}
+	return "exited with code " + strconv.Itoa(s.Code)
+}
+
 // Process that was started here. It leads its own session and process group.
 type Process struct {
 	PID    int
@@ -93,7 +101,9 @@ type Spec struct {
 	Files [3]uintptr
 	// Terminal makes descriptor 0 the controlling terminal.
 	Terminal bool
-	// extra descriptors, from 3 on.
+	// Sockets are descriptors from 3 on that the program listens on, announced as sd_listen_fds(3) expects it.
+	Sockets []uintptr
+	// extra descriptors, behind those.
 	extra []uintptr
 }
 
@@ -102,7 +112,8 @@ func (t *Table) Start(spec Spec) (*Process, *StartError) {
 	if syscall.Getuid() != 0 && int(spec.User.UID) != syscall.Getuid() {
 		return nil, &StartError{CannotExecute, "the agent does not run as root and cannot become uid " + strconv.Itoa(int(spec.User.UID))}
 	}
-	if mayHang() {
+	// What announces sockets is the number of the process.
+	if len(spec.Sockets) > 0 || mayHang() {
 		return t.startApart(spec)
 	}
 	return t.fork(spec)
@@ -113,7 +124,7 @@ func (t *Table) fork(spec Spec) (*Process, *StartError) {
 	attr := &syscall.ProcAttr{
 		Dir:   spec.Dir,
 		Env:   spec.Env,
-		Files: append(spec.Files[:], spec.extra...),
+		Files: append(append(spec.Files[:], spec.Sockets...), spec.extra...),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: spec.Terminal},
 	}
 	if syscall.Getuid() == 0 {
