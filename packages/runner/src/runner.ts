@@ -1,7 +1,12 @@
 import { cpus, totalmem } from 'node:os';
 import { mkdir, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
-import { DOCKERFILE_CAPABILITY, type RootSource, type RunnerFacts } from '@releap/contract';
+import {
+  DOCKER_CAPABILITY,
+  DOCKERFILE_CAPABILITY,
+  type RootSource,
+  type RunnerFacts,
+} from '@releap/contract';
 import type { HeldMemory } from '@releap/contract/runner';
 import type { Logger } from 'pino';
 import { ArtifactFetcher } from './artifact/artifact-fetcher.ts';
@@ -302,7 +307,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       region: options.region,
       data_url: dataServer.url,
       facts,
-      capabilities: options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY] : [],
+      capabilities: options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY] : [],
     }),
     isReady: () => ready,
     heldMemory: () => heldMemory(machines.memoryBudget, pools),

@@ -11,37 +11,18 @@ import { until } from '@releap/testing/eventually';
 import { type Item, sha256, tarOf, writeOciLayout } from '@releap/testing/oci';
 import { REGISTRY_USER, startRegistry, type TestRegistry } from '@releap/testing/registry';
 import { TEST_CACHE } from '@releap/testing/test-cache';
-import { EmptyExt4Store } from '../src/disk/empty-ext4.ts';
-import { BuildCaches } from '../src/dockerfile/build-caches.ts';
+import type { OpenBlob } from '../src/dockerfile/build-context.ts';
 import type { BuildLimits } from '../src/dockerfile/build-limits.ts';
-import { DockerfileBuilds } from '../src/dockerfile/dockerfile-builds.ts';
-import { BUILDER_IMAGE } from '../src/image/builtin/builder.ts';
+import type { DockerfileBuilds } from '../src/dockerfile/dockerfile-builds.ts';
 import { ImageStore, type RootImage } from '../src/image/image-store.ts';
-import { Admission } from '../src/machine/index.ts';
 import { Network } from '../src/network/network.ts';
+import { ensureBuilderImage, openDockerfileBuilds, packagesDir } from './support/dockerfile-builds.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { BUILD_DIR, log, testMachines } from './support/machines.ts';
+import { log, testMachines } from './support/machines.ts';
 
-const packagesDir = path.join(BUILD_DIR, 'packages');
 // With the machine's network, which the namespace of the tests has not.
-await using builderImage = new AsyncDisposableStack();
-{
-  const images = new ImageStore({ cacheDir: TEST_CACHE, packagesDir, log });
-  builderImage.defer(() => images.close());
-  await images.ensure({ type: 'builtin', name: BUILDER_IMAGE });
-}
-await builderImage.disposeAsync();
+await ensureBuilderImage();
 isolateNetwork(fileURLToPath(import.meta.url));
-
-const LIMITS: BuildLimits = {
-  parallel: 1,
-  cpus: 2,
-  memMib: 1024,
-  diskMib: 2048,
-  timeMs: 10 * 60_000,
-  cacheMib: 4096,
-  processes: 4096,
-};
 
 class World implements AsyncDisposable {
   readonly images: ImageStore;
@@ -63,28 +44,11 @@ class World implements AsyncDisposable {
     this.registry = registry;
     this.home = machines.home;
     this.caches = path.join(machines.home, 'build-caches');
-    const admission = new Admission();
+    const openBlob: OpenBlob = async (digest) =>
+      [this.#blobs.get(digest) ?? Buffer.alloc(0)] as unknown as AsyncIterable<Buffer>;
     const open = (): DockerfileBuilds => {
-      const limits = { ...LIMITS, ...this.limits };
-      const caches = new BuildCaches({
-        folder: this.caches,
-        emptyDisks: new EmptyExt4Store(TEST_CACHE),
-        diskMib: limits.diskMib,
-        maxMib: limits.cacheMib,
-        log,
-      });
-      caches.close();
-      return new DockerfileBuilds({
-        machines: machines.machines,
-        network,
-        admission,
-        images: this.images,
-        caches,
-        openBlob: async (digest) =>
-          [this.#blobs.get(digest) ?? Buffer.alloc(0)] as unknown as AsyncIterable<Buffer>,
-        limits,
-        log,
-      });
+      const options = { machines: machines.machines, network, images: this.images, openBlob };
+      return openDockerfileBuilds(machines.home, options, this.limits);
     };
     this.images = new ImageStore({
       privateHosts: ['loopback'],
@@ -176,7 +140,22 @@ async function busyboxLayer(folder: string): Promise<Buffer> {
   execFileSync('dpkg-deb', ['--extract', path.join(packagesDir, deb ?? ''), path.join(folder, 'deb')]);
   const found = await readdir(path.join(folder, 'deb'), { recursive: true });
   const program = found.find((name) => /(^|\/)bin\/busybox$/.test(name)) ?? '';
-  const names = ['sh', 'cat', 'echo', 'ls', 'mkdir', 'dd', 'sleep', 'test', 'true', 'false', 'grep', 'id'];
+  const names = [
+    'sh',
+    'cat',
+    'echo',
+    'ls',
+    'mkdir',
+    'dd',
+    'sleep',
+    'test',
+    'true',
+    'false',
+    'grep',
+    'id',
+    'chmod',
+    'rm',
+  ];
   return await tarOf([
     ...['bin', 'etc', 'tmp'].map((name): Item => ({ name, type: 'directory', mode: 0o755 })),
     { name: 'bin/busybox', content: await readFile(path.join(folder, 'deb', program)), mode: 0o755 },
@@ -288,6 +267,35 @@ CMD ["id"]
       await failure(from, { credentials: [], no_credentials: [{ host, reason }] }),
       `base image ${host}/busybox:1: ${reason}`,
     );
+    assert.deepEqual(await world.vms(), []);
+  });
+
+  it('is prepared for Docker with its package manager, or fails with what is missing', async () => {
+    const { host } = world.registry;
+    const project_id = newUuid();
+    const prepared = (steps: string): DockerfileRoot =>
+      world.root(`FROM ${host}/busybox:1\n${steps}`, { project_id, docker: true });
+    assert.match(
+      await world.failure(prepared('')),
+      /^docker: true needs an image with dockerd, or with one of apt-get, apk, dnf/,
+    );
+    const manager = (install: string): string => `COPY <<'EOF' /bin/apt-get
+#!/bin/sh
+echo "$*" >> /log
+case "$*" in install*) ${install} ;; esac
+EOF
+RUN chmod 755 /bin/apt-get && mkdir -p /usr/sbin
+USER worker
+`;
+    assert.equal(
+      await world.failure(prepared(manager('echo "E: Unable to locate package docker.io"; exit 100'))),
+      'docker: true could not install Docker with apt-get: E: Unable to locate package docker.io',
+    );
+    const installing = manager('echo 1 > /usr/sbin/dockerd');
+    const { image, output } = await world.build(prepared(installing));
+    assert.match(output, /^\[releap\] installing Docker with apt-get$/m);
+    assert.deepEqual([image.config.docker, image.config.user], [true, 'worker']);
+    assert.match(fileOf(image, 'log'), /^update\ninstall -y --no-install-recommends docker\.io /);
     assert.deepEqual(await world.vms(), []);
   });
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import { cpuMarker, DOCKERFILE_CAPABILITY, RUNNER_LINK_PATH } from '@releap/contract';
+import { cpuMarker, DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, RUNNER_LINK_PATH } from '@releap/contract';
 import {
   KIND_NAMES,
   RUNNER_PROTOCOL,
@@ -231,7 +231,7 @@ export class ScriptedRunner implements AsyncDisposable {
       region: this.options.region,
       data_url: this.#dataUrl,
       facts: { ...FACTS, ...this.options.facts },
-      capabilities: [DOCKERFILE_CAPABILITY],
+      capabilities: [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY],
       kinds: [...KIND_NAMES],
       ...this.options.hello,
     });

@@ -41,7 +41,7 @@ export const SandboxSpec = Type.Object({
   vcpus: Count,
   mem_mib: Count,
   scratch_mib: Count,
-  /** Size of the empty `/var/lib/docker` device; absent for none. */
+  /** Size of the `/var/lib/docker` device, which is empty at each boot; absent for none. */
   docker_data_mib: Type.Optional(Count),
   ports: Type.Array(Type.Object({ vm_port: Count, proto: PortProto })),
   env: Type.Record(Type.String(), Type.String()),

@@ -45,6 +45,7 @@ const DockerfileRoot = Type.Object({
   ]),
   /** A tar archive, plain or gzip, that the runner fetches from control's internal listener. */
   context: Type.Optional(Type.Object({ digest: Digest, bytes: Large })),
+  /** Prepares the result for Docker: it gets a container engine unless it has one. */
   docker: Type.Boolean(),
   /**
    * All registry credentials of the project, for base images. They never enter the build's micro-VM, and neither side
@@ -67,6 +68,9 @@ const StoredRoot = Type.Object({ type: Type.Literal('stored'), digest: Digest })
 
 /** The capability of runners that build Dockerfiles. */
 export const DOCKERFILE_CAPABILITY = 'dockerfile-builds';
+
+/** The capability of runners that prepare what they build for Docker. */
+export const DOCKER_CAPABILITY = 'docker-engine';
 
 export const RootSource = Type.Union([RegistrySource, BuiltinSource, DockerfileRoot, StoredRoot]);
 export type RootSource = Static<typeof RootSource>;

@@ -11,6 +11,14 @@ import { buildFailed, explainFailure, isOutOfDisk, outOfDisk } from './build-err
 import { DOCKERFILE_MAX_BYTES } from './build-limits.ts';
 import type { BuildLimits } from './build-limits.ts';
 import { BuildOutput } from './build-output.ts';
+import {
+  engineDockerfile,
+  ENGINELESS,
+  findProgramsCommand,
+  hasEngine,
+  installFailure,
+  packageManagerOf,
+} from './docker-engine.ts';
 import { mayFetch, type FinishedBuild } from './finished-builds.ts';
 import { readResult } from './build-result.ts';
 import type { BuildVm, CommandResult } from './build-vm.ts';
@@ -48,19 +56,13 @@ export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): 
   });
   const text = await readText(vm, file, signal);
   await bases.renew(text);
-  for (;;) {
-    const { exitCode } = await vm.run(buildCommand(file, bases.arguments), {
-      signal,
-      onOutput: (chunk) => output.write(chunk),
-    });
-    output.flush();
-    if (exitCode === 0) break;
+  let built: string | undefined;
+  while ((built = await runBuildah(file, bases.arguments, output, options)) === undefined) {
     if (output.missingImage === undefined) throw await failure(output, file, options);
     await bases.add(output.missingImage);
     output.repeat();
   }
-  const imageId = IMAGE_ID.exec(await readText(vm, ID_FILE, signal))?.[1];
-  if (imageId === undefined) throw buildFailed('buildah names no image as its result');
+  const imageId = root.docker ? await withEngine(built, output, options) : built;
   const isRepeatable = !mayFetch(text) && !bases.hasTriggers;
   const ended = (image: BuiltImage): EndedBuild => ({ image, bases: isRepeatable ? bases.used : undefined });
   const digest = await options.known(imageId);
@@ -77,6 +79,52 @@ export async function runBuild(root: DockerfileRoot, options: RunBuildOptions): 
     signal,
   });
   return ended({ ...result, imageId });
+}
+
+/** @returns the id of the image, or undefined when the build has failed */
+async function runBuildah(
+  file: string,
+  bases: readonly string[],
+  output: BuildOutput,
+  { vm, signal }: RunBuildOptions,
+): Promise<string | undefined> {
+  const onOutput = (chunk: Buffer): void => output.write(chunk);
+  const { exitCode } = await vm.run(buildCommand(file, bases), { signal, onOutput });
+  output.flush();
+  if (exitCode !== 0) return undefined;
+  const imageId = IMAGE_ID.exec(await readText(vm, ID_FILE, signal))?.[1];
+  if (imageId === undefined) throw buildFailed('buildah names no image as its result');
+  return imageId;
+}
+
+/** The image with a container engine and its mark. @returns its id */
+async function withEngine(imageId: string, output: BuildOutput, options: RunBuildOptions): Promise<string> {
+  const { vm, limits, signal } = options;
+  const printed = async (command: string): Promise<string> => {
+    const result = await vm.run(command, { signal });
+    checked(result, limits);
+    return result.stdout;
+  };
+  // Only mounts the image: it may have no shell.
+  const programs = await printed(findProgramsCommand(imageId));
+  const manager = hasEngine(programs) ? undefined : packageManagerOf(programs);
+  output.note(manager === undefined ? 'the image has dockerd' : `installing Docker with ${manager}`);
+  const user = await printed(
+    `buildah tag ${imageId} ${ENGINELESS} && buildah inspect --type image --format '{{.OCIv1.Config.User}}' ${imageId}`,
+  );
+  await vm.guest.files.write(INLINE, Buffer.from(engineDockerfile(user.trim(), manager)), { signal });
+  output.repeat();
+  const result = await runBuildah(INLINE, [], output, options);
+  if (result === undefined) {
+    const error = await failure(output, INLINE, options);
+    // That a limit of the build was met is the better reason.
+    throw manager !== undefined && error.message.startsWith('RUN ')
+      ? installFailure(manager, output.end)
+      : error;
+  }
+  if (!hasEngine(await printed(findProgramsCommand(result))))
+    throw buildFailed(`docker: true needs dockerd, and what ${manager} installs as Docker has none`);
+  return result;
 }
 
 /** Streams the context into the micro-VM. */

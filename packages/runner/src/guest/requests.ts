@@ -47,6 +47,8 @@ export interface ProcessDefaults {
 
 export interface GuestConfig extends GuestIdentity, ProcessDefaults {
   disks?: { root: GuestDisk; scratch: GuestDisk; docker?: GuestDisk };
+  /** A container engine runs in it: the agent keeps dockerd running (`start`), or the sandbox does. */
+  docker?: { start: boolean };
   /** Memory of the machine that the sandbox does not get. */
   reserveBytes?: number;
   /** The image's command; its env, user and workingDir go over those of the sandbox. */
@@ -147,6 +149,7 @@ export const configParams = (config: GuestConfig): Record<string, unknown> => ({
   ...identityParams(config),
   ...defaultsParams(config),
   disks: config.disks,
+  docker: config.docker,
   reserve_bytes: config.reserveBytes,
   entrypoint:
     config.entrypoint === undefined

@@ -32,6 +32,9 @@ export interface BuiltImage {
 /** Builds a Dockerfile. @throws ImageError whose message is fit for the user */
 export type BuildDockerfile = (root: DockerfileRoot, build: DockerfileBuild) => Promise<BuiltImage>;
 
+/** Raise it when other steps prepare an image for Docker. */
+const DOCKER_RECIPE = 1;
+
 export interface DockerfileImagesOptions {
   build: BuildDockerfile;
   folder: ImageFolder;
@@ -118,7 +121,7 @@ export function dockerfileAlias({
   context,
   docker,
 }: DockerfileRoot): string {
-  return `dockerfile-${hashOf([project, dockerfile, context?.digest, docker])}`;
+  return `dockerfile-${hashOf([project, dockerfile, context?.digest, docker && DOCKER_RECIPE])}`;
 }
 
 /** A micro-VM says what its result is, so it can only name results of its own project. */

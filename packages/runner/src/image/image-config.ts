@@ -10,4 +10,9 @@ export interface ImageConfig {
   exposedPorts: { port: number; proto: 'tcp' | 'udp' }[];
   /** e.g. `SIGTERM`; empty means the default. */
   stopSignal: string;
+  /** It has a container engine, which its sandboxes keep running. */
+  docker?: true;
 }
+
+/** Marks an image that was prepared for Docker; its value is `true`. */
+export const DOCKER_LABEL = 'dev.releap.docker';

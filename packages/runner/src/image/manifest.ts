@@ -4,7 +4,7 @@
  */
 import { isImageDigest } from '@releap/contract';
 import { ImageError, show } from './image-error.ts';
-import type { ImageConfig } from './image-config.ts';
+import { DOCKER_LABEL, type ImageConfig } from './image-config.ts';
 import type { ImageLimits } from './image-limits.ts';
 
 export interface Descriptor {
@@ -194,11 +194,16 @@ export function checkConfig(raw: Buffer, name: string): CheckedConfig {
     workingDir: plain(config['WorkingDir'], `${what} (WorkingDir)`),
     exposedPorts: ports(config['ExposedPorts']),
     stopSignal: plain(config['StopSignal'], `${what} (StopSignal)`),
+    ...(hasLabel(config['Labels'], DOCKER_LABEL) && { docker: true }),
   };
   if (JSON.stringify(run).length > RUN_CONFIG_MAX_BYTES) {
     throw new ImageError('too-large', `${what} is larger than ${RUN_CONFIG_MAX_BYTES} bytes`);
   }
   return { run, diffIds };
+}
+
+function hasLabel(labels: unknown, name: string): boolean {
+  return typeof labels === 'object' && labels !== null && Reflect.get(labels, name) === 'true';
 }
 
 /** `NAME=value` items; the last of a name wins, what is no such item is left out, as engines do. */

@@ -34,6 +34,9 @@ export function guestConfig(
         ? {}
         : { docker: { device: 'vdc', bytes: running.diskBytes.docker } }),
     },
+    ...((config.docker || spec.docker_data_mib !== undefined) && {
+      docker: { start: config.docker === true && !namesEngine(argv) },
+    }),
     ...(reservedMib !== undefined && { reserveBytes: reservedMib * 1024 * 1024 }),
     env: environmentOf(spec, config),
     ...(config.user === '' ? {} : { user: config.user }),
@@ -42,6 +45,11 @@ export function guestConfig(
       ? {}
       : { entrypoint: { argv, ...(config.stopSignal === '' ? {} : { stopSignal: config.stopSignal }) } }),
   };
+}
+
+/** Whether the entrypoint itself runs the container engine: there is only one of them. */
+function namesEngine(argv: readonly string[]): boolean {
+  return argv.some((argument) => /\bdockerd\b/.test(argument));
 }
 
 /** Configuration with which a pooled VM warms up: everything that a sandbox has, and the shell of its image. */

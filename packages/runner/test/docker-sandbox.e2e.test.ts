@@ -1,0 +1,84 @@
+/**
+ * Containers in a sandbox, by the engine that the agent keeps running. In a nightly run, the engine has been installed by a
+ * real build, which takes minutes of emulation; otherwise the image is made on the host.
+ */
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { isNightly } from '@releap/testing/repetitions';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { dockerImage } from './support/docker-image.ts';
+import { installDocker, packagesOfDocker } from './support/docker-install.ts';
+import { ensureBuilderImage } from './support/dockerfile-builds.ts';
+import { isolateNetwork } from './support/isolated-network.ts';
+import { TestRunner } from './support/sandboxes.ts';
+import { SPEC } from './support/sandbox-spec.ts';
+
+// With the machine's network, which the namespace of the tests has not.
+const made = isNightly() ? undefined : await dockerImage();
+const packages = isNightly() ? await packagesOfDocker() : undefined;
+if (isNightly()) await ensureBuilderImage();
+isolateNetwork(fileURLToPath(import.meta.url));
+
+const ID = '64646464-2222-4333-8444-555555555555';
+/** An image whose only file is a static busybox. */
+const IMPORT = `tar -C / -c usr/bin/busybox | docker import -c 'ENTRYPOINT ["/usr/bin/busybox", "sh", "-c"]' - box`;
+const DRIVER = "docker info --format '{{.Driver}}'";
+
+let runner: TestRunner;
+before(async () => {
+  runner = await TestRunner.open(await temporaryFolder('releap-dk-'));
+  const digest = packages === undefined ? made : (await installDocker(runner, packages)).digest;
+  assert.ok(digest !== undefined);
+  // A machine of the size that build VMs have.
+  runner.spec = { ...SPEC, root: { type: 'stored', digest }, vcpus: 2, mem_mib: 1024, ports: [] };
+});
+after(async () => await runner.dispose());
+
+describe('a sandbox of an image that was prepared for Docker', () => {
+  it('runs containers on its data device, publishes their ports, and gets its engine back', async () => {
+    runner.want(ID, 1, 'running', { spec: { ...runner.spec, docker_data_mib: 512 } });
+    await runner.reported(1, 'running');
+    // Asked before the engine is ready.
+    assert.equal(await runner.sh(ID, DRIVER), 'overlay2\n');
+    assert.match(await runner.sh(ID, 'grep docker /proc/mounts'), /^\/dev\/vdc \/var\/lib\/docker ext4/m);
+    const run = 'docker run --rm --network none box "echo hello; /usr/bin/busybox ls /sys/class/net"';
+    assert.equal((await runner.sh(ID, `${IMPORT} > /dev/null && ${run}`)).trim(), 'hello\nlo');
+
+    const serve = 'echo served > /index.html; exec /usr/bin/busybox httpd -f -p 80 -h /';
+    await runner.sh(ID, `docker run -d --name web -p 8080:80 box '${serve}'`);
+    // By the address of the sandbox, the kernel forwards the port; by the loopback address, a process of the engine does.
+    const fetch = 'for at in 172.16.0.2 127.0.0.1; do busybox wget -qO- http://$at:8080/; done';
+    assert.equal(await runner.sh(ID, fetch), 'served\nserved\n');
+
+    // Which also tells that the engine's log is there.
+    const starts = "grep -c 'API listen on /var/run/docker.sock' /var/log/dockerd.log";
+    await runner.sh(ID, `pkill -KILL -x dockerd; while test "$(${starts})" != 2; do sleep 0.5; done`);
+    assert.match(await runner.sh(ID, 'cat /var/log/dockerd.log'), /^releap: dockerd was ended by SIGKILL$/m);
+    assert.equal(await runner.sh(ID, "docker ps -a --format '{{.Names}}'"), 'web\n');
+  });
+
+  it('has its containers on its own disk without a data device, and an empty device at each boot', async () => {
+    runner.want(ID, 2, 'stopped');
+    await runner.reported(2, 'stopped');
+    runner.want(ID, 3, 'running');
+    await runner.reported(3, 'running');
+    assert.match(await runner.sh(ID, 'grep docker /proc/mounts'), /^\/dev\/vdb \/var\/lib\/docker ext4/m);
+    // Each start of the engine takes seconds of emulation.
+    if (!isNightly()) return;
+    assert.equal(await runner.sh(ID, DRIVER), 'overlay2\n');
+    await runner.sh(ID, IMPORT);
+    const images = 'docker image ls -q | wc -l';
+    for (const [generation, docker_data_mib, found] of [
+      [4, 512, '0'],
+      [6, undefined, '1'],
+    ] as const) {
+      runner.want(ID, generation, 'stopped');
+      await runner.reported(generation, 'stopped');
+      const spec = { ...runner.spec, ...(docker_data_mib !== undefined && { docker_data_mib }) };
+      runner.want(ID, generation + 1, 'running', { spec });
+      await runner.reported(generation + 1, 'running');
+      assert.equal((await runner.sh(ID, images)).trim(), found);
+    }
+  });
+});
