@@ -41,7 +41,6 @@ describe('POST /images', () => {
     const answer = await call('POST', '/images', {
       name: 'app',
       source: { type: 'registry', ref: 'localhost:5000/app:1' },
-      docker: true,
     });
     assert.equal(answer.status, 200, answer.text);
     const { image_id, job_id, ...rest } = answer.body;
@@ -57,7 +56,7 @@ describe('POST /images', () => {
       status: 'ready',
       layer_count: 3,
       bytes: 4096,
-      docker: true,
+      docker: false,
       error: null,
       job_id,
       region: 'here',
@@ -72,6 +71,32 @@ describe('POST /images', () => {
       { type: 'registry', ref: 'localhost:5000/app:1', digest: digest('cd') },
       'pinned',
     );
+  });
+
+  it('with docker is built on top of what the registry has, and boots from what its host has made', async () => {
+    const jobs: BuildJob[] = [];
+    await using old = await world.runner({ hello: { capabilities: ['dockerfile-builds'] } });
+    await using runner = await world.runner({ build: (job) => void jobs.push(job) });
+    const source = { type: 'registry', ref: 'localhost:5000/engine:1' };
+    const { body } = await call('POST', '/images', { name: 'engine', source, docker: true });
+    const early = await call('POST', '/vms', { image: 'engine' });
+    assert.deepEqual([early.status, /still being built/.test(early.text)], [409, true], early.text);
+    await until(() => jobs.length > 0);
+    const root = jobs[0]?.root;
+    assert.deepEqual(root?.type === 'dockerfile' && [root.dockerfile, root.docker, root.context], [
+      { text: 'FROM localhost:5000/engine:1\n' },
+      true,
+      undefined,
+    ]);
+    runner.built(jobs[0] as BuildJob, { manifest_name: digest('0d'), layer_count: 4 });
+    await ended(call, body.job_id);
+    const image = await imageOf(call, 'engine');
+    assert.deepEqual([image.source, image.docker, image.manifest_name], [source, true, digest('0d')]);
+    assert.notEqual((await call('GET', `/jobs/${body.job_id}`)).body.runner_id, old.id);
+    const vm = await call('POST', '/vms', { image: 'engine' });
+    assert.equal(vm.status, 200, vm.text);
+    const { spec } = await inspect(world.database, { jobId: vm.body.job_id });
+    assert.deepEqual(spec.root, { type: 'stored', digest: digest('0d') });
   });
 
   it('fails with the reason of the runner, for the image and its job', async () => {

@@ -76,7 +76,7 @@ function withCreateOptions(command: Command): Command {
     .option('--mem <size>', 'memory: MiB, or with m or g (default: 1g)')
     .option('--scratch <size>', 'writable disk: MiB, or with m or g (default: 512m)')
     .option('--gpus <number>', 'dedicated GPUs')
-    .option('--docker-data <size>', 'a disk for /var/lib/docker')
+    .option('--docker-data <size>', 'a disk for /var/lib/docker, empty at each boot')
     .option(
       '-e, --env <name=value>',
       'environment of the sandbox; NAME alone takes the value from the present environment',

@@ -14,10 +14,14 @@ const Name = Type.String({
 });
 const Region = Type.String({ description: 'Slug of a region or id of a global region.' });
 
+/** Of the field of a request. */
+const DOCKER =
+  'Prepares it for Docker: the build installs `dockerd` where it is missing, and sandboxes keep it running.';
+
 export const ImageCreateRequest = Type.Object({
   name: Name,
   source: ImageInput,
-  docker: Type.Optional(Type.Boolean({ default: false, description: 'Whether Docker will run inside.' })),
+  docker: Type.Optional(Type.Boolean({ default: false, description: DOCKER })),
   region: Type.Optional(Region),
 });
 export type ImageCreateRequest = Static<typeof ImageCreateRequest>;
@@ -37,7 +41,7 @@ export const ImageForm = Type.Object({
   ),
   docker: Type.Optional(
     Type.String({
-      description: `Whether Docker will run inside: ${FORM_TRUE.map((one) => `\`${one}\``).join(', ')}.`,
+      description: `${DOCKER} One of ${FORM_TRUE.map((one) => `\`${one}\``).join(', ')}.`,
     }),
   ),
   region: Type.Optional(Region),
@@ -78,7 +82,7 @@ export const ImageRecord = Type.Object({
   status: ImageStatus,
   layer_count: Type.Optional(Type.Integer({ description: 'Layers of the same; once built.' })),
   bytes: Type.Optional(Type.Integer({ description: 'Size of its root file system; once known.' })),
-  docker: Type.Boolean(),
+  docker: Type.Boolean({ description: 'Whether it was posted to be prepared for Docker.' }),
   error: Type.Optional(
     Type.Union([Type.String(), Type.Null()], {
       description: 'Why the newest build failed: the reason, and the last lines of its log.',

@@ -89,7 +89,10 @@ export const SandboxCreateRequest = Type.Object({
     }),
   ),
   docker_data_mib: Type.Optional(
-    int(0, 'Size in MiB of a disk for `/var/lib/docker`, fresh at every boot. Absent or 0 for none.'),
+    int(
+      0,
+      'Size in MiB of a disk for `/var/lib/docker`, empty at every boot and never captured. Absent or 0 for none.',
+    ),
   ),
   ports: Type.Optional(
     Type.Array(PortRequest, {

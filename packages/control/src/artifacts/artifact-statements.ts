@@ -1,5 +1,6 @@
 /** The SQL of artifacts and their locations. */
 import { statement } from '@releap/database';
+import { IS_MADE } from '../images/resolve-root.ts';
 
 /** A location whose assignment has changed. */
 export interface LocationChange {
@@ -54,13 +55,13 @@ export const REGISTER_SNAPSHOTS = statement(
    select gen_random_uuid(), s.id, s.runner_id, 'present', 'present', false from made m join snapshots s on s.id = m.id`,
 );
 
-/** Images that were built from a Dockerfile; each is on the host that built it, which must not remove it. */
+/** Images that only the host that built them has, which must not remove them. */
 export const REGISTER_IMAGES = statement<LocationChange>(
   'artifacts-register-images',
   `with built as (
      select distinct on (i.project_id, i.manifest_name) i.project_id, i.manifest_name as digest, j.runner_id
        from images i join jobs j on j.id = i.job_id join runners r on r.id = j.runner_id
-      where i.source ->> 'type' = 'dockerfile' and i.status = 'ready' and j.status = 'done' and i.project_id is not null
+      where ${IS_MADE('i')} and i.status = 'ready' and j.status = 'done' and i.project_id is not null
         and i.manifest_name is not null
         and not exists (select 1 from artifacts a join artifact_locations l on l.artifact_id = a.id
                          where a.project_id = i.project_id and a.digest = i.manifest_name and l.runner_id = j.runner_id)

@@ -1,5 +1,5 @@
 /** Leases image builds to runners, and fails those that take too long. */
-import { DOCKERFILE_CAPABILITY } from '@releap/contract';
+import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY } from '@releap/contract';
 import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
@@ -86,7 +86,8 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     for (const job of waiting) {
       const able = ready
         .filter(({ region }) => job.region === null || job.region === region)
-        .filter(({ capabilities }) => !job.dockerfile || capabilities.has(DOCKERFILE_CAPABILITY));
+        .filter(({ capabilities }) => !job.dockerfile || capabilities.has(DOCKERFILE_CAPABILITY))
+        .filter(({ capabilities }) => !job.docker || capabilities.has(DOCKER_CAPABILITY));
       if (able.length === 0) isOneUnbuildable = true;
       const free = able
         .map(({ runnerId }) => ({ runnerId, builds: builds.get(runnerId) ?? 0 }))

@@ -26,6 +26,7 @@ export const WAITING = statement<{
   id: string;
   region: string | null;
   dockerfile: boolean;
+  docker: boolean;
   previous_runner_id: string | null;
 }>(
   'builds-waiting',
@@ -34,12 +35,12 @@ export const WAITING = statement<{
       where kind = 'build' and status = 'running' and lease_until >= now() group by project_id
    ), waiting as (
      select j.id, j.project_id, j.image_id, i.region, j.run_after, j.payload -> 'root' ->> 'type' = 'dockerfile' as dockerfile,
-            coalesce(b.builds, 0) + row_number() over (partition by j.project_id order by j.run_after, j.id) as turn
+            coalesce((j.payload ->> 'docker')::boolean, false) as docker, coalesce(b.builds, 0) + row_number() over (partition by j.project_id order by j.run_after, j.id) as turn
        from jobs j left join images i on i.id = j.image_id
        left join busy b on b.project_id is not distinct from j.project_id
       where j.status in ('queued', 'running') and ${LEASABLE} and (i.region is null or i.region = any($2::text[]))
    )
-   select w.id, w.region, w.dockerfile, before.runner_id as previous_runner_id
+   select w.id, w.region, w.dockerfile, w.docker, before.runner_id as previous_runner_id
      from (select * from waiting where project_id is null or turn <= $4 order by turn, run_after, id limit $3) w
      left join lateral (
        select runner_id from jobs where image_id = w.image_id and id <> w.id and runner_id is not null

@@ -9,6 +9,10 @@ import {
 } from '@releap/contract';
 import { createRowReader, statement, type Queryable } from '@releap/database';
 
+/** Whether what a build of it makes is on its host alone: from a Dockerfile, or prepared for Docker. Otherwise a registry has it. */
+export const IS_MADE = (image: string): string =>
+  `(${image}.source ->> 'type' = 'dockerfile' or ${image}.docker)`;
+
 /**
  * The source of what the newest successful build of an image has made: exactly that, by its digest. During a rebuild, and
  * after one that failed, it is that of the build before. Null when nothing was built yet.
@@ -16,14 +20,14 @@ import { createRowReader, statement, type Queryable } from '@releap/database';
 export const BUILT_ROOT = (image: string): string =>
   `case when ${image}.manifest_name is null then null
         when ${image}.status <> 'ready' then ${image}.previous_root
+        when ${IS_MADE(image)} then jsonb_build_object('type', 'stored', 'digest', ${image}.manifest_name)
         when ${image}.source ->> 'type' = 'registry'
           then ${image}.source || jsonb_build_object('digest', ${image}.manifest_name)
-        when ${image}.source ->> 'type' = 'dockerfile'
-          then jsonb_build_object('type', 'stored', 'digest', ${image}.manifest_name)
         else ${image}.source end`;
 
 interface NamedImage {
   source: { type: string };
+  docker: boolean;
   status: ImageStatus;
   error: string | null;
   built: RootSource | null;
@@ -35,7 +39,7 @@ const BY_NAME = statement<NamedImage & { n: number }>(
   `select key.n, image.*
      from jsonb_to_recordset($1::jsonb) as key(n integer, project uuid, name text)
     cross join lateral (
-      select source, status, error, ${BUILT_ROOT('images')} as built from images
+      select source, docker, status, error, ${BUILT_ROOT('images')} as built from images
        where name = key.name and (project_id = key.project or project_id is null)
        order by project_id nulls last limit 1
     ) image`,
@@ -88,7 +92,7 @@ export async function resolveRoot(
     const [reason] = (image.error ?? 'no reason was given').split('\n', 1);
     throw conflict(`image ${name} could not be built: ${reason}. Post it again`);
   }
-  if (image.source.type === 'dockerfile')
+  if (image.source.type === 'dockerfile' || image.docker)
     throw conflict(`image ${name} is still being built for the first time: try again when its job is done`);
   return { root: image.source as RootSource, imageRef: source.name };
 }

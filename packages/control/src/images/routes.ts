@@ -6,7 +6,7 @@ import {
   operations,
   resolveImageCreate,
 } from '@releap/contract';
-import type { ImageCreateRequest, ImageCreateResponse, ImageList, RootSource } from '@releap/contract';
+import type { ImageCreateRequest, ImageCreateResponse, ImageList } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { BlobStore } from '../artifacts/blob-store.ts';
 import type { Principal } from '../auth/authenticator.ts';
@@ -83,10 +83,10 @@ export function imageRoutes(
 
   function fromJson({ projectId }: Principal, body: ImageCreateRequest | undefined): Requested {
     const { name, source, docker, region } = resolveImageCreate(body as ImageCreateRequest);
-    const root: RootSource =
-      source.type === 'registry'
-        ? source
-        : dockerfileRoot(projectId, { dockerfile: { text: source.dockerfile }, docker });
+    if (source.type === 'registry' && !docker) return { name, source, root: source, docker, region };
+    // What is prepared for Docker is another image than the registry's.
+    const text = source.type === 'registry' ? `FROM ${source.ref}\n` : source.dockerfile;
+    const root = dockerfileRoot(projectId, { dockerfile: { text }, docker });
     return { name, source, root, docker, region };
   }
 
