@@ -100,17 +100,17 @@ export function createPullCredentials(
     return found;
   }
 
-  async function findAll(projects: readonly string[]): Promise<Map<string, Required<BuildAccess>>> {
-    const found = new Map<string, Required<BuildAccess>>();
+  async function findAll(projects: readonly string[]): Promise<Map<string, BuildAccess>> {
+    const found = new Map<string, BuildAccess>();
     if (projects.length === 0) return found;
     const chars = new Map<string, number>();
     for (const row of await queryAll(database.pool, FIND_ALL, [projects])) {
       const { project_id: project, host, kind, username } = row;
       const opened = await open(row);
-      const access = found.get(project) ?? { credentials: [], no_credentials: [] };
+      const access: BuildAccess = found.get(project) ?? { credentials: [] };
       found.set(project, access);
       if ('failure' in opened) {
-        access.no_credentials.push({ host, reason: opened.failure });
+        (access.no_credentials ??= []).push({ host, reason: opened.failure });
         continue;
       }
       const credential = { host, kind, username, password: opened.password };
@@ -118,7 +118,7 @@ export function createPullCredentials(
       if (size > BUILD_CREDENTIALS_CHARS) {
         log.warn({ project, host }, 'a build gets no credential for this registry: the project has too many');
         const reason = `the project's credential for ${host} cannot be used: the project has too many for one build`;
-        access.no_credentials.push({ host, reason });
+        (access.no_credentials ??= []).push({ host, reason });
         continue;
       }
       chars.set(project, size);
