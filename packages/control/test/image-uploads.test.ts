@@ -224,10 +224,34 @@ describe('POST /images from a Dockerfile', () => {
     });
   }
 
-  it('as a form 400: an Idempotency-Key', async () => {
-    const answer = await post(world.call, [['name', 'x']], { headers: { 'idempotency-key': 'once' } });
-    assert.equal(answer.status, 400, answer.text);
-    assert.match(answer.body.error, /Idempotency-Key is accepted with JSON bodies only/);
+  it('as a form with an Idempotency-Key: the same form creates nothing again, another one is refused', async () => {
+    const call = await world.stranger();
+    const send = (name: string, content: Buffer): Promise<Answer> =>
+      post(
+        call,
+        [
+          ['name', name],
+          ['context', content],
+        ],
+        { headers: { 'idempotency-key': 'once' } },
+      );
+    const [first, second] = await Promise.all([send('repeated', context), send('repeated', context)]);
+    assert.equal(first.status, 200, first.text);
+    assert.deepEqual(second.body, first.body);
+    assert.equal(
+      (await call('GET', '/images')).body.images.filter((one: { name: string }) => one.name === 'repeated')
+        .length,
+      1,
+    );
+    for (const other of [
+      await send('other', context),
+      await send('repeated', Buffer.concat([context, Buffer.alloc(512)])),
+    ]) {
+      assert.equal(other.status, 409, other.text);
+      assert.match(other.body.error, /was used for another request/);
+    }
+    const invalid = await post(call, [['name', 'x']], { headers: { 'idempotency-key': 'once more' } });
+    assert.equal(invalid.status, 400, invalid.text);
   });
 
   it('leaves nothing behind when the client leaves in the middle', async () => {

@@ -61,7 +61,7 @@ export interface Operation {
   consumes?: readonly string[];
   /** Bounds of a streamed body. */
   upload?: UploadLimits;
-  /** Accepts `Idempotency-Key` with JSON bodies: an interrupted request is run again with the same ids. */
+  /** Accepts `Idempotency-Key`: an interrupted request is run again with the same ids. */
   idempotent?: true;
   /** The response on success. */
   success: { status: 101 | 200 | 201 | 204; response: OperationResponse };

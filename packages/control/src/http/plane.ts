@@ -4,7 +4,6 @@
  */
 import type { Readable } from 'node:stream';
 import {
-  badRequest,
   fastifySchema,
   IDEMPOTENCY_HEADER,
   notFound,
@@ -64,8 +63,13 @@ export interface Call<O extends Operation> {
   runner: O['security'] extends 'runner' ? RunnerIdentity : never;
   request: FastifyRequest;
   reply: FastifyReply;
-  /** Generates the ids and tokens of created rows, so that a repeated request creates nothing twice. */
+  /** Generates the ids and tokens of created rows, so that a repeated request creates nothing twice. Not for uploads. */
   ids: IdGenerator;
+  /**
+   * With an upload, runs what creates rows once under the `Idempotency-Key` of the request.
+   * @param content what the upload has said, by which a repeated request is recognized; JSON
+   */
+  once: <T>(content: unknown, work: (ids: IdGenerator) => Promise<T>) => Promise<T>;
   /** Aborted when the client disconnects or the server stops. Made on first use. */
   abortSignal: () => AbortSignal;
 }
@@ -163,21 +167,18 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
           request.body = validate(bodySchema, 'body', request.body);
         if (operation.idempotent !== true || key === undefined) {
           answer = await handler(toCall(request, reply, RANDOM, upload));
-        } else if (upload) {
-          // Whether two requests are the same is known only when all of the body has arrived.
-          throw badRequest('Idempotency-Key is accepted with JSON bodies only: leave it out');
         } else {
-          const { method, url, body } = request;
-          const done = await idempotency.run(
-            {
-              caller: subjectOf(request),
-              key: String(key),
-              request: { method, url, body },
-            },
-            async (ids) => handler(toCall(request, reply, ids, upload)),
-          );
-          if (done.replayed) reply.header(REPLAYED_HEADER, 'true');
-          answer = done.answer;
+          const once: Once = async (body, work) => {
+            const { method, url } = request;
+            const same = { caller: subjectOf(request), key: String(key), request: { method, url, body } };
+            const done = await idempotency.run(same, work);
+            if (done.replayed) reply.header(REPLAYED_HEADER, 'true');
+            return done.answer as never;
+          };
+          // Whether two uploads are the same is known only when all of the body has arrived: the handler says it.
+          answer = upload
+            ? await handler(toCall(request, reply, RANDOM, upload, once))
+            : await once(request.body, async (ids) => handler(toCall(request, reply, ids, upload)));
         }
         if (status === 204) return reply.code(204).send();
         if (status !== 200) reply.code(status);
@@ -198,11 +199,14 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
   }
 }
 
+type Once = Call<Operation>['once'];
+
 function toCall(
   request: FastifyRequest,
   reply: FastifyReply,
   ids: IdGenerator,
   upload: Upload | null | undefined,
+  once: Once = async (_content, work) => await work(ids),
 ): Call<Operation> {
   // One signal for the whole call: a long poll asks for it with every change that wakes it.
   let signal: AbortSignal | undefined;
@@ -216,6 +220,7 @@ function toCall(
     operator: request.operator as never,
     runner: request.runner as never,
     ids,
+    once,
     request,
     reply,
     abortSignal: () => (signal ??= abortSignalOf(reply, request.server.closing)),

@@ -12,6 +12,7 @@ import type { BlobStore } from '../artifacts/blob-store.ts';
 import type { Principal } from '../auth/authenticator.ts';
 import type { Planes } from '../http/planes.ts';
 import type { Upload } from '../http/uploads.ts';
+import type { IdGenerator } from '../idempotency/id-generator.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
@@ -52,17 +53,10 @@ export function imageRoutes(
 ): void {
   workload.operation(
     operations.createImage,
-    async ({ body, upload, principal, ids, abortSignal }): Promise<ImageCreateResponse> => {
+    async ({ body, upload, principal, once, abortSignal }): Promise<ImageCreateResponse> => {
       const requested =
         upload === null ? fromJson(principal, body) : await fromForm(principal, upload, abortSignal());
-      const region = await regions.resolve(
-        requested.region,
-        principal,
-        scheduler.regionWithMostCapacity({ ...ANYTHING, isBuilt: requested.root.type === 'dockerfile' }),
-      );
-      const { imageId, jobId } = await putImage(database, principal.projectId, { ...requested, region }, ids);
-      builds.kick();
-      return { image_id: imageId, job_id: jobId, name: requested.name, status: 'pending', region };
+      return await once(requested, (ids) => create(principal, requested, ids));
     },
   );
 
@@ -80,6 +74,21 @@ export function imageRoutes(
     await deleteImage(database, principal.projectId, params.id_or_name);
     builds.kick();
   });
+
+  async function create(
+    principal: Principal,
+    requested: Requested,
+    ids: IdGenerator,
+  ): Promise<ImageCreateResponse> {
+    const region = await regions.resolve(
+      requested.region,
+      principal,
+      scheduler.regionWithMostCapacity({ ...ANYTHING, isBuilt: requested.root.type === 'dockerfile' }),
+    );
+    const { imageId, jobId } = await putImage(database, principal.projectId, { ...requested, region }, ids);
+    builds.kick();
+    return { image_id: imageId, job_id: jobId, name: requested.name, status: 'pending', region };
+  }
 
   function fromJson({ projectId }: Principal, body: ImageCreateRequest | undefined): Requested {
     const { name, source, docker, region } = resolveImageCreate(body as ImageCreateRequest);
