@@ -17,7 +17,8 @@ func (stdio) Close() error                { return os.Stdout.Close() }
 
 // serveSftp serves the file system as this process's user. Relative paths are below the working directory.
 func serveSftp() {
-	server, err := sftp.NewServer(stdio{})
+	// Its buffers are used again: a guest collects garbage slowly where its processor is emulated.
+	server, err := sftp.NewServer(stdio{}, sftp.WithAllocator())
 	if err == nil {
 		err = server.Serve()
 	}
