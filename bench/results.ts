@@ -41,6 +41,7 @@ const PARTS: Record<string, string[]> = {
   'life cycle': ['lifecycle'],
   tenancy: ['tenancy'],
   images: ['images'],
+  ssh: ['ssh'],
 };
 const END = '<!-- end of results -->';
 

@@ -56,6 +56,8 @@ export const TEST_PACKAGES = [
 export const BENCH_PACKAGES = [
   { name: 'wrk', command: 'wrk', why: 'HTTP load from a second process' },
   { name: 'runsc', command: 'runsc', why: 'gVisor, to compare with' },
+  { name: 'openssh-client', command: 'ssh', why: 'an SSH client' },
+  { name: 'openssh-server', file: '/usr/sbin/sshd', service: 'ssh', why: 'an SSH server, to compare with' },
 ];
 
 /** Only without a Go compiler. */

@@ -5,6 +5,7 @@ import { createExec } from './create-exec.ts';
 import { images } from './images.ts';
 import { lifecycle } from './lifecycle.ts';
 import { memory } from './memory.ts';
+import { ssh } from './ssh.ts';
 import { tenancy } from './tenancy.ts';
 
 /** What `npm run bench` runs, in this order. */
@@ -16,4 +17,5 @@ export const SUITES: Record<string, Suite> = {
   lifecycle,
   tenancy,
   images,
+  ssh,
 };
