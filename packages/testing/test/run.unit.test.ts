@@ -7,6 +7,7 @@ import { after, before, describe, test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { CpuTime } from '@releap/testing/run/cpu-time';
+import { inOrder, type TestFile } from '@releap/testing/run/files';
 import { runFile } from '@releap/testing/run/node-tests';
 import { readOptions } from '@releap/testing/run/options';
 import { runPool } from '@releap/testing/run/pool';
@@ -26,6 +27,28 @@ describe('the arguments of npm test', () => {
   test('an unknown tier or option is refused with what is allowed', () => {
     assert.throws(() => readOptions(['--tier', 'slow']), /no tier 'slow': choose of unit, integration, e2e/);
     assert.throws(() => readOptions(['--watch']), /--watch/);
+  });
+});
+
+describe('the order of files', () => {
+  test('has the slowest first, and those of the shared service as early as they take together', () => {
+    const file = (name: string, seconds: number, shared = false): TestFile => ({
+      path: name,
+      tier: 'e2e',
+      shared,
+      expectedMs: seconds * 1_000,
+    });
+    const files = [
+      file('shared short', 20, true),
+      file('short', 10),
+      file('long', 70),
+      file('shared long', 60, true),
+      file('middle', 50),
+    ];
+    assert.deepEqual(
+      inOrder(files).map(({ path: name }) => name),
+      ['shared long', 'long', 'middle', 'shared short', 'short'],
+    );
   });
 });
 

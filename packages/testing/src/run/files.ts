@@ -37,7 +37,7 @@ export async function listTestFiles(repository: string): Promise<string[]> {
   return lists.flat().sort((a, b) => (a < b ? -1 : 1));
 }
 
-/** The files of a run, slowest first, so that none is left over for the end. */
+/** The files of a run, those first that must not be left over for the end. */
 export async function chooseFiles(repository: string, { tiers, patterns }: RunOptions): Promise<TestFile[]> {
   const expected = {
     ...(await durations(repository, ESTIMATES)),
@@ -54,7 +54,19 @@ export async function chooseFiles(repository: string, { tiers, patterns }: RunOp
       expectedMs: expected[file.path] ?? UNKNOWN_MS[file.tier],
     })),
   );
-  return files.sort((a, b) => b.expectedMs - a.expectedMs);
+  return inOrder(files);
+}
+
+/** Slowest first. Files of the shared service are run one after the other: each counts as much as all that follow it. */
+export function inOrder(files: readonly TestFile[]): TestFile[] {
+  const sorted = files.toSorted((a, b) => b.expectedMs - a.expectedMs);
+  const weights = new Map<TestFile, number>();
+  let following = 0;
+  for (const file of sorted.toReversed()) {
+    if (file.shared) following += file.expectedMs;
+    weights.set(file, file.shared ? following : file.expectedMs);
+  }
+  return sorted.toSorted((a, b) => (weights.get(b) ?? 0) - (weights.get(a) ?? 0));
 }
 
 async function durations(repository: string, file: string): Promise<Durations> {
