@@ -3,7 +3,7 @@ import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, it } from 'node:test';
+import { after, before, beforeEach, describe, it } from 'node:test';
 import { promisify } from 'node:util';
 import { eventually } from '@releap/testing/eventually';
 import { emptyDatabase } from '@releap/testing/postgres';
@@ -26,7 +26,7 @@ describe('a service that is started once on an empty database, and then on its o
   let kept: string;
   let disks: string;
 
-  beforeEach(async () => {
+  before(async () => {
     service = await Service.start();
     ({ id } = await service.create({ ...SMALL, name: 'keeper' }));
     kept = join(service.home, 'runner/vms', uuidOf(id), 'keep');
@@ -34,11 +34,15 @@ describe('a service that is started once on an empty database, and then on its o
       id,
       `mkdir -p ${KEEP}; seq 1 100000 > ${KEEP}/numbers; echo mine > ${KEEP}/name; sync`,
     );
-    await service.stop();
-    disks = await digests(kept);
   });
 
-  afterEach(async () => {
+  beforeEach(async () => {
+    await service.stop();
+    disks = await digests(kept);
+    assert.notEqual(disks, '');
+  });
+
+  after(async () => {
     await service?.[Symbol.asyncDispose]();
   });
 
