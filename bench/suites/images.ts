@@ -16,6 +16,7 @@ import { type Suite, suiteFolder, type SuiteOptions } from '../suite.ts';
 const run = promisify(execFile);
 /** Pulls take seconds each: not as many of them as of creates. */
 const PULLS_MAX = 7;
+const WARM_UP = 1;
 const SIZES = { shared: [120, 90, 60, 30], own: 1, small: 5, large: 1024 };
 /** With one sample it is only seen that everything works. */
 const QUICK_SHARE = 1 / 20;
@@ -61,7 +62,7 @@ async function pulls(
   const measured = await inRounds(
     {
       rounds,
-      warmUp: 1,
+      warmUp: Math.min(WARM_UP, samples - 1),
       signal,
       onRound: (round) => progress(`pulls, round ${round + 1} of ${rounds}`),
     },
@@ -218,7 +219,12 @@ async function creates(
   };
   const measured: Samples = await interleave(
     { [names.small]: create(refs.small), [names.large]: create(refs.large) },
-    { rounds: samples, warmUp: 1, signal, onRound: (round) => progress(`creates, round ${round + 1}`) },
+    {
+      rounds: samples,
+      warmUp: Math.min(WARM_UP, samples - 1),
+      signal,
+      onRound: (round) => progress(`creates, round ${round + 1}`),
+    },
   );
   const value = p50(measured, names.large) / p50(measured, names.small);
   return {
