@@ -15,7 +15,7 @@ import type { ProxiedClient } from './egress/egress-proxy.ts';
 import { EgressProxy } from './egress/egress-proxy.ts';
 import { ResolvedNames } from './egress/resolved-names.ts';
 import { PortForwarder } from './forwards/port-forwarder.ts';
-import { type Interceptor, noInterceptor } from './intercept/interceptor.ts';
+import { SocketInterceptor } from './intercept/socket-interceptor.ts';
 import type { Log } from './log.ts';
 import { Pins } from './pins.ts';
 
@@ -23,6 +23,7 @@ import { Pins } from './pins.ts';
 export interface HostConfig {
   dns: { address: string; port?: number };
   name_servers?: string[];
+  intercept_socket?: string;
   listen_host: string;
 }
 
@@ -32,8 +33,6 @@ export interface ServiceOptions {
   pin: (vmId: string, pins: NetdPin[]) => Promise<void>;
   /** The name server listens at another port than before. */
   onDnsPort: (port: number) => void;
-  /** Takes connections over that the egress proxy would pass on. Default: none. */
-  interceptor?: Interceptor;
 }
 
 class Client implements DnsClient, ProxiedClient {
@@ -44,6 +43,8 @@ class Client implements DnsClient, ProxiedClient {
   readonly #names = new ResolvedNames();
   readonly #lookUp: (name: string, client: DnsClient) => Promise<readonly string[]>;
   rules: EgressRules | undefined;
+  /** Where its secrets may be sent. */
+  intercept: DomainSet | undefined;
 
   constructor(
     vmId: string,
@@ -89,9 +90,11 @@ export class Service {
   #dnsChange: Promise<void> = Promise.resolve();
   #ports: PortForwarder | undefined;
   #egress: EgressProxy | undefined;
+  readonly #interceptor: SocketInterceptor;
 
   constructor(options: ServiceOptions) {
     this.#options = options;
+    this.#interceptor = new SocketInterceptor((vmId) => this.#clients.get(vmId)?.intercept, options.log);
   }
 
   get isEmpty(): boolean {
@@ -108,7 +111,7 @@ export class Service {
     this.#egress = await EgressProxy.open({
       fd,
       clientOf: (address) => this.#byAddress.get(address),
-      interceptor: this.#options.interceptor ?? noInterceptor,
+      interceptor: this.#interceptor,
     });
     return this.#egress.port;
   }
@@ -117,6 +120,7 @@ export class Service {
   configure(host: HostConfig): void {
     const before = this.#host;
     this.#host = host;
+    this.#interceptor.path = host.intercept_socket;
     if (before?.listen_host !== host.listen_host) {
       void this.#ports?.close();
       this.#ports = new PortForwarder(host.listen_host, this.#options.log);
@@ -127,7 +131,7 @@ export class Service {
   }
 
   put(sandbox: NetdSandbox): Promise<NetdForwardState[] | undefined> {
-    const { vm_id: vmId, address, egress, forwards } = sandbox;
+    const { vm_id: vmId, address, egress, intercept, forwards } = sandbox;
     let client = this.#clients.get(vmId);
     if (client?.address !== address) {
       if (client !== undefined) this.#forget(client);
@@ -151,6 +155,7 @@ export class Service {
             privateNets: egress.private_networks.flatMap((text) => parseCidr(text) ?? []),
             ineffective: [],
           };
+    if (intercept !== undefined) client.intercept = DomainSet.of(intercept);
     if (forwards === undefined) return Promise.resolve(undefined);
     return this.#ports?.set(vmId, address, forwards) ?? Promise.resolve(undefined);
   }

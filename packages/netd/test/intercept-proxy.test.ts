@@ -202,13 +202,6 @@ describe('servers and connections', () => {
     assert.ok(!world.logged.join().includes(VALUE));
   });
 
-  it('without TLS an address that is not one of the host gets nothing', async () => {
-    const socket = await world.open(false, 'elsewhere.example');
-    socket.write(`GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n`);
-    await once(socket, 'close');
-    assert.deepEqual(world.received, []);
-  });
-
   it('a value of several lines stays out of fields, and new values are used by open connections', async () => {
     const put = (value: string): void =>
       world.put({ value, allowed_domains: [HOST], placeholders: [sha256(TOKEN)], placeholder: TOKEN });

@@ -35,6 +35,7 @@ import { GUEST } from './network/address-plan.ts';
 import type { MemoryBudget } from './memory/memory-budget.ts';
 import { startMetrics } from './metrics/start-metrics.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
+import { SecretsClient } from './network/intercept/secrets-client.ts';
 import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
 import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
@@ -95,6 +96,8 @@ export interface RunnerOptions {
   };
   /** Private networks, as CIDR, that the egress policies of tenants may open. */
   tenantPrivateNetworks: readonly string[];
+  /** Certificates of authorities, PEM, that servers which secrets are sent to may be verified with besides those of the host. */
+  egressCa?: string | undefined;
   images: {
     /** Hosts and networks that pulls may connect to besides public addresses. */
     privateHosts: readonly string[];
@@ -150,6 +153,13 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       identity: home,
       listenHost: options.listenHost,
       tenantPrivateNetworks: options.tenantPrivateNetworks,
+      secrets: {
+        source: new SecretsClient({
+          controlUrl: options.controlUrl,
+          credential: () => identity.credential(),
+        }),
+        extraCa: options.egressCa,
+      },
       spare: (signal) => admission.spare(signal),
       log: log.child({ part: 'network' }),
     }),

@@ -36,8 +36,6 @@ export const RunnerToInterceptor = Type.Union([
     protocol: Type.Integer({ minimum: 1 }),
     /** Certificates of authorities, besides those of the host, that servers may be verified with. */
     extra_ca: Type.Optional(Pem),
-    /** Name servers to ask, `address` or `address:port`; absent: those of the host's resolv.conf(5). */
-    name_servers: Type.Optional(Type.Array(Type.String({ maxLength: 64 }), { maxItems: 16 })),
   }),
   Type.Object({
     type: Type.Literal('put'),
@@ -76,7 +74,10 @@ export const InterceptorToRunner = Type.Union([
 ]);
 export type InterceptorToRunner = Static<typeof InterceptorToRunner>;
 
-/** The first line of a connection that netd hands over; the bytes of the guest follow. */
+/**
+ * The first line of a connection that netd hands over; the bytes of the guest follow. netd has checked that the address is one
+ * of the host: without TLS nothing else would prove it.
+ */
 export const Handover = Type.Object({
   vm_id: VmId,
   /** Of the SNI, or of the Host field: lower case, without port. */

@@ -16,7 +16,7 @@ import { Type, type Static } from 'typebox';
 import { DENIAL_REASONS } from '../wire/egress-denial.ts';
 
 /** Version of this protocol. */
-export const NETD_PROTOCOL = 2;
+export const NETD_PROTOCOL = 3;
 /** Longest message to netd (a policy may be long) and from it, in bytes. */
 export const NETD_LINE_MAX_BYTES = 1024 * 1024;
 export const NETD_REPLY_MAX_BYTES = 512 * 1024;
@@ -37,6 +37,8 @@ const Hello = Type.Object({
   dns: Type.Object({ address: Ipv4, port: Type.Optional(Port) }),
   /** Name servers to ask, `address` or `address:port`; absent: those of the host's resolv.conf(5). */
   name_servers: Type.Optional(Type.Array(Type.String({ maxLength: 64 }), { maxItems: 16 })),
+  /** Where connections that secrets are put into are handed over; see `intercept.ts`. */
+  intercept_socket: Type.Optional(Type.String({ maxLength: 107 })),
   /** Address of the host at which ports are published. */
   listen_host: Type.String({ minLength: 1, maxLength: 255 }),
 });
@@ -63,6 +65,8 @@ export const NetdSandbox = Type.Object({
   address: Ipv4,
   /** Absent: it may resolve every name. */
   egress: Type.Optional(Egress),
+  /** Domains whose connections are handed over to the interceptor. Absent: as they are. */
+  intercept: Type.Optional(Type.Array(Type.String({ maxLength: 255 }))),
   /** Absent: as they are. */
   forwards: Type.Optional(Type.Array(Forward, { maxItems: 256 })),
 });

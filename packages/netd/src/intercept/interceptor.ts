@@ -20,9 +20,3 @@ export interface Interceptor {
   /** The client is the interceptor's from now on. */
   intercept(request: InterceptRequest): void;
 }
-
-/** Takes nothing over. */
-export const noInterceptor: Interceptor = {
-  wants: () => false,
-  intercept: ({ client }) => client.resetAndDestroy(),
-};

@@ -17,8 +17,6 @@ export interface ProxyOptions {
   authority: Authority;
   /** Authorities that servers are verified with. */
   trusted: () => SecureContext;
-  /** Whether this address is one of the host; asked for connections without TLS, which prove nothing themselves. */
-  isAddressOf: (host: string, address: string) => Promise<boolean>;
   log: Log;
 }
 
@@ -101,7 +99,7 @@ export class Proxy {
 
   /** Serves a connection of a guest, whose bytes come from this socket. */
   async accept(socket: Socket, connection: Handover): Promise<void> {
-    const { vm_id: vmId, host } = connection;
+    const { vm_id: vmId } = connection;
     const sandbox = this.#sandbox(vmId);
     if (sandbox.connections.size >= CONNECTIONS_PER_SANDBOX || !sandbox.fresh.take()) {
       this.#warn(sandbox, connection, 'a sandbox has too many intercepted connections');
@@ -119,11 +117,6 @@ export class Proxy {
     const late = setTimeout(() => socket.destroy(), SECRETS_MS);
     try {
       await (sandbox.secrets ?? sandbox.known.promise);
-      if (!connection.tls && !(await this.#options.isAddressOf(host, connection.address))) {
-        this.#warn(sandbox, connection, 'a connection names a host that does not have its address');
-        socket.destroy();
-        return;
-      }
       if (socket.destroyed) return;
       if (connection.tls) this.#handshake(socket, connection, sandbox);
       else this.#serve(socket, connection, sandbox);

@@ -1,6 +1,5 @@
 /** The interceptor as its runner sees it: there is one runner at a time, and none while it restarts. */
 import type { Socket } from 'node:net';
-import { getServers } from 'node:dns';
 import type { SecureContext } from 'node:tls';
 import {
   INTERCEPT_LINE_MAX_BYTES,
@@ -12,7 +11,6 @@ import {
 import type { Facts, Log } from '../log.ts';
 import { Authority } from './authority.ts';
 import { readHandover } from './handover.ts';
-import { HostAddresses } from './host-addresses.ts';
 import { Proxy } from './proxy.ts';
 import { trustedAuthorities } from './upstream.ts';
 
@@ -24,7 +22,6 @@ export class InterceptService {
   readonly #version: string;
   readonly #stop: () => void;
   readonly #authority = new Authority();
-  readonly #addresses = new HostAddresses();
   readonly #proxy: Proxy;
   readonly #signing: NodeJS.Timeout;
   #trusted: SecureContext | undefined;
@@ -40,7 +37,6 @@ export class InterceptService {
     this.#proxy = new Proxy({
       authority: this.#authority,
       trusted: () => (this.#trusted ??= trustedAuthorities(this.#extraCa)),
-      isAddressOf: (host, address) => this.#addresses.has(host, address),
       log: this.#log(),
     });
     this.#signing = setInterval(() => void this.#requestCertificate(), SIGN_AGAIN_MS);
@@ -92,7 +88,6 @@ export class InterceptService {
           this.#extraCa = message.extra_ca;
           this.#trusted = undefined;
         }
-        this.#addresses.use(message.name_servers ?? getServers());
         void this.#requestCertificate();
         return;
       case 'put':

@@ -55,11 +55,9 @@ export async function startInterceptor() {
   const logged: string[] = [];
   const log = (facts: object, message: string): void =>
     void logged.push(JSON.stringify({ ...facts, message }));
-  const addresses = { [HOST]: '127.0.0.1' } as Record<string, string>;
   const proxy = new Proxy({
     authority,
     trusted: () => trusted,
-    isAddressOf: (host, address) => Promise.resolve(addresses[host] === address),
     log: { error: log, warn: log, info: log },
   });
   const acceptor = createServer({ allowHalfOpen: true }, (socket) =>

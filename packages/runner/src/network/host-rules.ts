@@ -45,6 +45,8 @@ export interface NetdAccess {
   egressPort?: number | undefined;
   /** The user that it is. */
   uid: number;
+  /** The user that the interceptor is. */
+  interceptUid: number;
   /** Ports of the name servers that it asks. */
   upstreamPorts: readonly number[];
 }
@@ -178,6 +180,7 @@ ${renderDenials(plan)}
     oifname ${veths} jump host_to_sandbox
     oifname "${plan.bridge}" jump refuse
     meta skuid ${input.netd.uid} jump from_netd
+    meta skuid ${input.netd.interceptUid} jump from_proxy
   }
   chain host_to_sandbox {
     ct state established,related accept
@@ -187,6 +190,10 @@ ${renderDenials(plan)}
   chain from_netd {
     ct state established,related accept
     meta l4proto { tcp, udp } th dport { ${[...new Set([53, ...input.netd.upstreamPorts])].join(', ')} } accept
+    goto from_proxy
+  }
+  chain from_proxy {
+    ct state established,related accept
     meta l4proto != tcp goto refuse
     ip daddr @never goto refuse
     ip daddr @private goto refuse

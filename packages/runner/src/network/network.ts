@@ -19,6 +19,7 @@ import {
   DEFAULT_RANGE,
   DEFAULT_UID_BASE,
   indexInName,
+  interceptUid,
   makeAddressPlan,
   netdUid,
   netnsPrefix,
@@ -35,6 +36,8 @@ import { DeniedLog } from './denied-log.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
 import { findDroppingChains, HostFirewall } from './host-firewall.ts';
 import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
+import { Interceptor } from './intercept/interceptor.ts';
+import type { SecretsSource } from './intercept/secrets-client.ts';
 import { type DeclaredPort, Netd, netdSandbox } from './netd/netd.ts';
 import { raisePolicyRouting, removePolicyRouting } from './policy-routing.ts';
 import { destroySlots, type Slot } from './slot.ts';
@@ -63,6 +66,12 @@ export interface NetworkOptions {
   dnsUpstreams?: readonly string[];
   /** Private networks, as CIDR, that the egress policies of tenants may open. Default none. */
   tenantPrivateNetworks?: readonly string[];
+  /** Where values of secrets come from; absent: placeholders are not replaced. */
+  secrets?: {
+    source: SecretsSource;
+    /** Certificates of authorities, PEM, besides those of the host. */
+    extraCa?: string | undefined;
+  };
   /** How often to look whether our firewall table is still there, in milliseconds. Default 10 000. */
   firewallWatchMs?: number;
   /** A netd that takes longer than this for anything has hung, in milliseconds. Default 20 000. */
@@ -77,6 +86,7 @@ interface Parts {
   firewall: HostFirewall;
   netd: Netd;
   hostd: HostdService;
+  interceptor: Interceptor | undefined;
   denied: DeniedLog;
 }
 
@@ -129,12 +139,15 @@ export class Network {
     const loaded = Promise.withResolvers<HostFirewall>();
     loaded.promise.catch(() => undefined);
     const uid = netdUid(plan);
+    const runDir = options.runDir ?? DEFAULT_RUN_DIR;
+    const interceptSocket = join(runDir, `intercept-${plan.tag}`, 'guest.sock');
     const netd = await Netd.open({
       dir: join(dir, 'netd'),
       uid,
       dnsAddress: plan.serviceAddress,
       nameServers: options.dnsUpstreams,
       listenHost: options.listenHost,
+      interceptSocket,
       sandboxes: [...pool.holders()].map(({ vmId, slot }) =>
         netdSandbox(vmId, slot.hostAddress, policies.get(slot.index)?.rules),
       ),
@@ -155,6 +168,7 @@ export class Network {
         dnsPort: netd.dnsPort,
         egressPort: netd.egressPort,
         uid,
+        interceptUid: interceptUid(plan),
         upstreamPorts: upstreamPorts(options.dnsUpstreams ?? []),
       },
       flows: await flowLimits(plan.slots),
@@ -168,12 +182,23 @@ export class Network {
     await warnOfOthers(plan, log);
     opened.move();
     log.info({ block: formatCidr(plan.block), table: plan.table, dns_port: netd.dnsPort }, 'network is up');
+    const interceptor =
+      options.secrets &&
+      new Interceptor({
+        ...options.secrets,
+        dir: join(dir, 'intercept'),
+        guestSocket: interceptSocket,
+        uid: interceptUid(plan),
+        netdUid: uid,
+        onDomains: (vmId, domains) => netd.intercept(vmId, domains),
+        log,
+      });
     const denied = new DeniedLog({
       plan,
       netd: (vmId) => netd.denied(vmId),
       settled: () => firewall.settleDenials(),
     });
-    return new Network(options, { plan, pool, firewall, netd, hostd, denied });
+    return new Network(options, { plan, pool, firewall, netd, hostd, denied, interceptor });
   }
 
   /** The process that serves DNS and forwards. */
@@ -236,6 +261,21 @@ export class Network {
     return slot;
   }
 
+  /**
+   * Placeholders of this sandbox, which has a network, are replaced in connections to these domains from now on.
+   * @param env with its placeholders
+   */
+  replaceSecrets(vmId: string, domains: readonly string[], env: Record<string, string>): void {
+    const { netd, interceptor } = this.#parts;
+    netd.intercept(vmId, domains);
+    interceptor?.put(vmId, env);
+  }
+
+  /** The process that replaces placeholders; undefined while there is none. */
+  async interceptorPid(): Promise<number | undefined> {
+    return await this.#parts.interceptor?.pid();
+  }
+
   /** The network that a sandbox has, from this run or an earlier one. */
   adopt(vmId: string): Slot | undefined {
     return this.#parts.pool.adopt(vmId);
@@ -261,7 +301,8 @@ export class Network {
 
   /** Takes a sandbox's network away; its VMM must have ended. Repeating it does nothing. */
   async release(vmId: string): Promise<void> {
-    const { pool, firewall, netd, denied } = this.#parts;
+    const { pool, firewall, netd, denied, interceptor } = this.#parts;
+    interceptor?.remove(vmId);
     await netd.remove(vmId);
     await pool.release(vmId, async ({ index }) => {
       // Last of all: were the VMM still alive against our word, its policy would not have been lifted.
@@ -287,9 +328,9 @@ export class Network {
   }
 
   async #detach(): Promise<void> {
-    const { pool, firewall, netd } = this.#parts;
+    const { pool, firewall, netd, interceptor } = this.#parts;
     firewall.detach();
-    this.#detached ??= Promise.all([netd.detach(), pool.detach()]);
+    this.#detached ??= Promise.all([netd.detach(), pool.detach(), interceptor?.detach()]);
     await this.#detached;
   }
 
@@ -298,6 +339,7 @@ export class Network {
     const { plan, pool, firewall, netd, hostd } = this.#parts;
     await this.#detach();
     await netd.stop();
+    await this.#parts.interceptor?.stop();
     await pool.close();
     hostd.close();
     await firewall.remove();

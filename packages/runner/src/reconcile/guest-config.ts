@@ -69,9 +69,16 @@ export function warmUpConfig(running: RunningVm): GuestConfig {
   };
 }
 
-/** Identity of a guest; it never changes. */
-export function identityOf(vmId: string, spec: SandboxSpec): { hostname: string; machineId: string } {
-  return { hostname: hostname(spec.name, vmId), machineId: vmId.replaceAll('-', '') };
+/** Names of a guest, which are the same for its whole life, and the root certificate that it trusts. */
+export function identityOf(
+  vmId: string,
+  spec: SandboxSpec,
+): { hostname: string; machineId: string; trust?: string } {
+  return {
+    hostname: hostname(spec.name, vmId),
+    machineId: vmId.replaceAll('-', ''),
+    ...(spec.egress_secrets && { trust: spec.egress_secrets.trust }),
+  };
 }
 
 /** Time and random seed for each start and resume. */

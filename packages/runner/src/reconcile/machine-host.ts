@@ -125,6 +125,7 @@ export class MachineHost implements SandboxHost {
             signal,
           );
           restored = made.running;
+          this.#replaceSecrets(assignment);
           guestRuns();
           failpoint(`${operation}:restored`);
           const died = watch(made.running, events);
@@ -235,6 +236,7 @@ export class MachineHost implements SandboxHost {
       const start = async (rootImagePath: string, queuedMs: number, guestRuns: () => void) => {
         const made = await how.restore(rootImagePath, (chunk) => logs.console.write(chunk));
         restored = made.running;
+        this.#replaceSecrets(assignment);
         guestRuns();
         const ports = await this.#resumeGuest(assignment, past, { ...made, agent, events }, how.patience());
         failpoint(`${how.operation}:thawed`);
@@ -287,6 +289,7 @@ export class MachineHost implements SandboxHost {
     const vmId = assignment.vm_id;
     const slot = network.adopt(vmId);
     if (slot === undefined) throw new Error('the sandbox has no network slot');
+    this.#replaceSecrets(assignment);
     const logs = this.#openLogs(vmId);
     const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let running: RunningVm | undefined;
@@ -376,6 +379,10 @@ export class MachineHost implements SandboxHost {
 
   logPath(vmId: string, kind: 'console' | 'entrypoint'): string {
     return join(this.#options.logsFolder, vmId, `${kind}.log`);
+  }
+
+  #replaceSecrets({ vm_id: vmId, spec: { egress_secrets: secrets, env } }: Assignment): void {
+    if (secrets !== undefined) this.#options.network.replaceSecrets(vmId, secrets.domains, env);
   }
 
   #openLogs(vmId: string): Logs {

@@ -3,6 +3,7 @@ import type { Logger } from 'pino';
 import type { Admission, ForkOrigin, Machines, RunningVm, WarmVms } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
+import type { TakeOptions } from '../network/slot-pool.ts';
 import { failpoint } from '../failpoint.ts';
 import { guestSize } from '../template/machine-size.ts';
 import { isAlive } from '../vmm/process-identity.ts';
@@ -141,8 +142,8 @@ export class MachineStarts {
   }
 }
 
-function egressOf({ egress }: SandboxSpec): { egress?: NonNullable<SandboxSpec['egress']> } {
-  return egress === undefined ? {} : { egress };
+function egressOf({ egress, egress_secrets: secrets }: SandboxSpec): TakeOptions {
+  return { ...(egress && { egress }), ...(secrets && { intercept: true }) };
 }
 
 /** CPU weight of a spot sandbox relative to a guaranteed one of the same size. */

@@ -7,6 +7,7 @@ import { temporaryFolder } from '@releap/testing/temporary-folder';
 import dnsPacket from 'dns-packet';
 import pino from 'pino';
 import { serviceTag } from '../../src/network/address-plan.ts';
+import type { TakeOptions } from '../../src/network/slot-pool.ts';
 import { listNetns } from '../../src/network/host-state.ts';
 import { Network, type NetworkOptions } from '../../src/network/network.ts';
 import { run } from '../../src/process/index.ts';
@@ -80,8 +81,12 @@ export class NetworkWorld implements AsyncDisposable {
     this.network = await Network.open(this.options(over));
   }
 
-  async guest(vmId: string, egress?: { enabled: boolean; allow: string[] }): Promise<Namespace> {
-    const slot = await this.network.take(vmId, { egress });
+  async guest(
+    vmId: string,
+    egress?: { enabled: boolean; allow: string[] },
+    options: TakeOptions = {},
+  ): Promise<Namespace> {
+    const slot = await this.network.take(vmId, { egress, ...options });
     return await attachGuest(`${this.unique}-${vmId}`, slot);
   }
 

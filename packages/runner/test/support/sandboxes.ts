@@ -7,7 +7,7 @@ import { ImageStore } from '../../src/image/image-store.ts';
 import { Admission, openMachines, WarmPools, WarmVms } from '../../src/machine/index.ts';
 import { builtGuest } from '../../src/machine/open-machines.ts';
 import { GUEST } from '../../src/network/address-plan.ts';
-import { Network } from '../../src/network/network.ts';
+import { Network, type NetworkOptions } from '../../src/network/network.ts';
 import type { Slot } from '../../src/network/slot.ts';
 import { MachineHost } from '../../src/reconcile/machine-host.ts';
 import { Absences } from '../../src/quarantine/absences.ts';
@@ -150,6 +150,7 @@ export class TestRunner {
       systemDisk?: string;
       waiting?: number;
       nameServer?: string;
+      network?: Partial<NetworkOptions>;
     } = {},
   ): Promise<TestRunner> {
     const { buildDir = BUILD_DIR } = options;
@@ -174,6 +175,7 @@ export class TestRunner {
         ahead: 1,
         dnsUpstreams: [options.nameServer ?? '127.0.0.1'],
         log,
+        ...options.network,
       }),
     ]);
     const images = new ImageStore({

@@ -48,6 +48,7 @@ export interface Config {
   };
   quarantineDays: number;
   tenantPrivateNetworks: readonly string[];
+  egressCaFile?: string;
   images: {
     privateHosts: readonly string[];
     ecrEndpoint?: string;
@@ -161,6 +162,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       diskMib: get('RELEAP_DISK_MIB'),
     }),
     guestKernel: get('RELEAP_GUEST_KERNEL'),
+    egressCaFile: get('RELEAP_EGRESS_CA_FILE'),
     warmPool: {
       size: get('RELEAP_WARM_POOL'),
       ...compact({ memoryMib: get('RELEAP_WARM_POOL_MEMORY_MIB') }),

@@ -1,3 +1,4 @@
+import { readFile } from 'node:fs/promises';
 import { startRunner } from '@releap/runner';
 import { internalUrlOf } from '../config/config.ts';
 import { BUILD_DIR } from '../paths.ts';
@@ -22,6 +23,7 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
     builds: config.builds,
     quarantineDays: config.quarantineDays,
     tenantPrivateNetworks: config.tenantPrivateNetworks,
+    ...(config.egressCaFile !== undefined && { egressCa: await readFile(config.egressCaFile, 'utf8') }),
     images: config.images,
     capacity: config.capacity,
     log,

@@ -19,7 +19,6 @@ export interface InterceptorOptions {
   source: SecretsSource;
   /** Certificates of authorities, PEM, that servers may be verified with besides those of the host. */
   extraCa?: string | undefined;
-  nameServers?: readonly string[] | undefined;
   /** The secrets of a sandbox may be sent to these domains from now on. */
   onDomains: (vmId: string, domains: readonly string[]) => void;
   log: Logger;
@@ -119,13 +118,12 @@ export class Interceptor {
 
   /** From the start of one, or from finding it, to its end. @returns why it ended */
   async #serve(): Promise<string> {
-    const { extraCa, nameServers } = this.#options;
+    const { extraCa } = this.#options;
     const link = await this.#connect();
     link.send({
       type: 'hello',
       protocol: INTERCEPT_PROTOCOL,
       ...(extraCa === undefined ? {} : { extra_ca: extraCa }),
-      ...(nameServers === undefined ? {} : { name_servers: [...nameServers] }),
     });
     for (const sandbox of this.#sandboxes.values()) delete sandbox.revision;
     this.#link = link;

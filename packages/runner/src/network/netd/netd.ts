@@ -26,6 +26,8 @@ export interface NetdOptions {
   nameServers?: readonly string[] | undefined;
   /** Address of the host at which declared ports are published. */
   listenHost: string;
+  /** Where the interceptor listens for connections that netd hands over. */
+  interceptSocket?: string | undefined;
   /** What it serves from the first moment. */
   sandboxes: readonly NetdSandbox[];
   /** It has so long for whatever it is told; one that takes longer has hung. Default 20 000 ms. */
@@ -128,6 +130,15 @@ export class Netd {
     this.#tell(sandbox);
   }
 
+  /** Connections of the sandbox to these domains are handed over to the interceptor from now on. */
+  intercept(vmId: string, domains: readonly string[]): void {
+    const before = this.#sandboxes.get(vmId);
+    if (before === undefined || before.intercept?.join() === domains.join()) return;
+    const sandbox: NetdSandbox = { ...before, intercept: [...domains] };
+    this.#sandboxes.set(vmId, sandbox);
+    this.#tell(sandbox);
+  }
+
   /** Resolves when nothing leads to its address any more, whatever has become of netd. */
   async remove(vmId: string): Promise<void> {
     if (!this.#sandboxes.delete(vmId)) return;
@@ -226,9 +237,10 @@ export class Netd {
           sandbox: { ...sandbox, forwards },
         });
         if (states === undefined) throw new Error('netd said nothing of the ports');
-        if (this.#sandboxes.get(vmId) !== sandbox)
+        const now = this.#sandboxes.get(vmId);
+        if (now?.address !== sandbox.address)
           throw new Error(`sandbox ${vmId} was released while its ports were being published`);
-        this.#sandboxes.set(vmId, { ...sandbox, forwards: withPorts(forwards, states) });
+        this.#sandboxes.set(vmId, { ...now, forwards: withPorts(forwards, states) });
         return states;
       } catch (error) {
         if (!(error instanceof NetdLostError)) throw error;
@@ -278,12 +290,13 @@ export class Netd {
   /** From the start of one, or from finding it, to its end. @returns why it ended */
   async #serve(): Promise<string> {
     const connection = await this.#connect();
-    const { dnsAddress, nameServers, listenHost } = this.#options;
+    const { dnsAddress, nameServers, listenHost, interceptSocket } = this.#options;
     connection.send({
       type: 'hello',
       protocol: NETD_PROTOCOL,
       dns: { address: dnsAddress, ...(this.#dnsPort === undefined ? {} : { port: this.#dnsPort }) },
       ...(nameServers === undefined ? {} : { name_servers: [...nameServers] }),
+      ...(interceptSocket === undefined ? {} : { intercept_socket: interceptSocket }),
       listen_host: listenHost,
     });
     this.#connection = connection;

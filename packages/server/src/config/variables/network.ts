@@ -111,6 +111,13 @@ export const NETWORK = {
       'Private networks around the host that the egress policy of a sandbox may allow. All other private networks are always blocked.',
     group: 'Network',
   }),
+  RELEAP_EGRESS_CA_FILE: variable({
+    schema: AbsolutePath,
+    defaultText: 'only those of the host',
+    description:
+      'File with certificates of authorities (PEM) that servers which secrets are sent to may be verified with, besides the authorities of the host.',
+    group: 'Network',
+  }),
   RELEAP_REGISTRY_PRIVATE_HOSTS: variable({
     schema: Type.Array(Type.Refine(Type.String(), isRegistryPlace), {
       expected:
