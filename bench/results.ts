@@ -42,6 +42,7 @@ const PARTS: Record<string, string[]> = {
   tenancy: ['tenancy'],
   images: ['images'],
   ssh: ['ssh'],
+  egress: ['egress'],
 };
 const END = '<!-- end of results -->';
 

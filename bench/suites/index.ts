@@ -2,6 +2,7 @@ import type { Suite } from '../suite.ts';
 import { api } from './api.ts';
 import { burst } from './burst.ts';
 import { createExec } from './create-exec.ts';
+import { egress } from './egress.ts';
 import { images } from './images.ts';
 import { lifecycle } from './lifecycle.ts';
 import { memory } from './memory.ts';
@@ -18,4 +19,5 @@ export const SUITES: Record<string, Suite> = {
   tenancy,
   images,
   ssh,
+  egress,
 };
