@@ -6,10 +6,10 @@ import { ApiError, internalError, REQUEST_ID_HEADER, requestIdSource } from '@re
 import type { Logger } from 'pino';
 import { Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
-import { EndpointPools, parseEndpoint } from './http/endpoints.ts';
 import { ClientDisconnected, sendError } from './http/errors.ts';
 import { hasBody } from './http/headers.ts';
 import { proxy } from './http/proxy.ts';
+import { sendRedirect } from './http/redirect.ts';
 import { refuseUpgrade, tunnel, wantsWebSocket } from './http/upgrade.ts';
 import { GATEWAY_LIMITS, type GatewayLimits } from './limits.ts';
 import { createRouter } from './targets/router.ts';
@@ -17,7 +17,10 @@ import { SshRoutes } from './ssh/ssh-routes.ts';
 import { startSshServer, type SshServer } from './ssh/ssh-server.ts';
 import type { SshLimits } from './ssh/ssh-limits.ts';
 import type { RequestHead, TargetKind } from './targets/target.ts';
+import { preview, type PreviewOptions } from './targets/preview.ts';
+import { parsePreviewHost } from './targets/preview-host.ts';
 import { toolbox } from './targets/toolbox.ts';
+import { Upstreams } from './targets/upstreams.ts';
 
 export interface GatewayOptions {
   listen: {
@@ -29,8 +32,10 @@ export interface GatewayOptions {
   controlUrl: string;
   /** The gateway's credential for that listener; read for each connection. */
   credential: () => Promise<string>;
-  /** Kinds that this gateway routes; the first match wins. Default: the toolbox. */
+  /** Kinds that this gateway routes; the first match wins. Default: previews, if there are any, and the toolbox. */
   kinds?: readonly TargetKind[];
+  /** Without it, previews are not served. */
+  previews?: PreviewOptions;
   /** Without it, SSH is not served. */
   ssh?: {
     listen: { host: string; port: number };
@@ -54,9 +59,10 @@ export interface Gateway {
 
 /** Starts the gateway: it routes requests to sandboxes. */
 export async function startGateway(options: GatewayOptions): Promise<Gateway> {
-  const { listen, controlUrl, credential, log, kinds = [toolbox] } = options;
+  const { listen, controlUrl, credential, log, previews } = options;
+  const kinds = options.kinds ?? [...(previews === undefined ? [] : [preview(previews)]), toolbox];
   const limits = { ...GATEWAY_LIMITS, ...options.limits };
-  const route = createRouter(kinds);
+  const findRoute = createRouter(kinds);
   const grants = new Grants({
     controlUrl,
     credential,
@@ -64,7 +70,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     kinds: [...kinds.map(({ kind }) => kind), ...(options.ssh === undefined ? [] : ['ssh'])],
     decisionMs: limits.decisionMs,
   });
-  const pools = new EndpointPools({
+  const upstreams = new Upstreams({
     connectMs: limits.connectMs,
     headersMs: limits.answerMs,
     bodyMs: limits.idleMs,
@@ -86,26 +92,36 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
   });
   server.maxConnections = limits.connections;
 
+  /** The hosts of previews have no paths of the gateway. */
+  const isPreview = ({ headers }: RequestHead): boolean =>
+    previews !== undefined && parsePreviewHost(headers.host, previews.domain) !== undefined;
+  /** What the gateway answers without a target. */
+  const ownAnswer = (head: RequestHead): object | undefined =>
+    head.url === '/healthz' && (head.method === 'GET' || head.method === 'HEAD')
+      ? { status: 'ok' }
+      : sshRoutes?.hostKeys(head);
+
   const serve = async (request: IncomingMessage, response: ServerResponse, expectsContinue: boolean) => {
     response.on('error', () => {});
     const requestId = requestIdOf(request);
     response.setHeader(REQUEST_ID_HEADER, requestId);
     try {
-      if (request.url === '/healthz' && (request.method === 'GET' || request.method === 'HEAD')) {
+      const head = headOf(request);
+      const own = isPreview(head) ? undefined : ownAnswer(head);
+      if (own !== undefined) {
         response.setHeader('content-type', 'application/json; charset=utf-8');
-        response.end('{"status":"ok"}');
+        response.end(JSON.stringify(own));
         return;
       }
-      const hostKeys = sshRoutes?.hostKeys(headOf(request));
-      if (hostKeys !== undefined) {
-        response.setHeader('content-type', 'application/json; charset=utf-8');
-        response.end(JSON.stringify(hostKeys));
-        return;
-      }
-      const { target, token, upstreamPath, headers } = route(headOf(request));
+      const route = findRoute(head);
+      const { target, token, redirect, upstreamPath, headers } = route;
       using lease = await grants.lease(target, token);
+      if (redirect !== undefined) {
+        sendRedirect(response, redirect);
+        return;
+      }
       await proxy(request, response, {
-        pool: pools.get(lease.dataUrl),
+        ...upstreams.of(route, lease),
         path: upstreamPath(lease),
         dataToken: lease.dataToken,
         revoked: lease.revoked,
@@ -128,7 +144,11 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     const refusal = error instanceof ApiError ? error : internalError(error);
     if (refusal.status >= 500) {
       const path = request.url?.split('?', 1)[0];
-      log.warn({ err: refusal.cause ?? error, status: refusal.status, path, reqId }, 'a request failed');
+      // Previews fail as guests like.
+      log[isPreview(headOf(request)) && error instanceof ApiError ? 'debug' : 'warn'](
+        { err: refusal.cause ?? error, status: refusal.status, path, reqId },
+        'a request failed',
+      );
     }
     return refusal;
   };
@@ -141,17 +161,18 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     client.once('close', () => tunnels.delete(client));
     const requestId = requestIdOf(request);
     const run = async () => {
-      const login = sshRoutes?.login(headOf(request));
+      const login = isPreview(headOf(request)) ? undefined : sshRoutes?.login(headOf(request));
       if (login !== undefined) {
         using _granted = await grants.lease(login.target, login.token);
         sshRoutes?.accept(request, client, head, login);
         return;
       }
-      const { target, token, upstreamPath, headers } = route(headOf(request));
+      const route = findRoute(headOf(request));
+      const { target, token, upstreamPath, headers } = route;
       using lease = await grants.lease(target, token);
       const { handshakeMs, idleMs } = limits;
       await tunnel(request, client, head, {
-        endpoint: parseEndpoint(lease.dataUrl),
+        ...upstreams.of(route, lease),
         path: upstreamPath(lease),
         dataToken: lease.dataToken,
         revoked: lease.revoked,
@@ -193,13 +214,21 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       for (const client of tunnels) client.destroy();
       await Promise.all([closed, ssh?.close()]);
       clearTimeout(timer);
-      await Promise.all([pools.destroy(), grants.close()]);
+      await Promise.all([upstreams.destroy(), grants.close()]);
     },
   };
 }
 
-const headOf = ({ method = 'GET', url = '/', headers }: IncomingMessage): RequestHead => ({
+const headOf = ({
+  method = 'GET',
+  url = '/',
+  headers,
+  rawHeaders,
+  socket,
+}: IncomingMessage): RequestHead => ({
   method,
   url,
   headers,
+  hosts: rawHeaders.filter((text, index) => index % 2 === 0 && text.toLowerCase() === 'host').length,
+  address: socket.remoteAddress ?? '',
 });

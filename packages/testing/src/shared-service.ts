@@ -7,7 +7,7 @@ import { Service } from './service.ts';
 const VARIABLE = 'RELEAP_TEST_SERVICE';
 
 /** Everything listens on every address: what keeps guests out is the network, not where the service listens. */
-const ENVIRONMENT = { RELEAP_HOST: '0.0.0.0' };
+const ENVIRONMENT = { RELEAP_HOST: '0.0.0.0', RELEAP_PREVIEW_DOMAIN: 'localhost' };
 
 /** Starts the service of a run, and names it to the files that are run afterwards. */
 export async function startSharedService(): Promise<Service> {

@@ -18,6 +18,14 @@ export function parseEndpoint(url: string): Endpoint {
   return { origin: parsed.origin };
 }
 
+/** The same for `http.request` and `net.connect`. */
+export function addressOf(url: string): { socketPath: string } | { host: string; port: number } {
+  const { origin, socketPath } = parseEndpoint(url);
+  if (socketPath !== undefined) return { socketPath };
+  const { hostname, port } = new URL(origin);
+  return { host: hostname.replace(/^\[|\]$/g, ''), port: port === '' ? 80 : Number(port) };
+}
+
 export interface PoolTimeouts {
   connectMs: number;
   /** Until the first byte of an answer, and between two pieces of its body. */
@@ -25,12 +33,41 @@ export interface PoolTimeouts {
   bodyMs: number;
 }
 
-/** Pools kept at most; the least recently used one is closed for a new one. */
+/** Of each kind. */
 const MAX_POOLS = 1024;
+
+/** Pools by key; the least recently used one is closed for a new one. */
+export class LruPools<T> {
+  readonly #entries = new Map<string, T>();
+  readonly #poolOf: (entry: T) => Pool;
+
+  constructor(poolOf: (entry: T) => Pool) {
+    this.#poolOf = poolOf;
+  }
+
+  get(key: string, open: () => T): T {
+    const entry = this.#entries.get(key) ?? open();
+    this.#entries.delete(key);
+    this.#entries.set(key, entry);
+    for (const [oldest, old] of this.#entries) {
+      if (this.#entries.size <= MAX_POOLS) break;
+      this.#entries.delete(oldest);
+      // Its open requests still finish.
+      void this.#poolOf(old).close();
+    }
+    return entry;
+  }
+
+  /** Ends all connections at once. */
+  async destroy(): Promise<void> {
+    await Promise.all([...this.#entries.values()].map((entry) => this.#poolOf(entry).destroy()));
+    this.#entries.clear();
+  }
+}
 
 /** Kept-alive connections, one pool per server. */
 export class EndpointPools {
-  readonly #pools = new Map<string, Pool>();
+  readonly #pools = new LruPools<Pool>((pool) => pool);
   readonly #timeouts: PoolTimeouts;
 
   constructor(timeouts: PoolTimeouts) {
@@ -38,15 +75,13 @@ export class EndpointPools {
   }
 
   get(url: string): Pool {
-    const known = this.#pools.get(url);
-    if (known !== undefined) {
-      this.#pools.delete(url);
-      this.#pools.set(url, known);
-      return known;
-    }
+    return this.#pools.get(url, () => this.#open(url));
+  }
+
+  #open(url: string): Pool {
     const { origin, socketPath } = parseEndpoint(url);
     const { connectMs, headersMs, bodyMs } = this.#timeouts;
-    const pool = new Pool(origin, {
+    return new Pool(origin, {
       // Bounded by the clients' connections. A limit here would let a few long commands block all other requests.
       connections: null,
       pipelining: 1,
@@ -54,19 +89,10 @@ export class EndpointPools {
       headersTimeout: headersMs,
       bodyTimeout: bodyMs,
     });
-    this.#pools.set(url, pool);
-    for (const [oldest, old] of this.#pools) {
-      if (this.#pools.size <= MAX_POOLS) break;
-      this.#pools.delete(oldest);
-      // Its open requests still finish.
-      void old.close();
-    }
-    return pool;
   }
 
   /** Ends all connections at once. */
   async destroy(): Promise<void> {
-    await Promise.all([...this.#pools.values()].map((pool) => pool.destroy()));
-    this.#pools.clear();
+    await this.#pools.destroy();
   }
 }

@@ -21,7 +21,11 @@ export function upstreamError(error: unknown, who: string): ApiError {
   ) {
     return gatewayTimeout(`${who} did not answer in time`);
   }
-  if (error instanceof errors.UndiciError || isSystemError(error)) {
+  if (
+    error instanceof errors.UndiciError ||
+    error instanceof errors.HTTPParserError ||
+    isSystemError(error)
+  ) {
     const wrapped = badGateway(`${who} did not answer`);
     wrapped.cause = error;
     return wrapped;

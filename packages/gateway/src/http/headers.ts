@@ -45,7 +45,7 @@ export function headerPolicy(rules: HeaderRules): HeaderPolicy {
   const response = new Set(rules.response);
   return {
     request(headers, dataToken, requestId) {
-      const kept = keep(
+      const kept = keepEndToEnd(
         headers,
         (name) =>
           SET_ANEW.has(name) || request.has(name) || prefixes.some((prefix) => name.startsWith(prefix)),
@@ -57,7 +57,7 @@ export function headerPolicy(rules: HeaderRules): HeaderPolicy {
       return kept;
     },
     response: (headers, requestId) => ({
-      ...keep(headers, (name) => response.has(name)),
+      ...keepEndToEnd(headers, (name) => response.has(name)),
       [REQUEST_ID_HEADER]: requestId,
     }),
   };
@@ -68,7 +68,8 @@ export function hasBody(headers: IncomingHttpHeaders): boolean {
   return headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0';
 }
 
-function keep(
+/** The headers of one direction that a proxy passes on, except those of `stop`. */
+export function keepEndToEnd(
   headers: IncomingHttpHeaders,
   stop: (name: string) => boolean,
 ): Record<string, string | string[]> {

@@ -7,7 +7,11 @@ import { hasBody, type HeaderPolicy } from './headers.ts';
 
 export interface ProxyRequest {
   pool: Pool;
-  /** Path and query at the runner. */
+  /** Who answers, for errors. */
+  server: string;
+  /** Whether it is the runner: its 401 is not for the client. */
+  isRunner: boolean;
+  /** Path and query there. */
   path: string;
   /** What opens the runner's data server. */
   dataToken: string;
@@ -48,9 +52,13 @@ export async function proxy(
   const answerHeaders = (answer: IncomingHttpHeaders) => headers.response(answer, requestId);
   try {
     await new Promise<void>((resolve, reject) => {
-      const handler = new ResponseHandler(response, answerHeaders, idleMs, resolve, (error) => {
+      const handler = new ResponseHandler(response, {
+        headers: answerHeaders,
+        idleMs,
+        isRunner: options.isRunner,
+        onSuccess: resolve,
         // The reason of the early end of the body explains more than undici's error.
-        reject(body?.errored ?? error);
+        onError: (error) => reject(body?.errored ?? error),
       });
       revoked.addEventListener('abort', cut);
       pool.dispatch(
@@ -65,7 +73,7 @@ export async function proxy(
     });
   } catch (error) {
     if (error instanceof ClientDisconnected) throw error;
-    throw upstreamError(error, 'the machine that runs the sandbox');
+    throw upstreamError(error, options.server);
   } finally {
     revoked.removeEventListener('abort', cut);
     body?.destroy();
@@ -98,27 +106,23 @@ function boundedBody(request: IncomingMessage, maxBytes: number, idleMs: number)
   return body;
 }
 
-/** Streams the runner's response to the client. */
+interface ResponseOptions {
+  headers: (answer: IncomingHttpHeaders) => OutgoingHttpHeaders;
+  idleMs: number;
+  isRunner: boolean;
+  onSuccess: () => void;
+  onError: (error: Error) => void;
+}
+
+/** Streams the response to the client. */
 class ResponseHandler implements Dispatcher.DispatchHandler {
   readonly #response: ServerResponse;
-  readonly #headers: (answer: IncomingHttpHeaders) => OutgoingHttpHeaders;
-  readonly #idleMs: number;
-  readonly #onSuccess: () => void;
-  readonly #onError: (error: Error) => void;
+  readonly #options: ResponseOptions;
   #stalled: NodeJS.Timeout | undefined;
 
-  constructor(
-    response: ServerResponse,
-    headers: (answer: IncomingHttpHeaders) => OutgoingHttpHeaders,
-    idleMs: number,
-    onSuccess: () => void,
-    onError: (error: Error) => void,
-  ) {
+  constructor(response: ServerResponse, options: ResponseOptions) {
     this.#response = response;
-    this.#headers = headers;
-    this.#idleMs = idleMs;
-    this.#onSuccess = onSuccess;
-    this.#onError = onError;
+    this.#options = options;
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
@@ -139,30 +143,30 @@ class ResponseHandler implements Dispatcher.DispatchHandler {
     headers: IncomingHttpHeaders,
   ): void {
     if (status < 200) return;
-    if (status === 401) {
+    if (status === 401 && this.#options.isRunner) {
       // The runner refused the gateway's token; the client's credential was valid.
       controller.abort(badGateway('the machine that runs the sandbox refused the gateway'));
       return;
     }
-    this.#response.writeHead(status, this.#headers(headers));
+    this.#response.writeHead(status, this.#options.headers(headers));
     this.#response.flushHeaders();
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     if (this.#response.write(chunk)) return;
     controller.pause();
-    this.#stalled = setTimeout(() => this.#response.destroy(), this.#idleMs);
+    this.#stalled = setTimeout(() => this.#response.destroy(), this.#options.idleMs);
   }
 
   onResponseEnd(): void {
     clearTimeout(this.#stalled);
     this.#response.end();
-    this.#onSuccess();
+    this.#options.onSuccess();
   }
 
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
     clearTimeout(this.#stalled);
-    this.#onError(error);
+    this.#options.onError(error);
   }
 }
 

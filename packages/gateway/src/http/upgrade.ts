@@ -1,14 +1,18 @@
 import { once } from 'node:events';
-import { type IncomingMessage, request as httpRequest, STATUS_CODES } from 'node:http';
+import { type IncomingMessage, request as httpRequest, type RequestOptions, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { Socket } from 'node:net';
 import { badGateway, gatewayTimeout, REQUEST_ID_HEADER, type ApiError } from '@releap/contract';
-import { type Endpoint } from './endpoints.ts';
 import { ClientDisconnected, upstreamError } from './errors.ts';
 import type { HeaderPolicy } from './headers.ts';
 
 export interface TunnelRequest {
-  endpoint: Endpoint;
+  /** A dedicated connection: it never serves another request. @throws ApiError */
+  connect: () => Promise<Pick<RequestOptions, 'host' | 'port' | 'socketPath' | 'createConnection'>>;
+  /** Who answers, for errors. */
+  server: string;
+  /** Whether it is the runner: its 401 is not for the client. */
+  isRunner: boolean;
   path: string;
   /** Token for the runner's data server. */
   dataToken: string;
@@ -65,12 +69,10 @@ async function handshake(
   client: Duplex,
   options: TunnelRequest,
 ): Promise<HandshakeResult> {
-  const { endpoint, path, headers, requestId, dataToken, handshakeMs } = options;
-  const { hostname, port } = new URL(endpoint.origin);
+  const { path, headers, requestId, dataToken, handshakeMs, server } = options;
+  const connection = await options.connect();
   const outgoing = httpRequest({
-    ...(endpoint.socketPath === undefined
-      ? { host: hostname.replace(/^\[|\]$/g, ''), port: port === '' ? 80 : Number(port) }
-      : { socketPath: endpoint.socketPath }),
+    ...connection,
     method: 'GET',
     path,
     headers: {
@@ -78,12 +80,12 @@ async function handshake(
       connection: 'Upgrade',
       upgrade: 'websocket',
     },
-    // A dedicated connection: it never serves another request.
-    agent: false,
+    // An agent would make the connection itself.
+    ...(connection.createConnection === undefined ? { agent: false } : {}),
   });
   const abort = () => outgoing.destroy(new ClientDisconnected());
   const timer = setTimeout(
-    () => outgoing.destroy(gatewayTimeout('the machine that runs the sandbox did not answer in time')),
+    () => outgoing.destroy(gatewayTimeout(`${server} did not answer in time`)),
     handshakeMs,
   );
   client.once('close', abort);
@@ -95,9 +97,7 @@ async function handshake(
       outgoing.end();
     });
   } catch (error) {
-    throw error instanceof ClientDisconnected
-      ? error
-      : upstreamError(error, 'the machine that runs the sandbox');
+    throw error instanceof ClientDisconnected ? error : upstreamError(error, server);
   } finally {
     clearTimeout(timer);
     client.off('close', abort);
@@ -107,12 +107,12 @@ async function handshake(
 function relayAnswer(
   answer: IncomingMessage,
   client: Duplex,
-  { headers, requestId }: Pick<TunnelRequest, 'headers' | 'requestId'>,
+  { headers, requestId, isRunner, server }: TunnelRequest,
 ): void {
   const status = answer.statusCode ?? 502;
-  if (status === 401) {
+  if (status === 401 && isRunner) {
     answer.destroy();
-    refuseUpgrade(client, badGateway('the machine that runs the sandbox refused the gateway'), requestId);
+    refuseUpgrade(client, badGateway(`${server} refused the gateway`), requestId);
     return;
   }
   client.write(renderHead(status, { ...headers.response(answer.headers, requestId), connection: 'close' }));

@@ -11,7 +11,7 @@ import {
   STATUS_MEANINGS,
 } from '@releap/contract';
 import type { GrantLease } from '../control/grants.ts';
-import { parseEndpoint } from '../http/endpoints.ts';
+import { addressOf } from '../http/endpoints.ts';
 import { upstreamError } from '../http/errors.ts';
 
 /** Longer than the runner takes to give up. */
@@ -28,8 +28,7 @@ export async function openPortStream(
   lease: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>,
   port: number,
 ): Promise<Socket> {
-  const { origin, socketPath } = parseEndpoint(lease.dataUrl);
-  const { hostname, port: hostPort } = new URL(origin);
+  const address = addressOf(lease.dataUrl);
   const request = httpRequest({
     path: portStreamPath(lease.vmId, port),
     headers: {
@@ -40,9 +39,7 @@ export async function openPortStream(
     },
     createConnection: () =>
       connect({
-        ...(socketPath === undefined
-          ? { host: hostname.replace(/^\[|\]$/g, ''), port: hostPort === '' ? 80 : Number(hostPort) }
-          : { path: socketPath }),
+        ...('socketPath' in address ? { path: address.socketPath } : address),
         allowHalfOpen: true,
         noDelay: true,
       }),

@@ -10,6 +10,10 @@ export interface RequestHead {
   /** Raw path and query. */
   url: string;
   headers: IncomingHttpHeaders;
+  /** How many `Host` headers it has. */
+  hosts: number;
+  /** Of the client, or the proxy in front. */
+  address: string;
 }
 
 /** The route of one request, before its authorization. */
@@ -18,7 +22,11 @@ export interface Route {
   target: GatewayTarget;
   /** The client's credential; null for none, if the kind leaves the decision to control. */
   token: string | null;
-  /** Path and query at the runner. */
+  /** The port of the guest that serves it; undefined for the runner's data server. */
+  port?: number;
+  /** Once it is authorized it is answered with this, and not forwarded. */
+  redirect?: { location: string; cookie: string };
+  /** Path and query at the runner, or in the guest. */
   upstreamPath: (lease: GrantLease) => string;
   headers: HeaderPolicy;
 }

@@ -291,6 +291,11 @@ function isLoopback(host: string): boolean {
   return ['localhost', '::1', '[::1]'].includes(host) || /^127\.[0-9.]+$/.test(host);
 }
 
+/** Names that lead to this machine, in browsers and curl (RFC 6761). */
+function isLocalName(domain: string): boolean {
+  return domain === 'localhost' || domain.endsWith('.localhost');
+}
+
 /** The region's `toolbox_proxy_url` for a gateway's base URL; unchanged if it has the path already. */
 export function toolboxUrlOf(gatewayUrl: string): string;
 export function toolboxUrlOf(gatewayUrl: string | undefined): string | undefined;
@@ -306,6 +311,7 @@ export function previewUrlOf(
   gatewayPort: number,
 ): string | undefined {
   if (previewUrl !== undefined) return previewUrl;
-  if (isLoopback(host)) return `http://${previewDomain ?? 'localhost'}:${gatewayPort}`;
+  const isOfMachine = previewDomain === undefined ? isLoopback(host) : isLocalName(previewDomain);
+  if (isOfMachine || isLoopback(host)) return `http://${previewDomain ?? 'localhost'}:${gatewayPort}`;
   return previewDomain === undefined ? undefined : `https://${previewDomain}`;
 }

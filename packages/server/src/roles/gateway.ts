@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
-import { generateHostKey, startGateway } from '@releap/gateway';
-import { type Config, internalUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
+import { generateHostKey, type PreviewOptions, startGateway } from '@releap/gateway';
+import { type Config, internalUrlOf, previewUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
 import { makePrivateFile } from '../secret-file.ts';
 import { SSH_PORT_OFFSET } from '../supervisor/ports.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
@@ -12,8 +12,11 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
     throw new Error(`the role gateway needs RELEAP_GATEWAY_TOKEN, or ${tokenFile(config, 'gateway')}`);
   };
   if ((await tokenToShow(config, 'gateway')) === undefined) missing();
+  const port = config.gatewayPort ?? config.port + 1;
+  const previewUrl = previewUrlOf(config, port);
   const gateway = await startGateway({
-    listen: { host: config.host, port: config.gatewayPort ?? config.port + 1 },
+    listen: { host: config.host, port },
+    ...(previewUrl === undefined ? {} : { previews: previewOptions(new URL(previewUrl)) }),
     controlUrl: internalUrlOf(config),
     credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
     ssh: await sshOptions(config),
@@ -25,6 +28,10 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
     stop: close,
     detach: close,
   };
+}
+
+function previewOptions({ hostname, protocol }: URL): PreviewOptions {
+  return { domain: hostname.toLowerCase(), isTls: protocol === 'https:' };
 }
 
 async function sshOptions({ port, ssh }: Config) {

@@ -38,7 +38,7 @@ export const NETWORK = {
   RELEAP_GATEWAY_PORT: variable({
     schema: Port,
     defaultText: '`RELEAP_PORT` + 1, or a free one if that is taken',
-    description: 'Port of the gateway: exec, files and, later, previews of sandboxes. 0 takes a free one.',
+    description: 'Port of the gateway: exec, files and previews of sandboxes. 0 takes a free one.',
     group: 'Network',
   }),
   RELEAP_SSH_HOST: variable({
@@ -155,7 +155,7 @@ export const NETWORK = {
   RELEAP_PREVIEW_URL: variable({
     schema: HttpUrl,
     defaultText:
-      '`http://RELEAP_PREVIEW_DOMAIN:RELEAP_GATEWAY_PORT` while `RELEAP_HOST` is a loopback address, else `https://RELEAP_PREVIEW_DOMAIN`',
+      '`http://RELEAP_PREVIEW_DOMAIN:RELEAP_GATEWAY_PORT` while `RELEAP_HOST` is a loopback address, or the domain is below `localhost`; else `https://RELEAP_PREVIEW_DOMAIN`',
     description:
       'Scheme, domain and port of preview URLs for clients. `https://preview.example.org` gives ' +
       '`https://<port>-<sandbox>.preview.example.org/`.',

@@ -1,0 +1,60 @@
+import { badRequest, notFound, quote } from '@releap/contract';
+import { cookieName, findCredential } from './preview-credential.ts';
+import { previewHeaders } from './preview-headers.ts';
+import { parsePreviewHost } from './preview-host.ts';
+import type { RequestHead, Route, TargetKind } from './target.ts';
+
+export interface PreviewOptions {
+  /** All names `<port>-<sandbox id>` below it are previews. Lower case. */
+  domain: string;
+  /** Clients use https, which another program terminates. */
+  isTls: boolean;
+}
+
+/** `<port>-<sandbox id>.<domain>`: a port of a sandbox that has a preview endpoint. */
+export function preview({ domain, isTls }: PreviewOptions): TargetKind {
+  return {
+    kind: 'preview',
+    route(request) {
+      const host = parsePreviewHost(request.headers.host, domain);
+      if (host === undefined) return undefined;
+      if (host === null)
+        throw notFound(
+          `no preview at ${quote(request.headers.host ?? '')}; expected <port>-<sandbox id>.${domain}`,
+        );
+      checkFraming(request);
+      const credential = findCredential(request.url, request.headers, isTls);
+      const { token, url } = credential;
+      const { port, sandbox } = host;
+      const route: Route = {
+        target: { kind: 'preview', sandbox, port },
+        token,
+        port,
+        upstreamPath: () => url,
+        headers: previewHeaders({ address: request.address, isTls, host }),
+      };
+      if (!credential.isInUrl || !isNavigation(request)) return route;
+      const cookie = `${cookieName(isTls)}=${token}; Path=/; HttpOnly; SameSite=Lax${isTls ? '; Secure' : ''}`;
+      // Absolute: a path that begins with two slashes would name another host.
+      const location = `${isTls ? 'https' : 'http'}://${host.authority}${url}`;
+      return { ...route, redirect: { location, cookie } };
+    },
+  };
+}
+
+/** Refuses what the server in the guest could read in another way than the gateway does. */
+function checkFraming({ url, headers, hosts }: RequestHead): void {
+  if (!url.startsWith('/') && url !== '*') throw badRequest('the target of a request must be a path');
+  if (hosts !== 1) throw badRequest('a request has one Host header');
+  const coding = headers['transfer-encoding'];
+  if (coding !== undefined && coding.toLowerCase() !== 'chunked')
+    throw badRequest(`transfer-encoding ${quote(coding)} is not supported`);
+}
+
+/** Whether a browser opens this as a page. */
+function isNavigation({ method, headers }: RequestHead): boolean {
+  if (method !== 'GET' && method !== 'HEAD') return false;
+  const mode = headers['sec-fetch-mode'];
+  if (mode !== undefined) return mode === 'navigate';
+  return headers.upgrade === undefined && headers.accept?.includes('text/html') === true;
+}

@@ -1,0 +1,414 @@
+/** Previews through a gateway, a runner's data server and a real agent, to servers that listen on 127.0.0.1 alone. */
+import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { rm } from 'node:fs/promises';
+import http, { type IncomingMessage, type ServerResponse } from 'node:http';
+import { type AddressInfo, connect } from 'node:net';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { after, before, beforeEach, test } from 'node:test';
+import { newToken, newUuid } from '@releap/contract';
+import { type Gateway, startGateway } from '@releap/gateway';
+import { registerPortStreams, startDataServer } from '@releap/runner/data';
+import { log, startAgent } from '@releap/testing/guest-agent';
+import { freePort } from '@releap/testing/ports';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { WebSocket, WebSocketServer } from 'ws';
+import { type FakeControl, startFakeControl } from './support/fake-control.ts';
+
+const CREDENTIAL = 'the-credential-of-this-gateway';
+const DATA_TOKEN = 'data-token';
+const DOMAIN = 'preview.test';
+const key = newToken('apiKey');
+const token = newToken('preview');
+const box = newUuid();
+
+const stack = new AsyncDisposableStack();
+let gateway: Gateway;
+let control: FakeControl;
+let dataUrl: string;
+let port: number;
+let closedPort: number;
+/** The server in the guest. */
+let serve: (request: IncomingMessage, response: ServerResponse) => void;
+let seen: IncomingMessage[] = [];
+
+before(async () => {
+  const agent = stack.use(await startAgent());
+  const guest = await agent.connect();
+  const folder = await temporaryFolder('releap-previews-');
+  stack.defer(() => rm(folder, { recursive: true, force: true }));
+  const data = await startDataServer({
+    socketPath: join(folder, 'data.sock'),
+    verify: async (shown) => shown === DATA_TOKEN,
+    // Nothing listens at this address: all goes through the agent.
+    register: (app) => registerPortStreams(app, () => ({ address: '127.0.0.99', guest: async () => guest })),
+    log,
+  });
+  stack.defer(() => data.close());
+  dataUrl = data.url;
+  const server = http.createServer((request, response) => {
+    seen.push(request);
+    serve(request, response);
+  });
+  const sockets = new WebSocketServer({ server });
+  sockets.on('connection', (socket, request) => {
+    seen.push(request);
+    socket.on('message', (message, isBinary) => socket.send(message, { binary: isBinary }));
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  stack.defer(() => {
+    server.close();
+    server.closeAllConnections();
+    for (const socket of sockets.clients) socket.terminate();
+  });
+  ({ port } = server.address() as AddressInfo);
+  closedPort = await freePort();
+  control = await startFakeControl(CREDENTIAL, DATA_TOKEN);
+  stack.use(control);
+  gateway = await startGateway({
+    listen: { host: '127.0.0.1', port: 0 },
+    controlUrl: control.url,
+    credential: async () => CREDENTIAL,
+    previews: { domain: DOMAIN, isTls: false },
+    log,
+    limits: { graceMs: 100 },
+  });
+  stack.defer(() => gateway.close());
+});
+after(() => stack.disposeAsync());
+beforeEach(() => {
+  control.asked = [];
+  control.decide = ({ target, token: shown }) => {
+    if (target.kind !== 'preview') return { status: 501, error: 'no preview' };
+    if (target.sandbox === 'unknown') return { status: 404, error: 'there is no preview' };
+    if (target.sandbox === 'paused') return { status: 409, error: 'it is paused, and must be running' };
+    if (target.sandbox === 'private' && shown !== token && shown !== key)
+      return { status: 401, error: 'this preview is private' };
+    return { vm_id: box, data_url: dataUrl };
+  };
+  seen = [];
+  serve = (request, response) => {
+    response.setHeader('x-guest', 'yes');
+    request.pipe(response);
+  };
+});
+
+const hostOf = (sandbox: string, at = port): string => `${at}-${sandbox}.${DOMAIN}`;
+
+interface Answer {
+  status: number;
+  headers: http.IncomingHttpHeaders;
+  body: Buffer;
+}
+
+/** One request on a connection of its own. */
+async function call(
+  options: Omit<http.RequestOptions, 'headers'> & {
+    headers?: http.OutgoingHttpHeaders;
+    sandbox?: string;
+    at?: number;
+    body?: Buffer | Readable;
+  },
+): Promise<Answer> {
+  const { sandbox = 'public', at = port, body, ...rest } = options;
+  const request = http.request({
+    host: '127.0.0.1',
+    port: gateway.port,
+    agent: false,
+    ...rest,
+    headers: { host: hostOf(sandbox, at), ...rest.headers },
+  });
+  const answered = once(request, 'response') as Promise<[IncomingMessage]>;
+  if (body instanceof Readable) body.pipe(request);
+  else request.end(body);
+  const [answer] = await answered;
+  const chunks: Buffer[] = [];
+  for await (const chunk of answer) chunks.push(chunk as Buffer);
+  return { status: answer.statusCode ?? 0, headers: answer.headers, body: Buffer.concat(chunks) };
+}
+
+const errorOf = ({ body }: Answer): string => (JSON.parse(body.toString()) as { error: string }).error;
+
+async function raw(text: string): Promise<string> {
+  const socket = connect(gateway.port, '127.0.0.1');
+  socket.on('error', () => undefined);
+  socket.write(text);
+  let said = '';
+  socket.on('data', (chunk) => (said += String(chunk)));
+  await once(socket, 'close');
+  return said;
+}
+
+test('a request reaches the guest as the client sent it, without credentials of the service', async () => {
+  const answer = await call({
+    sandbox: 'private',
+    method: 'PUT',
+    path: '/a%2Fb/../c?x=1&y=%20',
+    headers: {
+      authorization: `Bearer ${key}`,
+      'x-service-preview-token': token,
+      cookie: `a=b; rlp_preview=${token}`,
+      'x-forwarded-for': '9.9.9.9',
+      forwarded: 'for=9.9.9.9',
+      'x-real-ip': '9.9.9.9',
+      'x-own': 'kept',
+    },
+    body: Buffer.from('hello'),
+  });
+  assert.deepEqual([answer.status, answer.headers['x-guest'], answer.body.toString()], [200, 'yes', 'hello']);
+  const [request] = seen;
+  assert.ok(request);
+  assert.deepEqual([request.method, request.url], ['PUT', '/a%2Fb/../c?x=1&y=%20']);
+  const { headers } = request;
+  assert.doesNotMatch(
+    JSON.stringify(request.rawHeaders),
+    new RegExp(`${key}|${token}|9\\.9\\.9\\.9|${DATA_TOKEN}`),
+  );
+  assert.equal(headers.host, hostOf('private'));
+  assert.equal(headers.cookie, 'a=b');
+  assert.equal(headers['x-own'], 'kept');
+  assert.equal(headers['content-length'], '5');
+  assert.equal(headers['x-forwarded-for'], '127.0.0.1');
+  assert.equal(headers['x-forwarded-host'], hostOf('private'));
+  assert.equal(headers['x-forwarded-proto'], 'http');
+  assert.deepEqual(control.asked[0]?.target, { kind: 'preview', sandbox: 'private', port });
+  assert.equal(control.asked[0]?.token, token, 'the header comes first');
+});
+
+test("the guest's own credentials and cookies pass in both directions, but no cookie for other hosts", async () => {
+  serve = (request, response) => {
+    response.writeHead(401, {
+      'www-authenticate': 'Basic realm="guest"',
+      'set-cookie': [
+        'a=1; Path=/',
+        `b=2; Domain=${DOMAIN}; Secure`,
+        `c=3; domain=.${hostOf('public')}`,
+        'd=4; Domain=test',
+      ],
+    });
+    response.end(request.headers.authorization);
+  };
+  const answer = await call({ headers: { authorization: 'Basic eDp5', cookie: 'session=1' } });
+  assert.deepEqual([answer.status, answer.body.toString()], [401, 'Basic eDp5']);
+  assert.equal(seen[0]?.headers.cookie, 'session=1');
+  assert.equal(answer.headers['www-authenticate'], 'Basic realm="guest"');
+  assert.deepEqual(answer.headers['set-cookie'], [
+    'a=1; Path=/',
+    'b=2; Secure',
+    `c=3; domain=.${hostOf('public')}`,
+    'd=4',
+  ]);
+});
+
+test('paths of the gateway itself are those of the guest on the host of a preview', async () => {
+  for (const path of ['/healthz', `/toolbox/${box}/process/execute`, '/toolbox/ssh/host-keys']) {
+    assert.equal((await call({ path })).headers['x-guest'], 'yes', path);
+    assert.equal(seen.at(-1)?.url, path);
+  }
+  const own = await call({ path: '/healthz', headers: { host: `127.0.0.1:${gateway.port}` } });
+  assert.equal(own.body.toString(), '{"status":"ok"}');
+});
+
+test('each reason why there is no answer has its own status: unknown, private, paused, nothing listens', async () => {
+  const answers = await Promise.all([
+    call({ sandbox: 'unknown' }),
+    call({ sandbox: 'private' }),
+    call({ sandbox: 'paused' }),
+    call({ at: closedPort }),
+    call({ headers: { host: `nothing.${DOMAIN}` } }),
+  ]);
+  assert.deepEqual(
+    answers.map(({ status }) => status),
+    [404, 401, 409, 502, 404],
+  );
+  assert.match(errorOf(answers[3]), new RegExp(`nothing listens on port ${closedPort}`));
+  assert.equal(new Set(answers.map(errorOf)).size, 5);
+});
+
+test('a browser that opens a signed URL gets a cookie for this host, and the URL without the token', async () => {
+  const page = { accept: 'text/html', 'sec-fetch-mode': 'navigate' };
+  const path = `//evil.test/a?x=1&rlp_token=${token}&y`;
+  const answer = await call({ sandbox: 'private', path, headers: page });
+  assert.equal(answer.status, 303);
+  assert.equal(answer.headers.location, `http://${hostOf('private')}//evil.test/a?x=1&y`);
+  assert.equal(answer.headers['cache-control'], 'no-store');
+  assert.equal(answer.headers['referrer-policy'], 'no-referrer');
+  const [cookie = ''] = answer.headers['set-cookie'] ?? [];
+  assert.equal(cookie, `rlp_preview=${token}; Path=/; HttpOnly; SameSite=Lax`);
+  assert.equal(seen.length, 0, 'the guest does not see it');
+  const opened = await call({ sandbox: 'private', headers: { ...page, cookie: cookie.split(';')[0] } });
+  assert.equal(opened.headers['x-guest'], 'yes');
+  assert.equal(seen[0]?.headers.cookie, undefined);
+
+  const wrong = newToken('preview');
+  const refused = await call({ sandbox: 'private', path: `/?rlp_token=${wrong}`, headers: page });
+  assert.deepEqual([refused.status, refused.headers['set-cookie']], [401, undefined]);
+  // Programs get the answer at once.
+  for (const method of ['GET', 'POST']) {
+    assert.equal((await call({ sandbox: 'private', method, path: `/b?rlp_token=${token}` })).status, 200);
+    assert.equal(seen.at(-1)?.url, '/b');
+  }
+  assert.equal((await call({ sandbox: 'private', path: `/?rlp_token=${key}` })).status, 401);
+});
+
+test('bodies of any length and framing pass in both directions, at the pace of their reader', async () => {
+  const body = randomBytes(5_000_000);
+  const digest = (bytes: Buffer): string => createHash('sha256').update(bytes).digest('hex');
+  for (const [what, headers] of [
+    ['a length', { 'content-length': body.length }],
+    ['chunks', {}],
+    ['a client that waits for 100 Continue', { 'content-length': body.length, expect: '100-continue' }],
+  ] as const) {
+    const answer = await call({
+      method: 'POST',
+      headers,
+      body: Readable.from([body.subarray(0, 7), body.subarray(7)]),
+    });
+    assert.equal(digest(answer.body), digest(body), what);
+  }
+  let written = 0;
+  serve = (_request, response) => {
+    const write = (): void => {
+      while (written < 60_000_000) {
+        written += 1_000_000;
+        if (!response.write(body.subarray(0, 1_000_000))) return void response.once('drain', write);
+      }
+      response.end();
+    };
+    write();
+  };
+  const request = http.get({
+    host: '127.0.0.1',
+    port: gateway.port,
+    headers: { host: hostOf('public') },
+    agent: false,
+  });
+  const [answer] = (await once(request, 'response')) as [IncomingMessage];
+  let before = -1;
+  while (before !== written) {
+    before = written;
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  }
+  assert.ok(written < 60_000_000, 'a reader that does not read stops the server');
+  let size = 0;
+  for await (const chunk of answer) size += (chunk as Buffer).length;
+  assert.equal(size, 60_000_000);
+});
+
+test('events are delivered as they are sent; WebSockets echo, with a token in the header, the URL or the cookie', async () => {
+  const streams: ServerResponse[] = [];
+  serve = (_request, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write('data: 1\n\n');
+    streams.push(response);
+  };
+  const request = http.get({
+    host: '127.0.0.1',
+    port: gateway.port,
+    headers: { host: hostOf('public') },
+    agent: false,
+  });
+  const [events] = (await once(request, 'response')) as [IncomingMessage];
+  assert.equal(String((await once(events, 'data'))[0]), 'data: 1\n\n');
+  streams[0]?.write('data: 2\n\n');
+  assert.equal(String((await once(events, 'data'))[0]), 'data: 2\n\n');
+  streams[0]?.end();
+  await once(events, 'end');
+
+  for (const [path, headers] of [
+    ['/ws', { 'x-service-preview-token': token }],
+    [`/ws?rlp_token=${token}`, {}],
+    ['/ws', { cookie: `rlp_preview=${token}` }],
+  ] as const) {
+    const socket = new WebSocket(`ws://127.0.0.1:${gateway.port}${path}`, {
+      headers: { host: hostOf('private'), ...headers },
+    });
+    await once(socket, 'open');
+    const message = randomBytes(300_000);
+    socket.send(message);
+    assert.deepEqual((await once(socket, 'message'))[0], message);
+    socket.close();
+    await once(socket, 'close');
+    assert.equal(seen.at(-1)?.url, '/ws');
+    assert.doesNotMatch(JSON.stringify(seen.at(-1)?.rawHeaders), new RegExp(token));
+  }
+  for (const sandbox of ['private', 'paused', 'unknown']) {
+    const socket = new WebSocket(`ws://127.0.0.1:${gateway.port}/ws`, { headers: { host: hostOf(sandbox) } });
+    const [error] = (await once(socket, 'error')) as [Error];
+    assert.match(error.message, /40[149]/, sandbox);
+  }
+});
+
+test('a revocation ends the responses and WebSockets that are open', async () => {
+  serve = (_request, response) => void response.writeHead(200).write('begun');
+  const request = http.get({
+    host: '127.0.0.1',
+    port: gateway.port,
+    headers: { host: hostOf('revoked') },
+    agent: false,
+  });
+  const [answer] = (await once(request, 'response')) as [IncomingMessage];
+  await once(answer, 'data');
+  const socket = new WebSocket(`ws://127.0.0.1:${gateway.port}/`, { headers: { host: hostOf('revoked') } });
+  await once(socket, 'open');
+  const closed = [once(socket, 'close'), new Promise((resolve) => answer.on('close', resolve))];
+  answer.on('error', () => undefined).resume();
+  control.push({ type: 'revoke', ids: control.asked.map(({ id }) => id), disconnect: true });
+  await Promise.all(closed);
+  assert.equal(answer.complete, false);
+});
+
+test('requests that two parsers may read in two ways are refused and do not reach the guest', async () => {
+  const host = `host: ${hostOf('public')}\r\n`;
+  for (const [what, text] of [
+    ['two lengths', `POST / HTTP/1.1\r\n${host}content-length: 5\r\ncontent-length: 6\r\n\r\nhello!`],
+    [
+      'a length and chunks',
+      `POST / HTTP/1.1\r\n${host}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n`,
+    ],
+    [
+      'another coding',
+      `POST / HTTP/1.1\r\n${host}connection: close\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n`,
+    ],
+    ['an obscured coding', `POST / HTTP/1.1\r\n${host}transfer-encoding: xchunked\r\n\r\n0\r\n\r\n`],
+    ['two hosts', `GET / HTTP/1.1\r\n${host}host: ${hostOf('private')}\r\nconnection: close\r\n\r\n`],
+    [
+      'another host in the target',
+      `GET http://${hostOf('private')}/ HTTP/1.1\r\n${host}connection: close\r\n\r\n`,
+    ],
+    ['a folded header', `GET / HTTP/1.1\r\n${host}x: a\r\n b\r\nconnection: close\r\n\r\n`],
+    ['a space before the colon', `GET / HTTP/1.1\r\n${host}transfer-encoding : chunked\r\n\r\n`],
+    ['a line feed alone', `GET / HTTP/1.1\n${host.replace('\r', '')}x: y\n\n`],
+    [
+      'a bad chunk',
+      `POST / HTTP/1.1\r\n${host}transfer-encoding: chunked\r\n\r\n5\r\nhelloGET /x HTTP/1.1\r\n\r\n`,
+    ],
+  ] as const) {
+    const said = await raw(text);
+    assert.match(said, /^HTTP\/1\.1 4\d\d /, `${what}: ${said.slice(0, 200)}`);
+    assert.ok(
+      seen.every(({ method, complete }) => method === 'POST' && !complete),
+      `${what} reached the guest`,
+    );
+  }
+});
+
+test('a connection header does not make the gateway drop what it sets', async () => {
+  await call({ headers: { connection: 'close, x-forwarded-for, host, x-hop', 'x-hop': '1', 'x-end': '2' } });
+  const { headers } = seen[0] ?? assert.fail();
+  assert.deepEqual(
+    [headers['x-hop'], headers['x-end'], headers['x-forwarded-for']],
+    [undefined, '2', '127.0.0.1'],
+  );
+  assert.equal(headers.host, hostOf('public'));
+});
+
+test('a guest that answers no HTTP, or ends early, is a 502 and leaves the gateway unharmed', async () => {
+  serve = (request) => request.socket.end('nonsense\r\n\r\n');
+  assert.equal((await call({})).status, 502);
+  serve = (request) => void request.socket.destroy();
+  assert.equal((await call({})).status, 502);
+});
