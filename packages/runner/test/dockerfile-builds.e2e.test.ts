@@ -342,5 +342,7 @@ USER worker
     controller.abort(new Error('cancelled'));
     assert.match(await failed, /cancelled/);
     await until(async () => (await world.vms()).length === 0);
+    const { project_id } = root;
+    await world.build(world.root(`FROM ${host}/busybox:1\nRUN echo next\n`, { project_id }));
   });
 });

@@ -1,17 +1,27 @@
 /** The processes that handle untrusted input: what they reach, and when they start and end. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { createWriteStream } from 'node:fs';
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import { Readable, Transform } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import { after, before, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { createGzip } from 'node:zlib';
 import { until } from '@releap/testing/eventually';
 import { tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import { childrenOf } from '@releap/testing/processes';
 import { startRegistry, type TestRegistry } from '@releap/testing/registry';
 import { pino } from 'pino';
+import { pack } from 'tar-stream';
+import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
 import { ImageStore } from '../src/image/image-store.ts';
 import { makeJail } from '../src/image/jail-folder.ts';
+import { makeRootImage } from '../src/image/make-root-image.ts';
+import type { LayerSource } from '../src/image/oci-flatten.ts';
 import { IMAGE_UID } from '../src/image/unprivileged.ts';
 import { UnprivilegedProcess } from '../src/image/unprivileged-process.ts';
 import type { JailFindings } from './support/jail-probe.ts';
@@ -52,6 +62,27 @@ async function imageProcesses(): Promise<number[]> {
     if (/(fetch|make)-process\.ts/.test(command)) found.push(pid);
   }
   return found.sort((a, b) => a - b);
+}
+
+const LARGE_BYTES = 384 * 2 ** 20;
+
+/** A layer with one file of zeros, which is nowhere in memory as a whole. */
+async function zerosLayer(file: string, bytes: number): Promise<LayerSource> {
+  const archive = pack();
+  const hash = createHash('sha256');
+  const tee = new Transform({
+    transform(chunk: Buffer, _encoding, done) {
+      hash.update(chunk);
+      done(null, chunk);
+    },
+  });
+  const written = pipeline(archive, tee, createGzip({ level: 1 }), createWriteStream(file));
+  const zeros = Buffer.alloc(2 ** 20);
+  const parts = Readable.from(Array.from({ length: bytes / zeros.length }, () => zeros));
+  await pipeline(parts, archive.entry({ name: 'zeros', size: bytes }));
+  archive.finalize();
+  await written;
+  return { path: file, digest: `sha256:${'0'.repeat(64)}`, diffId: `sha256:${hash.digest('hex')}` };
 }
 
 test('an image process sees no file of the host, and reaches no other process', async () => {
@@ -98,6 +129,29 @@ test('an image process sees no file of the host, and reaches no other process', 
   } finally {
     victim.kill('SIGKILL');
   }
+});
+
+test('a large layer is unpacked and written in bounded memory', async () => {
+  const work = path.join(scratch.path, 'large');
+  await mkdir(work);
+  const layer = await zerosLayer(path.join(work, 'layer.tar.gz'), LARGE_BYTES);
+  const target = path.join(work, 'root.squashfs');
+  const made = makeRootImage(
+    { layers: [layer], workDir: work, target, limits: DEFAULT_IMAGE_LIMITS },
+    { signal: new AbortController().signal },
+  );
+  let peakKib = 0;
+  const ended = new AbortController();
+  const end = made.finally(() => ended.abort());
+  while (!ended.signal.aborted) {
+    for (const pid of await imageProcesses()) {
+      const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => '');
+      peakKib = Math.max(peakKib, Number(/^VmHWM:\s+(\d+) kB$/m.exec(status)?.[1] ?? 0));
+    }
+    await sleep(10);
+  }
+  assert.ok((await end).sizeBytes > LARGE_BYTES);
+  assert.ok(peakKib > 0 && peakKib * 1024 < LARGE_BYTES / 2, `it took ${peakKib} KiB`);
 });
 
 test('a pull finds its processes started, and each pull has its own', async () => {
