@@ -50,7 +50,9 @@ export class CpuTime {
   constructor(files: readonly string[]) {
     this.#files = files;
     const setUp = readStat(process.ppid);
-    if (setUp !== undefined) this.#add('set-up', 'set-up', setUp.own + setUp.waited);
+    // Not a shell, which has waited for much else.
+    if (setUp !== undefined && commandOf(process.ppid).includes('setup/test.mjs'))
+      this.#add('set-up', 'set-up', setUp.own + setUp.waited);
     this.#sample();
     this.#timer = setInterval(() => this.#sample(), INTERVAL_MS).unref();
   }
