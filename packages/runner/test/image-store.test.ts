@@ -513,15 +513,18 @@ test('a process killed in the middle leaves nothing visible, and the next one st
   assert.equal((await store.ensure(from(`${registry.host}/big:1`))).layerCount, 4);
 });
 
-/** Processes other than this one that name the folder in their arguments. */
+/** Processes other than this one that name the folder in their arguments, or have a part of it in their root. */
 async function descendantsUsing(dir: string): Promise<string[]> {
+  // A mount names its source by the path in its file system.
+  const source = dir.split('/').slice(-2).join('/');
   for (let left = 600; ; left -= 1) {
     const found = readdirSync('/proc')
       .filter((pid) => /^[0-9]+$/.test(pid) && Number(pid) !== process.pid)
       .flatMap((pid) => {
         try {
           const text = readFileSync(`/proc/${pid}/cmdline`, 'utf8');
-          return text.includes(dir) ? [text.replaceAll('\0', ' ')] : [];
+          const mounts = readFileSync(`/proc/${pid}/mountinfo`, 'utf8');
+          return text.includes(dir) || mounts.includes(source) ? [text.replaceAll('\0', ' ')] : [];
         } catch {
           return [];
         }
