@@ -211,7 +211,8 @@ function kindOf({ pid, comm }: Stat): string {
   if (command.startsWith('postgres') || comm === 'postgres') return 'postgres';
   const role = /\/main\.ts (all|control|runner|gateway)\b/.exec(command)?.[1];
   if (role !== undefined) return `releap ${role}`;
+  // Before the modules that a test preloads.
+  if (/\.test\.(?:ts|mjs)\b/.test(command)) return 'test';
   const script = /\/([^/ ]+\.m?[jt]s)\b/.exec(command.includes('node') ? command : '')?.[1];
-  if (script === undefined) return comm;
-  return /\.test\.\w+$/.test(script) ? 'test' : `node ${script}`;
+  return script === undefined ? comm : `node ${script}`;
 }
