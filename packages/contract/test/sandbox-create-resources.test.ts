@@ -143,7 +143,7 @@ describe('docker_data_mib', () => {
     assert.equal(create({ docker_data_mib: 4096 }).docker_data_mib, 4096);
   });
   test('must be a whole number that is not negative', () => {
-    for (const docker_data_mib of [-1, 0.5, '1']) refused({ docker_data_mib }, 'docker_data_mib');
+    for (const docker_data_mib of [-1, 0.5, '1', 2 ** 31]) refused({ docker_data_mib }, 'docker_data_mib');
   });
 });
 

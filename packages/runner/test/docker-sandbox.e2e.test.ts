@@ -80,5 +80,12 @@ describe('a sandbox of an image that was prepared for Docker', () => {
       await runner.reported(generation + 1, 'running');
       assert.equal((await runner.sh(ID, images)).trim(), found);
     }
+    // Its containers are paused with it.
+    await runner.sh(ID, "docker run -d --name endless box 'while :; do /usr/bin/busybox sleep 1; done'");
+    runner.want(ID, 8, 'paused');
+    await runner.reported(8, 'paused');
+    runner.want(ID, 9, 'running', { start_from: 'memory' });
+    await runner.reported(9, 'running');
+    assert.equal(await runner.sh(ID, "docker ps --format '{{.Names}} {{.State}}'"), 'endless running\n');
   });
 });
