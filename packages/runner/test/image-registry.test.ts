@@ -10,9 +10,8 @@ import { eventually, until } from '@releap/testing/eventually';
 import { type OciOptions, run, sha256, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import { childrenOf, processStatus } from '@releap/testing/processes';
 import { type HandmadeRegistry, handmadeRegistry } from '@releap/testing/registry';
-import { pino } from 'pino';
 import type { ImageLimits } from '../src/image/image-limits.ts';
-import { ImageError, ImageStore } from '../src/image/image-store.ts';
+import { assertTidy, openTestStore, refuses, type TestStore } from './support/test-store.ts';
 import { IMAGE_UID } from '../src/image/unprivileged.ts';
 
 const OCI_MANIFEST = 'application/vnd.oci.image.manifest.v1+json';
@@ -28,17 +27,8 @@ after(async () => {
   await scratch[Symbol.asyncDispose]();
 });
 
-type TestStore = ImageStore & AsyncDisposable & { images: string };
-function openStore(
-  limits: Partial<ImageLimits> = {},
-  privateHosts: readonly string[] = ['loopback'],
-): TestStore {
-  const cacheDir = path.join(scratch.path, `cache-${(serial += 1)}`);
-  const store = new ImageStore({ cacheDir, log: pino({ level: 'silent' }), limits, privateHosts });
-  return Object.assign(store, {
-    images: path.join(cacheDir, 'images'),
-    [Symbol.asyncDispose]: async () => await store.close(),
-  });
+function openStore(limits: Partial<ImageLimits> = {}, privateHosts?: readonly string[]): TestStore {
+  return openTestStore(path.join(scratch.path, `cache-${(serial += 1)}`), limits, privateHosts);
 }
 
 interface Image {
@@ -88,19 +78,6 @@ const from = ({ host }: HandmadeRegistry, more: Partial<Registry> = {}): Registr
   ref: `${host}/app:1`,
   ...more,
 });
-
-async function refuses(promise: Promise<unknown>, code: string, message: RegExp): Promise<void> {
-  await assert.rejects(promise, (error: unknown) => {
-    assert.ok(error instanceof ImageError, String(error));
-    assert.match(error.message, message);
-    assert.equal(error.code, code, error.message);
-    return true;
-  });
-}
-
-async function assertTidy(store: TestStore): Promise<void> {
-  assert.deepEqual(await readdir(path.join(store.images, 'staging')), []);
-}
 
 const blobsAsked = ({ asked }: HandmadeRegistry): string[] =>
   asked.filter((url) => url.includes('/blobs/')).map((url) => url.replace(/^.*\//, ''));

@@ -7,10 +7,10 @@ import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { RootSource } from '@releap/contract';
-import { pino } from 'pino';
-import { ImageError, ImageStore } from '../src/image/image-store.ts';
+import { ImageError } from '../src/image/image-store.ts';
 import type { ImageProgress } from '../src/image/image-store.ts';
 import type { ImageLimits } from '../src/image/image-limits.ts';
+import { assertTidy, openTestStore, refuses, type TestStore } from './support/test-store.ts';
 import { filesWith } from '@releap/testing/find-text';
 import { run, sha256, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import type { OciOptions } from '@releap/testing/oci';
@@ -32,22 +32,11 @@ after(async () => {
   await scratch[Symbol.asyncDispose]();
 });
 
-type TestStore = ImageStore & AsyncDisposable & { images: string };
-
 function openStore(
   cacheDir = path.join(scratch.path, `cache-${(serial += 1)}`),
   limits: Partial<ImageLimits> = {},
 ): TestStore {
-  const store = new ImageStore({
-    cacheDir,
-    log: pino({ level: 'silent' }),
-    limits,
-    privateHosts: ['loopback'],
-  });
-  return Object.assign(store, {
-    images: path.join(cacheDir, 'images'),
-    [Symbol.asyncDispose]: async () => await store.close(),
-  });
+  return openTestStore(cacheDir, limits);
 }
 
 /** Pushes a small image and returns its reference and digest. */
@@ -71,20 +60,6 @@ const from = (ref: string, more: Partial<Extract<RootSource, { type: 'registry' 
   ref,
   ...more,
 });
-
-async function refuses(promise: Promise<unknown>, code: string, message: RegExp): Promise<void> {
-  await assert.rejects(promise, (error: unknown) => {
-    assert.ok(error instanceof ImageError, String(error));
-    assert.match(error.message, message);
-    assert.equal(error.code, code, error.message);
-    return true;
-  });
-}
-
-/** Nothing unfinished may be left. */
-async function assertTidy(store: TestStore): Promise<void> {
-  assert.deepEqual(await readdir(path.join(store.images, 'staging')), []);
-}
 
 test('an image is fetched, merged and published with its configuration', async () => {
   await using store = openStore();
