@@ -43,6 +43,7 @@ const PARTS: Record<string, string[]> = {
   images: ['images'],
   ssh: ['ssh'],
   egress: ['egress'],
+  previews: ['previews'],
 };
 const END = '<!-- end of results -->';
 

@@ -57,6 +57,7 @@ export const BENCH_PACKAGES = [
   { name: 'wrk', command: 'wrk', why: 'HTTP load from a second process' },
   { name: 'runsc', command: 'runsc', why: 'gVisor, to compare with' },
   { name: 'openssh-client', command: 'ssh', why: 'an SSH client' },
+  { name: 'nginx-light', command: 'nginx', service: 'nginx', why: 'a proxy, to compare with' },
   { name: 'openssh-server', file: '/usr/sbin/sshd', service: 'ssh', why: 'an SSH server, to compare with' },
 ];
 

@@ -52,8 +52,13 @@ end
 }
 
 /** @throws when any request failed: a fast refusal is no measurement */
-export async function runLoad(script: string, url: string, seconds: number): Promise<LoadResult> {
-  const args = ['-t', '1', '-c', String(CONNECTIONS), '-d', `${seconds}s`, '-s', script, url];
+export async function runLoad(
+  script: string,
+  url: string,
+  seconds: number,
+  connections = CONNECTIONS,
+): Promise<LoadResult> {
+  const args = ['-t', '1', '-c', String(connections), '-d', `${seconds}s`, '-s', script, url];
   const { stdout } = await run('wrk', args, { timeout: (seconds + 30) * 1000 });
   const line = /^RESULT (.*)$/m.exec(stdout)?.[1];
   if (line === undefined) throw new Error(`wrk did not say what it measured: ${stdout}`);

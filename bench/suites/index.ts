@@ -6,6 +6,7 @@ import { egress } from './egress.ts';
 import { images } from './images.ts';
 import { lifecycle } from './lifecycle.ts';
 import { memory } from './memory.ts';
+import { previews } from './previews.ts';
 import { ssh } from './ssh.ts';
 import { tenancy } from './tenancy.ts';
 
@@ -19,5 +20,6 @@ export const SUITES: Record<string, Suite> = {
   tenancy,
   images,
   ssh,
+  previews,
   egress,
 };
