@@ -4,6 +4,7 @@ import { clientHello } from '@releap/testing/client-hello';
 import * as fc from 'fast-check';
 import { decide } from '../src/egress/decide.ts';
 import { PEEK_MAX_BYTES, readFirstBytes } from '../src/egress/first-bytes.ts';
+import { RequestFollower } from '../src/egress/request-follower.ts';
 import { ResolvedNames } from '../src/egress/resolved-names.ts';
 
 test('a ClientHello is read however it is cut, and not before it is complete', () => {
@@ -63,10 +64,49 @@ test('the host of a request is the same in its line and its only header', () => 
   assert.deepEqual(readFirstBytes(Buffer.from('SSH-2.0-OpenSSH_9.2\r\n')), { type: 'other' });
 });
 
+test('requests of one connection are followed over their bodies, and another host is found however they are cut', () => {
+  const crlf = (text: string): string => text.replaceAll('\n', '\r\n');
+  const good = crlf(
+    'POST / HTTP/1.1\nHost: web.example\nContent-Length: 5\n\nGET /' +
+      'POST / HTTP/1.1\nHost: web.example\nTransfer-Encoding: chunked\n\n3;a=b\nabc\nA\n0123456789\n0\nX: y\n\n' +
+      '\nGET /two HTTP/1.1\nHost: WEB.example\n\n',
+  );
+  const bad = crlf('GET / HTTP/1.1\nHost: evil.example\n\n');
+  for (const size of [1, 2, 3, 7, 10_000]) {
+    const follower = new RequestFollower('web.example');
+    const passed: Buffer[] = [];
+    let refused: string | undefined;
+    const bytes = Buffer.from(good + bad);
+    for (let at = 0; at < bytes.length; at += size) {
+      const answer = follower.push(bytes.subarray(at, at + size));
+      if ('refuse' in answer) refused = answer.refuse;
+      else passed.push(...answer.pass);
+    }
+    assert.equal(refused, 'evil.example');
+    if (size === 1) assert.equal(Buffer.concat(passed).toString(), good);
+  }
+  const websocket = new RequestFollower('web.example');
+  const head = crlf('GET / HTTP/1.1\nHost: web.example\nConnection: Upgrade\nUpgrade: websocket\n\n');
+  assert.ok('pass' in websocket.push(Buffer.concat([Buffer.from(head), Buffer.alloc(100_000, 0x81)])));
+  for (const framing of [
+    'Content-Length: 5\nContent-Length: 6',
+    'Content-Length: 5\nTransfer-Encoding: chunked',
+    'Transfer-Encoding: gzip, chunked',
+    'Content-Length: +5',
+  ]) {
+    const smuggled = crlf(`POST / HTTP/1.1\nHost: web.example\n${framing}\n\n`);
+    assert.ok('refuse' in new RequestFollower('web.example').push(Buffer.from(smuggled)), framing);
+  }
+});
+
 test('without a policy nothing is refused, and a host is known only where it was resolved to that address', async () => {
   const client = { vmId: 'vm', resolves: async (_name: string, address: string) => address === '192.0.2.1' };
   const first = { type: 'tls', host: 'api.example' } as const;
-  assert.deepEqual(await decide(client, '192.0.2.1', first), { allow: true, host: 'api.example' });
+  assert.deepEqual(await decide(client, '192.0.2.1', first), {
+    allow: true,
+    host: 'api.example',
+    only: false,
+  });
   assert.deepEqual(await decide(client, '192.0.2.2', first), { allow: true });
 });
 

@@ -87,9 +87,14 @@ test('TLS passes where its server name is allowed and was resolved to that addre
 });
 
 test('HTTP passes where its host is allowed, and the same in all of its places', async () => {
-  assert.match((await http('GET / HTTP/1.1\nHost: web.example')).text ?? '', /^GET \/[^]*body$/);
+  const get = 'GET / HTTP/1.1\nHost: web.example';
+  assert.match((await http(`${get}\nContent-Length: 4`)).text ?? '', /^GET \/[^]*body$/);
+  assert.match((await http(`${get}\n\n${get}\nContent-Length: 4`, { parts: 9 })).text ?? '', /body$/);
+  // The second request of a connection is for another host.
+  const second = `${get}\n\nGET / HTTP/1.1\nHost: shared.other`;
+  assert.deepEqual(await http(second, { stay: true }), RESET);
   assert.match(
-    (await http('POST / HTTP/1.1\nX: 1\nhost: Web.Example:443', { parts: 20 })).text ?? '',
+    (await http('POST / HTTP/1.1\nX: 1\nhost: Web.Example:443\nContent-Length: 4', { parts: 20 })).text ?? '',
     /body$/,
   );
   for (const head of [

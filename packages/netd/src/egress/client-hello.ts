@@ -34,20 +34,20 @@ export function readClientHello(bytes: Buffer): ClientHello {
 function joinRecords(bytes: Buffer): Buffer | 'invalid' {
   const parts: Buffer[] = [];
   let joined = 0;
+  /** Of the whole hello, as soon as it says so. */
+  let length: number | undefined;
   for (let at = 0; at < bytes.length; ) {
     if (bytes[at] !== HANDSHAKE_RECORD || (bytes[at + 1] ?? 3) !== 3) return 'invalid';
     if (bytes.length - at < RECORD_HEADER_BYTES) break;
-    const length = bytes.readUInt16BE(at + 3);
-    if (length === 0 || length > RECORD_MAX_BYTES) return 'invalid';
-    const part = bytes.subarray(at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + length);
+    const size = bytes.readUInt16BE(at + 3);
+    if (size === 0 || size > RECORD_MAX_BYTES) return 'invalid';
+    const part = bytes.subarray(at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + size);
     parts.push(part);
     joined += part.length;
     // What follows a whole hello is not looked at: early data may be of another type.
-    if (joined >= 4) {
-      const head = parts.length === 1 ? part : Buffer.concat(parts);
-      if (head.length >= 4 + head.readUIntBE(1, 3)) return head;
-    }
-    at += RECORD_HEADER_BYTES + length;
+    if (length === undefined && joined >= 4) length = 4 + Buffer.concat(parts).readUIntBE(1, 3);
+    if (length !== undefined && joined >= length) break;
+    at += RECORD_HEADER_BYTES + size;
   }
   return Buffer.concat(parts);
 }

@@ -17,8 +17,9 @@ export interface EgressClient {
 }
 
 export type Decision =
-  /** `host`: known, and checked to be at this address. */
-  { allow: true; host?: string } | { allow: false; reason: NetdDenial['reason']; name?: string };
+  /** `host`: known, and checked to be at this address. `only`: nothing but it is allowed there. */
+  | { allow: true; host?: string; only?: boolean }
+  | { allow: false; reason: NetdDenial['reason']; name?: string };
 
 /**
  * Whether a connection to an address that the firewall lets through may be made. A domain rule matches where the name that the
@@ -40,7 +41,7 @@ export async function decide(client: EgressClient, address: string, first: First
       : { allow: false, reason: 'no_name', ...(first.host === undefined ? {} : { name: shown(first.host) }) };
   }
   if (!byAddress && !rules.domains.matches(name)) return { allow: false, reason: 'not_allowed', name };
-  if (await client.resolves(name, address)) return { allow: true, host: name };
+  if (await client.resolves(name, address)) return { allow: true, host: name, only: !byAddress };
   return byAddress ? { allow: true } : { allow: false, reason: 'name_mismatch', name };
 }
 

@@ -1,10 +1,12 @@
 import { once } from 'node:events';
 import { connect, createServer, type Server, type Socket } from 'node:net';
+import { Transform } from 'node:stream';
 import type { Denial } from '../denied/denials.ts';
 import type { Interceptor } from '../intercept/interceptor.ts';
 import { splice } from '../splice.ts';
 import { decide, type EgressClient } from './decide.ts';
 import { type FirstBytes, readFirstBytes } from './first-bytes.ts';
+import { RequestFollower } from './request-follower.ts';
 
 export interface ProxiedClient extends EgressClient {
   deny(denial: Denial): void;
@@ -27,6 +29,9 @@ const SILENCE_MS = 200;
 const HEAD_MS = 10_000;
 /** A connection on which neither side has said anything. */
 const FIRST_BYTE_MS = 60_000;
+/** More than this is not read again with each segment: a guest may send it byte by byte. */
+const READ_AT_ONCE_BYTES = 4 * 1024;
+const READ_AGAIN_MS = 100;
 const CONNECT_MS = 15_000;
 const KEEP_ALIVE_MS = 60_000;
 
@@ -116,6 +121,7 @@ class Connection {
   #held = 0;
   #ended = false;
   #judging = false;
+  #lookLater: NodeJS.Timeout | undefined;
   #timer: NodeJS.Timeout | undefined;
   #upstream: Socket | undefined;
 
@@ -152,6 +158,7 @@ class Connection {
 
   readonly #onClose = (): void => {
     clearTimeout(this.#timer);
+    clearTimeout(this.#lookLater);
     this.#upstream?.destroy();
   };
 
@@ -162,7 +169,13 @@ class Connection {
     }
     this.#chunks.push(chunk);
     this.#held += chunk.length;
-    if (!this.#judging) this.#look();
+    if (this.#judging || this.#lookLater !== undefined) return;
+    const isAgain = this.#held - chunk.length > READ_AT_ONCE_BYTES;
+    if (!isAgain) return this.#look();
+    this.#lookLater = setTimeout(() => {
+      this.#lookLater = undefined;
+      if (!this.#judging && this.undecided) this.#look();
+    }, READ_AGAIN_MS);
   };
 
   readonly #onEnd = (): void => {
@@ -187,10 +200,11 @@ class Connection {
       (decision) => {
         if (this.#socket.destroyed) return;
         if (!decision.allow) return this.#refuse(decision);
-        const { host } = decision;
+        const { host, only = false } = decision;
         const bytes = Buffer.concat(this.#chunks, this.#held);
         this.#leave();
-        if (host === undefined || !interceptor.wants(client.vmId, host)) return this.#pass(bytes);
+        if (host === undefined || !interceptor.wants(client.vmId, host))
+          return this.#pass(bytes, first.type === 'http' && only ? host : undefined);
         this.#upstream?.destroy();
         const tls = first.type === 'tls';
         interceptor.intercept({
@@ -243,15 +257,32 @@ class Connection {
     return upstream;
   }
 
-  #pass(bytes: Buffer): void {
+  /** Passes on what is for this host, and refuses the connection with the first request for another. */
+  #follow(host: string): Transform {
+    const follower = new RequestFollower(host);
+    const refuse = (name: string | undefined): void =>
+      this.#refuse(name === undefined ? { reason: 'unreadable' } : { reason: 'name_mismatch', name });
+    return new Transform({
+      transform(chunk: Buffer, _encoding, done) {
+        const answer = follower.push(chunk);
+        if ('refuse' in answer) return refuse(answer.refuse);
+        for (const part of answer.pass) this.push(part);
+        done();
+      },
+    });
+  }
+
+  /** @param host the only one that requests of an HTTP connection may be for */
+  #pass(bytes: Buffer, host?: string): void {
     const upstream = this.#upstream ?? this.#connect();
     if (upstream.destroyed) return this.abort();
     upstream.removeAllListeners('readable');
     const join = (): void => {
-      if (bytes.length > 0) upstream.write(bytes);
-      splice(this.#socket, upstream, this.abort);
+      const through = host === undefined ? undefined : this.#follow(host);
+      if (bytes.length > 0) (through ?? upstream).write(bytes);
+      splice(this.#socket, upstream, this.abort, through);
       // An end that was seen already is not told again.
-      if (this.#socket.readableEnded) upstream.end();
+      if (this.#socket.readableEnded) (through ?? upstream).end();
     };
     if (upstream.connecting) upstream.once('connect', join);
     else join();

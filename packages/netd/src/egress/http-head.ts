@@ -5,8 +5,14 @@
 export const HEAD_MAX_BYTES = 32 * 1024;
 const LINE_MAX_BYTES = 16 * 1024;
 
-/** `more`: bytes are missing. `other`: no HTTP/1. `invalid`: HTTP that is refused. Otherwise its host, without the port. */
-export type HttpHead = 'more' | 'other' | 'invalid' | { host: string | undefined; end: number };
+/** What follows a request's head: a body of so many bytes, one in chunks, or another protocol. */
+export type Body = number | 'chunked' | 'opaque';
+
+/**
+ * `more`: bytes are missing. `other`: no HTTP/1. `invalid`: HTTP that is refused. Otherwise its host, without the port, and how
+ * many bytes the head has.
+ */
+export type HttpHead = 'more' | 'other' | 'invalid' | { host: string | undefined; end: number; body: Body };
 
 const REQUEST_LINE = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S+) HTTP\/1\.[01]$/;
 /** Looks like a request to some server, if not to a strict one: other spaces, another version, none. */
@@ -26,6 +32,7 @@ export function readHttpHead(bytes: Buffer): HttpHead {
   if (end === null) return bytes.length >= HEAD_MAX_BYTES ? 'invalid' : 'more';
   const [, method = '', target = ''] = request;
   const hosts: string[] = [];
+  const framing: Framing = { lengths: [], encodings: [], upgrades: false };
   for (const header of text.slice(lineEnd + 1, end.index).split(/\r?\n/)) {
     // The head may have no header at all.
     if (header === '') continue;
@@ -34,15 +41,34 @@ export function readHttpHead(bytes: Buffer): HttpHead {
     if (parts === null || /[\r\0]/.test(header)) return 'invalid';
     const name = (parts[1] ?? '').toLowerCase();
     if (name === 'host') hosts.push(parts[2] ?? '');
-    // Everything after it is another protocol, which names its host by itself.
+    if (name === 'content-length') framing.lengths.push(parts[2] ?? '');
+    if (name === 'transfer-encoding') framing.encodings.push((parts[2] ?? '').toLowerCase());
+    // HTTP/2 names a host in each request by itself.
     if (name === 'upgrade' && /\bh2c\b/i.test(parts[2] ?? '')) return 'invalid';
+    if (name === 'upgrade' && /^websocket$/i.test(parts[2] ?? '')) framing.upgrades = true;
   }
   if (hosts.length > 1) return 'invalid';
   const host = hosts[0] === undefined ? undefined : withoutPort(hosts[0]);
   if (hosts[0] !== undefined && host === undefined) return 'invalid';
   const named = targetHost(method, target);
   if (named === null || (named !== undefined && named !== host)) return 'invalid';
-  return { host, end: end.index + end[0].length };
+  const body = method.toUpperCase() === 'CONNECT' ? 'opaque' : bodyOf(framing);
+  return body === undefined ? 'invalid' : { host, end: end.index + end[0].length, body };
+}
+
+interface Framing {
+  lengths: string[];
+  encodings: string[];
+  upgrades: boolean;
+}
+
+/** Undefined where servers differ in how long the body is (RFC 9112 section 6.3). */
+function bodyOf({ lengths, encodings, upgrades }: Framing): Body | undefined {
+  const [length = '0', ...more] = lengths;
+  if (more.length > 0 || !/^\d{1,15}$/.test(length)) return undefined;
+  if (encodings.length > 0)
+    return encodings.join() === 'chunked' && lengths.length === 0 ? 'chunked' : undefined;
+  return upgrades ? 'opaque' : Number(length);
 }
 
 /** The host that the request line names besides the header, as in a request to a proxy; null for what is none. */
