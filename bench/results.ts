@@ -44,6 +44,7 @@ const PARTS: Record<string, string[]> = {
   ssh: ['ssh'],
   egress: ['egress'],
   previews: ['previews'],
+  intercept: ['intercept'],
 };
 const END = '<!-- end of results -->';
 

@@ -4,6 +4,7 @@ import { burst } from './burst.ts';
 import { createExec } from './create-exec.ts';
 import { egress } from './egress.ts';
 import { images } from './images.ts';
+import { intercept } from './intercept.ts';
 import { lifecycle } from './lifecycle.ts';
 import { memory } from './memory.ts';
 import { previews } from './previews.ts';
@@ -19,6 +20,7 @@ export const SUITES: Record<string, Suite> = {
   lifecycle,
   tenancy,
   images,
+  intercept,
   ssh,
   previews,
   egress,
