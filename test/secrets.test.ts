@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
+import { X509Certificate } from 'node:crypto';
 import { mkdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -86,6 +87,10 @@ describe('secrets and a registry that wants a password', () => {
     const inside = async (): Promise<string> => (await service.exec(id, 'echo "$TOKEN"')).result.trim();
     const placeholder = await inside();
     assert.match(placeholder, /^rlps_[0-9A-Za-z]{43}$/);
+    const trusted = async (vmId: string): Promise<string> =>
+      (await service.exec(vmId, 'cat "$SSL_CERT_FILE"')).result;
+    const root = await trusted(id);
+    assert.match(new X509Certificate(root).subject, /^O=Releap\nCN=Releap egress root [0-9a-f]{8}$/);
     await service.call('POST', `/vms/${id}/stop`);
     await service.call('GET', `/vms/${id}?wait_exact=stopped&timeout_ms=60000`);
     await service.call('POST', `/vms/${id}/start`);
@@ -103,6 +108,10 @@ describe('secrets and a registry that wants a password', () => {
     assert.match(child, /^rlps_[0-9A-Za-z]{43}$/);
     assert.notEqual(child, placeholder);
     assert.equal(await inside(), placeholder);
+    assert.equal(await trusted(body.vm_id), root);
+    // A process of its own gets the value, beside the control plane.
+    const record = join(service.home, 'runner/network/intercept/intercept.json');
+    await eventually('the interceptor runs', () => readFile(record, 'utf8'));
   });
 
   test('releap rotate-key adds a key; the server starts to use it and rewraps what the old one has wrapped', async () => {
@@ -122,8 +131,8 @@ describe('secrets and a registry that wants a password', () => {
         .split('\n')
         .find((text) => text.includes('rewrapped with the current key')),
     );
-    // The secret, the registry's password, and the deployment's key for data tokens.
-    assert.match(line, new RegExp(`"done":3,"failed":0,"key":"${id}"`));
+    // The secret, the registry's password, and the deployment's keys: for data tokens, and of the root that guests trust.
+    assert.match(line, new RegExp(`"done":4,"failed":0,"key":"${id}"`));
   });
 
   test('neither is in any file of the service, of its cache, or in what it says', async () => {
