@@ -172,3 +172,32 @@ describe('rlp logs', () => {
     assert.equal(outcome.code, 130);
   });
 });
+
+describe('rlp net denied', () => {
+  test('lists what was denied, with a reason in words, from all pages', async () => {
+    const project = await newProject(host.world);
+    const { id } = await project.create('web');
+    await using relay = await startRelay({ url: project.url });
+    const last_at = new Date().toISOString();
+    const pages = [
+      { protocol: 'tcp', address: '203.0.113.2', port: 443, name: 'evil.example', reason: 'name_mismatch' },
+      { protocol: 'dns', name: 'tunnel\u001b.evil', reason: 'not_allowed' },
+    ];
+    relay.answers.set(`GET /vms/${id}/egress/denied`, (request, response) => {
+      const page = request.url?.includes('cursor=next') === true ? 1 : 0;
+      const denied = [{ ...pages[page], count: 7, last_at }];
+      sendJson(response, 200, { denied, next_cursor: page === 0 ? 'next' : null });
+    });
+    const denied = (...args: string[]) =>
+      rlpHere({ url: relay.url, key: project.key }, [...args, 'net', 'denied', 'web']);
+    const { code, stdout } = await denied();
+    assert.equal(code, 0);
+    assert.match(stdout, /7 +tcp +evil\.example \(203\.0\.113\.2:443\) +the address was not resolved/);
+    assert.match(stdout, /7 +dns +tunnel\?\.evil +not in the egress policy/);
+    assert.equal((JSON.parse((await denied('--json')).stdout) as unknown[]).length, 2);
+    // This project's own service has no network for a sandbox that a test plays.
+    const none = await project.rlp(['net', 'denied', 'web']);
+    assert.equal(none.code, 1);
+    assert.match(none.stderr, /what it was denied is known while it runs/);
+  });
+});

@@ -1,5 +1,5 @@
 /**
- * What a runner and its `netd` (DNS and port forwards of a host) say to each other over a Unix socket that netd listens
+ * What a runner and its `netd` (DNS, port forwards and egress proxy of a host) say to each other over a Unix socket that netd listens
  * at. One JSON message a line.
  *
  * The rules that both sides rely on:
