@@ -18,7 +18,7 @@ export async function bundlePackage(folder) {
   const entries = Object.values(exports).map(({ import: file }) => path.join(folder, file));
   if ((await readFile(entries.at(-1), 'utf8')).includes(`/${CHUNKS}/`)) return;
   // Installed by npm: this module is loaded before that.
-  const { build } = await import('esbuild');
+  const { build, stop } = await import('esbuild');
   const made = await mkdtemp(path.join(folder, '.bundle-'));
   try {
     await build({
@@ -40,6 +40,8 @@ export async function bundlePackage(folder) {
       await rename(path.join(made, CHUNKS, name), path.join(folder, CHUNKS, name));
     for (const entry of entries) await rename(path.join(made, path.relative(folder, entry)), entry);
   } finally {
+    // Ends esbuild's process, which would stay as long as the service does.
+    await stop();
     await rm(made, { recursive: true, force: true });
   }
 }
