@@ -9,6 +9,7 @@ import { answerMalformed } from './http/client-error.ts';
 import { ClientDisconnected, sendError } from './http/errors.ts';
 import { hasBody } from './http/headers.ts';
 import { proxy } from './http/proxy.ts';
+import { startTlsListener, type TlsListener, type TlsOptions } from './http/tls-listener.ts';
 import { sendRedirect } from './http/redirect.ts';
 import { refuseUpgrade, tunnel, wantsWebSocket } from './http/upgrade.ts';
 import { GATEWAY_LIMITS, type GatewayLimits } from './limits.ts';
@@ -35,7 +36,10 @@ export interface GatewayOptions {
   /** Kinds that this gateway routes; the first match wins. Default: previews, if there are any, and the toolbox. */
   kinds?: readonly TargetKind[];
   /** Without it, previews are not served. */
-  previews?: PreviewOptions;
+  previews?: PreviewOptions & {
+    /** A second listener, with a certificate for the names below the domain. */
+    tls?: TlsOptions;
+  };
   /** Without it, SSH is not served. */
   ssh?: {
     listen: { host: string; port: number };
@@ -51,6 +55,8 @@ export interface GatewayOptions {
 
 export interface Gateway {
   port: number;
+  /** The TLS listener, if there is one. */
+  tls: Pick<TlsListener, 'port'> | undefined;
   /** The SSH listener, if there is one. */
   ssh: Pick<SshServer, 'port' | 'hostKeys'> | undefined;
   /** Refuses new requests, and after a grace period ends open ones. */
@@ -201,14 +207,17 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
   server.listen({ host: listen.host, port: listen.port });
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
+  const tls = previews?.tls && (await startTlsListener(previews.tls, server, log));
   log.info({ host: listen.host, port, kinds: kinds.map(({ kind }) => kind) }, 'the gateway listens');
 
   return {
     port,
+    tls,
     ssh,
     close: async () => {
       const closed = once(server, 'close');
       server.close();
+      await tls?.close();
       server.closeIdleConnections();
       const timer = setTimeout(() => server.closeAllConnections(), limits.graceMs);
       for (const client of tunnels) client.destroy();

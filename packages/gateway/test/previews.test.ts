@@ -1,13 +1,16 @@
 /** Previews through a gateway, a runner's data server and a real agent, to servers that listen on 127.0.0.1 alone. */
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { rm } from 'node:fs/promises';
+import { readFile, rm } from 'node:fs/promises';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
+import https from 'node:https';
 import { type AddressInfo, connect } from 'node:net';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { after, before, beforeEach, test } from 'node:test';
+import { promisify } from 'node:util';
 import { newToken, newUuid } from '@releap/contract';
 import { type Gateway, startGateway } from '@releap/gateway';
 import { registerPortStreams, startDataServer } from '@releap/runner/data';
@@ -411,4 +414,66 @@ test('a guest that answers no HTTP, or ends early, is a 502 and leaves the gatew
   assert.equal((await call({})).status, 502);
   serve = (request) => void request.socket.destroy();
   assert.equal((await call({})).status, 502);
+});
+
+test('over TLS the cookie is Secure and for this host alone, the guest is told https, and WebSockets work', async () => {
+  const folder = await temporaryFolder('releap-tls-');
+  const [certificate, keyFile] = [join(folder, 'cert.pem'), join(folder, 'key.pem')];
+  const subject = `-subj /CN=previews -addext subjectAltName=DNS:*.${DOMAIN}`;
+  const request = `req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 ${subject}`;
+  await promisify(execFile)('openssl', [...request.split(' '), '-keyout', keyFile, '-out', certificate]);
+  const ca = await readFile(certificate, 'utf8');
+  const secure = await startGateway({
+    listen: { host: '127.0.0.1', port: 0 },
+    controlUrl: control.url,
+    credential: async () => CREDENTIAL,
+    previews: {
+      domain: DOMAIN,
+      isTls: true,
+      tls: {
+        listen: { host: '127.0.0.1', port: 0 },
+        load: async () => ({ certificate: ca, key: await readFile(keyFile, 'utf8') }),
+      },
+    },
+    log,
+    limits: { graceMs: 100 },
+  });
+  try {
+    const place = {
+      host: '127.0.0.1',
+      port: secure.tls?.port ?? 0,
+      ca,
+      servername: hostOf('private'),
+      agent: false,
+    };
+    const get = async (path: string, headers: http.OutgoingHttpHeaders): Promise<IncomingMessage> => {
+      const request = https.get({ ...place, path, headers: { host: hostOf('private'), ...headers } });
+      const [answer] = (await once(request, 'response')) as [IncomingMessage];
+      answer.resume();
+      return answer;
+    };
+    const signedIn = await get(`/?rlp_token=${token}`, { accept: 'text/html' });
+    assert.equal(signedIn.headers.location, `https://${hostOf('private')}/`);
+    const cookie = `__Host-rlp_preview=${token}`;
+    assert.deepEqual(signedIn.headers['set-cookie'], [`${cookie}; Path=/; HttpOnly; SameSite=Lax; Secure`]);
+    assert.equal((await get('/', { cookie: `rlp_preview=${token}` })).statusCode, 401);
+    assert.equal((await get('/', { cookie })).statusCode, 200);
+    assert.equal(seen.at(-1)?.headers['x-forwarded-proto'], 'https');
+    assert.equal(seen.at(-1)?.headers['x-forwarded-for'], '127.0.0.1');
+
+    const socket = new WebSocket(`wss://127.0.0.1:${secure.tls?.port}/ws`, {
+      ca,
+      headers: { host: hostOf('private'), cookie },
+      // The name is that of the header, and not of the address.
+      rejectUnauthorized: false,
+    });
+    await once(socket, 'open');
+    socket.send('hello');
+    assert.equal(String((await once(socket, 'message'))[0]), 'hello');
+    socket.close();
+    await once(socket, 'close');
+  } finally {
+    await secure.close();
+    await rm(folder, { recursive: true, force: true });
+  }
 });

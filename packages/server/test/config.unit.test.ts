@@ -3,6 +3,7 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import * as fc from 'fast-check';
+import { previewUrlOf } from '../src/config/config.ts';
 import { configurationDocument } from '../src/config/document.ts';
 import { type VariableName, VARIABLES } from '../src/config/variables.ts';
 import { ConfigError, loadConfig } from '../src/index.ts';
@@ -153,4 +154,19 @@ describe('the configuration', () => {
     const file = path.resolve(import.meta.dirname, '../../../docs/configuration.md');
     assert.equal(await readFile(file, 'utf8'), configurationDocument(), 'run npm run docs:configuration');
   });
+});
+
+test('preview URLs are of this machine, of a certificate, or of a proxy; without a domain there are none', () => {
+  const urlOf = (env: Record<string, string>) => previewUrlOf(loadConfig(env), 7071);
+  const tls = { RELEAP_PREVIEW_TLS_CERTIFICATE: '/c.pem', RELEAP_PREVIEW_TLS_KEY: '/k.pem' };
+  const all = { RELEAP_HOST: '0.0.0.0' };
+  const domain = { RELEAP_PREVIEW_DOMAIN: 'p.example.org' };
+  assert.equal(urlOf({}), 'http://localhost:7071');
+  assert.equal(urlOf(all), undefined);
+  assert.equal(urlOf({ ...all, RELEAP_PREVIEW_DOMAIN: 'p.localhost' }), 'http://p.localhost:7071');
+  assert.equal(urlOf({ ...all, ...domain }), 'https://p.example.org');
+  assert.equal(urlOf({ ...all, ...domain, ...tls }), 'https://p.example.org');
+  assert.equal(urlOf({ ...domain, ...tls, RELEAP_PREVIEW_TLS_PORT: '8443' }), 'https://p.example.org:8443');
+  assert.equal(urlOf({ ...tls, ...domain, RELEAP_PREVIEW_URL: 'http://x.test' }), 'http://x.test');
+  assert.throws(() => urlOf({ RELEAP_PREVIEW_TLS_KEY: '/k.pem' }), /must be set together/);
 });

@@ -27,6 +27,8 @@ export interface Config {
   toolboxUrl?: string;
   previewDomain?: string;
   previewUrl?: string;
+  /** Files. */
+  previewTls?: { certificate: string; key: string; port: number };
   controlUrl?: string;
   databaseUrl?: string;
   databaseConnections: number;
@@ -145,6 +147,11 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     toolboxUrl: toolboxUrlOf(url('RELEAP_TOOLBOX_URL')),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     previewUrl: url('RELEAP_PREVIEW_URL'),
+    previewTls: previewTlsOf(
+      text('RELEAP_PREVIEW_TLS_CERTIFICATE'),
+      text('RELEAP_PREVIEW_TLS_KEY'),
+      get('RELEAP_PREVIEW_TLS_PORT') as number,
+    ),
     controlUrl: url('RELEAP_CONTROL_URL'),
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
@@ -305,12 +312,26 @@ export function toolboxUrlOf(gatewayUrl: string | undefined): string | undefined
   return base.endsWith('/toolbox') ? base : `${base}/toolbox`;
 }
 
+function previewTlsOf(
+  certificate: string | undefined,
+  key: string | undefined,
+  port: number,
+): Config['previewTls'] {
+  if ((certificate === undefined) !== (key === undefined))
+    throw new ConfigError(['RELEAP_PREVIEW_TLS_CERTIFICATE and RELEAP_PREVIEW_TLS_KEY must be set together']);
+  return certificate === undefined || key === undefined ? undefined : { certificate, key, port };
+}
+
 /** Base URL of previews for clients; undefined when they have no domain. */
 export function previewUrlOf(
-  { previewUrl, previewDomain, host }: Config,
+  { previewUrl, previewDomain, previewTls, host }: Config,
   gatewayPort: number,
 ): string | undefined {
   if (previewUrl !== undefined) return previewUrl;
+  if (previewTls !== undefined && previewDomain !== undefined) {
+    const { port } = previewTls;
+    return `https://${previewDomain}${port === 443 ? '' : `:${port}`}`;
+  }
   const isOfMachine = previewDomain === undefined ? isLoopback(host) : isLocalName(previewDomain);
   if (isOfMachine || isLoopback(host)) return `http://${previewDomain ?? 'localhost'}:${gatewayPort}`;
   return previewDomain === undefined ? undefined : `https://${previewDomain}`;

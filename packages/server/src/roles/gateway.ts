@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises';
-import { generateHostKey, type PreviewOptions, startGateway } from '@releap/gateway';
+import { generateHostKey, type PreviewOptions, startGateway, type TlsOptions } from '@releap/gateway';
 import { type Config, internalUrlOf, previewUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
 import { makePrivateFile } from '../secret-file.ts';
 import { SSH_PORT_OFFSET } from '../supervisor/ports.ts';
@@ -16,7 +16,7 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   const previewUrl = previewUrlOf(config, port);
   const gateway = await startGateway({
     listen: { host: config.host, port },
-    ...(previewUrl === undefined ? {} : { previews: previewOptions(new URL(previewUrl)) }),
+    ...(previewUrl === undefined ? {} : { previews: previewOptions(config, new URL(previewUrl)) }),
     controlUrl: internalUrlOf(config),
     credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
     ssh: await sshOptions(config),
@@ -30,8 +30,18 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   };
 }
 
-function previewOptions({ hostname, protocol }: URL): PreviewOptions {
-  return { domain: hostname.toLowerCase(), isTls: protocol === 'https:' };
+function previewOptions(
+  { host, previewTls }: Config,
+  { hostname, protocol }: URL,
+): PreviewOptions & { tls?: TlsOptions } {
+  const options = { domain: hostname.toLowerCase(), isTls: protocol === 'https:' };
+  if (previewTls === undefined) return options;
+  const { certificate, key, port } = previewTls;
+  const load = async () => ({
+    certificate: await readFile(certificate, 'utf8'),
+    key: await readFile(key, 'utf8'),
+  });
+  return { ...options, tls: { listen: { host, port }, load } };
 }
 
 async function sshOptions({ port, ssh }: Config) {

@@ -155,10 +155,30 @@ export const NETWORK = {
   RELEAP_PREVIEW_URL: variable({
     schema: HttpUrl,
     defaultText:
-      '`http://RELEAP_PREVIEW_DOMAIN:RELEAP_GATEWAY_PORT` while `RELEAP_HOST` is a loopback address, or the domain is below `localhost`; else `https://RELEAP_PREVIEW_DOMAIN`',
+      '`https://RELEAP_PREVIEW_DOMAIN:RELEAP_PREVIEW_TLS_PORT` with a certificate; `http://RELEAP_PREVIEW_DOMAIN:RELEAP_GATEWAY_PORT` while `RELEAP_HOST` is a loopback address, or the domain is below `localhost`; else `https://RELEAP_PREVIEW_DOMAIN`',
     description:
       'Scheme, domain and port of preview URLs for clients. `https://preview.example.org` gives ' +
       '`https://<port>-<sandbox>.preview.example.org/`.',
+    group: 'Network',
+  }),
+  RELEAP_PREVIEW_TLS_CERTIFICATE: variable({
+    schema: AbsolutePath,
+    defaultText: 'none: previews are served over plain HTTP',
+    description:
+      'File with a certificate (PEM, with its chain) for all names below `RELEAP_PREVIEW_DOMAIN`: the gateway serves previews ' +
+      'over TLS too. Read again every minute.',
+    group: 'Network',
+  }),
+  RELEAP_PREVIEW_TLS_KEY: variable({
+    schema: AbsolutePath,
+    defaultText: 'none',
+    description: 'File with the key (PEM) of that certificate.',
+    group: 'Network',
+  }),
+  RELEAP_PREVIEW_TLS_PORT: variable({
+    schema: Port,
+    default: 443,
+    description: 'Port of previews over TLS, at `RELEAP_HOST`, if there is a certificate.',
     group: 'Network',
   }),
   RELEAP_CONTROL_URL: variable({
