@@ -1,12 +1,15 @@
 /**
- * How the firewall records what it denies: one set a slot with a counter for each destination, which the kernel bounds and
- * which is read when a tenant asks. So a guest that is denied often costs the host nothing but the packets. Pure.
+ * How the firewall records what it denies: a set with a counter for each source and destination, which the kernel bounds and
+ * which is read when a tenant asks. So a guest that is denied often costs the host nothing but the packets. One set for all,
+ * because each `nft` process reads all sets of the table. Pure.
  */
 import type { DenialReason } from '@releap/contract';
-import { type AddressPlan, slotPlan } from './address-plan.ts';
+import { type AddressPlan, vethPrefix } from './address-plan.ts';
 
-/** Destinations that are counted apart for one sandbox; the rest is counted together. */
-const MAX_DENIALS_PER_SANDBOX = 512;
+/** New destinations of one sandbox at once, and in an hour; further ones are denied without being counted. */
+const NEW_PER_HOUR = 512;
+/** Of all sandboxes: few are denied much. */
+const MAX_DENIALS = 16_384;
 /** A destination is forgotten after this time without a denial, in seconds. */
 const REMEMBERED_S = 3_600;
 
@@ -26,30 +29,50 @@ export function refuseAs(reason: keyof typeof REASON_MARKS): string {
   return `meta mark set ${REASON_MARKS[reason]} goto refuse`;
 }
 
-/** Sets, chains and the map by which a packet's source finds its own. `refuse` looks into the map first. */
-export function renderDenials(plan: AddressPlan): string {
-  const slots = Array.from({ length: plan.slots }, (_, index) => index);
-  const sets = slots.map(
-    (index) => `
-  set denied_${index} { type ipv4_addr . inet_proto . inet_service . mark; size ${MAX_DENIALS_PER_SANDBOX}; flags dynamic,timeout; timeout ${REMEMBERED_S}s; counter; }
-  chain deny_${index} {
-    meta l4proto { tcp, udp } update @denied_${index} { ip daddr . meta l4proto . th dport . meta mark } return
-    meta l4proto != { tcp, udp } update @denied_${index} { ip daddr . meta l4proto . th sport . meta mark } return
-  }`,
+/** The sets, and the chain that `refuse` calls first. A set with a counter counts when it is asked as well: another one is asked. */
+export function renderDenials(): string {
+  const key = (port: string): string => `ip saddr . ip daddr . meta l4proto . ${port} . meta mark`;
+  const [ports, others] = [
+    ['meta l4proto { tcp, udp }', key('th dport')],
+    ['meta l4proto != { tcp, udp }', key('th sport')],
+  ] as const;
+  const known = [ports, others].map(
+    ([kind, of]) =>
+      `${kind} ${of} @denied_known update @denied_known { ${of} } update @denied { ${of} } return`,
   );
-  const elements = slots.map((index) => `${slotPlan(plan, index).hostAddress} : jump deny_${index}`);
-  return `${sets.join('')}
-  map denials { type ipv4_addr : verdict; elements = { ${elements.join(', ')} }; }
+  const added = [ports, others].map(
+    ([kind, of]) => `${kind} update @denied_known { ${of} } update @denied { ${of} }`,
+  );
+  return `
+  set denied { type ipv4_addr . ipv4_addr . inet_proto . inet_service . mark; size ${MAX_DENIALS}; flags dynamic,timeout; timeout ${REMEMBERED_S}s; counter; }
+  set denied_known { type ipv4_addr . ipv4_addr . inet_proto . inet_service . mark; size ${MAX_DENIALS}; flags dynamic,timeout; timeout ${REMEMBERED_S}s; }
+  set denied_new { type ipv4_addr; size 2048; flags dynamic,timeout; timeout ${REMEMBERED_S}s; }
+  chain deny {
+    ${known.join('\n    ')}
+    add @denied_new { ip saddr limit rate over ${NEW_PER_HOUR}/hour burst ${NEW_PER_HOUR} packets } return
+    ${added.join('\n    ')}
+  }
 `;
 }
 
-/** Forgets what was denied to these slots. */
-export function renderDenialsRemoval(plan: AddressPlan, indexes: Iterable<number>): string {
-  return [...indexes].map((index) => `flush set inet ${plan.table} denied_${index}\n`).join('');
+/** The rule that counts what is refused to a sandbox. */
+export function countDenial(plan: AddressPlan): string {
+  return `iifname "${vethPrefix(plan.tag)}*" meta nfproto ipv4 jump deny`;
+}
+
+/** Forgets these. */
+export function renderDenialsRemoval(plan: AddressPlan, denials: readonly FirewallDenial[]): string {
+  if (denials.length === 0) return '';
+  const elements = denials.map(({ element }) => element.join(' . '));
+  return `delete element inet ${plan.table} denied { ${elements.join(', ')} }\n`;
 }
 
 /** A destination that the firewall denied. */
 export interface FirewallDenial {
+  /** The sandbox, by its address on the host. */
+  source: string;
+  /** As the set has it. */
+  element: readonly (string | number)[];
   protocol: string;
   address: string;
   /** Only of TCP and UDP. */
@@ -60,12 +83,10 @@ export interface FirewallDenial {
   agoMs: number;
 }
 
-/** Name of the set of a slot. */
-export function denialSet(index: number): string {
-  return `denied_${index}`;
-}
+/** Name of the set. */
+export const DENIAL_SET = 'denied';
 
-/** @param listing what `nft -j list set` prints of the set of a slot */
+/** @param listing what `nft -j list set` prints of the set */
 export function parseDenials(listing: string): FirewallDenial[] {
   const { nftables = [] } = JSON.parse(listing) as { nftables?: { set?: { elem?: unknown[] } }[] };
   return nftables.flatMap(({ set }) => (set?.elem ?? []).flatMap(parseElement));
@@ -77,12 +98,20 @@ interface Element {
 
 function parseElement(element: unknown): FirewallDenial[] {
   const { val, expires, counter } = (element as Element).elem ?? {};
-  const [address, protocol, port, mark] = val?.concat ?? [];
+  const [source, address, protocol, port, mark] = val?.concat ?? [];
   const reason = Object.entries(REASON_MARKS).find(([, number]) => number === mark)?.[0];
-  if (typeof address !== 'string' || reason === undefined || typeof counter?.packets !== 'number') return [];
+  if (
+    typeof source !== 'string' ||
+    typeof address !== 'string' ||
+    reason === undefined ||
+    typeof counter?.packets !== 'number'
+  )
+    return [];
   const name = String(protocol);
   return [
     {
+      source,
+      element: [source, address, name, Number(port), Number(mark)],
       protocol: name,
       address,
       ...((name === 'tcp' || name === 'udp') && typeof port === 'number' ? { port } : {}),

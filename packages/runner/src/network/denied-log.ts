@@ -2,8 +2,8 @@
 import type { EgressDenial } from '@releap/contract';
 import type { NetdDenial } from '@releap/contract/netd';
 import { run } from '../process/index.ts';
-import { type AddressPlan, GUEST } from './address-plan.ts';
-import { denialSet, type FirewallDenial, parseDenials } from './denial-rules.ts';
+import { GUEST } from './address-plan.ts';
+import type { FirewallDenial } from './denial-rules.ts';
 import type { Slot } from './slot.ts';
 
 /** Who reads it more often gets the same answer again: each reading costs two processes. */
@@ -33,16 +33,16 @@ interface Reading {
 }
 
 export interface DeniedLogOptions {
-  plan: AddressPlan;
   /** What netd has denied it; rejects while netd does not run. */
   netd: (vmId: string) => Promise<NetdDenial[]>;
-  /** Resolves when nothing of a former holder of a slot is in the firewall's sets. */
-  settled: () => Promise<void>;
+  /** What the firewall has denied, nothing of former holders of a slot. */
+  firewall: () => Promise<FirewallDenial[]>;
 }
 
 /** Entries have the times at which the firewall's counters were seen to grow: the kernel stores whole seconds of the last. */
 export class DeniedLog {
   readonly #options: DeniedLogOptions;
+  #firewall: { at: number; list: Promise<FirewallDenial[]> } | undefined;
   readonly #readings = new Map<string, Reading>();
   /** What the firewalls had counted at the last reading, by sandbox and kind. */
   readonly #seen = new Map<string, Map<string, Seen>>();
@@ -65,15 +65,21 @@ export class DeniedLog {
 
   /** The sandbox has no network any more. */
   forget(vmId: string): void {
+    this.#firewall = undefined;
     this.#readings.delete(vmId);
     this.#seen.delete(vmId);
   }
 
+  /** One list for all sandboxes. */
+  #readFirewall(): Promise<FirewallDenial[]> {
+    if (this.#firewall === undefined || performance.now() - this.#firewall.at > FRESH_MS)
+      this.#firewall = { at: performance.now(), list: this.#options.firewall() };
+    return this.#firewall.list;
+  }
+
   async #read(vmId: string, slot: Slot): Promise<EgressDenial[]> {
-    await this.#options.settled();
-    const table = this.#options.plan.table;
     const [host, inside, netd] = await Promise.all([
-      run('nft', ['-j', 'list', 'set', 'inet', table, denialSet(slot.index)]),
+      this.#readFirewall(),
       run('nsenter', [`--net=${slot.netnsPath}`, '--', 'nft', '-j', 'list', 'ruleset']),
       // What the firewalls say is worth having while netd restarts.
       this.#options.netd(vmId).catch(() => []),
@@ -81,7 +87,9 @@ export class DeniedLog {
     const seen = this.#seen.get(vmId) ?? new Map<string, Seen>();
     this.#seen.set(vmId, seen);
     const list = [
-      ...group(parseDenials(host)).map((denial) => fromFirewall(denial, seen)),
+      ...group(host.filter(({ source }) => source === slot.hostAddress)).map((denial) =>
+        fromFirewall(denial, seen),
+      ),
       ...countersOf(inside).map(([chain, count]) => fromNamespace(chain, count, seen)),
       ...netd.map(fromNetd),
     ];

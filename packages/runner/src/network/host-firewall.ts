@@ -1,8 +1,8 @@
 import type { NetdPin } from '@releap/contract/netd';
 import type { Logger } from 'pino';
-import type { AddressPlan } from './address-plan.ts';
+import { type AddressPlan, slotPlan } from './address-plan.ts';
 import { ProcessError, run } from '../process/index.ts';
-import { renderDenialsRemoval } from './denial-rules.ts';
+import { DENIAL_SET, type FirewallDenial, parseDenials, renderDenialsRemoval } from './denial-rules.ts';
 import type { FlowLimits } from './flow-limits.ts';
 import {
   MAX_PINS_PER_SANDBOX,
@@ -161,12 +161,22 @@ export class HostFirewall {
     }, CLEANING_DELAY_MS).unref();
   }
 
-  /** Resolves when nothing of a former holder of a slot is left in its set. */
+  /** Resolves when nothing of a former holder of a slot is left in the set. */
   async settleDenials(): Promise<void> {
-    const stale = [...this.#stale];
-    if (stale.length === 0) return;
-    await this.#change(renderDenialsRemoval(this.#plan, stale));
-    for (const index of stale) this.#stale.delete(index);
+    if (this.#stale.size > 0) await this.denials();
+  }
+
+  /** What was denied to those that hold slots now. */
+  async denials(): Promise<FirewallDenial[]> {
+    const listed = parseDenials(
+      await run('nft', ['-j', 'list', 'set', 'inet', this.#plan.table, DENIAL_SET]),
+    );
+    const stale = new Set([...this.#stale].map((index) => slotPlan(this.#plan, index).hostAddress));
+    const indexes = [...this.#stale];
+    const former = listed.filter(({ source }) => stale.has(source));
+    if (former.length > 0) await this.#change(renderDenialsRemoval(this.#plan, former));
+    for (const index of indexes) this.#stale.delete(index);
+    return listed.filter(({ source }) => !stale.has(source));
   }
 
   /** Opens addresses for a sandbox with a policy, for the times given. Rejects when its set is full. */

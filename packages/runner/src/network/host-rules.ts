@@ -10,7 +10,7 @@ import {
   PRIVATE_RANGES,
 } from '@releap/contract/netd';
 import { type AddressPlan, redirectMark, slotPlan, vethPrefix } from './address-plan.ts';
-import { refuseAs, renderDenials } from './denial-rules.ts';
+import { countDenial, refuseAs, renderDenials } from './denial-rules.ts';
 import type { FlowLimits } from './flow-limits.ts';
 
 /** Addresses one sandbox may have pinned by DNS at once. */
@@ -107,9 +107,9 @@ table ${table} {
   set all_flows { type nf_proto; size 4; flags dynamic; }
   map policies { type ipv4_addr : verdict; }
   map redirects { type ipv4_addr : verdict; }
-${renderDenials(plan)}
+${renderDenials()}
   chain refuse {
-    ip saddr vmap @denials
+    ${countDenial(plan)}
     meta l4proto tcp counter reject with tcp reset
     counter reject with icmpx admin-prohibited
   }

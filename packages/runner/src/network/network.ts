@@ -194,9 +194,8 @@ export class Network {
         log,
       });
     const denied = new DeniedLog({
-      plan,
       netd: (vmId) => netd.denied(vmId),
-      settled: () => firewall.settleDenials(),
+      firewall: () => firewall.denials(),
     });
     return new Network(options, { plan, pool, firewall, netd, hostd, denied, interceptor });
   }
