@@ -120,8 +120,12 @@ export class ManagedProcess {
   #runOnce(): Promise<string> {
     const { role, program, env, logs } = this.#options;
     const child = spawn(
-      process.execPath,
+      'prlimit',
       [
+        // A core dump would have secrets in it.
+        '--core=0',
+        '--',
+        process.execPath,
         '--disable-warning=DeprecationWarning',
         `--max-semi-space-size=${YOUNG_MAX_MIB}`,
         program,
