@@ -156,7 +156,7 @@ describe('the SSH listener', () => {
     half.socket.end();
     await Promise.all([garbage.closed, flood.closed, silent.closed, half.closed]);
     clearInterval(noise);
-    assert.match(silent.seen(), /^SSH-2\.0-Releap\r\n/);
+    assert.match(silent.seen(), /^SSH-2\.0-OpenSSH_Releap\r\n/);
   });
 
   it('bounds connections that are not authenticated, and serves others afterwards', async () => {

@@ -5,6 +5,7 @@ import type { Connection } from 'ssh2';
 import type { GrantLease, Grants } from '../control/grants.ts';
 import { Congestion } from './channel-writer.ts';
 import { isRefusal } from './authentication.ts';
+import { channelOf, onEndOfWrite } from './end-of-write.ts';
 import { SshForward } from './forward.ts';
 import { SshSession, type SessionContext } from './session.ts';
 import type { SshLimits } from './ssh-limits.ts';
@@ -72,15 +73,21 @@ export function serveConnection(options: ConnectionOptions): void {
     () => undefined,
   );
 
+  const byChannel = new Map<number, SshSession>();
   client.on('session', (accept, reject) => {
     if (sessions >= limits.sessions) return reject();
     sessions++;
-    const session = new SshSession(accept(), context, () => {
+    const accepted = accept();
+    const channel = channelOf(accepted);
+    const session = new SshSession(accepted, context, () => {
       sessions--;
       channels.delete(session);
+      if (channel !== undefined) byChannel.delete(channel);
     });
     channels.add(session);
+    if (channel !== undefined) byChannel.set(channel, session);
   });
+  onEndOfWrite(client, (channel) => byChannel.get(channel)?.discardOutput());
   const forward = (
     to: ConstructorParameters<typeof SshForward>[0],
     accept: ConstructorParameters<typeof SshForward>[1],

@@ -34,6 +34,7 @@ export class SshSession {
   #envBytes = 0;
   #pty: TerminalSize | undefined;
   #channel: ServerChannel | undefined;
+  #discards = false;
   #writer: ChannelWriter | undefined;
   #process: GuestProcess | undefined;
   /** What the client requests before the process runs. */
@@ -80,6 +81,16 @@ export class SshSession {
     };
     session.on('close', end);
     context.closed.addEventListener('abort', end);
+  }
+
+  /** The client reads no more output: the process gets what a write to a closed pipe gives it. */
+  discardOutput(): void {
+    if (this.#discards) return;
+    this.#discards = true;
+    this.#whenStarted((process) => {
+      process.signal('SIGPIPE');
+      process.resumeOutput();
+    });
   }
 
   /** Bytes from the client that wait for the process. */
@@ -142,6 +153,7 @@ export class SshSession {
       },
       {
         onOutput: (to, data) => {
+          if (this.#discards) return;
           writer.write(to, data);
           if (writer.waiting > OUTPUT_MAX_BYTES) process.pauseOutput();
         },

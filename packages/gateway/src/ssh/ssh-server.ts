@@ -109,7 +109,8 @@ export async function startSshServer(options: SshServerOptions): Promise<SshServ
     const server = new ssh2.Server(
       {
         hostKeys: [...options.hostKeys],
-        ident: 'Releap',
+        // OpenSSH's client sends its own extensions (that it reads no more output) to servers of this name alone.
+        ident: 'OpenSSH_Releap',
         algorithms: ALGORITHMS,
         keepaliveInterval: limits.keepAliveMs,
         keepaliveCountMax: limits.keepAliveMax,
