@@ -81,8 +81,6 @@ const GrantMessage = Type.Object({
   data_token: Type.String({ writeOnly: true }),
   /** Of the kind `preview`: whether the endpoint is public, so that a credential was not needed. */
   public: Type.Optional(Type.Boolean()),
-  /** Address of the sandbox on its host; only a gateway on the same machine can connect to it. */
-  address: Type.Optional(Type.String({ maxLength: 64 })),
   /** How long the grant may be used, in milliseconds from its arrival. */
   ttl_ms: Type.Integer({ minimum: 1 }),
 });

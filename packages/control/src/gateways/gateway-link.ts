@@ -175,7 +175,7 @@ export class GatewayLink {
 
 function grantMessage(
   id: number,
-  { sandboxId: vm_id, dataUrl: data_url, endpoint, address, expiresAt }: ResolvedTarget,
+  { sandboxId: vm_id, dataUrl: data_url, endpoint, expiresAt }: ResolvedTarget,
   data_token: string,
   ttlMs: number,
 ): GatewayControlMessage {
@@ -188,6 +188,5 @@ function grantMessage(
     data_token,
     ttl_ms: Math.max(1, Math.min(ttlMs, remainingMs)),
     ...(endpoint === undefined ? {} : { public: endpoint.public }),
-    ...(address === undefined ? {} : { address }),
   };
 }

@@ -19,7 +19,6 @@ interface Located {
   project_id: string;
   access_token_hash: Buffer;
   status: SandboxStatus;
-  vm_ip: string | null;
   runner_id: string | null;
   data_url: string | null;
   endpoint_id: string | null;
@@ -28,7 +27,7 @@ interface Located {
 
 const FIND = statement<Located>(
   'gateway-preview',
-  `select s.id, s.project_id, s.access_token_hash, s.status, s.vm_ip, s.runner_id, r.data_url, e.id as endpoint_id, e.public
+  `select s.id, s.project_id, s.access_token_hash, s.status, s.runner_id, r.data_url, e.id as endpoint_id, e.public
      from sandboxes s
      left join endpoints e on e.sandbox_id = s.id and e.port = $2
      left join runners r on r.id = s.runner_id
@@ -108,7 +107,6 @@ export function previewTarget({
         credential: access?.credential ?? { type: 'public', projectId: row.project_id },
         endpoint: { id: row.endpoint_id, public: row.public === true },
         ...(access?.expiresAt ? { expiresAt: access.expiresAt } : {}),
-        ...(row.vm_ip === null ? {} : { address: row.vm_ip }),
       };
     },
   };

@@ -24,8 +24,8 @@ const ENDPOINTS = statement<{ id: string; public: boolean }>(
 
 /**
  * Rechecks the dependencies of all held grants and revokes invalid ones: keys, projects and endpoints that any server has
- * revoked, deleted or made private, expired tokens, runners with another address. One pass costs four statements over distinct ids, for any number of grants
- * and requests.
+ * revoked, deleted or made private, expired tokens, runners with another address. One pass costs four statements over
+ * distinct ids, for any number of grants and requests.
  */
 export async function recheckGrants(database: Database, grants: GrantIndex): Promise<void> {
   const keys = new Set<string>();

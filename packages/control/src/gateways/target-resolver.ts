@@ -22,8 +22,6 @@ export interface ResolvedTarget {
   endpoint?: { id: string; public: boolean };
   /** When the credential expires. */
   expiresAt?: Date;
-  /** Address of the sandbox on its host. */
-  address?: string;
 }
 
 /** Authorizes one kind of target for gateways. */
