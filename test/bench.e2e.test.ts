@@ -4,6 +4,7 @@ import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { promisify } from 'node:util';
+import { isNightly } from '@releap/testing/repetitions';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 
 const run = promisify(execFile);
@@ -29,7 +30,10 @@ it('the measurement of a create runs to its end, its floor included', { timeout:
   assert.match(JSON.stringify(results), /the same template restored by hand/);
 });
 
-it('the measurement of images runs to its end', { timeout: DEADLINE_MS }, async () => {
+/** Its pulls and builds have tests of their own in each run. */
+const nightly = { timeout: DEADLINE_MS, skip: isNightly() ? false : 'only in the nightly run' };
+
+it('the measurement of images runs to its end', nightly, async () => {
   const { stdout } = await run(process.execPath, [MAIN, 'images', '--quick', '--results', folder], {
     timeout: DEADLINE_MS,
     maxBuffer: 64 * 1024 * 1024,

@@ -47,8 +47,8 @@ func testProgram(role string, args ...string) *exec.Cmd {
 
 const targetBytes = 64 * 4096
 
-// mapMemory maps memory as QEMU does, and prints its address.
-func mapMemory() []byte {
+// mapMemory maps memory as QEMU does, writes content to its beginning, and then prints its address.
+func mapMemory(content string) []byte {
 	memory, err := unix.Mmap(-1, 0, targetBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		panic(err)
@@ -56,14 +56,14 @@ func mapMemory() []byte {
 	if err := unix.Madvise(memory, unix.MADV_DONTFORK); err != nil {
 		panic(err)
 	}
+	copy(memory, content)
 	fmt.Println(uintptr(unsafe.Pointer(&memory[0])))
 	return memory
 }
 
 // target answers each line with what its memory begins with before it writes that line there. For "fill" it writes to all of it.
 func target() {
-	memory := mapMemory()
-	copy(memory, "first")
+	memory := mapMemory("first")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		before := strings.TrimRight(string(memory[:16]), "\x00")
 		if lines.Text() == "fill" {
@@ -78,7 +78,7 @@ func target() {
 
 // blocked waits inside the kernel, where it cannot be stopped, until its child ends, and then prints a line.
 func blocked() {
-	mapMemory()
+	mapMemory("")
 	child, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_VFORK|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if errno != 0 {
 		panic(errno)

@@ -136,6 +136,7 @@ describe('what an operation refuses before it is asked', () => {
     const { orgId, projectId } = await world.tenant(person);
     const bodies: Record<string, [id: string, body: object, other: object]> = {
       createSandbox: ['', { image: 'busybox', name: 'first' }, { image: 'busybox', name: 'second' }],
+      createEndpoint: [source.id, { port: 80 }, { port: 81 }],
       forkSandbox: [source.id, { name: 'fork-a' }, { name: 'fork-b' }],
       createSnapshot: [source.id, { name: 'one', kind: 'full' }, { name: 'two', kind: 'full' }],
       createImage: [

@@ -7,6 +7,7 @@ import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { newUuid, type DockerfileRoot } from '@releap/contract';
+import { isNightly } from '@releap/testing/repetitions';
 import { until } from '@releap/testing/eventually';
 import { type Item, sha256, tarOf, writeOciLayout } from '@releap/testing/oci';
 import { REGISTRY_USER, startRegistry, type TestRegistry } from '@releap/testing/registry';
@@ -287,10 +288,13 @@ EOF
 RUN chmod 755 /bin/apt-get && mkdir -p /usr/sbin
 USER worker
 `;
-    assert.equal(
-      await world.failure(prepared(manager('echo "E: Unable to locate package docker.io"; exit 100'))),
-      'docker: true could not install Docker with apt-get: E: Unable to locate package docker.io',
-    );
+    if (isNightly()) {
+      const failing = manager('echo "E: Unable to locate package docker.io"; exit 100');
+      assert.equal(
+        await world.failure(prepared(failing)),
+        'docker: true could not install Docker with apt-get: E: Unable to locate package docker.io',
+      );
+    }
     const installing = manager('echo 1 > /usr/sbin/dockerd');
     const { image, output } = await world.build(prepared(installing));
     assert.match(output, /^\[releap\] installing Docker with apt-get$/m);
