@@ -136,7 +136,7 @@ describe('a full snapshot', () => {
     assert.equal((await stat(join(snapshotFolder(15), 'memory'))).ino, before.ino);
     const gone = await runner.snapshot(wanted(16, PERSISTENT, { captured: true }));
     assert.equal(gone.status, 'failed');
-    assert.match(gone.error ?? '', /not on this machine any more/);
+    assert.match(gone.error ?? '', /no longer on this machine/);
   });
 });
 
