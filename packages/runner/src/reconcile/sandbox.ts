@@ -17,6 +17,9 @@ export interface SandboxDeps {
   log: Logger;
 }
 
+/** Delay before a guest's clock is set again; it doubles with each failure. */
+const CLOCK_RETRY_MS = { first: 1_000, most: 60_000 };
+
 /**
  * Reconciles one sandbox of this machine, one step after the other. Steps never overlap; a newer assignment interrupts the
  * current step. All steps are idempotent and may be repeated after a crash.
@@ -31,6 +34,7 @@ export class Sandbox {
   readonly #state: SandboxState;
   readonly #steps: Steps;
   readonly #work: SandboxWork;
+  #clockRetry: NodeJS.Timeout | undefined;
   /** Aborted when the sandbox is to be deleted, which is final. */
   readonly #deletion = new AbortController();
   #isCompacting = false;
@@ -176,12 +180,22 @@ export class Sandbox {
     });
   }
 
-  /** Sets the guest's clock, between two steps: a step may have frozen the guest. */
-  setClock(): void {
-    if (this.live === undefined) return;
+  /**
+   * Sets the guest's clock, between two steps: a step may have frozen the guest. Repeats it until it has succeeded: a step
+   * interrupts it, and a guest that has just been blocked may answer late.
+   */
+  setClock(retryMs = CLOCK_RETRY_MS.first): void {
+    const { live } = this;
+    clearTimeout(this.#clockRetry);
+    if (live === undefined) return;
     this.#steps
-      .runExclusive(async (signal) => await this.live?.setClock(signal))
-      .catch((error: unknown) => this.#log.warn({ err: error }, 'the clock of a guest could not be set'));
+      .runExclusive(async (signal) => await live.setClock(signal))
+      .catch((error: unknown) => {
+        if (this.live !== live) return;
+        this.#log.warn({ err: error, retryMs }, 'the clock of a guest could not be set');
+        const next = Math.min(2 * retryMs, CLOCK_RETRY_MS.most);
+        this.#clockRetry = setTimeout(() => this.setClock(next), retryMs).unref();
+      });
   }
 
   /** Step queue of the source, if this is a fork that was not captured yet. */
