@@ -42,6 +42,7 @@ class PaperHost {
     },
     suspend: async (): Promise<void> => undefined,
     compactDisk: async (): Promise<void> => undefined,
+    setClock: async (): Promise<void> => undefined,
     close: async (): Promise<void> => undefined,
   };
 
@@ -129,6 +130,30 @@ it('a guest that powers itself off while it is being paused is stopped', async (
   await reconciler.get(VM)?.idle();
   const { status, error } = observations.at(-1) ?? {};
   assert.deepEqual({ status, error }, { status: 'stopped', error: 'the guest powered itself off' });
+});
+
+it("a guest's clock is set again until it has succeeded", async () => {
+  const { host, reconciler, want } = await opened();
+  want(VM, 1, 'running');
+  await reconciler.get(VM)?.idle();
+  const call = mock.fn(async () => {
+    if (call.mock.callCount() < 1) throw new Error('the guest does not answer');
+  });
+  host.live.setClock = call;
+  mock.timers.enable({ apis: ['setTimeout'] });
+  try {
+    host.events?.onUnblocked();
+    for (let ms = 0; ms < 5_000 && call.mock.callCount() < 2; ms += 500) {
+      await new Promise((resolve) => setImmediate(resolve));
+      mock.timers.tick(500);
+    }
+    assert.equal(call.mock.callCount(), 2);
+    mock.timers.tick(300_000);
+    await new Promise((resolve) => setImmediate(resolve));
+    assert.equal(call.mock.callCount(), 2, 'it had succeeded');
+  } finally {
+    mock.timers.reset();
+  }
 });
 
 it('an unreadable record, whose VM cannot be ended, prevents no other from being re-attached', async () => {
