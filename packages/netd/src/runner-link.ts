@@ -7,7 +7,8 @@ import {
   type NetdToRunner,
   RunnerToNetd,
 } from '@releap/contract/netd';
-import type { Facts, Log } from './log.ts';
+import type { Log } from './log.ts';
+import { runnerLog } from './runner-log.ts';
 import { Service } from './service.ts';
 
 /** A guest's resolver asks again after five seconds; a runner that restarts may be back by then. */
@@ -15,8 +16,6 @@ const PIN_DEADLINE_MS = 4_500;
 /** Questions that wait for the runner to open addresses; beyond it they are refused: answers are cheap to make up. */
 const PINS_WAITING_MAX = 2048;
 const PINS_WAITING_PER_SANDBOX = 32;
-/** Log lines are dropped while this much waits for the runner, in bytes. */
-const LOG_WAITING_MAX = 256 * 1024;
 
 interface WaitingPin {
   message: NetdToRunner & { type: 'pin' };
@@ -164,20 +163,9 @@ export class RunnerLink {
   }
 
   #log(): Log {
-    const line = (level: 'error' | 'warn' | 'info') => (facts: Facts, message: string) => {
-      if ((this.#socket?.writableLength ?? 0) > LOG_WAITING_MAX) return;
-      this.#send({ type: 'log', level, message, facts: bounded(facts) });
-    };
-    return { error: line('error'), warn: line('warn'), info: line('info') };
+    return runnerLog(
+      () => this.#socket?.writableLength ?? 0,
+      (message) => this.#send(message),
+    );
   }
-}
-
-/** Names of a guest are as long as it likes. */
-function bounded(facts: Facts): Facts {
-  return Object.fromEntries(
-    Object.entries(facts).map(([key, value]) => [
-      key,
-      typeof value === 'string' ? value.slice(0, 1_000) : value,
-    ]),
-  );
 }

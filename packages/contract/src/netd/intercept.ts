@@ -6,6 +6,7 @@
  * `remove`, `synced` and `ping` are answered by `done`. Values are held in memory only, and are in no message to the runner.
  */
 import { Type, type Static } from 'typebox';
+import { NetdLogMessage } from './messages.ts';
 
 /** Version of this protocol. */
 export const INTERCEPT_PROTOCOL = 1;
@@ -62,15 +63,7 @@ export const InterceptorToRunner = Type.Union([
   Type.Object({ type: Type.Literal('done'), seq: Seq }),
   /** A PKCS #10 request, DER as base64: repeated until it is answered. */
   Type.Object({ type: Type.Literal('sign'), request: Type.String({ maxLength: 4_096 }) }),
-  Type.Object({
-    type: Type.Literal('log'),
-    level: Type.Union([Type.Literal('error'), Type.Literal('warn'), Type.Literal('info')]),
-    message: Type.String({ maxLength: 500 }),
-    facts: Type.Record(
-      Type.String({ maxLength: 64 }),
-      Type.Union([Type.String({ maxLength: 1_000 }), Type.Number()]),
-    ),
-  }),
+  NetdLogMessage,
 ]);
 export type InterceptorToRunner = Static<typeof InterceptorToRunner>;
 

@@ -121,6 +121,18 @@ const ForwardState = Type.Object({
 });
 export type NetdForwardState = Static<typeof ForwardState>;
 
+/** A log line of netd or the interceptor, which have no log of their own. */
+export const NetdLogMessage = Type.Object({
+  type: Type.Literal('log'),
+  level: Type.Union([Type.Literal('error'), Type.Literal('warn'), Type.Literal('info')]),
+  message: Type.String({ maxLength: 500 }),
+  facts: Type.Record(
+    Type.String({ maxLength: 64 }),
+    Type.Union([Type.String({ maxLength: 1_000 }), Type.Number()]),
+  ),
+});
+export type NetdLogMessage = Static<typeof NetdLogMessage>;
+
 export const NetdToRunner = Type.Union([
   /** The first message, before the runner has said anything. */
   Type.Object({
@@ -145,14 +157,6 @@ export const NetdToRunner = Type.Union([
     vm_id: VmId,
     pins: Type.Array(NetdPin, { minItems: 1, maxItems: 128 }),
   }),
-  Type.Object({
-    type: Type.Literal('log'),
-    level: Type.Union([Type.Literal('error'), Type.Literal('warn'), Type.Literal('info')]),
-    message: Type.String({ maxLength: 500 }),
-    facts: Type.Record(
-      Type.String({ maxLength: 64 }),
-      Type.Union([Type.String({ maxLength: 1_000 }), Type.Number()]),
-    ),
-  }),
+  NetdLogMessage,
 ]);
 export type NetdToRunner = Static<typeof NetdToRunner>;

@@ -8,15 +8,14 @@ import {
   LineReader,
   RunnerToInterceptor,
 } from '@releap/contract/netd';
-import type { Facts, Log } from '../log.ts';
+import type { Log } from '../log.ts';
+import { runnerLog } from '../runner-log.ts';
 import { Authority } from './authority.ts';
 import { readHandover } from './handover.ts';
 import { Proxy } from './proxy.ts';
 import { trustedAuthorities } from './upstream.ts';
 
 const SIGN_AGAIN_MS = 10_000;
-/** Log lines are dropped while this much waits for the runner, in bytes. */
-const LOG_WAITING_MAX = 256 * 1024;
 
 export class InterceptService {
   readonly #version: string;
@@ -121,10 +120,9 @@ export class InterceptService {
   }
 
   #log(): Log {
-    const line = (level: 'error' | 'warn' | 'info') => (facts: Facts, message: string) => {
-      if ((this.#socket?.writableLength ?? 0) <= LOG_WAITING_MAX)
-        this.#send({ type: 'log', level, message, facts });
-    };
-    return { error: line('error'), warn: line('warn'), info: line('info') };
+    return runnerLog(
+      () => this.#socket?.writableLength ?? 0,
+      (message) => this.#send(message),
+    );
   }
 }

@@ -1,7 +1,7 @@
 import { lstat, mkdir, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { tokenDigest, type SandboxSecret } from '@releap/contract';
+import { RUNNER_SECRETS_MAX, tokenDigest, type SandboxSecret } from '@releap/contract';
 import { INTERCEPT_PROTOCOL, RateLimit, type InterceptSecret } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import { NetdProcess, netdVersion } from '../netd/netd-process.ts';
@@ -157,10 +157,10 @@ export class Interceptor {
       id,
       ...(revision === undefined ? {} : { revision }),
     }));
-    if (asked.length === 0) return true;
     try {
-      for (let more = true; more; ) {
-        const answer = await source.changed(asked);
+      // A host may have more sandboxes than one request may name.
+      for (let more = true, at = 0; at < asked.length; at += more ? 0 : RUNNER_SECRETS_MAX) {
+        const answer = await source.changed(asked.slice(at, at + RUNNER_SECRETS_MAX));
         for (const { id, revision, secrets } of answer.sandboxes) {
           const sandbox = this.#sandboxes.get(id);
           const known = asked.find((one) => one.id === id);
