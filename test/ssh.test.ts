@@ -110,7 +110,7 @@ describe('SSH, with the OpenSSH client', () => {
     assert.match(killed.stderr, /exit-signal/);
     const set = await ssh('echo "$GREETING $USER_LANG"', '', '-o', 'SetEnv=GREETING=hello USER_LANG=de');
     assert.equal(set.stdout, 'hello de\n');
-    // The command ends when nobody reads its output any more.
+    // The command ends when the client no longer reads its output.
     const line = `ssh ${sshArgs(`'${user()}@127.0.0.1'`, 'yes').join(' ')} | head -1`;
     assert.equal((await run('sh', ['-c', line])).stdout, 'y\n');
     const [many] = await Promise.all([ssh('head -c 5000000 /dev/zero'), ssh('true')]);

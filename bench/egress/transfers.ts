@@ -21,7 +21,7 @@ const {
   RELEAP_BENCH_ROUNDS: rounds = '1',
 } = process.env;
 
-/** Sends so much to whoever says something, and reads all that it is sent. */
+/** Sends a number of bytes to each client that writes, and discards what it receives. */
 const SERVER = `
   const block = Buffer.alloc(1 << 20);
   require('net').createServer({ allowHalfOpen: true }, (socket) => {

@@ -38,7 +38,7 @@ func loginShell() {
 }
 
 // usable tells whether a shell may be started. Accounts of services have programs that refuse a login: an image's user is
-// often such an account, and whoever gets here may run any command anyway.
+// often such an account, and a client of this program may run any command anyway.
 func usable(shell string) bool {
 	switch path.Base(shell) {
 	case "nologin", "false", "true", ".", "sync":

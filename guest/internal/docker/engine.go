@@ -204,7 +204,7 @@ func share(fd int) error {
 	return syscall.Listen(fd, backlog)
 }
 
-// openLog opens the engine's log. An image may have something else under that name, such as a FIFO that nobody reads.
+// openLog opens the engine's log. An image may have something else under that name, such as a FIFO without a reader.
 func openLog() (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(logPath), 0o755); err != nil {
 		return nil, err

@@ -51,7 +51,7 @@ func filter(withNetwork bool, pid uint32) []unix.SockFilter {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
-	// Goes on with the next instruction where it is equal, else behind `skip` others.
+	// Continues with the next instruction if equal, and otherwise skips `skip` instructions.
 	unless := func(value uint32, skip uint8) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: value, Jf: skip}
 	}

@@ -186,7 +186,7 @@ export class SshSession {
     const signal = end.signal?.replace(/^SIG/, '');
     if (signal !== undefined && SIGNALS.has(signal)) channel.exit(signal, false, '');
     else channel.exit(end.exitCode);
-    // Input that nobody reads any more: the channel's end is only reported once it has been read.
+    // Discards remaining input: ssh2 reports the channel's end only after all input was read.
     channel.resume();
     channel.end();
   }

@@ -126,7 +126,7 @@ export class Authority {
   }
 }
 
-/** One pair for all leaves: whoever could read one from this process could read all of them. */
+/** One key pair for all leaves: an attacker who can read one from this process can read all of them. */
 async function makeLeafKeys(): Promise<{ pair: webcrypto.CryptoKeyPair; pem: string }> {
   const pair = await webcrypto.subtle.generateKey(KEY, true, ['sign', 'verify']);
   const der = Buffer.from(await webcrypto.subtle.exportKey('pkcs8', pair.privateKey));

@@ -38,7 +38,7 @@ export async function upgrade(
   server.on('error', () => server.destroy());
   server.unshift(serverHead);
   client.unshift(clientHead);
-  // One that ends badly ends the other; nobody is told.
+  // An error on one connection closes both and is not reported.
   await Promise.allSettled([pipeline(client, server), pipeline(server, client)]);
 }
 

@@ -19,7 +19,7 @@ const SUITE = 'trixie';
 /** Raise it when what is made below changes. */
 const RECIPE = 2;
 
-/** The packages are stored without compression, and without what nobody reads: an emulated guest unpacks them. */
+/** The packages are stored without compression, and without documentation: an emulated guest unpacks them. */
 const REPOSITORY = `set -e
 chroot "$1" apt-get install -y --download-only --no-install-recommends docker.io docker-cli kmod
 mkdir -p "$1/srv/repository"
