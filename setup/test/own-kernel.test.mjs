@@ -53,7 +53,7 @@ test('modules that are no folder, or belong to no kernel, are refused', async ()
   const agent = path.join(BUILD, 'guest/agent');
   const always = (_output, _inputs, make) => make();
   await assert.rejects(
-    ensureOwnKernel(path.join(dir, 'out'), agent, agent, always, env),
+    ensureOwnKernel(path.join(dir, 'out'), agent, [agent], always, env),
     /RELEAP_GUEST_MODULES=.*empty: kernel module virtio_mmio is neither in .* nor built in/,
   );
 });
@@ -63,7 +63,7 @@ test('a kernel gets its own initramfs, and a system disk where it has modules', 
   const agent = path.join(BUILD, 'guest/agent');
   const kernel = path.join(BUILD, 'kernel/vmlinuz');
   const always = (_output, _inputs, make) => make();
-  await ensureOwnKernel(folder, agent, agent, always, { RELEAP_GUEST_KERNEL: kernel });
+  await ensureOwnKernel(folder, agent, [agent], always, { RELEAP_GUEST_KERNEL: kernel });
   const [name] = await readdir(folder);
   assert.match(name, /^[0-9a-f]{32}$/);
   assert.ok(existsSync(path.join(folder, name, 'initramfs.cpio.gz')));
@@ -71,7 +71,7 @@ test('a kernel gets its own initramfs, and a system disk where it has modules', 
   const version = (await readFile(path.join(BUILD, 'kernel/version'), 'utf8')).trim();
   const modules = path.join(dir, version);
   await symlink(path.join(BUILD, 'kernel/modules'), modules);
-  await ensureOwnKernel(folder, agent, agent, always, {
+  await ensureOwnKernel(folder, agent, [agent], always, {
     RELEAP_GUEST_KERNEL: kernel,
     RELEAP_GUEST_MODULES: modules,
   });

@@ -34,17 +34,18 @@ it('the system disk has uncompressed modules and their dependencies, and is repr
   await writeFile(join(modules, 'fuse.ko'), await readModule(fuse));
   await writeFile(join(modules, 'virtiofs.ko.gz'), gzipSync(await readModule(virtiofs)));
   const out = join(dir, 'system.squashfs');
-  const sshProgram = join(dir, 'program');
-  await writeFile(sshProgram, 'program', { mode: 0o600 });
-  const first = await buildSystemDisk({ kernelDir, sshProgram, out });
-  const second = await buildSystemDisk({ kernelDir, sshProgram, out });
+  const programs = [join(dir, 'releap-ssh'), join(dir, 'toolboxd')];
+  for (const program of programs) await writeFile(program, 'program', { mode: 0o600 });
+  const first = await buildSystemDisk({ kernelDir, programs, out });
+  const second = await buildSystemDisk({ kernelDir, programs, out });
   assert.deepEqual(second, first);
   const content = (path) => execFileSync('unsquashfs', ['-cat', out, path]);
   assert.equal(content('layout').toString(), '1\n');
-  assert.match(
-    execFileSync('unsquashfs', ['-ll', out, 'root/usr/lib/releap/releap-ssh'], { encoding: 'utf8' }),
-    /^-rwxr-xr-x .* 7 .*releap-ssh$/m,
-  );
+  for (const name of ['releap-ssh', 'toolboxd'])
+    assert.match(
+      execFileSync('unsquashfs', ['-ll', out, `root/usr/lib/releap/${name}`], { encoding: 'utf8' }),
+      new RegExp(`^-rwxr-xr-x .* 7 .*${name}$`, 'm'),
+    );
   for (const folder of ['root/lib/modules', 'root/usr/lib/modules']) {
     assert.match(
       content(`${folder}/${version}/modules.dep`).toString(),

@@ -14,6 +14,9 @@ const (
 	prSetChildSubreaper = 36
 )
 
+// toolboxVariable names the toolbox daemon, as there is no system disk here.
+const toolboxVariable = "RELEAP_TOOLBOXD"
+
 // serve a Unix socket, one connection after the other as a virtio port would have them.
 func serve(path string) error {
 	_ = os.Remove(path)
@@ -27,6 +30,9 @@ func serve(path string) error {
 	log := func(text string) { os.Stderr.WriteString(text + "\n") }
 	ended := make(chan struct{})
 	a := agent.New(nil, false, func() { close(ended) }, log)
+	if path := os.Getenv(toolboxVariable); path != "" {
+		a.UseToolbox(path)
+	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	server := a.Server()

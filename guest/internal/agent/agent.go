@@ -17,10 +17,11 @@ import (
 	"releap/guest/internal/jsonlite"
 	"releap/guest/internal/process"
 	"releap/guest/internal/session"
+	"releap/guest/internal/toolbox"
 )
 
 // Version of the agent, told in HELLO.
-const Version = "0.2.0"
+const Version = "0.3.0"
 
 // Agent of one sandbox.
 type Agent struct {
@@ -32,6 +33,7 @@ type Agent struct {
 	runner  *exec.Runner
 	entry   *entrypoint.Entrypoint
 	docker  *docker.Engine
+	toolbox *toolbox.Daemon
 	stop    func() // ends the agent's process where that is not PID 1
 
 	mu         sync.Mutex
@@ -55,12 +57,16 @@ func New(freezer *freeze.Freezer, pid1 bool, stop func(), log func(string)) *Age
 	a.runner = exec.NewRunner(a.table, log)
 	a.entry = entrypoint.New(a.table, log, a.announce)
 	a.docker = docker.New(a.table, log)
+	a.toolbox = toolbox.New(a.table, toolbox.Program)
 	a.defaults = exec.Defaults{Dir: "/"}
 	if text, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		a.bootID = strings.TrimSpace(string(text))
 	}
 	return a
 }
+
+// UseToolbox names another toolbox daemon than that of the system disk. Called before the agent serves.
+func (a *Agent) UseToolbox(path string) { a.toolbox = toolbox.New(a.table, path) }
 
 // Server that answers the host.
 func (a *Agent) Server() *session.Server {
@@ -204,6 +210,8 @@ func (a *Agent) call(s *session.Stream, method string, v jsonlite.Value) error {
 		return a.thaw(s, v)
 	case "dial":
 		return a.dial(s, v)
+	case "toolbox":
+		return a.connectToolbox(s)
 	case "status":
 		return a.status(s)
 	case "shutdown":
@@ -241,6 +249,17 @@ func (a *Agent) dial(s *session.Stream, v jsonlite.Value) error {
 		return err
 	}
 	return dial.Run(s, int(port), a.log)
+}
+
+func (a *Agent) connectToolbox(s *session.Stream) error {
+	if err := a.thawed(); err != nil {
+		return err
+	}
+	file, err := a.toolbox.Connect(a.settings())
+	if err != nil {
+		return err
+	}
+	return dial.Carry(s, file, a.log)
 }
 
 func (a *Agent) signal(s *session.Stream, v jsonlite.Value) error {

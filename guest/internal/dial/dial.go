@@ -17,7 +17,7 @@ import (
 
 var buffers = sync.Pool{New: func() interface{} { b := make([]byte, 32*1024); return &b }}
 
-// connection is one connection to a port, and the stream that carries it.
+// connection is one connection to a server, and the stream that carries it.
 type connection struct {
 	stream *session.Stream
 	file   *os.File
@@ -25,13 +25,18 @@ type connection struct {
 	once   sync.Once
 }
 
-// Run connects a stream with a port of the loopback interface. END on channel 2 says that the port has accepted. Then channels
-// 0 and 1 carry the bytes, and END on them the close of that direction. The result follows once both are closed.
+// Run connects a stream with a port of the loopback interface.
 func Run(stream *session.Stream, port int, log func(string)) error {
 	file, err := connect(port)
 	if err != nil {
 		return err
 	}
+	return Carry(stream, file, log)
+}
+
+// Carry joins a stream and a connected socket, which it closes. END on channel 2 says that the connection exists. Then channels
+// 0 and 1 carry the bytes, and END on them the close of that direction. The result follows once both are closed.
+func Carry(stream *session.Stream, file *os.File, log func(string)) error {
 	c := &connection{stream: stream, file: file, stop: make(chan struct{})}
 	defer file.Close()
 	stream.End(wire.Stderr)

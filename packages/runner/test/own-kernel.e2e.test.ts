@@ -37,9 +37,9 @@ describe("a kernel of the operator's own", () => {
     await writeFile(kernel, 'ours', { flag: 'a' });
     const buildDir = join(dir, 'build');
     await mkdir(buildDir);
-    const script = `const [module, folder, agent, ssh] = process.argv.slice(1);
+    const script = `const [module, folder, agent, ...programs] = process.argv.slice(1);
       const { ensureOwnKernel } = await import(module);
-      await ensureOwnKernel(folder, agent, ssh, (output, inputs, make) => make());`;
+      await ensureOwnKernel(folder, agent, programs, (output, inputs, make) => make());`;
     const env = { ...process.env, RELEAP_GUEST_KERNEL: kernel, RELEAP_GUEST_MODULES: modules };
     const args = [
       '--input-type=module',
@@ -49,6 +49,7 @@ describe("a kernel of the operator's own", () => {
       join(buildDir, 'own-kernel'),
       join(BUILD_DIR, 'guest/agent'),
       join(BUILD_DIR, 'guest/releap-ssh'),
+      join(BUILD_DIR, 'guest/toolboxd'),
     ];
     execFileSync(process.execPath, args, { env, stdio: ['ignore', 'ignore', 'inherit'] });
     await using usual = await testMachines();

@@ -29,7 +29,7 @@ const LIMITS = {
   all: CORES + 2,
   of: { unit: CORES, integration: CORES + 1, e2e: CORES + 1, go: 1, shared: 1 },
 };
-const GO_MODULES = ['guest', 'guest/ssh', 'host'];
+const GO_MODULES = ['guest', 'guest/ssh', 'guest/toolbox', 'host'];
 
 const results = new Results();
 const shared = new SharedService();

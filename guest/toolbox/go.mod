@@ -1,0 +1,10 @@
+module releap/guest/toolbox
+
+go 1.19
+
+require (
+	golang.org/x/sys v0.15.0
+	releap/guest v0.0.0
+)
+
+replace releap/guest => ../

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"releap/guest/internal/process"
+)
+
+const (
+	copyBuffer = 256 << 10
+	newMode    = 0o644
+	newFolder  = 0o755
+	// handle opens a folder only to work in it.
+	handle = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+)
+
+// writeFile writes a file atomically: to a temporary file beside it, which is then renamed. It follows links, keeps the mode and
+// owner of the file that it replaces, and creates missing parent folders. A target that is no regular file (a device) is written
+// in place. All steps work in one opened folder: a process that replaces a part of the path meanwhile cannot redirect them.
+func writeFile(target string, owner process.User, content io.Reader) error {
+	if resolved, err := filepath.EvalSymlinks(target); err == nil {
+		target = resolved
+	}
+	folder, name := path.Dir(target), path.Base(target)
+	if name == "/" || name == "." || name == ".." {
+		return unix.EISDIR
+	}
+	if err := makeFolders(folder, owner); err != nil {
+		return err
+	}
+	dir, err := unix.Open(folder, handle, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	mode, uid, gid := uint32(newMode), int(owner.UID), int(owner.GID)
+	var old unix.Stat_t
+	switch err := unix.Fstatat(dir, name, &old, unix.AT_SYMLINK_NOFOLLOW); {
+	case err != nil && err != unix.ENOENT:
+		return err
+	case err == nil && old.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return unix.EISDIR
+	case err == nil && old.Mode&unix.S_IFMT == unix.S_IFREG:
+		mode, uid, gid = old.Mode&0o7777, int(old.Uid), int(old.Gid)
+	case err == nil && old.Mode&unix.S_IFMT != unix.S_IFLNK:
+		return writeInPlace(dir, name, content)
+	}
+	temporary, file, err := openTemporary(dir)
+	if err != nil {
+		return err
+	}
+	err = fill(file, content)
+	if err == nil {
+		err = file.Chown(uid, gid)
+	}
+	if err == nil {
+		err = unix.Fchmod(int(file.Fd()), mode)
+	}
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = unix.Renameat(dir, temporary, dir, name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(dir, temporary, 0)
+	}
+	return err
+}
+
+func openTemporary(dir int) (string, *os.File, error) {
+	var random [8]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return "", nil, err
+	}
+	name := ".releap-" + hex.EncodeToString(random[:]) + ".tmp"
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return "", nil, err
+	}
+	return name, os.NewFile(uintptr(fd), name), nil
+}
+
+func writeInPlace(dir int, name string, content io.Reader) error {
+	// A FIFO without a reader is an error, and never blocks.
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(uintptr(fd), name)
+	err = fill(file, content)
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// onlyWriter hides ReadFrom, which would copy through a smaller buffer.
+type onlyWriter struct{ io.Writer }
+
+func fill(file *os.File, content io.Reader) error {
+	buffer := make([]byte, copyBuffer)
+	_, err := io.CopyBuffer(onlyWriter{file}, content, buffer)
+	return err
+}
+
+// makeFolders creates a folder and its missing parents for their owner.
+func makeFolders(folder string, owner process.User) error {
+	switch info, err := os.Stat(folder); {
+	case err == nil && info.IsDir():
+		return nil
+	case err == nil:
+		return unix.ENOTDIR
+	case !errors.Is(err, syscall.ENOENT):
+		return err
+	}
+	parent := path.Dir(folder)
+	if err := makeFolders(parent, owner); err != nil {
+		return err
+	}
+	dir, err := unix.Open(parent, handle, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	name := path.Base(folder)
+	if err := unix.Mkdirat(dir, name, newFolder); err != nil {
+		if err == unix.EEXIST { // created by another request
+			return nil
+		}
+		return err
+	}
+	return unix.Fchownat(dir, name, int(owner.UID), int(owner.GID), unix.AT_SYMLINK_NOFOLLOW)
+}
