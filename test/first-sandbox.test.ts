@@ -72,6 +72,23 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     assert.equal((await fetch(`${base}/download?path=/no/such`, { headers })).status, 404);
   });
 
+  test('many files go in at once, served by the toolbox daemon of the system disk', async () => {
+    const base = `${await service.toolboxUrl()}/${vm.id}`;
+    const headers = { authorization: `Bearer ${vm.token}` };
+    const form = new FormData();
+    for (let index = 0; index < 20; index += 1) {
+      form.append(`files[${index}].path`, `/many/${index}/ü`);
+      form.append(`files[${index}].file`, new Blob([`content ${index}`]), 'ü');
+    }
+    const up = await fetch(`${base}/files/bulk-upload`, { method: 'POST', headers, body: form });
+    assert.deepEqual([up.status, await up.json()], [200, { files: 20 }]);
+    const { result } = await service.exec(vm.id, 'cat /many/19/*; cat /proc/*/comm | grep -c toolboxd');
+    assert.equal(result, 'content 191\n');
+    const { ports } = (await (await fetch(`${base}/port`, { headers })).json()) as { ports: number[] };
+    assert.ok(Array.isArray(ports));
+    assert.deepEqual(await (await fetch(`${base}/user-home-dir`, { headers })).json(), { dir: '/root' });
+  });
+
   test('the toolbox needs a credential, and accepts the sandbox token for that sandbox only', async () => {
     const url = `${await service.toolboxUrl()}/${vm.id}/process/execute`;
     const post = (authorization?: string): Promise<Response> =>

@@ -21,6 +21,7 @@ import type { RequestHead, TargetKind } from './targets/target.ts';
 import { preview, type PreviewOptions } from './targets/preview.ts';
 import { parsePreviewHost } from './targets/preview-host.ts';
 import { toolbox } from './targets/toolbox.ts';
+import { TOOLBOX_PREFIX } from './targets/toolbox-path.ts';
 import { Upstreams } from './targets/upstreams.ts';
 
 export interface GatewayOptions {
@@ -156,7 +157,8 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
         'a request failed',
       );
     }
-    return refusal;
+    const isToolbox = request.url?.startsWith(TOOLBOX_PREFIX) === true && !isPreview(headOf(request));
+    return isToolbox ? withMessage(refusal) : refusal;
   };
 
   server.on('request', (request, response) => void serve(request, response, false));
@@ -226,6 +228,11 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       await Promise.all([upstreams.destroy(), grants.close()]);
     },
   };
+}
+
+/** SDKs of the protocol that the toolbox speaks show `message`. */
+function withMessage({ status, message, headers, body, cause }: ApiError): ApiError {
+  return new ApiError(status, message, { headers, fields: { ...body, message, statusCode: status }, cause });
 }
 
 const headOf = ({

@@ -12,6 +12,7 @@ import { childrenOf } from './processes.ts';
 
 const repository = path.resolve(import.meta.dirname, '../../..');
 const binary = path.join(repository, 'build/guest/agent');
+const toolboxDaemon = path.join(repository, 'build/guest/toolboxd');
 
 const START_DEADLINE_MS = 60_000;
 /** Flags of a socket that accepts connections, in /proc/net/unix. */
@@ -21,12 +22,17 @@ export const log = pino({ level: 'silent' });
 
 /** Built once when missing; set-up builds it elsewhere. */
 export async function ensureAgent(): Promise<string> {
-  try {
-    await access(binary);
-  } catch {
-    await promisify(execFile)(path.join(repository, 'guest/build.sh'), [binary], { timeout: 300_000 });
-  }
+  await ensureBinary(binary, 'guest/build.sh');
+  await ensureBinary(toolboxDaemon, 'guest/toolbox/build.sh');
   return binary;
+}
+
+async function ensureBinary(output: string, script: string): Promise<void> {
+  try {
+    await access(output);
+  } catch {
+    await promisify(execFile)(path.join(repository, script), [output], { timeout: 300_000 });
+  }
 }
 
 export interface TestAgent extends AsyncDisposable {
@@ -41,7 +47,10 @@ export async function startAgent(): Promise<TestAgent> {
   const agent = await ensureAgent();
   const folder = await mkdtemp(path.join(tmpdir(), 'releap-agent-'));
   const socket = path.join(folder, 'agent.sock');
-  const child = spawn(agent, ['-serve', `unix:${socket}`], { stdio: ['ignore', 'ignore', 'inherit'] });
+  const child = spawn(agent, ['-serve', `unix:${socket}`], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    env: { ...process.env, RELEAP_TOOLBOXD: toolboxDaemon },
+  });
   const clients: GuestClient[] = [];
   for (const end = Date.now() + START_DEADLINE_MS; !(await listens(socket)); await sleep(10)) {
     if (Date.now() > end || child.exitCode !== null) throw new Error(`no process listens at ${socket}`);

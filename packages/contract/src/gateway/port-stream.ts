@@ -6,5 +6,11 @@
  */
 export const PORT_STREAM_PROTOCOL = 'releap-tcp';
 
-export const portStreamPath = (vmId: string, port: number): string =>
-  `/vms/${encodeURIComponent(vmId)}/ports/${port}/stream`;
+/** A port of a guest, or its toolbox daemon: HTTP over the guest agent, which no network of the guest reaches. */
+export type GuestService = number | 'toolbox';
+
+/** The toolbox in addition answers 409 while the sandbox is frozen, and 501 when its agent is too old to have one. */
+export const portStreamPath = (vmId: string, service: GuestService): string =>
+  service === 'toolbox'
+    ? `/vms/${encodeURIComponent(vmId)}/services/toolbox/stream`
+    : `/vms/${encodeURIComponent(vmId)}/ports/${service}/stream`;

@@ -26,6 +26,8 @@ export const STATUS_MEANINGS = {
   404: 'The resource does not exist, or it belongs to another project.',
   408: 'The timeout of the command has passed, or the request body did not arrive in time.',
   409: 'The current state does not allow this: wrong lifecycle state, duplicate name, still in use.',
+  413: 'The request body is too large.',
+  416: 'No byte of the file is in the requested range.',
   429: 'No capacity, or too many requests; retry after the time in `Retry-After`.',
   500: 'An internal error.',
   501: 'This operation is not supported here.',

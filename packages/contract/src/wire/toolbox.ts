@@ -5,6 +5,8 @@
 import { Type, type Static } from 'typebox';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
+import { toolboxFileOperations } from './toolbox-files.ts';
+import { errors, full, invalid, Path, PathQuery, WriteQuery } from './toolbox-parts.ts';
 
 export const ProcessExecuteRequest = Type.Object({
   command: Type.String({ minLength: 1, description: 'Run by `/bin/sh -c`.' }),
@@ -12,6 +14,12 @@ export const ProcessExecuteRequest = Type.Object({
   env: Type.Optional(
     Type.Record(Type.String(), Type.String({ writeOnly: true }), {
       description: "Overrides the sandbox's environment.",
+    }),
+  ),
+  envs: Type.Optional(
+    Type.Record(Type.String(), Type.String({ writeOnly: true }), {
+      description:
+        'Another name of `env`, as SDKs of the compatible protocol have it. `env` takes precedence.',
     }),
   ),
   timeout: Type.Optional(
@@ -34,7 +42,8 @@ export const FileInfo = Type.Object({
   name: Type.String(),
   isDir: Type.Boolean(),
   size: Type.Integer({ description: 'Bytes.' }),
-  modTime: Type.String({ description: 'RFC 3339.' }),
+  modifiedAt: Type.String({ description: 'RFC 3339.' }),
+  modTime: Type.String({ description: 'The same; an older name.' }),
   mode: Type.String({ description: 'As in `-rw-r--r--`.' }),
   permissions: Type.String({ description: 'Octal, as in `0644`.' }),
   owner: Type.String({ description: 'Numeric.' }),
@@ -44,24 +53,7 @@ export const FileInfo = Type.Object({
 });
 export type FileInfo = Static<typeof FileInfo>;
 
-const Path = Type.String({ description: "Relative to the image's working directory unless absolute." });
-const Mode = Type.String({ description: 'Permissions, octal, as in `0644`.' });
-const PathQuery = Type.Object({ path: Path });
-const WriteQuery = Type.Object({ path: Path, mode: Type.Optional(Mode) });
-
-/** Errors of every toolbox operation, beside those that `operationErrors` adds. */
-const errors = {
-  403: 'The file system denies it.',
-  404: 'The sandbox, the file or the working directory does not exist.',
-  409: 'The sandbox is not running, or is frozen for a snapshot; or a folder is not empty.',
-  502: 'The sandbox did not respond, or closed the connection.',
-  503: 'The credential cannot be checked now.',
-  504: 'The sandbox did not respond in time.',
-} as const;
-const invalid = { 400: 'The request is malformed, or the path names another type of file.' } as const;
-const full = { 507: "The sandbox's disk is full." } as const;
-
-export const toolboxOperations = {
+const singleOperations = {
   executeProcess: {
     server: 'toolbox',
     method: 'POST',
@@ -113,13 +105,14 @@ export const toolboxOperations = {
     path: '/files/download',
     tag: 'Toolbox',
     summary: 'Read a file',
+    description: 'A `Range` header with one range of bytes gives 206 with these bytes.',
     security: 'sandbox',
     query: PathQuery,
     success: {
       status: 200,
       response: { description: 'Its bytes.', schema: Type.String(), contentType: 'application/octet-stream' },
     },
-    errors: { ...invalid, ...errors },
+    errors: { ...invalid, ...errors, 416: 'No byte of the file is in the range.' },
   },
   listFiles: {
     server: 'toolbox',
@@ -129,7 +122,7 @@ export const toolboxOperations = {
     summary: 'List a folder',
     description: 'At most 10000 entries; beyond that the header `x-releap-truncated: true` is set.',
     security: 'sandbox',
-    query: PathQuery,
+    query: Type.Object({ path: Type.Optional(Path) }),
     success: { status: 200, response: { description: 'Its entries.', schema: Type.Array(FileInfo) } },
     errors: { ...invalid, ...errors },
   },
@@ -176,6 +169,8 @@ export const toolboxOperations = {
     errors: { ...invalid, ...errors },
   },
 } as const satisfies Record<string, Operation>;
+
+export const toolboxOperations = { ...singleOperations, ...toolboxFileOperations } as const;
 
 export const toolboxResource = {
   tags: {

@@ -1,4 +1,5 @@
 import { callbackify } from 'node:util';
+import type { GuestService } from '@releap/contract';
 import { Pool } from 'undici';
 import type { GrantLease } from '../control/grants.ts';
 import { LruPools, type PoolTimeouts } from '../http/endpoints.ts';
@@ -13,7 +14,7 @@ interface PortPool {
   lease: GrantLease;
 }
 
-/** Kept-alive HTTP connections to ports of guests. */
+/** Kept-alive HTTP connections to ports and toolbox daemons of guests. */
 export class PortPools {
   readonly #timeouts: PoolTimeouts;
   readonly #pools = new LruPools<PortPool>(({ pool }) => pool);
@@ -22,15 +23,15 @@ export class PortPools {
     this.#timeouts = timeouts;
   }
 
-  get(lease: GrantLease, port: number): Pool {
+  get(lease: GrantLease, service: GuestService): Pool {
     const { vmId, dataUrl } = lease;
-    const entry = this.#pools.get(`${dataUrl} ${vmId} ${port}`, () => this.#open(lease, port));
+    const entry = this.#pools.get(`${dataUrl} ${vmId} ${service}`, () => this.#open(lease, service));
     entry.lease = lease;
     return entry.pool;
   }
 
-  #open(lease: GrantLease, port: number): PortPool {
-    const open = callbackify(() => openPortStream(entry.lease, port));
+  #open(lease: GrantLease, service: GuestService): PortPool {
+    const open = callbackify(() => openPortStream(entry.lease, service));
     const entry: PortPool = {
       lease,
       pool: new Pool('http://sandbox', {

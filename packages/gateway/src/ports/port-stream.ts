@@ -6,6 +6,7 @@ import {
   badGateway,
   type ErrorStatus,
   gatewayTimeout,
+  type GuestService,
   PORT_STREAM_PROTOCOL,
   portStreamPath,
   STATUS_MEANINGS,
@@ -15,22 +16,22 @@ import { addressOf } from '../http/endpoints.ts';
 import { upstreamError } from '../http/errors.ts';
 
 /** Longer than the runner takes to give up. */
-const CONNECT_MS = 20_000;
+const CONNECT_MS = 40_000;
 const ANSWER_MAX_BYTES = 64 * 1024;
 const HOST = 'the machine that runs the sandbox';
 
 /**
- * Connects to a port of a sandbox. The end of one direction of the socket leaves the other one open; the caller ends it when
+ * Connects to a port of a sandbox, or to its toolbox daemon. The end of one direction of the socket leaves the other one open; the caller ends it when
  * `lease.revoked` is aborted.
- * @throws ApiError 409 it does not run, 502 nothing listens, 504 nothing answers
+ * @throws ApiError 409 it does not run, 501 it has no toolbox daemon, 502 nothing listens, 504 nothing answers
  */
 export async function openPortStream(
   lease: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>,
-  port: number,
+  service: GuestService,
 ): Promise<Socket> {
   const address = addressOf(lease.dataUrl);
   const request = httpRequest({
-    path: portStreamPath(lease.vmId, port),
+    path: portStreamPath(lease.vmId, service),
     headers: {
       host: 'runner',
       authorization: `Bearer ${lease.dataToken}`,

@@ -29,7 +29,7 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
       const route: Route = {
         target: { kind: 'preview', sandbox, port },
         token,
-        port,
+        service: port,
         upstreamPath: () => url,
         headers: previewHeaders({ address: request.address, isTls, host }),
       };

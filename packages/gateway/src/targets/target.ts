@@ -1,6 +1,6 @@
 /** Kinds of targets: which requests they match, and their header policies. */
 import type { IncomingHttpHeaders } from 'node:http';
-import type { GatewayTarget } from '@releap/contract';
+import type { GatewayTarget, GuestService } from '@releap/contract';
 import type { GrantLease } from '../control/grants.ts';
 import type { HeaderPolicy } from '../http/headers.ts';
 
@@ -22,8 +22,8 @@ export interface Route {
   target: GatewayTarget;
   /** The client's credential; null for none, if the kind leaves the decision to control. */
   token: string | null;
-  /** The port of the guest that serves it; undefined for the runner's data server. */
-  port?: number;
+  /** What serves it in the guest; undefined for the runner's data server. */
+  service?: GuestService;
   /** Once it is authorized it is answered with this, and not forwarded. */
   redirect?: { location: string; cookie: string };
   /** Path and query at the runner, or in the guest. */

@@ -12,6 +12,18 @@ export const TOOLBOX_PREFIX = '/toolbox/';
 const MAX_ID_CHARS = 128;
 
 /**
+ * What the daemon in the guest serves: all that has state, or many files. The runner serves the rest with the guest's agent, which
+ * needs no further process for it.
+ */
+const DAEMON =
+  /^(?:process\/(?:code-run|session|pty|interpreter)|files\/(?:bulk-upload|bulk-download|find|search|replace|move|permissions)|git|port|user-home-dir|work-dir|version)(?:[/?]|$)/;
+
+/** @param tail of a toolbox path */
+export function isDaemonOperation(tail: string): boolean {
+  return DAEMON.test(tail);
+}
+
+/**
  * Parses `/toolbox/{vm_id}/{tail}`. The tail is forwarded byte for byte, so everything that the next server could parse
  * as another path is refused: dot segments, encoded or not, and encoded slashes.
  * @throws ApiError 400, 404

@@ -1,8 +1,8 @@
 import type { IncomingHttpHeaders } from 'node:http';
 import { bearerToken, tokenKind, unauthorized } from '@releap/contract';
-import { headerPolicy } from '../http/headers.ts';
+import { type HeaderPolicy, headerPolicy } from '../http/headers.ts';
 import type { TargetKind } from './target.ts';
-import { parseToolboxPath, TOOLBOX_PREFIX } from './toolbox-path.ts';
+import { isDaemonOperation, parseToolboxPath, TOOLBOX_PREFIX } from './toolbox-path.ts';
 
 /**
  * The toolbox is a part of the service, not of the workload: credentials, cookies and forwarded addresses of the client
@@ -14,15 +14,28 @@ const HEADERS = headerPolicy({
   response: ['proxy-authenticate', 'set-cookie', 'www-authenticate'],
 });
 
+/** For the daemon in the guest: no token of the service enters a guest. */
+const DAEMON_HEADERS: HeaderPolicy = {
+  request(headers, dataToken, requestId) {
+    const { authorization: _removed, ...kept } = HEADERS.request(headers, dataToken, requestId);
+    return kept;
+  },
+  response: (headers, requestId) => HEADERS.response(headers, requestId),
+};
+
 /** `/toolbox/{sandbox id}/{operation}`, with an API key of the project or the access token of the sandbox. */
 export const toolbox: TargetKind = {
   kind: 'toolbox',
   route({ url, headers }) {
     if (!url.startsWith(TOOLBOX_PREFIX)) return undefined;
     const { vmId, tail } = parseToolboxPath(url);
+    const target = { kind: 'toolbox', sandbox: vmId } as const;
+    const token = credentialOf(headers);
+    if (isDaemonOperation(tail))
+      return { target, token, service: 'toolbox', upstreamPath: () => `/${tail}`, headers: DAEMON_HEADERS };
     return {
-      target: { kind: 'toolbox', sandbox: vmId },
-      token: credentialOf(headers),
+      target,
+      token,
       upstreamPath: (lease) => `/vms/${encodeURIComponent(lease.vmId)}/toolbox/${tail}`,
       headers: HEADERS,
     };

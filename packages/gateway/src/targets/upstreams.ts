@@ -1,4 +1,5 @@
 import type { RequestOptions } from 'node:http';
+import type { GuestService } from '@releap/contract';
 import type { Pool } from 'undici';
 import type { GrantLease } from '../control/grants.ts';
 import { addressOf, EndpointPools, type PoolTimeouts } from '../http/endpoints.ts';
@@ -16,7 +17,7 @@ export interface Upstream {
   connect: () => Promise<Pick<RequestOptions, 'host' | 'port' | 'socketPath' | 'createConnection'>>;
 }
 
-/** Runners' data servers, and ports of guests. */
+/** Runners' data servers, and servers in guests. */
 export class Upstreams {
   readonly #runners: EndpointPools;
   readonly #ports: PortPools;
@@ -26,8 +27,8 @@ export class Upstreams {
     this.#ports = new PortPools(timeouts);
   }
 
-  of({ port }: Pick<Route, 'port'>, lease: GrantLease): Upstream {
-    return port === undefined ? this.#runner(lease) : this.#guest(lease, port);
+  of({ service }: Pick<Route, 'service'>, lease: GrantLease): Upstream {
+    return service === undefined ? this.#runner(lease) : this.#guest(lease, service);
   }
 
   #runner({ dataUrl }: GrantLease): Upstream {
@@ -39,13 +40,14 @@ export class Upstreams {
     };
   }
 
-  #guest(lease: GrantLease, port: number): Upstream {
+  #guest(lease: GrantLease, service: GuestService): Upstream {
     return {
-      server: `the server at port ${port} of the sandbox`,
+      server:
+        service === 'toolbox' ? 'the toolbox of the sandbox' : `the server at port ${service} of the sandbox`,
       isRunner: false,
-      pool: this.#ports.get(lease, port),
+      pool: this.#ports.get(lease, service),
       connect: async () => {
-        const socket = await openPortStream(lease, port);
+        const socket = await openPortStream(lease, service);
         return { createConnection: () => socket };
       },
     };

@@ -33,6 +33,8 @@ import type {
 
 /** The agent gives up earlier. */
 const DIAL_DEADLINE_MS = 10_000;
+/** Its first connection starts a program. */
+const TOOLBOX_DEADLINE_MS = 30_000;
 /** A guest's clock is right when it is not further behind than this, an answer's way to us included … */
 const CLOCK_BEHIND_MS = 30;
 /** … nor further ahead than what the agent leaves as it is. */
@@ -206,10 +208,27 @@ export class GuestClient implements AsyncDisposable {
    * Connects to a port of the guest's loopback interface.
    * @throws GuestError `not_found` when nothing listens; `invalid` when the agent is too old for this
    */
-  async dial(port: number, deadlineMs = DIAL_DEADLINE_MS): Promise<GuestDial> {
-    const stream = this.#connection.request('dial', { port });
+  dial(port: number, deadlineMs = DIAL_DEADLINE_MS): Promise<GuestDial> {
+    return this.#connect('dial', { port }, `port ${port}`, deadlineMs);
+  }
+
+  /**
+   * Connects to the guest's toolbox daemon, which speaks HTTP; the agent starts it if it does not run.
+   * @throws GuestError `invalid` when the agent is too old for this, `not_found` when it has no daemon
+   */
+  toolbox(deadlineMs = TOOLBOX_DEADLINE_MS): Promise<GuestDial> {
+    return this.#connect('toolbox', {}, 'the toolbox', deadlineMs);
+  }
+
+  async #connect(
+    method: string,
+    params: Record<string, unknown>,
+    server: string,
+    deadlineMs: number,
+  ): Promise<GuestDial> {
+    const stream = this.#connection.request(method, params);
     const timer = setTimeout(
-      () => stream.cancel(new GuestError('timeout', `port ${port} did not accept within ${deadlineMs} ms`)),
+      () => stream.cancel(new GuestError('timeout', `${server} did not accept within ${deadlineMs} ms`)),
       deadlineMs,
     );
     try {

@@ -1,7 +1,18 @@
-/** Connections to ports of a guest: over its network, or through its agent to a server that listens on loopback only. */
+/**
+ * Connections to ports of a guest: over its network, or through its agent to a server that listens on loopback only. And to its
+ * toolbox daemon, through the agent always.
+ */
 import { connect, type Socket } from 'node:net';
 import type { Readable, Writable } from 'node:stream';
-import { ApiError, badGateway, gatewayTimeout, unavailable } from '@releap/contract';
+import {
+  ApiError,
+  badGateway,
+  conflict,
+  gatewayTimeout,
+  type GuestService,
+  notImplemented,
+  unavailable,
+} from '@releap/contract';
 import { GuestError, type GuestClient } from '../guest/index.ts';
 
 const CONNECT_MS = 5_000;
@@ -19,8 +30,40 @@ export interface PortConnection {
 export interface PortHost {
   /** At which the host reaches the guest. */
   address: string;
-  guest(): Promise<Pick<GuestClient, 'dial'>>;
+  guest(): Promise<Pick<GuestClient, 'dial' | 'toolbox'>>;
 }
+
+/** @throws ApiError as `connectPort` and `connectToolbox` do */
+export function connectService(host: PortHost, service: GuestService): Promise<PortConnection> {
+  return service === 'toolbox' ? connectToolbox(host) : connectPort(host, service);
+}
+
+/**
+ * Connects to the toolbox daemon of a guest.
+ * @throws ApiError 409 when the sandbox is frozen, 501 when it has none, 503 or 504 when it does not answer
+ */
+async function connectToolbox(host: PortHost): Promise<PortConnection> {
+  try {
+    return await (await host.guest()).toolbox();
+  } catch (error) {
+    if (!(error instanceof GuestError)) throw error;
+    const { code, message } = error;
+    const refused =
+      code === 'frozen'
+        ? conflict(message)
+        : code === 'invalid' || code === 'not_found'
+          ? notImplemented(NO_TOOLBOX)
+          : code === 'timeout'
+            ? gatewayTimeout(message)
+            : unavailable(`the toolbox of the sandbox cannot be reached: ${message}`);
+    refused.cause = error;
+    throw refused;
+  }
+}
+
+const NO_TOOLBOX =
+  'this sandbox has no toolbox daemon: its memory was saved by an earlier version of the service. ' +
+  'Commands and single files work; stop and start it, or create a new one, for the other operations';
 
 /**
  * Connects to a port of a guest.

@@ -1,27 +1,44 @@
-/** `GET /vms/:id/ports/:port/stream` with `Upgrade: releap-tcp`: the bytes of a connection to a port of a guest. */
+/**
+ * `GET /vms/:id/ports/:port/stream` and `GET /vms/:id/services/toolbox/stream` with `Upgrade: releap-tcp`: the bytes of a connection to
+ * a port of a guest, or to its toolbox daemon.
+ */
 import type { Socket } from 'node:net';
-import { badRequest, PORT_STREAM_PROTOCOL, quote, sandboxNotFound, unavailable } from '@releap/contract';
-import type { FastifyInstance } from 'fastify';
+import {
+  badRequest,
+  type GuestService,
+  PORT_STREAM_PROTOCOL,
+  quote,
+  sandboxNotFound,
+  unavailable,
+} from '@releap/contract';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { Budget } from '../budget/budget.ts';
 import { acceptUpgrade, routeUpgrades, upgradeOf } from '../data/upgrades.ts';
-import { connectPort, type PortHost } from './connect-port.ts';
+import { connectService, type PortHost } from './connect-port.ts';
 import { join } from './join.ts';
 
 export type { PortHost };
 
 /** Connections to the ports of one sandbox, and of all: each costs two sockets and their buffers. */
 const CONNECTIONS_MAX = { each: 8_192, all: 32_768 };
+/** The same for the toolbox: each is a stream of the connection to the agent, which other requests need as well. */
+const TOOLBOX_MAX = { each: 128, all: 32_768 };
 
 /** @param find undefined for an unknown sandbox; throws an ApiError when it does not run */
 export function registerPortStreams(
   app: FastifyInstance,
   find: (vmId: string) => PortHost | undefined,
 ): void {
-  const budget = new Budget(CONNECTIONS_MAX);
   const clients = new Set<Socket>();
-  app.get<{ Params: { id: string; port: string } }>('/vms/:id/ports/:port/stream', async (request, reply) => {
-    const { id } = request.params;
-    const port = parsePort(request.params.port);
+  const ports = { budget: new Budget(CONNECTIONS_MAX), max: CONNECTIONS_MAX, what: 'ports' };
+  const toolboxes = { budget: new Budget(TOOLBOX_MAX), max: TOOLBOX_MAX, what: 'the toolbox' };
+  const serve = async (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    id: string,
+    service: GuestService,
+  ): Promise<FastifyReply> => {
+    const { budget, max, what } = service === 'toolbox' ? toolboxes : ports;
     const upgrade = upgradeOf(request, PORT_STREAM_PROTOCOL);
     if (upgrade === undefined) {
       reply.header('upgrade', PORT_STREAM_PROTOCOL).header('connection', 'Upgrade');
@@ -31,10 +48,10 @@ export function registerPortStreams(
     if (host === undefined) throw sandboxNotFound(id);
     if (budget.take(id, 1) === 0)
       throw unavailable(
-        `too many connections to ports: at most ${CONNECTIONS_MAX.each} of a sandbox, and ${CONNECTIONS_MAX.all} on this host`,
+        `too many connections to ${what}: at most ${max.each} of a sandbox, and ${max.all} on this host`,
       );
     const end = (): void => budget.release(id, 1);
-    const server = await connectPort(host, port).catch((error: unknown) => {
+    const server = await connectService(host, service).catch((error: unknown) => {
       end();
       throw error;
     });
@@ -52,7 +69,13 @@ export function registerPortStreams(
     if (head.length > 0) server.writable.write(head);
     join(socket, server, end);
     return reply;
-  });
+  };
+  app.get<{ Params: { id: string; port: string } }>('/vms/:id/ports/:port/stream', (request, reply) =>
+    serve(request, reply, request.params.id, parsePort(request.params.port)),
+  );
+  app.get<{ Params: { id: string } }>('/vms/:id/services/toolbox/stream', (request, reply) =>
+    serve(request, reply, request.params.id, 'toolbox'),
+  );
   routeUpgrades(app);
   // The server waits for its connections before it runs hooks of `onClose`.
   app.addHook('preClose', async () => {

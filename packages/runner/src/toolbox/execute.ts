@@ -2,10 +2,10 @@
 import type { Readable } from 'node:stream';
 import { checkEnv } from '@releap/contract';
 import type { FastifyInstance, FastifyReply } from 'fastify';
-import { Type } from 'typebox';
+import { type Static, Type } from 'typebox';
 import { Budget } from '../budget/budget.ts';
 import type { FindGuest } from './find-guest.ts';
-import { toToolboxError } from './toolbox-error.ts';
+import { errorBody, toToolboxError } from './toolbox-error.ts';
 
 /** More output than this is read and thrown away; the answer then says `truncated`. */
 export const RESULT_MAX_BYTES = 8 * 1024 * 1024;
@@ -20,6 +20,8 @@ const Body = Type.Object({
   command: Type.String({ minLength: 1, maxLength: 1024 * 1024 }),
   cwd: Type.Optional(Type.String({ maxLength: 4095 })),
   env: Type.Optional(Type.Record(Type.String(), Type.String())),
+  /** As SDKs of the compatible protocol name it; those of `env` take precedence. */
+  envs: Type.Optional(Type.Record(Type.String(), Type.String())),
   /** Seconds. */
   timeout: Type.Optional(Type.Number({ minimum: 0, maximum: MAX_TIMEOUT_S })),
   /** Name or uid, optionally `:group`; not part of the compatibility protocol. */
@@ -48,12 +50,12 @@ export function registerExecute(app: FastifyInstance, find: FindGuest): void {
   const results = new Budget(RESULTS_MAX_BYTES);
   app.post<{
     Params: { id: string };
-    Body: { command: string; cwd?: string; env?: Record<string, string>; timeout?: number; user?: string };
+    Body: Static<typeof Body>;
   }>(
     '/vms/:id/toolbox/process/execute',
     { schema: { body: Body }, bodyLimit: 4 * 1024 * 1024 },
     async (request, reply) => {
-      const { command, cwd, env, timeout, user } = request.body;
+      const { command, cwd, env, envs, timeout, user } = request.body;
       const seconds = timeout === undefined || timeout === 0 ? DEFAULT_TIMEOUT_S : timeout;
       const guest = await find(request.params.id);
       try {
@@ -62,7 +64,7 @@ export function registerExecute(app: FastifyInstance, find: FindGuest): void {
             shell: command,
             timeoutMs: Math.ceil(seconds * 1000),
             ...(cwd === undefined ? {} : { cwd }),
-            ...(env === undefined ? {} : { env: checkEnv(env) }),
+            env: checkEnv({ ...envs, ...env }),
             ...(user === undefined ? {} : { user }),
           },
           { signal: abortOnClose(reply) },
@@ -81,7 +83,7 @@ export function registerExecute(app: FastifyInstance, find: FindGuest): void {
         };
         if (!timedOut) return answer;
         return await reply.code(408).send({
-          error: `the command was ended: it ran longer than its timeout of ${seconds} s`,
+          ...errorBody(408, `the command was ended: it ran longer than its timeout of ${seconds} s`),
           ...answer,
         });
       } catch (error) {

@@ -2,6 +2,7 @@
 import path from 'node:path';
 import { Readable } from 'node:stream';
 import multipart from '@fastify/multipart';
+import { quote } from '@releap/contract';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import type { FileEntry } from '../guest/index.ts';
@@ -22,7 +23,8 @@ interface FileInfo {
   name: string;
   isDir: boolean;
   size: number;
-  /** RFC 3339. */
+  /** RFC 3339; `modTime` is its older name. */
+  modifiedAt: string;
   modTime: string;
   /** As `ls -l` shows it. */
   mode: string;
@@ -54,11 +56,13 @@ function modeText(entry: FileEntry): string {
 function fileInfo(entry: FileEntry): FileInfo {
   // A guest may name any time; beyond what a Date can hold it is no time at all.
   const modified = new Date(entry.mtimeMs);
+  const time = Number.isNaN(modified.getTime()) ? new Date(0).toISOString() : modified.toISOString();
   return {
     name: entry.name,
     isDir: entry.type === 'directory',
     size: entry.size,
-    modTime: Number.isNaN(modified.getTime()) ? new Date(0).toISOString() : modified.toISOString(),
+    modifiedAt: time,
+    modTime: time,
     mode: modeText(entry),
     permissions: entry.mode.padStart(4, '0'),
     owner: String(entry.uid),
@@ -71,10 +75,12 @@ function fileInfo(entry: FileEntry): FileInfo {
 export async function registerFiles(app: FastifyInstance, find: FindGuest): Promise<void> {
   const query = Type.Object({ path: Path });
   const base = '/vms/:id/toolbox/files';
+  const optional = Type.Object({ path: Type.Optional(Path) });
 
-  app.get<Route>(base, { schema: { querystring: query } }, async (request, reply) => {
+  app.get<Route>(base, { schema: { querystring: optional } }, async (request, reply) => {
     const guest = await find(request.params.id);
-    const { entries, truncated } = await guest.files.list(request.query.path).catch(rethrow);
+    const folder = (request.query as { path?: string }).path ?? '.';
+    const { entries, truncated } = await guest.files.list(folder).catch(rethrow);
     if (truncated) reply.header('x-releap-truncated', 'true');
     return entries.map(fileInfo);
   });
@@ -90,14 +96,27 @@ export async function registerFiles(app: FastifyInstance, find: FindGuest): Prom
     const entry = await guest.files.stat(file, { follow: true }).catch(rethrow);
     if (entry.type !== 'file')
       throw new ToolboxError(400, `${file} is a ${entry.type}, only files can be downloaded`);
+    const range = parseRange(request.headers.range, entry.size);
+    if (range === null) {
+      reply.header('content-range', `bytes */${entry.size}`);
+      throw new ToolboxError(
+        416,
+        `the range ${quote(request.headers.range)} is outside of the ${entry.size} bytes of ${file}`,
+      );
+    }
     // Files of /proc have no size but content: those go without a length.
-    const length = entry.size > 0 ? { length: entry.size } : {};
-    const body = guest.files.read(file, { ...length, signal: abortOnClose(reply) });
+    const part = range ?? { offset: 0, ...(entry.size > 0 ? { length: entry.size } : {}) };
+    const body = guest.files.read(file, { ...part, signal: abortOnClose(reply) });
     await firstBytes(body).catch(rethrow);
     reply
       .type('application/octet-stream')
+      .header('accept-ranges', 'bytes')
       .header('content-disposition', disposition(path.posix.basename(file)));
-    if (entry.size > 0) reply.header('content-length', entry.size);
+    if (part.length !== undefined) reply.header('content-length', part.length);
+    if (range !== undefined)
+      reply
+        .code(206)
+        .header('content-range', `bytes ${range.offset}-${range.offset + range.length - 1}/${entry.size}`);
     return await reply.send(body);
   });
 
@@ -112,24 +131,24 @@ export async function registerFiles(app: FastifyInstance, find: FindGuest): Prom
     },
   );
 
-  app.post<Route>(
-    `${base}/folder`,
-    { schema: { querystring: Type.Object({ path: Path, mode: Mode }) } },
-    async (request, reply) => {
-      const guest = await find(request.params.id);
-      const { path: folder, mode } = request.query;
-      await guest.files
-        .makeDir(folder, { parents: true, ...(mode === undefined ? {} : { mode }) })
-        .catch(rethrow);
-      return await reply.code(201).send({ path: folder });
-    },
-  );
-
   await app.register(async (scope) => {
     // Whatever the body's type is, it is the file's bytes and passes through; only multipart has an envelope.
     scope.removeAllContentTypeParsers();
     scope.addContentTypeParser('*', (_request, payload, done) => done(null, payload));
     await scope.register(multipart, { limits: { files: 1, fields: 8, fileSize: Number.MAX_SAFE_INTEGER } });
+    // SDKs announce a form here, and send none.
+    scope.post<Route>(
+      `${base}/folder`,
+      { schema: { querystring: Type.Object({ path: Path, mode: Mode }) } },
+      async (request, reply) => {
+        const guest = await find(request.params.id);
+        const { path: folder, mode } = request.query;
+        await guest.files
+          .makeDir(folder, { parents: true, ...(mode === undefined ? {} : { mode }) })
+          .catch(rethrow);
+        return await reply.code(201).send({ path: folder });
+      },
+    );
     scope.post<Route>(
       `${base}/upload`,
       { schema: { querystring: Type.Object({ path: Path, mode: Mode }) } },
@@ -176,6 +195,25 @@ async function firstBytes(body: Readable): Promise<void> {
     body.once('end', resolve);
     body.once('error', reject);
   });
+}
+
+interface ByteRange {
+  offset: number;
+  length: number;
+}
+
+/**
+ * A `Range` header with one range of bytes (RFC 9110, 14.2). Any other header is ignored, as the RFC allows.
+ * @returns null when no byte of the file is in it
+ */
+export function parseRange(header: string | undefined, size: number): ByteRange | null | undefined {
+  const [, first = '', last = ''] = /^bytes=(\d*)-(\d*)$/.exec(header?.trim() ?? '') ?? [];
+  if (first === '' && last === '') return undefined;
+  // The last bytes of the file, or from one byte to another, including that.
+  const from = first === '' ? Math.max(0, size - Number(last)) : Number(first);
+  const to = first === '' || last === '' ? size - 1 : Math.min(size - 1, Number(last));
+  if (first !== '' && last !== '' && Number(last) < Number(first)) return undefined;
+  return from > to ? null : { offset: from, length: to - from + 1 };
 }
 
 function disposition(name: string): string {

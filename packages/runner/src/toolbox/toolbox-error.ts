@@ -32,6 +32,14 @@ export class ToolboxError extends Error {
   }
 }
 
+/** The body of an error: `message` is what SDKs of the compatible protocol show. */
+export function errorBody(
+  statusCode: number,
+  error: string,
+): { error: string; message: string; statusCode: number } {
+  return { error, message: error, statusCode };
+}
+
 export function toToolboxError(error: unknown): Error {
   return error instanceof GuestError
     ? new ToolboxError(STATUS[error.code], error.message, { cause: error })
