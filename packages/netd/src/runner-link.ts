@@ -1,14 +1,12 @@
 import type { Socket } from 'node:net';
 import {
-  LineReader,
   NETD_LINE_MAX_BYTES,
   NETD_PROTOCOL,
   type NetdPin,
   type NetdToRunner,
   RunnerToNetd,
 } from '@releap/contract/netd';
-import type { Log } from './log.ts';
-import { runnerLog } from './runner-log.ts';
+import { RunnerConnection } from './runner-connection.ts';
 import { Service } from './service.ts';
 
 /** A guest's resolver asks again after five seconds; a runner that restarts may be back by then. */
@@ -22,25 +20,33 @@ interface WaitingPin {
   settle: (granted: boolean) => void;
 }
 
-/** The runner as netd sees it: there is one at a time, and none while it restarts. Sandboxes are served meanwhile. */
+/** netd as its runner sees it. Sandboxes are served while there is no runner. */
 export class RunnerLink {
-  readonly #version: string;
   readonly #stop: () => void;
-  readonly #service: Service = new Service({
-    log: this.#log(),
-    pin: (vmId, pins) => this.#pin(vmId, pins),
-    onDnsPort: (port) => this.#send({ type: 'dns', port }),
-  });
+  readonly #runner: RunnerConnection<typeof RunnerToNetd, NetdToRunner>;
+  readonly #service: Service;
   #egressPort = 0;
   readonly #pins = new Map<number, WaitingPin>();
-  #socket: Socket | undefined;
   #nextPin = 1;
-  /** Since when there is no runner, by `performance.now()`. */
-  #aloneSince = performance.now();
 
   private constructor(version: string, stop: () => void) {
-    this.#version = version;
     this.#stop = stop;
+    this.#runner = new RunnerConnection<typeof RunnerToNetd, NetdToRunner>({
+      received: RunnerToNetd,
+      receivedMaxBytes: NETD_LINE_MAX_BYTES,
+      hello: () => ({
+        type: 'hello',
+        protocol: NETD_PROTOCOL,
+        version,
+        egress_port: this.#egressPort,
+      }),
+      onMessage: (message, known) => this.#onMessage(message, known),
+    });
+    this.#service = new Service({
+      log: this.#runner.log,
+      pin: (vmId, pins) => this.#pin(vmId, pins),
+      onDnsPort: (port) => this.#runner.send({ type: 'dns', port }),
+    });
   }
 
   /**
@@ -55,79 +61,54 @@ export class RunnerLink {
 
   /** How long there has been neither a runner nor anything to serve, in milliseconds. */
   get idleMs(): number {
-    return this.#socket === undefined && this.#service.isEmpty ? performance.now() - this.#aloneSince : 0;
+    return this.#service.isEmpty ? this.#runner.aloneMs : 0;
   }
 
   accept(socket: Socket): void {
-    this.#socket?.destroy();
-    this.#socket = socket;
-    const reader = new LineReader(RunnerToNetd, NETD_LINE_MAX_BYTES);
-    /** What this runner has put; of use until it says that that was all. */
-    const known = new Set<string>();
-    socket.on('error', () => socket.destroy());
-    socket.on('close', () => {
-      if (this.#socket !== socket) return;
-      this.#socket = undefined;
-      this.#aloneSince = performance.now();
-    });
-    socket.on('data', (chunk) => {
-      try {
-        for (const message of reader.push(chunk)) this.#onMessage(message, socket, known);
-      } catch {
-        socket.destroy();
-      }
-    });
-    this.#send({
-      type: 'hello',
-      protocol: NETD_PROTOCOL,
-      version: this.#version,
-      egress_port: this.#egressPort,
-    });
+    this.#runner.accept(socket);
   }
 
-  #onMessage(message: RunnerToNetd, socket: Socket, known: Set<string>): void {
-    if (this.#socket !== socket) return;
-    const done = (seq: number, work: Promise<unknown>): void => {
-      work.then(
-        () => this.#answer(socket, { type: 'done', seq }),
-        () => socket.destroy(),
-      );
-    };
+  #onMessage(message: RunnerToNetd, known: Set<string>): void {
+    const runner = this.#runner;
+    const done = (seq: number, work: Promise<unknown> = Promise.resolve()): void =>
+      runner.answer(work.then(() => ({ type: 'done', seq })));
     switch (message.type) {
       case 'hello': {
         this.#service.configure(message);
         const port = this.#service.dnsPort;
-        if (port !== undefined) this.#send({ type: 'dns', port });
+        if (port !== undefined) runner.send({ type: 'dns', port });
         return;
       }
       case 'put': {
         const { seq, sandbox } = message;
         known.add(sandbox.vm_id);
-        this.#service.put(sandbox).then(
-          (forwards) =>
-            this.#answer(socket, { type: 'done', seq, ...(forwards === undefined ? {} : { forwards }) }),
-          () => socket.destroy(),
+        const published = this.#service.put(sandbox);
+        return runner.answer(
+          published.then((forwards) => ({
+            type: 'done',
+            seq,
+            ...(forwards === undefined ? {} : { forwards }),
+          })),
         );
-        return;
       }
       case 'remove':
         known.delete(message.vm_id);
         return done(message.seq, this.#service.remove(message.vm_id));
       case 'synced':
         // Questions that were asked while there was no runner.
-        for (const { message: pin } of this.#pins.values()) this.#send(pin);
+        for (const { message: pin } of this.#pins.values()) runner.send(pin);
         return done(message.seq, this.#service.keepOnly(known));
       case 'forget_pins':
         this.#service.forgetPins();
-        return done(message.seq, Promise.resolve());
+        return done(message.seq);
       case 'denied':
-        return this.#answer(socket, {
+        return runner.send({
           type: 'done',
           seq: message.seq,
           denied: this.#service.denied(message.vm_id),
         });
       case 'ping':
-        return done(message.seq, Promise.resolve());
+        return done(message.seq);
       case 'pinned':
         return this.#pins.get(message.id)?.settle(message.granted);
       case 'stop':
@@ -150,22 +131,7 @@ export class RunnerLink {
       };
       const timer = setTimeout(() => settle(false), PIN_DEADLINE_MS);
       this.#pins.set(id, { message, settle });
-      this.#send(message);
+      this.#runner.send(message);
     });
-  }
-
-  #answer(socket: Socket, message: NetdToRunner): void {
-    if (this.#socket === socket) this.#send(message);
-  }
-
-  #send(message: NetdToRunner): void {
-    this.#socket?.write(`${JSON.stringify(message)}\n`);
-  }
-
-  #log(): Log {
-    return runnerLog(
-      () => this.#socket?.writableLength ?? 0,
-      (message) => this.#send(message),
-    );
   }
 }

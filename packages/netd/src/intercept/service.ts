@@ -1,15 +1,13 @@
-/** The interceptor as its runner sees it: there is one runner at a time, and none while it restarts. */
+/** The interceptor as its runner sees it. */
 import type { Socket } from 'node:net';
 import type { SecureContext } from 'node:tls';
 import {
   INTERCEPT_LINE_MAX_BYTES,
   INTERCEPT_PROTOCOL,
   type InterceptorToRunner,
-  LineReader,
   RunnerToInterceptor,
 } from '@releap/contract/netd';
-import type { Log } from '../log.ts';
-import { runnerLog } from '../runner-log.ts';
+import { RunnerConnection } from '../runner-connection.ts';
 import { Authority } from './authority.ts';
 import { readHandover } from './handover.ts';
 import { Proxy } from './proxy.ts';
@@ -18,55 +16,39 @@ import { trustedAuthorities } from './upstream.ts';
 const SIGN_AGAIN_MS = 10_000;
 
 export class InterceptService {
-  readonly #version: string;
   readonly #stop: () => void;
+  readonly #runner: RunnerConnection<typeof RunnerToInterceptor, InterceptorToRunner>;
   readonly #authority = new Authority();
   readonly #proxy: Proxy;
   readonly #signing: NodeJS.Timeout;
   #trusted: SecureContext | undefined;
   #extraCa: string | undefined;
-  #socket: Socket | undefined;
-  /** Since when there is no runner, by `performance.now()`. */
-  #aloneSince = performance.now();
 
   /** @param stop the runner wants us to end */
   constructor(version: string, stop: () => void) {
-    this.#version = version;
     this.#stop = stop;
+    this.#runner = new RunnerConnection<typeof RunnerToInterceptor, InterceptorToRunner>({
+      received: RunnerToInterceptor,
+      receivedMaxBytes: INTERCEPT_LINE_MAX_BYTES,
+      hello: () => ({ type: 'hello', protocol: INTERCEPT_PROTOCOL, version }),
+      onMessage: (message, known) => this.#onMessage(message, known),
+    });
     this.#proxy = new Proxy({
       authority: this.#authority,
       trusted: () => (this.#trusted ??= trustedAuthorities(this.#extraCa)),
-      log: this.#log(),
+      log: this.#runner.log,
     });
     this.#signing = setInterval(() => void this.#requestCertificate(), SIGN_AGAIN_MS);
   }
 
   /** How long there has been neither a runner nor a sandbox, in milliseconds. */
   get idleMs(): number {
-    return this.#socket === undefined && this.#proxy.isEmpty ? performance.now() - this.#aloneSince : 0;
+    return this.#proxy.isEmpty ? this.#runner.aloneMs : 0;
   }
 
   /** A connection of the runner. */
   accept(socket: Socket): void {
-    this.#socket?.destroy();
-    this.#socket = socket;
-    const reader = new LineReader(RunnerToInterceptor, INTERCEPT_LINE_MAX_BYTES);
-    const known = new Set<string>();
-    socket.on('error', () => socket.destroy());
-    socket.on('close', () => {
-      if (this.#socket !== socket) return;
-      this.#socket = undefined;
-      this.#aloneSince = performance.now();
-    });
-    socket.on('data', (chunk) => {
-      try {
-        for (const message of reader.push(chunk))
-          if (this.#socket === socket) this.#onMessage(message, known);
-      } catch {
-        socket.destroy();
-      }
-    });
-    this.#send({ type: 'hello', protocol: INTERCEPT_PROTOCOL, version: this.#version });
+    this.#runner.accept(socket);
   }
 
   /** A connection that netd hands over. */
@@ -76,7 +58,7 @@ export class InterceptService {
 
   close(): void {
     clearInterval(this.#signing);
-    this.#socket?.destroy();
+    this.#runner.close();
     this.#proxy.close();
   }
 
@@ -107,22 +89,11 @@ export class InterceptService {
       case 'stop':
         return this.#stop();
     }
-    this.#send({ type: 'done', seq: message.seq });
+    this.#runner.send({ type: 'done', seq: message.seq });
   }
 
   async #requestCertificate(): Promise<void> {
-    if (this.#socket === undefined || !this.#authority.wantsCertificate) return;
-    this.#send({ type: 'sign', request: await this.#authority.request() });
-  }
-
-  #send(message: InterceptorToRunner): void {
-    this.#socket?.write(`${JSON.stringify(message)}\n`);
-  }
-
-  #log(): Log {
-    return runnerLog(
-      () => this.#socket?.writableLength ?? 0,
-      (message) => this.#send(message),
-    );
+    if (!this.#runner.isConnected || !this.#authority.wantsCertificate) return;
+    this.#runner.send({ type: 'sign', request: await this.#authority.request() });
   }
 }

@@ -2,11 +2,28 @@ import { lstat, mkdir, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { RUNNER_SECRETS_MAX, tokenDigest, type SandboxSecret } from '@releap/contract';
-import { INTERCEPT_PROTOCOL, RateLimit, type InterceptSecret } from '@releap/contract/netd';
+import {
+  INTERCEPT_PROTOCOL,
+  INTERCEPT_REPLY_MAX_BYTES,
+  InterceptorToRunner,
+  RateLimit,
+  type InterceptSecret,
+  type RunnerToInterceptor,
+} from '@releap/contract/netd';
 import type { Logger } from 'pino';
-import { NetdProcess, netdVersion } from '../netd/netd-process.ts';
-import { InterceptorLink } from './interceptor-link.ts';
+import type { HelperConnection, HelperProtocol } from '../netd/helper-connection.ts';
+import { HelperProcess } from '../netd/helper-process.ts';
+import { HelperSupervisor } from '../netd/helper-supervisor.ts';
 import type { SecretsSource } from './secrets-client.ts';
+
+const INTERCEPTOR: HelperProtocol<RunnerToInterceptor, typeof InterceptorToRunner> = {
+  name: 'the interceptor',
+  version: INTERCEPT_PROTOCOL,
+  received: InterceptorToRunner,
+  receivedMaxBytes: INTERCEPT_REPLY_MAX_BYTES,
+  waitingMaxBytes: 128 * 1024 * 1024,
+};
+type Connection = HelperConnection<RunnerToInterceptor, typeof InterceptorToRunner>;
 
 export interface InterceptorOptions {
   /** A folder of its own. */
@@ -27,10 +44,7 @@ export interface InterceptorOptions {
 /** How soon a changed secret is used by sandboxes that run. */
 const POLL_MS = 2_000;
 const RETRY_MS = 1_000;
-const START_DEADLINE_MS = 15_000;
-const CONNECT_POLL_MS = 20;
-const PING_MS = 5_000;
-const LOG_LINES = { perSecond: 10, burst: 200 };
+const LOG_LINES = { perSecond: 1, burst: 20 };
 
 interface Sandbox {
   /** Variables with placeholders. */
@@ -45,99 +59,78 @@ interface Sandbox {
  */
 export class Interceptor {
   readonly #options: InterceptorOptions;
-  readonly #process: NetdProcess;
+  readonly #helper: HelperSupervisor<RunnerToInterceptor, typeof InterceptorToRunner>;
   readonly #sandboxes = new Map<string, Sandbox>();
-  readonly #stopping = new AbortController();
   readonly #logged = new RateLimit(LOG_LINES);
-  readonly #ping: NodeJS.Timeout;
   #wake = new AbortController();
-  #running: Promise<void> | undefined;
-  #link: InterceptorLink | undefined;
 
   constructor(options: InterceptorOptions) {
     this.#options = options;
-    const { dir, guestSocket, uid, netdUid } = options;
-    this.#process = new NetdProcess(dir, {
-      name: 'intercept',
-      file: 'src/intercept/main.ts',
-      args: [guestSocket, String(uid), String(netdUid)],
+    const { dir, guestSocket, uid, netdUid, log } = options;
+    this.#helper = new HelperSupervisor({
+      process: new HelperProcess(dir, {
+        name: 'intercept',
+        file: 'src/intercept/main.ts',
+        args: [guestSocket, String(uid), String(netdUid)],
+      }),
+      protocol: INTERCEPTOR,
+      prepare: async () => {
+        const folder = dirname(guestSocket);
+        await mkdir(folder, { recursive: true, mode: 0o711 });
+        if (!(await lstat(folder)).isDirectory()) throw new Error(`${folder} is not a folder`);
+      },
+      serve: (connection) => this.#serve(connection),
+      onRequest: ({ request }, connection) => void this.#sign(request, connection),
+      log,
     });
-    this.#ping = setInterval(() => this.#link?.request({ type: 'ping' }), PING_MS).unref();
   }
 
   /** The process, for tests and people; undefined while there is none. */
   async pid(): Promise<number | undefined> {
-    return (await this.#process.running())?.pid;
+    return await this.#helper.pid();
   }
 
   /** From now on placeholders of this sandbox are replaced. @param env with its placeholders */
   put(vmId: string, env: Record<string, string>): void {
     this.#sandboxes.set(vmId, { env });
-    this.#running ??= this.#keepRunning();
+    this.#helper.start();
     this.#wake.abort();
   }
 
   /** Placeholders of this sandbox are worth nothing any more. */
   remove(vmId: string): void {
     if (!this.#sandboxes.delete(vmId)) return;
-    this.#link?.request({ type: 'remove', vm_id: vmId });
+    this.#helper.connection?.tell({ type: 'remove', vm_id: vmId });
   }
 
   /** The runner ends, the interceptor continues. */
   async detach(): Promise<void> {
-    this.#stopping.abort();
-    clearInterval(this.#ping);
-    this.#wake.abort();
-    this.#link?.end('the runner is ending');
-    await this.#running;
+    await this.#helper.detach();
   }
 
   /** Ends the interceptor. */
   async stop(): Promise<void> {
-    await this.detach();
-    await this.#process.remove();
+    await this.#helper.stop();
     await rm(dirname(this.#options.guestSocket), { recursive: true, force: true });
   }
 
-  async #keepRunning(): Promise<void> {
-    const { log } = this.#options;
-    const { signal } = this.#stopping;
-    while (!signal.aborted) {
-      const why = await this.#serve().catch((error: unknown) =>
-        error instanceof Error ? error.message : String(error),
-      );
-      if (signal.aborted) return;
-      await this.#process
-        .kill()
-        .catch((err: unknown) => log.error({ err }, 'the interceptor could not be ended'));
-      const output = await this.#process.lastOutput();
-      log.error({ why, ...(output === '' ? {} : { output }) }, 'the interceptor ended');
-      await sleep(RETRY_MS, undefined, { signal }).catch(() => undefined);
-    }
-  }
-
-  /** From the start of one, or from finding it, to its end. @returns why it ended */
-  async #serve(): Promise<string> {
+  /** Gives a connected interceptor what it needs, until it is lost. */
+  async #serve(connection: Connection): Promise<void> {
     const { extraCa } = this.#options;
-    const link = await this.#connect();
-    link.send({
+    connection.send({
       type: 'hello',
       protocol: INTERCEPT_PROTOCOL,
       ...(extraCa === undefined ? {} : { extra_ca: extraCa }),
     });
     for (const sandbox of this.#sandboxes.values()) delete sandbox.revision;
-    this.#link = link;
     const lost = new AbortController();
-    void link.lost.then(() => {
-      lost.abort();
-      this.#wake.abort();
-    });
+    void connection.lost.then(() => lost.abort());
     let synced = false;
     while (!lost.signal.aborted) {
-      const isComplete = await this.#update(link);
+      const isComplete = await this.#update(connection);
       // Sandboxes of before this runner go once it has put all of its own.
       if (isComplete && !synced) {
-        link.request({ type: 'synced' });
+        connection.tell({ type: 'synced' });
         synced = true;
       }
       this.#wake = new AbortController();
@@ -146,12 +139,10 @@ export class Interceptor {
       const signal = AbortSignal.any([lost.signal, this.#wake.signal]);
       await sleep(pause, undefined, { signal, ref: false }).catch(() => undefined);
     }
-    this.#link = undefined;
-    return await link.lost;
   }
 
   /** Asks for what has changed, and passes it on. @returns whether control has answered */
-  async #update(link: InterceptorLink): Promise<boolean> {
+  async #update(connection: Connection): Promise<boolean> {
     const { source, onDomains, log } = this.#options;
     const asked = [...this.#sandboxes].map(([id, { revision }]) => ({
       id,
@@ -166,7 +157,7 @@ export class Interceptor {
           const known = asked.find((one) => one.id === id);
           if (known !== undefined) known.revision = revision;
           if (sandbox === undefined) continue;
-          link.request({
+          connection.tell({
             type: 'put',
             vm_id: id,
             secrets: secrets.map((one) => withPlaceholder(one, sandbox.env)),
@@ -184,55 +175,9 @@ export class Interceptor {
     }
   }
 
-  async #connect(): Promise<InterceptorLink> {
-    const version = netdVersion();
-    if ((await this.#process.running()) !== undefined) {
-      const found = await this.#handshake(version).catch(() => undefined);
-      if (found !== undefined) return found;
-    }
-    const folder = dirname(this.#options.guestSocket);
-    await mkdir(folder, { recursive: true, mode: 0o711 });
-    if (!(await lstat(folder)).isDirectory()) throw new Error(`${folder} is not a folder`);
-    await this.#process.start();
-    const end = performance.now() + START_DEADLINE_MS;
-    for (;;) {
-      await sleep(CONNECT_POLL_MS);
-      try {
-        return await this.#handshake(version);
-      } catch (error) {
-        this.#stopping.signal.throwIfAborted();
-        if (performance.now() > end || (await this.#process.running()) === undefined) throw error;
-      }
-    }
-  }
-
-  /** @throws when none listens, or one of another version */
-  async #handshake(version: string): Promise<InterceptorLink> {
-    const greeted = Promise.withResolvers<void>();
-    const link = await InterceptorLink.open(this.#process.socketPath, (event, from) => {
-      if (event.type === 'hello') {
-        if (event.protocol === INTERCEPT_PROTOCOL && event.version === version) return greeted.resolve();
-        return greeted.reject(new Error(`it is of version ${event.version}, protocol ${event.protocol}`));
-      }
-      if (event.type === 'sign') void this.#sign(event.request, from);
-      else if (this.#logged.take()) this.#options.log[event.level](event.facts, event.message);
-    });
-    const timer = setTimeout(() => greeted.reject(new Error('no greeting')), START_DEADLINE_MS);
-    void link.lost.then((why) => greeted.reject(new Error(why)));
+  async #sign(request: string, connection: Connection): Promise<void> {
     try {
-      await greeted.promise;
-      return link;
-    } catch (error) {
-      link.end('it is to be replaced');
-      throw error;
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  async #sign(request: string, link: InterceptorLink): Promise<void> {
-    try {
-      link.send({
+      connection.send({
         type: 'certificate',
         request,
         certificate: await this.#options.source.certificate(request),

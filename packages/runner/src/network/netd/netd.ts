@@ -4,17 +4,28 @@ import {
   type EgressRules,
   formatCidr,
   NETD_PROTOCOL,
+  NETD_REPLY_MAX_BYTES,
   type NetdDenial,
   type NetdForward,
   type NetdForwardState,
   type NetdPin,
   type NetdSandbox,
-  type NetdToRunner,
-  RateLimit,
+  NetdToRunner,
+  type RunnerToNetd,
 } from '@releap/contract/netd';
 import type { Logger } from 'pino';
-import { NetdConnection, NetdLostError } from './netd-connection.ts';
-import { NetdProcess, netdVersion } from './netd-process.ts';
+import { type HelperConnection, HelperLostError, type HelperProtocol } from './helper-connection.ts';
+import { HelperProcess, LISTENING_DESCRIPTOR } from './helper-process.ts';
+import { type HelperRequest, HelperSupervisor } from './helper-supervisor.ts';
+
+export const NETD: HelperProtocol<RunnerToNetd, typeof NetdToRunner> = {
+  name: 'netd',
+  version: NETD_PROTOCOL,
+  received: NetdToRunner,
+  receivedMaxBytes: NETD_REPLY_MAX_BYTES,
+  waitingMaxBytes: 16 * 1024 * 1024,
+};
+type Connection = HelperConnection<RunnerToNetd, typeof NetdToRunner>;
 
 export interface NetdOptions {
   /** A folder of its own. */
@@ -48,14 +59,7 @@ export interface DeclaredPort {
 }
 
 const START_DEADLINE_MS = 15_000;
-const REPLY_DEADLINE_MS = 20_000;
 const FORWARD_DEADLINE_MS = 30_000;
-const CONNECT_POLL_MS = 20;
-const RESTART_DELAY_MS = { first: 100, most: 10_000 };
-/** One that served this long before it ended starts again without delay. */
-const STEADY_MS = 30_000;
-const PING_MS = 5_000;
-const LOG_LINES = { perSecond: 50, burst: 500 };
 
 /**
  * The runner's side of netd: keeps one running, and sends it the whole configuration whenever it was started again. Nothing here
@@ -63,14 +67,9 @@ const LOG_LINES = { perSecond: 50, burst: 500 };
  */
 export class Netd {
   readonly #options: NetdOptions;
-  readonly #process: NetdProcess;
+  readonly #helper: HelperSupervisor<RunnerToNetd, typeof NetdToRunner>;
   readonly #sandboxes = new Map<string, NetdSandbox>();
-  readonly #logged = new RateLimit(LOG_LINES);
-  readonly #stopping = new AbortController();
-  readonly #ping: NodeJS.Timeout;
-  #running: Promise<void> | undefined;
-  #connection: NetdConnection | undefined;
-  #linked = Promise.withResolvers<NetdConnection>();
+  #linked = Promise.withResolvers<Connection>();
   /** The netd of now has ended. */
   #dead = Promise.withResolvers<void>();
   #dns = Promise.withResolvers<number>();
@@ -79,19 +78,30 @@ export class Netd {
 
   private constructor(options: NetdOptions) {
     this.#options = options;
-    this.#process = NetdProcess.netd(options.dir, options.uid, options.dnsAddress);
+    const { dir, uid, dnsAddress, replyMs, log } = options;
+    const args = [String(uid), LISTENING_DESCRIPTOR];
+    this.#helper = new HelperSupervisor({
+      process: new HelperProcess(dir, { name: 'netd', file: 'src/main.ts', args, listenAddress: dnsAddress }),
+      protocol: NETD,
+      replyMs,
+      serve: (connection) => this.#serve(connection),
+      onHello: ({ egress_port: port }) => this.#setEgressPort(port),
+      onRequest: (request, connection) => this.#onRequest(request, connection),
+      onDead: () => {
+        this.#dead.resolve();
+        this.#dead = Promise.withResolvers();
+      },
+      log,
+    });
     for (const sandbox of options.sandboxes) this.#sandboxes.set(sandbox.vm_id, sandbox);
-    this.#ping = setInterval(() => {
-      this.#connection?.request({ type: 'ping' }).catch(() => undefined);
-    }, PING_MS).unref();
   }
 
   /** Finds the netd of an earlier runner, or starts one. @throws when its name server does not listen in time */
   static async open(options: NetdOptions): Promise<Netd> {
     const netd = new Netd(options);
-    netd.#running = netd.#keepRunning();
+    netd.#helper.start();
     const late = sleep(START_DEADLINE_MS, undefined, { ref: false }).then(async () => {
-      const words = await netd.#process.lastOutput();
+      const words = await netd.#helper.lastOutput();
       throw new Error(`netd did not start within ${START_DEADLINE_MS} ms${words === '' ? '' : `: ${words}`}`);
     });
     try {
@@ -115,7 +125,7 @@ export class Netd {
 
   /** The process that serves, for tests and people. */
   async pid(): Promise<number | undefined> {
-    return (await this.#process.running())?.pid;
+    return await this.#helper.pid();
   }
 
   /** Whether it was told of that sandbox. */
@@ -144,11 +154,11 @@ export class Netd {
     if (!this.#sandboxes.delete(vmId)) return;
     const dead = this.#dead.promise;
     try {
-      await this.#connection?.request({ type: 'remove', vm_id: vmId });
+      await this.#helper.connection?.request({ type: 'remove', vm_id: vmId });
     } catch (error) {
-      if (!(error instanceof NetdLostError)) throw error;
+      if (!(error instanceof HelperLostError)) throw error;
       // One that is gone leads nowhere, but one that has hung is only gone when it was killed.
-      if (!this.#stopping.signal.aborted) await dead;
+      if (!this.#helper.isStopping) await dead;
     }
   }
 
@@ -196,31 +206,29 @@ export class Netd {
     });
   }
 
-  /** What netd has denied a sandbox. @throws NetdLostError while netd does not run */
+  /** What netd has denied a sandbox. @throws HelperLostError while netd does not run */
   async denied(vmId: string): Promise<NetdDenial[]> {
-    if (this.#connection === undefined) throw new NetdLostError('netd does not run');
-    return (await this.#connection.request({ type: 'denied', vm_id: vmId })).denied ?? [];
+    const { connection } = this.#helper;
+    if (connection === undefined) throw new HelperLostError('netd does not run');
+    return (await connection.request({ type: 'denied', vm_id: vmId })).denied ?? [];
   }
 
   /** What was opened by `onPin` is not open any more. */
   forgetPins(): void {
-    this.#connection?.request({ type: 'forget_pins' }).catch(() => undefined);
+    this.#helper.connection?.tell({ type: 'forget_pins' });
   }
 
   /** The runner ends, netd continues. */
   async detach(): Promise<void> {
-    this.#stopping.abort();
-    clearInterval(this.#ping);
     this.#linked.promise.catch(() => undefined);
-    this.#linked.reject(new NetdLostError('the runner is ending'));
-    this.#connection?.end('the runner is ending');
-    await this.#running;
+    this.#linked.reject(new HelperLostError('the runner is ending'));
+    await this.#helper.detach();
   }
 
   /** Ends netd. */
   async stop(): Promise<void> {
     await this.detach();
-    await this.#process.remove();
+    await this.#helper.stop();
   }
 
   /** Makes these the ports of a sandbox, by this netd or the next one. */
@@ -243,12 +251,12 @@ export class Netd {
         this.#sandboxes.set(vmId, { ...now, forwards: withPorts(forwards, states) });
         return states;
       } catch (error) {
-        if (!(error instanceof NetdLostError)) throw error;
+        if (!(error instanceof HelperLostError)) throw error;
       }
     }
   }
 
-  async #whenLinked(signal: AbortSignal): Promise<NetdConnection> {
+  async #whenLinked(signal: AbortSignal): Promise<Connection> {
     const late = Promise.withResolvers<never>();
     const onAbort = (): void => late.reject(new Error('netd does not run'));
     signal.addEventListener('abort', onAbort);
@@ -261,35 +269,10 @@ export class Netd {
   }
 
   #tell(sandbox: NetdSandbox): void {
-    // One that is gone gets everything when it is back.
-    this.#connection?.request({ type: 'put', sandbox }).catch(() => undefined);
+    this.#helper.connection?.tell({ type: 'put', sandbox });
   }
 
-  async #keepRunning(): Promise<void> {
-    const { log } = this.#options;
-    const { signal } = this.#stopping;
-    let delay = RESTART_DELAY_MS.first;
-    while (!signal.aborted) {
-      const began = performance.now();
-      const why = await this.#serve().catch((error: unknown) =>
-        error instanceof Error ? error.message : String(error),
-      );
-      if (signal.aborted) return;
-      // A netd whose connection is lost may still listen, and it may have hung: only a dead one leads nowhere.
-      await this.#process.kill().catch((err: unknown) => log.error({ err }, 'netd could not be ended'));
-      this.#dead.resolve();
-      this.#dead = Promise.withResolvers();
-      if (performance.now() - began > STEADY_MS) delay = RESTART_DELAY_MS.first;
-      const output = await this.#process.lastOutput();
-      log.error({ why, again_in_ms: delay, ...(output === '' ? {} : { output }) }, 'netd ended');
-      await sleep(delay, undefined, { signal }).catch(() => undefined);
-      delay = Math.min(delay * 2, RESTART_DELAY_MS.most);
-    }
-  }
-
-  /** From the start of one, or from finding it, to its end. @returns why it ended */
-  async #serve(): Promise<string> {
-    const connection = await this.#connect();
+  async #serve(connection: Connection): Promise<void> {
     const { dnsAddress, nameServers, listenHost, interceptSocket } = this.#options;
     connection.send({
       type: 'hello',
@@ -299,57 +282,11 @@ export class Netd {
       ...(interceptSocket === undefined ? {} : { intercept_socket: interceptSocket }),
       listen_host: listenHost,
     });
-    this.#connection = connection;
-    for (const sandbox of this.#sandboxes.values()) this.#tell(sandbox);
-    connection.request({ type: 'synced' }).catch(() => undefined);
+    for (const sandbox of this.#sandboxes.values()) connection.tell({ type: 'put', sandbox });
+    connection.tell({ type: 'synced' });
     this.#linked.resolve(connection);
-    const why = await connection.lost;
-    this.#connection = undefined;
-    if (!this.#stopping.signal.aborted) this.#linked = Promise.withResolvers();
-    return why;
-  }
-
-  async #connect(): Promise<NetdConnection> {
-    const version = netdVersion();
-    if ((await this.#process.running()) !== undefined) {
-      const found = await this.#handshake(version).catch(() => undefined);
-      if (found !== undefined) return found;
-    }
-    await this.#process.start();
-    const end = performance.now() + START_DEADLINE_MS;
-    for (;;) {
-      await sleep(CONNECT_POLL_MS);
-      try {
-        return await this.#handshake(version);
-      } catch (error) {
-        this.#stopping.signal.throwIfAborted();
-        if (performance.now() > end || (await this.#process.running()) === undefined) throw error;
-      }
-    }
-  }
-
-  /** @throws when none listens, or one of another version */
-  async #handshake(version: string): Promise<NetdConnection> {
-    const greeted = Promise.withResolvers<void>();
-    const replyMs = this.#options.replyMs ?? REPLY_DEADLINE_MS;
-    const connection = await NetdConnection.open(this.#process.socketPath, replyMs, (event) => {
-      if (event.type !== 'hello') return this.#onEvent(event, connection);
-      if (event.protocol === NETD_PROTOCOL && event.version === version) {
-        this.#setEgressPort(event.egress_port);
-        greeted.resolve();
-      } else greeted.reject(new Error(`it is of version ${event.version}, protocol ${event.protocol}`));
-    });
-    const timer = setTimeout(() => connection.end('no greeting'), START_DEADLINE_MS);
-    void connection.lost.then((why) => greeted.reject(new NetdLostError(why)));
-    try {
-      await greeted.promise;
-      return connection;
-    } catch (error) {
-      connection.end('it is to be replaced');
-      throw error;
-    } finally {
-      clearTimeout(timer);
-    }
+    await connection.lost;
+    if (!this.#helper.isStopping) this.#linked = Promise.withResolvers();
   }
 
   #setEgressPort(port: number | undefined): void {
@@ -362,30 +299,23 @@ export class Netd {
     );
   }
 
-  #onEvent(event: Exclude<NetdToRunner, { type: 'done' | 'hello' }>, connection: NetdConnection): void {
+  #onRequest(request: HelperRequest<typeof NetdToRunner>, connection: Connection): void {
     const { log, onPin, onDnsPort } = this.#options;
-    switch (event.type) {
-      case 'dns': {
-        const before = this.#dnsPort;
-        this.#dnsPort = event.port;
-        this.#dns.resolve(event.port);
-        if (before === undefined || before === event.port) return;
-        onDnsPort(event.port).catch((err: unknown) =>
-          log.error({ err }, 'questions cannot be led to the name server'),
-        );
-        return;
-      }
-      case 'pin': {
-        const { id, vm_id: vmId, pins } = event;
-        onPin(vmId, pins).then(
-          () => connection.send({ type: 'pinned', id, granted: true }),
-          () => connection.send({ type: 'pinned', id, granted: false }),
-        );
-        return;
-      }
-      case 'log':
-        if (this.#logged.take()) log[event.level](event.facts, event.message);
+    if (request.type === 'dns') {
+      const before = this.#dnsPort;
+      this.#dnsPort = request.port;
+      this.#dns.resolve(request.port);
+      if (before === undefined || before === request.port) return;
+      onDnsPort(request.port).catch((err: unknown) =>
+        log.error({ err }, 'questions cannot be led to the name server'),
+      );
+      return;
     }
+    const { id, vm_id: vmId, pins } = request;
+    onPin(vmId, pins).then(
+      () => connection.send({ type: 'pinned', id, granted: true }),
+      () => connection.send({ type: 'pinned', id, granted: false }),
+    );
   }
 }
 

@@ -5,7 +5,8 @@ import { createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { NetdConnection, NetdLostError } from '../src/network/netd/netd-connection.ts';
+import { HelperConnection, HelperLostError } from '../src/network/netd/helper-connection.ts';
+import { NETD } from '../src/network/netd/netd.ts';
 
 const HELLO = { type: 'hello', protocol: 1, version: '0' };
 let folder = '';
@@ -25,10 +26,12 @@ after(async () => {
   await rm(folder, { recursive: true });
 });
 
-async function connect(replyMs = 60_000): Promise<{ connection: NetdConnection; events: object[] }> {
+async function connect(replyMs = 60_000) {
   const accepted = once(server, 'connection');
   const events: object[] = [];
-  const connection = await NetdConnection.open(join(folder, 'sock'), replyMs, (event) => events.push(event));
+  const connection = await HelperConnection.open(join(folder, 'sock'), NETD, replyMs, (event) =>
+    events.push(event),
+  );
   await accepted;
   return { connection, events };
 }
@@ -66,9 +69,9 @@ for (const [what, line] of [
     const { connection } = await connect();
     const asked = connection.request({ type: 'ping' });
     say(line);
-    await assert.rejects(asked, NetdLostError);
+    await assert.rejects(asked, HelperLostError);
     assert.notEqual(await connection.lost, '');
-    await assert.rejects(connection.request({ type: 'ping' }), NetdLostError);
+    await assert.rejects(connection.request({ type: 'ping' }), HelperLostError);
   });
 }
 
@@ -86,7 +89,7 @@ test('requests to a netd that does not respond, or does not read, time out', asy
   const sandbox = { vm_id: 'a', address: '100.64.0.4', egress };
   const all = Array.from({ length: 60 }, () => deaf.connection.request({ type: 'put', sandbox }));
   const ended = Promise.allSettled(all);
-  await assert.rejects(asked, NetdLostError);
+  await assert.rejects(asked, HelperLostError);
   assert.match(await deaf.connection.lost, /does not read/);
   await ended;
 });

@@ -11,11 +11,11 @@ const NETD = new URL('../../../../netd/', import.meta.url);
 const HEAP_MAX_MIB = 256;
 /** What it allocates dies young, a packet at a time; the default lets that grow to 48 MiB before it is collected. */
 const YOUNG_MAX_MIB = 2;
-/** hostd gives the command its socket as this one. */
-const EGRESS_DESCRIPTOR = '3';
 const END_DEADLINE_MS = 10_000;
+/** hostd gives the command its socket as this one. */
+export const LISTENING_DESCRIPTOR = '3';
 
-/** Of the netd that this runner would start. */
+/** Of the helpers that this runner would start. */
 export function netdVersion(): string {
   const manifest = JSON.parse(readFileSync(new URL('package.json', NETD), 'utf8')) as { version: string };
   return manifest.version;
@@ -27,7 +27,7 @@ export interface HelperProgram {
   file: string;
   /** After the path of its socket. */
   args: readonly string[];
-  /** Address of the host of a listening socket that it finds as descriptor 3. */
+  /** Address of the host of a listening socket that it finds as `LISTENING_DESCRIPTOR`. */
   listenAddress?: string;
 }
 
@@ -35,7 +35,7 @@ export interface HelperProgram {
  * A process without privileges that serves sandboxes' traffic: netd, or the interceptor. It is no child of the runner, so that
  * it outlives runners. Its memory is in no core dump.
  */
-export class NetdProcess {
+export class HelperProcess {
   readonly socketPath: string;
   readonly #dir: string;
   readonly #program: HelperProgram;
@@ -49,17 +49,7 @@ export class NetdProcess {
     this.#record = join(dir, `${program.name}.json`);
   }
 
-  /**
-   * netd itself.
-   * @param uid the user that it becomes
-   * @param listenAddress address of the host at which redirected connections arrive
-   */
-  static netd(dir: string, uid: number, listenAddress: string): NetdProcess {
-    const args = [String(uid), EGRESS_DESCRIPTOR];
-    return new NetdProcess(dir, { name: 'netd', file: 'src/main.ts', args, listenAddress });
-  }
-
-  /** The one that runs, by our own record: what netd itself says of its process is not believed. */
+  /** The one that runs, by our own record: what it says of its process is not believed. */
   async running(): Promise<ProcessIdentity | undefined> {
     const text = await readFile(this.#record, 'utf8').catch(() => '');
     try {

@@ -1,0 +1,38 @@
+/** What netd and the interceptor have in common as processes: they listen, become a user, and end when nothing needs them. */
+import { once } from 'node:events';
+import { chmodSync, chownSync, renameSync, watch } from 'node:fs';
+import { createServer, type Socket } from 'node:net';
+import { setPriority } from 'node:os';
+import { basename, dirname } from 'node:path';
+import { becomeUser } from './become-user.ts';
+
+/** What guests can keep busy goes behind what answers for the host. */
+const PRIORITY = 5;
+const IDLE_MAX_MS = 60_000;
+
+/** Listens at a Unix socket to which only this user and root may connect. A process before this one sees its socket replaced. */
+export async function listenAt(path: string, user: number, accept: (socket: Socket) => void): Promise<void> {
+  const server = createServer({ allowHalfOpen: true }, accept);
+  server.listen(`${path}.new`);
+  await once(server, 'listening');
+  chmodSync(`${path}.new`, 0o600);
+  if (user !== process.getuid?.()) chownSync(`${path}.new`, user, user);
+  renameSync(`${path}.new`, path);
+}
+
+/**
+ * Becomes user `uid` for good. The process ends when its socket is removed or replaced, on SIGTERM, or when it has been idle
+ * for long.
+ * @param path of the socket that the runner connects to
+ */
+export function serveAs(uid: number, path: string, idleMs: () => number, stop: () => never): void {
+  watch(dirname(path), (event, name) => {
+    if (event === 'rename' && name === basename(path)) stop();
+  });
+  setPriority(PRIORITY);
+  becomeUser(uid);
+  setInterval(() => {
+    if (idleMs() > IDLE_MAX_MS) stop();
+  }, 1_000);
+  process.on('SIGTERM', stop);
+}

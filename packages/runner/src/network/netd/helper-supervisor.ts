@@ -1,0 +1,200 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { RateLimit } from '@releap/contract/netd';
+import type { Logger } from 'pino';
+import type { TSchema } from 'typebox';
+import {
+  HelperConnection,
+  type HelperEvent,
+  HelperLostError,
+  type HelperProtocol,
+} from './helper-connection.ts';
+import { type HelperProcess, netdVersion } from './helper-process.ts';
+
+const REPLY_DEADLINE_MS = 20_000;
+const START_DEADLINE_MS = 15_000;
+const CONNECT_POLL_MS = 20;
+const RESTART_DELAY_MS = { first: 100, most: 10_000 };
+/** One that served this long before it ended starts again without delay. */
+const STEADY_MS = 30_000;
+const PING_MS = 5_000;
+const LOG_LINES = { perSecond: 50, burst: 500 };
+
+interface Message {
+  type: string;
+}
+/** The first message of a helper. */
+interface Hello {
+  type: 'hello';
+  protocol: number;
+  version: string;
+}
+interface LogLine {
+  type: 'log';
+  level: 'error' | 'warn' | 'info';
+  message: string;
+  facts: Record<string, string | number>;
+}
+/** What it says besides its first message and its log lines. */
+export type HelperRequest<S extends TSchema> = Exclude<HelperEvent<S>, { type: 'hello' | 'log' }>;
+
+export interface HelperOptions<Sent extends Message, S extends TSchema> {
+  process: HelperProcess;
+  protocol: HelperProtocol<Sent, S>;
+  /** One that takes longer to answer has hung. Default 20 000 ms. */
+  replyMs?: number | undefined;
+  /** Before one is started. */
+  prepare?: () => Promise<void>;
+  /** Configures one that was started or found. It may go on until the connection is lost. */
+  serve: (connection: HelperConnection<Sent, S>) => Promise<void> | void;
+  onHello?: (hello: Extract<HelperEvent<S>, { type: 'hello' }>) => void;
+  onRequest: (request: HelperRequest<S>, from: HelperConnection<Sent, S>) => void;
+  /** It has ended for certain, and nothing listens any more. */
+  onDead?: () => void;
+  log: Logger;
+}
+
+/**
+ * Keeps a helper process running: finds that of an earlier runner or starts one, connects to it, and does so again when it
+ * has ended, hangs, or is of another version.
+ */
+export class HelperSupervisor<Sent extends Message, S extends TSchema> {
+  readonly #options: HelperOptions<Sent, S>;
+  readonly #stopping = new AbortController();
+  readonly #logged = new RateLimit(LOG_LINES);
+  readonly #ping: NodeJS.Timeout;
+  #running: Promise<void> | undefined;
+  #connection: HelperConnection<Sent, S> | undefined;
+
+  constructor(options: HelperOptions<Sent, S>) {
+    this.#options = options;
+    const ping = { type: 'ping' } as Parameters<HelperConnection<Sent, S>['tell']>[0];
+    this.#ping = setInterval(() => this.#connection?.tell(ping), PING_MS).unref();
+  }
+
+  /** Undefined while it does not run. */
+  get connection(): HelperConnection<Sent, S> | undefined {
+    return this.#connection;
+  }
+
+  get isStopping(): boolean {
+    return this.#stopping.signal.aborted;
+  }
+
+  /** Repeating it does nothing. */
+  start(): void {
+    this.#running ??= this.#keepRunning();
+  }
+
+  /** The process, for tests and people; undefined while there is none. */
+  async pid(): Promise<number | undefined> {
+    return (await this.#options.process.running())?.pid;
+  }
+
+  /** What it wrote before it ended, for people. */
+  async lastOutput(): Promise<string> {
+    return await this.#options.process.lastOutput();
+  }
+
+  /** The runner ends, the helper continues. */
+  async detach(): Promise<void> {
+    this.#stopping.abort();
+    clearInterval(this.#ping);
+    this.#connection?.end('the runner is ending');
+    await this.#running;
+  }
+
+  /** Ends the helper. */
+  async stop(): Promise<void> {
+    await this.detach();
+    await this.#options.process.remove();
+  }
+
+  async #keepRunning(): Promise<void> {
+    const { log, process, protocol, onDead } = this.#options;
+    const { signal } = this.#stopping;
+    let delay = RESTART_DELAY_MS.first;
+    while (!signal.aborted) {
+      const began = performance.now();
+      const why = await this.#serve().catch((error: unknown) =>
+        error instanceof Error ? error.message : String(error),
+      );
+      if (signal.aborted) return;
+      // One whose connection is lost may still listen, and it may have hung: only a dead one leads nowhere.
+      await process.kill().catch((err: unknown) => log.error({ err }, `${protocol.name} could not be ended`));
+      onDead?.();
+      if (performance.now() - began > STEADY_MS) delay = RESTART_DELAY_MS.first;
+      const output = await process.lastOutput();
+      log.error({ why, again_in_ms: delay, ...(output === '' ? {} : { output }) }, `${protocol.name} ended`);
+      await sleep(delay, undefined, { signal }).catch(() => undefined);
+      delay = Math.min(delay * 2, RESTART_DELAY_MS.most);
+    }
+  }
+
+  /** From the start of one, or from finding it, to its end. @returns why it ended */
+  async #serve(): Promise<string> {
+    const connection = await this.#connect();
+    this.#connection = connection;
+    // A runner that began to end while this connected has not seen the connection.
+    if (this.isStopping) connection.end('the runner is ending');
+    try {
+      await this.#options.serve(connection);
+    } catch (error) {
+      connection.end(error instanceof Error ? error.message : String(error));
+    }
+    const why = await connection.lost;
+    this.#connection = undefined;
+    return why;
+  }
+
+  async #connect(): Promise<HelperConnection<Sent, S>> {
+    const { process, prepare } = this.#options;
+    const version = netdVersion();
+    if ((await process.running()) !== undefined) {
+      const found = await this.#handshake(version).catch(() => undefined);
+      if (found !== undefined) return found;
+    }
+    await prepare?.();
+    await process.start();
+    const end = performance.now() + START_DEADLINE_MS;
+    for (;;) {
+      await sleep(CONNECT_POLL_MS);
+      try {
+        return await this.#handshake(version);
+      } catch (error) {
+        this.#stopping.signal.throwIfAborted();
+        if (performance.now() > end || (await process.running()) === undefined) throw error;
+      }
+    }
+  }
+
+  /** @throws when none listens, or one of another version */
+  async #handshake(version: string): Promise<HelperConnection<Sent, S>> {
+    const { process, protocol, replyMs = REPLY_DEADLINE_MS, onHello, onRequest, log } = this.#options;
+    const greeted = Promise.withResolvers<void>();
+    const onEvent = (event: HelperEvent<S>, from: HelperConnection<Sent, S>): void => {
+      const message = event as unknown as Hello | LogLine | { type: 'other' };
+      if (message.type === 'hello') {
+        if (message.protocol !== protocol.version || message.version !== version) {
+          const { version: its, protocol: spoken } = message;
+          return greeted.reject(new Error(`it is of version ${its}, protocol ${spoken}`));
+        }
+        onHello?.(event as Extract<HelperEvent<S>, { type: 'hello' }>);
+        greeted.resolve();
+      } else if (message.type === 'log') {
+        if (this.#logged.take()) log[message.level](message.facts, message.message);
+      } else onRequest(event as HelperRequest<S>, from);
+    };
+    const connection = await HelperConnection.open(process.socketPath, protocol, replyMs, onEvent);
+    const timer = setTimeout(() => connection.end('no greeting'), START_DEADLINE_MS);
+    void connection.lost.then((why) => greeted.reject(new HelperLostError(why)));
+    try {
+      await greeted.promise;
+      return connection;
+    } catch (error) {
+      connection.end('it is to be replaced');
+      throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
