@@ -1,8 +1,17 @@
 import assert from 'node:assert/strict';
-import { createHash } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { after, before, beforeEach, describe, it } from 'node:test';
-import { gzipSync } from 'node:zlib';
+import {
+  brotliCompressSync,
+  brotliDecompressSync,
+  deflateSync,
+  gunzipSync,
+  gzipSync,
+  inflateSync,
+  zstdCompressSync,
+  zstdDecompressSync,
+} from 'node:zlib';
 import { HOST, startInterceptor, VM, type Interceptor } from './support/intercepted.ts';
 
 const TOKEN = `rlps_${'T0kn'.repeat(11).slice(0, 43)}`;
@@ -87,25 +96,124 @@ for (const tls of [true, false])
       assert.equal(world.received[2]?.body, `k=${encodeURIComponent(VALUE)}&x=1`);
     });
 
-    it('leaves compressed and large bodies as they are', async () => {
-      const packed = gzipSync(TOKEN);
-      const large = `${TOKEN}${'.'.repeat(1024 * 1024)}`;
-      await world.call({
+    it('replaces in compressed bodies, held and streamed, and keeps their coding', async () => {
+      const text = `{"a":"${TOKEN}"}`;
+      const filled = `{"a":${JSON.stringify(VALUE)}}`;
+      for (const [coding, pack, unpack] of [
+        ['gzip', gzipSync, gunzipSync],
+        ['deflate', deflateSync, inflateSync],
+        ['br', brotliCompressSync, brotliDecompressSync],
+        ['zstd', zstdCompressSync, zstdDecompressSync],
+      ] as const) {
+        const packed = pack(text);
+        const headers = { 'content-type': 'application/json', 'content-encoding': coding };
+        const half = packed.length / 2;
+        const parts = [packed.subarray(0, half), packed.subarray(half)];
+        await world.call({
+          tls,
+          method: 'PUT',
+          headers: { ...headers, 'content-length': String(packed.length) },
+          body: parts,
+        });
+        await world.call({ tls, method: 'PUT', headers, body: parts });
+        for (const got of world.received.splice(0)) {
+          assert.equal(unpack(Buffer.from(got.body, 'latin1')).toString(), filled, coding);
+          assert.equal(got.headers['content-encoding'], coding);
+          if (got.headers['content-length'] !== undefined)
+            assert.equal(got.headers['content-length'], String(got.body.length));
+        }
+      }
+    });
+
+    it('leaves bodies without placeholders, of unknown codings, and that are not of their coding, as they are', async () => {
+      const plain = gzipSync('nothing of it');
+      for (const [coding, body] of [
+        ['gzip', plain],
+        ['gzip', Buffer.from(`not gzip ${TOKEN}`)],
+        ['compress', Buffer.from(TOKEN)],
+        ['gzip, br', gzipSync(TOKEN)],
+      ] as const)
+        await world.call({
+          tls,
+          method: 'PUT',
+          headers: { 'content-encoding': coding, 'content-length': String(body.length) },
+          body: [body],
+        });
+      const bodies = world.received.map((one) => one.body);
+      assert.equal(bodies.length, 4);
+      assert.equal(bodies[0], plain.toString('latin1'));
+      assert.equal(bodies[1], `not gzip ${TOKEN}`);
+      assert.equal(bodies[2], TOKEN);
+      assert.equal(gunzipSync(Buffer.from(bodies[3] ?? '', 'latin1')).toString(), TOKEN);
+      const streamed = await world.call({
         tls,
         method: 'PUT',
-        headers: { 'content-encoding': 'gzip', 'content-length': String(packed.length) },
-        body: [packed],
-      });
-      await world.call({
-        tls,
-        method: 'PUT',
-        headers: { 'content-length': String(large.length) },
-        body: [large],
+        headers: { 'content-encoding': 'gzip' },
+        body: ['not gzip'],
       });
       assert.deepEqual(
-        world.received.map((one) => one.body),
-        [packed.toString('latin1'), large],
+        [streamed.status, streamed.body],
+        [400, 'releap: the body of the request is not gzip\n'],
       );
+    });
+
+    it('long bodies of known length are sent chunked if a placeholder begins in their first MiB, else as they are', async () => {
+      const rest = '.'.repeat(1024 * 1024);
+      const send = async (body: string, headers: Record<string, string> = {}): Promise<void> => {
+        const bytes = Buffer.from(body, 'latin1');
+        const sized = { ...headers, 'content-length': String(bytes.length) };
+        // A cut in the placeholder of the first.
+        await world.call({
+          tls,
+          method: 'PUT',
+          headers: sized,
+          body: [bytes.subarray(0, 20), bytes.subarray(20)],
+        });
+      };
+      await send(`${TOKEN}${rest}${OLD}`);
+      await send(`${rest}${TOKEN}`);
+      const noise = randomBytes(1_500_000).toString('latin1');
+      const packed = gzipSync(Buffer.from(`${TOKEN}${noise}${TOKEN}`, 'latin1')).toString('latin1');
+      await send(packed, { 'content-encoding': 'gzip' });
+      const [early, late, compressed] = world.received;
+      assert.ok(early?.body === `${VALUE}${rest}${VALUE}`);
+      assert.equal(early.headers['transfer-encoding'], 'chunked');
+      assert.equal(early.headers['content-length'], undefined);
+      assert.ok(late?.body === `${rest}${TOKEN}`);
+      assert.equal(late.headers['content-length'], String(late.body.length));
+      const opened = gunzipSync(Buffer.from(compressed?.body ?? '', 'latin1')).toString('latin1');
+      assert.ok(opened === `${VALUE}${noise}${VALUE}`);
+    });
+
+    it('scrubs compressed responses, which arrive without their coding', async () => {
+      const text = `<${VALUE}>`;
+      for (const [coding, pack] of [
+        ['gzip', gzipSync],
+        ['deflate', deflateSync],
+        ['br', brotliCompressSync],
+        ['zstd', zstdCompressSync],
+      ] as const) {
+        const packed = pack(text);
+        const half = packed.length / 2;
+        world.state.answer = {
+          status: 200,
+          headers: { 'content-encoding': coding, 'content-length': String(packed.length) },
+          body: [packed.subarray(0, half), packed.subarray(half)],
+        };
+        const answer = await world.call({ tls, headers: { 'accept-encoding': coding } });
+        assert.deepEqual(
+          [answer.body, answer.headers['content-encoding']],
+          [`<${TOKEN}>`, undefined],
+          coding,
+        );
+      }
+      // Part of a compressed body, and what cannot be opened, is passed on.
+      world.state.answer = {
+        status: 206,
+        headers: { 'content-encoding': 'gzip' },
+        body: [gzipSync(text).subarray(9)],
+      };
+      assert.equal((await world.call({ tls })).headers['content-encoding'], 'gzip');
     });
 
     it('scrubs responses, also on another path and in a redirect; the value never reaches the guest', async () => {
@@ -139,7 +247,7 @@ for (const tls of [true, false])
     it('lets WebSockets through, with the head replaced', async () => {
       const socket = await world.open(tls);
       socket.write(
-        `GET /ws?t=${TOKEN} HTTP/1.1\r\nHost: ${HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`,
+        `GET /ws?t=${TOKEN} HTTP/1.1\r\nHost: ${HOST}\r\nX-Key: ${TOKEN}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`,
       );
       let text = '';
       socket.on('data', (chunk: Buffer) => {
@@ -149,6 +257,10 @@ for (const tls of [true, false])
       });
       await once(socket, 'close');
       assert.match(text, /^HTTP\/1\.1 101 .*frames rlps_/s);
+      assert.equal(world.received[0]?.url, `/ws?t=${encodeURIComponent(VALUE)}`);
+      assert.equal(world.received[0].headers['x-key'], VALUE);
+      // The server repeats the value in the head of its answer.
+      assert.match(text, new RegExp(`\r\nx-echo: ${TOKEN}\r\n`, 'i'));
     });
 
     it('refuses ambiguous framing, other authorities and CONNECT, and sends nothing on', async () => {

@@ -1,18 +1,18 @@
-/** One intercepted request and its response. */
+/** One intercepted HTTP/1.1 request and its response. */
 import type { ClientRequest, IncomingMessage, ServerResponse } from 'node:http';
-import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { Handover } from '@releap/contract/netd';
 import {
   collect,
-  encodingOf,
-  isCompressed,
   lengthOf,
-  REQUEST_HELD_BYTES,
+  type OutgoingBody,
+  replaceInBody,
   reserve,
   RESPONSE_HELD_BYTES,
-  rewriting,
+  scrubbing,
+  sendBody,
 } from './bodies.ts';
+import { codingOf } from './codings.ts';
 import {
   checkHead,
   endToEnd,
@@ -40,8 +40,7 @@ export interface PreparedHead {
   path: string;
   headers: string[];
   contentType: string | undefined;
-  /** Whether the body is sent as it is. */
-  opaque: boolean;
+  contentEncoding: string | undefined;
   length: number | undefined;
 }
 
@@ -51,13 +50,13 @@ export function prepareHead(head: RequestHead, { connection, secrets }: Exchange
   const { target, headers, replaced } = replaceInHead(checked, secrets, connection.host);
   const { get } = checked.headers;
   let list = withHeader(headers, 'expect', undefined);
-  // A response that repeats the value could not be searched for it.
+  // A response that repeats the value need not be opened then.
   if (replaced) list = withHeader(list, 'accept-encoding', 'identity');
   return {
     path: target,
     headers: list,
     contentType: get('content-type'),
-    opaque: isCompressed(get('content-encoding')),
+    contentEncoding: get('content-encoding'),
     length: lengthOf(get('content-length')),
   };
 }
@@ -72,22 +71,17 @@ export async function exchange(
   const head = prepareHead({ method, target, rawHeaders }, context);
   const { connection, secrets } = context;
   const isChunked = request.headers['transfer-encoding'] !== undefined;
-  const matcher = secrets.matcher(connection.host, encodingOf(head.contentType), () => undefined);
+  using hold = new DisposableStack();
+  const { body, length } = await replaceInBody(
+    request,
+    { ...head, length: isChunked ? undefined : (head.length ?? 0) },
+    { secrets, host: connection.host, hold },
+  );
   let { headers } = head;
-  let body: Buffer | Readable | undefined;
-  if (isChunked) {
-    headers = withHeader(headers, 'transfer-encoding', 'chunked');
-    body = head.opaque ? request : request.pipe(rewriting(matcher));
-    request.on('aborted', () => (body as Readable).destroy());
-  } else if (head.length !== undefined && head.length > 0) {
-    if (head.opaque || head.length > REQUEST_HELD_BYTES) body = request;
-    else {
-      using held = reserve(head.length);
-      if (held === undefined) throw new RefusedRequest(503, 'too many requests are being held');
-      body = rewrite(matcher, await collect(request));
-      headers = withHeader(headers, 'content-length', String(body.length));
-    }
-  }
+  if (length === undefined)
+    headers = withHeader(withHeader(headers, 'content-length', undefined), 'transfer-encoding', 'chunked');
+  else if (length !== head.length && body !== undefined)
+    headers = withHeader(headers, 'content-length', String(length));
   const answer = await send(method, { ...head, headers }, body, context, response);
   await answerWith(answer, response, method, context);
 }
@@ -96,7 +90,7 @@ export async function exchange(
 async function send(
   method: string,
   { path, headers }: PreparedHead,
-  body: Buffer | Readable | undefined,
+  body: OutgoingBody,
   { connection, upstream }: ExchangeContext,
   response: ServerResponse,
 ): Promise<IncomingMessage> {
@@ -115,7 +109,7 @@ async function send(
   }
 }
 
-async function headOf(sent: ClientRequest, body: Buffer | Readable | undefined): Promise<IncomingMessage> {
+async function headOf(sent: ClientRequest, body: OutgoingBody): Promise<IncomingMessage> {
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
   sent.once('response', resolve);
   sent.on('error', (error) => reject(new UpstreamFailure(reasonOf(error))));
@@ -124,8 +118,10 @@ async function headOf(sent: ClientRequest, body: Buffer | Readable | undefined):
     socket.destroy();
     reject(new UpstreamFailure('it changed the protocol without being asked to'));
   });
-  if (body === undefined || Buffer.isBuffer(body)) sent.end(body);
-  else pipeline(body, sent).catch(() => sent.destroy());
+  sendBody(body, sent).catch((error: unknown) => {
+    if (error instanceof RefusedRequest) reject(error);
+    sent.destroy();
+  });
   return await promise;
 }
 
@@ -137,25 +133,37 @@ async function answerWith(
   { connection, secrets }: ExchangeContext,
 ): Promise<void> {
   const { statusCode = 502, statusMessage = '' } = answer;
-  const { headers, get } = scrubbedHeaders(answer.rawHeaders, secrets, connection.host);
+  const { host } = connection;
+  const { headers, get } = scrubbedHeaders(answer.rawHeaders, secrets, host);
   const hasBody = method !== 'HEAD' && statusCode !== 204 && statusCode !== 304;
-  if (!hasBody || isCompressed(get('content-encoding'))) {
+  if (!hasBody) {
     response.writeHead(statusCode, statusMessage, headers);
     return await pipeline(answer, response);
   }
+  const contentEncoding = get('content-encoding');
+  const isPartial = statusCode === 206;
   const length = lengthOf(get('content-length'));
-  using held =
-    length !== undefined && length <= RESPONSE_HELD_BYTES && statusCode !== 206 ? reserve(length) : undefined;
+  const mayBeHeld = length !== undefined && length <= RESPONSE_HELD_BYTES && !isPartial;
+  using held = mayBeHeld && codingOf(contentEncoding) === 'plain' ? reserve(length) : undefined;
   if (held !== undefined) {
-    const body = rewrite(secrets.scrubber(connection.host, false), await collect(answer));
+    const body = rewrite(secrets.scrubber(host, false), await collect(answer));
     response.writeHead(statusCode, statusMessage, withHeader(headers, 'content-length', String(body.length)));
     response.end(body);
     return;
   }
-  response.writeHead(statusCode, statusMessage, headers);
+  const { stages, isOpened } = scrubbing(
+    { contentType: get('content-type'), contentEncoding, isPartial },
+    { secrets, host, sameLength: length !== undefined },
+  );
+  response.writeHead(statusCode, statusMessage, isOpened ? withoutCoding(headers) : headers);
   // Events are to arrive when they are sent.
   response.flushHeaders();
-  await pipeline(answer, rewriting(secrets.scrubber(connection.host, length !== undefined)), response);
+  await pipeline([answer, ...stages, response]);
+}
+
+/** The fields of a response whose body is sent without its content coding. */
+export function withoutCoding(headers: readonly string[]): string[] {
+  return withHeader(withHeader(headers, 'content-encoding', undefined), 'content-length', undefined);
 }
 
 export function scrubbedHeaders(

@@ -92,6 +92,11 @@ export class SandboxSecrets {
     return out + data.toString('latin1', at);
   }
 
+  /** Whether there is anything to search for in responses of this host. */
+  scrubs(host: string): boolean {
+    return this.#needles(host).length > 0;
+  }
+
   /**
    * Replaces values that may be sent to this host by their placeholders, also where they are escaped as in JSON or a URL.
    * @param sameLength keeps the length of the data: the placeholder is cut or padded

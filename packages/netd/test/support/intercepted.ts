@@ -7,6 +7,13 @@ import {
   type IncomingMessage,
   type ServerResponse,
 } from 'node:http';
+import {
+  connect as connectHttp2,
+  createSecureServer,
+  type ClientHttp2Session,
+  type IncomingHttpHeaders as Http2Headers,
+  type ServerHttp2Stream,
+} from 'node:http2';
 import { createServer as createHttpsServer, request as httpsRequest } from 'node:https';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { connect as tlsConnect, createSecureContext } from 'node:tls';
@@ -71,6 +78,10 @@ export async function startInterceptor() {
     /** The response, as the server writes it. */
     answer: { status: 200, headers: {} as Record<string, string>, body: ['ok'] as (string | Buffer)[] },
     connections: 0,
+    /** What the server of HTTP/2 does with a request. */
+    onStream: (stream: ServerHttp2Stream, _headers: Http2Headers): void => {
+      stream.respond({ ':status': 200 }, { endStream: true });
+    },
   };
   const listeners = {
     async onRequest(incoming: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -98,17 +109,35 @@ export async function startInterceptor() {
   const plain = createHttpServer(onRequest);
   for (const server of [secure, plain]) {
     server.on('connection', () => void state.connections++);
-    server.on('upgrade', (_request, socket) => {
-      socket.write('HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+    server.on('upgrade', (request, socket) => {
+      const { method = '', url = '', rawHeaders, headers } = request;
+      received.push({ method, url, rawHeaders, headers, body: '' });
+      const echo = String(headers['x-key']);
+      socket.write(
+        `HTTP/1.1 101 Switching\r\nX-Echo: ${echo}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`,
+      );
       socket.pipe(socket);
     });
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
   }
+  const modern = createSecureServer(await servers.issue(HOST));
+  modern.on('stream', (stream, headers) => {
+    stream.on('error', () => undefined);
+    state.onStream(stream, headers);
+  });
+  modern.on('session', () => void state.connections++);
+  modern.listen(0, '127.0.0.1');
+  await once(modern, 'listening');
   const portOf = (tls: boolean): number => ((tls ? secure : plain).address() as AddressInfo).port;
 
   /** A connection as the guest has it: through TLS to what looks like the host, or plain. */
-  async function open(tls: boolean, host = HOST, over: Partial<Handover> = {}): Promise<Duplex> {
+  async function open(
+    tls: boolean,
+    host = HOST,
+    over: Partial<Handover> = {},
+    protocols = ['h2', 'http/1.1'],
+  ): Promise<Duplex> {
     const { port } = acceptor.address() as AddressInfo;
     const socket: Socket = connect(port, '127.0.0.1');
     socket.on('error', () => undefined);
@@ -119,7 +148,7 @@ export async function startInterceptor() {
       socket,
       servername: host,
       ca: guests.certificate,
-      ALPNProtocols: ['h2', 'http/1.1'],
+      ALPNProtocols: protocols,
     });
     await once(client, 'secureConnect');
     return client;
@@ -127,6 +156,14 @@ export async function startInterceptor() {
 
   return {
     proxy,
+    /** Connects to the server of HTTP/2. */
+    async openHttp2(): Promise<ClientHttp2Session> {
+      const { port } = modern.address() as AddressInfo;
+      const socket = await open(true, HOST, { port });
+      const session = connectHttp2(`https://${HOST}`, { createConnection: () => socket });
+      session.on('error', () => undefined);
+      return session;
+    },
     received,
     logged,
     state,
@@ -174,6 +211,7 @@ export async function startInterceptor() {
         server.closeAllConnections();
         server.close();
       }
+      modern.close();
       acceptor.close();
     },
   };
