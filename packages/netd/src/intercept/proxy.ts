@@ -8,6 +8,7 @@ import { RateLimit } from '@releap/contract/netd';
 import type { Log } from '../log.ts';
 import type { Authority } from './authority.ts';
 import { exchange, reasonOf, UpstreamFailure, type ExchangeContext } from './exchange.ts';
+import { serveHttp2 } from './http2.ts';
 import { RefusedRequest } from './request-head.ts';
 import { SandboxSecrets } from './sandbox-secrets.ts';
 import { Upstream } from './upstream.ts';
@@ -117,9 +118,13 @@ export class Proxy {
     const late = setTimeout(() => socket.destroy(), SECRETS_MS);
     try {
       await (sandbox.secrets ?? sandbox.known.promise);
+      clearTimeout(late);
       if (socket.destroyed) return;
-      if (connection.tls) this.#handshake(socket, connection, sandbox);
-      else this.#serve(socket, connection, sandbox);
+      if (connection.tls) {
+        // What the server does not speak is not offered: a request is never translated.
+        const http2 = await sandbox.upstream.speaksHttp2(connection);
+        if (!socket.destroyed) this.#handshake(socket, connection, sandbox, http2);
+      } else this.#serve(socket, connection, sandbox);
     } catch {
       socket.destroy();
     } finally {
@@ -141,10 +146,10 @@ export class Proxy {
     return sandbox;
   }
 
-  #handshake(socket: Socket, connection: Handover, sandbox: Sandbox): void {
+  #handshake(socket: Socket, connection: Handover, sandbox: Sandbox, http2: boolean): void {
     const secure = new TLSSocket(socket, {
       isServer: true,
-      ALPNProtocols: ['http/1.1'],
+      ALPNProtocols: http2 ? ['h2', 'http/1.1'] : ['http/1.1'],
       SNICallback: (name, done) => void this.#certify(name, connection, done),
     });
     const late = setTimeout(() => secure.destroy(), HANDSHAKE_MS);
@@ -155,7 +160,10 @@ export class Proxy {
     });
     secure.once('secure', () => {
       clearTimeout(late);
-      this.#serve(secure, connection, sandbox);
+      // As `tls.Server` does: HTTP/2 waits for it.
+      Object.assign(secure, { secureConnecting: false });
+      if (secure.alpnProtocol === 'h2') this.#serveHttp2(secure, connection, sandbox);
+      else this.#serve(secure, connection, sandbox);
     });
   }
 
@@ -176,6 +184,18 @@ export class Proxy {
   #serve(socket: Duplex, connection: Handover, sandbox: Sandbox): void {
     this.#contexts.set(socket, { connection, sandbox });
     this.#server.emit('connection', socket);
+  }
+
+  #serveHttp2(socket: Duplex, connection: Handover, sandbox: Sandbox): void {
+    this.#contexts.set(socket, { connection, sandbox });
+    serveHttp2(socket, {
+      context: () => this.#contextOf(socket),
+      onFailure: (error) => {
+        const told = failure(error, connection);
+        this.#warn(sandbox, connection, 'an intercepted request failed', told.text);
+        return told;
+      },
+    });
   }
 
   #contextOf(socket: Duplex): (ExchangeContext & { sandbox: Sandbox }) | undefined {
