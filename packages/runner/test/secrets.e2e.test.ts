@@ -1,18 +1,20 @@
 /** Secrets in a real guest: what it trusts, what leaves it, and what a fork and a resumed sandbox may use. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { createHash } from 'node:crypto';
-import { once } from 'node:events';
-import { rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { SandboxSpec } from '@releap/contract';
-import { testAuthority, type TestAuthority } from '@releap/testing/certificates';
 import { filesWith } from '@releap/testing/find-text';
+import {
+  resolveSecretZone,
+  SECRET_NAME,
+  SECRET_VALUE as VALUE,
+  secretPlaceholder as token,
+  startSecretEgress,
+  type SecretEgress,
+} from '@releap/testing/secret-egress';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { isolateNetwork } from './support/isolated-network.ts';
-import { createInternet, type Namespace } from './support/namespaces.ts';
+import { createInternet } from './support/namespaces.ts';
 import { startNameServer } from './support/network-world.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import { TestRunner } from './support/sandboxes.ts';
@@ -22,72 +24,24 @@ isolateNetwork(fileURLToPath(import.meta.url));
 const SOURCE = '41111111-2222-4333-8444-0000000000a1';
 const FORK = '41111111-2222-4333-8444-0000000000a2';
 const STRANGER = '41111111-2222-4333-8444-0000000000a3';
-const token = (seed: string): string => `rlps_${seed.repeat(43).slice(0, 43)}`;
 const TOKENS: Record<string, string> = { [SOURCE]: token('s0urce'), [FORK]: token('f0rk') };
 /** Placeholders that a sandbox may use: its own, and those of its source. */
 const VALID: Record<string, string[]> = {
   [SOURCE]: [token('s0urce')],
   [FORK]: [token('f0rk'), token('s0urce')],
 };
-const VALUE = 'a-value-that-no-guest-sees-4d7a';
-const ZONE: Record<string, string> = { 'api.example': '203.0.113.2', 'other.example': '203.0.113.3' };
-const RUN_DIR = `/run/releap-test-${process.pid}`;
 
 const stack = new AsyncDisposableStack();
 let runner: TestRunner;
-let internet: Namespace;
-let guests: TestAuthority;
+let egress: SecretEgress;
 let home: string;
 
 before(async () => {
   home = await temporaryFolder('releap-secrets-');
-  internet = stack.use(await createInternet(`t${process.pid}-inet`));
-  guests = await testAuthority('guests');
-  const servers = await testAuthority('servers');
-  const keyAndCertificate = await servers.issue('api.example', 'other.example');
-  const files = await temporaryFolder('releap-pem-');
-  stack.defer(() => rm(files, { recursive: true, force: true }));
-  for (const [name, text] of Object.entries(keyAndCertificate)) await writeFile(join(files, name), text);
-  const server = fileURLToPath(new URL('support/echo-server.mjs', import.meta.url));
-  const echo = spawn(
-    'nsenter',
-    [`--net=${internet.path}`, '--', process.execPath, server, join(files, 'key'), join(files, 'cert')],
-    { stdio: ['ignore', 'pipe', 'inherit'] },
-  );
-  internet.keep(echo);
-  await once(echo.stdout, 'data');
-  const nameServer = await startNameServer(
-    (name) => (ZONE[name] === undefined ? undefined : [ZONE[name]]),
-    30,
-    stack,
-  );
-  stack.defer(() => rm(RUN_DIR, { recursive: true, force: true }));
-  const secretsOf = (id: string) =>
-    (VALID[id] ?? []).map((one) => ({
-      name: 'KEY',
-      value: VALUE,
-      allowed_domains: ['api.example'],
-      placeholders: [createHash('sha256').update(one).digest('hex')],
-    }));
-  runner = await TestRunner.open(home, {
-    nameServer,
-    network: {
-      runDir: RUN_DIR,
-      secrets: {
-        extraCa: servers.certificate,
-        source: {
-          certificate: (request) => guests.signIntermediate(request),
-          changed: (known) =>
-            Promise.resolve({
-              sandboxes: known
-                .filter(({ revision }) => revision === undefined)
-                .map(({ id }) => ({ id, revision: '1', secrets: secretsOf(id) })),
-              more: false,
-            }),
-        },
-      },
-    },
-  });
+  const internet = stack.use(await createInternet(`t${process.pid}-inet`));
+  egress = await startSecretEgress(internet, (vmId) => VALID[vmId] ?? [], stack);
+  const nameServer = await startNameServer(resolveSecretZone, 30, stack);
+  runner = await TestRunner.open(home, { nameServer, network: egress.network });
   stack.defer(() => runner.dispose());
   runner.spec = specOf(SOURCE);
   runner.want(SOURCE, 1, 'running');
@@ -100,8 +54,8 @@ after(() => stack.disposeAsync());
 function specOf(id: string): SandboxSpec {
   return {
     ...SPEC,
-    env: { ...SPEC.env, KEY: TOKENS[id] ?? '' },
-    egress_secrets: { domains: ['api.example'], trust: guests.certificate },
+    env: { ...SPEC.env, [SECRET_NAME]: TOKENS[id] ?? '' },
+    egress_secrets: { domains: ['api.example'], trust: egress.guests.certificate },
   };
 }
 
@@ -128,8 +82,8 @@ test('the guest sees a placeholder, the server the value', async () => {
 
 test('the guest trusts the root from its start; one without secrets gets nothing', async () => {
   const bundle = await runner.sh(SOURCE, 'cat "$SSL_CERT_FILE"');
-  assert.equal(bundle, guests.certificate);
-  assert.equal(await runner.sh(SOURCE, 'cat "$NODE_EXTRA_CA_CERTS"'), guests.certificate);
+  assert.equal(bundle, egress.guests.certificate);
+  assert.equal(await runner.sh(SOURCE, 'cat "$NODE_EXTRA_CA_CERTS"'), egress.guests.certificate);
   assert.equal(await runner.sh(STRANGER, 'echo "$SSL_CERT_FILE"; ls /etc/ssl 2>/dev/null || true'), '\n');
 });
 

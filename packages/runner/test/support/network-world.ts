@@ -18,7 +18,10 @@ export interface NetworkWorldOptions {
   resolve: (name: string) => string[] | undefined;
   /** Time to live of its answers, in seconds. */
   ttl?: number;
-  network?: Partial<NetworkOptions>;
+  /** More options, which may depend on 'the internet'. */
+  network?:
+    | Partial<NetworkOptions>
+    | ((internet: Namespace, stack: AsyncDisposableStack) => Promise<Partial<NetworkOptions>>);
 }
 
 export class NetworkWorld implements AsyncDisposable {
@@ -64,7 +67,7 @@ export class NetworkWorld implements AsyncDisposable {
       ahead: 2,
       dnsUpstreams: [upstream],
       runDir: join(home, 'run'),
-      ...network,
+      ...(typeof network === 'function' ? await network(internet, stack) : network),
     };
     const opened = await Network.open(options);
     const world: NetworkWorld = new NetworkWorld(options, opened, unique, internet, stack.move());
