@@ -1,5 +1,6 @@
 export * from './gateway/messages.ts';
 export * from './gateway/port-stream.ts';
+export * from './gateway/withheld-address.ts';
 export * from './openapi.ts';
 export * from './rules/index.ts';
 export * from './runner/hello.ts';

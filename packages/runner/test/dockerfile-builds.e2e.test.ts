@@ -76,6 +76,7 @@ class World implements AsyncDisposable {
       identity: machines.home,
       listenHost: '127.0.0.1',
       slots: 4,
+      withholdMs: 20,
       ahead: 1,
       dnsUpstreams: ['127.0.0.1'],
       log,

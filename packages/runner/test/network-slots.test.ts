@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { connect } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
@@ -301,6 +301,64 @@ test('slots run out with an error that says so, and released numbers serve again
   await world.network.release('many-3');
   assert.equal((await world.network.take('late')).index, slots[3]?.index);
   await world.network.reclaim(new Set());
+});
+
+test('the address of a released network is withheld, also from the next runner', async () => {
+  const withheld = { slots: 2, ahead: 0, withholdMs: 3_600_000 };
+  const isPending = async (taking: Promise<Slot>): Promise<boolean> =>
+    await Promise.race([
+      taking.then(
+        () => false,
+        () => false,
+      ),
+      sleep(500, true),
+    ]);
+  await world.network.detach();
+  await world.reopen(withheld);
+  const [former] = await Promise.all([world.network.take('former'), world.network.take('other')]);
+  await world.network.release('former');
+  for (const runner of ['the same runner', 'the next one']) {
+    const taking = world.network.take('waiting');
+    assert.ok(await isPending(taking), `${runner} gives the address again`);
+    const refused = assert.rejects(taking, /shutting down/);
+    await world.network.detach();
+    await refused;
+    await world.reopen(withheld);
+  }
+  await world.network.detach();
+  await world.reopen({ ...withheld, withholdMs: 1 });
+  assert.equal((await world.network.take('waiting')).hostAddress, former.hostAddress);
+  await world.network.reclaim(new Set());
+  await world.network.detach();
+  await world.reopen();
+});
+
+test('nothing of a connection to a former sandbox reaches the next one at its address', async () => {
+  await world.network.detach();
+  await world.reopen({ slots: 1, ahead: 0 });
+  const { hostAddress } = await world.network.take('before');
+  let socket: Socket;
+  {
+    await using guest = await attachGuest(`${world.unique}-before`, await world.network.take('before'));
+    await guest.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'before' });
+    socket = connect({ host: hostAddress, port: 80 });
+    await once(socket, 'data');
+  }
+  await world.network.release('before');
+  await using guest = await attachGuest(`${world.unique}-next`, await world.network.take('next'));
+  const broken = once(socket, 'error') as Promise<[NodeJS.ErrnoException]>;
+  socket.write('for the former sandbox');
+  assert.equal(world.network.adopt('next')?.hostAddress, hostAddress);
+  assert.equal((await broken)[0].code, 'ECONNRESET');
+  const snmp = await run('nsenter', [`--net=${guest.path}`, '--', 'cat', '/proc/net/snmp']);
+  const [names, values] = snmp
+    .split('\n')
+    .filter((line) => line.startsWith('Tcp:'))
+    .map((line) => line.split(' '));
+  assert.equal(values?.[names?.indexOf('InSegs') ?? 0], '0', 'a segment reached the next sandbox');
+  await world.network.release('next');
+  await world.network.detach();
+  await world.reopen();
 });
 
 test('our table comes back when another program flushes all rules, and foreign tables are left alone', async () => {

@@ -184,6 +184,7 @@ ${renderDenials()}
   }
   chain host_to_sandbox {
     ct state established,related accept
+    tcp flags & (fin | syn | rst | ack) != syn counter reject with tcp reset
     meta skuid { ${input.runnerUid}, ${input.netd.uid} } accept
     jump refuse
   }

@@ -58,6 +58,8 @@ export interface NetworkOptions {
   ahead?: number;
   /** Resolves when a core is free for making them. Default: at once. */
   spare?: (signal: AbortSignal) => Promise<void>;
+  /** How long the address of a released network is not used again, in milliseconds. Default `ADDRESS_WITHHELD_MS`. */
+  withholdMs?: number;
   /** First of the user ids of the slots' owners. */
   uidBase?: number;
   /** IPv4 range from which the service picks its block. */
@@ -125,6 +127,7 @@ export class Network {
       hostd,
       ahead: options.ahead ?? DEFAULT_AHEAD,
       ...(options.spare && { spare: options.spare }),
+      ...(options.withholdMs !== undefined && { withholdMs: options.withholdMs }),
       log,
     });
     opened.defer(() => pool.detach());

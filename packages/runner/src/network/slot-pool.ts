@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { ADDRESS_WITHHELD_MS } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { HostdService } from '../host/hostd-service.ts';
 import { type AddressPlan, indexInName, netnsPrefix, vethPrefix } from './address-plan.ts';
@@ -15,6 +16,8 @@ export interface SlotPoolOptions {
   ahead: number;
   /** Resolves when a core is free for making spares. Default: at once. */
   spare?: (signal: AbortSignal) => Promise<void>;
+  /** How long the number of a released slot is not used again, in milliseconds. Default `ADDRESS_WITHHELD_MS`. */
+  withholdMs?: number;
   log: Logger;
 }
 
@@ -65,6 +68,9 @@ export class SlotPool {
   #ready: Slot[] = [];
   /** Numbers with no slot. */
   #free: number[] = [];
+  /** Released numbers: a program that was told their address may still open connections to it. */
+  readonly #withheld = new Map<number, NodeJS.Timeout>();
+  readonly #withholdMs: number;
   #filling: Promise<void> | undefined;
   /** Why slots could not be made last time; absent when they could. */
   #lastFailure: string | undefined;
@@ -75,6 +81,7 @@ export class SlotPool {
     this.#hostd = options.hostd;
     this.#ahead = Math.min(options.ahead, options.plan.slots);
     this.#spare = options.spare ?? (() => Promise.resolve());
+    this.#withholdMs = options.withholdMs ?? ADDRESS_WITHHELD_MS;
     this.#log = options.log;
     this.#layout = slotLayout(options.plan);
   }
@@ -97,8 +104,14 @@ export class SlotPool {
     const withSpace = indexesIn(netnsPrefix(tag), spaces);
     const leftovers = new Set([...withLink, ...withSpace]);
     const used = new Set<number>();
-    for (const { index, layout, holder } of records) {
+    for (const { index, layout, holder, released } of records) {
       const whole = withLink.has(index) && withSpace.has(index) && index < this.#plan.slots;
+      // A slot that had a holder: the run before ended while it released it, or within the time afterwards.
+      if (index < this.#plan.slots && (released === true || (holder !== undefined && !whole))) {
+        await this.#store.save({ index, layout, released: true });
+        this.#withhold(index);
+        continue;
+      }
       if (!whole || (holder === undefined && layout !== this.#layout)) {
         await this.#store.remove(index);
         continue;
@@ -111,7 +124,7 @@ export class SlotPool {
     }
     await destroySlots(this.#hostd, this.#plan, [...leftovers]);
     this.#free = Array.from({ length: this.#plan.slots }, (_, index) => index).filter(
-      (index) => !used.has(index),
+      (index) => !used.has(index) && !this.#withheld.has(index),
     );
     const found = { ready: this.#ready.length, held: this.#held.size, removed: leftovers.size };
     if (found.ready + found.held + found.removed > 0) this.#log.info(found, 'found slots of an earlier run');
@@ -184,8 +197,8 @@ export class SlotPool {
   }
 
   /**
-   * Destroys the slot of a sandbox; its number is used again. The VMM must have ended. Does nothing for a sandbox
-   * without one; when it rejects, the slot is still held and the call may be repeated. `afterDestroy` runs when no
+   * Destroys the slot of a sandbox; its number is used again after `withholdMs`. The VMM must have ended. Does nothing for a
+   * sandbox without one; when it rejects, the slot is still held and the call may be repeated. `afterDestroy` runs when no
    * packet can leave the slot any more, and before its number can serve another sandbox.
    */
   async release(vmId: string, afterDestroy?: (slot: Slot) => Promise<void>): Promise<void> {
@@ -200,10 +213,21 @@ export class SlotPool {
     const { index } = held.slot;
     await destroySlots(this.#hostd, this.#plan, [index]);
     await afterDestroy?.(held.slot);
-    await this.#store.remove(index);
+    await this.#store.save({ index, layout: this.#layout, released: true });
     this.#held.delete(vmId);
-    this.#free.push(index);
-    this.#refill();
+    this.#withhold(index);
+  }
+
+  #withhold(index: number): void {
+    const end = async (): Promise<void> => {
+      await this.#store
+        .remove(index)
+        .catch((error: unknown) => this.#log.warn({ err: error, index }, 'a slot record cannot be removed'));
+      this.#withheld.delete(index);
+      this.#free.push(index);
+      this.#refill();
+    };
+    this.#withheld.set(index, setTimeout(() => void end(), this.#withholdMs).unref());
   }
 
   /** Stops making slots and leaves all as it is, for the next run to find. */
@@ -211,6 +235,8 @@ export class SlotPool {
     this.#stop.abort();
     for (const waiter of this.#waiters) waiter.reject(new Error('the network is shutting down'));
     this.#waiters.clear();
+    // Their records remain: the next run withholds them.
+    for (const timer of this.#withheld.values()) clearTimeout(timer);
     await this.#filling;
   }
 
@@ -327,7 +353,7 @@ export class SlotPool {
 
   /** No number is free, and none is about to be. */
   #isExhausted(): boolean {
-    if (this.#free.length > 0) return false;
+    if (this.#free.length + this.#withheld.size > 0) return false;
     return ![...this.#held.values()].some((held) => held.releasing !== undefined);
   }
 

@@ -9,6 +9,8 @@ export interface SlotRecord {
   layout: string;
   /** Absent while the slot is free. */
   holder?: SlotHolder;
+  /** There is no slot, and its number is not used yet. */
+  released?: boolean;
 }
 
 export interface SlotHolder {

@@ -65,6 +65,7 @@ export class NetworkWorld implements AsyncDisposable {
       log: pino({ level: process.env['TEST_LOG'] ?? 'silent' }),
       slots: 8,
       ahead: 2,
+      withholdMs: 20,
       dnsUpstreams: [upstream],
       runDir: join(home, 'run'),
       ...(typeof network === 'function' ? await network(internet, stack) : network),

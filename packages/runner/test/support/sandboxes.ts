@@ -172,6 +172,7 @@ export class TestRunner {
         identity: home,
         listenHost: '127.0.0.1',
         slots: 12,
+        withholdMs: 20,
         ahead: 1,
         dnsUpstreams: [options.nameServer ?? '127.0.0.1'],
         log,
