@@ -16,6 +16,8 @@ import {
   PUBLISHED_LOAD_MAX,
   type Machine,
   machineLine,
+  processorTicks,
+  stolenPart,
   writeDocs,
 } from './results.ts';
 import { SUITES } from './suites/index.ts';
@@ -58,7 +60,7 @@ if (values['write-docs'] && load > PUBLISHED_LOAD_MAX)
   throw new Error(
     `--write-docs: the load of this machine is ${load.toFixed(2)}, and must be at most ${PUBLISHED_LOAD_MAX}: stop what else runs, and try again`,
   );
-const machine: Machine = {
+const machine: Omit<Machine, 'stolen'> = {
   cpu: cpus()[0]?.model ?? 'unknown',
   cores: cpus().length,
   memoryGiB: Math.round(totalmem() / 2 ** 30),
@@ -72,6 +74,7 @@ if (load > BUSY_LOAD)
   process.stderr.write(`\nthis machine is not idle (load ${load.toFixed(2)}): expect noise\n`);
 const results: Record<string, SuiteResult[]> = {};
 const began = performance.now();
+const ticksBefore = processorTicks();
 try {
   for (const [name, run] of suites) {
     process.stderr.write(`\n${name} …\n`);
@@ -94,9 +97,10 @@ try {
 const folder = values.results;
 await mkdir(folder, { recursive: true });
 const at = new Date().toISOString();
+const measured: Machine = { ...machine, stolen: stolenPart(ticksBefore, processorTicks()) };
 const render = (wanted: SuiteResult[]): string =>
-  `${machineLine(machine, at)}\n\n${wanted.map(markdown).join('\n')}`;
-await writeFile(join(folder, 'latest.json'), JSON.stringify({ at, machine, results }, null, 2));
+  `${machineLine(measured, at)}\n\n${wanted.map(markdown).join('\n')}`;
+await writeFile(join(folder, 'latest.json'), JSON.stringify({ at, machine: measured, results }, null, 2));
 await writeFile(join(folder, 'latest.md'), render(Object.values(results).flat()));
 process.stderr.write(`\nwritten to ${folder}\n`);
 if (values['write-docs']) {

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
@@ -19,15 +20,38 @@ export interface Machine {
   node: string;
   /** Processes that wanted to run in the minute before, on average. */
   loadBefore: number;
+  /** Part of the processors' busy time during the run in which the hypervisor had taken them away ("steal"); 0 to 1. */
+  stolen: number;
   /** Of each contender, as far as time allowed. */
   samples: number;
 }
 
+/** What the processors have done since the machine started, in ticks: the first line of /proc/stat (proc_stat(5)). */
+interface ProcessorTicks {
+  busy: number;
+  stolen: number;
+}
+
+export function processorTicks(): ProcessorTicks {
+  const [line = ''] = readFileSync('/proc/stat', 'utf8').split('\n', 1);
+  const [user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0, stolen = 0] = line
+    .split(/\s+/)
+    .slice(1)
+    .map(Number);
+  return { busy: user + nice + system + irq + softirq + stolen, stolen };
+}
+
+/** The part of the busy time between two readings that was stolen. */
+export function stolenPart(before: ProcessorTicks, after: ProcessorTicks): number {
+  return (after.stolen - before.stolen) / Math.max(1, after.busy - before.busy);
+}
+
 export function machineLine(machine: Machine, at: string): string {
-  const { cpu, cores, memoryGiB, kernel, qemu, node, loadBefore, samples } = machine;
+  const { cpu, cores, memoryGiB, kernel, qemu, node, loadBefore, stolen, samples } = machine;
   return (
     `Measured on ${at.slice(0, 10)}: ${cores} cores (${cpu}), ${memoryGiB} GiB, Linux ${kernel}, QEMU ${qemu}, ` +
-    `Node ${node}; load average before the run ${loadBefore.toFixed(2)}.` +
+    `Node ${node}; load average before the run ${loadBefore.toFixed(2)}, ` +
+    `stolen by the hypervisor during it ${(stolen * 100).toFixed(1)} % of the busy time.` +
     (loadBefore > BUSY_LOAD
       ? ' **Something else was at work: the ratios tell, the times are too long.**'
       : '') +
