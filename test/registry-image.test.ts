@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
-import { mkdir, readFile } from 'node:fs/promises';
+import { createCipheriv, createHash } from 'node:crypto';
+import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { run, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
+import { run, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import { handmadeRegistry, startRegistry, type TestRegistry } from '@releap/testing/registry';
 import { appImage } from './support/app-image.ts';
 import { eventually } from '@releap/testing/eventually';
@@ -12,6 +13,13 @@ import { freePort } from '@releap/testing/ports';
 import { makeImagelessCache, Service } from '@releap/testing/service';
 
 const SMALL = { cpu: 1, mem_mib: 256, scratch_mib: 64 };
+/** More than an image that is made as one file has. */
+const LARGE_BYTES = 33 * 2 ** 20;
+
+/** Bytes of which no two blocks are equal. */
+function pseudoRandom(bytes: number): Buffer {
+  return createCipheriv('aes-128-ctr', Buffer.alloc(16), Buffer.alloc(16)).update(Buffer.alloc(bytes));
+}
 
 describe('an image from a real registry', () => {
   let service: Service;
@@ -134,6 +142,47 @@ describe('an image from a real registry', () => {
     assert.match(followed, /^ready\n/m);
     assert.match(followed, /^got hello\n/m);
     assert.match(await log('entrypoint-logs'), /got hello\n/);
+  });
+
+  test('with a large layer boots from its layers as they lie, and from one file where it must be durable', async () => {
+    const large = pseudoRandom(LARGE_BYTES);
+    const layout = join(folder.path, 'large');
+    const layers = [...(await appImage()), await tarOf([{ name: 'large', content: large, mode: 0o644 }])];
+    await writeOciLayout(layout, layers, { compression: 'none' });
+    registry.push(layout, 'large:1');
+    const image = `${registry.host}/large:1`;
+    const sum = `${createHash('sha256').update(large).digest('hex')}\n`;
+    const sumInGuest =
+      "busybox sha256sum /large | busybox cut -d ' ' -f 1; cat /app/start.sh | busybox grep -c ready";
+
+    const ephemeral = await service.create({ ...SMALL, image });
+    const { body: record } = await service.call<{ manifest_name: string }>('GET', `/vms/${ephemeral.id}`);
+    const files = (): Promise<string[]> =>
+      readdir(join(folder.path, 'cache/images', record.manifest_name.replace(':', '-')));
+    assert.deepEqual(
+      (await files()).filter((name) => name.startsWith('root') || name.startsWith('layer')).sort(),
+      ['layer-0.tar', 'root.head', 'root.vmdk'],
+    );
+    assert.equal((await service.exec(ephemeral.id, sumInGuest)).result, `${sum}1\n`);
+    // A snapshot outlives the cache.
+    const taken = await service.call<{ id: string }>('POST', `/vms/${ephemeral.id}/snapshots`, {
+      name: 'of-large',
+    });
+    await service.call('GET', `/snapshots/${taken.body.id}?wait=ready&timeout_ms=60000`);
+    assert.ok((await files()).includes('root.squashfs'));
+    await service.remove(ephemeral.id);
+    assert.equal((await service.call('DELETE', `/snapshots/${taken.body.id}`)).status, 200);
+
+    const persistent = await service.create({ ...SMALL, image, persistent: true });
+    assert.ok(!(await files()).includes('unsynced'));
+    assert.equal((await service.exec(persistent.id, sumInGuest)).result, `${sum}1\n`);
+    await service.call('POST', `/vms/${persistent.id}/pause`);
+    assert.equal((await service.waitFor(persistent.id, 'paused'))['status'], 'paused');
+    await service.call('POST', `/vms/${persistent.id}/resume`);
+    assert.equal((await service.waitFor(persistent.id, 'running'))['status'], 'running');
+    await service.exec(persistent.id, 'echo 3 > /proc/sys/vm/drop_caches', { user: 'root' });
+    assert.equal((await service.exec(persistent.id, sumInGuest)).result, `${sum}1\n`);
+    await service.remove(persistent.id);
   });
 
   test('becomes a named image that is ready, and boots the built image also when the tag has moved', async () => {

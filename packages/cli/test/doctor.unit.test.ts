@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
+import { link, mkdir, mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -29,11 +29,15 @@ test('the image cache is shown with its size and its limits, once it holds somet
     await file('sha256-aa/root.squashfs', 1024);
     await file('sha256-bb/root.squashfs', 512);
     await file('layers/cc.tar', 256);
+    await file('layers/ee.tar', 1024);
+    await file('sha256-cc/root.head', 512);
+    // A layer of an image, which counts with it.
+    await link(join(cache, 'images/layers/ee.tar'), join(cache, 'images/sha256-cc/layer-0.tar'));
     await file('layers/dd.json', 4096);
     const [check] = await checkImageCache(cache, { RELEAP_LAYER_CACHE_MIB: '2048' });
     assert.equal(
       check?.detail,
-      `2 images of 1.5 GiB (limit 64.0 GiB), 1 layer of 0.3 GiB (limit 2.0 GiB) in ${join(cache, 'images')}`,
+      `3 images of 3.0 GiB (limit 64.0 GiB), 2 layers of 0.3 GiB (limit 2.0 GiB) in ${join(cache, 'images')}`,
     );
   } finally {
     await rm(cache, { recursive: true, force: true });

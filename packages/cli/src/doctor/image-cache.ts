@@ -14,16 +14,23 @@ export async function checkImageCache(
 ): Promise<Check[]> {
   const folder = join(cache, 'images');
   const names = await readdir(folder).catch(() => [] as string[]);
-  const images = names
-    .filter((name) => name.startsWith('sha256-'))
-    .map((name) => join(folder, name, 'root.squashfs'));
-  const archives = await readdir(join(folder, 'layers')).catch(() => [] as string[]);
-  const layers = archives.filter((name) => name.endsWith('.tar')).map((name) => join(folder, 'layers', name));
-  if (images.length + layers.length === 0) return [];
-  const parts = await Promise.all([
-    describe('image', images, limit(env['RELEAP_IMAGE_CACHE_MIB'], IMAGE_CACHE_MIB.images)),
-    describe('layer', layers, limit(env['RELEAP_LAYER_CACHE_MIB'], IMAGE_CACHE_MIB.layers)),
-  ]);
+  const images = names.filter((name) => name.startsWith('sha256-')).map((name) => join(folder, name));
+  const layers = join(folder, 'layers');
+  const ofImages = (await Promise.all(images.map(contentOf))).flat();
+  const layerFiles = await contentOf(layers);
+  if (images.length + layerFiles.length === 0) return [];
+  const held = new Set(ofImages.map(({ inode }) => inode));
+  const unused = layerFiles.filter(({ inode }) => !held.has(inode));
+  const parts = [
+    describe('image', images.length, ofImages, limit(env['RELEAP_IMAGE_CACHE_MIB'], IMAGE_CACHE_MIB.images)),
+    // A layer that an image has counts with the images.
+    describe(
+      'layer',
+      layerFiles.length,
+      unused,
+      limit(env['RELEAP_LAYER_CACHE_MIB'], IMAGE_CACHE_MIB.layers),
+    ),
+  ];
   return [
     {
       id: 'image-cache',
@@ -34,14 +41,28 @@ export async function checkImageCache(
   ];
 }
 
-async function describe(kind: string, files: readonly string[], maxMib: number): Promise<string> {
-  const sizes = await Promise.all(
+interface Content {
+  inode: number;
+  bytes: number;
+}
+
+/** Root images, and layers, in a folder of the cache. */
+async function contentOf(folder: string): Promise<Content[]> {
+  const names = await readdir(folder).catch(() => [] as string[]);
+  const files = names
+    .filter((name) => name === 'root.squashfs' || name === 'root.head' || name.endsWith('.tar'))
     // One that is removed meanwhile takes nothing.
-    files.map(async (file) => (await stat(file).catch(() => undefined))?.size ?? 0),
-  );
-  const mib = sizes.reduce((sum, size) => sum + size, 0) / MIB;
-  const plural = files.length === 1 ? '' : 's';
-  return `${files.length} ${kind}${plural} of ${gib(mib)} (limit ${gib(maxMib)})`;
+    .map((name) => stat(join(folder, name)).catch(() => undefined));
+  return (await Promise.all(files))
+    .flatMap((file) => file ?? [])
+    .map(({ ino, size }) => ({ inode: ino, bytes: size }));
+}
+
+function describe(kind: string, count: number, content: readonly Content[], maxMib: number): string {
+  const files = new Map(content.map(({ inode, bytes }) => [inode, bytes]));
+  const mib = [...files.values()].reduce((sum, bytes) => sum + bytes, 0) / MIB;
+  const plural = count === 1 ? '' : 's';
+  return `${count} ${kind}${plural} of ${gib(mib)} (limit ${gib(maxMib)})`;
 }
 
 const gib = (mib: number): string => `${(mib / GIB_MIB).toFixed(1)} GiB`;

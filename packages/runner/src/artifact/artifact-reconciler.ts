@@ -182,7 +182,7 @@ export class ArtifactReconciler implements KindHandler<'artifact'> {
 }
 
 async function imageParts(images: ImageStore, digest: string, signal: AbortSignal): Promise<LocalPart[]> {
-  const files = await images.files(digest);
+  const files = await images.files(digest, signal);
   if (files === undefined) throw new Error(`the image ${digest} is not on this machine any more`);
   return await Promise.all(
     Object.entries({ 'root.squashfs': files.root, 'config.json': files.config }).map(

@@ -1,5 +1,6 @@
 import { chown, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { stackFileInJail, stackFiles } from '../image/image-stack.ts';
 import { nodeName } from '../vmm/command-line.ts';
 import type { BlockNode } from '../vmm/command-line.ts';
 import type { DiskName } from '../vmm/device-model.ts';
@@ -22,8 +23,10 @@ const UNUSED_DOCKER_MIB = EXT4_MIN_MIB;
 export const L2_CACHE_BYTES = { top: 8 * 1024 * 1024, below: 512 * 1024 };
 
 export interface DiskOptions {
-  /** Absolute path of the read-only root image. */
+  /** Absolute path of the read-only root image, or of the descriptor of a stacked one (`image/image-stack.ts`). */
   rootImagePath: string;
+  /** Absolute paths of the files that the descriptor names. */
+  rootParts?: readonly string[] | undefined;
   scratch: DiskChain;
   /** It must survive a crash of the host, so flushes of the guest are durable. */
   persistent: boolean;
@@ -59,7 +62,7 @@ export async function makeDisks(
   options: DiskOptions,
   set: DiskSet = 'own',
 ): Promise<VmDisks> {
-  const { rootImagePath, scratch, persistent } = options;
+  const { rootImagePath, rootParts, scratch, persistent } = options;
   const dockerMib = Math.max(options.dockerDataMib ?? UNUSED_DOCKER_MIB, EXT4_MIN_MIB);
   const writable = chainPath(scratch, scratch.layers.at(-1) ?? '');
   try {
@@ -85,7 +88,7 @@ export async function makeDisks(
       })),
     );
     const nodes: Record<DiskName, BlockNode> = {
-      root: rawNode(node('root'), await place(rootImagePath, 'root.image')),
+      root: await placeRoot(folder, node('root'), rootImagePath, rootParts),
       scratch: chainNode(node('scratch'), layers, base, persistent),
       docker,
     };
@@ -172,6 +175,20 @@ function chainNode(
     };
   });
   return below;
+}
+
+/** The root disk: a file, or several that QEMU joins. The descriptor names them, and no guest can write to any of them. */
+async function placeRoot(
+  jail: string,
+  node: string,
+  path: string,
+  parts: readonly string[] | undefined,
+): Promise<BlockNode> {
+  const filename = await placeInJail(jail, path, 'root.image');
+  if (parts === undefined) return rawNode(node, filename);
+  const names = stackFiles(parts.length - 1);
+  await Promise.all(parts.map((part, index) => placeInJail(jail, part, stackFileInJail(names[index] ?? ''))));
+  return { ...rawNode(node, filename), driver: 'vmdk' };
 }
 
 /** An ephemeral docker disk: an empty disk with a layer above it. */

@@ -1,12 +1,14 @@
 /** The slow part: from a resolved reference, or a built-in image's recipe, to a published root image. */
 import { createHash } from 'node:crypto';
 import { stat, statfs } from 'node:fs/promises';
+import path from 'node:path';
 import type { ImageReference } from '@releap/contract';
 import type { BuiltinImage, MadeImage } from './builtin/builtin-image.ts';
 import { ImageError, show } from './image-error.ts';
 import type { ImageFolder, StoredImage } from './image-folder.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { repositoryOf } from './image-resolver.ts';
+import { linkStack, planStack, STACK_FILES } from './image-stack.ts';
 import { putIn } from './jail-folder.ts';
 import type { LayerScope } from './layer-store.ts';
 import type { ImageWorkshops, Workshop } from './image-workshops.ts';
@@ -65,19 +67,36 @@ export async function buildFromRegistry(
 ): Promise<void> {
   const { folder, work, signal, report } = context;
   await using workshop = await context.workshops.take(signal);
-  const { config, layers, made } = await pullLayers(context, workshop, reference, resolved, access, true);
+  const pulled = await pullLayers(context, workshop, reference, resolved, access, true);
+  const { config, layers, made } = pulled;
   const { dir, root } = await folder.imageIn(work);
   signal.throwIfAborted();
   report({ phase: 'publish', message: `${made.entries} files` });
   const image: StoredImage = {
     version: 1,
     digest: resolved.digest,
-    sizeBytes: await takeOutRoot(workshop.folder, root, false),
+    ...(await placeRoot(context, workshop.folder, dir, root, pulled.archives)),
     layerCount: layers.length,
     config: config.run,
     origin: { repository: repositoryOf(reference), anonymous: access.credential === undefined },
   };
   await folder.publishForBoot(dir, image);
+}
+
+/** Takes over what the maker has written: a root image, or the head of one, to which the layers belong. */
+async function placeRoot(
+  { limits }: PullContext,
+  jail: string,
+  dir: string,
+  root: string,
+  archives: readonly string[],
+): Promise<Pick<StoredImage, 'sizeBytes' | 'stack'>> {
+  // The maker has the same sizes, and is not asked.
+  const sizes = await Promise.all(archives.map(async (archive) => (await stat(archive)).size));
+  const plan = planStack(sizes, limits);
+  if (plan === undefined) return { sizeBytes: await takeOutRoot(jail, root, false) };
+  const headBytes = await takeOutRoot(jail, path.join(dir, STACK_FILES.head), false);
+  return await linkStack(dir, headBytes, plan, archives);
 }
 
 /** Fetches and unpacks the layers of a registry's image, without making a root image. @throws ImageError */
@@ -90,10 +109,11 @@ export async function fetchLayersOf(
   await using workshop = await context.workshops.take(context.signal);
   const { config, layers } = await pullLayers(context, workshop, reference, resolved, access, false);
   const described = layers.map(async ({ digest, diffId }) => {
-    const path = await context.folder.layers.find(digest, diffId, access.scopes);
-    if (path === undefined)
+    const archive = await context.folder.layers.find(digest, diffId, access.scopes);
+    if (archive === undefined)
       throw new ImageError('failed', `layer ${digest} vanished right after it was fetched`);
-    return { path, digest: diffId, diffId, verified: true, size: (await stat(path)).size, mediaType: TAR };
+    const { size } = await stat(archive);
+    return { path: archive, digest: diffId, diffId, verified: true, size, mediaType: TAR };
   });
   return { rawConfig: config.raw, layers: await Promise.all(described) };
 }
@@ -103,6 +123,8 @@ const TAR = 'application/vnd.oci.image.layer.v1.tar';
 interface PulledLayers {
   config: ImageConfiguration;
   layers: WantedLayer[];
+  /** Paths of the unpacked layers, bottom first. */
+  archives: string[];
   made: MadeRootImage;
 }
 
@@ -143,6 +165,8 @@ async function pullLayers(
       });
     }
     access.fetched();
+    // Unpacking and merging remain, beside which the next pull's processes start.
+    workshops.warm();
   };
   const inJailLayers = layers.map(({ digest, diffId, stored }, index) => {
     const isStored = stored !== undefined;
@@ -150,12 +174,10 @@ async function pullLayers(
   });
   const making = makeInJail(
     maker,
-    { layers: inJailLayers, limits, merge },
+    { layers: inJailLayers, limits, merge, stackable: true },
     {
       signal: either,
       turn,
-      // What remains is copying, beside which the next pull's processes start.
-      onUnpacked: () => workshops.warm(),
       onProgress: ({ phase, done, total }) => {
         // While layers arrive, how many have arrived says more.
         if (phase === 'write' || fetched === missing.length)
@@ -165,13 +187,15 @@ async function pullLayers(
   );
   try {
     const made = await firstFailure([fetching(), making], stop);
+    // Not as the jail has them: its names are the processes'.
+    const archives = layers.map(({ stored }) => stored ?? '');
     for (const [index, layer] of missing) {
       const archive = made.archives[index];
       if (archive === undefined || !isArchiveName(archive))
         throw new ImageError('failed', `the image maker named an archive ${show(String(archive))}`);
-      await folder.layers.add(layer, access.scope, jail, archive, work);
+      archives[index] = await folder.layers.add(layer, access.scope, jail, archive, work);
     }
-    return { config, layers, made };
+    return { config, layers, archives, made };
   } catch (error) {
     if (!(error instanceof ImageError) || error.message.includes(reference.canonical)) throw error;
     throw new ImageError(error.code, `${reference.canonical}: ${error.message}`, { cause: error });

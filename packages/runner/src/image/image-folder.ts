@@ -1,7 +1,8 @@
 /**
  * Where images lie on disk, and the few file operations that decide what is visible.
  *
- *   <cache>/images/sha256-<hex>/root.squashfs   the root image, 0444
+ *   <cache>/images/sha256-<hex>/root.squashfs   the root image, 0444; of a stacked one only where it was needed
+ *                              /root.vmdk, root.head, layer-<n>.tar   a stacked root image: `image-stack.ts`
  *                              /config.json     `StoredImage`
  *                              /used            empty; its modification time is the last request for the image
  *   <cache>/images/aliases/<name>.json          from an index's digest or a built-in's name to an image's digest
@@ -20,34 +21,21 @@ import { createHash, randomUUID } from 'node:crypto';
 import { mkdir, open, readFile, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { isImageDigest } from '@releap/contract';
+import { syncLarge } from '../disk/sync-path.ts';
 import { lockFile } from '../lock/file-lock.ts';
 import type { FileLock } from '../lock/file-lock.ts';
-import type { ImageConfig } from './image-config.ts';
+import {
+  IMAGE_FILES,
+  imageFacts,
+  type ImageFacts,
+  readImage,
+  type RootImage,
+  type StoredImage,
+} from './image-files.ts';
 import { isMissing } from './image-error.ts';
 import { BOOT, LayerStore } from './layer-store.ts';
 
-/** A root image that is ready to be booted from. */
-export interface RootImage {
-  /** `sha256:…` of the manifest for our platform. */
-  digest: string;
-  /** Absolute path of `root.squashfs`. What is there never changes. */
-  path: string;
-  /** Of `root.squashfs`. */
-  sizeBytes: number;
-  layerCount: number;
-  config: ImageConfig;
-}
-
-/** `config.json`. */
-export interface StoredImage {
-  version: 1;
-  digest: string;
-  sizeBytes: number;
-  layerCount: number;
-  config: ImageConfig;
-  /** Who may have it without asking again: any caller, if it was pulled anonymously from this repository. */
-  origin: { repository: string; anonymous: boolean };
-}
+export type { RootImage, StoredImage } from './image-files.ts';
 
 /** A folder of our own for unfinished work; removed when disposed of, or at the next start after a crash. */
 export interface WorkFolder extends AsyncDisposable {
@@ -60,11 +48,6 @@ export interface Alias {
   recipe?: string;
 }
 
-const ROOT = 'root.squashfs';
-const CONFIG = 'config.json';
-const USED = 'used';
-const PINNED = 'pinned';
-const UNSYNCED = 'unsynced';
 const IMAGE_FOLDER = /^sha256-[0-9a-f]{64}$/;
 
 export class ImageFolder {
@@ -166,13 +149,13 @@ export class ImageFolder {
   async imageIn(staging: string): Promise<{ dir: string; root: string }> {
     const dir = path.join(staging, 'image');
     await mkdir(dir, { mode: 0o755 });
-    return { dir, root: path.join(dir, ROOT) };
+    return { dir, root: path.join(dir, IMAGE_FILES.root) };
   }
 
-  /** Makes a finished image visible, all at once. `root.squashfs` in `dir` is on disk already. */
+  /** Makes a finished image visible, all at once. What is in `dir` is on disk already. */
   async publish(dir: string, image: StoredImage): Promise<void> {
-    await writeDurably(path.join(dir, CONFIG), JSON.stringify(image));
-    await writeDurably(path.join(dir, USED), '');
+    await writeDurably(path.join(dir, IMAGE_FILES.config), JSON.stringify(image));
+    await writeDurably(path.join(dir, IMAGE_FILES.used), '');
     await sync(dir);
     await this.#rename(dir, image);
     await sync(this.dir);
@@ -183,9 +166,9 @@ export class ImageFolder {
    * machine runs. Only for an image that can be fetched again.
    */
   async publishForBoot(dir: string, image: StoredImage): Promise<void> {
-    await writeFile(path.join(dir, UNSYNCED), BOOT, { flag: 'wx' });
-    await writeFile(path.join(dir, CONFIG), JSON.stringify(image), { flag: 'wx' });
-    await writeFile(path.join(dir, USED), '', { flag: 'wx' });
+    await writeFile(path.join(dir, IMAGE_FILES.unsynced), BOOT, { flag: 'wx' });
+    await writeFile(path.join(dir, IMAGE_FILES.config), JSON.stringify(image), { flag: 'wx' });
+    await writeFile(path.join(dir, IMAGE_FILES.used), '', { flag: 'wx' });
     await this.#rename(dir, image);
     const syncing = this.#sync(image.digest).finally(() => this.#syncing.delete(syncing));
     this.#syncing.add(syncing);
@@ -197,14 +180,30 @@ export class ImageFolder {
   }
 
   async #sync(digest: string): Promise<void> {
+    // If it cannot be written, or has been removed meanwhile, it stays valid for this boot alone.
+    await this.makeDurable(digest).catch(() => undefined);
+  }
+
+  /** An image that is here is on the disk afterwards. @throws when it is not here, or the disk does not take it */
+  async makeDurable(digest: string): Promise<void> {
     const folder = this.#folder(digest);
-    try {
-      for (const name of [ROOT, CONFIG]) await sync(path.join(folder, name));
-      await sync(folder);
-      await rm(path.join(folder, UNSYNCED), { force: true });
-    } catch {
-      // It has been removed meanwhile; or it stays valid for this boot alone.
+    const names = await readdir(folder);
+    if (!names.includes(IMAGE_FILES.unsynced)) return;
+    for (const name of names) {
+      if (name !== IMAGE_FILES.used && name !== IMAGE_FILES.unsynced)
+        await syncLarge(path.join(folder, name));
     }
+    await sync(folder);
+    await sync(this.dir);
+    await rm(path.join(folder, IMAGE_FILES.unsynced), { force: true });
+    await sync(folder);
+  }
+
+  /** Adds the one file that a stacked image was copied into, and that is on disk. */
+  async addWhole(digest: string, file: string): Promise<void> {
+    const folder = this.#folder(digest);
+    await rename(file, path.join(folder, IMAGE_FILES.root));
+    await sync(folder);
   }
 
   async #rename(dir: string, image: StoredImage): Promise<void> {
@@ -223,42 +222,20 @@ export class ImageFolder {
 
   /** What is stored under a digest, if it is whole. */
   async read(digest: string): Promise<{ stored: StoredImage; image: RootImage } | undefined> {
-    const folder = this.#folder(digest);
-    const root = path.join(folder, ROOT);
-    try {
-      const stored = JSON.parse(await readFile(path.join(folder, CONFIG), 'utf8')) as StoredImage;
-      const { size } = await stat(root);
-      if (stored.version !== 1 || stored.digest !== digest || size !== stored.sizeBytes) return undefined;
-      if (!(await this.#isOfThisBoot(folder))) return undefined;
-      const { sizeBytes, layerCount, config } = stored;
-      return { stored, image: { digest, path: root, sizeBytes, layerCount, config } };
-    } catch (error) {
-      if (isMissing(error) || error instanceof SyntaxError) return undefined;
-      throw error;
-    }
-  }
-
-  /** Whether it is on disk, or was published since the machine has started. */
-  async #isOfThisBoot(folder: string): Promise<boolean> {
-    try {
-      return (await readFile(path.join(folder, UNSYNCED), 'utf8')) === BOOT;
-    } catch (error) {
-      if (isMissing(error)) return true;
-      throw error;
-    }
+    return await readImage(this.#folder(digest), digest);
   }
 
   /** Its files, to copy them elsewhere. */
   files(digest: string): { root: string; config: string } {
     const folder = this.#folder(digest);
-    return { root: path.join(folder, ROOT), config: path.join(folder, CONFIG) };
+    return { root: path.join(folder, IMAGE_FILES.root), config: path.join(folder, IMAGE_FILES.config) };
   }
 
   /** Says that the image is wanted now. False when it is not there any more. */
   async touch(digest: string): Promise<boolean> {
     const now = Date.now() / 1000;
     try {
-      await utimes(path.join(this.#folder(digest), USED), now, now);
+      await utimes(path.join(this.#folder(digest), IMAGE_FILES.used), now, now);
       return true;
     } catch (error) {
       if (isMissing(error)) return false;
@@ -279,7 +256,7 @@ export class ImageFolder {
       if (isMissing(error)) return false;
       throw error;
     }
-    const used = await stat(path.join(trash, USED)).catch(() => undefined);
+    const used = await stat(path.join(trash, IMAGE_FILES.used)).catch(() => undefined);
     if (used && used.mtimeMs > unlessUsedSince) {
       await rename(trash, folder).catch(() => undefined);
       return false;
@@ -289,25 +266,11 @@ export class ImageFolder {
   }
 
   /** All images with what tidying up has to know. */
-  async list(): Promise<
-    { digest: string; sizeBytes: number; usedMs: number; linked: boolean; pinned: boolean }[]
-  > {
+  async list(): Promise<ImageFacts[]> {
     const images = [];
     for (const name of await readdir(this.dir)) {
       if (!IMAGE_FOLDER.test(name)) continue;
-      const [root, used, pinned] = await Promise.all(
-        [ROOT, USED, PINNED].map(
-          async (file) => await stat(path.join(this.dir, name, file)).catch(() => undefined),
-        ),
-      );
-      images.push({
-        digest: name.replace('-', ':'),
-        sizeBytes: root?.size ?? 0,
-        usedMs: used?.mtimeMs ?? 0,
-        // A jail may hold it by a hard link; then removing it here would free nothing.
-        linked: (root?.nlink ?? 1) > 1,
-        pinned: pinned !== undefined,
-      });
+      images.push(await imageFacts(path.join(this.dir, name), name.replace('-', ':')));
     }
     return images;
   }
@@ -315,7 +278,7 @@ export class ImageFolder {
   /** Keeps an image that cannot be had again until `unpin`. @returns false when it is not here */
   async pin(digest: string): Promise<boolean> {
     try {
-      await writeFile(path.join(this.#folder(digest), PINNED), '', { flush: true });
+      await writeFile(path.join(this.#folder(digest), IMAGE_FILES.pinned), '', { flush: true });
       await sync(this.#folder(digest));
       return true;
     } catch (error) {
@@ -325,7 +288,7 @@ export class ImageFolder {
   }
 
   async unpin(digest: string): Promise<void> {
-    await rm(path.join(this.#folder(digest), PINNED), { force: true });
+    await rm(path.join(this.#folder(digest), IMAGE_FILES.pinned), { force: true });
   }
 
   async readAlias(name: string): Promise<Alias | undefined> {

@@ -1,4 +1,5 @@
 import { rm } from 'node:fs/promises';
+import { bytesOf } from './image-files.ts';
 import type { ImageFolder } from './image-folder.ts';
 import type { ImageLimits } from './image-limits.ts';
 
@@ -17,8 +18,8 @@ export async function collectGarbage(
   const freed = { images: 0, layers: 0, bytes: 0 };
   const before = Date.now() - IMAGE_GRACE_MS;
 
-  const images = (await folder.list()).toSorted((a, b) => a.usedMs - b.usedMs);
-  let held = images.reduce((sum, image) => sum + image.sizeBytes, 0);
+  let images = (await folder.list()).toSorted((a, b) => a.usedMs - b.usedMs);
+  let held = bytesOf(images);
   if (held > limits.cacheBytes) {
     const builtins = await folder.builtins();
     for (const image of images) {
@@ -26,17 +27,19 @@ export async function collectGarbage(
       const isInUse = image.linked || image.usedMs > before || isLeased(image.digest);
       if (isInUse || image.pinned || builtins.has(image.digest)) continue;
       if (!(await folder.discard(image.digest, before))) continue;
-      held -= image.sizeBytes;
+      images = images.filter((other) => other !== image);
+      const left = bytesOf(images);
       freed.images += 1;
-      freed.bytes += image.sizeBytes;
+      freed.bytes += held - left;
+      held = left;
     }
   }
 
-  // A pull that uses a layer has a name of its own for it.
+  // A pull that uses a layer has a name of its own for it, and so has an image: it counts there.
   await folder.layers.sweep();
-  const layers = (await folder.layers.list()).toSorted((a, b) => a.usedMs - b.usedMs);
-  let stored = layers.reduce((sum, layer) => sum + layer.sizeBytes, 0);
-  for (const layer of layers) {
+  const unused = (await folder.layers.list()).filter(({ linked }) => !linked);
+  let stored = unused.reduce((sum, layer) => sum + layer.sizeBytes, 0);
+  for (const layer of unused.toSorted((a, b) => a.usedMs - b.usedMs)) {
     if (stored <= limits.layerBytes) break;
     await rm(layer.path, { force: true });
     stored -= layer.sizeBytes;

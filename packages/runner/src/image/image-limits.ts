@@ -33,6 +33,12 @@ export interface ImageLimits {
   cacheBytes: number;
   /** Most bytes of unpacked layers kept for other images that share them. */
   layerBytes: number;
+  /** An image with fewer bytes of layers of that size is made as one file. */
+  stackBytes: number;
+  /** Smaller layers are copied into the image. */
+  stackLayerBytes: number;
+  /** Most layers of an image that are parts of its disk: a VMM opens a file for each. */
+  stackLayers: number;
   /** A registry that sends nothing for so long is given up on, milliseconds. */
   stallMs: number;
   /** So is one that sends less than this in that time, bytes. */
@@ -63,6 +69,9 @@ export const DEFAULT_IMAGE_LIMITS: Readonly<ImageLimits> = {
   resolutionTtlMs: 60_000,
   cacheBytes: IMAGE_CACHE_MIB.images * MIB,
   layerBytes: IMAGE_CACHE_MIB.layers * MIB,
+  stackBytes: 32 * MIB,
+  stackLayerBytes: 4 * MIB,
+  stackLayers: 8,
   stallMs: 30_000,
   stallBytes: 512 * KIB,
   parallelMakes: 2,

@@ -12,6 +12,7 @@ import type { PullContext } from './image-builder.ts';
 import { ImageError, toImageError } from './image-error.ts';
 import { ImageFolder, type RootImage, type StoredImage } from './image-folder.ts';
 import { collectGarbage } from './image-garbage.ts';
+import { cacheStats } from './image-stats.ts';
 import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from './image-limits.ts';
 import { ImageWorkshops } from './image-workshops.ts';
 import { ImageResolver, checkDigest, parseReference, repositoryOf } from './image-resolver.ts';
@@ -25,6 +26,7 @@ import type { RegistryCredential } from './registry/registry-client.ts';
 import { RegistryLogin, type StoredCredential } from './registry/registry-login.ts';
 import { placeImage } from './place-image.ts';
 import { SingleFlight } from './single-flight.ts';
+import { addWholeImage } from './whole-image.ts';
 
 export { ImageError } from './image-error.ts';
 export type { ImageProgress } from './image-builder.ts';
@@ -182,14 +184,8 @@ export class ImageStore {
 
   /** What the cache holds, and how many pulls run and wait. */
   async stats(): Promise<ImageStats> {
-    const [images, layers] = await Promise.all([this.#folder.list(), this.#folder.layers.list()]);
-    const sum = (all: readonly { sizeBytes: number }[]): number =>
-      all.reduce((total, { sizeBytes }) => total + sizeBytes, 0);
-    return {
-      images: { count: images.length, bytes: sum(images), mostBytes: this.#limits.cacheBytes },
-      layers: { count: layers.length, bytes: sum(layers), mostBytes: this.#limits.layerBytes },
-      pulls: { running: this.#pulls.running, waiting: this.#pulls.waiting },
-    };
+    const cache = await cacheStats(this.#folder, this.#limits);
+    return { ...cache, pulls: { running: this.#pulls.running, waiting: this.#pulls.waiting } };
   }
 
   /**
@@ -268,11 +264,38 @@ export class ImageStore {
     return found.image;
   }
 
+  /**
+   * An image that is here, in one file that has been fsynced: for what outlives this boot of the machine, or leaves it.
+   * @throws ImageError
+   */
+  async whole(digest: string, signal?: AbortSignal): Promise<RootImage> {
+    let image = await this.find(digest);
+    if (image === undefined) throw new ImageError('not-found', `the image ${digest} is not on this host`);
+    if (image.parts !== undefined) {
+      image = await this.#build(`whole ${digest}`, { signal }, async ({ folder, work, signal: ending }) => {
+        // Another process may have added it.
+        this.#known.delete(digest);
+        const now = await this.find(digest);
+        if (now !== undefined) await addWholeImage(folder, work, now, ending);
+        this.#known.delete(digest);
+        return digest;
+      });
+    }
+    try {
+      await this.#folder.makeDurable(digest);
+    } catch (error) {
+      throw toImageError(error, 'writing the image to the disk');
+    }
+    return image;
+  }
+
   /** The files of an image, to copy it elsewhere, with their sizes. Undefined when it is not here. */
   async files(
     digest: string,
+    signal?: AbortSignal,
   ): Promise<Record<'root' | 'config', { path: string; bytes: number }> | undefined> {
     if ((await this.find(digest)) === undefined) return undefined;
+    await this.whole(digest, signal);
     const { root, config } = this.#folder.files(digest);
     const file = async (path: string) => ({ path, bytes: (await stat(path)).size });
     return { root: await file(root), config: await file(config) };

@@ -26,6 +26,8 @@ export interface StoredLayer {
   path: string;
   sizeBytes: number;
   usedMs: number;
+  /** An image has it too, or a pull. */
+  linked: boolean;
 }
 
 /** Changes when the machine starts anew: files that were not fsynced are then gone, or damaged. */
@@ -62,21 +64,26 @@ export class LayerStore {
     }
   }
 
-  /** Takes over a verified archive that an image process left in its jail. @param work a folder on the same disk */
+  /**
+   * Takes over a verified archive that an image process left in its jail.
+   * @param work a folder on the same disk @returns its path
+   */
   async add(
     layer: { digest: string; diffId: string },
     scope: LayerScope,
     jail: string,
     name: string,
     work: string,
-  ): Promise<void> {
-    await takeOut(jail, name, this.#archive(layer.diffId), false);
+  ): Promise<string> {
+    const archive = this.#archive(layer.diffId);
+    await takeOut(jail, name, archive, false);
     const before = await this.#read(layer.digest);
     const known = before?.boot === BOOT && before.diffId === layer.diffId ? before.scopes : [];
     const record: LayerRecord = { diffId: layer.diffId, boot: BOOT, scopes: [...new Set([...known, scope])] };
     const temporary = path.join(work, `layer-${layer.digest.slice('sha256:'.length)}.json`);
     await writeFile(temporary, JSON.stringify(record), { mode: 0o600 });
     await rename(temporary, this.#record(layer.digest));
+    return archive;
   }
 
   async list(): Promise<StoredLayer[]> {
@@ -85,7 +92,10 @@ export class LayerStore {
       if (!ARCHIVE.test(name)) continue;
       const file = path.join(this.#dir, name);
       const facts = await stat(file).catch(() => undefined);
-      if (facts) layers.push({ path: file, sizeBytes: facts.size, usedMs: facts.mtimeMs });
+      if (facts) {
+        const { size: sizeBytes, mtimeMs: usedMs, nlink } = facts;
+        layers.push({ path: file, sizeBytes, usedMs, linked: nlink > 1 });
+      }
     }
     return layers;
   }

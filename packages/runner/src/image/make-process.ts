@@ -11,6 +11,7 @@ import { setPriority } from 'node:os';
 import { createInterface } from 'node:readline';
 import { Semaphore } from '../budget/semaphore.ts';
 import { toImageError } from './image-error.ts';
+import { planStack } from './image-stack.ts';
 import type { MakeJob, MakeMessage, MakeOrder } from './make-root-image.ts';
 import { mergeUnpacked } from './oci-flatten.ts';
 import { writeRootImage } from './root-image.ts';
@@ -42,7 +43,7 @@ class Maker {
   }
 
   async run(): Promise<void> {
-    const { limits, target } = this.#job;
+    const { limits, target, stackable = false } = this.#job;
     const layers = await this.#unpackAll();
     const archives = layers.map(({ path }) => path);
     if (target === undefined) return send({ type: 'done', sizeBytes: 0, entries: 0, archives });
@@ -50,11 +51,14 @@ class Maker {
     await this.#merge.promise;
     let last = 0;
     using merged = await mergeUnpacked(layers, limits);
-    const sizeBytes = await writeRootImage(merged, target, (done, total) => {
+    const onProgress = (done: number, total: number): void => {
       if (performance.now() - last < PROGRESS_EVERY_MS) return;
       last = performance.now();
       send({ type: 'progress', phase: 'write', done, total });
-    });
+    };
+    const sizes = layers.map(({ size }) => size);
+    const stack = stackable ? planStack(sizes, limits) : undefined;
+    const sizeBytes = await writeRootImage(merged, target, onProgress, stack);
     send({ type: 'done', sizeBytes, entries: merged.entries, archives });
   }
 

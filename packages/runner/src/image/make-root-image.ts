@@ -21,6 +21,8 @@ export interface MakeJob {
   }[];
   /** The root image to write; absent: layers are only unpacked. */
   target?: string;
+  /** Only its head is written where `planStack` says so. */
+  stackable?: boolean;
   limits: ImageLimits;
 }
 
@@ -45,8 +47,6 @@ export interface MakeOptions {
   onProgress?: ((progress: Extract<MakeMessage, { type: 'progress' }>) => void) | undefined;
   /** Waited for before the layers are merged; disposed of when the image is written. */
   turn?: (() => Promise<Disposable>) | undefined;
-  /** All layers are unpacked. */
-  onUnpacked?: (() => void) | undefined;
 }
 
 const PROCESS = fileURLToPath(new URL('make-process.ts', import.meta.url));
@@ -101,8 +101,13 @@ export function announce(maker: UnprivilegedProcess<MakeMessage>, index: number)
 /** Makes a root image in the working directory of the process, once the layers are there. @throws ImageError */
 export async function makeInJail(
   maker: UnprivilegedProcess<MakeMessage>,
-  { layers, limits, merge: isMerged }: Pick<MakeJob, 'layers' | 'limits'> & { merge: boolean },
-  { signal, onProgress, turn, onUnpacked }: MakeOptions,
+  {
+    layers,
+    limits,
+    merge: isMerged,
+    stackable = false,
+  }: Pick<MakeJob, 'layers' | 'limits' | 'stackable'> & { merge: boolean },
+  { signal, onProgress, turn }: MakeOptions,
 ): Promise<MadeRootImage> {
   let outcome: Extract<MakeMessage, { type: 'done' | 'error' }> | undefined;
   let held: Disposable | undefined;
@@ -114,17 +119,15 @@ export async function makeInJail(
     maker.send({ type: 'merge' } satisfies MakeOrder);
   };
   const deadlineMs = limits.pullMs + limits.makeMs;
-  const job: MakeJob = { layers, limits, ...(isMerged ? { target: ROOT } : {}) };
+  const job: MakeJob = { layers, limits, stackable, ...(isMerged ? { target: ROOT } : {}) };
   try {
     const { code, stderr } = await maker.run(job, {
       deadlineMs,
       signal,
       onMessage: (message) => {
         if (message.type === 'progress') onProgress?.(message);
-        else if (message.type === 'unpacked') {
-          onUnpacked?.();
-          merge().catch(() => undefined);
-        } else outcome = message;
+        else if (message.type === 'unpacked') merge().catch(() => undefined);
+        else outcome = message;
       },
     });
     if (outcome?.type === 'done') return outcome;

@@ -14,8 +14,10 @@ export interface VmSlot {
 
 /** The disks of a sandbox. */
 export interface SandboxDisks {
-  /** Absolute path of the read-only root image. */
+  /** Absolute path of the read-only root image, or of the descriptor of a stacked one. */
   rootImagePath: string;
+  /** Absolute paths of the files that the descriptor names. */
+  rootParts?: readonly string[] | undefined;
   scratchMib: number;
   /** Absent for none; the guest still has a tiny vdc. */
   dockerDataMib?: number | undefined;

@@ -38,8 +38,10 @@ export class EphemeralDisks {
         ? await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay')
         : await forkChain(disks.from, folder);
     if (disks.from !== undefined) await checkChain(scratch);
-    const rootImagePath = await this.#localCopies.near(disks.rootImagePath);
-    const all = { ...disks, rootImagePath, scratch, persistent: false };
+    const near = async (path: string): Promise<string> => await this.#localCopies.near(path);
+    const rootImagePath = await near(disks.rootImagePath);
+    const rootParts = disks.rootParts && (await Promise.all(disks.rootParts.map(near)));
+    const all = { ...disks, rootImagePath, rootParts, scratch, persistent: false };
     return await makeDisks(this.#emptyDisks, jail, owner, all, set);
   }
 }

@@ -17,6 +17,13 @@ export interface WarmUpImage {
   digest: string;
   /** Absolute. */
   path: string;
+  /** Of a stacked image: the files that the descriptor at `path` names. */
+  parts?: readonly string[] | undefined;
+}
+
+/** VMs have the same root disk if this is equal. A persistent sandbox never has a stacked one, as QEMU cannot migrate it. */
+export function rootDiskOf({ digest, parts }: WarmUpImage): string {
+  return parts === undefined ? digest : `${digest} stacked`;
 }
 
 /**

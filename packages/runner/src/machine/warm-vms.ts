@@ -4,6 +4,7 @@ import type { Hardware } from '../vmm/device-model.ts';
 import type { BootOptions, VmSlot } from './boot-options.ts';
 import type { Machines } from './machines.ts';
 import type { EmptyVm } from './restoring.ts';
+import { rootDiskOf } from './warm-vm.ts';
 import type { WantedVm, WantedVmm, WarmUp, WarmUpImage, WarmVm, WarmVmm } from './warm-vm.ts';
 import type { Recipe, WaitingVm, WarmPools } from './warm-pool.ts';
 
@@ -11,9 +12,9 @@ const AGENT_DEADLINE_MS = 60_000;
 /** CPU guarantee of a VM that is made ahead of time: it mostly uses CPU time that sandboxes leave idle. */
 const BACKGROUND_CORES = 0.03;
 
-/** A waiting VM, and the digest of the image that it has mounted. */
+/** A waiting VM, and the root disk that it has mounted (`rootDiskOf`). */
 interface RestoredVm extends WaitingVm {
-  image: string | undefined;
+  rootDisk: string | undefined;
 }
 
 /** Network slots for waiting VMs; `id` is the name of the VM. */
@@ -44,8 +45,8 @@ export interface WarmVmsOptions<S extends VmSlot> {
  */
 export class WarmVms<S extends VmSlot> {
   readonly #options: WarmVmsOptions<S>;
-  /** Digest of the image that VMs for any sandbox warm up with; known after the first of them. */
-  #sharedImage: string | undefined;
+  /** Root disk that VMs for any sandbox warm up with; known after the first of them. */
+  #sharedRootDisk: string | undefined;
 
   constructor(options: WarmVmsOptions<S>) {
     this.#options = options;
@@ -58,13 +59,14 @@ export class WarmVms<S extends VmSlot> {
   takeVm({ shape, diskMib, image }: WantedVm): WarmVm | undefined {
     const { machines, warmUp } = this.#options;
     if (!this.#canHave(diskMib)) return undefined;
-    const hasOwn = this.#sharedImage !== undefined && image.digest !== this.#sharedImage;
+    const rootDisk = rootDiskOf(image);
+    const hasOwn = this.#sharedRootDisk !== undefined && rootDisk !== this.#sharedRootDisk;
     const warm =
       (hasOwn ? this.#take(this.#templateRecipe(shape, image)) : undefined) ??
       this.#take(this.#templateRecipe(shape));
     if (warm === undefined) return undefined;
     const present = warmUp === undefined ? 'placeholders' : 'warm-up';
-    const keepsRoot = warm.image === image.digest;
+    const keepsRoot = warm.rootDisk === rootDisk;
     return {
       id: warm.id,
       attach: (options) => machines.blank.attach(warm.vm, warm.id, { ...options, present, keepsRoot }),
@@ -102,14 +104,18 @@ export class WarmVms<S extends VmSlot> {
   #templateRecipe(shape: MachineSize, own?: WarmUpImage): Recipe<RestoredVm> {
     const { machines, slots, diskMaxMib, size, warmUp } = this.#options;
     return {
-      name: own === undefined ? nameOf('template', shape) : `${nameOf('template', shape)} ${own.digest}`,
+      name: own === undefined ? nameOf('template', shape) : `${nameOf('template', shape)} ${rootDiskOf(own)}`,
       least: own === undefined && this.#isDefault(shape) ? size : 0,
       make: async (id, signal) => {
         const image = own ?? (await warmUp?.image());
-        if (own === undefined) this.#sharedImage = image?.digest;
+        const rootDisk = image && rootDiskOf(image);
+        if (own === undefined) this.#sharedRootDisk = rootDisk;
         const made = await machines.blank.boot({
           ...this.#background(id, await slots.take(id), shape),
-          ...(warmUp && image && { disks: { rootImagePath: image.path, scratchMib: warmUp.scratchMib } }),
+          ...(warmUp &&
+            image && {
+              disks: { rootImagePath: image.path, rootParts: image.parts, scratchMib: warmUp.scratchMib },
+            }),
           diskMaxMib,
           signal,
         });
@@ -123,7 +129,7 @@ export class WarmVms<S extends VmSlot> {
           made.vm.detach();
           throw error;
         }
-        return { id, vm: made.vm, image: image?.digest };
+        return { id, vm: made.vm, rootDisk };
       },
       remove: (id) => this.#remove(id),
     };

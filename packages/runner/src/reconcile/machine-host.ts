@@ -77,10 +77,11 @@ export class MachineHost implements SandboxHost {
   async acquireImage(
     source: RootSource,
     signal: AbortSignal,
-    manifest?: string,
-    origin?: Origin,
+    manifest: string | undefined,
+    origin: Origin | undefined,
+    durable: boolean,
   ): Promise<HeldImage> {
-    return await this.#roots.acquire(source, signal, manifest, origin);
+    return await this.#roots.acquire(source, signal, manifest, origin, durable);
   }
 
   async fetchSnapshot(snapshotId: string, onFetch: () => Promise<void>, signal: AbortSignal): Promise<void> {

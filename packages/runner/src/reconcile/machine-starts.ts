@@ -62,6 +62,7 @@ export class MachineStarts {
         : undefined;
     const disks = {
       rootImagePath: image.path,
+      rootParts: image.parts,
       scratchMib: spec.scratch_mib,
       ...(spec.docker_data_mib === undefined ? {} : { dockerDataMib: spec.docker_data_mib }),
       ...(from && { from }),

@@ -1,6 +1,6 @@
 import type { Origin, RootSource } from '@releap/contract';
 import type { Assignment } from './assignment.ts';
-import type { ImageStore } from '../image/image-store.ts';
+import type { ImageLease, ImageStore, RootImage } from '../image/image-store.ts';
 import { heldImagePath } from '../machine/index.ts';
 import type { Machines } from '../machine/index.ts';
 import type { HeldImage, SandboxHistory } from './sandbox-host.ts';
@@ -22,47 +22,55 @@ export class RootImages {
     return await images.has(source);
   }
 
-  /** An image that must be on this host because a disk is based on it. */
+  /** An image that must be on this host because a disk is based on it, in one file. */
   async find(manifest: string): Promise<HeldImage> {
-    const images = this.#images;
-    const found = await images.find(manifest);
-    if (found === undefined) throw new Error(`its root image ${manifest} is not on this machine any more`);
-    const lease = images.lease(found.digest);
-    const { digest, path, config } = found;
-    return { digest, path, config, [Symbol.dispose]: () => lease.release() };
+    const lease = this.#images.lease(manifest);
+    try {
+      if ((await this.#images.find(manifest)) === undefined)
+        throw new Error(`its root image ${manifest} is not on this machine any more`);
+      return held(await this.#images.whole(manifest), lease);
+    } catch (error) {
+      lease.release();
+      throw error;
+    }
   }
 
   /**
    * An image, pulled if necessary.
    * @param manifest digest of the required image, for a disk that is based on it
    * @param origin a snapshot, which holds the image that its disk is based on
+   * @param durable in one file that has been fsynced, for a disk that survives a power failure
    */
   async acquire(
     source: RootSource,
     signal: AbortSignal,
-    manifest?: string,
-    origin?: Origin,
+    manifest: string | undefined,
+    origin: Origin | undefined,
+    durable: boolean,
   ): Promise<HeldImage> {
     const images = this.#images;
-    if (manifest !== undefined && (await images.find(manifest)) !== undefined) {
-      return await this.find(manifest);
-    }
-    if (origin?.type === 'snapshot') {
+    if (origin?.type === 'snapshot' && (manifest === undefined || !(await images.find(manifest)))) {
       const { folder, facts } = await this.#machines.snapshots.open(origin.snapshot_id);
       if (facts.manifest === manifest) {
         const path = heldImagePath(folder);
         return { digest: facts.manifest, path, config: facts.image, [Symbol.dispose]: () => undefined };
       }
     }
-    const held = await images.acquire(source, { signal });
-    const { digest, path, config } = held.image;
-    if (manifest !== undefined && digest !== manifest) {
-      held.release();
-      throw new Error(
-        `its disk is based on root image ${manifest}, which is no longer available: its source is now ${digest}`,
-      );
+    const known = manifest === undefined ? undefined : await images.find(manifest);
+    const { image, ...lease } = known
+      ? { image: known, ...images.lease(known.digest) }
+      : await images.acquire(source, { signal });
+    try {
+      if (manifest !== undefined && image.digest !== manifest) {
+        throw new Error(
+          `its disk is based on root image ${manifest}, which is no longer available: its source is now ${image.digest}`,
+        );
+      }
+      return held(durable ? await images.whole(image.digest, signal) : image, lease);
+    } catch (error) {
+      lease.release();
+      throw error;
     }
-    return { digest, path, config, [Symbol.dispose]: () => held.release() };
   }
 
   /** Digest of the image that a snapshot's disk is based on. @throws when the snapshot is not on this host */
@@ -78,7 +86,11 @@ export class RootImages {
   ): Promise<{ path: string; image: HeldImage | undefined }> {
     const path = await this.#machines.persistent.heldImage(vmId);
     if (path !== undefined) return { path, image: undefined };
-    const image = await this.acquire(spec.root, signal, past.manifest);
+    const image = await this.acquire(spec.root, signal, past.manifest, undefined, true);
     return { path: image.path, image };
   }
+}
+
+function held({ digest, path, parts, config }: RootImage, lease: ImageLease): HeldImage {
+  return { digest, path, ...(parts && { parts }), config, [Symbol.dispose]: () => lease.release() };
 }

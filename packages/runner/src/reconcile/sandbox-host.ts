@@ -9,6 +9,8 @@ import type { ForkOrigin, LocalState, SnapshotFacts } from '../machine/index.ts'
 export interface HeldImage extends Disposable {
   digest: string;
   path: string;
+  /** Of a stacked image: the files that the descriptor at `path` names. */
+  parts?: readonly string[];
   config: ImageConfig;
 }
 
@@ -88,12 +90,14 @@ export interface SandboxHost {
   /**
    * @param manifest digest of the required image, for a disk that is based on it
    * @param origin a snapshot, which holds the image that its disk is based on
+   * @param durable in one file that has been fsynced, for a disk that survives a power failure
    */
   acquireImage(
     source: RootSource,
     signal: AbortSignal,
-    manifest?: string,
-    origin?: Origin,
+    manifest: string | undefined,
+    origin: Origin | undefined,
+    durable: boolean,
   ): Promise<HeldImage>;
   /** A persistent sandbox boots on its existing disk if there is one. There must be no suspend image. */
   boot(

@@ -300,7 +300,7 @@ export class SandboxWork {
         failpoint(`${operation}:discarded`);
       }
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
-      using image = await this.#host.acquireImage(root, imageSignal, manifest, origin);
+      using image = await this.#host.acquireImage(root, imageSignal, manifest, origin, isPersistent);
       if (this.#state.observation.status === 'building') await this.#state.observe('booting');
       failpoint(`${operation}:image`);
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);

@@ -8,6 +8,7 @@
  */
 import { readSync, writeSync } from 'node:fs';
 import { ImageError } from '../image-error.ts';
+import { STACK_ALIGN, type StackPlan } from '../image-stack.ts';
 import type { TreeNode } from '../layer-tree.ts';
 import { type DirectoryEntry, writeListing } from './directory.ts';
 import {
@@ -41,43 +42,54 @@ const GZIP = 1;
 const FLAGS = 0x1 | 0x2 | 0x8 | 0x10 | 0x80 | 0x100 | 0x800;
 const NO_XATTRS = 0x200;
 
-/** Writes the image at the start of `fd`. @returns its size */
+/**
+ * Writes the image at the start of `fd`.
+ * @param stack only the head of a stacked image is written: bodies of these layers stay where they are
+ * @returns the size of what was written
+ */
 export async function writeSquashfs(
   root: TreeNode,
   readLayer: ReadLayer,
   fd: number,
   onBytes: (done: number) => void,
+  stack?: StackPlan,
 ): Promise<number> {
-  const out = new Output(fd, SUPERBLOCK_BYTES, onBytes);
-  const data = await writeData(root, readLayer, out);
+  const shift = stack === undefined ? 0 : stack.tail - STACK_ALIGN;
+  const out = new Output(fd, stack?.tail ?? SUPERBLOCK_BYTES, shift, onBytes);
+  const data = await writeData(root, readLayer, out, stack);
   const tables = makeTables(root, data);
   const superblock = writeTables(tables, out);
   const end = out.position;
   out.write(Buffer.alloc((PAGE - (end % PAGE)) % PAGE));
   superblock.writeBigUInt64LE(BigInt(end), 40);
   writeSync(fd, superblock, 0, superblock.length, 0);
-  return out.position;
+  return out.position - shift;
 }
 
 class Output {
   readonly #fd: number;
   readonly #onBytes: (done: number) => void;
+  /** How much later a byte lies in the image than in the file. */
+  readonly #shift: number;
   #position: number;
   #turn = 0;
 
-  constructor(fd: number, start: number, onBytes: (done: number) => void) {
+  constructor(fd: number, start: number, shift: number, onBytes: (done: number) => void) {
     this.#fd = fd;
     this.#position = start;
+    this.#shift = shift;
     this.#onBytes = onBytes;
   }
 
+  /** In the image. */
   get position(): number {
     return this.#position;
   }
 
   write(data: Buffer): void {
+    const at = this.#position - this.#shift;
     for (let done = 0; done < data.length; ) {
-      done += writeSync(this.#fd, data, done, data.length - done, this.#position + done);
+      done += writeSync(this.#fd, data, done, data.length - done, at + done);
     }
     this.#position += data.length;
     this.#turn += data.length;
@@ -87,13 +99,21 @@ class Output {
   async breathe(): Promise<void> {
     if (this.#turn < TURN_BYTES) return;
     this.#turn = 0;
-    this.#onBytes(this.#position);
+    this.#onBytes(this.#position - this.#shift);
     await new Promise((resolve) => setImmediate(resolve));
   }
 }
 
+const inOrder = new WeakMap<TreeNode, [string, TreeNode][]>();
+
+/** The children of a folder, of a tree that does not change any more. */
 function sorted(node: TreeNode): [string, TreeNode][] {
-  return [...(node.children ?? [])].sort(([a], [b]) => (a < b ? -1 : 1));
+  let children = inOrder.get(node);
+  if (children === undefined) {
+    children = [...(node.children ?? [])].sort(([a], [b]) => (a < b ? -1 : 1));
+    inOrder.set(node, children);
+  }
+  return children;
 }
 
 /** All files with content, each once. */
@@ -117,14 +137,19 @@ async function writeData(
   root: TreeNode,
   readLayer: ReadLayer,
   out: Output,
+  stack: StackPlan | undefined,
 ): Promise<Map<TreeNode, FileData>> {
   const data = new Map<TreeNode, FileData>();
+  const stacked = new Map(stack?.layers.map(({ index, at }) => [index, at]));
   const whole: TreeNode[] = [];
   const sparse: TreeNode[] = [];
   for (const node of filesOf(root)) {
     const [extent] = node.extents;
     const isWhole = node.extents.length === 1 && extent?.at === 0 && extent.length === node.size;
-    (isWhole ? whole : sparse).push(node);
+    const layerAt = isWhole ? stacked.get(node.layer) : undefined;
+    if (layerAt !== undefined && extent !== undefined) {
+      data.set(node, { start: layerAt + extent.offset, holes: 0 });
+    } else (isWhole ? whole : sparse).push(node);
   }
   const offsetOf = (node: TreeNode): number => node.extents[0]?.offset ?? 0;
   whole.sort((a, b) => a.layer - b.layer || offsetOf(a) - offsetOf(b));
