@@ -32,6 +32,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	removePipes()
 	server := newServer(newToolbox())
 	// EOF: the agent has ended.
 	if err := server.Serve(listener); err != io.EOF {

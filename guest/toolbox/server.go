@@ -43,6 +43,8 @@ func newToolbox() *toolbox {
 	t := &toolbox{}
 	t.addInfo()
 	t.addFiles()
+	t.addSessions()
+	t.addTerminals()
 	return t
 }
 
@@ -71,10 +73,13 @@ func (t *toolbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = handle(c)
 	}
-	if err != nil {
+	if err != nil && err != errAnswered {
 		sendError(w, err)
 	}
 }
+
+// errAnswered of a handler says that nothing can be answered any more: it has been, or the client is gone.
+var errAnswered = errors.New("answered")
 
 func (t *toolbox) find(c *call) (handler, error) {
 	path := strings.TrimPrefix(c.r.URL.Path, "/")

@@ -113,8 +113,13 @@ func (d *Daemon) start() error {
 		return err
 	}
 	root := process.User{Name: "root", Home: "/root"}
+	env := map[string]string{}
+	// Where the agent is PID 1 it has none.
+	if folder := os.Getenv("TMPDIR"); folder != "" {
+		env["TMPDIR"] = folder
+	}
 	proc, bad := d.table.Start(process.Spec{
-		Path: d.path, Argv: []string{"toolboxd"}, Env: process.Environment(nil, root, false), Dir: "/", User: root,
+		Path: d.path, Argv: []string{"toolboxd"}, Env: process.Environment(env, root, false), Dir: "/", User: root,
 		Files: [3]uintptr{uintptr(pair[1]), null.Fd(), 2},
 	})
 	null.Close()

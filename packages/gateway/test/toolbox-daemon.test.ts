@@ -13,6 +13,7 @@ import { until } from '@releap/testing/eventually';
 import { log, startAgent, type TestAgent } from '@releap/testing/guest-agent';
 import { childrenOf } from '@releap/testing/processes';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { WebSocket } from 'ws';
 import { type Gateway, startGateway } from '../src/index.ts';
 import { toolbox } from '../src/targets/toolbox.ts';
 import { startFakeControl } from './support/fake-control.ts';
@@ -290,6 +291,68 @@ test('files are moved, given permissions, found and changed', async () => {
   assert.deepEqual([mode & 0o777, uid, gid], [0o600, 12, 34]);
   assert.equal((await permissions('mode=rw')).status, 400);
   assert.equal((await permissions('owner=no-such-user')).status, 404);
+});
+
+test('a session keeps its state, and its log is followed over a WebSocket', async () => {
+  assert.equal((await call('POST', 'process/session', { sessionId: 's' })).status, 201);
+  const run = (command: string, async = false): Promise<Answer<Record<string, unknown>>> =>
+    call('POST', 'process/session/s/exec', { command, runAsync: async });
+  await run('cd /proc; X=$GREETING');
+  const { body } = await run('echo $X $PWD; echo wrong >&2; false');
+  assert.deepEqual([body['exitCode'], body['stdout'], body['stderr']], [1, 'hello /proc\n', 'wrong\n']);
+  const started = await run('read line; echo $line; echo $line >&2', true);
+  assert.equal(started.status, 202);
+  const command = `process/session/s/command/${String(started.body['cmdId'])}`;
+  const socket = new WebSocket(url(`${command}/logs?follow=true`).replace('http', 'ws'), ['X-Version~1'], {
+    headers: authorization,
+  });
+  const received: Buffer[] = [];
+  socket.on('message', (data: Buffer) => received.push(data));
+  await once(socket, 'open');
+  assert.equal(socket.protocol, 'X-Version~1');
+  assert.equal((await call('POST', `${command}/input`, { data: 'word\n' })).status, 204);
+  const [code] = (await once(socket, 'close')) as [number];
+  assert.equal(code, 1000);
+  const sent = Buffer.concat(received).toString('latin1');
+  assert.deepEqual(sent.split('\n').sort(), ['', '\u0001\u0001\u0001word', '\u0002\u0002\u0002word']);
+  const older = await fetch(url(`${command}/logs`), {
+    headers: { ...authorization, 'x-daytona-sdk-version': '0.166.0' },
+  });
+  assert.equal(await older.text(), 'word\nword\n');
+  assert.deepEqual((await call('GET', `${command}/logs`)).body, {
+    output: 'word\nword\n',
+    stdout: 'word\n',
+    stderr: 'word\n',
+  });
+  assert.equal((await call('DELETE', 'process/session/s')).status, 204);
+});
+
+test('a terminal is carried over a WebSocket, and ends with its exit code', async () => {
+  const created = await call('POST', 'process/pty', { id: 'p', cols: 80, rows: 25, lazyStart: true });
+  assert.deepEqual([created.status, created.body], [201, { sessionId: 'p' }]);
+  const socket = new WebSocket(url('process/pty/p/connect').replace('http', 'ws'), {
+    headers: authorization,
+  });
+  const [first, binary] = (await once(socket, 'message')) as [Buffer, boolean];
+  assert.deepEqual([JSON.parse(String(first)), binary], [{ type: 'control', status: 'connected' }, false]);
+  let text = '';
+  socket.on('message', (data: Buffer) => {
+    text += data.toString();
+    if (text.includes('25 80')) socket.send(Buffer.from('exit 6\n'));
+  });
+  socket.send(Buffer.from('stty size\n'));
+  const [code, reason] = (await once(socket, 'close')) as [number, Buffer];
+  assert.deepEqual([code, String(reason)], [1000, '{"exitCode":6}']);
+  const refused = new WebSocket(url('process/pty/none/connect').replace('http', 'ws'), {
+    headers: authorization,
+  });
+  const [told] = (await once(refused, 'message')) as [Buffer];
+  assert.match(String(told), /"status":"error","error":"PTY session .*not found/);
+  const [stranger] = (await once(
+    new WebSocket(url('process/pty/p/connect').replace('http', 'ws')),
+    'error',
+  )) as [Error];
+  assert.match(stranger.message, /401/);
 });
 
 test('the runner serves commands and single files in the same terms', async () => {

@@ -49,7 +49,7 @@ export async function startAgent(): Promise<TestAgent> {
   const socket = path.join(folder, 'agent.sock');
   const child = spawn(agent, ['-serve', `unix:${socket}`], {
     stdio: ['ignore', 'ignore', 'inherit'],
-    env: { ...process.env, RELEAP_TOOLBOXD: toolboxDaemon },
+    env: { ...process.env, RELEAP_TOOLBOXD: toolboxDaemon, TMPDIR: folder },
   });
   const clients: GuestClient[] = [];
   for (const end = Date.now() + START_DEADLINE_MS; !(await listens(socket)); await sleep(10)) {

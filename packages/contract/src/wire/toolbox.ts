@@ -6,6 +6,7 @@ import { Type, type Static } from 'typebox';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
 import { toolboxFileOperations } from './toolbox-files.ts';
+import { toolboxSessionOperations } from './toolbox-sessions.ts';
 import { errors, full, invalid, Path, PathQuery, WriteQuery } from './toolbox-parts.ts';
 
 export const ProcessExecuteRequest = Type.Object({
@@ -170,7 +171,11 @@ const singleOperations = {
   },
 } as const satisfies Record<string, Operation>;
 
-export const toolboxOperations = { ...singleOperations, ...toolboxFileOperations } as const;
+export const toolboxOperations = {
+  ...singleOperations,
+  ...toolboxFileOperations,
+  ...toolboxSessionOperations,
+} as const;
 
 export const toolboxResource = {
   tags: {

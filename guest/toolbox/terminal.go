@@ -1,0 +1,407 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"sort"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"releap/guest/internal/process"
+)
+
+const (
+	terminalsMax = 64
+	// scrollMax is what a terminal keeps of its output for the next client. While clients are connected, the slowest one
+	// slows the terminal.
+	scrollMax = 256 << 10
+	// lastWords is how long output of background processes is read after the shell has ended.
+	lastWords = 200 * time.Millisecond
+)
+
+// terminals by id.
+type terminals struct {
+	mu   sync.Mutex
+	byID map[string]*terminal
+}
+
+type terminalInfo struct {
+	ID        string            `json:"id"`
+	Cwd       string            `json:"cwd"`
+	Envs      map[string]string `json:"envs"`
+	Cols      int               `json:"cols"`
+	Rows      int               `json:"rows"`
+	CreatedAt string            `json:"createdAt"`
+	Active    bool              `json:"active"`
+	LazyStart bool              `json:"lazyStart"`
+}
+
+// terminal is a pseudo-terminal with a shell.
+type terminal struct {
+	output *output
+	cmd    *exec.Cmd
+	user   process.User
+	done   chan struct{}
+
+	mu      sync.Mutex
+	info    terminalInfo
+	started bool
+	deleted bool
+	master  *os.File
+	exit    int
+	failed  string
+}
+
+func (t *toolbox) addTerminals() {
+	all := &terminals{byID: map[string]*terminal{}}
+	t.add("POST", "process/pty", all.create)
+	t.add("GET", "process/pty", all.list)
+	t.add("GET", "process/pty/*", all.with(func(c *call, one *terminal) error { return c.send(http.StatusOK, one.describe()) }))
+	t.add("DELETE", "process/pty/*", all.with(func(c *call, one *terminal) error {
+		all.mu.Lock()
+		if all.byID[one.info.ID] == one {
+			delete(all.byID, one.info.ID)
+		}
+		all.mu.Unlock()
+		one.end()
+		return c.send(http.StatusOK, object{"message": "deleted"})
+	}))
+	t.add("POST", "process/pty/*/resize", all.with(resize))
+	t.add("GET", "process/pty/*/connect", all.connect)
+}
+
+func (all *terminals) find(id string) (*terminal, error) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if one := all.byID[id]; one != nil {
+		return one, nil
+	}
+	return nil, fail(http.StatusNotFound, "PTY session %q not found", id)
+}
+
+func (all *terminals) with(handle func(*call, *terminal) error) handler {
+	return func(c *call) error {
+		one, err := all.find(c.params[0])
+		if err != nil {
+			return err
+		}
+		return handle(c, one)
+	}
+}
+
+type size struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
+
+func (s size) check() error {
+	if s.Cols < 1 || s.Cols > 4096 || s.Rows < 1 || s.Rows > 4096 {
+		return badRequest("cols and rows must be 1 to 4096")
+	}
+	return nil
+}
+
+func (all *terminals) create(c *call) error {
+	body := struct {
+		ID        string            `json:"id"`
+		Cwd       string            `json:"cwd"`
+		Envs      map[string]string `json:"envs"`
+		LazyStart bool              `json:"lazyStart"`
+		size
+	}{size: size{80, 24}}
+	if err := c.body(&body); err != nil {
+		return err
+	}
+	if err := checkName("id", body.ID); err != nil {
+		return err
+	}
+	if err := body.size.check(); err != nil {
+		return err
+	}
+	one, err := c.newTerminal(body.Cwd, body.Envs)
+	if err != nil {
+		return err
+	}
+	one.info = terminalInfo{
+		ID: body.ID, Cwd: one.cmd.Dir, Envs: body.Envs, Cols: body.Cols, Rows: body.Rows,
+		CreatedAt: time.Now().UTC().Format(time.RFC3339Nano), LazyStart: body.LazyStart,
+	}
+	if one.info.Envs == nil {
+		one.info.Envs = map[string]string{}
+	}
+	if err := all.keep(one); err != nil {
+		return err
+	}
+	if !body.LazyStart {
+		if err := one.start(); err != nil {
+			all.mu.Lock()
+			delete(all.byID, body.ID)
+			all.mu.Unlock()
+			return err
+		}
+	}
+	return c.send(http.StatusCreated, object{"sessionId": body.ID})
+}
+
+// keep a new terminal. One that has ended gives its place.
+func (all *terminals) keep(one *terminal) error {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for id, old := range all.byID {
+		if old.hasEnded() && (id == one.info.ID || len(all.byID) >= terminalsMax) {
+			delete(all.byID, id)
+			old.output.forget()
+		}
+	}
+	if all.byID[one.info.ID] != nil {
+		return fail(http.StatusConflict, "PTY session %q exists already", one.info.ID)
+	}
+	if len(all.byID) >= terminalsMax {
+		return fail(http.StatusTooManyRequests, "there are %d PTY sessions, which is the most: delete one", terminalsMax)
+	}
+	all.byID[one.info.ID] = one
+	return nil
+}
+
+func (all *terminals) list(c *call) error {
+	all.mu.Lock()
+	infos := make([]terminalInfo, 0, len(all.byID))
+	for _, one := range all.byID {
+		infos = append(infos, one.describe())
+	}
+	all.mu.Unlock()
+	sort.Slice(infos, func(i, j int) bool { return infos[i].CreatedAt < infos[j].CreatedAt })
+	return c.send(http.StatusOK, object{"sessions": infos})
+}
+
+// newTerminal prepares a shell on a terminal: that of the environment, or the first that exists.
+func (c *call) newTerminal(cwd string, envs map[string]string) (*terminal, error) {
+	names := []string{"bash", "sh"}
+	if own := c.set.Env["SHELL"]; own != "" {
+		names = append([]string{own}, names...)
+	}
+	path, err := c.firstProgram(names...)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{"TERM": "xterm-256color"}
+	if _, ok := c.set.Env["TERM"]; ok {
+		delete(all, "TERM")
+	}
+	for name, value := range envs {
+		all[name] = value
+	}
+	cmd, err := c.command(cwd, all, path)
+	if err != nil {
+		return nil, err
+	}
+	user, err := c.user()
+	if err != nil {
+		return nil, err
+	}
+	return &terminal{output: newOutput(scrollMax), cmd: cmd, user: user, done: make(chan struct{})}, nil
+}
+
+func (one *terminal) describe() terminalInfo {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	info := one.info
+	info.Active = one.started && !one.hasEnded()
+	return info
+}
+
+func (one *terminal) hasEnded() bool {
+	select {
+	case <-one.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// start the shell, once.
+func (one *terminal) start() error {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.started || one.deleted {
+		return nil
+	}
+	master, slave, err := process.OpenTerminal(uint16(one.info.Rows), uint16(one.info.Cols), one.user)
+	if err != nil {
+		return err
+	}
+	end := os.NewFile(uintptr(slave), "terminal")
+	defer end.Close()
+	one.cmd.Stdin, one.cmd.Stdout, one.cmd.Stderr = end, end, end
+	one.cmd.SysProcAttr.Setctty = true
+	if err := one.cmd.Start(); err != nil {
+		syscall.Close(master)
+		return err
+	}
+	one.master, one.started = os.NewFile(uintptr(master), "terminal"), true
+	go one.run()
+	return nil
+}
+
+func (one *terminal) run() {
+	pumped := make(chan struct{})
+	go func() {
+		defer close(pumped)
+		one.pump()
+	}()
+	err := one.cmd.Wait()
+	one.mu.Lock()
+	if state, ok := one.cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
+		one.exit = exitCode(state)
+		if state.Signaled() {
+			one.failed = "ended by " + process.SignalName(state.Signal())
+		}
+	} else if err != nil {
+		one.failed = err.Error()
+	}
+	one.mu.Unlock()
+	// What runs in the background may hold the terminal open.
+	select {
+	case <-pumped:
+	case <-time.After(lastWords):
+	}
+	one.master.Close()
+	<-pumped
+	one.output.end()
+	close(one.done)
+}
+
+func (one *terminal) pump() {
+	buffer := make([]byte, readSize)
+	for {
+		n, err := one.master.Read(buffer)
+		one.output.append(stdout, append([]byte(nil), buffer[:n]...))
+		if err != nil {
+			return // EIO: no process has the terminal open
+		}
+		one.output.awaitReaders()
+	}
+}
+
+// end the shell and all its jobs.
+func (one *terminal) end() {
+	one.mu.Lock()
+	one.deleted = true
+	started := one.started
+	one.mu.Unlock()
+	one.output.end()
+	if started {
+		if !one.hasEnded() {
+			killSession(one.cmd.Process.Pid)
+		}
+		<-one.done
+	}
+	one.output.forget()
+}
+
+func resize(c *call, one *terminal) error {
+	var wanted size
+	if err := c.body(&wanted); err != nil {
+		return err
+	}
+	if err := wanted.check(); err != nil {
+		return err
+	}
+	one.mu.Lock()
+	one.info.Cols, one.info.Rows = wanted.Cols, wanted.Rows
+	master := one.master
+	one.mu.Unlock()
+	if master != nil {
+		if raw, err := master.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { _ = process.Resize(int(fd), uint16(wanted.Rows), uint16(wanted.Cols)) })
+		}
+	}
+	return c.send(http.StatusOK, one.describe())
+}
+
+type control struct {
+	Type   string `json:"type"`
+	Status string `json:"status"`
+	Error  string `json:"error,omitempty"`
+}
+
+// connect carries a terminal over a WebSocket. After its shell has ended, the close frame has the exit code.
+func (all *terminals) connect(c *call) error {
+	one, failed := all.find(c.params[0])
+	s, err := c.upgrade()
+	if err != nil {
+		if failed != nil {
+			return failed
+		}
+		return err
+	}
+	if failed == nil {
+		failed = one.start()
+	}
+	if failed != nil {
+		go s.receive(func(int, []byte) error { return nil })
+		_, text := statusOf(failed)
+		_ = s.sendJSON(control{"control", "error", text})
+		s.finish(websocket.ClosePolicyViolation, reason(object{"error": text}))
+		return errAnswered
+	}
+	r := one.output.read()
+	defer r.close()
+	if s.sendJSON(control{"control", "connected", ""}) != nil {
+		return errAnswered
+	}
+	go s.receive(func(_ int, data []byte) error { return one.write(data) })
+	for {
+		chunks, ok := r.take(s.gone)
+		if !ok {
+			break
+		}
+		if len(chunks) == 0 {
+			return errAnswered
+		}
+		for _, part := range chunks {
+			if s.send(websocket.BinaryMessage, part.data) != nil {
+				return errAnswered
+			}
+		}
+	}
+	if r.wasLost() {
+		s.finish(websocket.ClosePolicyViolation, reason(object{"error": "the client did not read the terminal's output"}))
+		return errAnswered
+	}
+	<-one.done
+	one.mu.Lock()
+	end := object{"exitCode": one.exit}
+	if one.failed != "" {
+		end["exitReason"] = one.failed
+	}
+	one.mu.Unlock()
+	s.finish(websocket.CloseNormalClosure, reason(end))
+	return errAnswered
+}
+
+func reason(body object) string {
+	data, _ := json.Marshal(body)
+	return string(data)
+}
+
+// write input. A program that does not read its terminal loses its client rather than holding it.
+func (one *terminal) write(data []byte) error {
+	one.mu.Lock()
+	master := one.master
+	one.mu.Unlock()
+	if master == nil {
+		return errors.New("the terminal has not started")
+	}
+	_ = master.SetWriteDeadline(time.Now().Add(writePatience))
+	if _, err := master.Write(data); errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil // a shell that has just ended reads no more, and its client is still told how it has ended
+}
