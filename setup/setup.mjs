@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { alone } from './alone.mjs';
@@ -28,6 +28,7 @@ const GUEST_PROGRAMS = ['releap-ssh', 'toolboxd'].map((name) => path.join(BUILD,
 const HOSTD = path.join(BUILD, 'host/hostd');
 /** Of Go 1: what Debian 12 has. */
 const OLDEST_GO_MINOR = 19;
+const TEST_CLIENTS = path.join(BUILD, 'test-clients');
 const INITRAMFS = path.join(BUILD, 'initramfs.cpio.gz');
 const SYSTEM_DISK = path.join(BUILD, 'system.squashfs');
 
@@ -71,6 +72,21 @@ async function npmPackages() {
   if (!existsSync(NODE))
     throw new SetupError(`npm installed no Node 24 (${path.relative(REPO, NODE)}): is this Linux on x86-64?`);
   await bundlePackage(path.join(REPO, 'node_modules/typebox'));
+}
+
+/** Clients of the compatibility facade, for tests and measurements: other people's programs, apart from our own packages. */
+async function testClients() {
+  const from = path.join(REPO, 'setup/test-clients');
+  const manifests = ['package.json', 'package-lock.json'].map((file) => path.join(from, file));
+  await onceFor(path.join(TEST_CLIENTS, 'node_modules/.package-lock.json'), manifests, async () => {
+    say('installing the clients of the compatibility facade');
+    await mkdir(TEST_CLIENTS, { recursive: true });
+    for (const file of manifests) await copyFile(file, path.join(TEST_CLIENTS, path.basename(file)));
+    await run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], {
+      cwd: TEST_CLIENTS,
+      minutes: 20,
+    });
+  });
 }
 
 async function filesBelow(folder) {
@@ -137,6 +153,7 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
   await mkdir(BUILD, { recursive: true });
   await alone(path.join(BUILD, 'setup.lock'), async () => {
     await npmPackages();
+    if (forTests || forBench) await testClients();
     await ensurePackages([
       ...PACKAGES,
       ...(forTests ? TEST_PACKAGES : []),

@@ -1,3 +1,4 @@
+export * from './compat/index.ts';
 export * from './gateway/messages.ts';
 export * from './gateway/port-stream.ts';
 export * from './gateway/withheld-address.ts';

@@ -2,6 +2,7 @@
 import { artifactsModule } from './artifacts/module.ts';
 import { authModule } from './auth/module.ts';
 import { billingModule } from './billing/module.ts';
+import { compatModule } from './compat/module.ts';
 import type { ControlContext } from './context.ts';
 import { credentialsModule } from './credentials/module.ts';
 import { endpointsModule } from './endpoints/module.ts';
@@ -42,6 +43,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   sandboxesModule,
   endpointsModule,
   imagesModule,
+  compatModule,
   jobsModule,
   secretsModule,
   registriesModule,

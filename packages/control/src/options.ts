@@ -44,6 +44,8 @@ export interface ControlOptions {
   oidc?: OidcOptions;
   /** Base URL that callers use, for the OpenAPI document. */
   publicUrl?: string;
+  /** What a create of the compatibility facade starts that names no snapshot; without it such a create is refused. */
+  compatSnapshot?: string | undefined;
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
   trustedProxies?: readonly string[];
   /** Additional modules. */

@@ -153,6 +153,7 @@ test('a request reaches the guest as the client sent it, without credentials of 
     headers: {
       authorization: `Bearer ${key}`,
       'x-service-preview-token': token,
+      'x-daytona-preview-token': token,
       cookie: `a=b; rlp_preview=${token}`,
       'x-forwarded-for': '9.9.9.9',
       forwarded: 'for=9.9.9.9',

@@ -54,6 +54,9 @@ test('a credential is taken from the header, the bearer token, the URL or the co
   const bearer = { authorization: `Bearer ${key}` };
   const cookie = { cookie: `a=b; rlp_preview=${token}` };
   assert.equal(find('/', { 'x-service-preview-token': access, ...bearer }).token, access);
+  const compatible = { 'x-daytona-preview-token': token };
+  assert.equal(find('/', { ...compatible, ...bearer }).token, token);
+  assert.equal(find('/', { 'x-service-preview-token': access, ...compatible }).token, access);
   assert.equal(find(`/?rlp_token=${other}`, { ...bearer, ...cookie }).token, key);
   assert.deepEqual(find(`/a?x=1&rlp_token=${other}&y=%20`, cookie), {
     token: other,

@@ -35,9 +35,12 @@ export function parseImageSource(input: unknown, field = 'image'): ImageSource {
   }
 }
 
+export const isImageName = (text: string): boolean =>
+  text.length <= BOUNDS.imageNameChars && IMAGE_NAME.test(text);
+
 /** Names of images: 1 to 128 characters, none of which could make the name a reference. */
 export function checkImageName(name: string, field = 'name'): string {
-  if (name.length <= BOUNDS.imageNameChars && IMAGE_NAME.test(name)) return name;
+  if (isImageName(name)) return name;
   throw badRequest(
     `${field} must be 1 to ${BOUNDS.imageNameChars} characters of A-Z a-z 0-9 . _ - and start with a letter or digit, but was ${quote(name)}`,
   );

@@ -63,6 +63,8 @@ export type PreviewLink = Static<typeof PreviewLink>;
 
 /** Header in which clients send a preview token, an API key or the sandbox's access token to a private endpoint. */
 export const PREVIEW_TOKEN_HEADER = 'x-service-preview-token';
+/** The same header under the name that clients of the compatibility facade know. The other takes precedence. */
+export const COMPAT_PREVIEW_TOKEN_HEADER = 'x-daytona-preview-token';
 /** Query parameter of `signed_url`. */
 export const PREVIEW_TOKEN_PARAMETER = 'rlp_token';
 

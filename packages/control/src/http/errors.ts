@@ -27,24 +27,31 @@ export function toApiError(error: unknown): ApiError {
   return internalError(error);
 }
 
-export function answerError(error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const refusal = toApiError(error);
-  // A refusal with a complete message (no host is ready) is not logged as a failure.
-  if (refusal.status === 500 || refusal.cause !== undefined) {
-    request.log.error(
-      {
-        err: refusal.cause ?? error,
-        status: refusal.status,
-        method: request.method,
-        url: request.url.split('?', 1)[0],
-      },
-      'request failed',
-    );
-  }
-  // The response is JSON now, also if a text response was being prepared.
-  void reply
-    .code(refusal.status)
-    .headers(refusal.headers)
-    .type('application/json; charset=utf-8')
-    .send(refusal.body);
+type AnswerError = (error: unknown, request: FastifyRequest, reply: FastifyReply) => void;
+
+/** Answers errors with the body that `form` makes of them, and logs those that clients cannot mend. */
+export function errorAnswer(form: (refusal: ApiError) => object): AnswerError {
+  return (error, request, reply) => {
+    const refusal = toApiError(error);
+    // A refusal with a complete message (no host is ready) is not logged as a failure.
+    if (refusal.status === 500 || refusal.cause !== undefined) {
+      request.log.error(
+        {
+          err: refusal.cause ?? error,
+          status: refusal.status,
+          method: request.method,
+          url: request.url.split('?', 1)[0],
+        },
+        'request failed',
+      );
+    }
+    // The response is JSON now, also if a text response was being prepared.
+    void reply
+      .code(refusal.status)
+      .headers(refusal.headers)
+      .type('application/json; charset=utf-8')
+      .send(form(refusal));
+  };
 }
+
+export const answerError = errorAnswer((refusal) => refusal.body);

@@ -1,9 +1,10 @@
 /** The planes of a control server. */
-import { internalOperations, operations, type Operation } from '@releap/contract';
+import { COMPAT_PREFIX, internalOperations, operations, type Operation } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { FastifyPluginCallback } from 'fastify';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { CallerAuthenticator } from '../auth/caller.ts';
+import { answerCompatError, answerUnlisted } from '../compat/errors.ts';
 import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import type { ControlTokens } from '../credentials/token-set.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
@@ -18,6 +19,8 @@ export interface Planes {
   readonly public: Plane<'public'>;
   /** A project's API key. */
   readonly workload: Plane<'workload'>;
+  /** A project's API key, in the wire protocol of another service. */
+  readonly compat: Plane<'workload'>;
   /** A user's OIDC token. */
   readonly management: Plane<'management'>;
   /** The operator's credential. */
@@ -40,7 +43,7 @@ export interface PlanesOptions {
 
 export interface MountablePlanes {
   readonly planes: Planes;
-  /** Public, workload and management operations, for clients. */
+  /** Public, workload, facade and management operations, for clients. */
   readonly clientPlugins: readonly FastifyPluginCallback[];
   /** Operations of the operator and of runners. Gateways have a link instead (gateways/). */
   readonly internalPlugins: readonly FastifyPluginCallback[];
@@ -58,6 +61,13 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
       ...shared,
     }),
     workload: createPlane<'workload'>({ guard: workloadGuard(authenticator, limiter), ...shared }),
+    compat: createPlane<'workload'>({
+      guard: workloadGuard(authenticator, limiter),
+      prefix: COMPAT_PREFIX,
+      answerNotFound: answerUnlisted,
+      answerError: answerCompatError,
+      ...shared,
+    }),
     management: createPlane<'management'>({ guard: managementGuard(callers, limiter), ...shared }),
     operator: audited(
       createPlane<'operator'>({ guard: operatorGuard(tokens.operator), ...shared }),
@@ -72,7 +82,9 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
   };
   return {
     planes,
-    clientPlugins: [limiter.plugin, planes.public.plugin, planes.workload.plugin, planes.management.plugin],
+    clientPlugins: [limiter, planes.public, planes.workload, planes.compat, planes.management].map(
+      ({ plugin }) => plugin,
+    ),
     internalPlugins: [planes.operator.plugin, planes.runner.plugin],
   };
 }

@@ -58,7 +58,7 @@ const MADE = statement<{ id: string }>(
 );
 
 export async function putImage(
-  database: Database,
+  on: Queryable,
   projectId: string,
   image: NewImage,
   ids: IdGenerator = RANDOM,
@@ -66,10 +66,10 @@ export async function putImage(
   // Always in this order: an earlier attempt with the same seed has generated the same values.
   const [id, jobId] = [ids.uuid(), ids.uuid()];
   if (ids.retried) {
-    const made = await queryOne(database.pool, MADE, [jobId, projectId]);
+    const made = await queryOne(on, MADE, [jobId, projectId]);
     if (made !== undefined) return { imageId: made.id, jobId };
   }
-  const [row] = await queryAll(database.pool, PUT, [
+  const [row] = await queryAll(on, PUT, [
     id,
     projectId,
     image.name,

@@ -31,7 +31,7 @@ export interface ImageRoutes {
 }
 
 /** A build needs a region with a ready host, and no capacity of it. */
-const ANYTHING = {
+export const BUILD_NEED = {
   arch: null,
   cpu: 0,
   mem_mib: 0,
@@ -83,9 +83,14 @@ export function imageRoutes(
     const region = await regions.resolve(
       requested.region,
       principal,
-      scheduler.regionWithMostCapacity({ ...ANYTHING, isBuilt: requested.root.type === 'dockerfile' }),
+      scheduler.regionWithMostCapacity({ ...BUILD_NEED, isBuilt: requested.root.type === 'dockerfile' }),
     );
-    const { imageId, jobId } = await putImage(database, principal.projectId, { ...requested, region }, ids);
+    const { imageId, jobId } = await putImage(
+      database.pool,
+      principal.projectId,
+      { ...requested, region },
+      ids,
+    );
     builds.kick();
     return { image_id: imageId, job_id: jobId, name: requested.name, status: 'pending', region };
   }

@@ -22,45 +22,60 @@ const WHERE = statement<{
      from jobs j left join runners r on r.id = j.runner_id where j.id = $1 and j.project_id = $2`,
 );
 
-export function jobLogRoutes(
-  { workload }: Planes,
+export interface JobLog {
+  kind: string;
+  status: JobStatus;
+  /** Null when there is none, or not yet. */
+  log: Readable | string | null;
+}
+
+/** @returns undefined for a job that the project does not have. @throws 502 when the host of a running build does not answer */
+export async function readJobLog(
   { database, hosts }: { database: Database; hosts: HostClient },
-): void {
+  { id, projectId, follow, signal }: { id: string; projectId: string; follow: boolean; signal: AbortSignal },
+): Promise<JobLog | undefined> {
+  const job = isUuid(id) ? await queryOne(database.pool, WHERE, [id, projectId]) : undefined;
+  if (job === undefined) return undefined;
+  const { kind, status, runner_id: runnerId, data_url: dataUrl } = job;
+  const read = async (): Promise<Readable | undefined> =>
+    kind !== 'build' || runnerId === null || dataUrl === null
+      ? undefined
+      : hosts.log({
+          runnerId,
+          dataUrl,
+          path: `/builds/${id}/logs`,
+          subject: id,
+          shown: `job ${quote(id)}`,
+          follow,
+          signal,
+        });
+  // The end of the log is a good answer when the host does not have more.
+  const log = hasEnded(status)
+    ? job.connected === true
+      ? await read().catch(() => undefined)
+      : undefined
+    : await read();
+  return { kind, status, log: log ?? job.log_tail };
+}
+
+export const hasEnded = (status: JobStatus): boolean => status === 'done' || status === 'failed';
+
+export function jobLogRoutes({ workload }: Planes, context: { database: Database; hosts: HostClient }): void {
   workload.operation(
     operations.getJobLog,
-    async ({ params, query, principal, reply, abortSignal }): Promise<Readable | string> => {
-      const job = isUuid(params.id)
-        ? await queryOne(database.pool, WHERE, [params.id, principal.projectId])
-        : undefined;
-      if (job === undefined) throw jobNotFound(params.id);
-      const shown = `job ${quote(params.id)}`;
+    async ({ params: { id }, query, principal, reply, abortSignal }): Promise<Readable | string> => {
+      const { projectId } = principal;
+      const follow = query.follow ?? false;
+      const job = await readJobLog(context, { id, projectId, follow, signal: abortSignal() });
+      if (job === undefined) throw jobNotFound(id);
+      const shown = `job ${quote(id)}`;
       if (job.kind !== 'build') throw notFound(`${shown} is of kind ${job.kind} and has no log`);
-      const ended = job.status === 'done' || job.status === 'failed';
-      const read = async (): Promise<Readable | undefined> =>
-        job.runner_id === null || job.data_url === null
-          ? undefined
-          : hosts.log({
-              runnerId: job.runner_id,
-              dataUrl: job.data_url,
-              path: `/builds/${params.id}/logs`,
-              subject: params.id,
-              shown,
-              follow: query.follow ?? false,
-              signal: abortSignal(),
-            });
-      // The end of the log is a good answer when the host does not have more.
-      const log = ended
-        ? job.connected === true
-          ? await read().catch(() => undefined)
-          : undefined
-        : await read();
-      const answer = log ?? job.log_tail;
-      if (answer === null)
+      if (job.log === null)
         throw notFound(
           job.status === 'queued' ? `${shown} is queued and has no log yet` : `${shown} has no log`,
         );
       logHeaders(reply);
-      return answer;
+      return job.log;
     },
   );
 }

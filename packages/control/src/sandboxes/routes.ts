@@ -21,9 +21,10 @@ import type { Principal } from '../auth/authenticator.ts';
 import type { ChangeNotifier } from '../events/change-notifier.ts';
 import type { Planes } from '../http/planes.ts';
 import type { HostClient } from '../runners/host-client.ts';
-import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
+import type { Snapshots } from '../snapshots/snapshots.ts';
 import { changeSandbox, readSandboxId } from './change.ts';
 import { createForTenant, type CreateContext } from './create.ts';
+import { deleteSandbox } from './delete.ts';
 import { deniedEgressRoutes } from './denied-egress.ts';
 import { forkSandbox } from './fork.ts';
 import type { Lifecycle } from './lifecycle.ts';
@@ -62,15 +63,7 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
   workload.operation(
     operations.deleteSandbox,
     async ({ params, principal }): Promise<SandboxDeleteResponse> => {
-      const { id, region, status, moved } = await changeSandbox(
-        context,
-        'delete',
-        params.id,
-        principal.projectId,
-      );
-      // A deleted pending sandbox may have blocked others in the queue.
-      if (moved && status === 'deleted') context.scheduler.capacityReleased();
-      if (moved) await context.snapshots.sandboxesEnded([id], SANDBOX_DELETED);
+      const { id, region } = await deleteSandbox(context, params.id, principal.projectId);
       return { vm_id: formatSandboxId(region, id), status: 'deleting' };
     },
   );

@@ -2,6 +2,7 @@
 import type { IncomingHttpHeaders } from 'node:http';
 import {
   bearerToken,
+  COMPAT_PREVIEW_TOKEN_HEADER,
   PREVIEW_TOKEN_HEADER,
   PREVIEW_TOKEN_PARAMETER,
   tokenKind,
@@ -40,7 +41,7 @@ export function findCredential(url: string, headers: IncomingHttpHeaders, isTls:
   const parameter = takeParameter(url);
   if (parameter.token !== null && tokenKind(parameter.token) !== 'preview')
     throw unauthorized(`the parameter ${PREVIEW_TOKEN_PARAMETER} is not a preview token`);
-  const header = headers[PREVIEW_TOKEN_HEADER];
+  const header = headers[PREVIEW_TOKEN_HEADER] || headers[COMPAT_PREVIEW_TOKEN_HEADER];
   const bearer = bearerToken(headers.authorization);
   const inHeader =
     (typeof header === 'string' && header !== '' ? header.slice(0, MAX_CHARS) : null) ??

@@ -1,6 +1,11 @@
 /** Headers between a client and a server in a guest. */
 import type { IncomingHttpHeaders } from 'node:http';
-import { bearerToken, PREVIEW_TOKEN_HEADER, REQUEST_ID_HEADER } from '@releap/contract';
+import {
+  bearerToken,
+  COMPAT_PREVIEW_TOKEN_HEADER,
+  PREVIEW_TOKEN_HEADER,
+  REQUEST_ID_HEADER,
+} from '@releap/contract';
 import { type HeaderPolicy, keepEndToEnd } from '../http/headers.ts';
 import { isOwnCredential, withoutOwnCookies } from './preview-credential.ts';
 import type { PreviewHost } from './preview-host.ts';
@@ -52,6 +57,7 @@ function isRemoved(name: string, headers: IncomingHttpHeaders): boolean {
   }
   return (
     name === PREVIEW_TOKEN_HEADER ||
+    name === COMPAT_PREVIEW_TOKEN_HEADER ||
     name === 'expect' ||
     name === 'proxy-authorization' ||
     FORWARDED.has(name) ||

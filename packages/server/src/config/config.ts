@@ -59,6 +59,7 @@ export interface Config {
   };
   region: { id: string; name?: string };
   builtinImages: readonly (typeof BUILTIN_IMAGE_NAMES)[number][];
+  compatSnapshot?: string;
   createQueue: number;
   createQueueShare: number;
   buildsPerProject: number;
@@ -192,6 +193,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     },
     region: compact({ id: get('RELEAP_REGION'), name: get('RELEAP_REGION_NAME') }),
     builtinImages: get('RELEAP_BUILTIN_IMAGES'),
+    ...compact({ compatSnapshot: get('RELEAP_COMPAT_SNAPSHOT') }),
     createQueue: get('RELEAP_CREATE_QUEUE'),
     createQueueShare: get('RELEAP_CREATE_QUEUE_SHARE'),
     buildsPerProject: get('RELEAP_BUILDS_PER_PROJECT'),

@@ -36,6 +36,10 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       previewUrl: previewUrlOf(config, config.gatewayPort ?? port + 1),
     },
     builtinImages: config.builtinImages,
+    compatSnapshot:
+      config.compatSnapshot ??
+      config.builtinImages.find((image) => image === 'debian') ??
+      config.builtinImages[0],
     keys: fileKeys(config.keyFile, log),
     store: config.store,
     limits: {

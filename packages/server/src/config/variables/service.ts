@@ -32,6 +32,13 @@ export const THE_SERVICE = {
       'Built-in images, made on this machine without a registry; separated by commas, `none` for none.',
     group: 'The service',
   }),
+  RELEAP_COMPAT_SNAPSHOT: variable({
+    schema: Type.String({ minLength: 1, maxLength: 512 }),
+    defaultText: '`debian` if it is built in, else the first built-in image',
+    description:
+      'What a sandbox starts from that is created with the compatibility facade and names no snapshot: a snapshot, an image or a reference.',
+    group: 'The service',
+  }),
   RELEAP_CREATE_QUEUE: variable({
     schema: Positive,
     default: 1000,

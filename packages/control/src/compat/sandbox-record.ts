@@ -1,0 +1,91 @@
+/** Sandboxes as the protocol writes them. */
+import {
+  formatSandboxId,
+  parseEgressEntry,
+  type CompatBuildInfoRecord,
+  type CompatSandbox,
+  type CompatSandboxItem,
+} from '@releap/contract';
+import type { DetailRow, ItemRow } from './sandbox-rows.ts';
+
+const DESIRED = {
+  running: 'started',
+  stopped: 'stopped',
+  paused: 'paused',
+  deleted: 'destroyed',
+} as const;
+
+/** In lists. */
+export function toItem(row: ItemRow, orgId: string): CompatSandboxItem {
+  return {
+    id: formatSandboxId(row.region, row.id),
+    organizationId: orgId,
+    name: row.name,
+    ...(row.dockerfile === null ? { snapshot: row.snapshot ?? row.image_ref } : {}),
+    // Commands run as the image's user, whom only the guest knows.
+    user: 'root',
+    labels: row.labels,
+    public: false,
+    target: row.region,
+    cpu: row.cpu,
+    gpu: row.gpu_host,
+    memory: row.mem_mib / 1024,
+    disk: row.scratch_mib / 1024,
+    state: row.state,
+    desiredState: row.stopped && row.desired === 'deleted' ? 'stopped' : DESIRED[row.desired],
+    ...(row.state === 'error' ? { errorReason: row.error ?? 'no reason was given' } : {}),
+    recoverable: false,
+    backupState: 'None',
+    // Nothing is stopped, archived or deleted after a time.
+    autoStopInterval: 0,
+    autoArchiveInterval: 0,
+    autoDeleteInterval: -1,
+    createdAt: row.created_at.toISOString(),
+    updatedAt: row.updated_at.toISOString(),
+    lastActivityAt: row.last_activity_at.toISOString(),
+    sandboxClass: 'linux-vm',
+    ...(row.runner_id === null ? {} : { runnerId: row.runner_id }),
+    toolboxProxyUrl: toolboxUrl(row),
+  };
+}
+
+/** Base URL of the toolbox, to which clients add `/` and the id. Empty in a region without a gateway. */
+export function toolboxUrl({ toolbox_proxy_url: url }: Pick<ItemRow, 'toolbox_proxy_url'>): string {
+  return (url ?? '').replace(/\/+$/, '');
+}
+
+/** In reads of one sandbox. */
+export function toSandbox(row: DetailRow, orgId: string): CompatSandbox {
+  const policy = row.egress_policy;
+  const lists = policy?.enabled === true ? allowLists(policy.allow) : undefined;
+  return {
+    ...toItem(row, orgId),
+    env: row.env ?? {},
+    networkBlockAll: policy?.enabled === true && policy.allow.length === 0,
+    ...(lists === undefined || lists.networks === '' ? {} : { networkAllowList: lists.networks }),
+    ...(lists === undefined || lists.domains === '' ? {} : { domainAllowList: lists.domains }),
+    volumes: [],
+    ...(row.dockerfile === null ? {} : { buildInfo: buildInfo(row.dockerfile, row) }),
+  };
+}
+
+export function buildInfo(
+  dockerfileContent: string,
+  { id, created_at, updated_at }: { id: string; created_at: Date; updated_at: Date },
+): CompatBuildInfoRecord {
+  return {
+    dockerfileContent,
+    contextHashes: [],
+    createdAt: created_at.toISOString(),
+    updatedAt: updated_at.toISOString(),
+    snapshotRef: id,
+  };
+}
+
+function allowLists(allow: readonly string[]): { networks: string; domains: string } {
+  const isDomain = (entry: string): boolean => parseEgressEntry(entry).type === 'domain';
+  return {
+    networks: allow.filter((entry) => !isDomain(entry)).join(','),
+    domains: allow.filter(isDomain).join(','),
+  };
+}

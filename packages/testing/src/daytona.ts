@@ -1,0 +1,24 @@
+/**
+ * The unmodified SDK whose protocol the compatibility facade speaks, and its generated client. The set-up of tests installs
+ * them apart from our packages, so they have no types here.
+ */
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { REPO, type Service } from './service.ts';
+
+const load = createRequire(join(REPO, 'build/test-clients/package.json'));
+
+// oxlint-disable-next-line typescript/no-explicit-any -- untyped, as said above
+export type Untyped = any;
+
+export const sdk: Untyped = load('@daytonaio/sdk');
+export const apiClient: Untyped = load('@daytona/api-client');
+export const computeSdk = (): Untyped => load('@computesdk/daytona');
+
+// The SDK sends its requests to no proxy of this machine, and takes the code path of a plain Node process.
+process.env['NO_PROXY'] = '127.0.0.1,localhost';
+
+/** A client of the service, as its users make one: with another URL. */
+export function daytonaOf({ bootstrap }: Pick<Service, 'bootstrap'>, options: object = {}): Untyped {
+  return new sdk.Daytona({ apiKey: bootstrap.api_key, apiUrl: bootstrap.compat_url, ...options });
+}

@@ -1,0 +1,168 @@
+/** Sandboxes through the unmodified `@daytonaio/sdk`: only its URL is another one. */
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import { apiClient, daytonaOf, sdk, type Untyped } from '@releap/testing/daytona';
+import type { Service } from '@releap/testing/service';
+import { sharedService } from '@releap/testing/shared-service';
+
+/** GiB. Dedicated sandboxes have cores of their own: this file has one or two at a time. */
+const SMALL = { cpu: 1, memory: 0.25, disk: 0.25 };
+
+let service: Service;
+let daytona: Untyped;
+let sandbox: Untyped;
+before(async () => {
+  service = await sharedService();
+  daytona = daytonaOf(service);
+  sandbox = await daytona.create({
+    image: 'busybox',
+    name: 'sdk-one',
+    envVars: { COLOUR: 'blue' },
+    labels: { team: 'x' },
+    resources: SMALL,
+  });
+});
+after(async () => {
+  await service?.[Symbol.asyncDispose]();
+});
+
+const listed = async (query: object = {}): Promise<string[]> => {
+  const names: string[] = [];
+  for await (const one of daytona.list(query)) names.push(one.name);
+  return names;
+};
+
+/** The error must be of the class that the SDK has for its status. */
+async function fails(
+  call: () => Promise<unknown>,
+  error: Untyped,
+  message: RegExp,
+  status?: number,
+): Promise<void> {
+  await assert.rejects(call, (thrown: Untyped) => {
+    assert.equal(thrown.constructor, error, String(thrown));
+    assert.match(thrown.message, message);
+    if (status !== undefined) assert.equal(thrown.statusCode, status);
+    return true;
+  });
+}
+
+describe('a sandbox of the SDK', () => {
+  test('create() runs it with its environment, labels and size, dedicated and not persistent', async () => {
+    assert.equal(sandbox.state, 'started');
+    assert.deepEqual(
+      [sandbox.name, sandbox.labels.team, sandbox.cpu, sandbox.memory, sandbox.disk],
+      ['sdk-one', 'x', 1, 0.25, 0.25],
+    );
+    const { exitCode, result } = await sandbox.process.executeCommand('echo $COLOUR; exit 3');
+    assert.deepEqual([exitCode, result.trim()], [3, 'blue']);
+    const { body } = await service.call('GET', `/vms/${sandbox.id}`);
+    assert.deepEqual([body['mode'], body['persistent'], body['spot']], ['dedicated', false, false]);
+  });
+
+  test('get() finds it by id and by name; refreshData() and refreshActivity() go through', async () => {
+    for (const key of [sandbox.id, 'sdk-one']) assert.equal((await daytona.get(key)).id, sandbox.id);
+    const seen = sandbox.lastActivityAt;
+    await sandbox.refreshActivity();
+    await sandbox.refreshData();
+    assert.notEqual(sandbox.lastActivityAt, seen);
+  });
+
+  test('list() follows cursors, and filters by prefix, label and state', async () => {
+    const { id } = await service.create({ name: 'native', cpu: 0.25, mem_mib: 256, scratch_mib: 64 });
+    assert.deepEqual(await listed({ limit: 1 }), ['native', 'sdk-one']);
+    assert.deepEqual(await listed({ name: 'SDK-' }), ['sdk-one']);
+    assert.deepEqual(await listed({ id: sandbox.id.slice(0, -3) }), ['sdk-one']);
+    assert.deepEqual(await listed({ labels: { team: 'x' } }), ['sdk-one']);
+    assert.deepEqual(await listed({ states: ['error', 'stopped'] }), []);
+    await service.remove(id);
+  });
+
+  test('the generated client gets the base URL of the toolbox', async () => {
+    const { api_key: key, compat_url: basePath } = service.bootstrap;
+    const api = new apiClient.SandboxApi(new apiClient.Configuration({ basePath, accessToken: key }));
+    const { data } = await api.getToolboxProxyUrl(sandbox.id);
+    assert.equal(data.url, (await service.toolboxUrl()).replace(/\/$/, ''));
+  });
+
+  test('what it refuses are errors of the classes of the SDK', async () => {
+    await fails(() => daytona.get('nowhere'), sdk.DaytonaNotFoundError, /not found/, 404);
+    await fails(
+      () => daytona.create({ snapshot: 'nothing' }),
+      sdk.DaytonaNotFoundError,
+      /"nothing" not found/,
+      404,
+    );
+    await fails(
+      () => daytonaOf(service, { target: 'mars' }).create({ snapshot: 'busybox' }),
+      sdk.DaytonaValidationError,
+      /region "mars" is unknown/,
+      400,
+    );
+    await fails(
+      () => daytona.create({ snapshot: 'busybox', name: 'sdk-one' }),
+      sdk.DaytonaConflictError,
+      /"sdk-one" already exists/,
+      409,
+    );
+    await fails(
+      () => daytona.create({ snapshot: 'busybox', labels: { big: 'x'.repeat(1_000_000) } }),
+      sdk.DaytonaValidationError,
+      /labels have \d+ bytes/,
+    );
+    await fails(
+      () => daytonaOf(service, { apiKey: 'rlp_none' }).get(sandbox.id),
+      sdk.DaytonaAuthenticationError,
+      /credentials/,
+      401,
+    );
+  });
+
+  test('each method that the service does not have fails with 501 and names the operation', async () => {
+    const methods: [string, () => Promise<unknown>][] = [
+      ['sandbox archive', () => sandbox.archive()],
+      ['sandbox resize', () => sandbox.resize({ cpu: 2 })],
+      ['sandbox labels update', () => sandbox.setLabels({ a: 'b' })],
+      ['sandbox autostop interval', () => sandbox.setAutostopInterval(5)],
+      ['sandbox autoarchive interval', () => sandbox.setAutoArchiveInterval(5)],
+      ['sandbox autodelete interval', () => sandbox.setAutoDeleteInterval(5)],
+      ['sandbox network settings', () => sandbox.updateNetworkSettings({ networkBlockAll: true })],
+      ['sandbox recover', () => sandbox.recover()],
+      ['sandbox pause', () => sandbox.pause()],
+      ['sandbox fork', () => sandbox._experimental_fork({})],
+      ['sandbox snapshot', () => sandbox._experimental_createSnapshot('x')],
+      ['SSH access token creation', () => sandbox.createSshAccess(5)],
+      ['SSH access token revocation', () => sandbox.revokeSshAccess('x')],
+      ['SSH access token validation', () => sandbox.validateSshAccess('x')],
+      ['signed preview URL expiry', () => sandbox.expireSignedPreviewUrl(3000, 'x')],
+      ['volume list', () => daytona.volume.list()],
+      ['volume lookup by name', () => daytona.volume.get('x')],
+      ['volume creation', () => daytona.volume.create('x')],
+      ['volume deletion', () => daytona.volume.delete({ id: 'x' })],
+    ];
+    for (const [name, call] of methods)
+      await fails(call, sdk.DaytonaError, new RegExp(`^${name}.* is not supported`), 501);
+    assert.equal((await daytona.get(sandbox.id)).state, 'started');
+  });
+
+  test('stop() ends it, start() of it is a 501, and delete() removes it', async () => {
+    await sandbox.stop();
+    assert.equal(sandbox.state, 'stopped');
+    await fails(() => sandbox.start(), sdk.DaytonaError, /start of a stopped sandbox is not supported/, 501);
+    assert.deepEqual(await listed({ states: ['stopped'] }), ['sdk-one']);
+    await sandbox.delete();
+    await fails(() => daytona.get('sdk-one'), sdk.DaytonaNotFoundError, /not found/);
+    await service.untilNoTraceOf(sandbox.id);
+  });
+
+  test('create() of a registered snapshot has the default size; delete() ends it while it runs', async () => {
+    const made = await daytona.create({ snapshot: 'busybox' });
+    assert.deepEqual(
+      [made.state, made.snapshot, made.cpu, made.memory, made.disk],
+      ['started', 'busybox', 1, 1, 3],
+    );
+    assert.equal((await made.process.executeCommand('echo out; echo err >&2')).exitCode, 0);
+    await made.delete();
+    await service.untilNoTraceOf(made.id);
+  });
+});
