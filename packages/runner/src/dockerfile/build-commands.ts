@@ -37,9 +37,11 @@ export function prepareCommand({ memMib, processes }: Pick<BuildLimits, 'memMib'
 
 /** @param bases arguments for base images. Both outputs are one. */
 export function buildCommand(file: string, bases: readonly string[]): string {
-  // Jobs in order, so that the output of steps is not mixed.
+  // Jobs in order, so that the output of steps is not mixed. Steps stay in the control group of buildah, and have the network
+  // of the micro-VM.
   const options =
-    '--isolation chroot --layers --pull=never --format oci --jobs 1 --identity-label=false --iidfile';
+    '--isolation oci --runtime crun --runtime-flag cgroup-manager=disabled --network host ' +
+    '--layers --pull=never --format oci --jobs 1 --identity-label=false --iidfile';
   return inGroup(['buildah', 'build', ...options.split(' '), ID_FILE, '--file', file, ...bases, CONTEXT]);
 }
 
