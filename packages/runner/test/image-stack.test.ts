@@ -1,7 +1,7 @@
 /** Root images that are made of the layers as they lie. That guests boot from them is tested in `test/registry-image`. */
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
-import { mkdir, readdir, readFile, rm, stat, utimes } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { type Item, run, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
@@ -78,6 +78,7 @@ test('images that share layers store them once, and are whole in one file with t
   const two = await ensure(store, await push('two', [LARGE, LARGER, [{ name: 'own', content: '2' }]]));
   const archives = await readdir(path.join(store.images, 'layers'));
   assert.equal(archives.filter((name) => name.endsWith('.tar')).length, 4);
+  assert.equal(archives.filter((name) => name.endsWith('.index')).length, 4);
   const kept = await Promise.all(archives.map((name) => inodeOf(path.join(store.images, 'layers', name))));
   for (const part of [0, 1]) {
     const [ofOne, ofTwo] = await Promise.all(
@@ -104,6 +105,12 @@ test('images that share layers store them once, and are whole in one file with t
   assert.ok(!run('unsquashfs', ['-l', whole.path]).includes('gone'));
   assert.deepEqual(await store.find(two.digest), whole);
   assert.deepEqual(await store.find(one.digest), one);
+
+  // Without a valid index, the headers are read.
+  for (const name of archives.filter((file) => file.endsWith('.index')))
+    await writeFile(path.join(store.images, 'layers', name), 'damaged');
+  const three = await ensure(store, await push('three', [LARGE, LARGER, [{ name: 'own', content: '3' }]]));
+  assert.equal(cat(await store.whole(three.digest), 'changed'), 'above');
   await assertTidy(store);
 });
 

@@ -12,7 +12,14 @@ import { linkStack, planStack, STACK_FILES } from './image-stack.ts';
 import { putIn } from './jail-folder.ts';
 import type { LayerScope } from './layer-store.ts';
 import type { ImageWorkshops, Workshop } from './image-workshops.ts';
-import { announce, isArchiveName, makeInJail, makeRootImage, takeOutRoot } from './make-root-image.ts';
+import {
+  announce,
+  indexOf,
+  isArchiveName,
+  makeInJail,
+  makeRootImage,
+  takeOutRoot,
+} from './make-root-image.ts';
 import type { MadeRootImage } from './make-root-image.ts';
 import type { LayerSource } from './oci-flatten.ts';
 import type { CheckedConfig, Descriptor } from './manifest.ts';
@@ -142,7 +149,19 @@ async function pullLayers(
   const config = await readConfig(reference, resolved, { credential, policy, signal, limits });
   const layers = await wantedLayers(folder, resolved, config, access.scopes);
   await checkSpace(folder, layers);
-  for (const [index, { stored }] of layers.entries()) if (stored) await putIn(jail, fileOf(index), stored);
+  const indexed = new Set<number>();
+  for (const [index, { stored }] of layers.entries()) {
+    if (stored === undefined) continue;
+    await putIn(jail, fileOf(index), stored);
+    const table = merge ? folder.layers.indexOf(stored) : undefined;
+    if (table === undefined) continue;
+    const isThere = await putIn(jail, indexOf(fileOf(index)), table).then(
+      () => true,
+      () => false,
+    );
+    // It may be removed meanwhile, and is not needed.
+    if (isThere) indexed.add(index);
+  }
   const missing = [...layers.entries()].filter(([, { stored }]) => stored === undefined);
   const message = `fetching ${reference.canonical}`;
   const messages = { unpack: 'unpacking the layers', write: 'writing the root image' };
@@ -170,7 +189,8 @@ async function pullLayers(
   };
   const inJailLayers = layers.map(({ digest, diffId, stored }, index) => {
     const isStored = stored !== undefined;
-    return { file: fileOf(index), digest, diffId, ready: isStored, verified: isStored };
+    const ready = { ready: isStored, verified: isStored, indexed: indexed.has(index) };
+    return { file: fileOf(index), digest, diffId, ...ready };
   });
   const making = makeInJail(
     maker,
@@ -193,7 +213,8 @@ async function pullLayers(
       const archive = made.archives[index];
       if (archive === undefined || !isArchiveName(archive))
         throw new ImageError('failed', `the image maker named an archive ${show(String(archive))}`);
-      archives[index] = await folder.layers.add(layer, access.scope, jail, archive, work);
+      const files = { archive, index: indexOf(fileOf(index)) };
+      archives[index] = await folder.layers.add(layer, access.scope, jail, files, work);
     }
     return { config, layers, archives, made };
   } catch (error) {

@@ -2,11 +2,12 @@
  * Unpacked, verified layers that images share:
  *
  *   <images>/layers/<hex>.tar    a layer's archive, named by its `diff_id`; its modification time is its last use
+ *   <images>/layers/<hex>.index  what its headers say, for faster reading; may be missing
  *   <images>/layers/<hex>.json   `LayerRecord`, named by the digest of the blob that it came in
  *
  * Archives are not fsynced, so both hold for this boot of the machine alone; they are a cache.
  */
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { isImageDigest } from '@releap/contract';
@@ -64,19 +65,31 @@ export class LayerStore {
     }
   }
 
+  /** Path of the index of an archive that `find` has returned, if there is one. */
+  indexOf(archive: string): string | undefined {
+    const index = indexFile(archive);
+    return existsSync(index) ? index : undefined;
+  }
+
   /**
-   * Takes over a verified archive that an image process left in its jail.
+   * Takes over a verified archive that an image process left in its jail, and its index if there is one.
    * @param work a folder on the same disk @returns its path
    */
   async add(
     layer: { digest: string; diffId: string },
     scope: LayerScope,
     jail: string,
-    name: string,
+    { archive: name, index }: { archive: string; index: string },
     work: string,
   ): Promise<string> {
     const archive = this.#archive(layer.diffId);
     await takeOut(jail, name, archive, false);
+    const table = indexFile(archive);
+    // Before the record: an index of another boot of the machine may be damaged.
+    await rm(table, { force: true });
+    await takeOut(jail, index, table, false).catch((error: unknown) => {
+      if (!isMissing(error)) throw error;
+    });
     const before = await this.#read(layer.digest);
     const known = before?.boot === BOOT && before.diffId === layer.diffId ? before.scopes : [];
     const record: LayerRecord = { diffId: layer.diffId, boot: BOOT, scopes: [...new Set([...known, scope])] };
@@ -112,6 +125,10 @@ export class LayerStore {
       else await rm(path.join(this.#dir, name), { force: true });
     }
     const youngest = Date.now() - UNNAMED_MS;
+    for (const name of names.filter((one) => one.endsWith('.index'))) {
+      if (!archives.has(name.replace(/\.index$/, '.tar')))
+        await rm(path.join(this.#dir, name), { force: true });
+    }
     for (const name of archives) {
       if (named.has(name)) continue;
       const file = path.join(this.#dir, name);
@@ -139,6 +156,10 @@ export class LayerStore {
   #record(digest: string): string {
     return path.join(this.#dir, `${digest.slice('sha256:'.length)}.json`);
   }
+}
+
+function indexFile(archive: string): string {
+  return archive.replace(/\.tar$/, '.index');
 }
 
 const UNNAMED_MS = 60_000;

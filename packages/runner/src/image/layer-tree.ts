@@ -48,10 +48,6 @@ const LINKS_MAX = 40;
 /** Extended attributes that a file system of ours can hold. Those of overlayfs would speak to the guest's own overlay. */
 const XATTR_KEPT = /^(user|trusted|security)\.(?!overlay\.)./;
 const ID_MAX = 0xff_ff_ff_fe;
-/** Most memory for the entries of a layer, about. */
-const KEPT_BYTES = 128 * 1024 * 1024;
-/** What an entry takes without its names, attributes and extents, about. */
-const ENTRY_BYTES = 256;
 
 export class LayerTree {
   readonly root: TreeNode = folder();
@@ -65,27 +61,19 @@ export class LayerTree {
   }
 
   /**
-   * Applies one layer. `read` may be called twice and must give the same entries both times.
+   * Applies one layer. `read` is called twice and must give the same entries both times.
    * @throws ImageError `invalid-image` for what no layer may do, `too-large` beyond a limit.
    */
   apply(layer: number, read: () => Iterable<TarEntry>): void {
     const hidden = new Map<TreeNode, Map<string, TreeNode>>();
-    // Reading the headers takes longer than anything else, so those of most layers are read once.
-    let kept: TarEntry[] | undefined = [];
-    let keptBytes = 0;
     for (const entry of read()) {
       this.#entries += 1;
       this.#bound('entries', this.#entries, 'entries');
       const parts = this.#split(entry.path);
       const base = parts.pop();
       if (base?.startsWith(WHITEOUT)) this.#whiteout(parts, base, hidden);
-      else if (kept !== undefined) {
-        keptBytes += bytesInMemory(entry);
-        if (keptBytes > KEPT_BYTES) kept = undefined;
-        else kept.push(entry);
-      }
     }
-    for (const entry of kept ?? read()) this.#add(layer, entry, hidden);
+    for (const entry of read()) this.#add(layer, entry, hidden);
   }
 
   #whiteout(parents: readonly string[], base: string, hidden: Map<TreeNode, Map<string, TreeNode>>): void {
@@ -310,12 +298,6 @@ export class LayerTree {
       throw new ImageError('too-large', `the image has more than ${this.#limits[limit]} ${what}`);
     }
   }
-}
-
-function bytesInMemory({ path, link, extents, xattrs }: TarEntry): number {
-  let bytes = ENTRY_BYTES + path.length + link.length + extents.length * 64;
-  for (const [name, value] of xattrs ?? []) bytes += name.length + value.length + 64;
-  return bytes;
 }
 
 function leaf(type: TreeNode['type']): TreeNode {

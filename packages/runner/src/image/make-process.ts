@@ -12,7 +12,8 @@ import { createInterface } from 'node:readline';
 import { Semaphore } from '../budget/semaphore.ts';
 import { toImageError } from './image-error.ts';
 import { planStack } from './image-stack.ts';
-import type { MakeJob, MakeMessage, MakeOrder } from './make-root-image.ts';
+import { readIndex, writeIndex } from './layer-entries.ts';
+import { indexOf, type MakeJob, type MakeMessage, type MakeOrder } from './make-root-image.ts';
 import { mergeUnpacked } from './oci-flatten.ts';
 import { writeRootImage } from './root-image.ts';
 import { leaveRoot } from './unprivileged.ts';
@@ -50,7 +51,11 @@ class Maker {
     send({ type: 'unpacked' });
     await this.#merge.promise;
     let last = 0;
-    using merged = await mergeUnpacked(layers, limits);
+    using merged = await mergeUnpacked(layers, limits, undefined, (index, entries) => {
+      const { file = '', verified = false } = this.#job.layers[index] ?? {};
+      // A pull keeps the archives that it has brought, and their indices with them.
+      if (stackable && !verified) writeIndex(indexOf(file), entries);
+    });
     const onProgress = (done: number, total: number): void => {
       if (performance.now() - last < PROGRESS_EVERY_MS) return;
       last = performance.now();
@@ -68,7 +73,7 @@ class Maker {
     const turns = new Semaphore(PARALLEL);
     let unpacked = 0;
     return await Promise.all(
-      layers.map(async ({ file, digest, diffId, verified }, index) => {
+      layers.map(async ({ file, digest, diffId, verified, indexed }, index) => {
         await this.#arrived[index]?.promise;
         return await turns.run(async () => {
           const source = { path: file, digest, diffId, verified };
@@ -76,7 +81,8 @@ class Maker {
           if (layer.path !== file) await rm(file, { force: true });
           unpacked += 1;
           send({ type: 'progress', phase: 'unpack', done: unpacked, total: layers.length });
-          return layer;
+          const entries = indexed ? readIndex(indexOf(file)) : undefined;
+          return entries === undefined ? layer : { ...layer, entries };
         });
       }),
     );

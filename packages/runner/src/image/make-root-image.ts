@@ -18,6 +18,8 @@ export interface MakeJob {
     ready: boolean;
     /** It is a plain archive that was verified before. */
     verified: boolean;
+    /** Its index is there, too. */
+    indexed?: boolean;
   }[];
   /** The root image to write; absent: layers are only unpacked. */
   target?: string;
@@ -140,6 +142,11 @@ export async function makeInJail(
     ended = true;
     held?.[Symbol.dispose]();
   }
+}
+
+/** Name of the index of a layer in a jail. @param file `MakeJob.layers[].file` */
+export function indexOf(file: string): string {
+  return `${file}.index`;
 }
 
 /** Whether a process, which is not trusted, names an archive of its jail. */

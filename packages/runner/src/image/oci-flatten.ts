@@ -8,7 +8,8 @@ import type { ImageLimits } from './image-limits.ts';
 import { LayerTree } from './layer-tree.ts';
 import type { TreeNode } from './layer-tree.ts';
 import { layerReader, type ReadLayer } from './squashfs/write-squashfs.ts';
-import { readTar } from './tar-read.ts';
+import { readEntries } from './layer-entries.ts';
+import { readTar, type TarEntry } from './tar-read.ts';
 import { type LayerSource, type UnpackedLayer, unpackLayer } from './unpack-layer.ts';
 
 export type { LayerSource } from './unpack-layer.ts';
@@ -64,16 +65,24 @@ export function checkCount(layers: number, limits: Pick<MergeLimits, 'layers'>):
   throw new ImageError('too-large', `the image has ${layers} layers, at most ${limits.layers} are allowed`);
 }
 
-/** Merges layers, which the result takes over. @param layers bottom first @throws ImageError */
+/**
+ * Merges layers, which the result takes over.
+ * @param layers bottom first
+ * @param onEntries is given what was read of a layer that has no index
+ * @throws ImageError
+ */
 export async function mergeUnpacked(
   layers: readonly UnpackedLayer[],
   limits: MergeLimits,
   signal?: AbortSignal,
+  onEntries?: (index: number, entries: readonly TarEntry[]) => void,
 ): Promise<MergedImage> {
   const tree = new LayerTree(limits);
-  for (const [index, { fd, size }] of layers.entries()) {
+  for (const [index, { fd, size, entries: known }] of layers.entries()) {
     try {
-      tree.apply(index, () => readTar(fd, size));
+      const entries = known ?? readEntries(fd, size);
+      tree.apply(index, () => entries ?? readTar(fd, size));
+      if (known === undefined && entries !== undefined) onEntries?.(index, entries);
     } catch (error) {
       if (error instanceof ImageError)
         throw new ImageError(error.code, `layer ${index + 1} of ${layers.length}: ${error.message}`);
@@ -93,24 +102,17 @@ export async function mergeUnpacked(
   };
 }
 
-/** Every name of the tree in byte order, folders before their content. */
-export function* walk(root: TreeNode): Generator<[name: string, node: TreeNode], void, void> {
-  const stack: { prefix: string; rest: [string, TreeNode][] }[] = [{ prefix: '', rest: sorted(root) }];
-  for (let top = stack.at(-1); top; top = stack.at(-1)) {
-    const next = top.rest.pop();
-    if (!next) {
-      stack.pop();
-      continue;
+/** Every name of the tree with its length. */
+function* walk(root: TreeNode): Generator<[length: number, node: TreeNode], void, void> {
+  const folders: [prefix: number, folder: TreeNode][] = [[0, root]];
+  for (let next = folders.pop(); next; next = folders.pop()) {
+    const [prefix, folder] = next;
+    for (const [name, node] of folder.children ?? []) {
+      const length = prefix + name.length;
+      yield [length, node];
+      if (node.children) folders.push([length + 1, node]);
     }
-    const name = top.prefix + next[0];
-    yield [name, next[1]];
-    if (next[1].children) stack.push({ prefix: `${name}/`, rest: sorted(next[1]) });
   }
-}
-
-/** Children, the last one first. */
-function sorted(node: TreeNode): [string, TreeNode][] {
-  return [...(node.children ?? [])].sort(([a], [b]) => (a < b ? 1 : -1));
 }
 
 /** Finds out before anything is written whether the result keeps within the limits. */
@@ -119,12 +121,12 @@ function measure(root: TreeNode, limits: MergeLimits): { entries: number; bytes:
   let bytes = 0;
   const ids = new Set([root.uid, root.gid]);
   const shared = new Set<TreeNode>();
-  for (const [name, node] of walk(root)) {
+  for (const [length, node] of walk(root)) {
     entries += 1;
-    if (name.length > limits.pathBytes) {
+    if (length > limits.pathBytes) {
       throw new ImageError(
         'invalid-image',
-        `a name in the image has ${name.length} bytes, at most ${limits.pathBytes} are allowed`,
+        `a name in the image has ${length} bytes, at most ${limits.pathBytes} are allowed`,
       );
     }
     if (node.names > 1) {

@@ -6,6 +6,7 @@ import { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { ImageError, show, toImageError } from './image-error.ts';
+import type { TarEntry } from './tar-read.ts';
 
 export interface LayerSource {
   /** The blob's file: a tar archive, plain or packed with gzip or zstd. */
@@ -29,6 +30,8 @@ export interface UnpackedLayer extends Disposable {
   fd: number;
   size: number;
   path: string;
+  /** What its index says. */
+  entries?: readonly TarEntry[];
 }
 
 const CHUNK = 256 * 1024;

@@ -2,11 +2,17 @@
 import { lstatSync, readFileSync, readdirSync, readlinkSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { sha256 } from '@releap/testing/oci';
+import { type Item, sha256 } from '@releap/testing/oci';
 import { DEFAULT_IMAGE_LIMITS } from '../../src/image/image-limits.ts';
 import type { ImageLimits } from '../../src/image/image-limits.ts';
+import type { TreeNode } from '../../src/image/layer-tree.ts';
 import { mergeLayers } from '../../src/image/oci-flatten.ts';
 import type { LayerSource, MergedImage } from '../../src/image/oci-flatten.ts';
+
+export const dir = (name: string, mode = 0o755): Item => ({ name, type: 'directory', mode });
+export const file = (name: string, content = name): Item => ({ name, content });
+export const link = (name: string, linkname: string): Item => ({ name, type: 'link', linkname });
+export const symlink = (name: string, linkname: string): Item => ({ name, type: 'symlink', linkname });
 
 /** Writes layers as files and merges them. */
 export async function mergeTars(
@@ -50,5 +56,34 @@ export function describeFolder(root: string): Record<string, unknown> {
     }
   };
   visit('');
+  return result;
+}
+
+/** Every name of a tree, folders before their content. */
+function* walk(folder: TreeNode, prefix = ''): Generator<[name: string, node: TreeNode], void, void> {
+  const children = [...(folder.children ?? [])].sort(([a], [b]) => (a < b ? -1 : 1));
+  for (const [name, node] of children) {
+    yield [prefix + name, node];
+    yield* walk(node, `${prefix}${name}/`);
+  }
+}
+
+/** name → what it is. */
+export function listing({ root, readLayer }: MergedImage): Record<string, string> {
+  const result: Record<string, string> = {};
+  const names = new Map<TreeNode, string>();
+  for (const [name, node] of walk(root)) {
+    const first = node.type === 'file' && node.names > 1 ? names.get(node) : undefined;
+    names.set(node, first ?? name);
+    if (first !== undefined) result[name] = `link ${first}`;
+    else if (node.type === 'symlink') result[name] = `symlink ${node.link}`;
+    else if (node.type === 'directory') result[name] = `directory ${node.mode.toString(8)}`;
+    else {
+      const content = Buffer.alloc(node.size);
+      for (const { at, offset, length } of node.extents)
+        readLayer(node.layer, content.subarray(at, at + length), offset);
+      result[name] = `${node.type} ${content.toString()}`;
+    }
+  }
   return result;
 }
