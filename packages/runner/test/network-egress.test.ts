@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { type HelloOptions, clientHello } from '@releap/testing/client-hello';
@@ -177,5 +179,34 @@ test('marks, routes and rules of a service go when it closes, and only those', a
   assert.doesNotMatch(await rules(), /fwmark 0x3[0-9a-f]{3} lookup/);
   assert.match(await rules(), /fwmark 0x4d lookup 77/);
   assert.doesNotMatch(await run('ip', ['route', 'show', 'table', 'all']), /local default/);
+  await world.reopen();
+});
+
+test('a start removes the routing of services that were killed, and keeps that of those that run', async () => {
+  const rules = async (): Promise<string[]> =>
+    [...(await run('ip', ['rule', 'show'])).matchAll(/fwmark (0x3[0-9a-f]{3}) lookup/g)].map(
+      ([, mark]) => mark ?? '',
+    );
+  const [own] = await rules();
+  // A killed runner of the same home, whose block was lost with its folder.
+  await world.network.detach();
+  await rm(join(world.home, 'network'), { recursive: true });
+  // Another service, whose bridge is there, and one of which only this is left.
+  const [other, gone] = ['0x3abc', '0x3abd'];
+  await run('ip', ['link', 'add', 'rl01234567br', 'type', 'bridge']);
+  await run('ip', ['address', 'add', '100.106.240.1/22', 'dev', 'rl01234567br']);
+  for (const mark of [other, gone]) {
+    const table = String(0x726c_0000 + Number(mark) - 0x3000);
+    await run('ip', ['rule', 'add', 'fwmark', mark, 'lookup', table, 'priority', '32000']);
+    await run('ip', ['route', 'add', 'local', 'default', 'dev', 'lo', 'table', table]);
+  }
+  await world.reopen({ range: '100.64.0.0/16' });
+  const found = await rules();
+  assert.equal(found.length, 2, found.join());
+  assert.ok(found.includes(other) && !found.includes(gone) && !found.includes(own ?? ''), found.join());
+  const routes = await run('ip', ['route', 'show', 'table', 'all']);
+  assert.equal(routes.match(/local default/g)?.length, 2, routes);
+  await world.network.close();
+  assert.deepEqual(await rules(), [other]);
   await world.reopen();
 });

@@ -433,6 +433,7 @@ test('a runner killed at any time keeps every slot it gave, and leaves nothing o
     await world.network.detach();
   }
   await world.reopen();
+  assert.equal((await run('ip', ['rule', 'show'])).match(/fwmark/g)?.length, 1);
   await world.network.reclaim(new Set());
   const slot = await world.network.take('after');
   assert.equal((await listNetns()).includes(slot.netns), true);
@@ -460,8 +461,9 @@ test('two services side by side share no name and no address; closing leaves not
     await run('ip', ['netns', 'list']),
     await run('nft', ['list', 'tables']),
     await run('ip', ['route', 'show', 'table', 'all']),
+    await run('ip', ['rule', 'show']),
   ].join('\n');
-  assert.doesNotMatch(left, new RegExp(`${serviceTag(world.home)}|${serviceTag(otherHome)}|100\\.`));
+  assert.doesNotMatch(left, new RegExp(`${serviceTag(world.home)}|${serviceTag(otherHome)}|100\\.|fwmark`));
   assert.equal((await readFile(FORWARDING, 'utf8')).trim(), '0');
   await world.reopen();
 });

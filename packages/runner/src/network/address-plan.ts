@@ -73,6 +73,11 @@ export function bridgeName(tag: string): string {
   return `rl${tag}br`;
 }
 
+/** Whether this is the bridge of any service of this machine. */
+export function isBridgeName(name: string): boolean {
+  return /^rl[0-9a-f]{8}br$/.test(name);
+}
+
 export function tableName(tag: string): string {
   return `releap_${tag}`;
 }
@@ -136,7 +141,7 @@ export function slotPlan(plan: AddressPlan, index: number): SlotPlan {
     throw new Error(`slot index ${index} is not an integer from 0 to ${MAX_SLOTS - 1}`);
   }
   // 12 bits of block and 10 of slot: unique on the machine for the default range, and so is the uid.
-  const number = blockNumber(plan) * cidrSize(BLOCK_BITS) + index;
+  const number = blockNumber(plan.block) * cidrSize(BLOCK_BITS) + index;
   return {
     index,
     netns: `${netnsPrefix(plan.tag)}${index}`,
@@ -150,7 +155,7 @@ export function slotPlan(plan: AddressPlan, index: number): SlotPlan {
 
 /** The user that the service's netd is: the last of the block's, which no slot has. */
 export function netdUid(plan: AddressPlan): number {
-  return plan.uidBase + blockNumber(plan) * cidrSize(BLOCK_BITS) + cidrSize(BLOCK_BITS) - 1;
+  return plan.uidBase + blockNumber(plan.block) * cidrSize(BLOCK_BITS) + cidrSize(BLOCK_BITS) - 1;
 }
 
 /** The user that the service's interceptor is: the last but one, which no slot has either. */
@@ -162,17 +167,18 @@ export function interceptUid(plan: AddressPlan): number {
  * Mark of packets that are led to the egress proxy, another for each block. Its bits are none of those that kube-proxy,
  * Tailscale and Calico look at.
  */
-export function redirectMark(plan: AddressPlan): number {
-  return 0x3000 + blockNumber(plan);
+export function redirectMark(block: number): number {
+  return 0x3000 + block;
 }
 
 /** Number of the routing table in which every address is local. */
-export function redirectTable(plan: AddressPlan): number {
-  return 0x726c_0000 + blockNumber(plan);
+export function redirectTable(block: number): number {
+  return 0x726c_0000 + block;
 }
 
-function blockNumber(plan: AddressPlan): number {
-  return (plan.block.base / cidrSize(BLOCK_BITS)) % 4096;
+/** Tells the blocks of the services of one machine apart. */
+export function blockNumber({ base }: Cidr): number {
+  return Math.floor(base / cidrSize(BLOCK_BITS)) % 4096;
 }
 
 function hexBytes(number: number): string {

@@ -9,7 +9,7 @@ import {
   type NetdPin,
   PRIVATE_RANGES,
 } from '@releap/contract/netd';
-import { type AddressPlan, redirectMark, slotPlan, vethPrefix } from './address-plan.ts';
+import { type AddressPlan, blockNumber, redirectMark, slotPlan, vethPrefix } from './address-plan.ts';
 import { countDenial, refuseAs, renderDenials } from './denial-rules.ts';
 import type { FlowLimits } from './flow-limits.ts';
 
@@ -63,7 +63,7 @@ function toHostRules(plan: AddressPlan, { dnsPort }: NetdAccess): string[] {
     'ct state established,related accept',
     `ip daddr ${plan.serviceAddress} udp dport ${dnsPort} accept`,
     `ip daddr ${plan.serviceAddress} tcp dport ${dnsPort} accept`,
-    `meta mark ${redirectMark(plan)} goto redirected`,
+    `meta mark ${redirectMark(blockNumber(plan.block))} goto redirected`,
     refuseAs('host'),
   ];
 }
@@ -73,7 +73,7 @@ function toHostRules(plan: AddressPlan, { dnsPort }: NetdAccess): string[] {
  * nothing listens at.
  */
 function toProxyRules(plan: AddressPlan, { egressPort }: NetdAccess): string[] {
-  const mark = redirectMark(plan);
+  const mark = redirectMark(blockNumber(plan.block));
   const redirect = egressPort === undefined ? '' : ` tproxy ip to ${plan.serviceAddress}:${egressPort}`;
   return [`meta l4proto tcp meta mark set ${mark} ct mark set ${mark}${redirect} accept`];
 }
@@ -96,6 +96,7 @@ export function renderHostTable(input: HostRulesInput): string {
     (slot) => `"${slot.veth}" . ${slot.hostAddress}`,
   );
   const table = `inet ${plan.table}`;
+  const mark = redirectMark(blockNumber(plan.block));
   const base = `
 add table ${table}
 delete table ${table}
@@ -128,7 +129,7 @@ ${renderDenials()}
     iifname ${veths} meta l4proto tcp jump redirect_sandbox
   }
   chain redirect_sandbox {
-    ct mark ${redirectMark(plan)} tcp flags & (syn | ack) != syn meta mark set ${redirectMark(plan)} accept
+    ct mark ${mark} tcp flags & (syn | ack) != syn meta mark set ${mark} accept
     tcp flags & (syn | ack) == syn ip saddr vmap @redirects
   }
   chain to_proxy {
