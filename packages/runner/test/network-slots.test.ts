@@ -37,7 +37,7 @@ before(async () => {
   world = await NetworkWorld.start({
     resolve: (name) => ZONE[name],
     ttl: 30,
-    network: { tenantPrivateNetworks: ['10.9.0.0/16'] },
+    network: { tenantPrivateNetworks: ['10.9.0.0/16', '100.100.0.0/16'] },
   });
 });
 after(() => world[Symbol.asyncDispose]());
@@ -218,16 +218,24 @@ test('with a domain policy only what the names resolved to is reachable', async 
   await world.network.release('bound');
 });
 
+/** Metadata services of clouds: of most, of Azure (a public address), and of Alibaba (in a shared range). */
+const METADATA = ['169.254.169.254', '168.63.129.16', '100.100.100.200'];
+
 test('with an address policy the rest is refused, and a private network is open when it is named', async () => {
   await using bound = await world.guest('nets', {
     enabled: true,
-    allow: ['203.0.113.3', '10.9.0.0/24', '0.0.0.0/5', '169.254.169.254'],
+    allow: ['203.0.113.3', '10.9.0.0/24', '0.0.0.0/5', '192.168.0.0/16', ...METADATA, '100.100.100.0/24'],
   });
   const refused = { error: 'ECONNREFUSED' };
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.3', port: 80 }), { text: GREETING });
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), refused);
   assert.match((await bound.ask('tcp', { host: '10.9.0.2', port: 80 })).text ?? '', /^internet 10\.9\.0\.1/);
-  assert.deepEqual(await bound.ask('tcp', { host: '169.254.169.254', port: 80 }), refused);
+  // One that the operator has not opened, and addresses that nothing opens: not even a network of the operator's around them.
+  await world.internet.ip(
+    ...['192.168.7.7', ...METADATA].map((address) => `address replace ${address}/32 dev wan0`),
+  );
+  for (const host of ['192.168.7.7', ...METADATA])
+    assert.deepEqual(await bound.ask('tcp', { host, port: 80 }), refused, host);
   await world.network.release('nets');
   await using free = await world.guest('freed');
   assert.deepEqual(await free.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
