@@ -24,7 +24,12 @@ describe('a hostile sandbox', () => {
     service = await sharedService();
     bystander = createServer((socket) => socket.on('error', () => undefined).end('host\n'));
     await new Promise<void>((done) => bystander.listen(0, '0.0.0.0', done));
-    guest = await service.create({ ...SMALL, mode: 'dedicated', env: { MARK: 'mark-of-the-guest' } });
+    guest = await service.create({
+      ...SMALL,
+      mode: 'dedicated',
+      persistent: true,
+      env: { MARK: 'mark-of-the-guest' },
+    });
     const { id } = await service.create({ ...SMALL, ports: [{ vm_port: 8000 }] });
     await service.exec(id, 'mkdir /www && echo secret > /www/index.html && httpd -p 8000 -h /www');
     const { body } = await service.call<{ vm_ip: string; port_map: { host_port: number }[] }>(
@@ -230,6 +235,20 @@ describe('a hostile sandbox', () => {
       ...secrets.map((text) => text.trim()),
     ]);
     assert.deepEqual(found, ['mark-of-the-guest']);
+  });
+
+  test('has its log of what it was denied after it has stopped, too', async () => {
+    assert.equal((await service.call('POST', `/vms/${guest.id}/stop`)).status, 200);
+    await service.call('GET', `/vms/${guest.id}?wait_exact=stopped&timeout_ms=60000`);
+    const { status, body } = await service.call<{ denied: { address?: string; reason: string }[] }>(
+      'GET',
+      `/vms/${guest.id}/egress/denied?limit=200`,
+    );
+    assert.equal(status, 200);
+    assert.ok(
+      body.denied.some(({ address, reason }) => address === neighbour.address && reason === 'sandbox'),
+      JSON.stringify(body.denied),
+    );
   });
 
   test('the service stops and leaves nothing', async (t) => {

@@ -133,6 +133,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const guest =
     guestKernel === undefined ? builtGuest(buildDir) : await guestWithKernel(buildDir, guestKernel);
   const folder = join(home, 'runner');
+  const logsFolder = join(folder, 'logs');
   await mkdir(folder, { recursive: true, mode: 0o700 });
   const admission = new Admission();
   const [id, { machines, cgroups, facts: accelerator, vmms }, network] = await Promise.all([
@@ -153,6 +154,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       identity: home,
       listenHost: options.listenHost,
       tenantPrivateNetworks: options.tenantPrivateNetworks,
+      deniedPath: (vmId) => join(logsFolder, vmId, 'denied.json'),
       secrets: {
         source: new SecretsClient({
           controlUrl: options.controlUrl,
@@ -206,7 +208,6 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     limits: { ...options.builds, processes: BUILD_PROCESSES_MAX },
     log: log.child({ part: 'build' }),
   });
-  const logsFolder = join(folder, 'logs');
   const buildLogsFolder = join(folder, 'build-logs');
   const buildLogPath = (jobId: string): string => join(buildLogsFolder, jobId, 'build.log');
   const pools = new WarmPools({
@@ -353,7 +354,10 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
         read: (vmId, kind) => readLog(host.logPath(vmId, kind)),
         live: (vmId, kind) => reconciler.get(vmId)?.live?.[kind],
       });
-      registerDeniedEgress(app, (vmId) => network.denied(vmId));
+      registerDeniedEgress(
+        app,
+        async (vmId) => (await network.denied(vmId)) ?? (reconciler.get(vmId) === undefined ? undefined : []),
+      );
       registerBuildLogs(app, {
         read: (jobId) => readLog(buildLogPath(jobId)),
         live: (jobId) => builds.log(jobId),

@@ -79,6 +79,7 @@ test('what is denied is in the log with its reason, and is forgotten with the sa
   }
   const slot = world.network.adopt('logged');
   await world.network.release('logged');
+  // Nothing stored it: the sandbox was deleted.
   assert.equal(await world.network.denied('logged'), undefined);
   // The next holder of the same addresses starts with an empty log.
   for (let taken = 0; taken < 8; taken += 1) await world.network.take(`next-${taken}`);
@@ -87,6 +88,42 @@ test('what is denied is in the log with its reason, and is forgotten with the sa
   );
   assert.deepEqual(await world.network.denied(next ?? ''), []);
   await world.network.reclaim(new Set());
+});
+
+test('the log outlives the network of a sandbox and a restart of the runner, and goes on with the next network', async () => {
+  const egress = { enabled: true, allow: [] };
+  const counts = async (): Promise<string[]> =>
+    ((await world.network.denied('kept')) ?? assert.fail('there is no log'))
+      .map(({ protocol, port, name, count }) => `${protocol} ${port ?? name} ${count}`)
+      .sort();
+  {
+    await using guest = await world.guest('kept', egress);
+    for (const port of [80, 81, 81]) await guest.ask('tcp', { host: '203.0.113.2', port });
+    await guest.ask('resolve', { name: 'evil.org' });
+    // The counters of the firewall are lost with its table.
+    await world.network.detach();
+    await world.reopen();
+    await guest.ask('tcp', { host: '203.0.113.2', port: 80 });
+    await eventually('what was before the restart and after it', async () => {
+      assert.deepEqual(await counts(), ['dns evil.org 1', 'tcp 80 2', 'tcp 81 2']);
+      return true;
+    });
+    await world.network.keepDenied('kept');
+    // As a release that failed is repeated.
+    await world.network.keepDenied('kept');
+  }
+  await world.network.release('kept');
+  assert.deepEqual(await counts(), ['dns evil.org 1', 'tcp 80 2', 'tcp 81 2']);
+  {
+    await using guest = await world.guest('kept', egress);
+    await guest.ask('tcp', { host: '203.0.113.2', port: 81 });
+    await eventually('both networks', async () => {
+      assert.deepEqual(await counts(), ['dns evil.org 1', 'tcp 80 2', 'tcp 81 3']);
+      return true;
+    });
+  }
+  await world.network.release('kept');
+  assert.equal(await world.network.denied('another'), undefined);
 });
 
 test('spoofed frames and IPv6 are counted', async () => {

@@ -200,7 +200,7 @@ export const sandboxOperations = {
     summary: 'List what the sandbox was not allowed to send, newest first',
     description:
       'Connections, packets and DNS queries that its egress policy or the rules of its host denied, aggregated by ' +
-      'destination and reason. The log is kept by the host while the sandbox has a network, and is bounded: ' +
+      'destination and reason. The log is kept by the host with the logs of the sandbox, also when it is stopped, and is bounded: ' +
       '[network.md](network.md#denied-connections) explains the reasons and the bounds.',
     security: 'workload',
     params: SandboxParams,
@@ -209,7 +209,7 @@ export const sandboxOperations = {
     errors: {
       400: 'The cursor is malformed.',
       404: unknownSandbox,
-      409: 'The sandbox has no network at present: it is not running.',
+      409: 'No host has a log: the sandbox has not been placed, or its logs were removed.',
       502: 'The machine of the sandbox did not respond.',
     },
   },

@@ -34,10 +34,8 @@ export function deniedEgressRoutes(
       const after = cursorPosition(EGRESS_DENIAL_CURSORS, query.cursor);
       const row = await hostOf(database, params.id, principal.projectId);
       const shown = `sandbox ${quote(params.id)}`;
-      const noNetwork = conflict(
-        `${shown} is ${row.status}: what it was denied is known while it runs, and not afterwards`,
-      );
-      if (row.runner_id === null || row.data_url === null) throw noNetwork;
+      const noLog = conflict(`${shown} is ${row.status}, and no host has a log of what it was denied`);
+      if (row.runner_id === null || row.data_url === null) throw noLog;
       const answer = await hosts.log({
         runnerId: row.runner_id,
         dataUrl: row.data_url,
@@ -47,7 +45,7 @@ export function deniedEgressRoutes(
         follow: false,
         signal: abortSignal(),
       });
-      if (answer === undefined) throw noNetwork;
+      if (answer === undefined) throw noLog;
       const chunks: Buffer[] = [];
       let bytes = 0;
       for await (const chunk of answer as AsyncIterable<Buffer>) {

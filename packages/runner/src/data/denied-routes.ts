@@ -1,7 +1,7 @@
 import type { EgressDenial } from '@releap/contract';
 import type { FastifyInstance } from 'fastify';
 
-/** `GET /vms/:id/egress/denied`: all that the log has, newest first. 404 when the sandbox has no network. */
+/** `GET /vms/:id/egress/denied`: all that the log has, newest first. 404 for a sandbox that this host does not have. */
 export function registerDeniedEgress(
   app: FastifyInstance,
   read: (vmId: string) => Promise<EgressDenial[] | undefined>,
@@ -9,6 +9,6 @@ export function registerDeniedEgress(
   app.get<{ Params: { id: string } }>('/vms/:id/egress/denied', async (request, reply) => {
     const denied = await read(request.params.id);
     if (denied !== undefined) return { denied };
-    return await reply.code(404).send({ error: `sandbox ${request.params.id} has no network here` });
+    return await reply.code(404).send({ error: `sandbox ${request.params.id} is not on this host` });
   });
 }

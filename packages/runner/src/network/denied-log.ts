@@ -4,6 +4,7 @@ import type { NetdDenial } from '@releap/contract/netd';
 import { run } from '../process/index.ts';
 import { GUEST } from './address-plan.ts';
 import type { FirewallDenial } from './denial-rules.ts';
+import { type DeniedStore, mergeDenials } from './denied-store.ts';
 import type { Slot } from './slot.ts';
 
 /** Who reads it more often gets the same answer again: each reading costs two processes. */
@@ -37,6 +38,8 @@ export interface DeniedLogOptions {
   netd: (vmId: string) => Promise<NetdDenial[]>;
   /** What the firewall has denied, nothing of former holders of a slot. */
   firewall: () => Promise<FirewallDenial[]>;
+  /** Where it is stored when the network of a sandbox ends; absent: nowhere. */
+  store?: DeniedStore | undefined;
 }
 
 /** Entries have the times at which the firewall's counters were seen to grow: the kernel stores whole seconds of the last. */
@@ -46,13 +49,47 @@ export class DeniedLog {
   readonly #readings = new Map<string, Reading>();
   /** What the firewalls had counted at the last reading, by sandbox and kind. */
   readonly #seen = new Map<string, Map<string, Seen>>();
+  /** Sandboxes whose present network was stored. */
+  readonly #stored = new Set<string>();
 
   constructor(options: DeniedLogOptions) {
     this.#options = options;
   }
 
-  /** Newest first. Readings of one sandbox share their work. */
-  async read(vmId: string, slot: Slot): Promise<EgressDenial[]> {
+  /**
+   * Newest first, with what was denied on earlier networks of the sandbox.
+   * @param slot its network; undefined when it has none
+   * @returns undefined for a sandbox that has no network and of which nothing was stored
+   */
+  async read(vmId: string, slot: Slot | undefined): Promise<EgressDenial[] | undefined> {
+    const stored = await this.#options.store?.read(vmId);
+    if (slot === undefined || this.#stored.has(vmId)) return stored;
+    return mergeDenials(stored ?? [], await this.#current(vmId, slot));
+  }
+
+  /** Stores what was denied on the network of a sandbox, which is about to end. */
+  async keep(vmId: string, slot: Slot): Promise<void> {
+    const { store } = this.#options;
+    if (store === undefined || this.#stored.has(vmId)) return;
+    // Of the last moment, not of the last reading.
+    this.#readings.delete(vmId);
+    this.#firewall = undefined;
+    const denied = await this.#current(vmId, slot);
+    if (denied.length > 0) await store.add(vmId, denied);
+    this.#stored.add(vmId);
+  }
+
+  /** Stores what a firewall that is about to be loaded again has denied. */
+  async keepFirewall(vmId: string, slot: Slot, denials: readonly FirewallDenial[]): Promise<void> {
+    const own = group(denials.filter(({ source }) => source === slot.hostAddress));
+    if (own.length > 0)
+      await this.#options.store?.add(
+        vmId,
+        own.map((denial) => fromFirewall(denial, new Map())),
+      );
+  }
+
+  async #current(vmId: string, slot: Slot): Promise<EgressDenial[]> {
     const known = this.#readings.get(vmId);
     if (known?.slot.index === slot.index && performance.now() - known.at < FRESH_MS) return await known.list;
     const reading = { slot, at: performance.now(), list: this.#read(vmId, slot) };
@@ -68,6 +105,7 @@ export class DeniedLog {
     this.#firewall = undefined;
     this.#readings.delete(vmId);
     this.#seen.delete(vmId);
+    this.#stored.delete(vmId);
   }
 
   /** One list for all sandboxes. */
@@ -86,14 +124,13 @@ export class DeniedLog {
     ]);
     const seen = this.#seen.get(vmId) ?? new Map<string, Seen>();
     this.#seen.set(vmId, seen);
-    const list = [
+    return mergeDenials([
       ...group(host.filter(({ source }) => source === slot.hostAddress)).map((denial) =>
         fromFirewall(denial, seen),
       ),
       ...countersOf(inside).map(([chain, count]) => fromNamespace(chain, count, seen)),
       ...netd.map(fromNetd),
-    ];
-    return list.sort((a, b) => (a.last_at < b.last_at ? 1 : a.last_at > b.last_at ? -1 : 0));
+    ]);
   }
 }
 

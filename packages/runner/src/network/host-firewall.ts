@@ -25,6 +25,8 @@ export interface HostFirewallOptions {
   watchMs: number;
   /** Pinned addresses are not open any more: another program has removed the table. */
   onPinsLost?: () => void;
+  /** Gets what the table of an earlier runner has denied, before that is forgotten. */
+  onReload?: (denied: readonly FirewallDenial[]) => Promise<void>;
   log: Logger;
 }
 
@@ -81,6 +83,7 @@ export class HostFirewall {
   /** Loads the table again, in one transaction. Addresses that DNS has pinned for remaining policies stay pinned. */
   static async open(options: HostFirewallOptions): Promise<HostFirewall> {
     const firewall = new HostFirewall(options);
+    await options.onReload?.(await firewall.#listDenials().catch(ignoreAbsent));
     await nft(firewall.#render(await readPins(options.plan.table)));
     firewall.#watch = setInterval(() => void firewall.#restoreIfGone(), options.watchMs).unref();
     return firewall;
@@ -168,15 +171,17 @@ export class HostFirewall {
 
   /** What was denied to those that hold slots now. */
   async denials(): Promise<FirewallDenial[]> {
-    const listed = parseDenials(
-      await run('nft', ['-j', 'list', 'set', 'inet', this.#plan.table, DENIAL_SET]),
-    );
+    const listed = await this.#listDenials();
     const stale = new Set([...this.#stale].map((index) => slotPlan(this.#plan, index).hostAddress));
     const indexes = [...this.#stale];
     const former = listed.filter(({ source }) => stale.has(source));
     if (former.length > 0) await this.#change(renderDenialsRemoval(this.#plan, former));
     for (const index of indexes) this.#stale.delete(index);
     return listed.filter(({ source }) => !stale.has(source));
+  }
+
+  async #listDenials(): Promise<FirewallDenial[]> {
+    return parseDenials(await run('nft', ['-j', 'list', 'set', 'inet', this.#plan.table, DENIAL_SET]));
   }
 
   /** Opens addresses for a sandbox with a policy, for the times given. Rejects when its set is full. */
@@ -295,6 +300,12 @@ function pinOfElement(element: unknown): NetdPin[] {
 /** nft(8) says this of a table or chain that does not exist. */
 function isAbsent(error: unknown): boolean {
   return error instanceof ProcessError && /No such file or directory/.test(error.stderr);
+}
+
+/** There is no table of an earlier runner. */
+function ignoreAbsent(error: unknown): [] {
+  if (isAbsent(error)) return [];
+  throw error;
 }
 
 async function nft(script: string): Promise<void> {

@@ -33,6 +33,7 @@ import { run } from '../process/index.ts';
 import { flowLimits } from './flow-limits.ts';
 import type { SlotPolicy } from './host-rules.ts';
 import { DeniedLog } from './denied-log.ts';
+import { DeniedStore } from './denied-store.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
 import { findDroppingChains, HostFirewall } from './host-firewall.ts';
 import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
@@ -74,6 +75,8 @@ export interface NetworkOptions {
     /** Certificates of authorities, PEM, besides those of the host. */
     extraCa?: string | undefined;
   };
+  /** A file for what a sandbox was denied, for when its network has ended; absent: it is forgotten then. */
+  deniedPath?: (vmId: string) => string;
   /** How often to look whether our firewall table is still there, in milliseconds. Default 10 000. */
   firewallWatchMs?: number;
   /** A netd that takes longer than this for anything has hung, in milliseconds. Default 20 000. */
@@ -165,6 +168,11 @@ export class Network {
       log,
     });
     opened.defer(() => netd.detach());
+    const denied = new DeniedLog({
+      netd: (vmId) => netd.denied(vmId),
+      firewall: async () => await (await loaded.promise).denials(),
+      store: options.deniedPath && new DeniedStore(options.deniedPath),
+    });
     const firewall = await HostFirewall.open({
       plan,
       netd: {
@@ -178,6 +186,12 @@ export class Network {
       policies,
       watchMs: options.firewallWatchMs ?? DEFAULT_WATCH_MS,
       onPinsLost: () => netd.forgetPins(),
+      onReload: async (denials) => {
+        for (const { vmId, slot } of pool.holders())
+          await denied
+            .keepFirewall(vmId, slot, denials)
+            .catch((err: unknown) => log.warn({ err, vm_id: vmId }, 'denied connections are forgotten'));
+      },
       log,
     });
     loaded.resolve(firewall);
@@ -196,10 +210,6 @@ export class Network {
         onDomains: (vmId, domains) => netd.intercept(vmId, domains),
         log,
       });
-    const denied = new DeniedLog({
-      netd: (vmId) => netd.denied(vmId),
-      firewall: () => firewall.denials(),
-    });
     return new Network(options, { plan, pool, firewall, netd, hostd, denied, interceptor });
   }
 
@@ -295,10 +305,19 @@ export class Network {
     return await this.#parts.netd.forward(vmId, ports, previous);
   }
 
-  /** What the sandbox was not allowed to send, newest first; undefined when it has no network. */
+  /** What the sandbox was not allowed to send, newest first; undefined when it has no network and nothing was stored. */
   async denied(vmId: string): Promise<EgressDenial[] | undefined> {
+    return await this.#parts.denied.read(vmId, this.adopt(vmId));
+  }
+
+  /** Stores what the sandbox was denied, before its network is released. */
+  async keepDenied(vmId: string): Promise<void> {
     const slot = this.adopt(vmId);
-    return slot === undefined ? undefined : await this.#parts.denied.read(vmId, slot);
+    try {
+      if (slot !== undefined) await this.#parts.denied.keep(vmId, slot);
+    } catch (err) {
+      this.#log.warn({ err, vm_id: vmId }, 'denied connections are forgotten');
+    }
   }
 
   /** Takes a sandbox's network away; its VMM must have ended. Repeating it does nothing. */

@@ -368,14 +368,18 @@ export class MachineHost implements SandboxHost {
   }
 
   async end(vmId: string): Promise<void> {
-    await this.#options.machines.end(vmId);
-    await this.#options.network.release(vmId);
+    const { machines, network } = this.#options;
+    await machines.end(vmId);
+    await network.keepDenied(vmId);
+    await network.release(vmId);
   }
 
-  async destroy(vmId: string): Promise<void> {
+  async destroy(vmId: string, isDeleted: boolean): Promise<void> {
+    const { machines, network } = this.#options;
     // The slot is released only when no process can send on it.
-    await this.#options.machines.destroy(vmId);
-    await this.#options.network.release(vmId);
+    await machines.destroy(vmId);
+    if (!isDeleted) await network.keepDenied(vmId);
+    await network.release(vmId);
   }
 
   logPath(vmId: string, kind: 'console' | 'entrypoint'): string {

@@ -146,5 +146,6 @@ export interface SandboxHost {
    */
   discardMemory(assignment: Assignment, past: SandboxHistory, signal: AbortSignal): Promise<void>;
   end(vmId: string): Promise<void>;
-  destroy(vmId: string): Promise<void>;
+  /** @param isDeleted nothing of the sandbox will be read any more */
+  destroy(vmId: string, isDeleted: boolean): Promise<void>;
 }

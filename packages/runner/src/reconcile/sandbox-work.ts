@@ -107,13 +107,13 @@ export class SandboxWork {
   async end(): Promise<void> {
     await this.release();
     const { vmId, isPersistent } = this.#state;
-    await (isPersistent ? this.#host.end(vmId) : this.#host.destroy(vmId));
+    await (isPersistent ? this.#host.end(vmId) : this.#host.destroy(vmId, false));
     this.#vm = 'none';
   }
 
   async destroy(): Promise<void> {
     await this.release();
-    await this.#host.destroy(this.#state.vmId);
+    await this.#host.destroy(this.#state.vmId, true);
     this.#vm = 'none';
   }
 

@@ -68,6 +68,7 @@ export class NetworkWorld implements AsyncDisposable {
       withholdMs: 20,
       dnsUpstreams: [upstream],
       runDir: join(home, 'run'),
+      deniedPath: (vmId: string) => join(home, 'logs', vmId, 'denied.json'),
       ...(typeof network === 'function' ? await network(internet, stack) : network),
     };
     const opened = await Network.open(options);
