@@ -11,7 +11,7 @@ import {
   type RunnerCertificate,
   type RunnerSecrets,
 } from '@releap/contract';
-import { Pkcs10CertificateRequestGenerator } from '@peculiar/x509';
+import { createRequest } from '@releap/certificates/x509';
 import { credentialOf, postInternal } from '@releap/testing/credentials';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { create, startWorld, waitFor, type ScriptedRunner, type World } from '@releap/testing/world';
@@ -40,12 +40,7 @@ const read = (sandboxes: { id: string; revision?: string }[], of?: ScriptedRunne
 async function certificateRequest(namedCurve = 'P-256'): Promise<string> {
   const algorithm = { name: 'ECDSA', namedCurve };
   const pair = await crypto.subtle.generateKey(algorithm, true, ['sign', 'verify']);
-  const csr = await Pkcs10CertificateRequestGenerator.create({
-    name: 'CN=ignored',
-    keys: pair,
-    signingAlgorithm: { name: 'ECDSA', hash: 'SHA-256' },
-  });
-  return Buffer.from(csr.rawData).toString('base64');
+  return await createRequest(pair);
 }
 
 const assignmentOf = (uuid: string) => runner.assigned(uuid);

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { ensureBootstrap } from '@releap/control';
 import { openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
-import { makePrivateFile, writePrivateFile } from './secret-file.ts';
+import { makePrivateFile, writePrivateFile } from '@releap/certificates/private-file';
 
 /** What a user or a tool on this machine needs to use the service. Written to `$RELEAP_HOME/bootstrap.json`. */
 export interface BootstrapFile {

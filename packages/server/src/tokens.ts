@@ -7,10 +7,10 @@ import { randomBytes } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
+import { makePrivateFile, readIfThere, writePrivateFile } from '@releap/certificates/private-file';
 import type { ControlTokens, TokenSet } from '@releap/control';
 import type { Logger } from 'pino';
 import type { Config } from './config/config.ts';
-import { makePrivateFile, writePrivateFile } from './secret-file.ts';
 
 export const TOKEN_KINDS = ['operator', 'gateway', 'join'] as const;
 export type TokenKind = (typeof TOKEN_KINDS)[number];
@@ -104,11 +104,4 @@ function parse(file: string, text: string): readonly string[] {
   if (tokens.length === 0 || !tokens.every((token) => TOKEN.test(token)))
     throw new Error(`${file} holds no token: each line needs at least 43 characters of A-Z a-z 0-9 _ -`);
   return tokens;
-}
-
-async function readIfThere(file: string): Promise<string | undefined> {
-  return readFile(file, 'utf8').catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return undefined;
-    throw error;
-  });
 }

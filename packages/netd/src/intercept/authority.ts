@@ -1,34 +1,25 @@
 /** The keys and certificates that guests see: an intermediate of this process, and leaves for the hosts. */
-import 'reflect-metadata';
-import { randomBytes, webcrypto } from 'node:crypto';
+import type { webcrypto } from 'node:crypto';
 import { createSecureContext, type SecureContext } from 'node:tls';
 import {
-  AuthorityKeyIdentifierExtension,
-  BasicConstraintsExtension,
-  ExtendedKeyUsage,
-  ExtendedKeyUsageExtension,
-  KeyUsageFlags,
-  KeyUsagesExtension,
-  Pkcs10CertificateRequestGenerator,
-  SubjectAlternativeNameExtension,
-  X509Certificate,
-  X509CertificateGenerator,
-} from '@peculiar/x509';
+  BACKDATED_MS,
+  createRequest,
+  DAY_MS,
+  exportKeyPem,
+  generateKeys,
+  type Issuer,
+  issueLeaf,
+  parseCertificate,
+  toPem,
+} from '@releap/certificates/x509';
 
-const KEY = { name: 'ECDSA', namedCurve: 'P-256' } as const;
-const SIGNATURE = { name: 'ECDSA', hash: 'SHA-256' } as const;
-const DAY_MS = 24 * 3_600_000;
-/** Guests' clocks may be behind. */
-const BACKDATED_MS = DAY_MS;
 /** Leaves are made anew after this time. */
 const LEAF_USED_MS = DAY_MS / 2;
 const LEAF_VALID_MS = 2 * DAY_MS;
 /** Hosts whose leaves are kept. A wildcard may have any number of hosts. */
 const LEAVES_MAX = 500;
 
-interface Intermediate {
-  key: webcrypto.CryptoKey;
-  certificate: X509Certificate;
+interface Intermediate extends Issuer {
   pem: string;
 }
 
@@ -55,16 +46,11 @@ export class Authority {
 
   /** A PKCS #10 request for a new key, DER as base64. */
   async request(): Promise<string> {
-    const keys = await webcrypto.subtle.generateKey(KEY, false, ['sign', 'verify']);
-    const request = await Pkcs10CertificateRequestGenerator.create({
-      name: 'CN=releap',
-      keys,
-      signingAlgorithm: SIGNATURE,
-    });
-    const text = Buffer.from(request.rawData).toString('base64');
+    const keys = await generateKeys(false);
+    const request = await createRequest(keys);
     this.#requested.clear();
-    this.#requested.set(text, keys.privateKey);
-    return text;
+    this.#requested.set(request, keys.privateKey);
+    return request;
   }
 
   /** @param request one of `request`; others are ignored */
@@ -72,7 +58,7 @@ export class Authority {
     const key = this.#requested.get(request);
     if (key === undefined) return;
     this.#requested.delete(request);
-    this.#intermediate = { key, certificate: new X509Certificate(pem), pem };
+    this.#intermediate = { key, certificate: parseCertificate(pem), pem };
     this.#leaves.clear();
     this.#ready.resolve();
   }
@@ -99,28 +85,14 @@ export class Authority {
     const intermediate = this.#intermediate;
     if (intermediate === undefined) throw new Error('there is no certificate yet');
     const { pair, pem } = await (this.#leafKeys ??= makeLeafKeys());
-    const now = Date.now();
-    const leaf = await X509CertificateGenerator.create({
-      serialNumber: positiveSerial(),
-      // Names of hosts may be longer than a common name.
-      subject: `O=Releap, CN=${host.length > 64 ? 'intercepted' : host}`,
-      issuer: intermediate.certificate.subject,
-      notBefore: new Date(now - BACKDATED_MS),
-      notAfter: new Date(Math.min(now + LEAF_VALID_MS, intermediate.certificate.notAfter.getTime())),
+    const leaf = await issueLeaf(intermediate, {
+      hosts: [host],
       publicKey: pair.publicKey,
-      signingKey: intermediate.key,
-      signingAlgorithm: SIGNATURE,
-      extensions: [
-        new BasicConstraintsExtension(false, undefined, true),
-        new KeyUsagesExtension(KeyUsageFlags.digitalSignature, true),
-        new ExtendedKeyUsageExtension([ExtendedKeyUsage.serverAuth]),
-        new SubjectAlternativeNameExtension([{ type: 'dns', value: host }]),
-        await AuthorityKeyIdentifierExtension.create(intermediate.certificate),
-      ],
+      validMs: LEAF_VALID_MS,
     });
     return createSecureContext({
       key: pem,
-      cert: `${leaf.toString('pem').trim()}\n${intermediate.pem}`,
+      cert: `${toPem(leaf)}${intermediate.pem}`,
       minVersion: 'TLSv1.2',
     });
   }
@@ -128,14 +100,6 @@ export class Authority {
 
 /** One key pair for all leaves: an attacker who can read one from this process can read all of them. */
 async function makeLeafKeys(): Promise<{ pair: webcrypto.CryptoKeyPair; pem: string }> {
-  const pair = await webcrypto.subtle.generateKey(KEY, true, ['sign', 'verify']);
-  const der = Buffer.from(await webcrypto.subtle.exportKey('pkcs8', pair.privateKey));
-  const lines = der.toString('base64').replaceAll(/.{64}/g, '$&\n');
-  return { pair, pem: `-----BEGIN PRIVATE KEY-----\n${lines}\n-----END PRIVATE KEY-----\n` };
-}
-
-function positiveSerial(): string {
-  const bytes = randomBytes(16);
-  bytes.writeUInt8((bytes.readUInt8(0) & 0x7f) | 0x40, 0);
-  return bytes.toString('hex');
+  const pair = await generateKeys(true);
+  return { pair, pem: await exportKeyPem(pair.privateKey) };
 }

@@ -2,7 +2,7 @@ import { generateKeyPair, randomBytes, randomUUID, type JsonWebKey } from 'node:
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { promisify } from 'node:util';
-import { writePrivateFile } from '../secret-file.ts';
+import { writePrivateFile } from '@releap/certificates/private-file';
 
 /** The persistent keys of an identity provider. */
 export interface IdentityKeys {

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { generateHostKey, type PreviewOptions, startGateway, type TlsOptions } from '@releap/gateway';
 import { type Config, internalUrlOf, previewUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
-import { makePrivateFile } from '../secret-file.ts';
+import { makePrivateFile } from '@releap/certificates/private-file';
 import { SSH_PORT_OFFSET } from '../supervisor/ports.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
