@@ -53,6 +53,18 @@ describe('sessions and terminals of a sandbox', () => {
     assert.equal((await service.call<{ status: string }>('GET', path)).body.status, status);
   }
 
+  test('answer 501 where the image has no program for an operation', async () => {
+    for (const [method, tail, body] of [
+      ['POST', 'process/code-run', { code: '1', language: 'python' }],
+      ['GET', 'process/interpreter/execute', undefined],
+      ['POST', 'git/clone', { url: 'https://example.test/x.git', path: 'x' }],
+    ] as const) {
+      const answer = await call(source, method, tail, body);
+      assert.equal(answer.status, 501, tail);
+      assert.match(String(answer.body['message']), /the image has no/);
+    }
+  });
+
   test('survive a pause and a fork, and go on apart', async () => {
     assert.equal((await call(source, 'POST', 'process/session', { sessionId: 's' })).status, 201);
     const exec = (id: string, command: string, runAsync = false): Promise<{ body: Record<string, string> }> =>

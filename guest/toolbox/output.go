@@ -137,8 +137,11 @@ func (o *output) forget() {
 	}
 }
 
-// text of one stream, or of all for 0.
-func (o *output) text(stream byte) string {
+// text of one stream, or of all for 0, as UTF-8.
+func (o *output) text(stream byte) string { return strings.ToValidUTF8(o.raw(stream), "\uFFFD") }
+
+// raw are the bytes of one stream, or of all for 0.
+func (o *output) raw(stream byte) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var b strings.Builder
@@ -147,7 +150,7 @@ func (o *output) text(stream byte) string {
 			b.Write(c.data)
 		}
 	}
-	return strings.ToValidUTF8(b.String(), "\uFFFD")
+	return b.String()
 }
 
 // reader follows an output.

@@ -45,6 +45,8 @@ func newToolbox() *toolbox {
 	t.addFiles()
 	t.addSessions()
 	t.addTerminals()
+	t.addInterpreters()
+	t.addGit()
 	return t
 }
 

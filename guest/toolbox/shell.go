@@ -286,6 +286,9 @@ func (p *pipes) begun() {
 		writer.Close()
 	}
 	p.writers = nil
+	if p.folder == "" { // pipes without names
+		return
+	}
 	for _, name := range []string{"in", "out", "err"} {
 		_ = os.Remove(p.path(name))
 	}

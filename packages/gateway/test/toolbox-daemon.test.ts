@@ -355,6 +355,28 @@ test('a terminal is carried over a WebSocket, and ends with its exit code', asyn
   assert.match(stranger.message, /401/);
 });
 
+test('code, an interpreter and git are reached on the same way', async () => {
+  const ran = await call('POST', 'process/code-run', { code: 'console.log(1 + 1)', language: 'javascript' });
+  assert.deepEqual(ran.body, { exitCode: 0, result: '2\n' });
+  const socket = new WebSocket(url('process/interpreter/execute').replace('http', 'ws'), {
+    headers: authorization,
+  });
+  const texts: Record<string, string> = {};
+  socket.on('message', (data: Buffer) => {
+    const { type, text } = JSON.parse(String(data)) as { type: string; text: string };
+    texts[type] = (texts[type] ?? '') + text;
+  });
+  socket.once('open', () =>
+    socket.send(JSON.stringify({ code: 'import os; print(os.environ["GREETING"])' })),
+  );
+  const [code] = (await once(socket, 'close')) as [number];
+  assert.equal(code, 1000);
+  assert.deepEqual(texts, { stdout: 'hello\n', control: 'completed' });
+  const missing = await call('GET', `git/status?path=${folder}`);
+  assert.equal(missing.status, 404, missing.text);
+  assert.equal((await call('DELETE', 'git/branches', { path: folder, name: '-x' })).status, 400);
+});
+
 test('the runner serves commands and single files in the same terms', async () => {
   const executed = await call('POST', 'process/execute', {
     command: 'echo $GREETING $A $B',

@@ -6,6 +6,7 @@ import { Type, type Static } from 'typebox';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
 import { toolboxFileOperations } from './toolbox-files.ts';
+import { toolboxCodeOperations } from './toolbox-code.ts';
 import { toolboxSessionOperations } from './toolbox-sessions.ts';
 import { errors, full, invalid, Path, PathQuery, WriteQuery } from './toolbox-parts.ts';
 
@@ -175,6 +176,7 @@ export const toolboxOperations = {
   ...singleOperations,
   ...toolboxFileOperations,
   ...toolboxSessionOperations,
+  ...toolboxCodeOperations,
 } as const;
 
 export const toolboxResource = {
