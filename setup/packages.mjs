@@ -47,6 +47,11 @@ export const TEST_PACKAGES = [
     file: '/usr/lib/python3/dist-packages/swift/__init__.py',
     why: 'a real S3 server to store in',
   },
+  {
+    name: 'python3-pip',
+    file: '/usr/lib/python3/dist-packages/pip/__init__.py',
+    why: 'a client of a private index',
+  },
   { name: 'chromium', command: 'chromium', why: 'a real browser to sign in with' },
   { name: 'openssh-client', command: 'ssh', why: 'a real SSH client' },
   { name: 'pebble', command: 'pebble', why: 'a real ACME server to get certificates from' },

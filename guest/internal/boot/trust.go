@@ -76,6 +76,7 @@ func InstallTrust(root, pem string, env map[string]string) (added map[string]str
 		}
 	}
 	try(writeTrust(root+trustFile, pem))
+	trustInJava(root, certificatesOf(pem), env)
 	added = map[string]string{"NODE_EXTRA_CA_CERTS": trustFile}
 	if bundle == "" {
 		// Programs that bring their own authorities keep them: a bundle of one certificate would take them away.
