@@ -6,8 +6,15 @@ import { Service } from './service.ts';
 
 const VARIABLE = 'RELEAP_TEST_SERVICE';
 
-/** Everything listens on every address: what keeps guests out is the network, not where the service listens. */
-const ENVIRONMENT = { RELEAP_HOST: '0.0.0.0', RELEAP_PREVIEW_DOMAIN: 'localhost' };
+/**
+ * Everything listens on every address: what keeps guests out is the network, not where the service listens. Registries of
+ * tests are on this machine.
+ */
+const ENVIRONMENT = {
+  RELEAP_HOST: '0.0.0.0',
+  RELEAP_PREVIEW_DOMAIN: 'localhost',
+  RELEAP_REGISTRY_PRIVATE_HOSTS: 'loopback',
+};
 
 /** Starts the service of a run, and names it to the files that are run afterwards. */
 export async function startSharedService(): Promise<Service> {
