@@ -1,4 +1,7 @@
-/** Two hosts of one deployment: a disk snapshot of one is restored on the other, through kills of each at each step. */
+/**
+ * Two hosts of one deployment: an image that one has built boots on the other, and a disk snapshot of one is restored on the
+ * other, through kills of each at each step.
+ */
 import assert from 'node:assert/strict';
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -7,8 +10,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { eventually } from '@releap/testing/eventually';
-import { REPO, Service } from '@releap/testing/service';
-import { TEST_CACHE } from '@releap/testing/test-cache';
+import { makeImagelessCache, REPO, Service } from '@releap/testing/service';
+import { tarOf } from '@releap/testing/oci';
+import { appImage } from './support/app-image.ts';
 
 const SMALL = { image: 'busybox', cpu: 0.125, mem_mib: 256, scratch_mib: 64 };
 const PATIENCE_MS = 400_000;
@@ -26,7 +30,9 @@ function startSecond(): void {
     env: {
       ...process.env,
       RELEAP_HOME: join(dir, 'second'),
-      RELEAP_CACHE: TEST_CACHE,
+      // Its own: it has no image of the first host.
+      RELEAP_CACHE: join(dir, 'cache'),
+      RELEAP_BUILDS: '0',
       RELEAP_WARM_POOL: '0',
       RELEAP_CONTROL_URL: internalUrl,
       RELEAP_JOIN_TOKEN: joinToken,
@@ -82,6 +88,7 @@ before(async () => {
   dir = await mkdtemp(join(tmpdir(), 'releap-second-host-'));
   crashes = join(dir, 'crashes');
   await mkdir(crashes);
+  await makeImagelessCache(join(dir, 'cache'));
   service = await Service.start({ RELEAP_CRASH_AT: crashes });
   const read = async (name: string): Promise<string> =>
     (await readFile(join(service.home, name), 'utf8')).trim();
@@ -97,16 +104,61 @@ after(async () => {
   await rm(dir, { recursive: true, force: true });
 });
 
-test('a disk snapshot of a host that is gone is restored on another one', async () => {
-  const [first] = await hosts();
-  assert.ok(first);
-  await operator('POST', `/operator/hosts/${first.id}/drain`, {});
+async function storeMetric(name: 'blobs' | 'uploads'): Promise<number> {
+  const metrics = await operator<string>('GET', '/metrics');
+  const full = name === 'blobs' ? 'releap_store_blobs' : 'releap_artifact_uploads';
+  return Number(new RegExp(`^${full} (\\S+)$`, 'm').exec(metrics)?.[1] ?? Number.NaN);
+}
+
+/** The first host, which takes no new sandboxes after the first test. */
+let first: Host;
+
+test('an image that one host has built boots on another one', async () => {
+  const [only] = await hosts();
+  assert.ok(only);
+  first = only;
   startSecond();
   await eventually(
     'the second host is ready',
     async () => (await hosts()).some(({ id, ready }) => id !== first.id && ready),
     PATIENCE_MS,
   );
+  const [base] = await appImage();
+  const context = await tarOf([
+    { name: 'base.tar', content: base ?? '' },
+    { name: 'words', content: 'built on the first host\n' },
+    { name: 'Dockerfile', content: 'FROM scratch\nADD base.tar /\nCOPY words /words\n' },
+  ]);
+  const form = new FormData();
+  form.set('name', 'moved');
+  form.set('context', new Blob([new Uint8Array(context)]));
+  const { base_url: url, api_key: key } = service.bootstrap;
+  const headers = { authorization: `Bearer ${key}` };
+  const posted = await fetch(`${url}/images`, { method: 'POST', headers, body: form });
+  assert.equal(posted.status, 200);
+  const { job_id: job } = (await posted.json()) as { job_id: string };
+  await eventually(
+    'the image is built and in the store',
+    async () => {
+      const { status, error } = (await service.call('GET', `/jobs/${job}`)).body;
+      assert.notEqual(status, 'failed', String(error));
+      return status === 'done' && (await storeMetric('blobs')) > 0 && (await storeMetric('uploads')) === 0;
+    },
+    PATIENCE_MS,
+  );
+
+  await operator('POST', `/operator/hosts/${first.id}/drain`, {});
+  const { id } = await service.create({ ...SMALL, image: 'moved' });
+  const { body } = await service.call('GET', `/vms/${id}`);
+  assert.notEqual(body['runner_id'], first.id);
+  const { result } = await eventually('exec', () => service.exec(id, 'cat /words'));
+  assert.equal(result, 'built on the first host\n');
+  const digest = String(body['manifest_name']).replace(':', '-');
+  assert.ok((await readdir(join(dir, 'cache/images', digest))).includes('root.squashfs'));
+  await service.remove(id);
+});
+
+test('a disk snapshot of a host that is gone is restored on another one', async () => {
   const source = await service.create(SMALL);
   const wrote = await eventually('exec', () => service.exec(source.id, 'echo moved > /on-disk; sync'));
   assert.equal(wrote.exitCode, 0, wrote.result);
@@ -120,16 +172,12 @@ test('a disk snapshot of a host that is gone is restored on another one', async 
   await eventually(
     'the snapshot is in the store',
     async () => {
-      const metrics = await operator<string>('GET', '/metrics');
-      const value = (name: string): number =>
-        Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(metrics)?.[1] ?? Number.NaN);
-      return value('releap_store_blobs') > 0 && value('releap_artifact_uploads') === 0;
+      return (await readdir(crashes)).length === 0 && (await storeMetric('uploads')) === 0;
     },
     PATIENCE_MS,
   ).catch((error: unknown) => {
     throw new Error(`${String(error)}\n${output}`);
   });
-  assert.deepEqual(await readdir(crashes), []);
   assert.deepEqual(await readdir(home), [taken.body.id]);
 
   await stopSecond('SIGKILL');
