@@ -50,9 +50,12 @@ describe('image', () => {
       type: 'snapshot',
       name: 's',
     });
-    assert.deepEqual(create({ image: { type: 'dockerfile', dockerfile: 'FROM a' } }).image, {
-      type: 'dockerfile',
-      dockerfile: 'FROM a',
+    const dockerfile = { type: 'dockerfile', dockerfile: 'FROM a' };
+    assert.deepEqual(create({ image: dockerfile }).image, dockerfile);
+    assert.deepEqual(create({ image: { ...dockerfile, docker: false } }).image, dockerfile);
+    assert.deepEqual(create({ image: { ...dockerfile, docker: true } }).image, {
+      ...dockerfile,
+      docker: true,
     });
   });
   test('of another type, or without what its type needs, is refused by name', () => {
@@ -60,6 +63,7 @@ describe('image', () => {
     refused({ image: [] }, 'image must be');
     refused({ image: {} }, 'image must be');
     refused({ image: { type: 'zip' } }, 'image must be', 'zip');
+    refused({ image: { type: 'dockerfile', dockerfile: 'FROM a', docker: 'maybe' } }, 'docker');
     refused({ image: { type: 'registry' } }, 'image.ref is required');
     refused({ image: { type: 'registry', ref: 5 } }, 'image.ref must be a string', '5');
     refused({ image: { type: 'named', name: '' } }, 'image.name');

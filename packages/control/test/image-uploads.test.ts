@@ -283,7 +283,7 @@ describe('POST /vms from a Dockerfile', () => {
     const call = await world.stranger();
     const login = { username: 'robot', password: 'another secret' };
     await call('PUT', '/registries/ghcr.io', { kind: 'ghcr', ...login });
-    const image = { type: 'dockerfile', dockerfile: 'FROM ghcr.io/org/app' };
+    const image = { type: 'dockerfile', dockerfile: 'FROM ghcr.io/org/app', docker: true };
     const created = await call('POST', '/vms', { image, persistent: true });
     assert.equal(created.status, 200, created.text);
     const vm = await inspect(world.database, { jobId: created.body.job_id });
@@ -293,7 +293,7 @@ describe('POST /vms from a Dockerfile', () => {
       type: 'dockerfile',
       project_id: call.projectId,
       dockerfile: { text: image.dockerfile },
-      docker: false,
+      docker: true,
       credentials: [{ host: 'ghcr.io', kind: 'ghcr', ...login }],
     });
     const path = `/vms/${created.body.vm_id}`;

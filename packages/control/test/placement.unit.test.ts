@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { DOCKERFILE_CAPABILITY } from '@releap/contract';
+import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY } from '@releap/contract';
 import * as fc from 'fast-check';
 import {
   allocatable,
@@ -84,6 +84,9 @@ describe('placement', () => {
     const builder = host('builder', { capabilities: [DOCKERFILE_CAPABILITY], used });
     assert.equal(chosen(choose(built, [other, builder], overcommit)), 'builder');
     assert.match(reason(choose(built, [other, { ...builder, ready: false }], overcommit)), /^later: /);
+    const docker = need({ isBuilt: true, isDocker: true });
+    const engine = host('engine', { capabilities: [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY], used });
+    assert.equal(chosen(choose(docker, [builder, engine], overcommit)), 'engine');
     // A row that an older server wrote.
     assert.equal(
       chosen(choose(built, [other, host('unknown', { capabilities: null })], overcommit)),

@@ -27,7 +27,11 @@ export function parseImageSource(input: unknown, field = 'image'): ImageSource {
     case 'snapshot':
       return { type: 'snapshot', name: text('name') };
     case 'dockerfile':
-      return { type: 'dockerfile', dockerfile: dockerfileText(text('dockerfile'), field) };
+      return {
+        type: 'dockerfile',
+        dockerfile: dockerfileText(text('dockerfile'), field),
+        ...(isTrue(source, 'docker', field) && { docker: true }),
+      };
     default:
       throw badRequest(
         `${field}.type must be one of "registry", "named", "dockerfile", "snapshot", but was ${quote(source['type'])}`,
@@ -64,6 +68,13 @@ function textOf(source: Record<string, unknown>, key: string, field: string): st
       ? `${field}.${key} is required with type ${quote(source['type'])}`
       : `${field}.${key} must be a non-empty string, but was ${quote(value)}`,
   );
+}
+
+function isTrue(source: Record<string, unknown>, key: string, field: string): boolean {
+  const value = Object.hasOwn(source, key) ? source[key] : undefined;
+  if (value === undefined || value === null) return false;
+  if (typeof value === 'boolean') return value;
+  throw badRequest(`${field}.${key} must be true or false, but was ${quote(value)}`);
 }
 
 function dockerfileText(text: string, field: string): string {

@@ -18,12 +18,13 @@ export interface ResolvedImage {
 /** `body` has passed `ImageCreateRequest`. Throws a 400 for the first violated rule. */
 export function resolveImageCreate(body: ImageCreateRequest): ResolvedImage {
   const name = checkImageName(body.name);
-  const source = parseImageSource(body.source, 'source');
+  const parsed = parseImageSource(body.source, 'source');
+  const { docker = false, ...source } = parsed.type === 'dockerfile' ? parsed : { ...parsed, docker: false };
   if (source.type !== 'registry' && source.type !== 'dockerfile')
     throw badRequest(
       `source must be a registry reference, {type: "registry", ref} or {type: "dockerfile", dockerfile}, but its type was ${quote(source.type)}`,
     );
-  return { name, source, docker: body.docker ?? false, region: body.region || null };
+  return { name, source, docker: (body.docker ?? false) || docker, region: body.region || null };
 }
 
 /** The text fields of a create of an image as a form. */

@@ -15,6 +15,11 @@ export const NamedSource = Type.Object({
 export const DockerfileSource = Type.Object({
   type: Type.Literal('dockerfile'),
   dockerfile: Type.String({ description: 'The text of a Dockerfile that needs no build context.' }),
+  docker: Type.Optional(
+    Type.Boolean({
+      description: 'Prepares what is built for Docker, as `docker` of `POST /images` does. Default false.',
+    }),
+  ),
 });
 export const SnapshotSource = Type.Object({
   type: Type.Literal('snapshot'),

@@ -74,11 +74,10 @@ export async function resolveRoot(
   switch (source.type) {
     case 'registry':
       return { root: { type: 'registry', ref: source.ref }, imageRef: source.ref };
-    case 'dockerfile':
-      return {
-        root: dockerfileRoot(projectId, { dockerfile: { text: source.dockerfile }, docker: false }),
-        imageRef: DOCKERFILE_REF,
-      };
+    case 'dockerfile': {
+      const { dockerfile: text, docker = false } = source;
+      return { root: dockerfileRoot(projectId, { dockerfile: { text }, docker }), imageRef: DOCKERFILE_REF };
+    }
     case 'named':
       break;
     default:

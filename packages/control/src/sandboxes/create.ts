@@ -175,6 +175,7 @@ function needOf(asked: ResolvedSandbox, { overcommit }: ControlLimits): Omit<Nee
     gpus: asked.gpu_host,
     requiredRunnerId: null,
     isBuilt: asked.image.type === 'dockerfile',
+    isDocker: asked.image.type === 'dockerfile' && asked.image.docker === true,
     overcommitted: isOvercommitted(asked, overcommit),
   };
 }

@@ -1,5 +1,5 @@
 /** Which host a sandbox is placed on. Pure: numbers in, a choice or a reason out. */
-import { DOCKERFILE_CAPABILITY, type RunnerFacts } from '@releap/contract';
+import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, type RunnerFacts } from '@releap/contract';
 import type { Overcommit } from '../limits.ts';
 
 export interface Host {
@@ -31,6 +31,8 @@ export interface Need extends Resources {
   requiredRunnerId: string | null;
   /** The host builds its image. */
   isBuilt?: boolean;
+  /** What is built is prepared for Docker. */
+  isDocker?: boolean;
   /** Hosts that have the image or snapshot that it is made from. Others must fetch it. */
   holders?: readonly string[];
   /** Its guarantees may be overcommitted: see `isOvercommitted`. */
@@ -193,8 +195,13 @@ function couldTake(need: Need, host: Host): boolean {
   );
 }
 
-function canBuild({ isBuilt = false }: Pick<Need, 'isBuilt'>, { capabilities }: Host): boolean {
-  return !isBuilt || (capabilities ?? [DOCKERFILE_CAPABILITY]).includes(DOCKERFILE_CAPABILITY);
+function canBuild(
+  { isBuilt = false, isDocker = false }: Pick<Need, 'isBuilt' | 'isDocker'>,
+  { capabilities }: Host,
+): boolean {
+  const needed = isBuilt ? [DOCKERFILE_CAPABILITY, ...(isDocker ? [DOCKER_CAPABILITY] : [])] : [];
+  const known = capabilities ?? [DOCKERFILE_CAPABILITY];
+  return needed.every((capability) => known.includes(capability));
 }
 
 /**

@@ -44,6 +44,7 @@ export interface NeedRow {
   required_runner_id: string | null;
   /** Its host builds its image. */
   is_built: boolean;
+  is_docker: boolean;
   /** The artifact that it is made from, and the hosts that have it. */
   artifact_id: string | null;
   holders: string[];
@@ -64,6 +65,7 @@ export const NEED = `s.region, s.mode, s.spot, cpu_arch, cpu, mem_mib, gpu_host,
       where a.kind = 'image' and a.stored_at is null and a.id = sandbox_artifact(s.project_id, s.spec) and l.status = 'present' limit 1)
   ) as required_runner_id,
   coalesce(s.spec -> 'root' ->> 'type' = 'dockerfile', false) as is_built,
+  coalesce((s.spec -> 'root' ->> 'docker')::boolean, false) as is_docker,
   sandbox_artifact(s.project_id, s.spec) as artifact_id,
   array(select l.runner_id from artifact_locations l
          where l.artifact_id = sandbox_artifact(s.project_id, s.spec) and l.status = 'present' and l.desired <> 'deleted') as holders`;
@@ -233,6 +235,7 @@ export function toNeed(row: NeedRow, overcommit: Overcommit): Need {
     gpus: row.gpu_host,
     requiredRunnerId: row.required_runner_id,
     isBuilt: row.is_built,
+    isDocker: row.is_docker,
     holders: row.holders,
     overcommitted: isOvercommitted(row, overcommit),
   };
