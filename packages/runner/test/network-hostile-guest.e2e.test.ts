@@ -1,14 +1,11 @@
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
-import { readFile, rm } from 'node:fs/promises';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import type { EgressDenial } from '@releap/contract';
 import { type HelloOptions, clientHello } from '@releap/testing/client-hello';
 import { eventually } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { feed, installGoProgram } from './support/go-program.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { createInternet, type Namespace } from './support/namespaces.ts';
 import { startNameServer } from './support/network-world.ts';
@@ -35,7 +32,7 @@ const ZONE: Record<string, string> = {
 };
 
 interface Probe {
-  op: 'tcp' | 'udp' | 'dns' | 'dns-tcp' | 'frame' | 'raw' | 'flood';
+  op: 'tcp' | 'udp' | 'dns' | 'dns-tcp' | 'frame' | 'raw' | 'flood' | 'dns-flood';
   to?: string;
   hex?: string;
   parts?: number;
@@ -68,46 +65,13 @@ before(async () => {
   runner.want(NEIGHBOUR, 1, 'running');
   for (const vmId of [HOSTILE, NEIGHBOUR]) await runner.reported(1, 'running', { of: vmId });
   await runner.sh(NEIGHBOUR, 'mkdir /www && echo secret > /www/index.html && httpd -p 8000 -h /www');
-  await upload(await buildGuest());
+  await installGoProgram(runner, HOSTILE, 'hostile-guest');
 });
 after(() => stack.disposeAsync());
 
-async function buildGuest(): Promise<Buffer> {
-  const folder = await temporaryFolder('releap-hostile-');
-  try {
-    const source = join(import.meta.dirname, 'support/hostile-guest/main.go');
-    const args = ['build', '-ldflags', '-s -w', '-o', join(folder, 'hostile'), source];
-    await promisify(execFile)(process.env['RELEAP_TEST_GO'] || 'go', args, {
-      env: { ...process.env, CGO_ENABLED: '0', GOOS: 'linux', GOTOOLCHAIN: 'local', GO111MODULE: 'off' },
-    });
-    return await readFile(join(folder, 'hostile'));
-  } finally {
-    await rm(folder, { recursive: true });
-  }
-}
-
-/** Runs a shell command in the hostile guest. */
-async function feed(shell: string, input: Buffer): Promise<string> {
-  const guest = await (runner.reconciler.get(HOSTILE)?.live ?? assert.fail('it does not run')).guest();
-  const child = guest.exec({ shell, stdin: true });
-  let text = '';
-  for (const stream of [child.stdout, child.stderr])
-    stream.on('data', (chunk: Buffer) => {
-      text += chunk.toString();
-    });
-  child.stdin.end(input);
-  const { exitCode } = await runner.explained(HOSTILE, child.exit);
-  assert.equal(exitCode, 0, text);
-  return text;
-}
-
-async function upload(program: Buffer): Promise<void> {
-  await feed('cat > /hostile && chmod 755 /hostile', program);
-}
-
 /** What became of each, in order. */
 async function outcomes(...probes: Probe[]): Promise<string[]> {
-  return JSON.parse(await feed('/hostile', Buffer.from(JSON.stringify(probes)))) as string[];
+  return JSON.parse(await feed(runner, HOSTILE, '/hostile-guest', JSON.stringify(probes))) as string[];
 }
 
 async function assertOutcomes(cases: readonly (readonly [string, Probe, RegExp])[]): Promise<void> {
@@ -288,7 +252,12 @@ test('frames and packets: spoofed MAC, IP and ARP, IPv6, other protocols', async
   );
 });
 
-test('floods of silent connections are bounded, and end without a trace', async () => {
+test('floods of queries and of silent connections are bounded, and end without a trace', async () => {
+  assert.deepEqual(await outcomes({ op: 'dns-flood', to: '172.16.0.1:53', count: 4_000 }), ['sent']);
+  await assertDenied({ protocol: 'dns', address: '172.16.0.1', reason: 'too_many' });
+  await eventually('names are resolved again', async () =>
+    (await outcomes({ op: 'dns', to: '172.16.0.1:53', name: 'web.example' }))[0]?.startsWith('rcode 0'),
+  );
   const [flooded] = await outcomes({ op: 'flood', to: `${WEB}:443`, count: 400 });
   const open = Number(/^open (\d+)$/.exec(flooded ?? '')?.[1]);
   assert.ok(open > 0 && open <= 256, `${flooded}`);

@@ -91,6 +91,7 @@ test('placeholders are replaced on the way, and values in responses', async () =
   assert.deepEqual(answer, {
     url: `/?q=${TOKEN}`,
     body: `{"k":"${TOKEN}"}`,
+    length: `{"k":"${VALUE}"}`.length,
     host: 'api.example',
     key: TOKEN,
     seen: VALUE.length,

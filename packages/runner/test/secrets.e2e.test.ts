@@ -1,5 +1,6 @@
 /** Secrets in a real guest: what it trusts, what leaves it, and what a fork and a resumed sandbox may use. */
 import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { SandboxSpec } from '@releap/contract';
@@ -13,6 +14,7 @@ import {
   type SecretEgress,
 } from '@releap/testing/secret-egress';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { feed, installGoProgram } from './support/go-program.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { createInternet } from './support/namespaces.ts';
 import { startNameServer } from './support/network-world.ts';
@@ -85,6 +87,40 @@ test('the guest trusts the root from its start; one without secrets gets nothing
   assert.equal(bundle, egress.guests.certificate);
   assert.equal(await runner.sh(SOURCE, 'cat "$NODE_EXTRA_CA_CERTS"'), egress.guests.certificate);
   assert.equal(await runner.sh(STRANGER, 'echo "$SSL_CERT_FILE"; ls /etc/ssl 2>/dev/null || true'), '\n');
+});
+
+test('a program speaks HTTPS with the value: split, compressed; a redirect and another authority carry nothing away', async () => {
+  await installGoProgram(runner, SOURCE, 'https-client');
+  // The other host is not intercepted: its own certificate arrives.
+  await feed(runner, SOURCE, 'cat "$SSL_CERT_FILE" - > /trusted.pem', await readFile(egress.serverAuthority));
+  const key = TOKENS[SOURCE] ?? '';
+  const url = 'https://api.example/';
+  const body = `a=${key}&b=${key}`;
+  const requests = [
+    { url, key },
+    { url, key, body, piece: 7 },
+    { url, key, body, piece: 5, gzip: true },
+    { url: 'https://other.example/', key, body },
+    { url: 'https://api.example/redirect', key },
+    // As a client that takes one connection of HTTP/2 for all names of a certificate.
+    { url, key, host: 'other.example' },
+  ];
+  const said = await feed(
+    runner,
+    SOURCE,
+    'SSL_CERT_FILE=/trusted.pem /https-client',
+    JSON.stringify(requests),
+  );
+  const outcomes = JSON.parse(said) as string[];
+  const filled = body.replaceAll(key, VALUE).length;
+  const seen = (length: number): RegExp => new RegExp(`^HTTP/2\\.0 200 .*"seen":${length}[,}]`);
+  for (const outcome of outcomes.slice(0, 3)) assert.match(outcome, seen(VALUE.length));
+  for (const outcome of outcomes.slice(1, 3)) assert.match(outcome, new RegExp(`"length":${filled},`));
+  for (const outcome of outcomes.slice(3, 5)) assert.match(outcome, seen(key.length));
+  assert.match(outcomes[3] ?? '', new RegExp(`"length":${body.length},`));
+  assert.match(outcomes[4] ?? '', new RegExp(`"url":"/\\?from=${key}"`));
+  assert.match(outcomes[5] ?? '', /^HTTP\/2\.0 421 /);
+  for (const outcome of outcomes) assert.ok(!outcome.includes(VALUE), outcome);
 });
 
 test('a placeholder of another sandbox is sent as it is', async () => {

