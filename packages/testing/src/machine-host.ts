@@ -11,6 +11,7 @@ import {
   type LogKind,
   readLog,
   registerLogs,
+  registerPortStreams,
   registerToolbox,
   startDataServer,
 } from '@releap/runner/data';
@@ -65,6 +66,7 @@ export async function startMachineHost(
         read: (uuid, kind) => readLog(logPath(uuid, kind)),
         live: (uuid, kind) => logs.get(logPath(uuid, kind)),
       });
+      registerPortStreams(app, () => ({ address: '127.0.0.2', guest: async () => client }));
       await registerToolbox(app, { lookup: () => client, log: quiet });
     },
     log: quiet,

@@ -83,6 +83,14 @@ export function parseCopyEnd(text: string): CopyEnd {
   return { type: 'sandbox', sandbox: text.slice(0, colon), path };
 }
 
+/** `SANDBOX:PATH`; without a path, the working directory. */
+export function parseRemotePath(text: string): { sandbox: string; path: string } {
+  const end = parseCopyEnd(text.endsWith(':') ? `${text}.` : text);
+  if (end.type !== 'sandbox')
+    throw usageError(`${JSON.stringify(text)} names no sandbox: write SANDBOX:PATH`);
+  return end;
+}
+
 /** A whole number of at least 1. */
 export function parseCount(option: string, text: string): number {
   if (!/^[1-9]\d{0,8}$/.test(text))

@@ -50,6 +50,20 @@ export function commandCommands({ program, context, afterDashes, finish }: Regis
     const { exec } = await import('../commands/exec.ts');
     await finish(exec(context(), vm, argv, options));
   });
+
+  program
+    .command('shell')
+    .summary('open a terminal in a sandbox that outlives its connection')
+    .description(
+      'Open a shell on a terminal in a sandbox, or attach to it again: it goes on when the connection ends, and when the ' +
+        'sandbox is paused and resumed. Ctrl-] detaches.',
+    )
+    .argument('<vm>')
+    .option('--name <name>', 'name of the terminal', 'rlp')
+    .action(async (vm: string, options) => {
+      const { shell } = await import('../commands/shell.ts');
+      await finish(shell(context(), vm, options));
+    });
 }
 
 function withCommandOptions(command: Command): Command {

@@ -45,6 +45,25 @@ export function sandboxCommands({ program, context, finish }: Registration): voi
     });
 
   program
+    .command('ls')
+    .description('List files of a sandbox.')
+    .argument('<path>', 'VM:PATH')
+    .option('-l, --long', 'with mode, owner, size and time')
+    .action(async (path: string, options) => {
+      const { ls } = await import('../commands/ls.ts');
+      await finish(ls(context(), path, options));
+    });
+
+  program
+    .command('edit')
+    .description('Open a file of a sandbox in the editor of this machine ($VISUAL or $EDITOR).')
+    .argument('<path>', 'VM:PATH')
+    .action(async (path: string) => {
+      const { edit } = await import('../commands/edit.ts');
+      await finish(edit(context(), path));
+    });
+
+  program
     .command('rm')
     .description('Delete sandboxes.')
     .argument('<vm...>')
