@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
+import { availableParallelism } from 'node:os';
 import { after, before, describe, test } from 'node:test';
+import type { SandboxUsage, UsageHistory, UsageReport } from '@releap/contract';
+import { eventually } from '@releap/testing/eventually';
 import { leftovers } from '@releap/testing/leftovers';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
@@ -48,6 +51,50 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     const total = Number(/MemTotal:\s+(\d+) kB/.exec(result)?.[1]);
     assert.ok(total > 150 * 1024 && total <= 256 * 1024, result);
     assert.match(result, /\n1\n$/);
+  });
+
+  test('a declared port is reached through port_map', async () => {
+    await service.exec(vm.id, 'mkdir -p /www && echo from inside > /www/index.html && httpd -p 8000 -h /www');
+    const { body } = await service.call<{
+      port_map: { vm_port: number; host_port: number }[];
+      host_ip: string;
+    }>('GET', `/vms/${vm.id}`);
+    const port = body.port_map.find((entry) => entry.vm_port === 8000)?.host_port;
+    const answer = await fetch(`http://${body.host_ip}:${port}/index.html`);
+    assert.equal(await answer.text(), 'from inside\n');
+  });
+
+  let used: SandboxUsage;
+  test('what it uses is measured: CPU, a written file, a transferred file', async () => {
+    const usage = async (): Promise<SandboxUsage> => {
+      const { status, body } = await service.call<SandboxUsage>('GET', `/vms/${vm.id}/usage`);
+      assert.equal(status, 200);
+      return body;
+    };
+    const before = await usage();
+    const mib = 2 ** 20;
+    const burn = 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done';
+    const write =
+      'dd if=/dev/zero of=/written bs=1M count=16; dd if=/dev/zero of=/www/sent bs=1M count=4; sync';
+    assert.equal((await service.exec(vm.id, `${burn}; ${write}`)).exitCode, 0);
+    const { body } = await service.call<{ port_map: { host_port: number }[]; host_ip: string }>(
+      'GET',
+      `/vms/${vm.id}`,
+    );
+    const sent = await fetch(`http://${body.host_ip}:${body.port_map[0]?.host_port}/sent`);
+    assert.equal((await sent.arrayBuffer()).byteLength, 4 * mib);
+    used = await usage();
+    const grown = (name: keyof SandboxUsage): number => Number(used[name]) - Number(before[name]);
+    const shown = JSON.stringify({ before, used });
+    // No processor counts to 300,000 in a shell in less, and no VMM takes more than all of this machine's time.
+    assert.ok(grown('cpu_core_s') > 0.05, shown);
+    assert.ok(used.cpu_core_s * 1000 <= used.duration_ms * availableParallelism() * 1.1, shown);
+    for (const name of ['disk_write_bytes', 'disk_bytes'] as const)
+      assert.ok(grown(name) >= 20 * mib && grown(name) < 64 * mib, `${name} ${shown}`);
+    assert.ok(grown('net_tx_bytes') >= 4 * mib && grown('net_tx_bytes') < 6 * mib, shown);
+    assert.ok(grown('net_rx_bytes') > 1_000 && grown('net_rx_bytes') < 2 * mib, shown);
+    assert.ok(used.mem_bytes > 16 * mib && used.mem_bytes < 1024 * mib, shown);
+    await service.exec(vm.id, 'rm /written /www/sent');
   });
 
   test('scratch_mib bounds what can be written, and a full disk is an error inside', async () => {
@@ -114,17 +161,6 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     await service.waitFor(other.body.vm_id, 'deleted');
   });
 
-  test('a declared port is reached through port_map', async () => {
-    await service.exec(vm.id, 'mkdir -p /www && echo from inside > /www/index.html && httpd -p 8000 -h /www');
-    const { body } = await service.call<{
-      port_map: { vm_port: number; host_port: number }[];
-      host_ip: string;
-    }>('GET', `/vms/${vm.id}`);
-    const port = body.port_map.find((entry) => entry.vm_port === 8000)?.host_port;
-    const answer = await fetch(`http://${body.host_ip}:${port}/index.html`);
-    assert.equal(await answer.text(), 'from inside\n');
-  });
-
   test('the console log is readable after the end, and DELETE leaves nothing of the sandbox', async () => {
     const before = await service.call('GET', `/vms/${vm.id}/logs`);
     assert.equal(before.status, 200);
@@ -132,6 +168,30 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     assert.equal(gone.body.status, 'deleting');
     assert.equal((await service.waitFor(vm.id, 'deleted'))['status'], 'deleted');
     assert.equal((await service.call('GET', `/vms/${vm.id}/logs`)).status, 200);
+  });
+
+  test('what it has used is in its history and in the report of the project after its end', async () => {
+    const item = await eventually('its use is reported', async () => {
+      const { body } = await service.call<UsageReport>('GET', '/usage/report?resolution=d');
+      const mine = body.items.filter((one) => one.sandbox_id === vm.id);
+      const whole = mine.reduce((sum, one) => sum + one.net_tx_bytes, 0);
+      return whole >= used.net_tx_bytes ? mine : undefined;
+    });
+    const sum = (list: readonly object[], name: string): number =>
+      list.reduce((total, one) => total + Number((one as Record<string, unknown>)[name]), 0);
+    const { body } = await service.call<UsageHistory>('GET', `/vms/${vm.id}/usage/history`);
+    for (const name of ['cpu_core_s', 'disk_write_bytes', 'net_rx_bytes', 'net_tx_bytes', 'duration_ms']) {
+      const total = sum(item, name);
+      assert.ok(total >= Number(used[name as keyof SandboxUsage]), `${name} ${total}`);
+      assert.ok(
+        Math.abs(sum(body.periods, name) - total) < 1e-3,
+        `${name}: minutes add up to hours and days`,
+      );
+    }
+    assert.ok(body.periods.every((period) => period.duration_ms > 0 && period.duration_ms <= 60_000));
+    assert.ok(sum(item, 'mem_gib_h') > 0);
+    assert.equal(item[0]?.name, 'first');
+    assert.equal((await service.call('GET', `/vms/${vm.id}/usage`)).status, 404);
   });
 
   test('SIGTERM stops the service and leaves nothing on the machine', async (t) => {

@@ -173,6 +173,85 @@ describe('rlp logs', () => {
   });
 });
 
+describe('rlp usage', () => {
+  const counters = { disk_read_bytes: 0, disk_write_bytes: 2048, net_rx_bytes: 3, net_tx_bytes: 4 };
+  const start = '2026-01-31T12:00:00.000Z';
+
+  test('shows the averages of a sandbox, its counters now, and the report of the project from all pages', async () => {
+    const project = await newProject(host.world);
+    const { id } = await project.create('web');
+    await using relay = await startRelay({ url: project.url });
+    const history = {
+      start,
+      duration_ms: 30_000,
+      cpu_core_s: 15,
+      mem_gib_s: 30,
+      disk_peak_bytes: 4096,
+      ...counters,
+    };
+    const asked: URL[] = [];
+    const answer = (path: string, body: (url: URL) => object): void => {
+      relay.answers.set(`GET ${path}`, (request, response) => {
+        const url = new URL(request.url ?? '', relay.url);
+        asked.push(url);
+        sendJson(response, 200, body(url));
+      });
+    };
+    answer(`/vms/${id}/usage/history`, () => ({ available: true, sandbox_id: id, periods: [history] }));
+    answer(`/vms/${id}/usage`, () => ({
+      sandbox_id: id,
+      at: start,
+      duration_ms: 90_000,
+      cpu_core_s: 4.25,
+      mem_bytes: 2 ** 30,
+      disk_bytes: 4096,
+      ...counters,
+    }));
+    answer('/usage/report', (url) => {
+      const isLast = url.searchParams.get('cursor') === 'next';
+      const item = { sandbox_id: id, name: isLast ? null : 'we\u001bb', start, duration_ms: 3_600_000 };
+      return {
+        available: true,
+        items: [{ ...item, cpu_core_s: 9, mem_gib_h: 0.5, disk_peak_bytes: 4096, ...counters }],
+        next_cursor: isLast ? null : 'next',
+      };
+    });
+    const usage = async (...args: string[]) => {
+      const done = await rlpHere({ url: relay.url, key: project.key }, ['usage', ...args]);
+      assert.equal(done.code, 0, done.stderr);
+      return done.stdout;
+    };
+    assert.match(
+      await usage('web', '--by', 'hour', '--since', '2h'),
+      /2026-01-31 12:00 +0\.50 +1024 MiB +4 KiB +0 B +2 KiB/,
+    );
+    const query = asked[0]?.searchParams;
+    assert.equal(query?.get('resolution'), 'h');
+    const since = Date.now() - Date.parse(query?.get('from') ?? '');
+    assert.ok(since >= 2 * 3_600_000 && since < 3 * 3_600_000);
+    assert.match(await usage('web', '--live'), /90 s +4\.3 s +1024 MiB +4 KiB/);
+    const report = await usage('--by', 'day');
+    assert.match(report, /we\?b +9\.0 s +0\.500 GiBh/);
+    assert.ok(report.includes(id));
+    assert.equal((JSON.parse(await usage('--json')) as { items: unknown[] }).items.length, 2);
+  });
+
+  test('says what is allowed, and when nothing is recorded', async () => {
+    const project = await newProject(host.world);
+    await project.create('web');
+    for (const args of [['web', '--by', 'day'], ['--by', 'minute'], ['--live'], ['--since', 'x']])
+      assert.equal((await project.rlp(['usage', ...args])).code, 2, args.join(' '));
+    const none = await project.rlp(['usage', 'web']);
+    assert.deepEqual([none.code, none.stdout.trim().split('\n').length], [0, 1]);
+    await using relay = await startRelay({ url: project.url });
+    relay.answers.set('GET /usage/report', (_request, response) =>
+      sendJson(response, 200, { available: false, items: [] }),
+    );
+    const off = await rlpHere({ url: relay.url, key: project.key }, ['usage']);
+    assert.match(off.stdout, /does not record/);
+  });
+});
+
 describe('rlp net denied', () => {
   test('lists what was denied, with a reason in words, from all pages', async () => {
     const project = await newProject(host.world);

@@ -37,6 +37,8 @@ import { createRecordReader, type ReadRecord } from './sandboxes/queries.ts';
 import { createScheduler, type Scheduler } from './scheduler/scheduler.ts';
 import { hasEncrypted } from './secrets/secrets.ts';
 import { createSnapshots, type Snapshots } from './snapshots/snapshots.ts';
+import { USAGE_SETTINGS } from './usage/settings.ts';
+import { createUsage, type Usage } from './usage/usage.ts';
 
 export interface ControlContext {
   readonly options: ControlOptions;
@@ -74,6 +76,7 @@ export interface ControlContext {
   readonly snapshots: Snapshots;
   readonly scheduler: Scheduler;
   readonly billing: Billing;
+  readonly usage: Usage;
   readonly readRecord: ReadRecord;
   readonly readImage: ReadImage;
   readonly runners: RunnerRegistry;
@@ -166,6 +169,8 @@ export async function createContext(
   });
   events.on('runner-usage', ({ runnerId, readings }) => billing.readings(runnerId, readings));
 
+  const usage = createUsage({ database, settings: { ...USAGE_SETTINGS, ...options.usage }, log });
+
   const deployment = await deploymentId(database);
   const store = await openStore(options.store, deployment);
   cleanup.defer(() => store.close?.());
@@ -182,6 +187,7 @@ export async function createContext(
       events.emit('capacity-released');
     },
     onUsage: (runnerId, readings) => events.emit('runner-usage', { runnerId, readings }),
+    usage,
   });
   const builds = createBuildQueue({
     database,
@@ -235,6 +241,7 @@ export async function createContext(
     snapshots,
     scheduler,
     billing,
+    usage,
     runners,
     builds,
     artifacts,

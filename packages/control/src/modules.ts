@@ -26,6 +26,7 @@ import { secretsModule } from './secrets/module.ts';
 import { serviceModule } from './service/module.ts';
 import { snapshotsModule } from './snapshots/module.ts';
 import { teardownModule } from './teardown/module.ts';
+import { usageModule } from './usage/module.ts';
 
 /** In the order in which they receive events: runners before waiting requests and other servers. */
 const MODULES: readonly ((context: ControlContext) => Module)[] = [
@@ -49,6 +50,7 @@ const MODULES: readonly ((context: ControlContext) => Module)[] = [
   registriesModule,
   regionsModule,
   billingModule,
+  usageModule,
   idempotencyModule,
   retentionModule,
   gatewaysModule,

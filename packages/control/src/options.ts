@@ -3,6 +3,7 @@ import type { Logger } from 'pino';
 import type { StoreOptions } from './artifacts/open-store.ts';
 import type { OidcOptions } from './auth/oidc/verifier.ts';
 import type { BillingSettings } from './billing/settings.ts';
+import type { UsageSettings } from './usage/settings.ts';
 import type { ControlTokens } from './credentials/token-set.ts';
 import type { KeyEncryptionKeys } from './encryption/keys.ts';
 import type { RateLimits } from './http/rate-limits.ts';
@@ -38,6 +39,8 @@ export interface ControlOptions {
   platform?: PlatformLimits;
   /** Prices, and whether credits are enforced. */
   billing?: Partial<BillingSettings>;
+  /** Whether use is recorded, and how long it is kept. */
+  usage?: Partial<UsageSettings>;
   /** Requests per minute allowed to callers. Unlimited when absent. */
   rateLimits?: RateLimits;
   /** The OIDC issuer of the management plane. Without it that plane answers 503. */

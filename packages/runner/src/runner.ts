@@ -6,6 +6,7 @@ import {
   DOCKERFILE_CAPABILITY,
   type RootSource,
   type RunnerFacts,
+  USAGE_HISTORY_CAPABILITY,
 } from '@releap/contract';
 import type { HeldMemory } from '@releap/contract/runner';
 import type { Logger } from 'pino';
@@ -16,6 +17,7 @@ import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
 import { registerDeniedEgress } from './data/denied-routes.ts';
 import { registerBuildLogs, registerLogs } from './data/log-routes.ts';
+import { registerUsage } from './data/usage-routes.ts';
 import { EmptyExt4Store } from './disk/empty-ext4.ts';
 import { BuildCaches } from './dockerfile/build-caches.ts';
 import { contextsOf } from './dockerfile/build-context.ts';
@@ -34,7 +36,10 @@ import { Admission, openMachines, WarmPools, WarmVms } from './machine/index.ts'
 import { GUEST } from './network/address-plan.ts';
 import type { MemoryBudget } from './memory/memory-budget.ts';
 import { startMetrics } from './metrics/start-metrics.ts';
+import { CounterReader } from './metering/counter-reader.ts';
+import { UsageMeter } from './metering/usage-meter.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
+import { UsageUplink } from './metering/usage-uplink.ts';
 import { SecretsClient } from './network/intercept/secrets-client.ts';
 import { Network } from './network/network.ts';
 import type { Slot } from './network/slot.ts';
@@ -236,8 +241,19 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     images,
     log: log.child({ part: 'artifact' }),
   });
+  const meter: UsageMeter = new UsageMeter({
+    folder: join(folder, 'usage'),
+    reader: new CounterReader(cgroups),
+    onPass: () => uplink.pump(),
+    log: log.child({ part: 'metering' }),
+  });
+  const uplink = new UsageUplink({
+    spool: meter.spool,
+    send: (message) => link.usageHistory(message),
+  });
   const host = new MachineHost({
     machines,
+    meter,
     artifacts: fetcher,
     images,
     network,
@@ -325,11 +341,13 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds, artifacts],
     onLinked: () => absences.linked(),
     onSynced: () => absences.synced(),
+    onCapabilities: (capabilities) => uplink.linked(capabilities.includes(USAGE_HISTORY_CAPABILITY)),
+    onUsageStored: (seq) => uplink.stored(seq),
     log: log.child({ part: 'link' }),
   });
   const usage = new UsageReporter({
     running: () => reconciler.running(),
-    read: (vmId) => machines.cpuCounter(vmId),
+    read: async (vmId) => meter.cpu(vmId),
     report: (readings) => link.usage(readings),
     log: log.child({ part: 'metering' }),
   });
@@ -354,6 +372,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
         read: (vmId, kind) => readLog(host.logPath(vmId, kind)),
         live: (vmId, kind) => reconciler.get(vmId)?.live?.[kind],
       });
+      registerUsage(app, (vmId) => meter.usageOf(vmId));
       registerDeniedEgress(
         app,
         async (vmId) => (await network.denied(vmId)) ?? (reconciler.get(vmId) === undefined ? undefined : []),
@@ -373,10 +392,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   await machines.reclaim(records, (vmId) => sandboxQuarantine.park(vmId));
   await network.reclaim(records);
   await reconciler.recover();
+  meter.retain(new Set(reconciler.running()));
   await artifacts.open(join(folder, 'snapshots'));
   const purge = new QuarantinePurge([sandboxQuarantine, snapshotQuarantine], options.quarantineDays, log);
   link.start();
   usage.start();
+  meter.start();
   const warmed = (async () => {
     await machines.templates.ensure(DEFAULT_MACHINE_SIZE);
     ready = true;
@@ -396,6 +417,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const closeParts = async (): Promise<void> => {
     clearInterval(relief);
     await usage.close();
+    await meter.close();
     await link.close();
     absences.close();
     purge[Symbol.dispose]();

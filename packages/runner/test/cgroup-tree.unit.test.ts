@@ -106,7 +106,7 @@ describe("a service's cgroups", () => {
       );
       const exited = new Promise((resolve) => child.once('exit', (_code, signal) => resolve(signal)));
       for (let used = 0; used === 0; ) {
-        used = (await tree.usage('vm-a'))?.cpuMicros ?? 0;
+        used = tree.usage('vm-a')?.cpuMicros ?? 0;
         await new Promise((resolve) => setTimeout(resolve, 5));
       }
       assert.ok((await tree.processes('vm-a')).includes(child.pid ?? 0));
@@ -114,7 +114,7 @@ describe("a service's cgroups", () => {
       await tree.destroy('vm-a');
       assert.equal(await exited, 'SIGKILL');
       assert.deepEqual(await tree.list(), []);
-      assert.equal(await tree.usage('vm-a'), undefined);
+      assert.equal(tree.usage('vm-a'), undefined);
       await tree.destroy('vm-a');
     } finally {
       await tree.destroy('vm-a');

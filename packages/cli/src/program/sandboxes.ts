@@ -24,6 +24,20 @@ export function sandboxCommands({ program, context, finish }: Registration): voi
       await finish(logs(context(), vm, options));
     });
 
+  program
+    .command('usage')
+    .description(
+      'Show what a sandbox has used, by minute or hour (UTC), or what all of the project have, by hour or day.',
+    )
+    .argument('[vm]')
+    .option('--since <duration>', 'how far back (default: 24h)')
+    .option('--by <interval>', 'minute, hour or day (default: minute for a sandbox, hour for the project)')
+    .option('--live', 'what the sandbox uses now, from its host')
+    .action(async (vm: string | undefined, options) => {
+      const { usage } = await import('../commands/usage.ts');
+      await finish(usage(context(), vm, options));
+    });
+
   const net = program.command('net').description("A sandbox's network.");
   net
     .command('denied')

@@ -16,7 +16,7 @@ export const LINK_MESSAGE_MAX_BYTES = 16 * 1024 * 1024;
 export const LINK_ITEMS_BYTES = 4 * 1024 * 1024;
 /** Most items of one `sync`, `desired` or `report` message. */
 export const LINK_ITEMS_MAX = 1_000;
-/** Most readings of one `usage` message. */
+/** Most readings of one `usage` message, and most pieces of one `usage_history`. */
 export const USAGE_READINGS_MAX = 1_000;
 /** Most capabilities, and most kinds, that one side lists. */
 export const LINK_NAMES_MAX = 256;

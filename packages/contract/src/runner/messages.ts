@@ -8,7 +8,7 @@ import { HelloMessage, WelcomeMessage } from './hello.ts';
 import { LINK_ITEMS_MAX } from './limits.ts';
 import { SandboxAssignment, SandboxReport } from './sandbox.ts';
 import { SnapshotAssignment, SnapshotReport } from './snapshot.ts';
-import { UsageMessage } from './usage.ts';
+import { UsageHistoryMessage, UsageMessage, UsageStoredMessage } from './usage.ts';
 
 /** The kinds of this version, with their schemas in both directions. */
 export const KINDS = {
@@ -87,13 +87,19 @@ export const AckMessage = Type.Object({
 });
 export type AckMessage = Static<typeof AckMessage>;
 
-export type RunnerMessage = HelloMessage | ReportMessage | UsageMessage | HeartbeatMessage;
-export type ControlMessage = WelcomeMessage | SyncMessage | DesiredMessage | AckMessage;
+export type RunnerMessage =
+  | HelloMessage
+  | ReportMessage
+  | UsageMessage
+  | UsageHistoryMessage
+  | HeartbeatMessage;
+export type ControlMessage = WelcomeMessage | SyncMessage | DesiredMessage | AckMessage | UsageStoredMessage;
 
 export const RUNNER_MESSAGES = {
   hello: HelloMessage,
   report: ReportMessage,
   usage: UsageMessage,
+  usage_history: UsageHistoryMessage,
   heartbeat: HeartbeatMessage,
 } as const;
 export const CONTROL_MESSAGES = {
@@ -101,4 +107,5 @@ export const CONTROL_MESSAGES = {
   sync: SyncMessage,
   desired: DesiredMessage,
   ack: AckMessage,
+  usage_stored: UsageStoredMessage,
 } as const;

@@ -14,7 +14,7 @@ import {
   RUNNER_MESSAGES,
   type RunnerMessage,
 } from './messages.ts';
-import { CpuReading } from './usage.ts';
+import { CpuReading, UsagePiece } from './usage.ts';
 
 /** The peer does not speak this protocol at all: it sent something other than a JSON object with a `type`. The link is closed. */
 export class FramingError extends Error {
@@ -58,7 +58,11 @@ const FROM_CONTROL: Direction = {
   kinds: ofKinds('assignment'),
 };
 const header = Compile(ItemHeader);
-const reading = Compile(CpuReading);
+/** Lists of messages whose invalid entries are dropped: the others count. */
+const ENTRIES: Record<string, { list: string; entry: Validator }> = {
+  usage: { list: 'readings', entry: Compile(CpuReading) },
+  usage_history: { list: 'pieces', entry: Compile(UsagePiece) },
+};
 
 /** @param kinds the kinds that this side reconciles @throws FramingError */
 export function readRunnerMessage(
@@ -81,10 +85,12 @@ function read(data: string, direction: Direction, kinds: readonly string[]): Rea
   const { type } = value;
   if (!Object.hasOwn(direction.messages, type)) return { outcome: 'unknown-type', type: type.slice(0, 64) };
   let dropped = 0;
-  if (type === 'usage' && Array.isArray(value['readings'])) {
-    const readable = value['readings'].filter((one) => reading.Check(one));
-    dropped = value['readings'].length - readable.length;
-    value['readings'] = readable;
+  const entries = Object.hasOwn(ENTRIES, type) ? ENTRIES[type] : undefined;
+  const given = entries === undefined ? undefined : value[entries.list];
+  if (entries !== undefined && Array.isArray(given)) {
+    const readable = given.filter((one) => entries.entry.Check(one));
+    dropped = given.length - readable.length;
+    value[entries.list] = readable;
   }
   const error = whyNot(direction.messages[type], value);
   if (error !== undefined) {

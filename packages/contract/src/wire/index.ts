@@ -42,3 +42,4 @@ export * from './snapshot.ts';
 export * from './ssh.ts';
 export * from './toolbox-path.ts';
 export * from './toolbox.ts';
+export * from './usage.ts';

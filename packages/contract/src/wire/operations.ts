@@ -16,6 +16,7 @@ import { secretOperations, secretResource } from './secret-operations.ts';
 import { serviceOperations, serviceResource } from './service-operations.ts';
 import { snapshotOperations, snapshotResource } from './snapshot-operations.ts';
 import { toolboxResource } from './toolbox.ts';
+import { usageOperations, usageResource } from './usage.ts';
 
 /** The operations of the control plane. A new resource gets its line here and in `resources`. */
 export const operations = {
@@ -24,6 +25,7 @@ export const operations = {
   ...snapshotOperations,
   ...imageOperations,
   ...jobOperations,
+  ...usageOperations,
   ...secretOperations,
   ...regionOperations,
   ...managementOperations,
@@ -41,6 +43,7 @@ export const resources: readonly ApiResource[] = [
   imageResource,
   toolboxResource,
   jobResource,
+  usageResource,
   secretResource,
   regionResource,
   managementResource,

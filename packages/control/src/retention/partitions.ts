@@ -30,14 +30,19 @@ export async function makePartitions(database: Database, log: Logger): Promise<v
 /** @param days how long entries of the audit log are kept after the end of their partition */
 export async function dropAuditPartitions(database: Database, days: number, log: Logger): Promise<void> {
   for (const { name } of await queryAll(database.pool, ENDED, [days])) {
-    await database.transaction(async (client) => {
-      // A longer wait would block every request that writes an entry.
-      await client.query(`set local lock_timeout = '1s'`);
-      const quoted = await queryOne(client, QUOTE, [name]);
-      if (quoted !== undefined) await client.query(`drop table ${quoted.name}`);
-    });
+    await dropPartition(database, name);
     log.info({ partition: name, days }, 'dropped an expired partition of the audit log');
   }
+}
+
+/** Drops one partition, within a second or not at all. @param name of its table, from the catalog */
+export async function dropPartition(database: Database, name: string): Promise<void> {
+  await database.transaction(async (client) => {
+    // A longer wait would block every request that writes into the table.
+    await client.query(`set local lock_timeout = '1s'`);
+    const quoted = await queryOne(client, QUOTE, [name]);
+    if (quoted !== undefined) await client.query(`drop table ${quoted.name}`);
+  });
 }
 
 const QUOTE = statement<{ name: string }>('partition-quote', 'select quote_ident($1) as name');

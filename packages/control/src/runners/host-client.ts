@@ -88,6 +88,33 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
   };
 }
 
+/**
+ * Reads the JSON document of a host.
+ * @param valid of a compiled schema
+ * @throws 502 when it is too long or of another form
+ */
+export async function hostDocument<T>(
+  answer: Readable,
+  valid: { Check(value: unknown): value is T },
+  { maxBytes, shown }: { maxBytes: number; shown: string },
+): Promise<T> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of answer as AsyncIterable<Buffer>) {
+    bytes += chunk.length;
+    if (bytes > maxBytes) throw badGateway(`the host of ${shown} sent too long an answer`);
+    chunks.push(chunk);
+  }
+  let value: unknown;
+  try {
+    value = JSON.parse(Buffer.concat(chunks).toString('utf8'));
+  } catch {
+    value = undefined;
+  }
+  if (!valid.Check(value)) throw badGateway(`the host of ${shown} sent a document of another form`);
+  return value;
+}
+
 /** The headers of a log: text that a tenant's program has written. They are sent before there is any. */
 export function logHeaders(reply: FastifyReply): void {
   reply.header('x-content-type-options', 'nosniff').header('cache-control', 'no-store');

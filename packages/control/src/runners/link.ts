@@ -11,7 +11,9 @@ import {
   type Report,
   type RunnerMessage,
   type UnsupportedItem,
+  type UsageHistoryMessage,
   type UsageMessage,
+  type UsageStoredMessage,
   type WelcomeMessage,
 } from '@releap/contract/runner';
 import type { Logger } from 'pino';
@@ -26,6 +28,8 @@ export interface LinkHandlers {
   /** Resolves when everything is stored. */
   report(link: Link, items: readonly Report[]): Promise<void>;
   usage(link: Link, message: UsageMessage): void;
+  /** @returns whether it is stored */
+  usageHistory(link: Link, message: UsageHistoryMessage): Promise<boolean>;
   ready(link: Link, ready: boolean): Promise<void>;
   /** Something of this runner was ignored: see `IgnoredCounts`. */
   ignored(what: keyof IgnoredCounts, count: number): void;
@@ -126,7 +130,7 @@ export class Link {
     this.#sender?.released(id);
   }
 
-  #send(message: AckMessage | WelcomeMessage): void {
+  #send(message: AckMessage | WelcomeMessage | UsageStoredMessage): void {
     if (this.#closed) return;
     if (this.#socket.bufferedAmount > OUTBOUND_MAX_BYTES)
       return this.close(LINK_CLOSE.slow, 'the runner does not read');
@@ -230,6 +234,10 @@ export class Link {
         break;
       case 'usage':
         this.#handlers.usage(this, message);
+        break;
+      case 'usage_history':
+        if (await this.#handlers.usageHistory(this, message))
+          this.#send({ type: 'usage_stored', seq: message.seq });
         break;
       case 'heartbeat':
         this.#saidReady = message.ready;

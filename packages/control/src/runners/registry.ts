@@ -1,5 +1,11 @@
 /** The runners that are connected to this server: stores their reports and sends their assignments. */
-import { RUNNER_PROTOCOL, LINK_CLOSE, type CpuReading, type Report } from '@releap/contract/runner';
+import {
+  RUNNER_PROTOCOL,
+  LINK_CLOSE,
+  type CpuReading,
+  type Report,
+  USAGE_HISTORY_CAPABILITY,
+} from '@releap/contract/runner';
 import { queryAll, queryOne, isForeignKeyViolation, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
@@ -8,6 +14,7 @@ import { ASSIGNMENTS_BY_ID_MAX, type ReconciledKind } from './kind.ts';
 import { Link, type IgnoredCounts, type LinkHandlers } from './link.ts';
 import type { UpgradeRouter } from '../http/upgrade-router.ts';
 import { createLinkServer } from './link-server.ts';
+import type { Usage } from '../usage/usage.ts';
 import * as queries from './queries.ts';
 import { retryOnDatabaseError } from './retry.ts';
 
@@ -67,6 +74,8 @@ export interface RegistryOptions {
   /** A runner has become ready. */
   onReady: (link: Link) => void;
   onUsage: (runnerId: string, readings: readonly CpuReading[]) => void;
+  /** The records of use; with mode `off` runners need not send any. */
+  usage: Usage;
 }
 
 /** Rows of a page of generations. */
@@ -126,7 +135,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
           type: 'welcome',
           protocol: Math.min(protocol, RUNNER_PROTOCOL),
           deployment_id: deploymentId,
-          capabilities: [],
+          capabilities: options.usage.settings.mode === 'on' ? [USAGE_HISTORY_CAPABILITY] : [],
           kinds: [...byName.keys()],
         },
       };
@@ -139,6 +148,10 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
 
     usage(link, { readings }) {
       options.onUsage(link.runnerId, readings);
+    },
+
+    async usageHistory(link, message) {
+      return await options.usage.store(link.runnerId, message);
     },
 
     async ready(link, ready) {

@@ -1,7 +1,6 @@
 /** `/egress/denied`: the host's log of what a sandbox was not allowed to send, in pages. */
 import { createHash } from 'node:crypto';
 import {
-  badGateway,
   clampLimit,
   conflict,
   cursorPosition,
@@ -16,7 +15,7 @@ import type { Database } from '@releap/database';
 import { Type } from 'typebox';
 import { Compile } from 'typebox/compile';
 import type { Planes } from '../http/planes.ts';
-import type { HostClient } from '../runners/host-client.ts';
+import { hostDocument, type HostClient } from '../runners/host-client.ts';
 import { hostOf } from './host-of.ts';
 
 /** What a host may answer, in bytes: it sends a bounded log. */
@@ -46,27 +45,10 @@ export function deniedEgressRoutes(
         signal: abortSignal(),
       });
       if (answer === undefined) throw noLog;
-      const chunks: Buffer[] = [];
-      let bytes = 0;
-      for await (const chunk of answer as AsyncIterable<Buffer>) {
-        bytes += chunk.length;
-        if (bytes > ANSWER_MAX_BYTES) throw badGateway(`the host of ${shown} sent too long an answer`);
-        chunks.push(chunk);
-      }
-      return page(parse(Buffer.concat(chunks), shown), after, clampLimit(query.limit));
+      const { denied } = await hostDocument(answer, Answer, { maxBytes: ANSWER_MAX_BYTES, shown });
+      return page(denied, after, clampLimit(query.limit));
     },
   );
-}
-
-function parse(bytes: Buffer, shown: string): EgressDenial[] {
-  let value: unknown;
-  try {
-    value = JSON.parse(bytes.toString('utf8'));
-  } catch {
-    value = undefined;
-  }
-  if (!Answer.Check(value)) throw badGateway(`the host of ${shown} sent what is not a log`);
-  return value.denied;
 }
 
 interface Position {

@@ -7,13 +7,14 @@ import { REACHABLE } from './queries.ts';
 export interface HostOfSandbox {
   id: string;
   status: SandboxStatus;
+  region: string;
   runner_id: string | null;
   data_url: string | null;
 }
 
 const WHERE = statement<HostOfSandbox>(
   'sandbox-where',
-  `select s.id, s.status, s.runner_id, r.data_url
+  `select s.id, s.status, s.region, s.runner_id, r.data_url
      from sandboxes s left join runners r on r.id = s.runner_id where s.id = $1 and ${REACHABLE('$2', '$3', 's')}`,
 );
 

@@ -4,6 +4,7 @@ import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { CONTROLLERS, cpuShare, detectLayout, limitFiles, memoryLimit, weightOfAll } from './cgroup-files.ts';
+import { readKernelFile } from './kernel-file.ts';
 import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
 
 const REMOVE_DEADLINE_MS = 5_000;
@@ -85,27 +86,23 @@ export class CgroupTree {
   }
 
   /** What a cgroup has used, or undefined when there is none of that name. */
-  async usage(name: string): Promise<CgroupUsage | undefined> {
+  usage(name: string): CgroupUsage | undefined {
     checkName(name);
-    const read = async (controller: Controller, file: string): Promise<string> => {
+    // A hierarchy without the controller counts nothing.
+    const read = (controller: Controller, file: string): string | undefined => {
       const parent = this.#parents.get(controller);
-      return parent === undefined ? '0' : await readFile(join(parent, name, file), 'utf8');
+      return parent === undefined ? '0' : readKernelFile(join(parent, name, file));
     };
-    try {
-      if (this.layout.version === 2) {
-        const [stat, memory] = await Promise.all([read('cpu', 'cpu.stat'), read('memory', 'memory.current')]);
-        return { cpuMicros: Number(/^usage_usec (\d+)$/m.exec(stat)?.[1] ?? 0), memoryBytes: Number(memory) };
-      }
-      const [nanos, memory] = await Promise.all([
-        read('cpuacct', 'cpuacct.usage'),
-        read('memory', 'memory.usage_in_bytes'),
-      ]);
-      return { cpuMicros: Math.floor(Number(nanos) / 1000), memoryBytes: Number(memory) };
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
-      if (code === 'ENOENT' || code === 'ENODEV') return undefined;
-      throw error;
-    }
+    const [cpu, memory] =
+      this.layout.version === 2
+        ? [read('cpu', 'cpu.stat'), read('memory', 'memory.current')]
+        : [read('cpuacct', 'cpuacct.usage'), read('memory', 'memory.usage_in_bytes')];
+    if (cpu === undefined || memory === undefined) return undefined;
+    const cpuMicros =
+      this.layout.version === 2
+        ? Number(/^usage_usec (\d+)$/m.exec(cpu)?.[1] ?? 0)
+        : Math.floor(Number(cpu) / 1000);
+    return { cpuMicros, memoryBytes: Number(memory) };
   }
 
   /** Pids in a cgroup; none when there is no such cgroup. */

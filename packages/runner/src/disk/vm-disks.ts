@@ -13,6 +13,10 @@ import { chainPath, LAYER_FILE, linkOrCopy, protectLayer } from './disk-chain.ts
 import type { DiskChain } from './disk-chain.ts';
 import { createEmptyQcow2 } from './qcow2.ts';
 
+/** Files of `vdc` in the jail: a layer over an empty disk, or a disk that survives the VM. */
+const DOCKER_LAYER = 'docker.qcow2';
+const DOCKER_DISK = 'docker.disk';
+
 /** Size in MiB of `vdc` in a sandbox without a docker disk. */
 const UNUSED_DOCKER_MIB = EXT4_MIN_MIB;
 
@@ -75,7 +79,7 @@ export async function makeDisks(
       dockerDisk === undefined
         ? emptyDockerDisk(store, folder, owner, dockerMib, node('docker'))
         : chown(dockerDisk, owner.uid, owner.gid)
-            .then(() => place(dockerDisk, 'docker.disk'))
+            .then(() => place(dockerDisk, DOCKER_DISK))
             .then((filename) => writableNode(node('docker'), filename)),
       chown(writable, owner.uid, owner.gid),
     ]);
@@ -131,6 +135,11 @@ export function inJail(layer: string): string {
 /** Whether a file in a jail is a layer of the scratch disk. */
 export function isLayerInJail(name: string): boolean {
   return name.startsWith('scratch-') && LAYER_FILE.test(name.slice('scratch-'.length));
+}
+
+/** Whether a file in a jail takes space for the sandbox: layers and disks of its own, not the images below them. */
+export function isWritableDiskInJail(name: string): boolean {
+  return isLayerInJail(name) || name === DOCKER_LAYER || name === DOCKER_DISK;
 }
 
 /** Name of a disk's top node, for `block_resize`. */
@@ -199,7 +208,7 @@ async function emptyDockerDisk(
   mib: number,
   node: string,
 ): Promise<BlockNode> {
-  const layer = join(folder, 'docker.qcow2');
+  const layer = join(folder, DOCKER_LAYER);
   const [base] = await Promise.all([
     store.ensure(mib, 'plain'),
     rm(layer, { force: true })
@@ -212,7 +221,7 @@ async function emptyDockerDisk(
     'l2-cache-size': L2_CACHE_BYTES.top,
     discard: 'unmap',
     cache: { 'no-flush': true },
-    file: { driver: 'file', filename: '/docker.qcow2', discard: 'unmap' },
+    file: { driver: 'file', filename: `/${DOCKER_LAYER}`, discard: 'unmap' },
     backing: rawNode(`${node}-base`, await placeInJail(folder, base, 'docker.base')),
   };
 }

@@ -14,6 +14,7 @@ import {
   type Reading,
   type Report,
   type RunnerMessage,
+  type UsageHistoryMessage,
   type WelcomeMessage,
 } from '@releap/contract/runner';
 import type { Logger } from 'pino';
@@ -56,6 +57,10 @@ export interface ControlLinkOptions {
   onLinked: () => void;
   /** A sync is complete, and names everything of all these kinds. */
   onSynced: () => void;
+  /** Control has these capabilities, on the link that was just made. */
+  onCapabilities?: (capabilities: readonly string[]) => void;
+  /** Control has stored the `usage_history` with this number. */
+  onUsageStored?: (seq: number) => void;
   /** How long to wait after a refusal, in milliseconds. */
   refusedRetryMs?: number;
   log: Logger;
@@ -102,6 +107,11 @@ export class ControlLink {
   /** Sent once and stored nowhere: the next one makes up for what is lost. */
   usage(readings: CpuReading[]): void {
     this.#send({ type: 'usage', readings });
+  }
+
+  /** What cannot be sent now is sent again by the caller, at the next link. */
+  usageHistory(message: UsageHistoryMessage): void {
+    this.#send(message);
   }
 
   /** Says at once whether the runner is ready, instead of at the next heartbeat. */
@@ -251,6 +261,7 @@ export class ControlLink {
       this.#intake.stored(this.#outbox.acknowledge(message.seq));
       return;
     }
+    if (message.type === 'usage_stored') return this.#options.onUsageStored?.(message.seq);
     this.#intake.take(reading);
   }
 
@@ -271,6 +282,7 @@ export class ControlLink {
     this.#welcomed = socket;
     for (const message of this.#outbox.unacknowledged()) this.#send(message);
     this.heartbeat();
+    this.#options.onCapabilities?.(welcome.capabilities);
     log.info({ deployment: welcome.deployment_id, kinds: welcome.kinds }, 'linked to the control plane');
   }
 

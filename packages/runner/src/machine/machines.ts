@@ -1,12 +1,11 @@
 import type { Logger } from 'pino';
 import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
-import type { CpuCounter } from '../metering/usage-reporter.ts';
+import type { CounterSource } from '../metering/counter-reader.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { diskMib } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
 import type { TemplateStore } from '../template/template-store.ts';
-import { ageMicros } from '../vmm/process-identity.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
 import { MemoryBudget } from '../memory/memory-budget.ts';
@@ -208,21 +207,14 @@ export class Machines {
   /** Resource usage of a VM, VMM included; undefined when there is none. */
   async usage(vmId: string): Promise<CgroupUsage | undefined> {
     const record = await this.#folders.load(vmId);
-    return record === undefined ? undefined : await this.#cgroups.usage(record.cgroup);
+    return record === undefined ? undefined : this.#cgroups.usage(record.cgroup);
   }
 
-  /** CPU time of the running VMM of a VM; undefined when it has none. */
-  async cpuCounter(vmId: string): Promise<CpuCounter | undefined> {
+  /** Where the counters of a VM are, but for its network; undefined when it has no VMM. */
+  async counterSource(vmId: string): Promise<Omit<CounterSource, 'networkInterface'> | undefined> {
     const record = await this.#folders.load(vmId);
     if (record?.process === undefined) return undefined;
-    const usage = await this.#cgroups.usage(record.cgroup);
-    if (usage === undefined) return undefined;
-    const { bootId, pid, startTicks } = record.process;
-    return {
-      incarnation: `${bootId}.${pid}.${startTicks}`,
-      cpuMicros: usage.cpuMicros,
-      ageMicros: ageMicros(record.process),
-    };
+    return { cgroup: record.cgroup, process: record.process, jail: this.#folders.jail(vmId) };
   }
 
   /**

@@ -25,6 +25,7 @@ import {
   netnsPrefix,
   parseRange,
   serviceTag,
+  slotPlan,
   vethPrefix,
 } from './address-plan.ts';
 import { BLOCK_BITS } from './address-plan.ts';
@@ -303,6 +304,12 @@ export class Network {
     previous?: readonly PortMapping[],
   ): Promise<PortMapping[]> {
     return await this.#parts.netd.forward(vmId, ports, previous);
+  }
+
+  /** Host end of a sandbox's interface; undefined when it has no network. */
+  interfaceOf(vmId: string): string | undefined {
+    const slot = this.adopt(vmId);
+    return slot === undefined ? undefined : slotPlan(this.#parts.plan, slot.index).veth;
   }
 
   /** What the sandbox was not allowed to send, newest first; undefined when it has no network and nothing was stored. */

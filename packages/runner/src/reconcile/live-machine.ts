@@ -44,6 +44,8 @@ export interface LiveMachineOptions {
   findImage: (manifest: string) => Promise<CapturedImage & Disposable>;
   /** A pooled VMM for a fork of this sandbox, if there is one. */
   takeVmm: TakeVmm;
+  /** Records what it has used so far: some counters end with the VMM. */
+  readCounters: () => void;
   log: Logger;
 }
 
@@ -79,7 +81,8 @@ export class LiveMachine implements LiveSandbox {
   }
 
   async shutDown(graceMs: number, hurry: AbortSignal): Promise<void> {
-    const { running } = this.#options;
+    const { running, readCounters } = this.#options;
+    readCounters();
     try {
       await powerOff(running, await this.guest(), graceMs, hurry);
     } catch (error) {
@@ -98,6 +101,8 @@ export class LiveMachine implements LiveSandbox {
       this.#log.warn({ err: error }, 'dirty pages were not flushed before the pause');
     });
     await this.#hold().warmUp();
+    // Before the memory is saved: that is no use of the sandbox.
+    this.#options.readCounters();
     await using pausing = await machines.persistent.beginPause(vmId, running);
     const startedAt = performance.now();
     try {

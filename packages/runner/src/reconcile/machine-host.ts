@@ -7,6 +7,7 @@ import type { Assignment } from './assignment.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
 import type { Admission, ForkOrigin, Machines, LocalState, RunningVm, WarmVms } from '../machine/index.ts';
+import type { UsageMeter } from '../metering/usage-meter.ts';
 import type { Network } from '../network/network.ts';
 import type { Slot } from '../network/slot.ts';
 import { failpoint } from '../failpoint.ts';
@@ -38,6 +39,8 @@ export interface MachineHostOptions {
   network: Network;
   /** Pools of VMs and VMMs. */
   warm: WarmVms<Slot>;
+  /** Records what sandboxes use. */
+  meter: Pick<UsageMeter, 'begin' | 'sample' | 'end'>;
   /** Limits concurrent starts. */
   admission: Admission;
   /** Folder of the logs, with a folder for each sandbox. */
@@ -158,7 +161,7 @@ export class MachineHost implements SandboxHost {
         },
         'sandbox runs',
       );
-      return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
+      return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       restored?.vm.detach();
@@ -251,7 +254,7 @@ export class MachineHost implements SandboxHost {
         { vm: vmId, operation, ms, queued_ms: made.queuedMs, steps: running.timings },
         'sandbox continues from memory',
       );
-      return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
+      return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       if (restored) await how.abandon(restored);
@@ -304,7 +307,7 @@ export class MachineHost implements SandboxHost {
         await this.#recoverPaused(running, agent, () => this.#renewal(assignment, past), patience);
       }
       const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
-      return this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
+      return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       running?.vm.detach();
@@ -368,14 +371,16 @@ export class MachineHost implements SandboxHost {
   }
 
   async end(vmId: string): Promise<void> {
-    const { machines, network } = this.#options;
+    const { machines, network, meter } = this.#options;
+    meter.end(vmId);
     await machines.end(vmId);
     await network.keepDenied(vmId);
     await network.release(vmId);
   }
 
   async destroy(vmId: string, isDeleted: boolean): Promise<void> {
-    const { machines, network } = this.#options;
+    const { machines, network, meter } = this.#options;
+    meter.end(vmId);
     // The slot is released only when no process can send on it.
     await machines.destroy(vmId);
     if (!isDeleted) await network.keepDenied(vmId);
@@ -384,6 +389,19 @@ export class MachineHost implements SandboxHost {
 
   logPath(vmId: string, kind: 'console' | 'entrypoint'): string {
     return join(this.#options.logsFolder, vmId, `${kind}.log`);
+  }
+
+  /** Its use counts from now on. A sandbox that cannot be metered runs all the same. */
+  async #meter(vmId: string): Promise<void> {
+    const { machines, network, meter, log } = this.#options;
+    try {
+      const source = await machines.counterSource(vmId);
+      const networkInterface = network.interfaceOf(vmId);
+      if (source !== undefined && networkInterface !== undefined)
+        meter.begin(vmId, { ...source, networkInterface });
+    } catch (error) {
+      log.warn({ vm: vmId, err: error }, 'the use of a sandbox cannot be recorded');
+    }
   }
 
   #replaceSecrets({ vm_id: vmId, spec: { egress_secrets: secrets, env } }: Assignment): void {
@@ -397,15 +415,17 @@ export class MachineHost implements SandboxHost {
     };
   }
 
-  #live(
+  async #live(
     assignment: Assignment,
     running: RunningVm,
     agent: AgentConnection,
     logs: Logs,
     vmIp: string,
     ports: PortMapping[],
-  ): LiveSandbox {
-    const { machines, warm, listenHost, log } = this.#options;
+  ): Promise<LiveSandbox> {
+    const { machines, warm, meter, listenHost, log } = this.#options;
+    const vmId = assignment.vm_id;
+    await this.#meter(vmId);
     setOomScore(running.vm.identity.pid, assignment.spec.spot ? 'spot' : 'guaranteed');
     return new LiveMachine({
       assignment,
@@ -416,6 +436,7 @@ export class MachineHost implements SandboxHost {
       addresses: { vm_ip: vmIp, host_ip: listenHost, port_map: ports },
       findImage: (manifest) => this.#roots.find(manifest),
       takeVmm: (wanted) => warm.takeVmm(wanted),
+      readCounters: () => meter.sample(vmId),
       log,
     });
   }

@@ -6,6 +6,8 @@ import type { DesiredState, ObservedStatus, SandboxSpec } from '@releap/contract
 import { ImageStore } from '../../src/image/image-store.ts';
 import { Admission, openMachines, WarmPools, WarmVms } from '../../src/machine/index.ts';
 import { builtGuest } from '../../src/machine/open-machines.ts';
+import { CounterReader } from '../../src/metering/counter-reader.ts';
+import { UsageMeter } from '../../src/metering/usage-meter.ts';
 import { GUEST } from '../../src/network/address-plan.ts';
 import { Network, type NetworkOptions } from '../../src/network/network.ts';
 import type { Slot } from '../../src/network/slot.ts';
@@ -64,6 +66,7 @@ export class TestRunner {
   readonly machines: Awaited<ReturnType<typeof openMachines>>['machines'];
   readonly network: Network;
   readonly pools: WarmPools;
+  readonly meter: UsageMeter;
   /** Everything that was reported, oldest first. */
   readonly observations: Observation[] = [];
   readonly snapshotObservations: SnapshotObservation[] = [];
@@ -102,9 +105,16 @@ export class TestRunner {
       size: waiting,
       diskMaxMib: 4096,
     });
+    this.meter = new UsageMeter({
+      folder: join(home, 'usage'),
+      reader: new CounterReader(opened.cgroups),
+      onPass: () => undefined,
+      log,
+    });
     this.reconciler = new Reconciler({
       host: new TestHost({
         machines: opened.machines,
+        meter: this.meter,
         artifacts: {
           hasSnapshot: async (id) => (await opened.machines.snapshots.load(id)) !== undefined,
           ensureSnapshot: (id) => Promise.reject(new Error(`snapshot ${id} is not on this machine any more`)),

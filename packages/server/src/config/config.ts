@@ -68,6 +68,7 @@ export interface Config {
   auditRetentionDays: number;
   /** `tier` absent: the role's default. */
   overcommit: { cpu: number; mem: number; disk: number; tier?: 'spot' | 'burstable' };
+  usage: { mode: 'on' | 'off'; minuteDays: number; hourDays: number };
   billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
   rateLimits: RateLimits;
   oidc: { issuer?: string; audience: string; clientId: string; trustEmail: boolean };
@@ -200,6 +201,11 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     buildContextBytes: Number(get('RELEAP_BUILD_CONTEXT_MIB')) * 2 ** 20,
     retentionDays: get('RELEAP_RETENTION_DAYS'),
     auditRetentionDays: get('RELEAP_AUDIT_RETENTION_DAYS'),
+    usage: {
+      mode: get('RELEAP_USAGE'),
+      minuteDays: get('RELEAP_USAGE_MINUTE_DAYS'),
+      hourDays: get('RELEAP_USAGE_HOUR_DAYS'),
+    },
     overcommit: compact({
       cpu: get('RELEAP_CPU_OVERCOMMIT'),
       mem: get('RELEAP_MEMORY_OVERCOMMIT'),

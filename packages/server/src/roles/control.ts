@@ -57,6 +57,7 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       },
     },
     billing: config.billing,
+    usage: config.usage,
     rateLimits: config.rateLimits,
     publicUrl: baseUrl,
     trustedProxies: config.trustedProxies ?? [],

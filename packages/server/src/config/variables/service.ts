@@ -108,6 +108,29 @@ export const THE_SERVICE = {
     description: 'Retention of the audit log, which is removed by whole months. 0 keeps it.',
     group: 'The service',
   }),
+  RELEAP_USAGE: variable({
+    schema: Type.Enum(['on', 'off'] as const),
+    default: 'on',
+    description:
+      '`on`: what each sandbox uses is recorded by minute and hour, for its history and the report of its project. `off`: ' +
+      'nothing is recorded, and both say `available: false`. Charges do not depend on it.',
+    group: 'The service',
+  }),
+  RELEAP_USAGE_MINUTE_DAYS: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 366 }),
+    default: 7,
+    unit: 'days',
+    description:
+      'Retention of the use of sandboxes by minute: about 300 MB a day for 1,000 running sandboxes.',
+    group: 'The service',
+  }),
+  RELEAP_USAGE_HOUR_DAYS: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 36_500 }),
+    default: 400,
+    unit: 'days',
+    description: 'Retention of the use of sandboxes by hour.',
+    group: 'The service',
+  }),
 } as const;
 
 export const LIMITS = {
