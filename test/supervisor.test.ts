@@ -1,15 +1,18 @@
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { readdir, stat } from 'node:fs/promises';
+import { readdir, readFile, stat } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import path from 'node:path';
 import { describe, test } from 'node:test';
+import { promisify } from 'node:util';
 import { signInByDevice } from '@releap/testing/browser';
 import { eventually } from '@releap/testing/eventually';
 import { leftovers } from '@releap/testing/leftovers';
 import { partPids, type Role } from '@releap/testing/processes';
-import { Service } from '@releap/testing/service';
+import { REPO, Service } from '@releap/testing/service';
 
+const RLP = path.join(REPO, 'packages/cli/bin/rlp');
 const PARTS: Role[] = ['control', 'gateway', 'postgres', 'runner'];
 const root = process.getuid?.() === 0;
 
@@ -22,7 +25,7 @@ async function failedStart(service: Service, env: Record<string, string> = {}): 
 
 describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => {
   test('starts, brings back what is killed, survives its own death, and leaves nothing behind', async (t) => {
-    await using service = await Service.start();
+    await using service = await Service.start({ RELEAP_PREVIEW_TLS: 'dev', RELEAP_PREVIEW_TLS_PORT: '0' });
     const vms = async (): Promise<number> => (await service.call('GET', '/vms')).status;
 
     await t.test('runs each part as a process of its own', async () => {
@@ -72,6 +75,43 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
         const key = await call('POST', `/projects/${project['id']}/api-keys`);
         const vms = await fetch(`${base}/vms`, { headers: { authorization: `Bearer ${key['token']}` } });
         assert.deepEqual(await vms.json(), { vms: [], next_cursor: null });
+      },
+    );
+
+    await t.test(
+      'serves previews with a certificate of its development CA, whose root rlp prints',
+      async () => {
+        const rlp = async (...args: string[]): Promise<string> => {
+          const env = { ...process.env, RELEAP_HOME: service.home };
+          return (await promisify(execFile)(RLP, args, { env })).stdout;
+        };
+        const root = path.join(service.home, 'root.pem');
+        assert.equal(await rlp('preview-ca', '--output', root), `${root}\n`);
+        assert.equal(await rlp('preview-ca'), await readFile(root, 'utf8'));
+        const url =
+          /https:\/\/\S*preview\.localhost:\d+/.exec(service.output)?.[0] ?? assert.fail(service.output);
+        const { port } = new URL(url);
+        const curl = async (...options: string[]): Promise<string> =>
+          (
+            await promisify(execFile)('curl', [
+              '-s',
+              ...options,
+              `https://8080-${'a'.repeat(26)}.preview.localhost:${port}/`,
+            ])
+          ).stdout;
+        assert.match(await curl('--cacert', root), /^\{"error":/);
+        await assert.rejects(curl(), { code: 60 }, 'curl does not trust it by itself');
+        const doctor = await rlp('doctor', '--no-trial').catch((error: { stdout: string }) => error.stdout);
+        assert.match(doctor, /Certificate +previews below preview\.localhost \(dev\): expires 20\d\d-/);
+        const socket = path.join(service.home, 'run/gateway.sock');
+        const { stdout } = await promisify(execFile)('curl', [
+          '-s',
+          '--unix-socket',
+          socket,
+          'http://gateway/metrics',
+        ]);
+        const expiry = /^releap_preview_certificate_expiry_timestamp_seconds (\S+)$/m.exec(stdout)?.[1];
+        assert.ok(Number(expiry) * 1000 > Date.now());
       },
     );
 

@@ -38,6 +38,8 @@ const TIMING: CertificateTiming = {
   renewMs: 15 * 60_000,
 };
 
+const PLACEHOLDER_MS = 365 * 24 * 3_600_000;
+
 export interface MaintainedCertificateOptions {
   provider: CertificateProvider;
   /** The certificate is for the names below it. */
@@ -63,6 +65,7 @@ export class MaintainedCertificate {
   readonly #renewals = { ok: 0, failed: 0 };
   #pair: CertificatePair | undefined;
   #facts: CertificateFacts | undefined;
+  #placeholder: Promise<CertificatePair> | undefined;
   #problem: string | undefined;
   #failures = 0;
   #attemptedAt: Date | undefined;
@@ -90,6 +93,11 @@ export class MaintainedCertificate {
   /** Undefined until there is one. */
   get current(): CertificatePair | undefined {
     return this.#pair;
+  }
+
+  /** For a TLS server: the certificate, or until there is one, one that no client trusts. */
+  async served(): Promise<CertificatePair> {
+    return this.#pair ?? (await (this.#placeholder ??= makePlaceholder()));
   }
 
   /** When the certificate that is served expires. */
@@ -253,6 +261,14 @@ export class MaintainedCertificate {
       this.#options.log.warn({ err: error }, 'the status of the certificate could not be written');
     }
   }
+}
+
+async function makePlaceholder(): Promise<CertificatePair> {
+  const { createRoot, exportKeyPem, generateKeys, toPem } = await import('./x509.ts');
+  const keys = await generateKeys(true);
+  const commonName = 'previews have no certificate yet';
+  const root = await createRoot({ commonName, keys, validMs: PLACEHOLDER_MS, pathLength: 0 });
+  return { certificate: toPem(root), key: await exportKeyPem(keys.privateKey) };
 }
 
 /** An own error, as that of `AbortSignal.timeout` does not say which time. */

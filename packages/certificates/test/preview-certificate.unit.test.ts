@@ -103,12 +103,17 @@ describe('a certificate in files', () => {
     assert.equal(certificate.current, undefined);
     assert.match(certificate.status.problem ?? '', /ENOENT.*cert\.pem/);
 
+    const placeholder = await certificate.served();
+    assert.match(new X509Certificate(placeholder.certificate).subject, /no certificate yet/);
+    assert.equal(await certificate.served(), placeholder);
+
     const seen: CertificatePair[] = [];
     certificate.onChange((pair) => seen.push(pair));
     const first = await newPair(issuer);
     await put(first);
     await eventually('the certificate', () => certificate.current !== undefined);
     assert.deepEqual(seen, [first]);
+    assert.equal(await certificate.served(), certificate.current);
     const { mode } = await stat(certificate.file);
     assert.equal(mode & 0o777, 0o600);
     const text = await readFile(certificate.file, 'utf8');

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { checkImageCache } from '../src/doctor/image-cache.ts';
 import { checkKernel } from '../src/doctor/machine.ts';
+import { checkPreviewCertificate } from '../src/doctor/preview-certificate.ts';
 
 test('a kernel without mount_setattr is named as missing, with the version that has it', () => {
   for (const version of ['4.19.0-27-amd64', '5.11.22', '5.4.0-200-generic']) {
@@ -41,5 +42,39 @@ test('the image cache is shown with its size and its limits, once it holds somet
     );
   } finally {
     await rm(cache, { recursive: true, force: true });
+  }
+});
+
+test('the certificate of previews is shown with its end, and a problem or an end that is near is a warning', async () => {
+  const home = await mkdtemp(join(tmpdir(), 'rlp-doctor-certificate-'));
+  try {
+    assert.deepEqual(await checkPreviewCertificate(home), []);
+    await mkdir(join(home, 'certificates'));
+    const look = async (status: object, now: string): Promise<string> => {
+      const common = { source: 'acme', domain: 'preview.test', failures: 0 };
+      await writeFile(join(home, 'certificates/previews.json'), JSON.stringify({ ...common, ...status }));
+      const [check] = await checkPreviewCertificate(home, new Date(now));
+      return `${check?.status} ${check?.detail}`;
+    };
+    const certificate = { issuer: 'CN=x', fingerprint: 'AA', not_after: '2030-03-31T00:00:00.000Z' };
+    const renewed = { certificate, renew_at: '2030-03-01T00:00:00.000Z' };
+    const previews = 'previews below preview.test (acme):';
+    assert.equal(
+      await look(renewed, '2030-01-01'),
+      `ok ${previews} expires 2030-03-31, renewed from 2030-03-01`,
+    );
+    assert.match(await look(renewed, '2030-03-30'), /^warn .* expires 2030-03-31/);
+    assert.match(await look(renewed, '2030-04-01'), /^warn .* expired 2030-03-31/);
+    const problem = { problem: 'the hook failed' };
+    assert.equal(
+      await look({ ...renewed, ...problem }, '2030-01-01'),
+      `warn ${previews} expires 2030-03-31; the hook failed`,
+    );
+    assert.equal(
+      await look(problem, '2030-01-01'),
+      `warn ${previews} there is no certificate yet; the hook failed`,
+    );
+  } finally {
+    await rm(home, { recursive: true, force: true });
   }
 });

@@ -1,19 +1,20 @@
 /** Previews through a gateway, a runner's data server and a real agent, to servers that listen on 127.0.0.1 alone. */
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { readFile, rm } from 'node:fs/promises';
+import { rm } from 'node:fs/promises';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
 import https from 'node:https';
 import { type AddressInfo, connect } from 'node:net';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { after, before, beforeEach, test } from 'node:test';
-import { promisify } from 'node:util';
+import type { TLSSocket } from 'node:tls';
 import { newToken, newUuid } from '@releap/contract';
 import { type Gateway, startGateway } from '@releap/gateway';
 import { registerPortStreams, startDataServer } from '@releap/runner/data';
+import { testAuthority } from '@releap/testing/certificates';
+import { eventually } from '@releap/testing/eventually';
 import { log, startAgent } from '@releap/testing/guest-agent';
 import { freePort } from '@releap/testing/ports';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
@@ -417,13 +418,15 @@ test('a guest that answers no HTTP, or ends early, is a 502 and leaves the gatew
   assert.equal((await call({})).status, 502);
 });
 
-test('over TLS the cookie is Secure and for this host alone, the guest is told https, and WebSockets work', async () => {
-  const folder = await temporaryFolder('releap-tls-');
-  const [certificate, keyFile] = [join(folder, 'cert.pem'), join(folder, 'key.pem')];
-  const subject = `-subj /CN=previews -addext subjectAltName=DNS:*.${DOMAIN}`;
-  const request = `req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 ${subject}`;
-  await promisify(execFile)('openssl', [...request.split(' '), '-keyout', keyFile, '-out', certificate]);
-  const ca = await readFile(certificate, 'utf8');
+test('over TLS the cookie is Secure and for this host alone, the guest is told https, and another certificate leaves connections open', async () => {
+  const authority = await testAuthority('previews');
+  const newPair = async () => {
+    const { key: pem, cert } = await authority.issue(`*.${DOMAIN}`);
+    return { certificate: cert, key: pem };
+  };
+  const ca = authority.certificate;
+  let served = await newPair();
+  let announce = (): void => undefined;
   const secure = await startGateway({
     listen: { host: '127.0.0.1', port: 0 },
     controlUrl: control.url,
@@ -433,7 +436,11 @@ test('over TLS the cookie is Secure and for this host alone, the guest is told h
       isTls: true,
       tls: {
         listen: { host: '127.0.0.1', port: 0 },
-        load: async () => ({ certificate: ca, key: await readFile(keyFile, 'utf8') }),
+        load: async () => served,
+        onChange: (listener) => {
+          announce = listener;
+          return () => undefined;
+        },
       },
     },
     log,
@@ -471,10 +478,24 @@ test('over TLS the cookie is Secure and for this host alone, the guest is told h
     await once(socket, 'open');
     socket.send('hello');
     assert.equal(String((await once(socket, 'message'))[0]), 'hello');
+
+    const serial = async (): Promise<string | undefined> => {
+      const { socket: used } = await get('/', { cookie });
+      return (used as TLSSocket).getPeerCertificate().serialNumber;
+    };
+    const first = await serial();
+    served = await newPair();
+    announce();
+    await eventually('the other certificate', async () => (await serial()) !== first);
+    const second = await serial();
+    served = { ...served, key: 'damaged' };
+    announce();
+    assert.equal(await serial(), second, 'what is not usable changes nothing');
+    socket.send('still there');
+    assert.equal(String((await once(socket, 'message'))[0]), 'still there');
     socket.close();
     await once(socket, 'close');
   } finally {
     await secure.close();
-    await rm(folder, { recursive: true, force: true });
   }
 });

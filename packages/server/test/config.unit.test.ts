@@ -118,6 +118,61 @@ describe('the configuration', () => {
     }
   });
 
+  test('takes the certificate of previews from files, a development CA or an authority', () => {
+    const tls = (env: Record<string, string>) => loadConfig(env).previewTls;
+    assert.equal(tls({}), undefined);
+    const files = { RELEAP_PREVIEW_TLS_CERTIFICATE: '/c.pem', RELEAP_PREVIEW_TLS_KEY: '/k.pem' };
+    const given = { source: 'files', certificate: '/c.pem', key: '/k.pem', port: 443 };
+    assert.deepEqual(tls(files), given);
+    assert.deepEqual(tls({ ...files, RELEAP_PREVIEW_TLS: 'files' }), given);
+    assert.equal(tls({ ...files, RELEAP_PREVIEW_TLS: 'off' }), undefined);
+    const dev = { RELEAP_PREVIEW_TLS: 'dev', RELEAP_PREVIEW_TLS_PORT: '8443' };
+    assert.deepEqual(tls(dev), { source: 'dev', port: 8443 });
+    assert.equal(previewUrlOf(loadConfig(dev), 7071), 'https://preview.localhost:8443');
+    const acme = {
+      RELEAP_PREVIEW_TLS: 'acme',
+      RELEAP_PREVIEW_DOMAIN: 'preview.example.org',
+      RELEAP_ACME_AGREE_TERMS: '1',
+      RELEAP_ACME_DNS_SERVER: '[2001:db8::1]:5353',
+      RELEAP_ACME_DNS_KEY_FILE: '/tsig.key',
+      RELEAP_ACME_DNS_RESOLVERS: '192.0.2.1, [2001:db8::1]:53',
+      RELEAP_ACME_EAB_KID: 'kid',
+      RELEAP_ACME_EAB_HMAC_KEY_FILE: '/hmac',
+    };
+    assert.deepEqual(tls(acme), {
+      source: 'acme',
+      port: 443,
+      acme: {
+        directoryUrl: 'https://acme-v02.api.letsencrypt.org/directory',
+        dns: { type: 'update', server: { host: '2001:db8::1', port: 5353 }, keyFile: '/tsig.key' },
+        dnsServers: ['192.0.2.1', '[2001:db8::1]:53'],
+        dnsWaitMs: 300_000,
+        binding: { keyId: 'kid', hmacKeyFile: '/hmac' },
+      },
+    });
+    assert.equal(previewUrlOf(loadConfig(acme), 7071), 'https://preview.example.org');
+    const hook = { ...acme, RELEAP_ACME_DNS_SERVER: '', RELEAP_ACME_DNS_HOOK: '/hook' };
+    const byHook = tls(hook);
+    assert.deepEqual(byHook?.source === 'acme' && byHook.acme.dns, {
+      type: 'hook',
+      program: '/hook',
+      deadlineMs: 120_000,
+    });
+    for (const [env, problem] of [
+      [{ RELEAP_PREVIEW_TLS: 'files' }, /needs RELEAP_PREVIEW_TLS_CERTIFICATE/],
+      [{ RELEAP_PREVIEW_TLS_KEY: '/k.pem' }, /must be set together/],
+      [{ ...files, RELEAP_PREVIEW_TLS: 'dev' }, /RELEAP_PREVIEW_TLS=dev excludes/],
+      [{ ...dev, RELEAP_PREVIEW_DOMAIN: 'localhost' }, /two labels.*for example preview\.localhost/],
+      [{ RELEAP_PREVIEW_TLS: 'acme' }, /needs RELEAP_PREVIEW_DOMAIN/],
+      [{ ...acme, RELEAP_ACME_AGREE_TERMS: '0' }, /terms of service/],
+      [{ ...acme, RELEAP_ACME_DNS_HOOK: '/hook' }, /either RELEAP_ACME_DNS_HOOK or/],
+      [{ ...acme, RELEAP_ACME_EAB_KID: '' }, /must be set together/],
+      [{ ...acme, RELEAP_ACME_DNS_RESOLVERS: 'resolver' }, /addresses of DNS servers/],
+      [{ RELEAP_PREVIEW_TLS: 'letsencrypt' }, /one of off, files, dev, acme/],
+    ] as const)
+      assert.match(problems(env).join('\n'), problem);
+  });
+
   test('names all that is wrong at once, with the value and what is allowed', () => {
     const found = problems({
       RELEAP_PORT: '70700',

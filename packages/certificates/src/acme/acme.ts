@@ -36,6 +36,8 @@ export interface AcmeOptions {
 const POLLS = 12;
 const POLL_MS = [1_000, 20_000] as const;
 const CLEANUP_MS = 120_000;
+/** Then it is left to the next start. */
+const STOP_MS = 5_000;
 
 /** At most one renews at a time: how the library sends requests is a setting of the process. */
 export function acmeCertificate(options: AcmeOptions): CertificateProvider {
@@ -158,7 +160,7 @@ class AcmeCertificate implements CertificateProvider {
       await untilAborted(signal, client.waitForValidStatus(challenge));
     } finally {
       // Also when the service stops or the time is over.
-      await this.#removeOldRecord(AbortSignal.timeout(CLEANUP_MS));
+      await this.#removeOldRecord(AbortSignal.timeout(signal.aborted ? STOP_MS : CLEANUP_MS));
     }
   }
 

@@ -35,7 +35,7 @@ export async function untilVisible(
       const where = asked.length === 0 ? 'no authoritative server was found' : `not at ${missing.join(', ')}`;
       throw new Error(
         `the TXT record ${name} is not visible after ${waitMs / 1000} s: ${where} ` +
-          '(RELEAP_ACME_DNS_SERVERS, RELEAP_ACME_DNS_WAIT_SECONDS)',
+          '(RELEAP_ACME_DNS_RESOLVERS, RELEAP_ACME_DNS_WAIT_SECONDS)',
       );
     }
     await sleep(POLL_MS, undefined, { signal });

@@ -8,6 +8,7 @@ import { checkDigests } from '../doctor/digests.ts';
 import { checkImageCache } from '../doctor/image-cache.ts';
 import { checkMachine } from '../doctor/machine.ts';
 import { checkNetwork } from '../doctor/network.ts';
+import { checkPreviewCertificate } from '../doctor/preview-certificate.ts';
 import { checkQuarantine } from '../doctor/quarantine.ts';
 import { checkStorage } from '../doctor/storage.ts';
 import { checkTools } from '../doctor/tools.ts';
@@ -64,6 +65,7 @@ async function collect(
   checks.push(checkCgroup(), ...(await checkStorage(releapHome(env), cache)));
   checks.push(...(await checkImageCache(cache, env)));
   checks.push(...(await checkQuarantine(releapHome(env))));
+  checks.push(...(await checkPreviewCertificate(releapHome(env))));
   checks.push(...(await checkNetwork(env, context.signal)));
   checks.push(...(await checkTools(root, env, context.signal)));
   if (verifyDisks) {

@@ -16,6 +16,19 @@ export function hostCommands({ program, context, finish }: Registration): void {
       await finish(doctor(context(), options));
     });
 
+  program
+    .command('preview-ca')
+    .summary('print the root certificate of the development CA')
+    .description(
+      'Print the root certificate that clients have to trust for previews with RELEAP_PREVIEW_TLS=dev, and how. Works on the ' +
+        'machine of the service, as its user.',
+    )
+    .option('-o, --output <file>', 'write it to this file')
+    .action(async (options: { output?: string }) => {
+      const { previewCa } = await import('../commands/preview-ca.ts');
+      await finish(previewCa(context(), options));
+    });
+
   const host = program
     .command('host')
     .summary('the machines that hold sandboxes')

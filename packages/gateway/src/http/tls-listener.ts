@@ -10,8 +10,10 @@ const HANDSHAKE_MS = 15_000;
 
 export interface TlsOptions {
   listen: { host: string; port: number };
-  /** In PEM form, the certificate with its chain. Read again every minute. */
+  /** In PEM form, the certificate with its chain. Called again every minute. */
   load: () => Promise<{ certificate: string; key: string }>;
+  /** Calls a listener when there is another certificate, before the minute is over. @returns removes it */
+  onChange?: (listener: () => void) => () => void;
 }
 
 export interface TlsListener {
@@ -21,7 +23,7 @@ export interface TlsListener {
 
 /** Passes what arrives over TLS on to an HTTP server. @throws when the certificate is not usable */
 export async function startTlsListener(
-  { listen, load }: TlsOptions,
+  { listen, load, onChange }: TlsOptions,
   http: Server,
   log: Logger,
 ): Promise<TlsListener> {
@@ -45,20 +47,24 @@ export async function startTlsListener(
     ({ certificate: cert, key } = next);
     log.info('the certificate of previews was loaded again');
   };
-  const timer = setInterval(() => {
+  const tryReload = (): void => {
     reload().catch((error: unknown) => log.warn({ err: error }, 'the certificate of previews is not usable'));
-  }, RELOAD_MS);
+  };
+  const timer = setInterval(tryReload, RELOAD_MS);
+  const removeListener = onChange?.(tryReload);
   server.listen(listen);
   try {
     await once(server, 'listening');
   } catch (error) {
     clearInterval(timer);
+    removeListener?.();
     throw error;
   }
   return {
     port: (server.address() as AddressInfo).port,
     close: async () => {
       clearInterval(timer);
+      removeListener?.();
       server.close();
     },
   };

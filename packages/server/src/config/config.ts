@@ -4,6 +4,7 @@ import type { RateLimits, StoreOptions } from '@releap/control';
 import { price, type BillingSettings } from '@releap/control/billing';
 import { Check } from 'typebox/value';
 import { allowed } from './allowed.ts';
+import { type PreviewTls, previewTlsOf } from './preview-tls.ts';
 import {
   type BUILTIN_IMAGE_NAMES,
   type LOG_LEVELS,
@@ -27,8 +28,7 @@ export interface Config {
   toolboxUrl?: string;
   previewDomain?: string;
   previewUrl?: string;
-  /** Files. */
-  previewTls?: { certificate: string; key: string; port: number };
+  previewTls?: PreviewTls;
   controlUrl?: string;
   databaseUrl?: string;
   databaseConnections: number;
@@ -130,6 +130,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
   const text = (name: VariableName): string | undefined => get(name) as string | undefined;
   const url = (name: VariableName): string | undefined => text(name)?.replace(/\/+$/, '');
   const home = path.resolve(text('RELEAP_HOME') ?? '');
+  const previewTls = previewTlsOf(get);
+  if (previewTls !== undefined && 'problems' in previewTls) throw new ConfigError(previewTls.problems);
   const config: { [Key in keyof Config]: unknown } = {
     home,
     cacheDir: path.resolve(text('RELEAP_CACHE') ?? path.join(home, 'cache')),
@@ -149,11 +151,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     toolboxUrl: toolboxUrlOf(url('RELEAP_TOOLBOX_URL')),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     previewUrl: url('RELEAP_PREVIEW_URL'),
-    previewTls: previewTlsOf(
-      text('RELEAP_PREVIEW_TLS_CERTIFICATE'),
-      text('RELEAP_PREVIEW_TLS_KEY'),
-      get('RELEAP_PREVIEW_TLS_PORT') as number,
-    ),
+    previewTls,
     controlUrl: url('RELEAP_CONTROL_URL'),
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
@@ -320,15 +318,8 @@ export function toolboxUrlOf(gatewayUrl: string | undefined): string | undefined
   return base.endsWith('/toolbox') ? base : `${base}/toolbox`;
 }
 
-function previewTlsOf(
-  certificate: string | undefined,
-  key: string | undefined,
-  port: number,
-): Config['previewTls'] {
-  if ((certificate === undefined) !== (key === undefined))
-    throw new ConfigError(['RELEAP_PREVIEW_TLS_CERTIFICATE and RELEAP_PREVIEW_TLS_KEY must be set together']);
-  return certificate === undefined || key === undefined ? undefined : { certificate, key, port };
-}
+/** Clients accept no certificate for `*.localhost`. */
+const DEV_DOMAIN = 'preview.localhost';
 
 /** Base URL of previews for clients; undefined when they have no domain. */
 export function previewUrlOf(
@@ -336,9 +327,11 @@ export function previewUrlOf(
   gatewayPort: number,
 ): string | undefined {
   if (previewUrl !== undefined) return previewUrl;
-  if (previewTls !== undefined && previewDomain !== undefined) {
+  const tlsDomain =
+    previewDomain ?? (previewTls?.source === 'dev' && isLoopback(host) ? DEV_DOMAIN : undefined);
+  if (previewTls !== undefined && tlsDomain !== undefined) {
     const { port } = previewTls;
-    return `https://${previewDomain}${port === 443 ? '' : `:${port}`}`;
+    return `https://${tlsDomain}${port === 443 ? '' : `:${port}`}`;
   }
   const isOfMachine = previewDomain === undefined ? isLoopback(host) : isLocalName(previewDomain);
   if (isOfMachine || isLoopback(host)) return `http://${previewDomain ?? 'localhost'}:${gatewayPort}`;

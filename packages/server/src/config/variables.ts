@@ -1,4 +1,5 @@
 import { BILLING } from './variables/billing.ts';
+import { CERTIFICATES } from './variables/certificates.ts';
 import { LOG, THIS_MACHINE, WHERE_THINGS_ARE } from './variables/host.ts';
 import { CREDENTIALS, DATABASE, NETWORK } from './variables/network.ts';
 import { LIMITS, SIGNING_IN, THE_SERVICE } from './variables/service.ts';
@@ -11,6 +12,7 @@ export type { Variable } from './variables/variable.ts';
 export const VARIABLES = {
   ...WHERE_THINGS_ARE,
   ...NETWORK,
+  ...CERTIFICATES,
   ...DATABASE,
   ...CREDENTIALS,
   ...THE_STORE,

@@ -1,9 +1,13 @@
 import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import type { MaintainedCertificate } from '@releap/certificates';
 import { generateHostKey, type PreviewOptions, startGateway, type TlsOptions } from '@releap/gateway';
 import { type Config, internalUrlOf, previewUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
 import { makePrivateFile } from '@releap/certificates/private-file';
 import { SSH_PORT_OFFSET } from '../supervisor/ports.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
+import { certificateMetrics, serveMetrics } from './gateway-metrics.ts';
+import { startPreviewCertificate } from './preview-certificate.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The data plane: what reaches a sandbox from outside. */
@@ -14,15 +18,26 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   if ((await tokenToShow(config, 'gateway')) === undefined) missing();
   const port = config.gatewayPort ?? config.port + 1;
   const previewUrl = previewUrlOf(config, port);
+  const previewPlace = previewUrl === undefined ? undefined : new URL(previewUrl);
+  await using cleanup = new AsyncDisposableStack();
+  const certificate = await previewCertificate(config, previewPlace, log);
+  if (certificate !== undefined) {
+    cleanup.defer(() => certificate.close());
+    cleanup.use(
+      await serveMetrics(path.join(config.home, 'run/gateway.sock'), certificateMetrics(certificate)),
+    );
+  }
   const gateway = await startGateway({
     listen: { host: config.host, port },
-    ...(previewUrl === undefined ? {} : { previews: previewOptions(config, new URL(previewUrl)) }),
+    ...(previewPlace === undefined ? {} : { previews: previewOptions(config, previewPlace, certificate) }),
     controlUrl: internalUrlOf(config),
     credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
     ssh: await sshOptions(config),
     log,
   });
-  const close = (): Promise<void> => gateway.close();
+  cleanup.defer(() => gateway.close());
+  const owned = cleanup.move();
+  const close = (): Promise<void> => owned.disposeAsync();
   return {
     facts: { url: config.toolboxUrl ?? toolboxUrlOf(`http://${urlHost(config.host)}:${gateway.port}`) },
     stop: close,
@@ -30,18 +45,31 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   };
 }
 
+async function previewCertificate(
+  { home, previewTls }: Config,
+  place: URL | undefined,
+  log: RoleContext['log'],
+): Promise<MaintainedCertificate | undefined> {
+  if (previewTls === undefined || place === undefined) return undefined;
+  return await startPreviewCertificate(previewTls, { home, domain: place.hostname.toLowerCase(), log });
+}
+
 function previewOptions(
   { host, previewTls }: Config,
   { hostname, protocol }: URL,
+  certificate: MaintainedCertificate | undefined,
 ): PreviewOptions & { tls?: TlsOptions } {
   const options = { domain: hostname.toLowerCase(), isTls: protocol === 'https:' };
-  if (previewTls === undefined) return options;
-  const { certificate, key, port } = previewTls;
-  const load = async () => ({
-    certificate: await readFile(certificate, 'utf8'),
-    key: await readFile(key, 'utf8'),
-  });
-  return { ...options, tls: { listen: { host, port }, load } };
+  if (previewTls === undefined || certificate === undefined) return options;
+  const listen = { host, port: previewTls.port };
+  return {
+    ...options,
+    tls: {
+      listen,
+      load: () => certificate.served(),
+      onChange: (listener) => certificate.onChange(listener),
+    },
+  };
 }
 
 async function sshOptions({ port, ssh }: Config) {

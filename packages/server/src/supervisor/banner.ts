@@ -7,6 +7,8 @@ export interface ReadyFacts {
   toolboxUrl: string;
   /** Command of an SSH client, for a sandbox's id. */
   ssh: string;
+  /** Form of preview URLs, if ports can be exposed. */
+  previews?: string;
   issuer: string;
   database: string;
   accelerator: string;
@@ -24,6 +26,7 @@ export function readyBanner(config: Config, facts: ReadyFacts, color: boolean): 
     ['API', `${facts.apiUrl}   (${facts.apiUrl}/openapi.json)`],
     ['Toolbox', facts.toolboxUrl],
     ['SSH', facts.ssh],
+    ...(facts.previews === undefined ? [] : [['Previews', facts.previews] satisfies [string, string]]),
     ['Sign in', facts.issuer],
     ['Key', `${config.home}/bootstrap.json`],
     ['Machine', `${facts.vmm}, ${facts.accelerator}${emulated}, ${facts.database}`],

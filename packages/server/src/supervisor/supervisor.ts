@@ -71,7 +71,11 @@ export async function runAll(config: Config): Promise<number> {
       : undefined;
   const apiUrl = config.publicUrl ?? localUrl(config.host, port);
   const toolboxUrl = config.toolboxUrl ?? toolboxUrlOf(localUrl(config.host, gatewayPort));
-  const previewUrl = previewUrlOf(config, gatewayPort);
+  const previewTls = config.previewTls && {
+    ...config.previewTls,
+    port: await claimPort(config.host, config.previewTls.port, 'RELEAP_PREVIEW_TLS_PORT'),
+  };
+  const previewUrl = previewUrlOf(previewTls === undefined ? config : { ...config, previewTls }, gatewayPort);
   await ensureTokens(config);
 
   let databaseUrl = config.databaseUrl;
@@ -94,6 +98,7 @@ export async function runAll(config: Config): Promise<number> {
     RELEAP_PUBLIC_URL: apiUrl,
     RELEAP_TOOLBOX_URL: toolboxUrl,
     ...(previewUrl === undefined ? {} : { RELEAP_PREVIEW_URL: previewUrl }),
+    ...(previewTls === undefined ? {} : { RELEAP_PREVIEW_TLS_PORT: String(previewTls.port) }),
     RELEAP_INTERNAL_PORT: String(internalPort),
     RELEAP_CONTROL_URL: localUrl(config.internalHost, internalPort),
     DATABASE_URL: databaseUrl,
@@ -137,6 +142,7 @@ export async function runAll(config: Config): Promise<number> {
           seconds: (performance.now() - began) / 1000,
           apiUrl,
           toolboxUrl,
+          ...(previewUrl === undefined ? {} : { previews: previewForm(previewUrl, previewTls?.source) }),
           ssh: `ssh -p ${sshPort} ID@${urlHost(config.ssh.host)}`,
           issuer:
             config.oidc.issuer ??
@@ -178,6 +184,11 @@ function without(
   names: readonly string[],
 ): Record<string, string | undefined> {
   return Object.fromEntries(Object.entries(env).filter(([name]) => !names.includes(name)));
+}
+
+function previewForm(base: string, source: string | undefined): string {
+  const hint = source === 'dev' ? '   (clients have to trust the root: rlp preview-ca)' : '';
+  return `${base.replace('://', '://PORT-ID.')}${hint}`;
 }
 
 const LOOPBACK = '127.0.0.1';

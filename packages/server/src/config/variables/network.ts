@@ -146,7 +146,8 @@ export const NETWORK = {
   }),
   RELEAP_PREVIEW_DOMAIN: variable({
     schema: Type.String({ pattern: '^[a-z0-9-]+(\\.[a-z0-9-]+)*$', expected: 'a domain name in lower case' }),
-    defaultText: '`localhost` while `RELEAP_HOST` is a loopback address, else none: ports cannot be exposed',
+    defaultText:
+      '`localhost` while `RELEAP_HOST` is a loopback address (`preview.localhost` with `RELEAP_PREVIEW_TLS=dev`), else none: ports cannot be exposed',
     description:
       'Domain of preview URLs, `<port>-<sandbox>.<domain>`. All names below it must lead to the gateway; those below ' +
       '`localhost` lead to this machine (RFC 6761).',
@@ -155,30 +156,16 @@ export const NETWORK = {
   RELEAP_PREVIEW_URL: variable({
     schema: HttpUrl,
     defaultText:
-      '`https://RELEAP_PREVIEW_DOMAIN:RELEAP_PREVIEW_TLS_PORT` with a certificate; `http://RELEAP_PREVIEW_DOMAIN:RELEAP_GATEWAY_PORT` while `RELEAP_HOST` is a loopback address, or the domain is below `localhost`; else `https://RELEAP_PREVIEW_DOMAIN`',
+      '`https://RELEAP_PREVIEW_DOMAIN:RELEAP_PREVIEW_TLS_PORT` with `RELEAP_PREVIEW_TLS`; `http://RELEAP_PREVIEW_DOMAIN:RELEAP_GATEWAY_PORT` while `RELEAP_HOST` is a loopback address, or the domain is below `localhost`; else `https://RELEAP_PREVIEW_DOMAIN`',
     description:
       'Scheme, domain and port of preview URLs for clients. `https://preview.example.org` gives ' +
       '`https://<port>-<sandbox>.preview.example.org/`.',
     group: 'Network',
   }),
-  RELEAP_PREVIEW_TLS_CERTIFICATE: variable({
-    schema: AbsolutePath,
-    defaultText: 'none: previews are served over plain HTTP',
-    description:
-      'File with a certificate (PEM, with its chain) for all names below `RELEAP_PREVIEW_DOMAIN`: the gateway serves previews ' +
-      'over TLS too. Read again every minute.',
-    group: 'Network',
-  }),
-  RELEAP_PREVIEW_TLS_KEY: variable({
-    schema: AbsolutePath,
-    defaultText: 'none',
-    description: 'File with the key (PEM) of that certificate.',
-    group: 'Network',
-  }),
   RELEAP_PREVIEW_TLS_PORT: variable({
     schema: Port,
     default: 443,
-    description: 'Port of previews over TLS, at `RELEAP_HOST`, if there is a certificate.',
+    description: 'Port of previews over TLS, at `RELEAP_HOST`. 0 takes a free one.',
     group: 'Network',
   }),
   RELEAP_CONTROL_URL: variable({

@@ -13,6 +13,7 @@ export interface Variable<S extends TSchema = TSchema> {
   group:
     | 'Where things are'
     | 'Network'
+    | 'Certificate of previews'
     | 'Database'
     | 'The store'
     | 'Credentials'
