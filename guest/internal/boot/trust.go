@@ -48,8 +48,9 @@ func ParseTrust(v jsonlite.Value) (string, error) {
 	return pem, nil
 }
 
-// InstallTrust makes the programs below root trust a certificate, besides those that the image trusts. env is the environment
-// of the sandbox: files that it names get the certificate too. It returns variables to be added where they are not set.
+// InstallTrust makes the programs below root trust a certificate (two while it is being replaced) besides those that the image
+// trusts. env is the environment of the sandbox: files that it names get the certificate too. It returns variables to be added
+// where they are not set.
 func InstallTrust(root, pem string, env map[string]string) (added map[string]string, errs []error) {
 	try := func(err error) {
 		if err != nil {
@@ -57,7 +58,12 @@ func InstallTrust(root, pem string, env map[string]string) (added map[string]str
 		}
 	}
 	bundle := ""
+	// What an earlier start has written, perhaps with a certificate of then.
+	former, _ := readSmall(root + trustFile)
 	for _, path := range bundles {
+		if have, ok := readSmall(root + path); ok && have != "" && (have == former || have == pem) {
+			continue
+		}
 		if appended, err := appendTo(root+path, pem); err != nil {
 			try(err)
 		} else if appended && bundle == "" {
@@ -91,7 +97,7 @@ func InstallTrust(root, pem string, env map[string]string) (added map[string]str
 	return added, errs
 }
 
-// appendTo adds a certificate to a bundle that does not have it. It reports whether there is such a bundle. Links are
+// appendTo adds the certificates to a bundle that it does not have. It reports whether there is such a bundle. Links are
 // followed: in some distributions the bundle is one.
 func appendTo(path, pem string) (bool, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -108,17 +114,21 @@ func appendTo(path, pem string) (bool, error) {
 	if err != nil {
 		return false, fault.New(fault.Code(err), err.Error())
 	}
-	if strings.Contains(string(have), strings.TrimSpace(pem)) {
-		// A bundle that the agent has made is of its certificate alone.
-		return len(have) > len(pem)+1, nil
+	text := ""
+	for _, certificate := range strings.SplitAfter(pem, "-----END CERTIFICATE-----\n") {
+		if !strings.Contains(string(have), strings.TrimSpace(certificate)) {
+			text += certificate
+		}
+	}
+	if text == "" {
+		return true, nil
 	}
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return false, fault.New(fault.Code(err), err.Error())
 	}
-	text := pem
 	if len(have) > 0 && have[len(have)-1] != '\n' {
-		text = "\n" + pem
+		text = "\n" + text
 	}
 	_, err = out.WriteString(text)
 	if closeErr := out.Close(); err == nil {

@@ -96,6 +96,34 @@ func TestTrustWithoutABundleTakesNoAuthoritiesAway(t *testing.T) {
 	}
 }
 
+func TestTrustIsReplacedWithAnOverlap(t *testing.T) {
+	const next = "-----BEGIN CERTIFICATE-----\nCCCC\n-----END CERTIFICATE-----\n"
+	certificates := func(root, pem string) map[string]string {
+		added, errs := InstallTrust(root, pem, nil)
+		if len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		return added
+	}
+	with, without := t.TempDir(), t.TempDir()
+	write(t, with+defaultBundle, public+"\n")
+	for _, pem := range []string{testRoot, testRoot + next, next + testRoot, next} {
+		certificates(with, pem)
+		// The bundle is still the agent's own: it does not take authorities away.
+		if added := certificates(without, pem); len(added) != 2 {
+			t.Fatal(added)
+		}
+		for _, path := range []string{with + trustFile, without + trustFile, without + defaultBundle} {
+			if got := read(t, path); got != pem {
+				t.Fatalf("%s is %q", path, got)
+			}
+		}
+	}
+	if got := read(t, with+defaultBundle); got != public+"\n"+testRoot+next {
+		t.Fatalf("got %q", got)
+	}
+}
+
 func TestTrustIsAddedToBundlesThatTheEnvironmentNames(t *testing.T) {
 	root := t.TempDir()
 	write(t, root+"/opt/own.pem", public)

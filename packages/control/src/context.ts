@@ -121,7 +121,7 @@ export async function createContext(
     makers: { 'egress-root': async () => makeEgressRoot(await deploymentId(database)) },
     log,
   });
-  const egressRoot = createEgressRoot(serviceKeys);
+  const egressRoot = createEgressRoot({ serviceKeys, label: () => deploymentId(database) });
   const dataTokens = createDataTokens({ database, serviceKeys });
   const previewTokens = createPreviewTokens(serviceKeys);
   const hosts = cleanup.use(createHostClient(dataTokens));

@@ -15,6 +15,9 @@ import { createRequest } from '@releap/certificates/x509';
 import { credentialOf, postInternal } from '@releap/testing/credentials';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { create, startWorld, waitFor, type ScriptedRunner, type World } from '@releap/testing/world';
+import { pino } from 'pino';
+import { createServiceKeys } from '../src/credentials/service-keys.ts';
+import { createEgressRoot } from '../src/egress/egress-root.ts';
 import { createEncryption } from '../src/encryption/encryption.ts';
 import { secretsOf } from './support/secrets.ts';
 
@@ -154,6 +157,44 @@ describe('POST /internal/runners/egress-certificate', () => {
     assert.equal(rows.length, 1);
     assert.ok(rows[0]?.key_id);
     assert.ok(!rows[0].envelope.includes('CERTIFICATE'));
+  });
+
+  it('is replaced with an overlap: guests trust the next root before it signs, and the previous one for a while', async () => {
+    const year = 365 * 24 * 3_600_000;
+    const day = year / 365;
+    const encryption = createEncryption(keys);
+    const clock = { now: Date.now() };
+    const options = { database: world.database, encryption, log: pino({ level: 'silent' }) };
+    // As two control servers.
+    const [one, other] = [createServiceKeys(options), createServiceKeys(options)].map((serviceKeys) =>
+      createEgressRoot({ serviceKeys, label: async () => 'deployment', now: () => clock.now }),
+    );
+    assert.ok(one && other);
+    const trusted = async (): Promise<string[]> =>
+      (await one.certificate()).match(/-----BEGIN[^-]+-----[^-]+-----END[^-]+-----\n/g) ?? [];
+    const signer = async (): Promise<string> => (await one.issue(await certificateRequest(), runner.id)).root;
+    const [first, ...none] = await trusted();
+    assert.deepEqual(none, []);
+    assert.equal(await one.renew(), undefined);
+    clock.now += 6 * year;
+    const renewed = await Promise.all([one.renew(), other.renew()]);
+    assert.deepEqual(
+      renewed.filter((step) => step !== undefined),
+      ['announced'],
+      'one of them',
+    );
+    const [current, next, ...more] = await trusted();
+    assert.deepEqual([current, more], [first, []]);
+    assert.equal(await signer(), first);
+    assert.equal(await one.renew(), undefined);
+    clock.now += 200 * day;
+    assert.equal(await one.renew(), 'replaced');
+    assert.deepEqual(await trusted(), [next, first]);
+    assert.equal(await signer(), next);
+    const issued = await one.issue(await certificateRequest(), runner.id);
+    assert.ok(new X509Certificate(issued.certificate).verify(new X509Certificate(next ?? '').publicKey));
+    clock.now += 9 * day;
+    assert.deepEqual(await trusted(), [next]);
   });
 
   it('refuses a request that its key has not signed, and other kinds of keys', async () => {

@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
+import type { Duplex } from 'node:stream';
 import { after, before, beforeEach, describe, it } from 'node:test';
+import type { TLSSocket } from 'node:tls';
 import {
   brotliCompressSync,
   brotliDecompressSync,
@@ -335,6 +337,31 @@ describe('servers and connections', () => {
       world.received.slice(1).map((one) => one.headers['x-key']),
       ['value-one', 'value-two'],
     );
+  });
+
+  it('a new intermediate, of the next root, is used by new connections, and open ones continue', async () => {
+    const rootOf = (socket: Duplex): string => {
+      let certificate = (socket as TLSSocket).getPeerCertificate(true);
+      while (certificate.issuerCertificate.fingerprint256 !== certificate.fingerprint256)
+        certificate = certificate.issuerCertificate;
+      return certificate.subject.CN;
+    };
+    const socket = await world.open(true);
+    let text = '';
+    socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+    const request = async (): Promise<void> => {
+      text = '';
+      socket.write(`GET / HTTP/1.1\r\nHost: ${HOST}\r\n\r\n`);
+      while (!text.endsWith('\r\n0\r\n\r\n')) await once(socket, 'data');
+    };
+    await request();
+    assert.equal(rootOf(socket), 'guests');
+    await world.renewIntermediate();
+    await request();
+    const later = await world.open(true);
+    assert.equal(rootOf(later), 'the next root');
+    for (const one of [socket, later]) one.destroy();
+    assert.equal(world.received.length, 2);
   });
 
   it('another name in the handshake than that of the connection is refused', async () => {

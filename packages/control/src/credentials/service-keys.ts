@@ -11,8 +11,18 @@ import { KeysUnavailableError } from '../encryption/keys.ts';
 export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root' | 'preview-tokens';
 
 export interface ServiceKeys {
-  /** @throws KeysUnavailableError while the key-encryption key cannot be used */
-  get(name: ServiceKeyName): Promise<string>;
+  /**
+   * @param maxAgeMs of what this server remembers: other servers may have changed it
+   * @throws KeysUnavailableError while the key-encryption key cannot be used
+   */
+  get(name: ServiceKeyName, maxAgeMs?: number): Promise<string>;
+  /**
+   * Replaces a key, unless another server has replaced it meanwhile.
+   * @param change undefined: it stays as it is
+   * @returns whether it was replaced
+   * @throws KeysUnavailableError
+   */
+  update(name: ServiceKeyName, change: (value: string) => Promise<string | undefined>): Promise<boolean>;
 }
 
 export interface ServiceKeysOptions {
@@ -45,6 +55,12 @@ const REPLACE = statement(
   'update service_keys set key_id = $2, envelope = $3, created_at = now() where name = $1 and envelope = $4',
 );
 
+/** As `REPLACE`, for a new value of the same key. */
+const UPDATE = statement<{ name: string }>(
+  'service-key-update',
+  'update service_keys set key_id = $2, envelope = $3 where name = $1 and envelope = $4 returning name',
+);
+
 const KEY_BYTES = 32;
 
 export function serviceKeyOwner(name: string): Owner {
@@ -58,13 +74,19 @@ export function createServiceKeys({
   makers,
   log,
 }: ServiceKeysOptions): ServiceKeys {
-  const known = new Map<ServiceKeyName, Promise<string>>();
+  const known = new Map<ServiceKeyName, { value: Promise<string>; at: number }>();
 
   async function generate(name: ServiceKeyName): Promise<{ keyId: string | null; envelope: Buffer }> {
     const make = makers?.[name];
     if (make !== undefined && encryption === undefined)
       throw new KeysUnavailableError(`service key ${name} needs a server with key-encryption keys`);
-    const value = (await make?.()) ?? seeds?.[name] ?? randomBytes(KEY_BYTES).toString('base64url');
+    return seal(name, (await make?.()) ?? seeds?.[name] ?? randomBytes(KEY_BYTES).toString('base64url'));
+  }
+
+  async function seal(
+    name: ServiceKeyName,
+    value: string,
+  ): Promise<{ keyId: string | null; envelope: Buffer }> {
     return encryption === undefined
       ? { keyId: null, envelope: Buffer.from(value, 'utf8') }
       : await encryption.encrypt(value, serviceKeyOwner(name));
@@ -99,13 +121,26 @@ export function createServiceKeys({
   }
 
   return {
-    get(name) {
+    get(name, maxAgeMs = Number.POSITIVE_INFINITY) {
       const cached = known.get(name);
-      if (cached !== undefined) return cached;
-      const loading = load(name);
+      if (cached !== undefined && performance.now() - cached.at <= maxAgeMs) return cached.value;
+      const loading = { value: load(name), at: performance.now() };
       known.set(name, loading);
-      loading.catch(() => known.delete(name));
-      return loading;
+      loading.value.catch(() => {
+        if (known.get(name) === loading) known.delete(name);
+      });
+      return loading.value;
+    },
+    async update(name, change) {
+      await load(name);
+      const row = await queryOne(database.pool, READ, [name]);
+      if (row === undefined) return false;
+      const value = await change(await open(name, row));
+      if (value === undefined) return false;
+      const { keyId, envelope } = await seal(name, value);
+      const replaced = await queryAll(database.pool, UPDATE, [name, keyId, envelope, row.envelope]);
+      known.delete(name);
+      return replaced.length > 0;
     },
   };
 }

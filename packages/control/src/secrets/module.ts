@@ -1,4 +1,5 @@
 import type { ControlContext } from '../context.ts';
+import { KeysUnavailableError } from '../encryption/keys.ts';
 import { createRewrap } from '../encryption/rewrap-task.ts';
 import type { Module } from '../module.ts';
 import { statementStep } from '../teardown/step.ts';
@@ -12,6 +13,7 @@ const ERASE_MS = 5_000;
 /** Delay between the end of a sandbox and the deletion of its placeholders. */
 const CLEANUP_MS = 5_000;
 const CLEANUP_MISSED_MS = 10 * 60_000;
+const ROOT_RENEWAL_MS = 6 * 3_600_000;
 
 export function secretsModule({ database, egressRoot, encryption, events, log }: ControlContext): Module {
   const placeholders = createPlaceholderCleanup(events);
@@ -44,6 +46,23 @@ export function secretsModule({ database, egressRoot, encryption, events, log }:
         run: () => placeholders.deleteMissed(database.pool),
       },
       createRewrap({ database, encryption, log }),
+      {
+        name: 'egress-root-renewal',
+        everyMs: ROOT_RENEWAL_MS,
+        leased: true,
+        run: async () => {
+          // Where no key is available nothing is intercepted; the key provider has logged it.
+          const done = await egressRoot.renew().catch(ignoreUnavailableKeys);
+          if (done === 'announced')
+            log.info(
+              'sandboxes trust the next egress root from now on; in 180 days it replaces the present one',
+            );
+          if (done === 'replaced')
+            log.warn(
+              'the egress root was replaced: sandboxes that have run for more than 180 days use secrets over TLS again after a stop and start',
+            );
+        },
+      },
     ],
     teardown: [
       statementStep(database, {
@@ -55,4 +74,8 @@ export function secretsModule({ database, egressRoot, encryption, events, log }:
       }),
     ],
   };
+}
+
+function ignoreUnavailableKeys(error: unknown): undefined {
+  if (!(error instanceof KeysUnavailableError)) throw error;
 }

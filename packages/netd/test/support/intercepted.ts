@@ -54,6 +54,7 @@ export interface Call {
 
 export async function startInterceptor() {
   const guests = await testAuthority('guests');
+  const next = await testAuthority('the next root');
   const servers = await testAuthority('servers');
   const authority = new Authority();
   const request = await authority.request();
@@ -147,7 +148,7 @@ export async function startInterceptor() {
     const client = tlsConnect({
       socket,
       servername: host,
-      ca: guests.certificate,
+      ca: [guests.certificate, next.certificate],
       ALPNProtocols: protocols,
     });
     await once(client, 'secureConnect');
@@ -168,6 +169,11 @@ export async function startInterceptor() {
     logged,
     state,
     open,
+    /** Gives the interceptor another intermediate, of another root, which guests trust too. */
+    async renewIntermediate(): Promise<void> {
+      const again = await authority.request();
+      authority.accept(again, await next.signIntermediate(again));
+    },
     put: (...secrets: InterceptSecret[]): void => proxy.put(VM, secrets),
     async call({
       method = 'GET',
